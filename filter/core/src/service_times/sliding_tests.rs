@@ -344,3 +344,19 @@ fn of_a_thousand_types_that_never_rest_none_is_forgotten() {
         assert!(reader.estimate(TypeId(i)).is_own(), "type {i}");
     }
 }
+
+#[test]
+fn a_policys_window_is_a_number_of_steps() {
+    let mut stage: crate::config::StageConfig = serde_json::from_value(serde_json::json!({
+        "policy": "default/search",
+        "parallelism": 1,
+        "queue": {"max_length": 10, "timeout_us": 1_000_000},
+        "strategy": {"type": "MaxQueueLength"},
+        "types": [{"name": "default"}],
+    }))
+    .unwrap();
+    stage.service_times.interval_us = 1_000_000;
+    assert_eq!(Settings::from_config(&stage).steps, 1, "dual buffers");
+    stage.service_times.window = crate::config::HistogramWindow::Sliding { step_us: 100_000 };
+    assert_eq!(Settings::from_config(&stage).steps, STEPS);
+}

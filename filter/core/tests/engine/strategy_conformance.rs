@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::memory::MemoryHost;
 use headgate_core::config::{
-    AcceptFractionConfig, BacklogSignal, StageConfig, StarvationAvoidance, StrategyConfig,
+    AcceptFractionConfig, BacklogSignal, Logic, StageConfig, StarvationAvoidance, StrategyConfig,
 };
 use headgate_core::refusal::Reason;
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
@@ -273,6 +273,43 @@ fn bouncer_names_the_first_objective_that_is_missed() {
     let view = view(&times, at(0), PARALLELISM, 1, ms(45));
     let verdict = Strategy::from_config(&config).decide(&of(SLOW), &view, &mut rng);
     assert_eq!(verdict, missed(90.0));
+}
+
+#[test]
+fn each_objective_is_judged_by_the_times_at_its_percentile() {
+    let mut config = stage(["fast", "slow", "default"], BOUNCER, None);
+    let decide = |config: &StageConfig, wait| {
+        let mut times = cold(config);
+        // p50 is 10 ms, and p90 30 ms.
+        for n in 0..100 {
+            times.record(SLOW, ms(if n % 5 == 0 { 30 } else { 10 }), 1);
+        }
+        times.sync(at(0), &MemoryHost::new(), "test").unwrap();
+        let view = view(&times, at(0), PARALLELISM, 1, ms(wait));
+        Strategy::from_config(config).decide(&of(SLOW), &view, &mut Rng::new(4))
+    };
+    config.types[1].slo[0].objective_us = 25_000;
+    assert_eq!(decide(&config, 14), Ok(()));
+    assert_eq!(decide(&config, 16), Err(Reason::Objective(50.0)));
+    config.types[1].slo[0].objective_us = 1_000_000;
+    assert_eq!(decide(&config, 19), Ok(()));
+    assert_eq!(decide(&config, 21), Err(Reason::Objective(90.0)));
+}
+
+#[test]
+fn with_logic_all_only_a_request_that_misses_all_objectives_is_refused() {
+    let mut config = stage(["fast", "slow", "default"], BOUNCER, None);
+    let times = warm(&config);
+    if let StrategyConfig::Bouncer { logic, .. } = &mut config.strategy {
+        *logic = Logic::All;
+    }
+    let decide = |wait| {
+        let view = view(&times, at(0), PARALLELISM, 1, ms(wait));
+        Strategy::from_config(&config).decide(&of(SLOW), &view, &mut Rng::new(4))
+    };
+    // A wait of 30 ms misses the p50 of 18 ms only, one of 45 ms the p90 of 50 ms as well.
+    assert_eq!(decide(30), Ok(()));
+    assert_eq!(decide(45), Err(Reason::Objective(50.0)));
 }
 
 #[test]

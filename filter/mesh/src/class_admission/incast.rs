@@ -305,6 +305,11 @@ mod tests {
         state.failed(at(4 * SECOND), 1, 9, ClassId(2), 5);
         assert_eq!(p(&state), 93.0);
         assert_eq!(delay(&state), before);
+        // (3 · 10 + 1 · 4) / 4 = 8.5.
+        let mut state = incast(0.5, Scope::Class);
+        state.completed_together(at(SECOND), 1, 9, &batch(12, 0), us(2), three);
+        state.completed_together(at(SECOND), 2, 9, &batch(8, 0), us(4), NonZeroU32::MIN);
+        assert_eq!(delay(&state), Some(Duration::from_nanos(8_500)));
     }
 
     /// Many small reports leave as much of the past as few large ones, since the weight is per

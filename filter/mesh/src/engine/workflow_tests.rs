@@ -318,6 +318,24 @@ fn a_request_waits_only_if_its_deadline_can_be_met() {
     proxy.assert_nothing_is_left();
 }
 
+/// With 20 ms between two requests, and 5 ms in the backend, a deadline of 24 ms leaves time for
+/// one wait, and never for two.
+#[test]
+fn the_time_that_a_request_takes_is_left_to_it_of_its_deadline() {
+    let mut proxy = Proxy::new(1, &config(|_| {}));
+    proxy.load("a", 45, 2_000);
+    let mut held = 0;
+    for phase in 0..20 {
+        proxy.idle(60 + phase);
+        for _ in 0..3 {
+            proxy.arrive(0, &of("a"), Some(Duration::from_millis(24)));
+        }
+        assert!(proxy.held.len() <= 1, "{phase} {}", proxy.held.len());
+        held += proxy.held.len();
+    }
+    assert!(held >= 15, "{held}");
+}
+
 /// The rate falls while requests are held, so that they would wait for longer than the queue's
 /// timeout. Their deadlines are later.
 #[test]

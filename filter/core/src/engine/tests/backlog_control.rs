@@ -101,6 +101,23 @@ fn a_request_that_expires_in_the_queue_counts_in_the_rejection_rate() {
 }
 
 #[test]
+fn the_gauge_has_the_mean_delay_of_the_last_period_with_an_answer() {
+    let mut process = warm();
+    process.run_for(Duration::from_millis(1_000));
+    let delay = || process.gauge("service_delay_us");
+    assert!(delay().abs_diff(100_000) < 100, "{}", delay());
+    // One waits for 200 ms, so that the two take 200 and 400 ms.
+    let streams = [0, 1].map(|worker| process.arrive_as(worker, &costing("1"), None));
+    for stream in streams {
+        process.run_for(Duration::from_millis(200));
+        process.finish(stream, Outcome::Completed);
+    }
+    process.run_for(Duration::from_millis(3_000));
+    let delay = process.gauge("service_delay_us");
+    assert!(delay.abs_diff(300_000) < 100, "{delay}");
+}
+
+#[test]
 fn a_dry_run_and_a_policy_without_hint_tell_nothing() {
     for change in [
         (|stage: &mut StageConfig| stage.mode = crate::config::Mode::DryRun) as fn(&mut _),

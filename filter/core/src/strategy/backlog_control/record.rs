@@ -174,9 +174,10 @@ mod tests {
         let mut record = Record::new(1.0, at(0), period);
         assert!(!record.is_due(at(999), period));
         assert!(record.is_due(at(1_000), period));
-        record.turn(at(1_030), period);
+        record.sums.delay = 3.0;
+        assert_eq!(record.turn(at(1_030), period).delay, 3.0);
         assert_eq!(record.ends, 2e9);
-        record.turn(at(7_500), period);
+        assert_eq!(record.turn(at(7_500), period).delay, 0.0);
         assert_eq!(record.ends, 8.5e9);
         assert!(
             !record.is_due(at(7_499), period),

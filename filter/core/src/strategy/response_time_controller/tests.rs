@@ -68,9 +68,18 @@ fn decide(worker: &mut ResponseTimeController, now: Instant, class: u8) -> bool 
 }
 
 fn complete(worker: &mut ResponseTimeController, now: Instant, class: u8, millis: u64) {
+    complete_of(worker, now, (TypeId(0), ClassId(class)), millis);
+}
+
+fn complete_of(
+    worker: &mut ResponseTimeController,
+    now: Instant,
+    (kind, class): (TypeId, ClassId),
+    millis: u64,
+) {
     let served = Served {
-        kind: TypeId(0),
-        class: ClassId(class),
+        kind,
+        class,
         age: Duration::ZERO,
         queue_wait: Duration::from_millis(millis / 2),
         processing: Duration::from_millis(millis - millis / 2),
@@ -386,6 +395,33 @@ fn lower_classes_give_way_first() {
     }
     batch(&mut worker, &mut record, 60, 0, 1_500);
     assert_eq!(rates(&worker), [2_000.0 / 1.2, 0.05, 0.05]);
+}
+
+#[test]
+fn each_type_and_class_has_a_target_and_a_controller_of_its_own() {
+    let targets = vec![
+        vec![1_000_000, 2_000_000, 4_000_000],
+        vec![10_000_000, 20_000_000, 40_000_000],
+    ];
+    let settings = ResponseTimeControllerConfig::figure_4(ControlScope::Type, targets.clone());
+    for (kind, class) in (0..2).flat_map(|kind| (0..3).map(move |class| (kind, class))) {
+        for (part, missing) in [(90, false), (110, true)] {
+            let mut worker = controller(&settings);
+            let mut record = Record::default();
+            record.tick(&mut worker, at(0));
+            let millis = targets[kind][class] / 1_000 * part / 100;
+            for _ in 0..100 {
+                let kind = TypeId(kind as u16);
+                complete_of(&mut worker, at(10), (kind, ClassId(class as u8)), millis);
+            }
+            record.tick(&mut worker, at(10));
+            for (n, known) in worker.controllers.iter().enumerate() {
+                let own = n == kind * 3 + class;
+                assert_eq!(known.current.is_some(), own, "{kind} {class} {n}");
+                assert_eq!(known.missing, own && missing, "{kind} {class} {n}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -76,6 +76,20 @@ fn slot_time_goes_to_what_is_worth_most() {
 }
 
 #[test]
+fn the_cut_refuses_as_many_as_find_no_slot_time() {
+    let mut cut = filled(&MIX);
+    let part = cut.admitted(TypeId(2));
+    assert!((0.1..0.9).contains(&part), "{part}");
+    let mut rng = Rng::new(1);
+    let mut admitted = |kind| {
+        let yes = |_: &i32| cut.admits(&of(kind), at(0), &mut rng) == Admitted::Yes;
+        f64::from((0..10_000).filter(yes).count() as u32) / 1e4
+    };
+    assert_eq!([admitted(0), admitted(1)], [1.0, 1.0]);
+    assert!((admitted(2) - part).abs() < 0.02, "{part}");
+}
+
+#[test]
 fn equals_are_cut_alike() {
     for costs in [[10.0, 10.0, 10.0], [10.0, 10.4, 10.8], [10.8, 10.4, 10.0]] {
         let cut = filled(&costs.map(|cost| Known(1.0, cost, 40.0, 10.0)));

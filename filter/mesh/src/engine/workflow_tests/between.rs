@@ -194,6 +194,19 @@ fn progress(a: &mut Proxy, stream: u32) -> Progress {
 }
 
 #[test]
+fn a_call_tells_what_was_done_before_it() {
+    let mut a = Proxy::new(2, &config(|_| {}));
+    a.configure(&outbound());
+    let worked = of("a")
+        .with(wire::PROCESS, "0000000000000007")
+        .with(wire::PROGRESS, "elapsed=7, work=9");
+    let stream = a.arrive(0, &worked, None);
+    let progress = progress(&mut a, stream);
+    let told = [progress.elapsed, progress.work];
+    assert_eq!(told, [10, 12].map(Duration::from_millis));
+}
+
+#[test]
 fn the_age_of_a_request_goes_on_with_its_calls_and_waits_count() {
     let mut a = Proxy::new(2, &config(|_| {}));
     a.configure(&outbound());

@@ -91,6 +91,17 @@ fn a_goal_is_met_or_refused() {
     assert!((goal.pole().norm() - (-0.4_f64).exp()).abs() < 1e-12);
     let found = design(&plant, Law::Bound, goal).unwrap();
     assert!(found.meets(&goal) && found.gains.are_usable(), "{found:?}");
+    for (overshoot, settling) in [(0.26, Some(10)), (0.25, Some(11)), (0.25, None)] {
+        let response = Response {
+            overshoot,
+            settling,
+        };
+        let worse = Design {
+            response,
+            ..found.clone()
+        };
+        assert!(!worse.meets(&goal), "{response:?}");
+    }
     let hasty = Goal {
         overshoot: 0.01,
         settling: 1.0,
