@@ -67,6 +67,9 @@ pub struct Plan {
     /// The configurations of proxies' outbound slots, by `namespace/name` of the policy that their
     /// calls belong to.
     pub outbound: BTreeMap<String, Arc<FilterConfig>>,
+    /// Proxies, selected by labels, on which a policy may have been in force that is invalid now
+    /// and has no known valid version.
+    pub lost: Vec<ProxySelector>,
     /// Whether this is the plan of a cluster, in which a proxy without metadata gets no
     /// configuration.
     pub in_cluster: bool,

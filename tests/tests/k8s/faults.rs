@@ -14,6 +14,7 @@ use headgate_tests::operator::{Operator, OperatorOptions, own_address};
 use headgate_tests::policies::{Cluster, policy, service};
 use headgate_tests::wait::{until, until_within};
 use headgate_tests::xds::{Claims, XdsProxy};
+use serde_json::json;
 
 /// A Lease runs out after 15 s; a wait for that takes longer on a slow machine.
 const LONG: Duration = Duration::from_secs(90);
@@ -427,4 +428,62 @@ ports: [{{name: http-admin, port: {port}}}]
         );
     }
     yaml
+}
+
+/// The mistake is one that only the operator finds. Without the proxy's own memory, the other
+/// policy of its Pods would take the place of the broken one.
+#[test]
+fn an_operator_that_starts_over_a_mistake_leaves_the_policy_with_its_proxies() -> Result<()> {
+    let (_turn, cluster, server) = turn()?;
+    let (system, space) = prepared(&cluster)?;
+    cluster.apply(&service(&space, "same", "app=search"))?;
+    cluster.apply(&policy(&space, "younger", "Service", "same", 7))?;
+    let first = operator(server, "before", &system)?;
+    let proxy = proxy(&first, "p1", &space)?;
+    until_slots(&proxy, 4)?;
+
+    let slo = json!({"p50": "18ms"});
+    let matches = json!([{"path": {"type": "RegularExpression", "value": "/("}}]);
+    let bad = json!({"name": "bad", "slo": slo, "matches": matches});
+    let mistaken = json!({"spec": {"types": [bad, {"name": "default", "slo": slo}]}});
+    let patch = format!("--patch={mistaken}");
+    let of = ["--type=merge", &patch, "--namespace", &space];
+    cluster.kubectl(&[&["patch", "admissionpolicy", "search"][..], &of].concat())?;
+    let name = format!("{space}/search");
+    until_shown(
+        &first,
+        &name,
+        [("accepted", "Invalid"), ("programmed", "Invalid")],
+    )?;
+    first.stop()?;
+
+    let second = operator(server, "after", &system)?;
+    proxy.move_to(second.xds());
+    until_within(LONG, "a proxy that keeps what it has", || {
+        let status = second.status().map_err(|e| e.to_string())?;
+        match status["proxies"][0]["problem"].as_str() {
+            Some(problem) if problem.contains("it keeps") => Ok(()),
+            _ => Err(format!("{:?} {status}", proxy.known())),
+        }
+    })?;
+    // An edit of the other policy waits, too.
+    cluster.apply(&policy(&space, "younger", "Service", "same", 8))?;
+    until("an edit that waits", || {
+        let found = cluster.condition(&space, "younger", 0, "Programmed");
+        let found = found.map_err(|e| e.to_string())?;
+        match found["observedGeneration"] == 2 && found["reason"] == "Pending" {
+            true => Ok(()),
+            false => Err(found.to_string()),
+        }
+    })?;
+    cluster.apply(&policy(&space, "search", "Service", "search", 5))?;
+    until_slots(&proxy, 5)?;
+    let told: Vec<u32> = proxy
+        .known()
+        .history
+        .iter()
+        .map(|(_, c)| c.stages.first().map_or(0, |s| s.parallelism))
+        .collect();
+    ensure!(told == [4, 5], "nothing else was ever served: {told:?}");
+    second.stop().map(drop)
 }

@@ -44,6 +44,27 @@ const IN_NAMESPACES: Mode = Mode {
     ..DEFAULT
 };
 
+impl Mode {
+    /// Namespace of the proxies of a Gateway in `namespace`.
+    fn space(self, namespace: &str) -> &str {
+        match self.deploy {
+            "GatewayNamespace" => namespace,
+            _ => SYSTEM,
+        }
+    }
+
+    /// Labels of the proxies of the Gateway in `namespace`.
+    fn labels(self, namespace: &str) -> String {
+        match self.merged {
+            true => "gateway.envoyproxy.io/owning-gatewayclass=envoy".to_owned(),
+            false => format!(
+                "gateway.envoyproxy.io/owning-gateway-name=edge,\
+                 gateway.envoyproxy.io/owning-gateway-namespace={namespace}"
+            ),
+        }
+    }
+}
+
 #[test]
 fn own_proxies_share_a_policys_slots() -> Result<()> {
     run(DEFAULT)
@@ -212,28 +233,44 @@ fn start(headgate: &str, mode: Mode) -> Result<Option<Cluster>> {
     Ok(Some(cluster))
 }
 
-/// Envoy Gateway keeps the module for its proxies. What its proxies miss without operators is what
-/// it misses itself, once it has restarted.
+// The version before counts a proxy twice if it is in Envoy Gateway's namespace and of one Gateway.
+
 #[test]
 fn own_proxies_outlast_their_operators() -> Result<()> {
-    let Some(cluster) = start(OLDER, DEFAULT)? else {
+    outlast(DEFAULT, 10)
+}
+
+#[test]
+fn proxies_of_merged_gateways_outlast_their_operators() -> Result<()> {
+    outlast(MERGED, 20)
+}
+
+#[test]
+fn proxies_in_their_gateways_namespace_outlast_their_operators() -> Result<()> {
+    outlast(IN_NAMESPACES, 20)
+}
+
+/// Envoy Gateway keeps the module for its proxies. What its proxies miss without operators is what
+/// it misses itself, once it has restarted. `older` is the number of slots that the version before
+/// gives the only proxy.
+fn outlast(mode: Mode, older: usize) -> Result<()> {
+    let Some(cluster) = start(OLDER, mode)? else {
         return Ok(());
     };
     cluster.node.kubectl(&["create", "namespace", "shop"])?;
     cluster.backend("shop")?;
     cluster.apply_in("shop", &gateway(80, 20))?;
     let edge = Side {
-        namespace: SYSTEM,
-        labels: "gateway.envoyproxy.io/owning-gateway-name=edge",
+        namespace: mode.space("shop"),
+        labels: &mode.labels("shop"),
         port: SHIFT + 80,
         stats: STATS,
         policy: "shop/edge",
         backends: "shop",
     };
     cluster.programmed(edge.policy, "True")?;
-    let service = cluster.service(SYSTEM, edge.labels, 80)?;
-    // The version before counts each of Envoy Gateway's proxies twice.
-    cluster.outages(&edge, service, OBJECT.1, 10, |_| {
+    let service = cluster.service(edge.namespace, edge.labels, 80)?;
+    cluster.outages(&edge, service, OBJECT.1, older, |_| {
         let restart = ["rollout", "restart", "deployment/envoy-gateway"];
         let space = ["--namespace", SYSTEM];
         cluster.node.kubectl(&[&restart[..], &space].concat())?;
@@ -255,20 +292,11 @@ fn run(mode: Mode) -> Result<()> {
     let Some(cluster) = start(DEV, mode)? else {
         return Ok(());
     };
-    let labels = ["shop", "bank"].map(|namespace| match mode.merged {
-        true => "gateway.envoyproxy.io/owning-gatewayclass=envoy".to_owned(),
-        false => format!(
-            "gateway.envoyproxy.io/owning-gateway-name=edge,\
-             gateway.envoyproxy.io/owning-gateway-namespace={namespace}"
-        ),
-    });
+    let labels = ["shop", "bank"].map(|namespace| mode.labels(namespace));
     // Merged Gateways have different ports.
     let (ports, totals) = ([80, 81], [20, 12]);
     let side = |at: usize| Side {
-        namespace: match mode.deploy {
-            "GatewayNamespace" => ["shop", "bank"][at],
-            _ => SYSTEM,
-        },
+        namespace: mode.space(["shop", "bank"][at]),
         labels: &labels[at],
         port: SHIFT + ports[at],
         stats: STATS,

@@ -70,6 +70,13 @@ const SIDECARS: Side<'_> = Side {
     backends: "shop",
 };
 
+const EDGE: Side<'_> = Side {
+    labels: "gateway.networking.k8s.io/gateway-name=edge",
+    port: 80,
+    policy: "shop/edge",
+    ..SIDECARS
+};
+
 #[test]
 fn sidecars_with_traffic_extensions_share_a_policys_slots() -> Result<()> {
     let Some(cluster) = sidecars(NEWER)? else {
@@ -90,30 +97,40 @@ fn sidecars_with_wasm_plugins_share_a_policys_slots() -> Result<()> {
 
 #[test]
 fn a_gateway_with_traffic_extensions_shares_a_policys_slots() -> Result<()> {
-    let Some(cluster) = istio(NEWER)? else {
+    let Some((cluster, service)) = gateway(cluster::DEV)? else {
         return Ok(());
+    };
+    cluster.life(&EDGE, service, EXTENSIONS)
+}
+
+#[test]
+fn a_gateway_with_traffic_extensions_outlasts_its_operators() -> Result<()> {
+    let Some((cluster, service)) = gateway(cluster::OLDER)? else {
+        return Ok(());
+    };
+    outages(&cluster, &EDGE, service, EXTENSIONS.1)
+}
+
+/// A node with a backend behind a Gateway of Istio, its policy, and this version of Headgate; with
+/// the Gateway's address.
+fn gateway(headgate: &str) -> Result<Option<(Cluster, SocketAddr)>> {
+    let Some(cluster) = istio(headgate, NEWER)? else {
+        return Ok(None);
     };
     cluster.node.kubectl(&["create", "namespace", "shop"])?;
     cluster.backend("shop")?;
     cluster.apply_in("shop", GATEWAY)?;
     let target = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
     cluster.apply_in("shop", &policy("edge", target, 20))?;
-    let labels = "gateway.networking.k8s.io/gateway-name=edge";
-    let side = Side {
-        labels,
-        port: 80,
-        policy: "shop/edge",
-        ..SIDECARS
-    };
     until_within(PATIENCE, "the Gateway's proxy", || {
-        let proxies = cluster.proxies("shop", labels);
+        let proxies = cluster.proxies("shop", EDGE.labels);
         match proxies.map_err(|error| format!("{error:#}"))?.len() {
             1 => Ok(()),
             other => Err(format!("{other} proxies")),
         }
     })?;
-    let service = cluster.service("shop", labels, 80)?;
-    cluster.life(&side, service, EXTENSIONS)
+    let service = cluster.service("shop", EDGE.labels, 80)?;
+    Ok(Some((cluster, service)))
 }
 
 #[test]
@@ -130,21 +147,25 @@ fn the_page_leads_a_newcomer_to_an_enforced_policy() -> Result<()> {
 
 #[test]
 fn sidecars_with_traffic_extensions_outlast_their_operators() -> Result<()> {
-    outages(NEWER, EXTENSIONS.1)
+    sidecars_outlast(NEWER, EXTENSIONS.1)
 }
 
 #[test]
 fn sidecars_with_wasm_plugins_outlast_their_operators() -> Result<()> {
-    outages(OLDER, PLUGINS.1)
+    sidecars_outlast(OLDER, PLUGINS.1)
 }
 
-fn outages(version: &str, resource: &str) -> Result<()> {
+fn sidecars_outlast(version: &str, resource: &str) -> Result<()> {
     let Some(cluster) = sidecars_of(cluster::OLDER, version)? else {
         return Ok(());
     };
     let service = cluster.service("shop", "app=search", 80)?;
+    outages(&cluster, &SIDECARS, service, resource)
+}
+
+fn outages(cluster: &Cluster, side: &Side<'_>, service: SocketAddr, resource: &str) -> Result<()> {
     // An agent gives up within seconds: the operators have to notice an outage as short as that.
-    cluster.outages(&SIDECARS, service, resource, 20, |proxy| {
+    cluster.outages(side, service, resource, 20, |proxy| {
         let agent = SocketAddr::new(proxy.address, AGENT);
         until_within(PATIENCE, "an agent that gives up", || {
             let stats = cluster.get(agent, "/stats/prometheus");
@@ -210,14 +231,9 @@ spec:
     )
 }
 
-/// A node with Istio, whose istiod says that it is of this version, and Headgate; `None` if it
-/// can't be had here.
-fn istio(version: &str) -> Result<Option<Cluster>> {
-    istio_with(cluster::DEV, version)
-}
-
-/// As [`istio`], with this version of Headgate.
-fn istio_with(headgate: &str, version: &str) -> Result<Option<Cluster>> {
+/// A node with this version of Headgate and with Istio, whose istiod says that it is of `version`;
+/// `None` if it can't be had here.
+fn istio(headgate: &str, version: &str) -> Result<Option<Cluster>> {
     let cluster = istiod(version)?;
     if let Some(cluster) = &cluster {
         cluster.install_headgate(headgate, "istio", "")?;
@@ -272,7 +288,7 @@ fn sidecars(version: &str) -> Result<Option<Cluster>> {
 
 /// As [`sidecars`], with this version of Headgate.
 fn sidecars_of(headgate: &str, version: &str) -> Result<Option<Cluster>> {
-    let Some(cluster) = istio_with(headgate, version)? else {
+    let Some(cluster) = istio(headgate, version)? else {
         return Ok(None);
     };
     let kubectl = |arguments: &[&str]| cluster.node.kubectl(arguments);

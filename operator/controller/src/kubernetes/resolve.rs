@@ -109,7 +109,8 @@ impl Planner {
     pub fn plan(&mut self, cluster: &Cluster) -> Plan {
         let mut candidates = self.candidates(cluster);
         let claims = Claims::new(cluster);
-        let won = contest(cluster, &claims, &mut candidates);
+        let finder = Finder::new(cluster);
+        let won = contest(&finder, &claims, &mut candidates);
         let drafts = drafts(&won);
         let selectors = Selectors::new(drafts.iter().map(|d| d.proxies.clone()).collect());
         let (counts, crowded) = count(cluster, &drafts, &selectors, &self.envoy_gateway);
@@ -196,6 +197,7 @@ impl Planner {
             workloads,
             attachments,
             outbound,
+            lost: lost(cluster, &finder, &claims),
             in_cluster: true,
             problems: Vec::new(),
         }
@@ -252,11 +254,10 @@ fn record_beyond_limit(enforced: &Enforced, policies: &mut [PolicyState]) {
 /// Gives each target that exists to the first of `candidates`, and records a conflict for the
 /// others.
 fn contest<'a>(
-    cluster: &'a Cluster,
+    finder: &Finder<'a>,
     claims: &Claims<'_>,
     candidates: &mut [Candidate<'a>],
 ) -> Vec<Won<'a>> {
-    let finder = Finder::new(cluster);
     let mut all: Vec<Won<'a>> = Vec::new();
     let mut winners: HashMap<&TargetRef, usize> = HashMap::new();
     for (at, candidate) in candidates.iter_mut().enumerate() {
@@ -286,6 +287,20 @@ fn contest<'a>(
         }
     }
     all
+}
+
+/// Returns the proxies of the policies without an effective version. Proxies of other namespaces,
+/// such as a shared Gateway's, aren't among them: a mistake of one tenant must not hold up others.
+fn lost(cluster: &Cluster, finder: &Finder<'_>, claims: &Claims<'_>) -> Vec<ProxySelector> {
+    let lost = { cluster.policies.iter() }.filter(|(_, object)| object.effective().is_none());
+    let targets = lost.flat_map(|(key, o)| o.targets.iter().map(|t| (&key.namespace, t)));
+    let proxies = targets.flat_map(|(namespace, target)| {
+        let found = finder.find(namespace, target, claims.any(target)).ok();
+        let reach = found.into_iter().flat_map(|found| found.reach);
+        let proxies = reach.map(|reach| reach.proxies);
+        proxies.filter(move |proxies| proxies.namespace == *namespace)
+    });
+    proxies.collect()
 }
 
 /// Returns the attachments of the winners to proxies selected by labels: those for some routes

@@ -291,7 +291,7 @@ impl Connection {
             is_new.then(|| (p.identity.id.clone(), p.problem.clone()))
         });
         if let Some(Some((node, Some(problem)))) = news {
-            warn!(node, "no policy applies to this proxy: {problem}");
+            warn!(node, "policies of this proxy: {problem}");
         }
     }
 

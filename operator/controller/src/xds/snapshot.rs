@@ -241,6 +241,23 @@ impl Snapshot {
         }
     }
 
+    /// Whether a policy without a valid version may have been in force on this proxy.
+    #[must_use]
+    pub fn lacks_a_policy_of(&self, identity: &Identity) -> bool {
+        let is_lost = |p: &&PolicyState| p.accepted.is_err() && p.revision.is_empty();
+        match (&identity.target, &identity.namespace) {
+            (TargetClaim::Target(target), _) => {
+                let mut lost = self.plan.policies.iter().filter(is_lost);
+                lost.any(|policy| policy.targets.contains(target))
+            }
+            (_, Some(namespace)) => {
+                let mut lost = self.plan.lost.iter();
+                lost.any(|proxies| proxies.matches(namespace, &identity.labels))
+            }
+            (_, None) => false,
+        }
+    }
+
     /// Returns the resources that make slots `names` of this proxy run its assigned configuration.
     #[must_use]
     pub fn offer(&self, assignment: &Assignment, names: &BTreeSet<String>) -> Offer {

@@ -200,9 +200,12 @@ impl Session {
         self.last = None;
         let offer = snapshot.offer(&assignment, self.sotw.names());
         self.log_unknown(&offer);
-        if self.keeps_its_own(&assignment, snapshot) {
+        if self.keeps_its_own(&assignment, &offer, snapshot) {
             assignment.problem = Some(KEPT.to_owned());
-            self.connection.assigned(&Offer::default(), &assignment);
+            // The valid policies count as not answered yet.
+            let is_none = assignment.config.stages.is_empty();
+            let offer = if is_none { &Offer::default() } else { &offer };
+            self.connection.assigned(offer, &assignment);
             return None;
         }
         self.connection.assigned(&offer, &assignment);
@@ -250,12 +253,18 @@ impl Session {
     /// Whether the proxy keeps the configuration of a previous operator.
     ///
     /// Last valid versions are not kept across restarts. An operator that starts with a broken
-    /// policy file would otherwise remove the policy from every proxy that still enforces it.
-    fn keeps_its_own(&self, assignment: &Assignment, snapshot: &Snapshot) -> bool {
-        assignment.config.stages.is_empty()
-            && snapshot.is_incomplete_for(&self.identity)
-            && !self.familiar
+    /// policy file would otherwise remove the policy from every proxy that still enforces it. A
+    /// proxy to which other policies apply waits with those, since the stage of the broken one is
+    /// known to the proxy only.
+    fn keeps_its_own(&self, assignment: &Assignment, offer: &Offer, snapshot: &Snapshot) -> bool {
+        let may_lack = match assignment.config.stages.is_empty() {
+            true => Snapshot::is_incomplete_for,
+            false => Snapshot::lacks_a_policy_of,
+        };
+        !self.familiar
             && self.sotw.holds_any()
+            && !self.sotw.holds(offer)
+            && may_lack(snapshot, &self.identity)
     }
 
     fn send(&mut self, offer: &Offer, assignment: &Assignment) -> Option<DiscoveryResponse> {

@@ -320,9 +320,13 @@ fn a_policy_with_mistakes_keeps_its_last_good_version_in_force() {
 #[test]
 fn a_policy_that_was_never_right_wins_nothing() {
     let mut world = World::default()
-        .policy("a/old", "total: 8", &["Service/a/x"])
+        .policy("a/old", "total: 8", &["Service/a/x", "HTTPRoute/a/r"])
         .policy("a/young", "total: 4", &["Service/a/x"])
-        .service("a/x", "app=x", 1);
+        .service("a/x", "app=x", 1)
+        .gateway_api()
+        .gateway("infra/edge")
+        .route("HTTPRoute/a/r", &["infra/edge"], &["a/x"]);
+    assert_eq!(world.plan().lost, []);
     assert_eq!(
         world.state("a/young").conflicts,
         [Conflict {
@@ -336,4 +340,9 @@ fn a_policy_that_was_never_right_wins_nothing() {
     let plan = world.plan();
     let config = &plan.workloads[&target("Service/a/x")];
     assert_eq!(config.stages[0].policy, "a/young");
+    let its_own = ProxySelector {
+        namespace: "a".to_owned(),
+        labels: labels("app=x"),
+    };
+    assert_eq!(plan.lost, [its_own]);
 }
