@@ -28,7 +28,7 @@ struct State<K> {
 pub(crate) struct Slot<K: Eq + Hash> {
     quota: Arc<Quota<K>>,
     key: K,
-    pub(crate) amount: usize,
+    amount: usize,
 }
 
 /// The limit that an amount would exceed.

@@ -11,14 +11,6 @@
 
 use std::collections::VecDeque;
 
-/// The properties of a packet that a port needs.
-pub trait Packet {
-    /// Returns the packet's class, below the number of weights.
-    fn class(&self) -> usize;
-    /// Returns the packet's size with headers, bytes.
-    fn bytes(&self) -> u32;
-}
-
 /// The weighted fair queue in front of a switch's port, with a bounded buffer. Times are ps.
 #[derive(Debug, Clone)]
 pub struct Port<P> {
@@ -26,23 +18,19 @@ pub struct Port<P> {
     classes: Vec<Class<P>>,
     buffer: u32,
     buffered: u32,
-    sending: bool,
+    on_the_wire: Option<P>,
 }
 
 #[derive(Debug, Clone)]
 struct Class<P> {
-    /// Packets with their F.
-    packets: VecDeque<(u64, P)>,
+    /// Packets with their F and their bytes.
+    packets: VecDeque<(u64, u32, P)>,
     last: u64,
     /// The virtual service time of a byte, ps.
     ps_per_byte: u64,
 }
 
-/// A packet that didn't fit into the buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lost<P>(pub P);
-
-impl<P: Packet> Port<P> {
+impl<P> Port<P> {
     /// Returns an idle port that sends a byte in `ps_per_byte`, with classes of these weights, all
     /// above 0, and a buffer of `buffer` bytes.
     #[must_use]
@@ -58,49 +46,47 @@ impl<P: Packet> Port<P> {
             classes: weights.iter().map(class).collect(),
             buffer,
             buffered: 0,
-            sending: false,
+            on_the_wire: None,
         }
     }
 
-    /// Queues `packet` at `now`.
-    ///
-    /// # Errors
-    /// [`Lost`] if the buffer is full or the class doesn't exist.
-    pub fn enqueue(&mut self, now: u64, packet: P) -> Result<(), Lost<P>> {
-        let (class, bytes) = (packet.class(), packet.bytes());
+    /// Queues a packet of `bytes` with its headers at `now`. Returns whether it fits into the
+    /// buffer; it is lost otherwise, and so is one of a class that doesn't exist.
+    #[must_use]
+    pub fn enqueue(&mut self, now: u64, class: usize, bytes: u32, packet: P) -> bool {
         let Some(class) = self.classes.get_mut(class) else {
-            return Err(Lost(packet));
+            return false;
         };
         if self.buffered + bytes > self.buffer {
-            return Err(Lost(packet));
+            return false;
         }
         self.buffered += bytes;
         class.last = class.last.max(now) + u64::from(bytes) * class.ps_per_byte;
-        class.packets.push_back((class.last, packet));
-        Ok(())
+        class.packets.push_back((class.last, bytes, packet));
+        true
     }
 
-    /// Starts sending the next packet, unless the port is busy. Returns the transmission time and
-    /// the packet. [`Port::sent`] marks the end.
-    pub fn send(&mut self) -> Option<(u64, P)> {
-        if self.sending {
+    /// Starts sending the next packet, unless the port is busy. Returns the transmission time.
+    /// [`Port::sent`] marks the end.
+    pub fn send(&mut self) -> Option<u64> {
+        if self.on_the_wire.is_some() {
             return None;
         }
-        let tag = |class: &Class<P>| class.packets.front().map_or(u64::MAX, |(tag, _)| *tag);
-        let (_, packet) = self
+        let tag = |class: &Class<P>| class.packets.front().map_or(u64::MAX, |(tag, ..)| *tag);
+        let (_, bytes, packet) = self
             .classes
             .iter_mut()
             .min_by_key(|class| tag(class))?
             .packets
             .pop_front()?;
-        self.sending = true;
-        self.buffered -= packet.bytes();
-        Some((u64::from(packet.bytes()) * self.ps_per_byte, packet))
+        self.buffered -= bytes;
+        self.on_the_wire = Some(packet);
+        Some(u64::from(bytes) * self.ps_per_byte)
     }
 
-    /// Marks the end of a transmission.
-    pub fn sent(&mut self) {
-        self.sending = false;
+    /// Marks the end of a transmission. Returns the packet.
+    pub fn sent(&mut self) -> Option<P> {
+        self.on_the_wire.take()
     }
 }
 
@@ -108,27 +94,21 @@ impl<P: Packet> Port<P> {
 mod tests {
     use super::*;
 
-    impl Packet for (usize, u32) {
-        fn class(&self) -> usize {
-            self.0
-        }
-
-        fn bytes(&self) -> u32 {
-            self.1
-        }
+    /// Queues a packet that is its class and its bytes.
+    fn enqueue(port: &mut Port<(usize, u32)>, now: u64, packet: (usize, u32)) -> bool {
+        port.enqueue(now, packet.0, packet.1, packet)
     }
 
     fn next(port: &mut Port<(usize, u32)>) -> Option<(usize, u32)> {
-        let (_, packet) = port.send()?;
-        port.sent();
-        Some(packet)
+        port.send()?;
+        port.sent()
     }
 
     #[test]
     fn classes_share_by_weight() {
         let mut port = Port::new(80, &[8, 4, 1], 10_000_000);
         for class in 0..3 {
-            (0..1_300).for_each(|_| port.enqueue(0, (class, 1_000)).unwrap());
+            assert!((0..1_300).all(|_| enqueue(&mut port, 0, (class, 1_000))));
         }
         let mut sent = [0; 3];
         (0..1_300).for_each(|_| sent[next(&mut port).unwrap().0] += 1);
@@ -138,12 +118,13 @@ mod tests {
     #[test]
     fn a_packet_is_sent_to_its_end() {
         let mut port = Port::new(80, &[4, 1], 10_000);
-        port.enqueue(0, (1, 1_000)).unwrap();
-        assert_eq!(port.send(), Some((80_000, (1, 1_000))));
-        port.enqueue(1, (0, 1_000)).unwrap();
+        assert!(enqueue(&mut port, 0, (1, 1_000)));
+        assert_eq!(port.send(), Some(80_000));
+        assert!(enqueue(&mut port, 1, (0, 500)));
         assert_eq!(port.send(), None);
-        port.sent();
-        assert_eq!(port.send(), Some((80_000, (0, 1_000))));
+        assert_eq!(port.sent(), Some((1, 1_000)));
+        assert_eq!(port.send(), Some(40_000));
+        assert_eq!(port.sent(), Some((0, 500)));
     }
 
     #[test]
@@ -152,12 +133,12 @@ mod tests {
         // The class alone sends 100 packets of 80 ns each, while its F advances five times as fast.
         let mut now = 0;
         for _ in 0..100 {
-            port.enqueue(now, (1, 1_000)).unwrap();
+            assert!(enqueue(&mut port, now, (1, 1_000)));
             assert_eq!(next(&mut port), Some((1, 1_000)));
             now += 80_000;
         }
         for class in [1, 0] {
-            (0..400).for_each(|_| port.enqueue(now, (class, 1_000)).unwrap());
+            assert!((0..400).all(|_| enqueue(&mut port, now, (class, 1_000))));
         }
         // The first has its share of the time in which the other used all, then they share 4:1.
         assert!((0..320).all(|_| next(&mut port) == Some((0, 1_000))));
@@ -168,12 +149,12 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_lost() {
         let mut port = Port::new(80, &[4, 1], 2_500);
-        port.enqueue(0, (0, 1_000)).unwrap();
-        port.enqueue(0, (1, 1_000)).unwrap();
-        assert_eq!(port.enqueue(0, (0, 501)), Err(Lost((0, 501))));
-        port.enqueue(0, (0, 500)).unwrap();
+        assert!(enqueue(&mut port, 0, (0, 1_000)));
+        assert!(enqueue(&mut port, 0, (1, 1_000)));
+        assert!(!enqueue(&mut port, 0, (0, 501)));
+        assert!(enqueue(&mut port, 0, (0, 500)));
         next(&mut port);
-        port.enqueue(0, (1, 1_000)).unwrap();
-        assert_eq!(port.enqueue(0, (2, 1)), Err(Lost((2, 1))));
+        assert!(enqueue(&mut port, 0, (1, 1_000)));
+        assert!(!enqueue(&mut port, 0, (2, 1)));
     }
 }

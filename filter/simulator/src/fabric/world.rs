@@ -13,7 +13,7 @@ use headgate_mesh::class_admission::{
 };
 
 use super::lanes::Lanes;
-use super::port::{Packet, Port};
+use super::port::Port;
 use super::seen::Seen;
 use super::traffic::{Arrival, Traffic};
 use super::transport::{Channel, TIMEOUT};
@@ -58,16 +58,6 @@ struct InFlight {
     bytes: u32,
 }
 
-impl Packet for InFlight {
-    fn class(&self) -> usize {
-        usize::from(self.class)
-    }
-
-    fn bytes(&self) -> u32 {
-        self.bytes
-    }
-}
-
 #[derive(Debug, Clone, Copy)]
 enum Event {
     /// The packet reaches the switch.
@@ -105,7 +95,6 @@ struct World {
     ports: Vec<Port<InFlight>>,
     /// The ends of the ports' transmissions, with the ports.
     sending: BinaryHeap<Reverse<(u64, u16)>>,
-    on_the_wire: Vec<Option<InFlight>>,
     events: Lanes<Event>,
     seen: Seen,
 }
@@ -136,7 +125,6 @@ impl World {
             channels: vec![Channel::new(); hosts * hosts * classes],
             ports: vec![Port::new(PS_PER_BYTE, &setup.weights, setup.buffer_bytes); hosts],
             sending: BinaryHeap::new(),
-            on_the_wire: vec![None; hosts],
             events: Lanes::new(),
             seen: Seen::new(
                 hosts,
@@ -217,7 +205,8 @@ impl World {
                 } else {
                     packet.destination
                 };
-                if self.ports[usize::from(to)].enqueue(now, packet).is_err() {
+                let class = usize::from(packet.class);
+                if !self.ports[usize::from(to)].enqueue(now, class, packet.bytes, packet) {
                     self.seen.lost += 1;
                     self.events.after(now, TIMEOUT, Event::TimedOut(packet));
                 }
@@ -234,8 +223,7 @@ impl World {
 
     /// Starts a port's next transmission, if the port is free and a packet waits.
     fn start(&mut self, now: u64, port: u16) {
-        if let Some((takes, packet)) = self.ports[usize::from(port)].send() {
-            self.on_the_wire[usize::from(port)] = Some(packet);
+        if let Some(takes) = self.ports[usize::from(port)].send() {
             self.sending.push(Reverse((now + takes, port)));
         }
     }
@@ -243,8 +231,7 @@ impl World {
     /// Ends a port's transmission. The packet reaches the host, which reads it at the speed of the
     /// link.
     fn sent(&mut self, now: u64, port: u16) {
-        self.ports[usize::from(port)].sent();
-        if let Some(packet) = self.on_the_wire[usize::from(port)].take() {
+        if let Some(packet) = self.ports[usize::from(port)].sent() {
             let read = u64::from(packet.bytes) * PS_PER_BYTE;
             if packet.acknowledges {
                 let event = Event::Acknowledged(packet);

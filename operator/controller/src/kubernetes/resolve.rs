@@ -226,8 +226,7 @@ impl Planner {
         candidates: Vec<Candidate<'a>>,
     ) -> HashMap<&'a ObjectKey, PolicyState> {
         let mut states = HashMap::with_capacity(candidates.len());
-        for mut candidate in candidates {
-            candidate.known.forget_old();
+        for candidate in candidates {
             self.known.insert(candidate.key.clone(), candidate.known);
             states.insert(candidate.key, candidate.state);
         }

@@ -52,10 +52,6 @@ pub struct Limits {
     /// The shortest time between two requests of one stream that are read. Flow control makes the
     /// sender of more wait, at no cost to other streams; a proxy that is merely busy loses nothing.
     pub request_interval: Duration,
-    /// The size of all cached encoded resources, in bytes.
-    pub cache_bytes: usize,
-    /// The size of these of one namespace's policies.
-    pub cache_bytes_per_namespace: usize,
     /// The time of silence after which a connection is sent a keepalive ping.
     pub keepalive_interval: Duration,
     /// The time within which a ping must be answered; else the connection is closed.
@@ -125,8 +121,6 @@ impl Default for Limits {
             header_bytes: 16 << 10,
             streams_per_connection: 128,
             request_interval: Duration::from_millis(50),
-            cache_bytes: 64 << 20,
-            cache_bytes_per_namespace: 32 << 20,
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(10),
         }

@@ -9,8 +9,8 @@
 //! ```text
 //! watch<Plan> ───┐
 //!                ├─► watch<Snapshot> ─► stream ─► DiscoveryResponse, one in flight a stream
-//! watch<Modules>─┘   (resources built once,  │ ACK, NACK
-//!                     shared by all streams) ▼
+//! watch<Modules>─┘                           │ ACK, NACK
+//!                                            ▼
 //!                                        registry ─► status, metrics, log
 //! ```
 //!
@@ -24,7 +24,6 @@
 //! would save nothing, and ADS needs an Envoy without another control plane.
 
 mod admission;
-pub mod cache;
 pub mod conditions;
 mod limits;
 mod listen;

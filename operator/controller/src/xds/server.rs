@@ -11,7 +11,6 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::service::Routes;
 
-use super::cache::ResourceCache;
 use super::limits::Limits;
 use super::listen::Connections;
 use super::module::Modules;
@@ -34,7 +33,6 @@ pub struct Server {
     snapshots: watch::Sender<Arc<Snapshot>>,
     plans: watch::Receiver<Arc<Plan>>,
     modules: watch::Receiver<Arc<Modules>>,
-    cache: Arc<ResourceCache>,
     registry: Arc<Registry>,
     tls: Option<Tls>,
     tokens: Option<ProxyTokens>,
@@ -53,16 +51,11 @@ impl Server {
         limits: Limits,
         metrics: Metrics,
     ) -> Self {
-        let cache = Arc::new(ResourceCache::new(
-            limits.cache_bytes,
-            limits.cache_bytes_per_namespace,
-        ));
-        let snapshot = current(&mut plans, &mut modules, &cache);
+        let snapshot = current(&mut plans, &mut modules);
         Self {
             snapshots: watch::Sender::new(snapshot),
             plans,
             modules,
-            cache,
             registry: Arc::new(Registry::new(limits.proxies, limits.keep, metrics)),
             tls: None,
             tokens: None,
@@ -124,7 +117,7 @@ impl Server {
         };
         tokio::select! {
             () = connections.serve(listener) => {}
-            never = combine(self.plans, self.modules, self.cache, self.snapshots) => match never {},
+            never = combine(self.plans, self.modules, self.snapshots) => match never {},
             never = follow(self.tls, &self.registry.metrics.xds) => match never {},
         }
     }
@@ -133,11 +126,10 @@ impl Server {
 fn current(
     plans: &mut watch::Receiver<Arc<Plan>>,
     modules: &mut watch::Receiver<Arc<Modules>>,
-    cache: &Arc<ResourceCache>,
 ) -> Arc<Snapshot> {
     let plan = Arc::clone(&plans.borrow_and_update());
     let modules = Arc::clone(&modules.borrow_and_update());
-    Arc::new(Snapshot::new(plan, modules, Arc::clone(cache)))
+    Arc::new(Snapshot::new(plan, modules))
 }
 
 async fn follow(tls: Option<Tls>, metrics: &XdsMetrics) -> Infallible {
@@ -152,7 +144,6 @@ async fn follow(tls: Option<Tls>, metrics: &XdsMetrics) -> Infallible {
 async fn combine(
     mut plans: watch::Receiver<Arc<Plan>>,
     mut modules: watch::Receiver<Arc<Modules>>,
-    cache: Arc<ResourceCache>,
     snapshots: watch::Sender<Arc<Snapshot>>,
 ) -> Infallible {
     loop {
@@ -161,6 +152,6 @@ async fn combine(
             Ok(()) = modules.changed() => {}
             else => std::future::pending().await,
         }
-        snapshots.send_replace(current(&mut plans, &mut modules, &cache));
+        snapshots.send_replace(current(&mut plans, &mut modules));
     }
 }

@@ -8,18 +8,17 @@ use std::time::Instant;
 
 use headgate_core::config::{Direction, FilterConfig};
 
-use super::cache::ResourceCache;
 use super::module::{Kind, Modules};
 use super::node::{Identity, TargetClaim};
 use super::older::without_new_fields;
+use super::resource::Resource;
 use super::sotw::Offer;
 use super::{direction, is_headgate_slot};
 use headgate_api::plan::{
     Enforced, InForce, NATIVE_MODULE_METADATA, Plan, PolicyState, ProxyClaims,
 };
 
-/// The plan and modules at one moment. Resources are built when a proxy first needs them and are
-/// shared by all proxies.
+/// The plan and modules at one moment.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The plan.
@@ -34,7 +33,6 @@ pub struct Snapshot {
     empty: Arc<FilterConfig>,
     /// The configuration of an outbound slot without workflows.
     no_calls: Arc<FilterConfig>,
-    cache: Arc<ResourceCache>,
 }
 
 /// The namespaces in which a policy is refused and has no valid version, or a source can't be read.
@@ -109,7 +107,7 @@ impl Assignment {
 impl Snapshot {
     /// Returns the snapshot of `plan` and `modules`.
     #[must_use]
-    pub fn new(plan: Arc<Plan>, modules: Arc<Modules>, cache: Arc<ResourceCache>) -> Self {
+    pub fn new(plan: Arc<Plan>, modules: Arc<Modules>) -> Self {
         let incomplete = Incomplete::new(&plan);
         Self {
             plan,
@@ -121,7 +119,6 @@ impl Snapshot {
                 direction: Direction::Outbound,
                 ..FilterConfig::default()
             }),
-            cache,
         }
     }
 
@@ -270,7 +267,7 @@ impl Snapshot {
                     Direction::Inbound => &assignment.config,
                     Direction::Outbound => &assignment.outbound,
                 };
-                self.cache.get(config, name, &assignment.module)
+                Resource::new(config, name, &assignment.module)
             })
             .collect();
         Offer::new(resources, others.into_iter().cloned().collect())

@@ -11,7 +11,6 @@
 //!   the proxy had that content once: it may have dropped it when it unsubscribed.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 
@@ -28,7 +27,7 @@ pub const MAX_NAME: usize = 256;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Offer {
     /// One for each subscribed name that is Headgate's, ordered by name.
-    pub resources: Vec<Arc<Resource>>,
+    pub resources: Vec<Resource>,
     /// Subscribed names that are not Headgate's.
     pub unknown: Vec<String>,
     /// The content hash of all of `resources`; empty if there are none.
@@ -38,7 +37,7 @@ pub struct Offer {
 impl Offer {
     /// Returns an offer of these resources.
     #[must_use]
-    pub fn new(resources: Vec<Arc<Resource>>, unknown: Vec<String>) -> Self {
+    pub fn new(resources: Vec<Resource>, unknown: Vec<String>) -> Self {
         let version = match resources.as_slice() {
             [] => String::new(),
             [one] => one.version.clone(),
@@ -205,7 +204,6 @@ impl Sotw {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::Arc;
 
     use envoy_types::pb::google::rpc::Status;
     use headgate_core::config::FilterConfig;
@@ -218,7 +216,7 @@ mod tests {
             revision: revision.into(),
             ..FilterConfig::default()
         };
-        let resource = |n: &&str| Arc::new(Resource::new(&config, n, Path::new("/m.wasm")));
+        let resource = |n: &&str| Resource::new(&config, n, Path::new("/m.wasm"));
         Offer::new(names.iter().map(resource).collect(), Vec::new())
     }
 

@@ -70,9 +70,7 @@ impl<'p> Tasks<'p> {
                 this.tasks.push(Task { service: s, steps });
             }
         }
-        if this.come_to_an_end() {
-            this.refuse_floods();
-        }
+        this.refuse_floods();
         this
     }
 
@@ -142,82 +140,63 @@ impl<'p> Tasks<'p> {
         Some(Calls::several(task?, count?, at_once, route))
     }
 
-    /// Whether every chain of calls ends. Operations that call each other in a cycle would never
-    /// finish.
-    fn come_to_an_end(&self) -> bool {
-        // Whether all calls below each task are known to end.
-        let mut ends = vec![false; self.tasks.len()];
-        for start in 0..self.tasks.len() {
-            let mut way = Vec::new();
-            if let Some(circle) = self.circle(start, &mut way, &mut ends) {
-                let name = |&task: &usize| {
-                    let operation = &self.operations[task];
-                    match operation.name.as_str() {
-                        "" => operation.service.clone(),
-                        name => format!("{}/{name}", operation.service),
-                    }
-                };
-                let names: Vec<String> = circle.iter().map(name).collect();
-                let at = self.operations[circle[0]].at.field("steps");
-                let right = "calls that come to an end: no operation may lead back to itself";
-                at.note(names.join(" → "), right);
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Records a problem if a request causes too many calls. Calls may multiply from hop to hop.
+    /// Records a problem if a request causes too many calls, which may multiply from hop to hop, or
+    /// calls without end.
     fn refuse_floods(&self) {
-        let mut below_task: Vec<Option<u64>> = vec![None; self.tasks.len()];
+        let mut known = vec![None; self.tasks.len()];
         for task in 0..self.tasks.len() {
-            let calls = self.calls_below(task, &mut below_task);
-            if calls > MOST_BELOW {
-                let at = self.operations[task].at.field("steps");
-                let right = format!("{MOST_BELOW} at most");
-                at.note(format!("{calls} calls for one request"), right);
-                return;
+            match self.calls_below(task, &mut Vec::new(), &mut known) {
+                Ok(calls) if calls <= MOST_BELOW => {}
+                Ok(calls) => {
+                    let at = self.operations[task].at.field("steps");
+                    let right = format!("{MOST_BELOW} at most");
+                    return at.note(format!("{calls} calls for one request"), right);
+                }
+                Err(cycle) => {
+                    let names: Vec<String> = cycle.iter().map(|&t| self.name(t)).collect();
+                    let at = self.operations[cycle[0]].at.field("steps");
+                    let right = "calls that come to an end: no operation may lead back to itself";
+                    return at.note(names.join(" → "), right);
+                }
             }
         }
     }
 
-    fn calls_below(&self, task: usize, known: &mut [Option<u64>]) -> u64 {
+    /// Returns the number of calls that `task` causes, or a cycle of tasks. `way` is the chain of
+    /// calls to it.
+    fn calls_below(
+        &self,
+        task: usize,
+        way: &mut Vec<usize>,
+        known: &mut [Option<u64>],
+    ) -> Result<u64, Vec<usize>> {
         if let Some(calls) = known[task] {
-            return calls;
+            return Ok(calls);
+        }
+        let before = way.iter().position(|&t| t == task);
+        way.push(task);
+        if let Some(begin) = before {
+            return Err(way.split_off(begin));
         }
         let mut sum = 0_u64;
         for step in &self.tasks[task].steps {
-            if let Step::Call(calls) = step
-                && let Count::Fixed(count) = calls.count
-            {
-                let one = self.calls_below(calls.task, known).saturating_add(1);
+            let Step::Call(calls) = step else { continue };
+            let below = self.calls_below(calls.task, way, known)?;
+            if let Count::Fixed(count) = calls.count {
+                let one = below.saturating_add(1);
                 sum = sum.saturating_add(one.saturating_mul(u64::from(count)));
             }
         }
+        way.pop();
         known[task] = Some(sum);
-        sum
+        Ok(sum)
     }
 
-    /// Returns a cycle below `task`. `way` is the chain of calls to it.
-    fn circle(&self, task: usize, way: &mut Vec<usize>, ends: &mut [bool]) -> Option<Vec<usize>> {
-        if ends[task] {
-            return None;
+    fn name(&self, task: usize) -> String {
+        let operation = &self.operations[task];
+        match operation.name.as_str() {
+            "" => operation.service.clone(),
+            name => format!("{}/{name}", operation.service),
         }
-        if let Some(begin) = way.iter().position(|&t| t == task) {
-            let mut circle = way[begin..].to_vec();
-            circle.push(task);
-            return Some(circle);
-        }
-        way.push(task);
-        for step in &self.tasks[task].steps {
-            if let Step::Call(calls) = step
-                && let Some(circle) = self.circle(calls.task, way, ends)
-            {
-                return Some(circle);
-            }
-        }
-        way.pop();
-        ends[task] = true;
-        None
     }
 }

@@ -90,12 +90,13 @@ pub struct Recording {
 /// Skipped lines: reason, count, and the first line numbers.
 type PassedLines = Vec<(Passed, u64, Vec<u64>)>;
 
-/// Whether `head`, the start of a file, is from an access log rather than from YAML.
+/// Whether `head`, the start of a file, is from an access log rather than from YAML. Envoy's own
+/// messages may stand before its first request, as in a container's log.
 #[must_use]
 pub fn is_access_log(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
-    let line = text.lines().find(|line| !line.trim().is_empty());
-    line.is_some_and(|line| fields(line).is_ok_and(|fields| fields.start_ns.is_some()))
+    let mut fields = text.lines().filter_map(|line| fields(line).ok());
+    fields.any(|fields| fields.start_ns.is_some())
 }
 
 fn fields(line: &str) -> Result<Fields, Passed> {

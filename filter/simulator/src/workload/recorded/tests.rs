@@ -145,6 +145,7 @@ fn a_log_is_told_from_yaml() {
     for log in [
         ENVOY,
         r#"{"start_time":"2026-01-05T10:00:00.000Z","path":"/"}"#,
+        &format!("[2026-01-05 10:00:00.000][1][warning][main] [main.cc:1] starts\n{ENVOY}"),
     ] {
         assert!(is_access_log(log.as_bytes()), "{log}");
     }

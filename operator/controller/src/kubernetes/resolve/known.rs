@@ -11,43 +11,35 @@ use headgate_api::validate::ValidPolicy;
 /// A portion of a policy, compiled.
 type Part<T> = (Portion, Arc<T>);
 
-/// The compiled form of a policy. Only the parts that the current plan uses are kept.
-#[derive(Debug, Default)]
+/// The compiled form of a policy. Parts that no plan uses are dropped with the next plan.
+#[derive(Debug)]
 pub(super) struct Known {
     /// The policy's stage for one endpoint, from which all other parts are derived.
-    base: Option<StageConfig>,
+    base: StageConfig,
     stages: Vec<Part<StageConfig>>,
     configs: Vec<Part<FilterConfig>>,
     /// The configuration of outbound slots.
     outbound: Option<Arc<FilterConfig>>,
-    /// The parts of the previous plan.
-    old_stages: Vec<Part<StageConfig>>,
-    old_configs: Vec<Part<FilterConfig>>,
 }
 
 impl Known {
-    /// Returns the parts of the previous plan for `policy`, if it is unchanged.
+    /// Returns what is known of `policy`, if it is unchanged.
     pub(super) fn of(policy: &ValidPolicy, before: Option<Self>) -> Self {
         match before {
-            Some(before) if before.base.as_ref() == Some(&policy.stage) => Self {
-                old_stages: before.stages,
-                old_configs: before.configs,
+            Some(mut before) if before.base == policy.stage => {
+                before
+                    .stages
+                    .retain(|(_, stage)| Arc::strong_count(stage) > 1);
+                before.configs.retain(|(_, c)| Arc::strong_count(c) > 1);
+                before
+            }
+            _ => Self {
+                base: policy.stage.clone(),
                 stages: Vec::new(),
                 configs: Vec::new(),
-                base: before.base,
-                outbound: before.outbound,
-            },
-            _ => Self {
-                base: Some(policy.stage.clone()),
-                ..Self::default()
+                outbound: None,
             },
         }
-    }
-
-    /// Drops the parts that the plan didn't use.
-    pub(super) fn forget_old(&mut self) {
-        self.old_stages = Vec::new();
-        self.old_configs = Vec::new();
     }
 
     /// Returns the configuration of outbound slots, if the policy has workflows or class admission.
@@ -75,13 +67,10 @@ impl Known {
         if let Some((_, known)) = self.stages.iter().find(is_same) {
             return Arc::clone(known);
         }
-        let stage = match self.old_stages.iter().find(is_same) {
-            Some((_, known)) => Arc::clone(known),
-            None => Arc::new(StageConfig {
-                routes: routes.to_vec(),
-                ..portion.of(&policy.stage)
-            }),
-        };
+        let stage = Arc::new(StageConfig {
+            routes: routes.to_vec(),
+            ..portion.of(&policy.stage)
+        });
         self.stages.push((portion, Arc::clone(&stage)));
         stage
     }
@@ -93,10 +82,7 @@ impl Known {
         if let Some((_, known)) = self.configs.iter().find(is_same) {
             return Arc::clone(known);
         }
-        let config = match self.old_configs.iter().find(is_same) {
-            Some((_, known)) => Arc::clone(known),
-            None => Arc::new(compile::of_stages(vec![portion.of(&policy.stage)])),
-        };
+        let config = Arc::new(compile::of_stages(vec![portion.of(&policy.stage)]));
         self.configs.push((portion, Arc::clone(&config)));
         config
     }

@@ -3,7 +3,6 @@
 use headgate_core::config::MAX_STAGES;
 
 use super::*;
-use crate::xds::cache::ResourceCache;
 use crate::xds::conditions::{self, Type};
 use crate::xds::node::{Identity, TargetClaim};
 use crate::xds::snapshot::Snapshot;
@@ -210,8 +209,7 @@ fn a_routes_policy_reaches_the_gateway_of_another_namespace_and_nothing_else_the
     assert_eq!(stages(&at_edge(&world)), [("b/p".into(), 10, routes)]);
     assert_eq!(world.state("b/p").not_found, []);
 
-    let cache = Arc::new(ResourceCache::new(1 << 20, 1 << 20));
-    let snapshot = Snapshot::new(Arc::new(world.plan()), Arc::default(), cache);
+    let snapshot = Snapshot::new(Arc::new(world.plan()), Arc::default());
     let proxy = |labelled: &str, claim: Option<&str>| {
         let assignment = snapshot.assign(&Identity {
             namespace: Some("a".into()),
