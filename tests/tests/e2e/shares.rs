@@ -10,13 +10,13 @@ use headgate_tests::rig::Rig;
 use serde_json::json;
 
 const P: usize = 4;
-const CHEAP: Duration = Duration::from_millis(5);
-/// Fifty times the cost of the cheap ones, of the same type.
-const DEAR: Duration = Duration::from_millis(250);
+const CHEAP: Duration = Duration::from_millis(20);
+/// The cost of 25 cheap ones, of the same type.
+const DEAR: Duration = Duration::from_millis(500);
 /// Each tenant has so many requests under way all the time.
 const CLIENTS: usize = 12;
 const WARMUP: Duration = Duration::from_secs(4);
-const MEASURED: Duration = Duration::from_secs(6);
+const MEASURED: Duration = Duration::from_secs(8);
 
 /// Part of the slots' time that each tenant had, by what the backend spent on its requests: cheap,
 /// dear.
@@ -65,7 +65,7 @@ fn run(discipline: &str) -> Result<([f64; 2], Lateness)> {
 }
 
 fn check(discipline: &str) -> Result<()> {
-    let [cheap, dear] = load::undisturbed(Duration::from_millis(5), |_| run(discipline))?;
+    let [cheap, dear] = load::undisturbed(CHEAP, |_| run(discipline))?;
     assert!((0.42..0.58).contains(&dear), "{dear} of the slots' time");
     // The slot stands empty for a part of a millisecond between two of its requests.
     assert!((0.36..0.52).contains(&cheap), "{cheap} of the slots' time");

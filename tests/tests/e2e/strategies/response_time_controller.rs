@@ -181,7 +181,7 @@ fn quality(answer: &Answer) -> Option<f64> {
 fn response_time_controller_asks_for_less_quality_before_it_refuses() -> Result<()> {
     let degradation = json!({"minQuality": 0.25, "decrease": 2, "increase": 0.25});
     // Quality rises after a timeout without answers: longer than any service and pause below.
-    let strategy = controller(&json!({"degradation": degradation, "timeout": "10s"}));
+    let strategy = controller(&json!({"degradation": degradation, "timeout": "3s"}));
     let rig = start(&ALONE, policy(100, &ALONE, &strategy))?;
     assert_eq!(quality(&alone(&rig, "any", QUICK)?), Some(1.0));
     let mut told = Vec::new();
