@@ -48,6 +48,8 @@ pub struct OperatorOptions {
     pub extra: Vec<String>,
     /// The folder of its log and its module, which must be empty; by default, a new one.
     pub dir: Option<PathBuf>,
+    /// The program.
+    pub program: PathBuf,
 }
 
 impl OperatorOptions {
@@ -60,6 +62,7 @@ impl OperatorOptions {
             token: None,
             extra: Vec::new(),
             dir: None,
+            program: binary_path(),
         }
     }
 }
@@ -108,7 +111,7 @@ impl Operator {
         };
         let modules = path.join("modules");
         std::fs::create_dir_all(&modules)?;
-        let mut command = Command::new(binary_path());
+        let mut command = Command::new(&options.program);
         command
             .args(["run", "--kubernetes", "--xds=127.0.0.1:0"])
             .arg("--kubeconfig")

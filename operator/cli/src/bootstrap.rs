@@ -226,7 +226,7 @@ impl BootstrapArgs {
             return Ok(ConfigSource::File(path.clone()));
         }
         Ok(ConfigSource::Xds {
-            address: self.xds.clone(),
+            address: self.xds.on_this_machine(),
             tls: self.tls(&self.xds)?.map(Box::new),
         })
     }
@@ -236,7 +236,7 @@ impl BootstrapArgs {
             return Ok(None);
         };
         Ok(Some(Admission {
-            address: address.clone(),
+            address: address.on_this_machine(),
             tls: self.tls(address)?.map(Box::new),
         }))
     }

@@ -369,9 +369,9 @@ fn operator(name: &str, comment: &str, address: &Endpoint, tls: Option<&XdsTls>)
         &[
             ("NAME", name),
             ("COMMENT", comment),
-            ("TYPE", discovery(address.is_address())),
+            ("TYPE", discovery(is_static(address))),
             ("HTTP_TWO", &http2("10s", "5s", &filters)),
-            ("ADDRESS", &socket(address)),
+            ("ENDPOINT", &lb_endpoint(address)),
             (
                 "TLS",
                 &tls.map_or_else(String::new, XdsTls::transport_socket),
@@ -393,7 +393,6 @@ fn slot(name: &str, source: &ConfigSource) -> String {
 /// Returns a cluster with round robin over `endpoints`.
 fn cluster(name: &str, endpoints: &[Endpoint], http2_only: bool) -> String {
     let addresses: Vec<String> = endpoints.iter().map(lb_endpoint).collect();
-    let is_static = |e: &Endpoint| e.is_address() || e.host == LOCALHOST;
     let protocol = http2_only.then(|| http2("30s", "10s", ""));
     fill(
         include_str!("bootstrap/templates/cluster.yaml"),
@@ -404,6 +403,11 @@ fn cluster(name: &str, endpoints: &[Endpoint], http2_only: bool) -> String {
             ("ENDPOINTS", &items(&addresses)),
         ],
     )
+}
+
+/// Whether [`lb_endpoint`] asks no DNS.
+fn is_static(endpoint: &Endpoint) -> bool {
+    endpoint.is_address() || endpoint.host == LOCALHOST
 }
 
 fn discovery(is_static: bool) -> &'static str {
@@ -478,6 +482,7 @@ mod tests {
         let admission = &read["static_resources"]["clusters"][1];
         assert_eq!(admission["name"], CLUSTER);
         assert_eq!(admission["type"], "STRICT_DNS");
+        assert_eq!(admission["dns_lookup_family"], "ALL");
         let listener = &read["static_resources"]["listeners"][0];
         let hcm = &listener["filter_chains"][0]["filters"][0]["typed_config"];
         assert_eq!(hcm["access_log"][0]["typed_config"]["path"], "/log \" '");

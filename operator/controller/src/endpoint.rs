@@ -63,18 +63,12 @@ impl FromStr for Endpoint {
             None => (host, false),
         };
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        let valid = match is_v6 {
-            true => bare.parse::<std::net::Ipv6Addr>().is_ok(),
-            false => !bare.is_empty() && bare.chars().all(plain),
+        let host = match is_v6 {
+            // Envoy compares a certificate's address as a text in this form.
+            true => bare.parse().ok().map(|v6: Ipv6Addr| v6.to_string()),
+            false => (!bare.is_empty() && bare.chars().all(plain)).then(|| bare.to_owned()),
         };
-        if valid {
-            Ok(Self {
-                host: bare.to_owned(),
-                port,
-            })
-        } else {
-            Err(error())
-        }
+        host.map(|host| Self { host, port }).ok_or_else(error)
     }
 }
 
@@ -110,6 +104,8 @@ mod tests {
         for text in ["127.0.0.1:80", "[::1]:8080", "backend.svc:9"] {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
         }
+        let long: Endpoint = "[FD00:0::0001]:1".parse().unwrap();
+        assert_eq!(long.to_string(), "[fd00::1]:1");
         for text in [
             "",
             "80",

@@ -332,7 +332,14 @@ pub fn run(command: &mut Command, input: Option<&str>) -> Result<String> {
         child.wait_with_output()
     })?;
     if !output.status.success() {
-        let message = String::from_utf8_lossy(&output.stderr);
+        // `kubectl diff` fails with a difference.
+        let stderr_is_empty = output.stderr.trim_ascii().is_empty();
+        let message = if stderr_is_empty {
+            &output.stdout
+        } else {
+            &output.stderr
+        };
+        let message = String::from_utf8_lossy(message);
         bail!("{}: {}", output.status, message.trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())

@@ -11,7 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use super::access::Access;
 use super::audit::{self, AuditEvent, AuditMark};
-use super::control_plane::{ControlPlane, Place};
+use super::control_plane::{ControlPlane, Place, SERVICE_RANGE};
 use super::programs;
 use super::workspace::Workspace;
 use crate::wait;
@@ -34,10 +34,20 @@ impl ApiServer {
     /// # Errors
     /// If the programs aren't available or don't start; with their last lines.
     pub fn start() -> Result<Self> {
+        Self::start_with_services(SERVICE_RANGE)
+    }
+
+    /// Starts them with these ranges of Services' addresses, such as `10.96.0.0/16,fd00::/112` for
+    /// a dual-stack cluster.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with_services(services: &'static str) -> Result<Self> {
         let workspace = Workspace::create()?;
         let plane = ControlPlane::start(Place {
             dir: workspace.path().to_owned(),
             address: Ipv4Addr::LOCALHOST,
+            services,
             launcher: Vec::new(),
             scheduler: false,
         })?;

@@ -21,7 +21,8 @@ const START_DEADLINE: Duration = Duration::from_secs(120);
 
 /// The first address of [`SERVICE_RANGE`], which the API server uses for its own Service.
 const API_SERVICE_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1));
-const SERVICE_RANGE: &str = "10.96.0.0/16";
+/// The range of Services' addresses.
+pub(super) const SERVICE_RANGE: &str = "10.96.0.0/16";
 /// The range of Pods' addresses.
 pub(super) const POD_RANGE: &str = "10.244.0.0/16";
 
@@ -37,6 +38,8 @@ pub(super) struct Place {
     pub(super) dir: PathBuf,
     /// The address on which the API server listens.
     pub(super) address: Ipv4Addr,
+    /// The ranges of Services' addresses, one for each address family.
+    pub(super) services: &'static str,
     /// The prefix of the commands that start programs, such as `nsenter …`; empty for the machine's
     /// own namespaces.
     pub(super) launcher: Vec<OsString>,
@@ -235,7 +238,7 @@ impl ControlPlane {
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--service-account-key-file={}", file("sa.pub")),
             format!("--service-account-signing-key-file={}", file("sa.key")),
-            format!("--service-cluster-ip-range={SERVICE_RANGE}"),
+            format!("--service-cluster-ip-range={}", self.place.services),
             "--authorization-mode=Node,RBAC".to_owned(),
             "--enable-admission-plugins=NodeRestriction".to_owned(),
             "--allow-privileged=true".to_owned(),

@@ -21,7 +21,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use self::cgroups::Cgroups;
 use super::access::Access;
-use super::control_plane::{ControlPlane, Place};
+use super::control_plane::{ControlPlane, Place, SERVICE_RANGE};
 use super::programs;
 use super::workspace::Workspace;
 use crate::process::{self, Child};
@@ -81,6 +81,7 @@ impl Node {
         let place = Place {
             dir: dir.clone(),
             address: NODE_ADDRESS,
+            services: SERVICE_RANGE,
             launcher: launcher(first_process)?,
             scheduler: true,
         };

@@ -12,8 +12,10 @@ use std::process::Command;
 use anyhow::Result;
 use headgate_tests::chart::{self, NAMESPACE};
 use headgate_tests::kube::ApiServer;
+use headgate_tests::operator::{Operator, OperatorOptions};
+use headgate_tests::pki::Pki;
 use headgate_tests::wait;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Every stored object of the cluster except Events: `Kind version namespace/name` and its uid.
 type Inventory = BTreeMap<String, String>;
@@ -185,6 +187,90 @@ fn the_api_server_accepts_all_that_is_rendered() {
             .dry_run(&rendered)
             .unwrap_or_else(|error| panic!("{}: {error:#}", file.display()));
         assert_eq!(answer.lines().count(), objects, "{answer}");
+    }
+}
+
+/// Returns the families of a Service of the chart.
+fn families(server: &ApiServer, service: &str) -> Value {
+    let service = get(server, &["service", service, "--namespace", NAMESPACE]);
+    service["spec"]["ipFamilies"].clone()
+}
+
+/// Argo CD and Flux render the chart and apply it server-side, again and again. An operator writes
+/// into what they have applied: its Lease, and the CA of its webhook.
+#[test]
+fn what_is_applied_again_differs_in_nothing() {
+    let server = ApiServer::start_with_services("10.96.0.0/16,fd00:96::/112").unwrap();
+    server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
+    let chart = chart::helm(&[
+        "template",
+        "headgate",
+        chart::folder().to_str().unwrap(),
+        "--namespace",
+        NAMESPACE,
+        "--no-hooks",
+        "--set=injection.enabled=true,service.ipFamilyPolicy=PreferDualStack",
+    ])
+    .unwrap();
+    let as_gitops = |command: &str| {
+        let manager = "--field-manager=gitops";
+        let arguments = [command, "--server-side", manager, "--filename=-"];
+        server.kubectl_as(server.kubeconfig(), &arguments, Some(&chart))
+    };
+    let apply_twice = || {
+        for _ in 0..2 {
+            as_gitops("apply").unwrap();
+        }
+    };
+    // kubectl's exit code is 1 for a difference.
+    let differs_in_nothing = || assert_eq!(as_gitops("diff").unwrap(), "");
+    apply_twice();
+    differs_in_nothing();
+
+    let folder = tempfile::tempdir().unwrap();
+    let pki = Pki::new(folder.path().join("pki")).unwrap();
+    let mut options = OperatorOptions::new("headgate-0", NAMESPACE);
+    options.extra = pki.operator_arguments();
+    let webhook = [
+        "--injection=127.0.0.1:0",
+        "--injection-webhook=headgate",
+        "--inject-arg=--image=headgate:test",
+    ];
+    options.extra.extend(webhook.map(str::to_owned));
+    let kubeconfig = server
+        .service_account_kubeconfig(NAMESPACE, "headgate")
+        .unwrap();
+    let operator = Operator::start(&kubeconfig, &options).unwrap();
+    operator.until_leading().unwrap();
+    let ca = || {
+        let webhook = get(&server, &["mutatingwebhookconfiguration", "headgate"]);
+        webhook["webhooks"][0]["clientConfig"]["caBundle"].clone()
+    };
+    wait::until("the CA in the webhook", || match ca() {
+        Value::Null => Err(operator.output()),
+        _ => Ok(()),
+    })
+    .unwrap();
+    let written = ca();
+    differs_in_nothing();
+    apply_twice();
+    differs_in_nothing();
+    assert_eq!(ca(), written);
+    operator.stop().unwrap();
+
+    assert_eq!(families(&server, "headgate"), json!(["IPv4", "IPv6"]));
+    assert_eq!(families(&server, "headgate-metrics"), json!(["IPv4"]));
+}
+
+#[test]
+fn a_cluster_of_ipv6_alone_takes_the_chart() {
+    let server = ApiServer::start_with_services("fd00:96::/112").unwrap();
+    for (command, policy) in [("install", ""), ("upgrade", "PreferDualStack")] {
+        let policy = format!("--set=service.ipFamilyPolicy={policy}");
+        helm(&server, command, &["--create-namespace", &policy]);
+        for service in ["headgate", "headgate-metrics"] {
+            assert_eq!(families(&server, service), json!(["IPv6"]), "{policy}");
+        }
     }
 }
 

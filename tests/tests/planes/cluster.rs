@@ -193,7 +193,8 @@ impl Cluster {
         let older = self.module(namespace, resource).ok();
         self.under_load(service, "operators upgraded, a proxy starts", || {
             self.scale(side, 2)?;
-            self.helm_headgate(DEV, &["upgrade", "--reset-then-reuse-values"])?;
+            // Values that the version before lacks are missing then.
+            self.helm_headgate(DEV, &["upgrade", "--reuse-values"])?;
             until_within(PATIENCE, "the newer module", || {
                 let module = self.module(namespace, resource);
                 match module.map_err(|error| format!("{error:#}"))? {

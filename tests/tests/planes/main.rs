@@ -4,4 +4,5 @@
 mod cluster;
 mod envoy_gateway;
 mod istio;
+mod older;
 mod pages;

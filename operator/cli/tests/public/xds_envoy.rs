@@ -230,11 +230,15 @@ async fn every_bootstrap_is_valid() {
     let file = store.0.path().join("ecds.json");
     write_file(&file, "r1", &store.install(true));
     let upstream = "127.0.0.1:8080".parse().unwrap();
-    let xds = ConfigSource::Xds {
-        address: "localhost:18000".parse().unwrap(),
+    let xds = |address: &str| ConfigSource::Xds {
+        address: address.parse().unwrap(),
         tls: None,
     };
-    for source in [ConfigSource::File(file), xds] {
+    let (local, named) = (
+        xds("localhost:18000"),
+        xds("headgate.headgate-system.svc:18000"),
+    );
+    for source in [ConfigSource::File(file), local, named] {
         for full in [false, true] {
             let mut bootstrap = bootstrap(source.clone(), upstream);
             bootstrap.upstream_http2 = full;
@@ -328,6 +332,27 @@ async fn both_families_reach_applications_on_either_loopback_address() {
             let (status, _) = get(client, "/q/fast").await.unwrap();
             assert_eq!(status, 200, "{client} to an application at {application}");
         }
+    }
+}
+
+/// Operators listen on one family, the other or both.
+#[tokio::test]
+async fn an_operator_on_localhost_is_reached_on_either_loopback_address() {
+    let store = Store::new();
+    let upstream = backend().await;
+    for operator in loopbacks(0) {
+        let (plan, limits) = (plan(&[(SEARCH, "r1")]), Limits::default());
+        let world = World::start_at(operator, plan, store.install(true), limits).await;
+        let source = ConfigSource::Xds {
+            address: here(&format!("localhost:{}", world.xds.port())),
+            tls: None,
+        };
+        let _envoy = Envoy::start(&bootstrap(source, upstream)).await;
+        world
+            .until(&format!("it runs from {operator}"), |r| {
+                r.proxies.first().is_some_and(|p| p.state == "Running")
+            })
+            .await;
     }
 }
 

@@ -212,21 +212,24 @@ impl Store {
         &self.peers_service.namespace
     }
 
-    /// Returns the addresses of all ready replicas of Headgate, including this one.
+    /// Returns one address of each ready replica of Headgate, including this one: a replica that is
+    /// asked at both addresses of a dual-stack Service counts its proxies twice.
     #[must_use]
     pub fn replicas(&self) -> BTreeSet<SocketAddr> {
-        self.slices
-            .of(&self.peers_service)
-            .flat_map(|s| {
-                // The Service has one port; if there were others, the admin port has this name.
-                let port = s
-                    .ports
-                    .get("http-admin")
-                    .or_else(|| s.ports.values().next());
-                s.ready.iter().filter_map(move |e| {
-                    Some(SocketAddr::new(e.address.parse::<IpAddr>().ok()?, *port?))
-                })
+        let addresses = self.slices.of(&self.peers_service).flat_map(|s| {
+            // The Service has one port; if there were others, the admin port has this name.
+            let port = s
+                .ports
+                .get("http-admin")
+                .or_else(|| s.ports.values().next());
+            s.ready.iter().filter_map(move |e| {
+                let address = SocketAddr::new(e.address.parse::<IpAddr>().ok()?, *port?);
+                Some((&e.identity, address))
             })
+        });
+        addresses
+            .collect::<BTreeMap<_, _>>()
+            .into_values()
             .collect()
     }
 

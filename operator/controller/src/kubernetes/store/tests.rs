@@ -167,6 +167,10 @@ fn replicas_are_the_ready_endpoints_of_their_service() {
     assert!(effect.peers);
     let found: Vec<String> = store.replicas().iter().map(ToString::to_string).collect();
     assert_eq!(found, ["10.0.0.1:18001", "10.0.0.2:18001"]);
+    // A dual-stack Service has a slice for each family.
+    let v6 = slice("headgate-metrics", &[("h1", "fd00::1"), ("h2", "fd00::2")]);
+    store.apply(Change::Slices(Seen::Applied((key("m-6"), v6))));
+    assert_eq!(store.replicas().len(), 2);
 }
 
 #[test]
