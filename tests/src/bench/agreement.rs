@@ -26,7 +26,6 @@ use serde_json::json;
 use super::lab::Protection;
 use super::overload::{self, TypeRow};
 use super::table::Table;
-use crate::load::{LoadSpec, ServiceTime};
 use crate::mix::{self, QueryType};
 use crate::policy;
 use crate::simulated;
@@ -174,7 +173,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
                 scale: options.scale,
             };
             let mut spec = overload.spec(SocketAddr::from(([127, 0, 0, 1], 0)), &mix);
-            carry_service_times(&mut spec, &mix);
+            spec.carry_service_times(&mix);
             let simulated = simulated::replay(policy, &spec)?;
             let others = (0..options.seeds)
                 .map(|seed| {
@@ -184,7 +183,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
                 })
                 .collect::<Result<Vec<_>>>()?;
             let envoy = overload::measure(&protection, &overload, &mix, |spec| {
-                carry_service_times(spec, &mix);
+                spec.carry_service_times(&mix);
             })?;
             let answered = envoy.types.iter().map(|kind| kind.totals.answered).sum();
             let slot_time = options.measured.mul_f64(P as f64);
@@ -207,13 +206,6 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
         }
     }
     Ok(rows)
-}
-
-fn carry_service_times(spec: &mut LoadSpec, mix: &[QueryType]) {
-    for (kind, query) in spec.types.iter_mut().zip(mix) {
-        let (mean, median) = (query.mean, query.median);
-        kind.service = Some(ServiceTime { mean, median });
-    }
 }
 
 fn compare(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use headgate_tests::backend::BackendConfig;
-use headgate_tests::load::{self, Lateness, LoadReport, LoadSpec, Phase, ServiceTime};
+use headgate_tests::load::{self, Lateness, LoadReport, LoadSpec, Phase};
 use headgate_tests::rig::Rig;
 use headgate_tests::wait::{until, until_within};
 use headgate_tests::{mix, policy, simulated};
@@ -30,10 +30,7 @@ fn requests(target: SocketAddr, loads: &[f64], seconds: u64) -> LoadSpec {
     let mix = mix::bouncer(SCALE);
     let capacity = mix::capacity_rps(&mix, P);
     let mut spec = LoadSpec::for_mix(target, &mix, 0.0, Duration::ZERO);
-    for (kind, query) in spec.types.iter_mut().zip(&mix) {
-        let (mean, median) = (query.mean, query.median);
-        kind.service = Some(ServiceTime { mean, median });
-    }
+    spec.carry_service_times(&mix);
     let phase = |load: &f64| Phase {
         duration: Duration::from_secs(seconds),
         rate: load * capacity,

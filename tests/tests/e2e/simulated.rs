@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use headgate_tests::backend::BackendConfig;
-use headgate_tests::load::{self, Lateness, LoadSpec, ServiceTime};
+use headgate_tests::load::{self, Lateness, LoadSpec};
 use headgate_tests::rig::Rig;
 use headgate_tests::{mix, policy, simulated};
 use serde_json::json;
@@ -67,10 +67,7 @@ fn rejected(shed_by_value: bool) -> Result<Vec<Rejected>> {
     let load = |target: SocketAddr| {
         let mut spec = LoadSpec::for_mix(target, &mix, rate, warmup + MEASURED);
         spec.warmup = warmup;
-        for (kind, query) in spec.types.iter_mut().zip(&mix) {
-            let (mean, median) = (query.mean, query.median);
-            kind.service = Some(ServiceTime { mean, median });
-        }
+        spec.carry_service_times(&mix);
         spec
     };
     let (report, late, utilization, answered) =

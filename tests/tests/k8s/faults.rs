@@ -65,6 +65,18 @@ fn until_slots(proxy: &XdsProxy, slots: u32) -> Result<()> {
     })
 }
 
+/// Fails unless the proxy was given these numbers of slots, in this order, and nothing else.
+fn only_served(proxy: &XdsProxy, slots: &[u32]) -> Result<()> {
+    let given: Vec<u32> = proxy
+        .known()
+        .history
+        .iter()
+        .map(|(_, c)| c.stages.first().map_or(0, |s| s.parallelism))
+        .collect();
+    ensure!(given == slots, "nothing else was ever served: {given:?}");
+    Ok(())
+}
+
 fn until_leader(operator: &Operator, leads: bool) -> Result<()> {
     let wanted = f64::from(u8::from(leads));
     until_within(
@@ -150,13 +162,7 @@ fn an_api_server_that_restarts_takes_nothing_from_proxies() -> Result<()> {
     until_slots(&first, 5)?;
     until_slots(&second, 5)?;
     until_generation(&cluster, &space, 2)?;
-    let told: Vec<u32> = first
-        .known()
-        .history
-        .iter()
-        .map(|(_, c)| c.stages.first().map_or(0, |s| s.parallelism))
-        .collect();
-    ensure!(told == [4, 5], "nothing else was ever served: {told:?}");
+    only_served(&first, &[4, 5])?;
     operator.stop().map(drop)
 }
 
@@ -478,12 +484,6 @@ fn an_operator_that_starts_over_a_mistake_leaves_the_policy_with_its_proxies() -
     })?;
     cluster.apply(&policy(&space, "search", "Service", "search", 5))?;
     until_slots(&proxy, 5)?;
-    let told: Vec<u32> = proxy
-        .known()
-        .history
-        .iter()
-        .map(|(_, c)| c.stages.first().map_or(0, |s| s.parallelism))
-        .collect();
-    ensure!(told == [4, 5], "nothing else was ever served: {told:?}");
+    only_served(&proxy, &[4, 5])?;
     second.stop().map(drop)
 }

@@ -49,11 +49,15 @@ impl Incomplete {
         if !plan.problems.is_empty() {
             return Self::Everywhere;
         }
-        let lost = |p: &&PolicyState| p.accepted.is_err() && p.revision.is_empty();
         let namespace = |p: &PolicyState| p.name.split_once('/').map(|(ns, _)| ns.to_owned());
-        let lost = plan.policies.iter().filter(lost);
+        let lost = lost(plan);
         Self::In(lost.filter_map(namespace).collect())
     }
+}
+
+/// Returns the policies that are refused and have no valid version.
+fn lost(plan: &Plan) -> impl Iterator<Item = &PolicyState> {
+    { plan.policies.iter() }.filter(|p| p.accepted.is_err() && p.revision.is_empty())
 }
 
 /// The assigned configuration of one proxy, and the reason if it is empty.
@@ -241,11 +245,9 @@ impl Snapshot {
     /// Whether a policy without a valid version may have been in force on this proxy.
     #[must_use]
     pub fn lacks_a_policy_of(&self, identity: &Identity) -> bool {
-        let is_lost = |p: &&PolicyState| p.accepted.is_err() && p.revision.is_empty();
         match (&identity.target, &identity.namespace) {
             (TargetClaim::Target(target), _) => {
-                let mut lost = self.plan.policies.iter().filter(is_lost);
-                lost.any(|policy| policy.targets.contains(target))
+                lost(&self.plan).any(|policy| policy.targets.contains(target))
             }
             (_, Some(namespace)) => {
                 let mut lost = self.plan.lost.iter();

@@ -178,6 +178,15 @@ impl LoadSpec {
         )
     }
 
+    /// Makes each request carry a service time of its type of `mix`, which has the order of
+    /// [`for_mix`](Self::for_mix): the same times in each run, in Envoy and in the simulator.
+    pub fn carry_service_times(&mut self, mix: &[QueryType]) {
+        for (kind, query) in self.types.iter_mut().zip(mix) {
+            let (mean, median) = (query.mean, query.median);
+            kind.service = Some(ServiceTime { mean, median });
+        }
+    }
+
     /// Returns the time from the first to the last possible arrival.
     pub fn duration(&self) -> Duration {
         let phases = self.phases.iter().map(|p| p.duration).sum();
