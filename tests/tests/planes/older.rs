@@ -61,11 +61,9 @@ fn slices(system: &str, replicas: &[SocketAddr]) -> String {
 #[test]
 fn an_older_leader_leaves_the_status_of_a_newer_replicas_proxies_as_it_is() -> Result<()> {
     let server = &ApiServer::start()?;
-    // Before Helm has replaced it, whose defaults the version before takes for unknown fields.
-    let crds = programs::older()?.join("chart/files/crds");
-    let crds = format!("--filename={}", crds.display());
-    server.kubectl(&["apply", "--server-side", &crds])?;
-    server.wait_for_crds()?;
+    // Helm replaces the definition before the operators. The version before must understand what
+    // the API server adds to policies by it.
+    server.install_crds()?;
     let cluster = Cluster::new(server);
     let (system, shop) = (cluster.namespace("system")?, cluster.namespace("shop")?);
     cluster.apply(&service(&shop, "search", "app=search"))?;

@@ -24,6 +24,18 @@ pub const NAME: &str = "admissionpolicies.headgate.dev";
 pub const RENEW: &str = "cargo run -p headgate -- crd | tee \
                          {,charts/headgate/files/}crds/admissionpolicies.headgate.dev.yaml";
 
+/// Fields that 0.1 lacks, whose defaults are not in the definition, as JSON pointers into `spec`.
+/// The API server adds defaults to stored policies, too. An operator of the version before, which
+/// may still run under the new definition, would refuse all policies for an unknown field. The
+/// descriptions name the defaults, which the operator assumes.
+const NEWER: [&str; 5] = [
+    "/properties/errors",
+    "/properties/releaseSlot",
+    "/properties/classes/items/properties/value",
+    "/properties/types/items/properties/value",
+    "/properties/strategy/properties/bouncer/properties/shedByValue",
+];
+
 /// Returns the definition.
 ///
 /// # Errors
@@ -33,6 +45,11 @@ pub fn definition() -> anyhow::Result<CustomResourceDefinition> {
     let mut spec = structural::schema::<AdmissionPolicySpec>();
     validate::constrain(&mut spec)
         .map_err(|unknown| anyhow!("rules on unknown fields: {}", unknown.join(", ")))?;
+    for field in NEWER {
+        let schema = spec.pointer_mut(field).and_then(Value::as_object_mut);
+        let default = schema.and_then(|schema| schema.remove("default"));
+        default.ok_or_else(|| anyhow!("no default at {field}"))?;
+    }
     let mut status = structural::schema::<AdmissionPolicyStatus>();
     status::constrain(&mut status);
     let definition = json!({
