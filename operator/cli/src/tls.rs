@@ -9,7 +9,7 @@ use headgate_controller::kubernetes::authority::OwnCertificate;
 use headgate_controller::kubernetes::client::{Access, connect};
 use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_controller::metrics::Metrics;
-use headgate_controller::xds::tls::{Tls, TlsError, TlsFiles};
+use headgate_controller::xds::tls::{Tls, TlsFiles};
 
 /// TLS on the xDS address. All three files or none.
 #[derive(Debug, Clone, Default, Args)]
@@ -76,7 +76,7 @@ impl TlsArgs {
     ///
     /// # Errors
     /// Returns one line that names the file at fault.
-    pub async fn load(&self, tokens: bool) -> Result<Option<Tls>, TlsError> {
+    pub async fn load(&self, tokens: bool) -> anyhow::Result<Option<Tls>> {
         match self.files(tokens) {
             Some(files) => files.load().await.map(Some),
             None => Ok(None),

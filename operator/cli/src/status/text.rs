@@ -58,9 +58,10 @@ fn policies(view: &View, now: SystemTime) -> String {
         for (i, target) in policy.targets.iter().enumerate() {
             // The policy's own columns are filled in its first row only.
             let once = |text: String| if i == 0 { text } else { String::new() };
-            let created = policy
-                .created_at
-                .map(|at| age(now.duration_since(at).unwrap_or_default()));
+            let created = policy.created.as_ref().map(|at| {
+                let elapsed = now.duration_since(at.0.into());
+                age(elapsed.unwrap_or_default())
+            });
             let last = created.unwrap_or_else(|| policy.revision.clone());
             table.row([
                 once(policy.name.clone()),

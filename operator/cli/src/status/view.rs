@@ -2,7 +2,6 @@
 //! and the proxies in the reports of all operators. It is also used for a `headgate run`.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use kube::ResourceExt as _;
@@ -49,10 +48,7 @@ pub struct Policy {
     /// `metadata.generation`.
     pub generation: i64,
     /// `metadata.creationTimestamp`, RFC 3339.
-    pub created: Option<String>,
-    /// The same as a time, for comparison.
-    #[serde(skip)]
-    pub created_at: Option<SystemTime>,
+    pub created: Option<meta::Time>,
     /// `Enforce` or `DryRun`.
     pub mode: String,
     /// The revision of the configuration that contains it; unknown in a cluster.
@@ -265,7 +261,6 @@ impl View {
                 name: p.name.clone(),
                 generation: p.generation,
                 created: None,
-                created_at: None,
                 mode: format!("{:?}", p.mode),
                 revision: p.revision.clone(),
                 targets: vec![Target {
@@ -380,11 +375,7 @@ fn policy(resource: &PolicyResource, proxies: Option<&Vec<Proxy>>) -> Policy {
     };
     Policy {
         generation,
-        created: metadata
-            .creation_timestamp
-            .as_ref()
-            .map(|t| t.0.to_string()),
-        created_at: metadata.creation_timestamp.as_ref().map(|t| t.0.into()),
+        created: metadata.creation_timestamp.clone(),
         mode: resource.spec["mode"]
             .as_str()
             .unwrap_or("Enforce")

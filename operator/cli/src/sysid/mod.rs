@@ -5,7 +5,6 @@ mod show;
 mod trace;
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
@@ -37,10 +36,11 @@ pub struct SysidArgs {
     #[arg(
         long,
         value_name = "A;B",
+        value_parser = model,
         conflicts_with = "trace",
         allow_hyphen_values = true
     )]
-    pub model: Option<Model>,
+    pub model: Option<Plant>,
     /// Column of the mean delays, in seconds unless its name ends with another unit [default:
     /// delay]
     #[arg(long, value_name = "COLUMN")]
@@ -75,8 +75,8 @@ pub struct SysidArgs {
     #[arg(long, value_name = "DURATION", value_parser = Text::above_zero)]
     pub settling_time: Option<std::time::Duration>,
     /// Gains K_P,K_I to check, instead of finding some
-    #[arg(long, value_name = "KP,KI", allow_hyphen_values = true)]
-    pub gains: Option<GivenGains>,
+    #[arg(long, value_name = "KP,KI", value_parser = gains, allow_hyphen_values = true)]
+    pub gains: Option<Gains>,
     /// Variable that Eq. 7 drives
     #[arg(long, value_name = "LAW", default_value = "adjustment")]
     pub law: LawName,
@@ -103,36 +103,21 @@ impl From<LawName> for Law {
     }
 }
 
-/// The coefficients `a1,a2;b1,b2`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Model(Plant);
-
-impl FromStr for Model {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let what = "as many coefficients a as b, such as -0.003,-0.104;0.015,0.006";
-        let (a, b) = text.split_once(';').ok_or(what)?;
-        let plant = Plant::new(numbers(a)?, numbers(b)?);
-        plant.map(Self).ok_or_else(|| what.to_owned())
-    }
+/// Parses a model, `A;B`.
+fn model(text: &str) -> Result<Plant, String> {
+    let what = "as many coefficients a as b, such as -0.003,-0.104;0.015,0.006";
+    let (a, b) = text.split_once(';').ok_or(what)?;
+    Plant::new(numbers(a)?, numbers(b)?).ok_or_else(|| what.to_owned())
 }
 
-/// The gains `KP,KI`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct GivenGains(Gains);
-
-impl FromStr for GivenGains {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match numbers(text)?[..] {
-            [proportional, integral] => Ok(Self(Gains {
-                proportional,
-                integral,
-            })),
-            _ => Err("two numbers, K_P and K_I, such as 2.77,5.28".to_owned()),
-        }
+/// Parses gains, `KP,KI`.
+fn gains(text: &str) -> Result<Gains, String> {
+    match numbers(text)?[..] {
+        [proportional, integral] => Ok(Gains {
+            proportional,
+            integral,
+        }),
+        _ => Err("two numbers, K_P and K_I, such as 2.77,5.28".to_owned()),
     }
 }
 
@@ -154,7 +139,7 @@ pub fn run(args: &SysidArgs) -> anyhow::Result<Output> {
         (None, Some(path)) => Some(identified(args, path)?),
     };
     let plant = match (&args.model, &identified) {
-        (Some(model), _) => model.0.clone(),
+        (Some(model), _) => model.clone(),
         (None, Some(found)) => found.chosen.plant.clone(),
         (None, None) => bail!("neither a trace nor --model"),
     };
@@ -173,7 +158,7 @@ pub fn run(args: &SysidArgs) -> anyhow::Result<Output> {
     let overshoot = args.overshoot.as_secs_f64() / target - 1.0;
     let law = Law::from(args.law);
     let (goal, outcome) = match args.gains {
-        Some(GivenGains(gains)) => (None, Ok(Design::of(&plant, law, gains))),
+        Some(gains) => (None, Ok(Design::of(&plant, law, gains))),
         None => {
             let (goal, outcome) = designed(&plant, law, overshoot, period, args.settling_time);
             (Some(goal), outcome)

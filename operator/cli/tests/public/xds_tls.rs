@@ -112,7 +112,7 @@ async fn the_only_policy_is_not_for_a_certificate_of_another_namespace() {
     let got = rig.ask(Some(&shop), &[]).await.unwrap();
     assert!(!got.contains("bank") && got.contains("headgate"), "{got}");
     let proxies = rig.server.registry.proxies(std::time::SystemTime::now());
-    let problem = proxies[0].problem.clone().unwrap();
+    let problem = proxies[0].assignment.problem.clone().unwrap();
     assert!(
         problem.contains("no policy of namespace \"shop\""),
         "{problem}"

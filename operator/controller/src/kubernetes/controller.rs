@@ -263,10 +263,10 @@ const fn plural(kind: TargetKind) -> &'static str {
 }
 
 /// Drops metadata of a policy that is never read and may be larger than the rest.
-fn prune(mut policy: PolicyResource) -> Box<PolicyResource> {
+fn prune(mut policy: PolicyResource) -> Arc<PolicyResource> {
     policy.metadata.managed_fields = None;
     policy.metadata.annotations = None;
-    Box::new(policy)
+    Arc::new(policy)
 }
 
 #[cfg(test)]

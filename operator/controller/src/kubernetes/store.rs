@@ -33,7 +33,7 @@ const RESOURCES: [&str; 7] = [
 #[derive(Debug)]
 pub enum Change {
     /// Of policies.
-    Policies(Seen<Box<PolicyResource>>),
+    Policies(Seen<Arc<PolicyResource>>),
     /// Of Services.
     Services(Seen<Keyed<Service>>),
     /// Of EndpointSlices.
@@ -90,13 +90,13 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Whether this is of another object, or newer. Versions are increasing numbers; a version that
-    /// isn't a number would count as newer.
-    fn is_newer_than(&self, known: &Self) -> bool {
+    /// Whether this is an older version of the object `known`, or the same. Versions are increasing
+    /// numbers; a version that isn't a number would count as newer.
+    fn is_older(&self, known: &Self) -> bool {
         let number = |o: &Self| o.resource_version.parse::<u128>().ok();
         match (number(self), number(known)) {
-            (Some(new), Some(old)) if self.uid == known.uid => new > old,
-            _ => self != known,
+            (Some(new), Some(old)) if self.uid == known.uid => new <= old,
+            _ => self == known,
         }
     }
 
@@ -126,36 +126,12 @@ impl Observations {
     /// Records a status that a watch reported or a write returned, unless a newer one of the same
     /// object is known: the two may arrive out of order. Returns whether it changed anything.
     pub fn newer(&self, key: ObjectKey, observed: Observed) -> bool {
-        let mut all = self.lock();
-        let is_news = all
-            .get(&key)
-            .is_none_or(|known| observed.is_newer_than(known));
-        if is_news {
-            all.insert(key, Arc::new(observed));
-        }
-        is_news
+        self.see(Seen::Applied((key, Arc::new(observed))))
     }
 
-    /// Records an observation of the watch. Returns whether it may have changed anything.
-    fn see(&self, seen: &Seen<Keyed<Box<PolicyResource>>>) -> bool {
-        let observed = |all: &[Keyed<Box<PolicyResource>>]| {
-            let one = |(key, policy): &Keyed<Box<PolicyResource>>| {
-                (key.clone(), Arc::new(Observed::new(policy)))
-            };
-            all.iter().map(one).collect::<BTreeMap<_, _>>()
-        };
-        match seen {
-            Seen::All(all) => *self.lock() = observed(all),
-            Seen::Within(namespace, all) => {
-                let mut known = self.lock();
-                known.retain(|key, _| key.namespace != *namespace);
-                known.extend(observed(all));
-            }
-            Seen::Applied((key, policy)) => return self.newer(key.clone(), Observed::new(policy)),
-            Seen::Deleted((key, _)) => return self.lock().remove(key).is_some(),
-            Seen::Failed { .. } => return false,
-        }
-        true
+    /// Records an observation of the watch. Returns whether it changed anything.
+    fn see(&self, seen: Seen<Keyed<Arc<Observed>>>) -> bool {
+        seen.apply(&mut *self.lock(), |new, known| new.is_older(known))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectKey, Arc<Observed>>> {
@@ -344,7 +320,7 @@ impl Store {
         }
     }
 
-    fn policies(&mut self, seen: Seen<Box<PolicyResource>>) -> Effect {
+    fn policies(&mut self, seen: Seen<Arc<PolicyResource>>) -> Effect {
         let name = "AdmissionPolicies";
         if seen == (Seen::Failed { status: Some(404) }) && !self.listed.contains(name) {
             warn!(
@@ -354,7 +330,9 @@ impl Store {
         }
         self.listed(name, &seen);
         let seen = seen.map(|policy| (key(&policy.metadata), policy));
-        let status = self.observations.see(&seen);
+        let observed =
+            |(key, policy): Keyed<Arc<PolicyResource>>| (key, Arc::new(Observed::new(&policy)));
+        let status = self.observations.see(seen.clone().map(observed));
         let judged = seen.map(|(key, policy)| (key, self.judge(&policy)));
         let news = judged.news(&self.cluster.policies, |_| true);
         Effect {

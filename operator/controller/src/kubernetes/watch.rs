@@ -126,6 +126,33 @@ impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
         let new = new.map(|(key, value)| (key, Some(value)));
         gone.into_iter().chain(new).collect()
     }
+
+    /// Applies the changes to `known`, except one that `is_older` than the known value: a watch may
+    /// report a version older than the one that a write has returned. A list is the API server's
+    /// current state, even after a restore from a backup. Returns whether anything changed.
+    pub fn apply<V: PartialEq>(
+        self,
+        known: &mut BTreeMap<K, V>,
+        is_older: impl Fn(&V, &V) -> bool,
+    ) -> bool
+    where
+        W: Into<Option<V>>,
+    {
+        let is_list = matches!(self, Self::All(_) | Self::Within(..));
+        let mut changed = false;
+        for (key, value) in self.news(known, |_| true) {
+            let before = known.get(&key);
+            match value {
+                None => drop(known.remove(&key)),
+                Some(value) if is_list || !before.is_some_and(|b| is_older(&value, b)) => {
+                    known.insert(key, value);
+                }
+                Some(_) => continue,
+            }
+            changed = true;
+        }
+        changed
+    }
 }
 
 /// Returns the API of a kind in a namespace, or in all if the name is empty.

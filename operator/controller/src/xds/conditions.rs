@@ -278,6 +278,7 @@ mod tests {
     use super::super::OUTBOUND_SLOT;
     use super::super::node::Identity;
     use super::super::proxy::{Nack, Proxy, Push};
+    use super::super::snapshot::Assignment;
     use super::super::tally::Tallies;
     use super::*;
 
@@ -303,10 +304,11 @@ mod tests {
             slots: BTreeSet::new(),
             connected: now,
             disconnected: None,
-            assigned: Some(("2".into(), config)),
-            in_force: Vec::new(),
-            problem: None,
-            fallback: None,
+            version: Some("2".to_owned()),
+            assignment: Arc::new(Assignment {
+                config,
+                ..Assignment::default()
+            }),
             sent: None,
             acked: acked.map(push),
             nack: refused.map(|v| Nack {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use anyhow::anyhow;
 use clap::ValueEnum;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -104,28 +105,6 @@ pub struct Modules {
     pub native: Option<Module>,
 }
 
-/// The reason why a module can't be served. Each names the file and the remedy.
-#[derive(Debug, thiserror::Error)]
-pub enum ModuleError {
-    /// The file doesn't exist.
-    #[error(
-        "filter module {0} does not exist; build it with scripts/build, or name it with --wasm PATH"
-    )]
-    Missing(PathBuf),
-    /// The file can't be read.
-    #[error("filter module {0}: {1}")]
-    Unreadable(PathBuf, io::Error),
-    /// The file isn't a module.
-    #[error(
-        "filter module {0} is neither a WebAssembly module nor a shared object: {1}; build it with \
-         scripts/build"
-    )]
-    Invalid(PathBuf, &'static str),
-    /// The copy can't be written.
-    #[error("module folder {0}: {1}; name a folder that can be written with --module-dir DIR")]
-    Folder(PathBuf, io::Error),
-}
-
 /// Returns the default folder of copies: `$XDG_STATE_HOME/headgate/modules`, usually
 /// `~/.local/state/headgate/modules`, else a folder in the system's temporary one.
 #[must_use]
@@ -175,24 +154,35 @@ impl Module {
     /// Copies `source` into `folder` under its content's name, unless that copy exists already.
     ///
     /// # Errors
-    /// See [`ModuleError`]. A truncated module is refused, such as one still being written.
-    pub fn install(source: &Path, folder: &Path) -> Result<Self, ModuleError> {
+    /// One line that names the file or the folder, and the remedy. A truncated module is refused,
+    /// such as one still being written.
+    pub fn install(source: &Path, folder: &Path) -> anyhow::Result<Self> {
+        let file = format!("filter module {}", source.display());
         let unreadable = |e: io::Error| match e.kind() {
-            io::ErrorKind::NotFound => ModuleError::Missing(source.to_owned()),
-            _ => ModuleError::Unreadable(source.to_owned(), e),
+            io::ErrorKind::NotFound => anyhow!(
+                "{file} does not exist; build it with scripts/build, or name it with --wasm PATH"
+            ),
+            _ => anyhow!("{file}: {e}"),
+        };
+        let invalid = |why| {
+            anyhow!(
+                "{file} is neither a WebAssembly module nor a shared object: {why}; build it with \
+                 scripts/build"
+            )
         };
         if fs::metadata(source).map_err(unreadable)?.len() > MAX_BYTES {
-            return Err(ModuleError::Invalid(
-                source.to_owned(),
-                "larger than 64 MiB",
-            ));
+            return Err(invalid("larger than 64 MiB"));
         }
         let code = fs::read(source).map_err(unreadable)?;
-        check(&code).map_err(|why| ModuleError::Invalid(source.to_owned(), why))?;
+        check(&code).map_err(invalid)?;
         let sha256 = sha256(&code);
         let hash = sha256[..HASH].to_owned();
-        let unwritable = |e: io::Error| ModuleError::Folder(folder.to_owned(), e);
-        let path = store(&code, &hash, folder).map_err(unwritable)?;
+        let path = store(&code, &hash, folder).map_err(|e| {
+            let folder = folder.display();
+            anyhow!(
+                "module folder {folder}: {e}; name a folder that can be written with --module-dir DIR"
+            )
+        })?;
         prune(folder, &path, SystemTime::now());
         Ok(Self {
             path,

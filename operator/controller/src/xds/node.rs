@@ -42,8 +42,8 @@ pub struct Identity {
     pub id: String,
     /// The service cluster; may be empty.
     pub cluster: String,
-    /// The target that it serves; `Err` says what is wrong with the metadata.
-    pub target: TargetClaim,
+    /// The target that it serves, if it names one.
+    pub target: Option<TargetRef>,
     /// The namespace of its Pod.
     pub namespace: Option<String>,
     /// The labels of its Pod.
@@ -66,20 +66,8 @@ pub struct Identity {
     pub certificate: Option<String>,
     /// The expiry of its certificate.
     pub expires: Option<SystemTime>,
-    /// The error in its namespace, labels or module; one line. Such a proxy gets no policy.
+    /// The error in its metadata; one line. Such a proxy gets no policy.
     pub invalid: Option<String>,
-}
-
-/// The target in a proxy's metadata.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum TargetClaim {
-    /// No target.
-    #[default]
-    None,
-    /// A target.
-    Target(TargetRef),
-    /// An invalid target, with an error of one line.
-    Invalid(String),
 }
 
 impl Identity {
@@ -100,11 +88,13 @@ impl Identity {
         let mut identity = Self {
             id,
             cluster: clip(&node.cluster, MAX_TEXT),
-            target: claim(node),
             no_native: no_native(node),
             ..Self::default()
         };
-        identity.invalid = identity.read_metadata(node).err();
+        let target = target(node);
+        let metadata = identity.read_metadata(node);
+        identity.invalid = metadata.err().or(target.as_ref().err().cloned());
+        identity.target = target.ok().flatten();
         identity
     }
 
@@ -158,22 +148,19 @@ fn metadata<'a>(node: &'a Node, key: &str) -> Option<&'a Kind> {
     (!matches!(kind, Kind::NullValue(_))).then_some(kind)
 }
 
-fn claim(node: &Node) -> TargetClaim {
-    match metadata(node, TARGET_METADATA) {
-        None => TargetClaim::None,
+fn target(node: &Node) -> Result<Option<TargetRef>, String> {
+    let wrong = match metadata(node, TARGET_METADATA) {
+        None => return Ok(None),
         Some(Kind::StringValue(text)) => match text.parse() {
-            Ok(target) => TargetClaim::Target(target),
-            Err(_) => TargetClaim::Invalid(format!(
-                "node metadata {TARGET_METADATA:?}: {:?} is no target; write kind/namespace/name, \
-                 such as Service/default/search",
-                clip(text, MAX_TEXT)
-            )),
+            Ok(target) => return Ok(Some(target)),
+            Err(_) => format!("{:?} is no target", clip(text, MAX_TEXT)),
         },
-        Some(_) => TargetClaim::Invalid(format!(
-            "node metadata {TARGET_METADATA:?} is no string; write kind/namespace/name, such as \
-             \"Service/default/search\""
-        )),
-    }
+        Some(_) => "no string".to_owned(),
+    };
+    Err(format!(
+        "node metadata {TARGET_METADATA:?}: {wrong}; write kind/namespace/name, such as \
+         \"Service/default/search\""
+    ))
 }
 
 fn namespace(node: &Node) -> Result<Option<String>, String> {
@@ -331,18 +318,16 @@ mod tests {
         )))));
         assert_eq!(
             identity.target,
-            TargetClaim::Target("Service/default/search".parse().unwrap())
+            Some("Service/default/search".parse().unwrap())
         );
-        assert_eq!(Identity::new(Some(&node(None))).target, TargetClaim::None);
+        assert_eq!(Identity::new(Some(&node(None))).target, None);
         assert_eq!(Identity::new(None).id, "unnamed");
     }
 
     #[test]
     fn a_wrong_target_is_explained() {
         for kind in [Kind::StringValue("search".into()), Kind::NumberValue(1.0)] {
-            let TargetClaim::Invalid(why) = Identity::new(Some(&node(Some(kind)))).target else {
-                panic!("accepted");
-            };
+            let why = Identity::new(Some(&node(Some(kind)))).invalid.unwrap();
             assert!(why.contains("Service/default/search"), "{why}");
         }
     }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::node::{Identity, TargetClaim, clip};
+use super::node::{Identity, clip};
 use super::tenants::Tenant;
 use crate::certificate;
 use crate::kubernetes::tokens::{AUDIENCE, ProxyTokens, Refusal};
@@ -174,10 +174,7 @@ impl Peer {
             (NAMESPACE_METADATA, identity.namespace.as_deref()),
             (
                 TARGET_METADATA,
-                match &identity.target {
-                    TargetClaim::Target(target) => Some(target.namespace.as_str()),
-                    TargetClaim::None | TargetClaim::Invalid(_) => None,
-                },
+                identity.target.as_ref().map(|t| t.namespace.as_str()),
             ),
         ];
         for (key, namespace) in claimed {
@@ -249,9 +246,7 @@ mod tests {
     fn no_claim_leaves_the_certificates_namespace() {
         let claims = |namespace: Option<&str>, target: Option<&str>| Identity {
             namespace: namespace.map(str::to_owned),
-            target: target.map_or(TargetClaim::None, |t| {
-                TargetClaim::Target(t.parse().unwrap())
-            }),
+            target: target.map(|t| t.parse().unwrap()),
             ..Identity::default()
         };
         let check =

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use headgate_core::config::{Direction, FilterConfig, StageConfig};
+use headgate_core::config::{Direction, StageConfig};
 
 use super::direction;
 use super::module::Kind;
 use super::node::Identity;
-use headgate_api::plan::{InForce, TargetRef};
+use super::snapshot::Assignment;
+use headgate_api::plan::TargetRef;
 
 /// A version that was sent to a proxy, or that the proxy runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,14 +48,10 @@ pub struct Proxy {
     pub connected: SystemTime,
     /// The time at which it ended.
     pub disconnected: Option<SystemTime>,
-    /// The version that it should run, with the configuration of its inbound slots.
-    pub assigned: Option<(String, Arc<FilterConfig>)>,
-    /// The policies of that configuration, each with the target by which it reaches the proxy.
-    pub in_force: Vec<InForce>,
-    /// The reason why no policy applies to it.
-    pub problem: Option<String>,
-    /// The reason why it gets the Wasm filter although it requests the native one.
-    pub fallback: Option<String>,
+    /// The version that it should run; `None` without slots, or if it has disconnected.
+    pub version: Option<String>,
+    /// The content of that version, or the reason why there is none.
+    pub assignment: Arc<Assignment>,
     /// The version that it was last sent.
     pub sent: Option<Push>,
     /// The version that it reports as running.
@@ -85,24 +82,23 @@ impl Proxy {
     /// of the policy to whose workflows its calls belong.
     pub fn stages(&self) -> impl Iterator<Item = &StageConfig> {
         let outbound = is_outbound(&self.slots);
-        let assigned = self.assigned.iter();
-        let stages = assigned.flat_map(|(_, config)| &config.stages);
+        let assigned = self.version.iter();
+        let stages = assigned.flat_map(|_| &self.assignment.config.stages);
         let calls = |s: &StageConfig| s.workflows.is_some() || s.class_admission.is_some();
         stages.filter(move |s| !outbound || calls(s))
     }
 
     /// Returns the targets by which `policy` reaches it.
     pub fn targets_of(&self, policy: &str) -> impl Iterator<Item = &TargetRef> {
-        self.in_force
-            .iter()
-            .filter(move |f| f.policy == policy)
-            .map(|f| &f.target)
+        let in_force = self.assignment.in_force.iter();
+        let of_policy = in_force.filter(move |f| f.policy == policy);
+        of_policy.map(|f| &f.target)
     }
 
     /// Returns its progress towards its assigned version.
     #[must_use]
     pub fn run_state(&self) -> RunState {
-        let Some((version, _)) = &self.assigned else {
+        let Some(version) = &self.version else {
             return RunState::Pending;
         };
         if self.acked.as_ref().is_some_and(|p| p.version == *version) {

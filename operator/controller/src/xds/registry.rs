@@ -100,8 +100,7 @@ impl Records {
     fn end(&mut self, id: u64, at: SystemTime) -> Option<Arc<Proxy>> {
         self.change(id, |proxy| {
             proxy.disconnected = Some(at);
-            proxy.assigned = None;
-            proxy.in_force.clear();
+            proxy.version = None;
         })?;
         let record = self.by_id.get(&id)?;
         self.ended.insert((at, id));
@@ -189,10 +188,8 @@ impl Registry {
             slots: BTreeSet::new(),
             connected: now,
             disconnected: None,
-            assigned: None,
-            in_force: Vec::new(),
-            problem: None,
-            fallback: None,
+            version: None,
+            assignment: Arc::default(),
             sent: None,
             acked: None,
             nack: None,
@@ -274,45 +271,28 @@ impl Connection {
     }
 
     /// Records the version that the proxy should run now.
-    pub fn assigned(&self, offer: &Offer, assignment: &Assignment) {
-        if self.is_assigned(offer, assignment) {
+    pub fn assigned(&self, offer: &Offer, assignment: &Arc<Assignment>) {
+        let names = || offer.resources.iter().map(|r| &r.name);
+        let version = names().next().map(|_| &offer.version);
+        // Most changes of the plan leave most proxies unchanged, and readers of the records needn't
+        // be notified then.
+        let is_known = self.registry.lock().by_id.get(&self.id).is_some_and(|p| {
+            p.version.as_ref() == version
+                && p.slots.iter().eq(names())
+                && p.assignment.is_same(assignment)
+        });
+        if is_known {
             return;
         }
         let news = self.update(|p| {
-            p.slots = offer.resources.iter().map(|r| r.name.clone()).collect();
-            p.assigned = match offer.resources.is_empty() {
-                true => None,
-                false => Some((offer.version.clone(), Arc::clone(&assignment.config))),
-            };
-            p.in_force.clone_from(&assignment.in_force);
-            p.fallback.clone_from(&assignment.fallback);
-            let is_new = p.problem != assignment.problem;
-            p.problem.clone_from(&assignment.problem);
-            is_new.then(|| (p.identity.id.clone(), p.problem.clone()))
+            p.slots = names().cloned().collect();
+            p.version = version.cloned();
+            let before = std::mem::replace(&mut p.assignment, Arc::clone(assignment));
+            (before.problem != assignment.problem).then(|| p.identity.id.clone())
         });
-        if let Some(Some((node, Some(problem)))) = news {
+        if let (Some(Some(node)), Some(problem)) = (news, &assignment.problem) {
             warn!(node, "policies of this proxy: {problem}");
         }
-    }
-
-    /// Whether the record already has this assignment. Most changes of the plan leave most proxies
-    /// unchanged, and readers of the records needn't be notified then.
-    fn is_assigned(&self, offer: &Offer, assignment: &Assignment) -> bool {
-        let records = self.registry.lock();
-        records.by_id.get(&self.id).is_some_and(|p| {
-            let assigned = match (&p.assigned, offer.resources.is_empty()) {
-                (None, true) => true,
-                (Some((version, config)), false) => {
-                    *version == offer.version && Arc::ptr_eq(config, &assignment.config)
-                }
-                _ => false,
-            };
-            assigned
-                && p.slots.iter().eq(offer.resources.iter().map(|r| &r.name))
-                && p.in_force == assignment.in_force
-                && p.fallback == assignment.fallback
-                && p.problem == assignment.problem
-        })
     }
 
     /// Records that `offer` was sent.
@@ -445,8 +425,8 @@ mod tests {
         registry.connect(&identity, "127.0.0.1:1", SystemTime::now())
     }
 
-    /// Returns a configuration with a stage of each policy.
-    fn config(policies: &[&str]) -> Arc<FilterConfig> {
+    /// Returns an assignment with a stage of each policy.
+    fn assignment(policies: &[&str]) -> Arc<Assignment> {
         let stage = |policy: &&str| {
             let stage = json!({
                 "policy": policy, "parallelism": 1, "queue": {"max_length": 1, "timeout_us": 1},
@@ -454,9 +434,13 @@ mod tests {
             });
             serde_json::from_value(stage).unwrap()
         };
-        Arc::new(FilterConfig {
+        let config = FilterConfig {
             stages: policies.iter().map(stage).collect(),
             ..FilterConfig::default()
+        };
+        Arc::new(Assignment {
+            config: Arc::new(config),
+            ..Assignment::default()
         })
     }
 
@@ -535,10 +519,9 @@ mod tests {
                         connections.push(connect(&registry, &node).unwrap());
                     }
                     1 => drop(connections.swap_remove(draw % connections.len())),
-                    2 => drop(one.update(|p| p.assigned = None)),
+                    2 => drop(one.update(|p| p.version = None)),
                     3 => drop(one.update(|p| {
-                        let version = p.assigned.as_ref().map(|(version, _)| version.clone());
-                        p.acked = version.map(|version| Push {
+                        p.acked = p.version.clone().map(|version| Push {
                             version,
                             revision: String::new(),
                             filter: Kind::Wasm,
@@ -546,7 +529,8 @@ mod tests {
                         });
                     })),
                     _ => drop(one.update(|p| {
-                        p.assigned = Some((step.to_string(), config(&["a/all", &policy])));
+                        p.version = Some(step.to_string());
+                        p.assignment = assignment(&["a/all", &policy]);
                     })),
                 },
             }
@@ -571,12 +555,15 @@ mod tests {
         for n in 0..PROXIES {
             let one = connect(&registry, &format!("proxy-{}", n * 7_919 % PROXIES)).unwrap();
             let policy = format!("scale-{}/service-{n}", n % 20);
-            one.update(|p| p.assigned = Some(("1".to_owned(), config(&[&policy]))));
+            one.update(|p| {
+                p.version = Some("1".to_owned());
+                p.assignment = assignment(&[&policy]);
+            });
             connections.push(one);
         }
         let _first = registry.tallies();
         for one in connections.iter().step_by(PROXIES / 5) {
-            one.update(|p| p.problem = None);
+            one.update(|p| p.sent = None);
             let begun = std::time::Instant::now();
             let all = Tallies::of(&registry.proxies(SystemTime::now()));
             let (of_all, begun) = (begun.elapsed(), std::time::Instant::now());

@@ -9,7 +9,7 @@ use std::time::Instant;
 use headgate_core::config::{Direction, FilterConfig};
 
 use super::module::{Kind, Modules};
-use super::node::{Identity, TargetClaim};
+use super::node::Identity;
 use super::older::without_new_fields;
 use super::resource::Resource;
 use super::sotw::Offer;
@@ -61,7 +61,7 @@ fn lost(plan: &Plan) -> impl Iterator<Item = &PolicyState> {
 }
 
 /// The assigned configuration of one proxy, and the reason if it is empty.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct Assignment {
     /// The configuration of its inbound slots; empty if no policy applies.
     pub config: Arc<FilterConfig>,
@@ -91,9 +91,7 @@ impl Assignment {
             && self.module == other.module
             && self.fallback == other.fallback
     }
-}
 
-impl Assignment {
     /// Returns the assignment without the new fields that filters of the version before can do
     /// without; `None` if it has none of them.
     #[must_use]
@@ -178,27 +176,19 @@ impl Snapshot {
     #[must_use]
     pub fn assign(&self, identity: &Identity) -> Assignment {
         let (module, fallback) = self.module_of(identity);
-        match self.find(identity) {
-            Ok(enforced) => Assignment {
-                config: match enforced.config.stages.is_empty() {
-                    true => Arc::clone(&self.empty),
-                    false => Arc::clone(&enforced.config),
-                },
-                outbound: (self.plan.outbound_of(&enforced.config))
-                    .map_or_else(|| Arc::clone(&self.no_calls), Arc::clone),
-                in_force: enforced.in_force.clone(),
-                problem: enforced.problem.clone(),
-                module,
-                fallback,
+        let enforced = self.find(identity);
+        let enforced = enforced.unwrap_or_else(|why| Arc::new(Enforced::nothing(Some(why))));
+        Assignment {
+            config: match enforced.config.stages.is_empty() {
+                true => Arc::clone(&self.empty),
+                false => Arc::clone(&enforced.config),
             },
-            Err(why) => Assignment {
-                config: Arc::clone(&self.empty),
-                outbound: Arc::clone(&self.no_calls),
-                in_force: Vec::new(),
-                problem: Some(why),
-                module,
-                fallback,
-            },
+            outbound: (self.plan.outbound_of(&enforced.config))
+                .map_or_else(|| Arc::clone(&self.no_calls), Arc::clone),
+            in_force: enforced.in_force.clone(),
+            problem: enforced.problem.clone(),
+            module,
+            fallback,
         }
     }
 
@@ -206,11 +196,7 @@ impl Snapshot {
         if let Some(why) = &identity.invalid {
             return Err(why.clone());
         }
-        let target = match &identity.target {
-            TargetClaim::None => None,
-            TargetClaim::Target(target) => Some(target),
-            TargetClaim::Invalid(why) => return Err(why.clone()),
-        };
+        let target = identity.target.as_ref();
         let enforced = self.plan.for_proxy(&ProxyClaims {
             target,
             namespace: identity.namespace.as_deref(),
@@ -229,11 +215,8 @@ impl Snapshot {
     /// has no valid version, or a source can't be read.
     #[must_use]
     pub fn is_incomplete_for(&self, identity: &Identity) -> bool {
-        let namespace = match (&identity.namespace, &identity.target) {
-            (Some(namespace), _) => Some(namespace),
-            (None, TargetClaim::Target(target)) => Some(&target.namespace),
-            (None, _) => None,
-        };
+        let of_target = identity.target.as_ref().map(|target| &target.namespace);
+        let namespace = identity.namespace.as_ref().or(of_target);
         match (&self.incomplete, namespace) {
             (Incomplete::Everywhere, _) => true,
             (Incomplete::In(some), Some(namespace)) => some.contains(namespace),
@@ -246,9 +229,7 @@ impl Snapshot {
     #[must_use]
     pub fn lacks_a_policy_of(&self, identity: &Identity) -> bool {
         match (&identity.target, &identity.namespace) {
-            (TargetClaim::Target(target), _) => {
-                lost(&self.plan).any(|policy| policy.targets.contains(target))
-            }
+            (Some(target), _) => lost(&self.plan).any(|policy| policy.targets.contains(target)),
             (_, Some(namespace)) => {
                 let mut lost = self.plan.lost.iter();
                 lost.any(|proxies| proxies.matches(namespace, &identity.labels))

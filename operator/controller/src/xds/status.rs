@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::VERSION;
 use super::conditions::{self, Conditions};
 use super::module::Module;
-use super::node::TargetClaim;
 use super::proxy::{Proxy, RunState};
 use super::registry::Registry;
 use super::snapshot::Snapshot;
@@ -265,10 +264,7 @@ fn proxy(p: &Proxy) -> ProxyReport {
     ProxyReport {
         node: p.identity.id.clone(),
         cluster: p.identity.cluster.clone(),
-        target: match &p.identity.target {
-            TargetClaim::Target(target) => Some(target.to_string()),
-            TargetClaim::None | TargetClaim::Invalid(_) => None,
-        },
+        target: p.identity.target.as_ref().map(ToString::to_string),
         namespace: p.identity.namespace.clone(),
         certificate: p.identity.certificate.clone(),
         expires: p.identity.expires.map(rfc3339),
@@ -278,14 +274,14 @@ fn proxy(p: &Proxy) -> ProxyReport {
             .as_ref()
             .map(|path| path.display().to_string()),
         filter: p.acked.as_ref().map_or("", |a| a.filter.name()).to_owned(),
-        fallback: p.fallback.clone(),
+        fallback: p.assignment.fallback.clone(),
         peer: p.peer.clone(),
         slots: p.slots.iter().cloned().collect(),
         connected: rfc3339(p.connected),
         disconnected: p.disconnected.map(rfc3339),
         state: state.to_owned(),
         policies: p.stages().map(|s| s.policy.clone()).collect(),
-        problem: p.problem.clone(),
+        problem: p.assignment.problem.clone(),
         sent: p.sent.as_ref().map(push),
         acked: p.acked.as_ref().map(push),
         nack: p.nack.as_ref().map(|n| NackReport {

@@ -49,7 +49,7 @@ struct Session {
     familiar: bool,
     /// The assignment for which the record and the last response are right, unless a request
     /// follows.
-    last: Option<Assignment>,
+    last: Option<Arc<Assignment>>,
     /// The native module in the last response, if it had one.
     native: Option<PathBuf>,
     /// Whether the proxy has run a native module on this stream.
@@ -205,9 +205,10 @@ impl Session {
             // The valid policies count as not answered yet.
             let is_none = assignment.config.stages.is_empty();
             let offer = if is_none { &Offer::default() } else { &offer };
-            self.connection.assigned(offer, &assignment);
+            self.connection.assigned(offer, &Arc::new(assignment));
             return None;
         }
+        let assignment = Arc::new(assignment);
         self.connection.assigned(&offer, &assignment);
         if self.sotw.busy() {
             return None;

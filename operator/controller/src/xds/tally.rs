@@ -249,6 +249,7 @@ mod tests {
 
     use super::super::node::Identity;
     use super::super::proxy::{Nack, Push};
+    use super::super::snapshot::Assignment;
     use super::*;
 
     const SEARCH: &str = "Service/a/search";
@@ -299,10 +300,11 @@ mod tests {
             slots: [slot.to_owned()].into(),
             connected: SystemTime::UNIX_EPOCH,
             disconnected: None,
-            assigned: Some(("2".to_owned(), config)),
-            in_force: Vec::new(),
-            problem: None,
-            fallback: None,
+            version: Some("2".to_owned()),
+            assignment: Arc::new(Assignment {
+                config,
+                ..Assignment::default()
+            }),
             sent: None,
             acked: acked.then(push),
             nack: refused.then(|| Nack {

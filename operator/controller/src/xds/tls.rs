@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use anyhow::anyhow;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
@@ -47,29 +48,9 @@ pub struct TlsFiles {
     pub tokens: bool,
 }
 
-/// The reason why TLS can't be served. Each names the file and the remedy.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file can't be read.
-    #[error("--{argument} {path}: {error}", path = path.display())]
-    Unreadable {
-        /// The argument that names the file.
-        argument: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        error: io::Error,
-    },
-    /// The file's content is invalid.
-    #[error("--{argument} {path}: {problem}", path = path.display())]
-    Content {
-        /// The argument that names the file.
-        argument: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The problem, with the remedy.
-        problem: String,
-    },
+/// Returns the error of the file that `argument` names.
+fn fault(argument: &str, path: &Path, problem: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!("--{argument} {}: {problem}", path.display())
 }
 
 /// The content of the files at one moment.
@@ -100,7 +81,7 @@ impl std::fmt::Debug for Trust {
 }
 
 impl TlsFiles {
-    async fn read(&self) -> Result<Pem, TlsError> {
+    async fn read(&self) -> anyhow::Result<Pem> {
         Ok(Pem {
             cert: read("tls-cert", &self.cert).await?,
             key: read("tls-key", &self.key).await?,
@@ -108,20 +89,12 @@ impl TlsFiles {
         })
     }
 
-    fn content(argument: &'static str, path: &Path, problem: impl std::fmt::Display) -> TlsError {
-        TlsError::Content {
-            argument,
-            path: path.to_owned(),
-            problem: problem.to_string(),
-        }
-    }
-
-    fn trust(&self, pem: &Pem) -> Result<Trust, TlsError> {
-        let of_cert = |p: String| Self::content("tls-cert", &self.cert, p);
-        let of_ca = |p: String| Self::content("client-ca", &self.client_ca, p);
+    fn trust(&self, pem: &Pem) -> anyhow::Result<Trust> {
+        let of_cert = |p: String| fault("tls-cert", &self.cert, p);
+        let of_ca = |p: String| fault("client-ca", &self.client_ca, p);
         let chain = certificates(&pem.cert).map_err(of_cert)?;
         let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(|e| {
-            Self::content(
+            fault(
                 "tls-key",
                 &self.key,
                 format!(
@@ -176,7 +149,7 @@ impl TlsFiles {
     ///
     /// # Errors
     /// One line that names the file at fault.
-    pub async fn load(self) -> Result<Tls, TlsError> {
+    pub async fn load(self) -> anyhow::Result<Tls> {
         let pem = self.read().await?;
         let trust = self.trust(&pem)?;
         Ok(Tls {
@@ -187,18 +160,16 @@ impl TlsFiles {
     }
 }
 
-async fn read(argument: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+async fn read(argument: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
     let content = async {
         let file = tokio::fs::File::open(path).await?;
         let mut bytes = Vec::new();
         file.take(MAX_BYTES).read_to_end(&mut bytes).await?;
         Ok(bytes)
     };
-    content.await.map_err(|error| TlsError::Unreadable {
-        argument,
-        path: path.to_owned(),
-        error,
-    })
+    content
+        .await
+        .map_err(|error: io::Error| fault(argument, path, error))
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {

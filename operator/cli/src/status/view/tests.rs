@@ -1,3 +1,5 @@
+use std::time::SystemTime;
+
 use serde_json::json;
 
 use super::super::text::render;

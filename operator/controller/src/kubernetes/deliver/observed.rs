@@ -153,15 +153,7 @@ impl Observed {
             }
             _ => {}
         }
-        // A list is the API server's current state, even after a restore from a backup.
-        let is_list = !matches!(seen, watch::Seen::Applied(_));
-        for (key, value) in seen.news(&known.objects, |_| true) {
-            match value {
-                Some(value) if is_list => drop(known.objects.insert(key, value)),
-                Some(value) => known.take(key, value),
-                None => drop(known.objects.remove(&key)),
-            }
-        }
+        seen.apply(&mut known.objects, is_older);
     }
 
     /// Whether each source has had a first answer.
@@ -225,7 +217,7 @@ impl Observed {
     /// Records the API server's answer to a write, before the watch reports it.
     pub fn wrote(&mut self, adapter: Adapter, key: ObjectKey, value: Value) {
         let known = self.sources.entry(Source::Objects(adapter)).or_default();
-        known.take(key, value);
+        watch::Seen::Applied((key, value)).apply(&mut known.objects, is_older);
     }
 
     /// Records a deletion, before the watch reports it.
@@ -236,24 +228,13 @@ impl Observed {
     }
 }
 
-impl Known {
-    /// Keeps the newer of the known object and `value`: a watch may report a version older than the
-    /// one that a write has returned.
-    fn take(&mut self, key: ObjectKey, value: Value) {
-        let version = |v: &Value| {
-            v["metadata"]["resourceVersion"]
-                .as_str()?
-                .parse::<u64>()
-                .ok()
-        };
-        let older = self.objects.get(&key).is_some_and(|known| {
-            let same = known["metadata"]["uid"] == value["metadata"]["uid"];
-            same && version(&value) < version(known)
-        });
-        if !older {
-            self.objects.insert(key, value);
-        }
-    }
+/// Whether `value` is an older version of the object `known`.
+fn is_older(value: &Value, known: &Value) -> bool {
+    let version = |v: &Value| {
+        let version = v["metadata"]["resourceVersion"].as_str();
+        version?.parse::<u64>().ok()
+    };
+    value["metadata"]["uid"] == known["metadata"]["uid"] && version(value) < version(known)
 }
 
 fn keyed(mut object: DynamicObject) -> Keyed<Value> {

@@ -21,8 +21,8 @@ fn slice(service: &str, ready: &[(&str, &str)]) -> Slice {
     }
 }
 
-fn policy(generation: i64, resource_version: &str, p50: &str) -> Box<PolicyResource> {
-    serde_json::from_value(json!({
+fn policy(generation: i64, resource_version: &str, p50: &str) -> Arc<PolicyResource> {
+    let policy = serde_json::from_value(json!({
         "metadata": {
             "name": "p", "namespace": "a", "uid": "1",
             "generation": generation, "resourceVersion": resource_version,
@@ -33,7 +33,8 @@ fn policy(generation: i64, resource_version: &str, p50: &str) -> Box<PolicyResou
             "types": [{"name": "default", "slo": {"p50": p50}}],
         },
     }))
-    .unwrap()
+    .unwrap();
+    Arc::new(policy)
 }
 
 /// Returns a store in which every resource has been listed as empty.
@@ -114,7 +115,7 @@ fn a_change_copies_only_what_it_changes() {
     assert!(before.services.is_same(&after.services));
 
     let mut other = policy(1, "2", "9ms");
-    other.metadata.name = Some("q".to_owned());
+    Arc::make_mut(&mut other).metadata.name = Some("q".to_owned());
     store.apply(Change::Policies(Seen::Applied(other)));
     let last = store.cluster();
     assert_eq!((after.policies.len(), last.policies.len()), (1, 2));
@@ -222,8 +223,9 @@ fn the_list_of_one_namespace_leaves_others_alone() {
     let mut store = listed();
     let of = |namespace: &str, name: &str| {
         let mut policy = policy(1, "1", "18ms");
-        policy.metadata.namespace = Some(namespace.to_owned());
-        policy.metadata.name = Some(name.to_owned());
+        let metadata = &mut Arc::make_mut(&mut policy).metadata;
+        metadata.namespace = Some(namespace.to_owned());
+        metadata.name = Some(name.to_owned());
         policy
     };
     store.apply(Change::Policies(Seen::All(vec![

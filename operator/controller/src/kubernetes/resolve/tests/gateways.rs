@@ -4,7 +4,7 @@ use headgate_core::config::MAX_STAGES;
 
 use super::*;
 use crate::xds::conditions::{self, Type};
-use crate::xds::node::{Identity, TargetClaim};
+use crate::xds::node::Identity;
 use crate::xds::snapshot::Snapshot;
 use crate::xds::tally::Tallies;
 
@@ -214,7 +214,7 @@ fn a_routes_policy_reaches_the_gateway_of_another_namespace_and_nothing_else_the
         let assignment = snapshot.assign(&Identity {
             namespace: Some("a".into()),
             labels: labels(labelled),
-            target: claim.map_or(TargetClaim::None, |c| TargetClaim::Target(target(c))),
+            target: claim.map(target),
             certificate: Some("spiffe://x/ns/a/sa/edge".into()),
             ..Identity::default()
         });
