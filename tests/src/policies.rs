@@ -12,6 +12,7 @@ use crate::wait::until;
 pub fn policy(namespace: &str, name: &str, kind: &str, target: &str, total: u32) -> String {
     let group = match kind {
         "Service" => "\"\"",
+        "InferencePool" => "inference.networking.k8s.io",
         _ => "gateway.networking.k8s.io",
     };
     format!(

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use headgate_api::plan::{
-    GATEWAY_NAME_LABEL, LABELS_METADATA, NAMESPACE_METADATA, Plan, TargetKind,
+    GATEWAY_NAME_LABEL, LABELS_METADATA, NAMESPACE_METADATA, Plan, TargetKind, TargetRef,
 };
 use headgate_api::validate::check_file;
 use headgate_controller::kubernetes::cluster::{
@@ -53,7 +53,7 @@ fn cluster() -> Result<Cluster> {
         let target = format!("HTTPRoute/shop/{route}").parse()?;
         let route = Route {
             gateways: vec![edge.clone()],
-            backends: vec![ObjectKey::new("shop", route)],
+            rules: vec![[TargetRef::new(TargetKind::Service, "shop", route)].into()],
             ..Route::default()
         };
         cluster.routes.insert(target, route);

@@ -281,6 +281,110 @@ spec: {{parentRefs: [{{name: edge}}]}}
     Ok(())
 }
 
+/// A pool that is installed and created later, selects other Pods, and goes again.
+#[test]
+fn a_policy_of_a_pool_follows_it() -> Result<()> {
+    let (cluster, operator) = world()?;
+    let space = cluster.namespace("pool")?;
+    let name = format!("{space}/llm");
+    let of_pool = policy(&space, "llm", "InferencePool", "llm", 4);
+    cluster.apply(&of_pool.replace("total", "perEndpoint"))?;
+    let refused = |message: &str| {
+        until(message, || {
+            let found = cluster.condition(&space, "llm", 0, "Accepted");
+            let found = found.map_err(|e| e.to_string())?;
+            let is_so = found["reason"] == "TargetNotFound"
+                && found["message"]
+                    .as_str()
+                    .is_some_and(|m| m.contains(message));
+            if is_so {
+                Ok(())
+            } else {
+                Err(found.to_string())
+            }
+        })
+    };
+    refused("inference extension isn't installed")?;
+    cluster.install("gateway-api")?;
+    cluster.install("inference-extension")?;
+    refused(&format!("InferencePool {name} doesn't exist"))?;
+    let pool = |selector: &str| {
+        cluster.apply(&format!(
+            "
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {{name: llm, namespace: {space}}}
+spec:
+  selector: {{matchLabels: {{{selector}}}}}
+  targetPorts: [{{number: 8000}}, {{number: 8001}}]
+  endpointPickerRef: {{name: llm-picker, port: {{number: 9002}}}}
+"
+        ))
+    };
+    pool("model: small")?;
+    refused("is no backend of a route")?;
+    cluster.apply(&format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: edge, namespace: {space}}}
+spec:
+  gatewayClassName: any
+  listeners: [{{name: http, port: 80, protocol: HTTP}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: chat, namespace: {space}}}
+spec:
+  parentRefs: [{{name: edge}}]
+  rules:
+  - matches: [{{path: {{value: /docs}}}}]
+    backendRefs: [{{name: docs, port: 80}}]
+  - backendRefs: [{{group: inference.networking.k8s.io, kind: InferencePool, name: llm}}]
+"
+    ))?;
+    for (pod_name, labels) in [("s0", "small"), ("l0", "large"), ("l1", "large")] {
+        cluster.apply(&pod(&space, pod_name, &format!("model: {labels}")))?;
+        cluster.pod_is_ready(&space, pod_name, true)?;
+    }
+    let labels = [("gateway.networking.k8s.io/gateway-name", "edge")];
+    let proxy = XdsProxy::start(operator.xds(), Claims::pod("g1", &space, &labels))?;
+    let routes = [
+        format!("httproute/{space}/chat/rule/1/*"),
+        format!("{space}.chat.1"),
+    ];
+    let slots = |wanted: u32| {
+        proxy.until(&format!("{wanted} slots"), |c| {
+            let stage = c.stages.first();
+            stage.is_some_and(|s| s.parallelism == wanted && s.routes == routes)
+        })
+    };
+    slots(8)?;
+    cluster.until_condition(&space, "llm", 0, "Programmed", "True", "Programmed")?;
+    let jsonpath = "--output=jsonpath={.status.ancestors[0].ancestorRef}";
+    let of = cluster.kubectl(&["get", "admp", "llm", "--namespace", &space, jsonpath])?;
+    ensure!(
+        of.contains(r#""group":"inference.networking.k8s.io""#),
+        "{of}"
+    );
+    pool("model: large")?;
+    slots(16)?;
+
+    cluster.kubectl(&["delete", "inferencepool", "llm", "--namespace", &space])?;
+    proxy.until_policies(&[])?;
+    refused("doesn't exist")?;
+    pool("model: large")?;
+    slots(16)?;
+    cluster.kubectl(&[
+        "delete",
+        "crd",
+        "inferencepools.inference.networking.k8s.io",
+    ])?;
+    proxy.until_policies(&[])?;
+    refused("inference extension isn't installed")?;
+    Ok(())
+}
+
 /// A Gateway of the platform's namespace serves the route of another one. Its controller says in
 /// the route's status that the Gateway allows that.
 #[test]

@@ -47,6 +47,7 @@ fn needed() -> Permissions {
         ("gateway.networking.k8s.io/gateways", "list watch"),
         ("gateway.networking.k8s.io/httproutes", "list watch"),
         ("gateway.networking.k8s.io/grpcroutes", "list watch"),
+        ("inference.networking.k8s.io/inferencepools", "list watch"),
         ("events.k8s.io/events", "create patch"),
         ("coordination.k8s.io/leases", "create get patch"),
         ("authentication.k8s.io/tokenreviews", "create"),
@@ -407,7 +408,8 @@ spec:
 const TO_SERVICE: &str = "{group: '', kind: Service, name: search}";
 const TO_GATEWAY: &str = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
 
-/// Policies, targets that come and go, Gateway API that comes later, a Lease that is lost.
+/// Policies, targets that come and go, Gateway API and its extension that come later, a Lease that
+/// is lost.
 fn live(operator: &Operator<'_>) {
     let server = operator.server;
     server.apply(SHOP).unwrap();
@@ -432,10 +434,11 @@ fn live(operator: &Operator<'_>) {
         event.resource == "events" && event.verb == "patch"
     });
     chart::install_crds(server, "gateway-api").unwrap();
+    chart::install_crds(server, "inference-extension").unwrap();
     server.apply(GATEWAY).unwrap();
     server.apply(&policy("edge", TO_GATEWAY, "18ms")).unwrap();
     operator.wait_for("edge", "Accepted", "Accepted");
-    for resource in ["httproutes", "grpcroutes"] {
+    for resource in ["httproutes", "grpcroutes", "inferencepools"] {
         operator.wait_for_request(resource, |event| {
             event.resource == resource && event.verb == "watch"
         });

@@ -24,17 +24,26 @@ impl<'a> Bid<'a> {
 }
 
 /// Returns for each bid `None` if it is in force, else the index of the bid that overrides it. Bids
-/// are in order of precedence. Of several for the same requests the first is in force; a policy
-/// never overrides itself.
+/// are in order of precedence. Of several for the same requests the first is in force, and one that
+/// has all its routes taken by earlier ones is not; a policy never overrides itself.
 pub fn winners<'a>(bids: impl IntoIterator<Item = Bid<'a>>) -> Vec<Option<usize>> {
-    let mut first: HashMap<&[String], (usize, &str)> = HashMap::new();
-    bids.into_iter()
-        .enumerate()
-        .map(|(at, bid)| {
-            let (winner, policy) = *first.entry(bid.routes).or_insert((at, bid.policy));
-            (policy != bid.policy).then_some(winner)
-        })
-        .collect()
+    // No route has an empty name.
+    const ALL: &[String] = &[String::new()];
+    let mut first: HashMap<&str, (usize, &str)> = HashMap::new();
+    let winner = |(at, bid): (usize, Bid<'a>)| {
+        let routes = if bid.routes.is_empty() {
+            ALL
+        } else {
+            bid.routes
+        };
+        let mut winner = Some(usize::MAX);
+        for route in routes {
+            let (by, policy) = *first.entry(route).or_insert((at, bid.policy));
+            winner = winner.filter(|_| policy != bid.policy).map(|w| w.min(by));
+        }
+        winner
+    };
+    bids.into_iter().enumerate().map(winner).collect()
 }
 
 #[cfg(test)]
@@ -43,7 +52,9 @@ mod tests {
 
     #[test]
     fn the_first_of_those_for_the_same_requests_is_in_force() {
-        let (all, a, b) = (vec![], vec!["a".to_owned()], vec!["b".to_owned()]);
+        let routes = |names: &[&str]| names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>();
+        let [all, a, b, c] = [&[][..], &["a"], &["b"], &["c"]].map(routes);
+        let (b_and_a, b_and_c) = (routes(&["b", "a"]), routes(&["b", "c"]));
         let bids = [
             ("x", &a),
             ("y", &b),
@@ -51,11 +62,26 @@ mod tests {
             ("x", &a),
             ("y", &all),
             ("x", &all),
+            ("w", &b_and_a),
+            ("y", &b_and_a),
+            ("w", &b_and_c),
+            ("z", &c),
         ];
         let bids = bids.map(|(policy, routes)| Bid { policy, routes });
         assert_eq!(
             winners(bids),
-            [None, None, Some(0), None, None, Some(4)],
+            [
+                None,
+                None,
+                Some(0),
+                None,
+                None,
+                Some(4),
+                Some(0),
+                None,
+                None,
+                Some(8)
+            ],
             "by place"
         );
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct TargetRef {
-    /// `Service`, `Gateway`, `HTTPRoute`, `GRPCRoute` or `Pod`.
+    /// `Service`, `Gateway`, `HTTPRoute`, `GRPCRoute`, `InferencePool` or `Pod`.
     pub kind: TargetKind,
     /// Its namespace; the policy's own.
     pub namespace: String,
@@ -33,17 +33,20 @@ pub enum TargetKind {
     HttpRoute,
     /// Gateway API `GRPCRoute`.
     GrpcRoute,
+    /// `InferencePool` of Gateway API's inference extension.
+    InferencePool,
     /// Pods by their labels: every proxy in front of one of them.
     Pod,
 }
 
 impl TargetKind {
     /// All kinds, in the order of messages.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Service,
         Self::Gateway,
         Self::HttpRoute,
         Self::GrpcRoute,
+        Self::InferencePool,
         Self::Pod,
     ];
 
@@ -55,6 +58,7 @@ impl TargetKind {
             Self::Gateway => "Gateway",
             Self::HttpRoute => "HTTPRoute",
             Self::GrpcRoute => "GRPCRoute",
+            Self::InferencePool => "InferencePool",
             Self::Pod => "Pod",
         }
     }
@@ -62,7 +66,7 @@ impl TargetKind {
     /// Whether the proxies of gateways enforce its policies.
     #[must_use]
     pub const fn is_of_gateways(self) -> bool {
-        matches!(self, Self::Gateway | Self::HttpRoute | Self::GrpcRoute)
+        !matches!(self, Self::Service | Self::Pod)
     }
 
     /// Returns the API group of the kind; empty for Kubernetes' core.
@@ -71,6 +75,7 @@ impl TargetKind {
         match self {
             Self::Service | Self::Pod => "",
             Self::Gateway | Self::HttpRoute | Self::GrpcRoute => "gateway.networking.k8s.io",
+            Self::InferencePool => "inference.networking.k8s.io",
         }
     }
 }
@@ -96,7 +101,7 @@ impl FromStr for TargetKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no target; kind/namespace/name, such as Service/default/search, of a Service, \
-     Gateway, HTTPRoute or GRPCRoute, or Pod/default/app=search"
+     Gateway, HTTPRoute, GRPCRoute or InferencePool, or Pod/default/app=search"
 )]
 pub struct ParseTargetError(String);
 
@@ -218,6 +223,7 @@ mod tests {
             "Service/default/search",
             "HTTPRoute/a/b",
             "GRPCRoute/a/b",
+            "InferencePool/a/b",
             "Gateway/a/b",
             "Gateway/a/b/http",
             "Pod/a/app=search",

@@ -62,12 +62,15 @@ pub struct AdmissionPolicySpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyTargetRef {
-    /// API group: empty for `Service` and `Pod`, `gateway.networking.k8s.io` for the other kinds.
+    /// API group: empty for `Service` and `Pod`, `inference.networking.k8s.io` for `InferencePool`,
+    /// `gateway.networking.k8s.io` for the other kinds.
     #[serde(default)]
     pub group: String,
     /// `Service`: the proxies in front of its endpoints. `Gateway`: the proxies of that gateway.
-    /// `HTTPRoute` and `GRPCRoute`: the same proxies, for the requests of that route. `Pod`: the
-    /// proxies in front of the Pods with the labels in `matchLabels`.
+    /// `HTTPRoute` and `GRPCRoute`: the same proxies, for the requests of that route.
+    /// `InferencePool`: the same proxies, for the requests of the rules that have the pool among
+    /// their `backendRefs`, in routes of its namespace. `Pod`: the proxies in front of the Pods
+    /// with the labels in `matchLabels`.
     pub kind: String,
     /// Name, in the policy's namespace. Needed by each kind but `Pod`, which has none.
     pub name: Option<String>,

@@ -262,7 +262,9 @@ fn check_document(file: &str, mut document: Node) -> Document {
 fn example(at: &Path, field: &str) -> &'static str {
     match field {
         "apiVersion" => "headgate.dev/v1alpha1",
-        "kind" if at.segments().len() > 1 => "Service, Gateway, HTTPRoute, GRPCRoute or Pod",
+        "kind" if at.segments().len() > 1 => {
+            "Service, Gateway, HTTPRoute, GRPCRoute, InferencePool or Pod"
+        }
         "kind" => "AdmissionPolicy",
         "metadata" => "such as {name: search, namespace: default}",
         "name" if is_in(at, "named") => "the id of a workflow, as requests say it",

@@ -30,6 +30,7 @@ watched -             discovery.k8s.io/endpointslices                -          
 watched -             gateway.networking.k8s.io/gateways             -             list,watch
 watched -             gateway.networking.k8s.io/httproutes           -             list,watch
 watched -             gateway.networking.k8s.io/grpcroutes           -             list,watch
+watched -             inference.networking.k8s.io/inferencepools     -             list,watch
 watched -             events.k8s.io/events                           -             create,patch
 watched publish-ca    /configmaps                                    -             create
 watched publish-ca    /configmaps                                    publish-ca    list,watch,patch

@@ -52,7 +52,7 @@ fn validate_tells_by_exit_code_and_one_line() {
             text(&examples.stderr),
             examples.status.code()
         ),
-        ("ok: 14 policies\n", "", Some(0))
+        ("ok: 15 policies\n", "", Some(0))
     );
     // Objects of other APIs are in the same file as policies (gateway) or in other files.
     for folder in ["gateway", "sidecar", "grpc", "istio", "envoy-gateway"] {
@@ -388,7 +388,7 @@ fn explain_needs_a_workload_where_there_is_a_choice() {
         "error: policies differ by target; choose one with --workload: Service/default/search, \
          Service/shop/search, Gateway/shop/edge.shop, Gateway/shop/edge.shop/https, \
          HTTPRoute/shop/search, GRPCRoute/shop/search, \
-         Pod/shop/app.kubernetes.io/name=search,canary=,tier=web\n"
+         InferencePool/shop/llm, Pod/shop/app.kubernetes.io/name=search,canary=,tier=web\n"
     );
     let args = [
         "explain",

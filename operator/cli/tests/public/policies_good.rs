@@ -30,6 +30,7 @@ fn every_field_means_something() {
             "Gateway/shop/edge.shop/https",
             "HTTPRoute/shop/search",
             "GRPCRoute/shop/search",
+            "InferencePool/shop/llm",
             "Pod/shop/app.kubernetes.io/name=search,canary=,tier=web"
         ]
     );
@@ -58,6 +59,7 @@ fn examples_are_right() {
         "bouncer.yaml",
         "class-admission.yaml",
         "fair-queue.yaml",
+        "inference-pool.yaml",
         "llm.yaml",
         "max-queue-length.yaml",
         "max-queue-wait.yaml",

@@ -65,8 +65,10 @@ pub struct Cluster {
     pub gateways: Shared<BTreeMap<ObjectKey, Gateway>>,
     /// HTTPRoutes and GRPCRoutes, by their target.
     pub routes: Shared<BTreeMap<TargetRef, Route>>,
-    /// Kinds of Gateway API that the API server serves; a target of another kind can't be found
-    /// yet.
+    /// InferencePools; empty while Gateway API's inference extension isn't installed.
+    pub pools: Shared<BTreeMap<ObjectKey, Pool>>,
+    /// Kinds of Gateway API and its extension that the API server serves; a target of another kind
+    /// can't be found yet.
     pub served_kinds: Vec<TargetKind>,
 }
 
@@ -129,8 +131,17 @@ pub struct Route {
     pub gateways: Vec<ObjectKey>,
     /// Listeners of its parent Gateways that it refers to; without a name: all of that Gateway's.
     pub listeners: BTreeSet<(ObjectKey, Option<String>)>,
-    /// Services among its backends, each once.
-    pub backends: Vec<ObjectKey>,
+    /// The Services and InferencePools among the backends of each of its rules.
+    pub rules: Vec<BTreeSet<TargetRef>>,
+}
+
+/// An InferencePool.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pool {
+    /// `spec.selector.matchLabels`.
+    pub selector: BTreeMap<String, String>,
+    /// The number of `spec.targetPorts`, each of which is an endpoint of each Pod.
+    pub ports: u32,
 }
 
 #[cfg(test)]

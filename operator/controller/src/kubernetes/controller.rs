@@ -219,10 +219,12 @@ impl Controller {
             let wrap = move |seen| Change::Routes(kind, seen);
             self.watch(routes, |object| read::route(&object), wrap);
         }
+        let pools = self.gateway_api(TargetKind::InferencePool);
+        self.watch(pools, |object| read::pool(&object), Change::Pools);
     }
 
-    /// Returns a watch of a kind of Gateway API. While Gateway API isn't installed, the API server
-    /// answers 404, and the list is tried again.
+    /// Returns a watch of a kind of Gateway API or its extension. While that isn't installed, the
+    /// API server answers 404, and the list is tried again.
     fn gateway_api(&self, kind: TargetKind) -> Watch<DynamicObject> {
         let version = GroupVersionKind::gvk(kind.group(), "v1", kind.as_str());
         let resource = ApiResource::from_gvk_with_plural(&version, plural(kind));
@@ -251,12 +253,13 @@ impl Controller {
     }
 }
 
-/// Returns the plural of a kind of Gateway API.
+/// Returns the plural of a kind.
 const fn plural(kind: TargetKind) -> &'static str {
     match kind {
         TargetKind::Gateway => "gateways",
         TargetKind::HttpRoute => "httproutes",
         TargetKind::GrpcRoute => "grpcroutes",
+        TargetKind::InferencePool => "inferencepools",
         TargetKind::Service => "services",
         TargetKind::Pod => "pods",
     }

@@ -8,8 +8,8 @@ use kube::api::DynamicObject;
 use kube::core::ObjectMeta;
 use serde_json::Value;
 
-use super::cluster::{Gateway, ObjectKey, Pod, Route, Service};
-use headgate_api::plan::{TARGET_METADATA, TargetKind};
+use super::cluster::{Gateway, ObjectKey, Pod, Pool, Route, Service};
+use headgate_api::plan::{TARGET_METADATA, TargetKind, TargetRef};
 
 /// An object's namespace and name, and its kept part.
 pub type Keyed<V> = (ObjectKey, V);
@@ -133,7 +133,20 @@ pub fn gateway(object: &DynamicObject) -> Keyed<Gateway> {
     (key(&object.metadata), Gateway { class, listeners })
 }
 
-/// Returns a route's Gateways and Services.
+/// Returns an InferencePool's selector and number of ports.
+#[must_use]
+pub fn pool(object: &DynamicObject) -> Keyed<Pool> {
+    let spec = &object.data["spec"];
+    let labels = spec["selector"]["matchLabels"].as_object();
+    let labels = labels.into_iter().flatten();
+    let pool = Pool {
+        selector: { labels.filter_map(|(key, value)| Some((key.clone(), text(value)?))) }.collect(),
+        ports: u32::try_from(list(&spec["targetPorts"]).count()).unwrap_or(u32::MAX),
+    };
+    (key(&object.metadata), pool)
+}
+
+/// Returns a route's Gateways and backends.
 ///
 /// A Gateway of another namespace counts only after it has accepted the route. Any user can name it
 /// as a parent, and this must not suffice to put a stage on proxies of another namespace.
@@ -151,11 +164,12 @@ pub fn route(object: &DynamicObject) -> Keyed<Route> {
         .filter_map(|parent| gateway_of(parent, &key.namespace))
         .filter(|gateway| gateway.namespace == key.namespace || accepted.contains(gateway))
         .collect();
-    let backends: BTreeSet<ObjectKey> = list(&spec["rules"])
-        .flat_map(|rule| list(&rule["backendRefs"]))
-        .filter(|backend| is(backend, "", "Service"))
-        .filter_map(|backend| reference(backend, &key.namespace))
-        .collect();
+    let rules = list(&spec["rules"]).map(|rule| {
+        let backends = list(&rule["backendRefs"]);
+        backends
+            .filter_map(|b| backend(b, &key.namespace))
+            .collect()
+    });
     let named = list(&spec["parentRefs"]).filter_map(|parent| {
         let gateway = gateway_of(parent, &key.namespace)?;
         Some((gateway, text(&parent["sectionName"])))
@@ -163,7 +177,7 @@ pub fn route(object: &DynamicObject) -> Keyed<Route> {
     let route = Route {
         gateways: gateways.into_iter().collect(),
         listeners: named.collect(),
-        backends: backends.into_iter().collect(),
+        rules: rules.collect(),
     };
     (key, route)
 }
@@ -177,10 +191,14 @@ fn gateway_of(parent: &Value, namespace: &str) -> Option<ObjectKey> {
     is_gateway.then(|| reference(parent, namespace)).flatten()
 }
 
-/// Whether a backend is of this group and kind; without them it is a Service of the core group.
-fn is(backend: &Value, group: &str, kind: &str) -> bool {
-    text(&backend["group"]).unwrap_or_default() == group
-        && text(&backend["kind"]).is_none_or(|k| k == kind)
+/// Returns a backend that is a Service, as one without group and kind is, or an InferencePool.
+fn backend(backend: &Value, namespace: &str) -> Option<TargetRef> {
+    let group = text(&backend["group"]).unwrap_or_default();
+    let named = text(&backend["kind"]).unwrap_or_else(|| "Service".to_owned());
+    let kinds = [TargetKind::Service, TargetKind::InferencePool];
+    let kind = { kinds.into_iter() }.find(|k| k.group() == group && k.as_str() == named)?;
+    let key = reference(backend, namespace)?;
+    Some(TargetRef::new(kind, key.namespace, key.name))
 }
 
 fn reference(object: &Value, namespace: &str) -> Option<ObjectKey> {
@@ -264,6 +282,11 @@ mod tests {
                         {"backendRefs": [
                             {"name": "b"},
                             {"name": "d", "kind": "Bucket", "group": "z"},
+                            {
+                                "name": "p", "kind": "InferencePool",
+                                "group": "inference.networking.k8s.io",
+                            },
+                            {"name": "q", "kind": "InferencePool", "group": "z"},
                         ]},
                     ],
                 },
@@ -274,9 +297,13 @@ mod tests {
         let own = ObjectKey::new("a", "own");
         let seen = with(json!({}));
         assert_eq!(seen.gateways, std::slice::from_ref(&own));
+        let backends = |all: &[&str]| all.iter().map(|b| b.parse().unwrap()).collect();
         assert_eq!(
-            seen.backends,
-            [ObjectKey::new("a", "b"), ObjectKey::new("x", "c")]
+            seen.rules,
+            [
+                backends(&["Service/a/b", "Service/x/c"]),
+                backends(&["Service/a/b", "InferencePool/a/p"])
+            ]
         );
         let parent = |status: &str| {
             json!({"parents": [{
@@ -297,6 +324,7 @@ mod tests {
         assert_eq!(service(object(nothing())).1, Service::default());
         assert_eq!(route(&object(nothing())).1, Route::default());
         assert_eq!(gateway(&object(nothing())).1, Gateway::default());
+        assert_eq!(pool(&object(nothing())).1, Pool::default());
         assert_eq!(pod(object(nothing())).1, Some(Pod::default()));
     }
 }

@@ -29,7 +29,7 @@ use super::deliver::settings::ENVOY_GATEWAY_NAMESPACE;
 use headgate_api::compile::{precedence, promises};
 use headgate_api::plan::{
     Attachment, Attachments, Bid, Configurations, Conflict, Endpoints, Enforced, InForce, Plan,
-    PolicyState, ProxySelector, Selectors, Share, TargetRef,
+    PolicyState, ProxySelector, Selectors, Share, TargetKind, TargetRef,
 };
 use headgate_api::validate::ValidPolicy;
 
@@ -303,7 +303,9 @@ fn lost(cluster: &Cluster, finder: &Finder<'_>, claims: &Claims<'_>) -> Vec<Prox
 }
 
 /// Returns the attachments of the winners to proxies selected by labels: those for some routes
-/// before those for all requests, otherwise in the winners' order.
+/// before those for all requests, otherwise in the winners' order. Those of a pool, whose slots are
+/// for all routes to it, precede those of a route, and these those of a listener, to which a route
+/// may belong.
 fn drafts<'a>(won: &'a [Won<'_>]) -> Vec<Draft<'a>> {
     let of = |(at, won): (usize, &'a Won<'_>)| {
         won.found.reach.iter().map(move |reach| Draft {
@@ -315,8 +317,10 @@ fn drafts<'a>(won: &'a [Won<'_>]) -> Vec<Draft<'a>> {
         })
     };
     let mut drafts: Vec<Draft<'a>> = won.iter().enumerate().flat_map(of).collect();
-    // A route precedes a listener, to which it may belong.
-    drafts.sort_by_key(|d| (d.routes.is_empty(), d.target.section.is_some()));
+    drafts.sort_by_key(|d| {
+        let is_of_pool = d.target.kind == TargetKind::InferencePool;
+        (d.routes.is_empty(), d.target.section.is_some(), !is_of_pool)
+    });
     drafts
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kube::ResourceExt as _;
 use tracing::{info, warn};
 
-use super::cluster::{Cluster, Gateway, ObjectKey, Pod, PolicyObject, Route, Service};
+use super::cluster::{Cluster, Gateway, ObjectKey, Pod, PolicyObject, Pool, Route, Service};
 use super::judge::judge;
 use super::read::{Keyed, Slice, key};
 use super::resource::{AdmissionPolicyStatus, PolicyResource};
@@ -19,7 +19,7 @@ use super::watch::Seen;
 use headgate_api::plan::{TargetKind, TargetRef};
 
 /// The resources that a plan needs lists of.
-const RESOURCES: [&str; 7] = [
+const RESOURCES: [&str; 8] = [
     "AdmissionPolicies",
     "Services",
     "EndpointSlices",
@@ -27,6 +27,7 @@ const RESOURCES: [&str; 7] = [
     TargetKind::Gateway.as_str(),
     TargetKind::HttpRoute.as_str(),
     TargetKind::GrpcRoute.as_str(),
+    TargetKind::InferencePool.as_str(),
 ];
 
 /// One change on the API server.
@@ -44,6 +45,8 @@ pub enum Change {
     Gateways(Seen<Keyed<Gateway>>),
     /// Of routes of this kind.
     Routes(TargetKind, Seen<Keyed<Route>>),
+    /// Of InferencePools.
+    Pools(Seen<Keyed<Pool>>),
 }
 
 /// The effects of a change.
@@ -230,6 +233,11 @@ impl Store {
                 let news = seen.news(&self.cluster.gateways, |_| true);
                 Effect::plan(changed | self.put(|c| &mut c.gateways, news))
             }
+            Change::Pools(seen) => {
+                let changed = self.serves(TargetKind::InferencePool, &seen);
+                let news = seen.news(&self.cluster.pools, |_| true);
+                Effect::plan(changed | self.put(|c| &mut c.pools, news))
+            }
             Change::Routes(kind, seen) => {
                 let changed = self.serves(kind, &seen);
                 let target = |(key, route): Keyed<Route>| {
@@ -269,7 +277,8 @@ impl Store {
         true
     }
 
-    /// Returns whether this observation installs or removes a kind of Gateway API.
+    /// Returns whether this observation installs or removes a kind of Gateway API or its
+    /// extension.
     fn serves<V>(&mut self, kind: TargetKind, seen: &Seen<V>) -> bool {
         let is_served = match seen {
             Seen::All(_) => true,
@@ -289,6 +298,7 @@ impl Store {
                 cluster.served_kinds.sort();
             }
             (false, TargetKind::Gateway) => cluster.gateways.clear(),
+            (false, TargetKind::InferencePool) => cluster.pools.clear(),
             (false, _) => cluster.routes.retain(|route, _| route.kind != kind),
         }
         if !is_served {

@@ -8,12 +8,13 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 /// Resources that the operator watches.
-const WATCHED: [&str; 7] = [
+const WATCHED: [&str; 8] = [
     "admissionpolicies",
     "endpointslices",
     "gateways",
     "grpcroutes",
     "httproutes",
+    "inferencepools",
     "pods",
     "services",
 ];

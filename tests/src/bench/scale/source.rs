@@ -239,8 +239,11 @@ impl Running {
             return Ok(None);
         };
         let events = cluster.server.audit(mark)?;
-        // Gateway API isn't installed, and its kinds are listed again and again.
-        let others = |e: &AuditEvent| e.resource == "leases" || e.group.starts_with("gateway.");
+        // Gateway API and its extension aren't installed, and their kinds are listed again and
+        // again.
+        let absent =
+            |e: &AuditEvent| e.group.starts_with("gateway.") || e.group.starts_with("inference.");
+        let others = |e: &AuditEvent| e.resource == "leases" || absent(e);
         let counted = events
             .iter()
             .filter(|e| e.user == USER && e.verb != "watch" && !others(e) && wanted(e.is_write()));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use headgate_api::plan::{TargetKind, TargetRef};
 use headgate_controller::kubernetes::cluster::{
-    Cluster, Gateway, ObjectKey, PolicyObject, Route, Service,
+    Cluster, Gateway, ObjectKey, PolicyObject, Pool, Route, Service,
 };
 
 /// A cluster in which this policy is attached to everything that a policy can be attached to.
@@ -17,6 +17,7 @@ pub(crate) fn everywhere(
             TargetKind::Gateway,
             TargetKind::HttpRoute,
             TargetKind::GrpcRoute,
+            TargetKind::InferencePool,
         ],
         ..Cluster::default()
     };
@@ -50,7 +51,7 @@ pub(crate) fn everywhere(
     }
     let route = |gateway: &str| Route {
         gateways: vec![key(gateway)],
-        backends: vec![key("search")],
+        rules: vec![[target(TargetKind::Service, "search")].into()],
         ..Route::default()
     };
     let http = target(TargetKind::HttpRoute, "shop");
@@ -59,7 +60,21 @@ pub(crate) fn everywhere(
     cluster.routes.insert(http.clone(), route("with-routes"));
     cluster.routes.insert(grpc.clone(), route("with-routes"));
     cluster.routes.insert(of_both.clone(), route("both"));
+    let pool = target(TargetKind::InferencePool, "llm");
+    let to_pool = Route {
+        gateways: vec![key("both")],
+        rules: vec![[pool.clone()].into()],
+        ..Route::default()
+    };
+    let selector = labels(&[("app", "llm")]);
+    cluster
+        .pools
+        .insert(key("llm"), Pool { selector, ports: 1 });
+    cluster
+        .routes
+        .insert(target(TargetKind::HttpRoute, "llm"), to_pool);
     let targets = [
+        pool,
         target(TargetKind::Service, "search"),
         TargetRef::pods(namespace, &labels(&[("app", "other"), ("tier", "web")])),
         target(TargetKind::Gateway, "of-istio"),

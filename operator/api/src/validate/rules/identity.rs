@@ -195,8 +195,10 @@ pub(super) fn schema(targets: &mut Place<'_>) {
         .map(|kind| format!("'{kind}'"))
         .collect();
     let group = format!(
-        "(self.kind in [{}] ? '' : '{}')",
+        "(self.kind in [{}] ? '' : self.kind == '{}' ? '{}' : '{}')",
         core.join(", "),
+        TargetKind::InferencePool,
+        TargetKind::InferencePool.group(),
         TargetKind::Gateway.group()
     );
     let twice = "self.filter(t, self.filter(u, u == t).size() > 1)[0]";

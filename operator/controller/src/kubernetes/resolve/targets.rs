@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use headgate_core::config::MAX_ROUTES;
 
-use crate::kubernetes::cluster::{Cluster, Gateway, ObjectKey, Route};
+use crate::kubernetes::cluster::{Cluster, Gateway, ObjectKey, Pool, Route};
 use headgate_api::plan::{
-    Endpoints, GATEWAY_NAME_LABEL, ProxySelector, TARGET_METADATA, TargetKind, TargetRef,
+    Endpoints, GATEWAY_NAME_LABEL, ProxySelector, Selectors, TARGET_METADATA, TargetKind, TargetRef,
 };
 
-/// The number of names that one route has in Envoys.
+/// The number of names that one route, or one of its rules, has in Envoys.
 const NAMES: usize = 2;
 
 /// A target that was found.
@@ -68,17 +68,33 @@ type Routes<'a> = Vec<(&'a TargetRef, &'a Route)>;
 pub(super) struct Finder<'a> {
     cluster: &'a Cluster,
     routes: HashMap<&'a ObjectKey, Routes<'a>>,
+    /// The routes of a pool's own namespace that have it among their backends.
+    to_pools: HashMap<&'a TargetRef, Routes<'a>>,
+    /// The ready endpoints of each pool.
+    pools: HashMap<&'a ObjectKey, u32>,
 }
 
 impl<'a> Finder<'a> {
     pub(super) fn new(cluster: &'a Cluster) -> Self {
         let mut routes: HashMap<&ObjectKey, Routes<'_>> = HashMap::new();
+        let mut to_pools: HashMap<&TargetRef, Routes<'_>> = HashMap::new();
         for (target, route) in &cluster.routes {
+            let is_pool = |b: &&TargetRef| {
+                b.kind == TargetKind::InferencePool && b.namespace == target.namespace
+            };
+            for pool in BTreeSet::from_iter(route.rules.iter().flatten().filter(is_pool)) {
+                to_pools.entry(pool).or_default().push((target, route));
+            }
             for gateway in BTreeSet::from_iter(&route.gateways) {
                 routes.entry(gateway).or_default().push((target, route));
             }
         }
-        Self { cluster, routes }
+        Self {
+            cluster,
+            routes,
+            to_pools,
+            pools: pools(cluster),
+        }
     }
 
     /// Finds `target` of a policy of `namespace`. `is_claimed` means that a proxy names it, so that
@@ -103,6 +119,7 @@ impl<'a> Finder<'a> {
             TargetKind::Pod => pods(target),
             TargetKind::Gateway => self.gateway(target, &key),
             TargetKind::HttpRoute | TargetKind::GrpcRoute => self.route(target, is_claimed),
+            TargetKind::InferencePool => self.pool(target, &key, is_claimed),
         }
     }
 
@@ -130,7 +147,7 @@ impl<'a> Finder<'a> {
         Ok(Found {
             reach,
             endpoints: Endpoints::Own,
-            claimed_endpoints: Some(self.ready([key])),
+            claimed_endpoints: Some(self.ready([target])),
             left_out: None,
         })
     }
@@ -149,7 +166,11 @@ impl<'a> Finder<'a> {
                 .flat_map(|(name, _)| route_names(name))
                 .collect();
         }
-        let endpoints = self.ready(routes.iter().flat_map(|(_, route)| &route.backends));
+        let endpoints = self.ready(
+            routes
+                .iter()
+                .flat_map(|(_, route)| route.rules.iter().flatten()),
+        );
         Ok(Found {
             reach: vec![reach],
             endpoints: endpoints.clone(),
@@ -182,7 +203,7 @@ impl<'a> Finder<'a> {
         if reach.is_empty() && !is_claimed {
             return Err(without_gateway(target, &parents));
         }
-        let endpoints = self.ready(&route.backends);
+        let endpoints = self.ready(route.rules.iter().flatten());
         Ok(Found {
             reach,
             endpoints: endpoints.clone(),
@@ -191,26 +212,114 @@ impl<'a> Finder<'a> {
         })
     }
 
-    fn check_served(&self, target: &TargetRef) -> Result<(), String> {
-        match self.cluster.served_kinds.contains(&target.kind) {
-            true => Ok(()),
-            false => Err(format!(
-                "Gateway API isn't installed in this cluster: there is no kind {}; install its \
-                 CRDs, or target a Service",
-                target.kind
-            )),
+    /// Finds a pool by the rules of routes that have it among their backends. Its own Pods seldom
+    /// have proxies, and one there would be behind the endpoint picker.
+    fn pool(&self, target: &TargetRef, key: &ObjectKey, is_claimed: bool) -> Result<Found, String> {
+        self.check_served(target)?;
+        if !self.cluster.pools.contains_key(key) {
+            return Err(absent(target));
         }
+        let routes = self.to_pools.get(target).map_or(&[][..], |routes| routes);
+        let mut names: BTreeMap<&ObjectKey, Vec<String>> = BTreeMap::new();
+        let mut backends = BTreeSet::from([target]);
+        for (name, route) in routes {
+            let rules = || route.rules.iter().filter(|rule| rule.contains(target));
+            backends.extend(rules().flatten());
+            let patterns: Vec<String> = match rules().count() == route.rules.len() {
+                true => route_names(name).to_vec(),
+                false => { route.rules.iter().enumerate() }
+                    .filter(|(_, rule)| rule.contains(target))
+                    .flat_map(|(number, _)| rule_names(name, number))
+                    .collect(),
+            };
+            let gateways = BTreeSet::from_iter(&route.gateways).into_iter();
+            for gateway in gateways.filter(|g| self.cluster.gateways.contains_key(*g)) {
+                names
+                    .entry(gateway)
+                    .or_default()
+                    .extend_from_slice(&patterns);
+            }
+        }
+        if names.is_empty() && !is_claimed {
+            return Err(match routes.first() {
+                Some((name, route)) => without_gateway(name, &route.gateways.iter().collect()),
+                None => format!(
+                    "InferencePool {key} is no backend of a route: no HTTPRoute or GRPCRoute of \
+                     its namespace has it in backendRefs; add it to one, or target its Pods by \
+                     their labels, with kind Pod"
+                ),
+            });
+        }
+        let other = backends.iter().find(|b| **b != target);
+        let left_out = other.map(|other| {
+            format!(
+                "{target} shares a route's rule with {other}, and it is for all requests of the \
+                 rule; give it a rule of its own"
+            )
+        });
+        let endpoints = self.ready(backends);
+        let reach = names.into_iter().map(|(gateway, routes)| Reach {
+            routes,
+            ..everywhere(&gateway.namespace, gateway_labels(gateway))
+        });
+        Ok(Found {
+            reach: reach.collect(),
+            endpoints: endpoints.clone(),
+            claimed_endpoints: Some(endpoints),
+            left_out,
+        })
     }
 
-    /// Returns the ready endpoints of `services`, each counted once.
-    fn ready<'k>(&self, services: impl IntoIterator<Item = &'k ObjectKey>) -> Endpoints {
-        let ready = |key: &ObjectKey| {
-            let service = TargetRef::new(TargetKind::Service, &key.namespace, &key.name);
-            let ready = self.cluster.ready_endpoints.get(key).copied();
-            (service, ready.unwrap_or(0))
+    fn check_served(&self, target: &TargetRef) -> Result<(), String> {
+        let kind = target.kind;
+        if self.cluster.served_kinds.contains(&kind) {
+            return Ok(());
+        }
+        let (api, others) = match kind {
+            TargetKind::InferencePool => ("Gateway API's inference extension", "an HTTPRoute"),
+            _ => ("Gateway API", "a Service"),
         };
-        Endpoints::Shared(Arc::new(services.into_iter().map(ready).collect()))
+        Err(format!(
+            "{api} isn't installed in this cluster: there is no kind {kind}; install its CRDs, or \
+             target {others}"
+        ))
     }
+
+    /// Returns the ready endpoints of these Services and InferencePools, each counted once.
+    fn ready<'k>(&self, backends: impl IntoIterator<Item = &'k TargetRef>) -> Endpoints {
+        let ready = |backend: &TargetRef| {
+            let key = ObjectKey::new(&backend.namespace, &backend.name);
+            let ready = match backend.kind {
+                TargetKind::InferencePool => self.pools.get(&key),
+                _ => self.cluster.ready_endpoints.get(&key),
+            };
+            (backend.clone(), ready.copied().unwrap_or(0))
+        };
+        Endpoints::Shared(Arc::new(backends.into_iter().map(ready).collect()))
+    }
+}
+
+/// Returns the ready endpoints of each InferencePool: the ports of its ready Pods.
+fn pools(cluster: &Cluster) -> HashMap<&ObjectKey, u32> {
+    let all: Vec<_> = cluster.pools.iter().collect();
+    let selector = |(key, pool): &(&ObjectKey, &Pool)| ProxySelector {
+        namespace: key.namespace.clone(),
+        labels: pool.selector.clone(),
+    };
+    let selectors = Selectors::new(all.iter().map(selector).collect());
+    let mut ready: HashMap<&ObjectKey, u32> = HashMap::new();
+    let mut matching = Vec::new();
+    let pods = cluster
+        .pods
+        .iter()
+        .filter(|(_, pod)| pod.ready && !all.is_empty());
+    for (key, pod) in pods {
+        selectors.matching(&key.namespace, &pod.labels, &mut matching);
+        for (key, pool) in matching.iter().filter_map(|at| all.get(*at)) {
+            *ready.entry(key).or_default() += pool.ports;
+        }
+    }
+    ready
 }
 
 fn pods(target: &TargetRef) -> Result<Found, String> {
@@ -299,6 +408,16 @@ fn route_names(route: &TargetRef) -> [String; NAMES] {
     [
         format!("{kind}/{namespace}/{name}/*"),
         format!("{namespace}.{name}.*"),
+    ]
+}
+
+/// Returns the patterns of one rule of a route, by its number. In Istio they are for rules without
+/// a name of their own.
+fn rule_names(route: &TargetRef, number: usize) -> [String; NAMES] {
+    let [of_envoy_gateway, of_istio] = route_names(route).map(|name| name.replace('*', ""));
+    [
+        format!("{of_envoy_gateway}rule/{number}/*"),
+        format!("{of_istio}{number}"),
     ]
 }
 

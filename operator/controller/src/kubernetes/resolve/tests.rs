@@ -3,7 +3,7 @@ use std::sync::LazyLock;
 use headgate_core::config::Mode;
 
 use super::*;
-use crate::kubernetes::cluster::{Gateway, Pod, PolicyObject, Route, Service};
+use crate::kubernetes::cluster::{Gateway, Pod, PolicyObject, Pool, Route, Service};
 use headgate_api::plan::{GATEWAY_NAME_LABEL, ProxyClaims, TargetKind};
 use headgate_api::validate::{Slots, check_file};
 
@@ -138,6 +138,7 @@ impl World {
             TargetKind::Gateway,
             TargetKind::HttpRoute,
             TargetKind::GrpcRoute,
+            TargetKind::InferencePool,
         ];
         self
     }
@@ -167,13 +168,26 @@ impl World {
             let listener = gateway.get(2).map(|&l| l.to_owned());
             (ObjectKey::new(gateway[0], gateway[1]), listener)
         };
+        // `a/x`, a Service, or `InferencePool/a/x`; each in a rule of its own, or joined by `+`.
+        let backend = |name: &str| match name.matches('/').count() {
+            1 => target(&format!("Service/{name}")),
+            _ => target(name),
+        };
+        let rule = |names: &&str| names.split('+').map(backend).collect();
         let parents = || gateways.iter().map(parent);
         let at = Route {
             gateways: parents().map(|(gateway, _)| gateway).collect(),
             listeners: parents().collect(),
-            backends: backends.iter().map(|n| key(n)).collect(),
+            rules: backends.iter().map(rule).collect(),
         };
         self.cluster.routes.insert(target(route), at);
+        self.gateway_api()
+    }
+
+    pub(in crate::kubernetes) fn pool(mut self, name: &str, selector: &str, ports: u32) -> Self {
+        let selector = labels(selector);
+        let pool = Pool { selector, ports };
+        self.cluster.pools.insert(key(name), pool);
         self.gateway_api()
     }
 

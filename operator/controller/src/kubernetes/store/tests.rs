@@ -48,13 +48,14 @@ fn listed() -> Store {
     for kind in [TargetKind::HttpRoute, TargetKind::GrpcRoute] {
         store.apply(Change::Routes(kind, Seen::Failed { status: Some(404) }));
     }
+    store.apply(Change::Pools(Seen::Failed { status: Some(404) }));
     store
 }
 
 #[test]
 fn it_waits_for_every_list_or_until_a_kind_is_known_not_to_be_served() {
     let mut store = Store::default();
-    assert_eq!(store.waiting_for().len(), 7);
+    assert_eq!(store.waiting_for().len(), 8);
     store.apply(Change::Policies(Seen::Failed { status: Some(404) }));
     assert!(store.waiting_for().contains(&"AdmissionPolicies"));
     let kind = TargetKind::HttpRoute;
@@ -184,6 +185,13 @@ fn gateway_api_comes_and_goes() {
     assert!(store.apply(Change::Routes(kind, all())).plan);
     assert_eq!(store.cluster().served_kinds, [TargetKind::Gateway, kind]);
     assert_eq!(store.cluster().routes.len(), 1);
+
+    let pools = Seen::All(vec![(key("p"), Pool::default())]);
+    assert!(store.apply(Change::Pools(pools)).plan);
+    assert_eq!(store.cluster().pools.len(), 1);
+    let gone = Seen::Failed { status: Some(404) };
+    assert!(store.apply(Change::Pools(gone)).plan);
+    assert!(store.cluster().pools.is_empty());
 
     let gone = || Seen::Failed { status: Some(404) };
     assert!(store.apply(Change::Routes(kind, gone())).plan);

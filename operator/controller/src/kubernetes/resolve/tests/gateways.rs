@@ -230,6 +230,121 @@ fn a_routes_policy_reaches_the_gateway_of_another_namespace_and_nothing_else_the
     }
 }
 
+/// Two Pods with two ports each, behind the first of two rules of a route, and behind all of
+/// another one.
+fn pooled() -> World {
+    edge(2)
+        .gateway("a/inner")
+        .pool("a/llm", "app=llm", 2)
+        .pods(2, "a/llm", "app=llm,n=1")
+        .pods(1, "b/llm", "app=llm")
+        .route(
+            "HTTPRoute/a/chat",
+            &["a/edge"],
+            &["InferencePool/a/llm", "a/x"],
+        )
+        .route(
+            "GRPCRoute/a/rpc",
+            &["a/edge", "a/inner"],
+            &["InferencePool/a/llm"],
+        )
+        .route("HTTPRoute/b/theirs", &["a/edge"], &["InferencePool/a/llm"])
+}
+
+#[test]
+fn a_pool_s_policy_is_for_the_rules_that_send_to_it() {
+    let world = pooled().policy("a/p", "perEndpoint: 6", &["InferencePool/a/llm"]);
+    let chat = ["httproute/a/chat/rule/0/*", "a.chat.0"];
+    let rpc = ["grpcroute/a/rpc/*", "a.rpc.*"];
+    let names = |all: &[[&str; 2]]| all.iter().flatten().map(|&n| n.to_owned()).collect();
+    assert_eq!(
+        stages(&at_edge(&world)),
+        [("a/p".into(), 12, names(&[chat, rpc]))],
+        "6 for each of 4 endpoints, by 2 Pods"
+    );
+    let at_inner = |world: &World| {
+        stages(&by_labels(
+            &world.plan(),
+            "a",
+            &format!("{GATEWAY_NAME_LABEL}=inner"),
+        ))
+    };
+    assert_eq!(at_inner(&world), [("a/p".into(), 12, names(&[rpc]))]);
+    assert_eq!(world.state("a/p").warnings, [""; 0]);
+    let fewer = world.clone().unready("a/llm-0");
+    assert_eq!(stages(&at_edge(&fewer))[0].1, 6);
+    let moved = world.pool("a/llm", "app=other", 2);
+    assert_eq!(stages(&at_edge(&moved))[0].1, 3, "as for one endpoint");
+    // Proxies of its own Pods are behind the endpoint picker.
+    assert_eq!(stages(&by_labels(&moved.plan(), "a", "app=llm")), []);
+}
+
+#[test]
+fn a_pool_counts_as_a_backend_of_routes_and_gateways() {
+    let with = |target: &str| {
+        let world = pooled().policy("a/p", "perEndpoint: 6", &[target]);
+        stages(&at_edge(&world))[0].1
+    };
+    assert_eq!(with("HTTPRoute/a/chat"), 21, "3 + 4 endpoints, 2 Pods");
+    assert_eq!(with("GRPCRoute/a/rpc"), 12, "4 endpoints");
+    assert_eq!(with("Gateway/a/edge"), 27, "3 + 2 + 4 endpoints, 2 Pods");
+}
+
+#[test]
+fn a_pool_s_policy_precedes_its_routes_which_keep_the_rest() {
+    let world = pooled()
+        .policy("a/chat", "total: 8", &["HTTPRoute/a/chat"])
+        .policy("a/rpc", "total: 8", &["GRPCRoute/a/rpc"])
+        .policy("a/pool", "total: 8", &["InferencePool/a/llm"]);
+    let policies: Vec<String> = { stages(&at_edge(&world)).into_iter() }
+        .map(|(policy, ..)| policy)
+        .collect();
+    assert_eq!(policies, ["a/pool", "a/chat"]);
+    let lost = |target_of: &str| Conflict {
+        target: target(target_of),
+        winner: "a/pool".into(),
+    };
+    assert_eq!(world.state("a/rpc").overridden, [lost("GRPCRoute/a/rpc")]);
+    for policy in ["a/pool", "a/chat"] {
+        assert_eq!(world.state(policy).overridden, [], "{policy}");
+    }
+}
+
+#[test]
+fn what_a_pool_lacks_is_said() {
+    let target = "InferencePool/a/llm";
+    let state = |world: World| world.policy("a/p", "total: 8", &[target]).state("a/p");
+    let why = |world: World| state(world).not_found.remove(0).1;
+    assert_eq!(
+        why(World::default()),
+        "Gateway API's inference extension isn't installed in this cluster: there is no kind \
+         InferencePool; install its CRDs, or target an HTTPRoute"
+    );
+    assert_eq!(why(edge(1)), "InferencePool a/llm doesn't exist",);
+    let pool = || edge(1).pool("a/llm", "app=llm", 1);
+    assert_eq!(
+        why(pool().route("HTTPRoute/b/theirs", &["a/edge"], &[target])),
+        "InferencePool a/llm is no backend of a route: no HTTPRoute or GRPCRoute of its namespace \
+         has it in backendRefs; add it to one, or target its Pods by their labels, with kind Pod"
+    );
+    assert_eq!(
+        why(pool().route("HTTPRoute/a/lost", &["a/gone"], &[target])),
+        "HTTPRoute a/lost has parent Gateway a/gone, which doesn't exist"
+    );
+    let shared = pool().route(
+        "HTTPRoute/a/both",
+        &["a/edge"],
+        &["InferencePool/a/llm+a/x"],
+    );
+    assert_eq!(
+        state(shared).warnings,
+        [
+            "InferencePool/a/llm shares a route's rule with Service/a/x, and it is for all requests \
+          of the rule; give it a rule of its own"
+        ]
+    );
+}
+
 #[test]
 fn a_gateway_with_too_many_policies_keeps_what_fits_and_says_so() {
     let mut world = edge(1).policy("a/all", "total: 20", &["Gateway/a/edge"]);

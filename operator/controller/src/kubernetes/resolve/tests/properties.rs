@@ -11,12 +11,12 @@ fn cluster() -> impl Strategy<Value = World> {
     let namespace = || prop_oneof![Just("a"), Just("b")];
     let kind = prop_oneof![
         3 => Just("Service"), 2 => Just("Pod"), 2 => Just("Gateway"), 2 => Just("HTTPRoute"),
-        1 => Just("GRPCRoute"),
+        1 => Just("GRPCRoute"), 2 => Just("InferencePool"),
     ];
     let a_target = (kind, 0..3_u8).prop_map(|(kind, n)| match kind {
         "Pod" => (kind, format!("app=s{n}")),
         "Gateway" => (kind, format!("g{n}")),
-        "Service" => (kind, format!("s{n}")),
+        "Service" | "InferencePool" => (kind, format!("s{n}")),
         _ => (kind, format!("r{n}")),
     });
     let slots = prop_oneof![
@@ -38,7 +38,7 @@ fn cluster() -> impl Strategy<Value = World> {
         (any::<bool>(), namespace(), 0..3_u8),
         (
             proptest::collection::btree_set((namespace(), 0..3_u8), 0..3),
-            proptest::collection::btree_set((namespace(), 0..3_u8), 0..3),
+            proptest::collection::btree_set((any::<bool>(), (namespace(), 0..3_u8)), 0..3),
         ),
         0..6,
     );
@@ -64,7 +64,10 @@ fn cluster() -> impl Strategy<Value = World> {
                 world = world.policy_of_age(&format!("{namespace}/p{i}"), *age, slots, &targets);
             }
             for ((namespace, n), ready) in services {
-                world = world.service(&format!("{namespace}/s{n}"), &format!("app=s{n}"), ready);
+                let (name, selector) = (format!("{namespace}/s{n}"), format!("app=s{n}"));
+                world = world
+                    .service(&name, &selector, ready)
+                    .pool(&name, &selector, 2);
             }
             for (namespace, n) in gateways {
                 world = world.gateway(&format!("{namespace}/g{n}"));
@@ -74,7 +77,14 @@ fn cluster() -> impl Strategy<Value = World> {
                 let name =
                     |prefix: &str, (namespace, n): &(&str, u8)| format!("{namespace}/{prefix}{n}");
                 let parents: Vec<String> = parents.iter().map(|p| name("g", p)).collect();
-                let backends: Vec<String> = backends.iter().map(|b| name("s", b)).collect();
+                let backend = |(is_pool, b): &(bool, _)| {
+                    format!(
+                        "{}{}",
+                        if *is_pool { "InferencePool/" } else { "" },
+                        name("s", b)
+                    )
+                };
+                let backends: Vec<String> = backends.iter().map(backend).collect();
                 let texts = |of: &'_ [String]| of.iter().map(|s| s.to_owned()).collect::<Vec<_>>();
                 let (parents, backends) = (texts(&parents), texts(&backends));
                 world = world.route(
