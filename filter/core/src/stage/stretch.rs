@@ -27,9 +27,9 @@
 //! average over time      0.97  0.97  0.98  0.99    0.49  0.75  0.93  0.99    0.99  0.99  0.99  1.00
 //! ```
 //!
-//! A line is wrong for four cores and sixteen slots: below four requests nothing is shared. The mean of
-//! the requests that find all other slots in use would need no line, and has no samples at low
-//! loads.
+//! A line is wrong for four cores and sixteen slots: below four requests nothing is shared. The
+//! mean of the requests that find all other slots in use would need no line, and has no samples at
+//! low loads.
 
 use std::time::Duration;
 

@@ -29,16 +29,14 @@ pub(super) struct Setting {
 /// Returns the settings in force; of `workflows.named`, only the settings of `workflow`.
 ///
 /// # Errors
-/// Those of [`crd::definition`].
+/// Those of [`crd::spec`].
 pub(super) fn settings(
     spec: &AdmissionPolicySpec,
     stage: &StageConfig,
     promises: Option<&ServiceAdmissionConfig>,
     workflow: Option<&Workflow>,
 ) -> anyhow::Result<Vec<Setting>> {
-    let definition = serde_json::to_value(crd::definition()?)?;
-    let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-    let schema = &schema["properties"]["spec"];
+    let schema = &crd::spec()?;
     let mut spec = serde_json::to_value(spec)?;
     crd::prune(&mut spec, &schema["properties"]);
     if let Value::Object(fields) = &mut spec {

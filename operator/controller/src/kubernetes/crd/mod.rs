@@ -36,15 +36,24 @@ const NEWER: [&str; 5] = [
     "/properties/strategy/properties/bouncer/properties/shedByValue",
 ];
 
-/// Returns the definition.
+/// Returns the schema of `spec`, with all defaults.
 ///
 /// # Errors
-/// A rule on a field that the types lack, or a schema that Kubernetes' types can't hold; a test
-/// ensures that neither occurs.
-pub fn definition() -> anyhow::Result<CustomResourceDefinition> {
+/// A rule on a field that the types lack; a test ensures that it doesn't occur.
+pub fn spec() -> anyhow::Result<Value> {
     let mut spec = structural::schema::<AdmissionPolicySpec>();
     validate::constrain(&mut spec)
         .map_err(|unknown| anyhow!("rules on unknown fields: {}", unknown.join(", ")))?;
+    Ok(spec)
+}
+
+/// Returns the definition.
+///
+/// # Errors
+/// Those of [`spec`], or a schema that Kubernetes' types can't hold; a test ensures that neither
+/// occurs.
+pub fn definition() -> anyhow::Result<CustomResourceDefinition> {
+    let mut spec = spec()?;
     for field in NEWER {
         let schema = spec.pointer_mut(field).and_then(Value::as_object_mut);
         let default = schema.and_then(|schema| schema.remove("default"));
