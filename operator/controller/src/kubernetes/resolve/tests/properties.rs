@@ -249,7 +249,8 @@ proptest! {
         }
     }
 
-    /// The oldest matching policy is in force, both for all requests and for those of a route.
+    /// The oldest matching policy is in force, for all requests, those of a route and those of a
+    /// pool.
     #[test]
     fn precedence_is_a_total_order(world in cluster()) {
         let plan = world.plan();
@@ -260,6 +261,7 @@ proptest! {
                 let policy = world.cluster.policies[&key(&a.stage.policy)].effective().unwrap();
                 (
                     a.stage.routes.is_empty(),
+                    a.target.kind != TargetKind::InferencePool,
                     policy.created.clone(),
                     policy.namespace.clone(),
                     policy.name.clone(),
