@@ -2,7 +2,7 @@
 //! own requests, slots and stats. The cluster is plain data; its plan goes over real xDS to a real
 //! Envoy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,9 +51,15 @@ fn cluster() -> Result<Cluster> {
     cluster.pods.insert(edge.clone(), pod);
     for route in ["search", "ads"] {
         let target = format!("HTTPRoute/shop/{route}").parse()?;
+        let names = match route {
+            "ads" => BTreeMap::from([(1, "sale".to_owned())]),
+            _ => BTreeMap::new(),
+        };
+        let rule: BTreeSet<_> = [TargetRef::new(TargetKind::Service, "shop", route)].into();
         let route = Route {
             gateways: vec![edge.clone()],
-            rules: vec![[TargetRef::new(TargetKind::Service, "shop", route)].into()],
+            rules: vec![rule.clone(), rule],
+            names,
             ..Route::default()
         };
         cluster.routes.insert(target, route);
@@ -143,6 +149,8 @@ impl Proxy {
             route("httproute/shop/search/rule/0/match/0/*", "/search"),
             route("httproute/shop/search/rule/1/match/0/*", "/find"),
             route("shop.ads.0", "/ads"),
+            // Istio's, of a rule with a name.
+            route("sale", "/sale"),
             route("default", "/"),
         ];
         let envoy = EnvoyProcess::start(&bootstrap, 2)?;
@@ -203,7 +211,7 @@ fn policies_of_routes_and_of_their_gateway_are_apart() -> Result<()> {
     let mut slots = [0, 0, 0];
     for (at, paths) in [
         (1, &["/search/a", "/find/a"][..]),
-        (2, &["/ads/a", "/ads/b", "/ads/c"]),
+        (2, &["/ads/a", "/sale/b", "/ads/c"]),
         (0, &["/", "/searching/a", "/other", "/"]),
     ] {
         // One after the other: of two at once both may stand in the queue for a moment, which has

@@ -221,7 +221,7 @@ kind: HTTPRoute
 metadata: {{name: checkout, namespace: {space}}}
 spec:
   parentRefs: [{{name: edge, sectionName: plain}}]
-  rules: [{{backendRefs: [{{name: checkout, port: 80}}]}}]
+  rules: [{{name: pay, backendRefs: [{{name: checkout, port: 80}}]}}]
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -239,18 +239,15 @@ spec: {{parentRefs: [{{name: edge}}]}}
     }
     let labels = [("gateway.networking.k8s.io/gateway-name", "edge")];
     let proxy = XdsProxy::start(operator.xds(), Claims::pod("g1", &space, &labels))?;
-    let at_route = [
-        format!("httproute/{space}/checkout/*"),
-        format!("{space}.checkout.*"),
-    ];
-    let at_listener = [
-        at_route.as_slice(),
-        &[
-            format!("httproute/{space}/search/*"),
-            format!("{space}.search.*"),
-        ],
-    ]
-    .concat();
+    let of = |route: &str| {
+        [
+            format!("httproute/{space}/{route}/*"),
+            format!("{space}.{route}.*"),
+        ]
+    };
+    let with_rule = |routes: &[[String; 2]]| [&routes.concat()[..], &["pay".to_owned()]].concat();
+    let at_route = with_rule(&[of("checkout")]);
+    let at_listener = with_rule(&[of("checkout"), of("search")]);
     proxy.until(
         "policies of routes, then of listeners, then the Gateway's",
         |c| {
@@ -260,17 +257,38 @@ spec: {{parentRefs: [{{name: edge}}]}}
                 && c.stages[1].routes == at_listener
         },
     )?;
-    until("the message to name a route of several listeners", || {
-        let found = cluster.condition(&space, "plain", 0, "Accepted");
-        let found = found.map_err(|e| e.to_string())?["message"].to_string();
-        match found.contains("such as HTTPRoute") {
-            true => Ok(()),
-            false => Err(found),
-        }
-    })?;
+    let says = |policy: &str, part: &str| {
+        until(&format!("{policy}: {part}"), || {
+            let found = cluster.condition(&space, policy, 0, "Accepted");
+            let found = found.map_err(|e| e.to_string())?["message"].to_string();
+            match found.contains(part) {
+                true => Ok(()),
+                false => Err(found),
+            }
+        })
+    };
+    says("plain", "such as HTTPRoute")?;
     let jsonpath = "--output=jsonpath={.status.ancestors[0].ancestorRef.sectionName}";
     let arguments = ["get", "admp", "plain", "--namespace", &space, jsonpath];
     ensure!(cluster.kubectl(&arguments)? == "plain");
+
+    cluster.apply(&format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: both, namespace: {space}}}
+spec:
+  parentRefs: [{{name: edge}}]
+  rules: [{{name: pay}}]
+"
+    ))?;
+    proxy.until("no rule whose name is shared", |c| {
+        c.stages[0].routes == of("checkout")
+            && c.stages[1].routes == [of("checkout"), of("search")].concat()
+    })?;
+    for name in ["checkout", "plain"] {
+        says(name, "leaves out the rule pay of HTTPRoute")?;
+    }
 
     cluster.kubectl(&["delete", "crd", "httproutes.gateway.networking.k8s.io"])?;
     proxy.until_policies(&[&edge])?;

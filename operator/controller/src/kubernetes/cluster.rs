@@ -133,6 +133,10 @@ pub struct Route {
     pub listeners: BTreeSet<(ObjectKey, Option<String>)>,
     /// The Services and InferencePools among the backends of each of its rules.
     pub rules: Vec<BTreeSet<TargetRef>>,
+    /// The names of those that have one, by their number. Each is the whole name of the rule's
+    /// routes in Istio's Envoys. Envoy Gateway numbers all rules: a route that only it serves has
+    /// none here.
+    pub names: BTreeMap<usize, String>,
 }
 
 /// An InferencePool.

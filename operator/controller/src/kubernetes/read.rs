@@ -9,6 +9,7 @@ use kube::core::ObjectMeta;
 use serde_json::Value;
 
 use super::cluster::{Gateway, ObjectKey, Pod, Pool, Route, Service};
+use super::deliver::envoy_gateway;
 use headgate_api::plan::{TARGET_METADATA, TargetKind, TargetRef};
 
 /// An object's namespace and name, and its kept part.
@@ -170,6 +171,12 @@ pub fn route(object: &DynamicObject) -> Keyed<Route> {
             .filter_map(|b| backend(b, &key.namespace))
             .collect()
     });
+    let by_envoy_gateway = |parent: &Value| parent["controllerName"] == envoy_gateway::CONTROLLER;
+    let is_only_there =
+        list(&status["parents"]).next().is_some() && list(&status["parents"]).all(by_envoy_gateway);
+    let names = { list(&spec["rules"]).enumerate() }
+        .filter(|_| !is_only_there)
+        .filter_map(|(number, rule)| Some((number, text(&rule["name"])?)));
     let named = list(&spec["parentRefs"]).filter_map(|parent| {
         let gateway = gateway_of(parent, &key.namespace)?;
         Some((gateway, text(&parent["sectionName"])))
@@ -178,6 +185,7 @@ pub fn route(object: &DynamicObject) -> Keyed<Route> {
         gateways: gateways.into_iter().collect(),
         listeners: named.collect(),
         rules: rules.collect(),
+        names: names.collect(),
     };
     (key, route)
 }
@@ -264,6 +272,26 @@ mod tests {
         assert_eq!(running.target, Some("Service/a/s".parse().unwrap()));
         assert!(!with("Running", true).unwrap().ready);
         assert_eq!(with("Succeeded", false), None);
+    }
+
+    #[test]
+    fn rules_have_names_except_where_envoy_gateway_alone_serves_them() {
+        let with = |controllers: &[&str]| {
+            let parent = |name| json!({"controllerName": name, "parentRef": {"name": "edge"}});
+            let parents: Vec<Value> = controllers.iter().map(parent).collect();
+            let (_, seen) = route(&object(json!({
+                "metadata": {"namespace": "a", "name": "r"},
+                "spec": {"rules": [{}, {"name": "talk"}]},
+                "status": {"parents": parents},
+            })));
+            seen.names
+        };
+        let [istio, other] = ["istio.io/gateway-controller", envoy_gateway::CONTROLLER];
+        let talk = BTreeMap::from([(1, "talk".to_owned())]);
+        for controllers in [&[][..], &[istio], &[other, istio]] {
+            assert_eq!(with(controllers), talk, "{controllers:?}");
+        }
+        assert_eq!(with(&[other, other]), BTreeMap::new());
     }
 
     #[test]

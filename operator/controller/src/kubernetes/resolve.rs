@@ -273,7 +273,7 @@ fn contest<'a>(
             match found.and_then(|found| found.within(&mut names)) {
                 Err(why) => candidate.state.not_found.push((target.clone(), why)),
                 Ok(mut found) => {
-                    candidate.state.warnings.extend(found.left_out.take());
+                    candidate.state.warnings.append(&mut found.left_out);
                     winners.insert(target, all.len());
                     all.push(Won {
                         candidate: at,

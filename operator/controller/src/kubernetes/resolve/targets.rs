@@ -11,9 +11,6 @@ use headgate_api::plan::{
     Endpoints, GATEWAY_NAME_LABEL, ProxySelector, Selectors, TARGET_METADATA, TargetKind, TargetRef,
 };
 
-/// The number of names that one route, or one of its rules, has in Envoys.
-const NAMES: usize = 2;
-
 /// A target that was found.
 #[derive(Debug)]
 pub(super) struct Found {
@@ -24,8 +21,8 @@ pub(super) struct Found {
     /// The endpoints behind proxies that name the target themselves; `None`: the Pods that are
     /// reached.
     pub(super) claimed_endpoints: Option<Endpoints>,
-    /// Requests of the target that proxies can't distinguish from others; one line.
-    pub(super) left_out: Option<String>,
+    /// Requests of the target that proxies can't distinguish from others; one line each.
+    pub(super) left_out: Vec<String>,
 }
 
 impl Found {
@@ -40,10 +37,9 @@ impl Found {
         let all = *names + more.unwrap_or(0);
         if all > MAX_ROUTES {
             return Err(format!(
-                "with it the policy is for {} routes, and {} are the most; target the Gateway, or \
-                 fewer routes",
-                all / NAMES,
-                MAX_ROUTES / NAMES
+                "with it the policy is for {all} names of Envoy's routes, and {MAX_ROUTES} are the \
+                 most: two of each route, and one of each rule with a name; target the Gateway, or \
+                 fewer routes"
             ));
         }
         *names = all;
@@ -70,6 +66,8 @@ pub(super) struct Finder<'a> {
     routes: HashMap<&'a ObjectKey, Routes<'a>>,
     /// The routes of a pool's own namespace that have it among their backends.
     to_pools: HashMap<&'a TargetRef, Routes<'a>>,
+    /// The number of rules with this name at a Gateway.
+    named: HashMap<(&'a ObjectKey, &'a str), usize>,
     /// The ready endpoints of each pool.
     pools: HashMap<&'a ObjectKey, u32>,
 }
@@ -78,6 +76,7 @@ impl<'a> Finder<'a> {
     pub(super) fn new(cluster: &'a Cluster) -> Self {
         let mut routes: HashMap<&ObjectKey, Routes<'_>> = HashMap::new();
         let mut to_pools: HashMap<&TargetRef, Routes<'_>> = HashMap::new();
+        let mut named: HashMap<(&ObjectKey, &str), usize> = HashMap::new();
         for (target, route) in &cluster.routes {
             let is_pool = |b: &&TargetRef| {
                 b.kind == TargetKind::InferencePool && b.namespace == target.namespace
@@ -87,12 +86,16 @@ impl<'a> Finder<'a> {
             }
             for gateway in BTreeSet::from_iter(&route.gateways) {
                 routes.entry(gateway).or_default().push((target, route));
+                for rule in route.names.values() {
+                    *named.entry((gateway, rule)).or_default() += 1;
+                }
             }
         }
         Self {
             cluster,
             routes,
             to_pools,
+            named,
             pools: pools(cluster),
         }
     }
@@ -148,7 +151,7 @@ impl<'a> Finder<'a> {
             reach,
             endpoints: Endpoints::Own,
             claimed_endpoints: Some(self.ready([target])),
-            left_out: None,
+            left_out: Vec::new(),
         })
     }
 
@@ -158,13 +161,10 @@ impl<'a> Finder<'a> {
         let gateway = gateway.ok_or_else(|| absent(target))?;
         let mut routes = self.routes.get(key).cloned().unwrap_or_default();
         let mut reach = everywhere(&key.namespace, gateway_labels(key));
-        let mut left_out = None;
+        let mut left_out = Vec::new();
         if let Some(listener) = &target.section {
             (routes, left_out) = of_listener(listener, target, key, gateway, routes)?;
-            reach.routes = routes
-                .iter()
-                .flat_map(|(name, _)| route_names(name))
-                .collect();
+            reach = self.reach(target, key, &routes, &mut left_out);
         }
         let endpoints = self.ready(
             routes
@@ -189,16 +189,11 @@ impl<'a> Finder<'a> {
         let parents = BTreeSet::from_iter(&route.gateways);
         // Gateways of other namespaces count only if they have accepted the route, and only for its
         // requests.
+        let mut left_out = Vec::new();
         let reach: Vec<Reach> = parents
             .iter()
             .filter(|gateway| self.cluster.gateways.contains_key(**gateway))
-            .map(|gateway| Reach {
-                proxies: ProxySelector {
-                    namespace: gateway.namespace.clone(),
-                    labels: gateway_labels(gateway),
-                },
-                routes: route_names(target).to_vec(),
-            })
+            .map(|gateway| self.reach(target, gateway, &[(target, route)], &mut left_out))
             .collect();
         if reach.is_empty() && !is_claimed {
             return Err(without_gateway(target, &parents));
@@ -208,7 +203,7 @@ impl<'a> Finder<'a> {
             reach,
             endpoints: endpoints.clone(),
             claimed_endpoints: Some(endpoints),
-            left_out: None,
+            left_out,
         })
     }
 
@@ -220,27 +215,16 @@ impl<'a> Finder<'a> {
             return Err(absent(target));
         }
         let routes = self.to_pools.get(target).map_or(&[][..], |routes| routes);
-        let mut names: BTreeMap<&ObjectKey, Vec<String>> = BTreeMap::new();
+        let mut at: BTreeMap<&ObjectKey, Routes<'_>> = BTreeMap::new();
         let mut backends = BTreeSet::from([target]);
         for (name, route) in routes {
-            let rules = || route.rules.iter().filter(|rule| rule.contains(target));
-            backends.extend(rules().flatten());
-            let patterns: Vec<String> = match rules().count() == route.rules.len() {
-                true => route_names(name).to_vec(),
-                false => { route.rules.iter().enumerate() }
-                    .filter(|(_, rule)| rule.contains(target))
-                    .flat_map(|(number, _)| rule_names(name, number))
-                    .collect(),
-            };
+            backends.extend(route.rules.iter().filter(|r| r.contains(target)).flatten());
             let gateways = BTreeSet::from_iter(&route.gateways).into_iter();
             for gateway in gateways.filter(|g| self.cluster.gateways.contains_key(*g)) {
-                names
-                    .entry(gateway)
-                    .or_default()
-                    .extend_from_slice(&patterns);
+                at.entry(gateway).or_default().push((name, route));
             }
         }
-        if names.is_empty() && !is_claimed {
+        if at.is_empty() && !is_claimed {
             return Err(match routes.first() {
                 Some((name, route)) => without_gateway(name, &route.gateways.iter().collect()),
                 None => format!(
@@ -251,23 +235,67 @@ impl<'a> Finder<'a> {
             });
         }
         let other = backends.iter().find(|b| **b != target);
-        let left_out = other.map(|other| {
+        let shared = other.map(|other| {
             format!(
                 "{target} shares a route's rule with {other}, and it is for all requests of the \
                  rule; give it a rule of its own"
             )
         });
+        let mut left_out = Vec::from_iter(shared);
+        let reach = { at.iter() }
+            .map(|(gateway, routes)| self.reach(target, gateway, routes, &mut left_out))
+            .collect();
         let endpoints = self.ready(backends);
-        let reach = names.into_iter().map(|(gateway, routes)| Reach {
-            routes,
-            ..everywhere(&gateway.namespace, gateway_labels(gateway))
-        });
         Ok(Found {
-            reach: reach.collect(),
+            reach,
             endpoints: endpoints.clone(),
             claimed_endpoints: Some(endpoints),
             left_out,
         })
+    }
+
+    /// Returns the proxies of `gateway` for the requests of these routes, or for those of the rules
+    /// that send to `target` if it is a pool. Adds the rules to `left_out` that can't be told from
+    /// others there.
+    fn reach(
+        &self,
+        target: &TargetRef,
+        gateway: &ObjectKey,
+        routes: &[(&'a TargetRef, &'a Route)],
+        left_out: &mut Vec<String>,
+    ) -> Reach {
+        let mut reach = everywhere(&gateway.namespace, gateway_labels(gateway));
+        let is_of = |rule: &BTreeSet<TargetRef>| {
+            target.kind != TargetKind::InferencePool || rule.contains(target)
+        };
+        let mut named: BTreeMap<&str, Vec<&TargetRef>> = BTreeMap::new();
+        for (name, route) in routes {
+            let rules = { route.rules.iter().enumerate() }.filter(|(_, rule)| is_of(rule));
+            let numbers: Vec<usize> = rules.map(|(number, _)| number).collect();
+            if numbers.len() == route.rules.len() {
+                reach.routes.extend(route_names(name));
+            } else {
+                let names = numbers.iter().flat_map(|number| rule_names(name, *number));
+                reach.routes.extend(names);
+            }
+            for rule in numbers.iter().filter_map(|number| route.names.get(number)) {
+                named.entry(rule).or_default().push(name);
+            }
+        }
+        for (rule, of) in named {
+            // With two dots it may be the name that Istio gives to a rule without one.
+            let is_alone = self.named.get(&(gateway, rule)) == Some(&of.len());
+            if is_alone && rule.matches('.').count() < 2 {
+                reach.routes.push(rule.to_owned());
+            } else if let Some(route) = of.first() {
+                left_out.push(format!(
+                    "{target} leaves out the rule {rule} of {route} if Gateway {gateway} is of \
+                     Istio, which tells rules apart by such a name alone: others there have it, or \
+                     may get it; remove or change the rule's name"
+                ));
+            }
+        }
+        reach
     }
 
     fn check_served(&self, target: &TargetRef) -> Result<(), String> {
@@ -331,7 +359,7 @@ fn pods(target: &TargetRef) -> Result<Found, String> {
         reach: vec![everywhere(&target.namespace, labels)],
         endpoints: Endpoints::Own,
         claimed_endpoints: None,
-        left_out: None,
+        left_out: Vec::new(),
     })
 }
 
@@ -346,7 +374,7 @@ fn of_listener<'a>(
     key: &ObjectKey,
     gateway: &Gateway,
     mut routes: Routes<'a>,
-) -> Result<(Routes<'a>, Option<String>), String> {
+) -> Result<(Routes<'a>, Vec<String>), String> {
     if !gateway.listeners.contains(listener) {
         let names: Vec<&str> = gateway.listeners.iter().map(String::as_str).collect();
         let names = names.join(", ");
@@ -382,7 +410,7 @@ fn of_listener<'a>(
              for these; {advice}"
         )
     });
-    Ok((alone, left_out))
+    Ok((alone, Vec::from_iter(left_out)))
 }
 
 fn everywhere(namespace: &str, labels: BTreeMap<String, String>) -> Reach {
@@ -401,8 +429,9 @@ fn gateway_labels(gateway: &ObjectKey) -> BTreeMap<String, String> {
 
 /// Returns the patterns of a route's rules in Envoy Gateway and Istio, whose names are
 /// `httproute/ns/name/rule/0/match/0/host` and `ns.name.0`. Istio's pattern of a route `a` also
-/// matches a route `a.b` of the same namespace.
-fn route_names(route: &TargetRef) -> [String; NAMES] {
+/// matches a route `a.b` of the same namespace, and rules with a name have another one there:
+/// [`Route::names`].
+fn route_names(route: &TargetRef) -> [String; 2] {
     let kind = route.kind.as_str().to_ascii_lowercase();
     let (namespace, name) = (&route.namespace, &route.name);
     [
@@ -411,9 +440,8 @@ fn route_names(route: &TargetRef) -> [String; NAMES] {
     ]
 }
 
-/// Returns the patterns of one rule of a route, by its number. In Istio they are for rules without
-/// a name of their own.
-fn rule_names(route: &TargetRef, number: usize) -> [String; NAMES] {
+/// Returns the patterns of one rule of a route, by its number, as [`route_names`].
+fn rule_names(route: &TargetRef, number: usize) -> [String; 2] {
     let [of_envoy_gateway, of_istio] = route_names(route).map(|name| name.replace('*', ""));
     [
         format!("{of_envoy_gateway}rule/{number}/*"),

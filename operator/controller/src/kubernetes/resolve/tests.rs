@@ -179,9 +179,17 @@ impl World {
             gateways: parents().map(|(gateway, _)| gateway).collect(),
             listeners: parents().collect(),
             rules: backends.iter().map(rule).collect(),
+            names: BTreeMap::new(),
         };
         self.cluster.routes.insert(target(route), at);
         self.gateway_api()
+    }
+
+    /// Gives a rule of a route a name.
+    pub(in crate::kubernetes) fn named(mut self, route: &str, rule: usize, name: &str) -> Self {
+        let route = self.cluster.routes.get_mut(&target(route)).unwrap();
+        route.names.insert(rule, name.to_owned());
+        self
     }
 
     pub(in crate::kubernetes) fn pool(mut self, name: &str, selector: &str, ports: u32) -> Self {

@@ -134,8 +134,8 @@ fn a_listener_s_policy_is_for_the_routes_that_are_there_alone() {
     let many = many.policy("a/p", "total: 20", &["Gateway/a/edge/http"]);
     assert_eq!(
         many.state("a/p").not_found[0].1,
-        "with it the policy is for 33 routes, and 32 are the most; target the Gateway, or fewer \
-         routes"
+        "with it the policy is for 66 names of Envoy's routes, and 64 are the most: two of each \
+         route, and one of each rule with a name; target the Gateway, or fewer routes"
     );
     for (listener, expected) in [
         ("tcp", "Gateway a/edge has no listener tcp; it has http"),
@@ -343,6 +343,94 @@ fn what_a_pool_lacks_is_said() {
           of the rule; give it a rule of its own"
         ]
     );
+}
+
+/// Istio gives a rule with a name just this name.
+#[test]
+fn a_rule_with_a_name_is_matched_by_it_where_no_other_rule_has_it() {
+    let routes = |world: &World| stages(&at_edge(world)).remove(0).2;
+    let left_out = |of: &str, rule: &str, route: &str| {
+        [format!(
+            "{of} leaves out the rule {rule} of {route} if Gateway a/edge is of Istio, which tells \
+             rules apart by such a name alone: others there have it, or may get it; remove or \
+             change the rule's name"
+        )]
+    };
+    let at = |target: &str| {
+        pooled()
+            .policy("a/p", "total: 8", &[target])
+            .named("HTTPRoute/a/chat", 0, "talk")
+            .named("HTTPRoute/a/chat", 1, "look")
+    };
+    let chat = "HTTPRoute/a/chat";
+    let alone = at(chat);
+    assert_eq!(
+        routes(&alone),
+        ["httproute/a/chat/*", "a.chat.*", "look", "talk"]
+    );
+    assert_eq!(alone.state("a/p").warnings, [""; 0]);
+    let same = alone.clone().named(chat, 1, "talk");
+    assert_eq!(
+        routes(&same),
+        ["httproute/a/chat/*", "a.chat.*", "talk"],
+        "both are the policy's"
+    );
+    assert_eq!(same.state("a/p").warnings, [""; 0]);
+
+    // Of any route of this Gateway, in any namespace, and of none that is elsewhere.
+    let elsewhere = alone
+        .route("HTTPRoute/b/far", &["a/inner"], &["a/x"])
+        .named("HTTPRoute/b/far", 0, "talk");
+    assert_eq!(elsewhere.state("a/p").warnings, [""; 0]);
+    let shared = elsewhere.named("GRPCRoute/b/g", 0, "talk");
+    assert_eq!(
+        routes(&shared),
+        ["httproute/a/chat/*", "a.chat.*", "look"],
+        "not the requests of the other route"
+    );
+    let warnings = shared.state("a/p").warnings;
+    assert_eq!(warnings, left_out(chat, "talk", chat));
+    // The name of another route's first rule.
+    let taken = shared.named(chat, 0, "b.theirs.0");
+    let warnings = taken.state("a/p").warnings;
+    assert_eq!(warnings, left_out(chat, "b.theirs.0", chat));
+    assert!(!routes(&taken).contains(&"b.theirs.0".to_owned()));
+
+    let listener = "Gateway/a/edge/http";
+    let of_listener = at(listener).named("GRPCRoute/a/rpc", 0, "talk");
+    let names = routes(&of_listener);
+    assert_eq!(
+        names[names.len() - 2..],
+        ["look", "talk"],
+        "all are its own"
+    );
+    assert_eq!(of_listener.state("a/p").warnings, [""; 0]);
+
+    let pool = "InferencePool/a/llm";
+    let rules = [
+        "grpcroute/a/rpc/*",
+        "a.rpc.*",
+        "httproute/a/chat/rule/0/*",
+        "a.chat.0",
+    ];
+    let sorted = |world: &World| {
+        let mut routes = routes(world);
+        routes.sort();
+        routes
+    };
+    let with = |name: Option<&str>| {
+        let mut all: Vec<String> = rules.iter().map(|&r| r.to_owned()).collect();
+        all.extend(name.map(str::to_owned));
+        all.sort();
+        all
+    };
+    let of_pool = at(pool);
+    assert_eq!(sorted(&of_pool), with(Some("talk")), "its own rule only");
+    assert_eq!(of_pool.state("a/p").warnings, [""; 0]);
+    let both = of_pool.named(chat, 1, "talk");
+    assert_eq!(sorted(&both), with(None));
+    let warnings = both.state("a/p").warnings;
+    assert_eq!(warnings, left_out(pool, "talk", chat));
 }
 
 #[test]

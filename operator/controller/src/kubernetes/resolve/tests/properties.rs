@@ -39,6 +39,7 @@ fn cluster() -> impl Strategy<Value = World> {
         (
             proptest::collection::btree_set((namespace(), 0..3_u8), 0..3),
             proptest::collection::btree_set((any::<bool>(), (namespace(), 0..3_u8)), 0..3),
+            proptest::option::of(0..2_u8),
         ),
         0..6,
     );
@@ -72,7 +73,7 @@ fn cluster() -> impl Strategy<Value = World> {
             for (namespace, n) in gateways {
                 world = world.gateway(&format!("{namespace}/g{n}"));
             }
-            for ((http, namespace, n), (parents, backends)) in routes {
+            for ((http, namespace, n), (parents, backends, rule)) in routes {
                 let kind = if http { "HTTPRoute" } else { "GRPCRoute" };
                 let name =
                     |prefix: &str, (namespace, n): &(&str, u8)| format!("{namespace}/{prefix}{n}");
@@ -87,11 +88,16 @@ fn cluster() -> impl Strategy<Value = World> {
                 let backends: Vec<String> = backends.iter().map(backend).collect();
                 let texts = |of: &'_ [String]| of.iter().map(|s| s.to_owned()).collect::<Vec<_>>();
                 let (parents, backends) = (texts(&parents), texts(&backends));
+                let has_rules = !backends.is_empty();
+                let route = format!("{kind}/{namespace}/r{n}");
                 world = world.route(
-                    &format!("{kind}/{namespace}/r{n}"),
+                    &route,
                     &parents.iter().map(String::as_str).collect::<Vec<_>>(),
                     &backends.iter().map(String::as_str).collect::<Vec<_>>(),
                 );
+                if let Some(rule) = rule.filter(|_| has_rules) {
+                    world = world.named(&route, 0, &format!("rule{rule}"));
+                }
             }
             for (i, (namespace, app, gateway, claim, ready)) in pods.into_iter().enumerate() {
                 let name = format!("{namespace}/pod{i}");
@@ -138,6 +144,17 @@ proptest! {
         for attachment in plan.attachments.iter() {
             let is_own = attachment.target.namespace == attachment.proxies.namespace;
             prop_assert!(is_own || !attachment.stage.routes.is_empty());
+            let name = attachment.proxies.labels.get(GATEWAY_NAME_LABEL);
+            let Some(name) = name else { continue };
+            let gateway = ObjectKey::new(&attachment.proxies.namespace, name);
+            let others = world.cluster.routes.iter().filter(|(name, route)| {
+                let kind = attachment.target.kind;
+                let is_route = matches!(kind, TargetKind::HttpRoute | TargetKind::GrpcRoute);
+                is_route && **name != attachment.target && route.gateways.contains(&gateway)
+            });
+            for rule in others.flat_map(|(_, route)| route.names.values()) {
+                prop_assert!(!attachment.stage.routes.contains(rule), "{rule} at {gateway}");
+            }
         }
     }
 
@@ -232,7 +249,8 @@ proptest! {
         }
     }
 
-    /// The oldest matching policy is in force, both for all requests and for those of a route.
+    /// The oldest matching policy is in force, for all requests, those of a route and those of a
+    /// pool.
     #[test]
     fn precedence_is_a_total_order(world in cluster()) {
         let plan = world.plan();
@@ -243,6 +261,7 @@ proptest! {
                 let policy = world.cluster.policies[&key(&a.stage.policy)].effective().unwrap();
                 (
                     a.stage.routes.is_empty(),
+                    a.target.kind != TargetKind::InferencePool,
                     policy.created.clone(),
                     policy.namespace.clone(),
                     policy.name.clone(),
