@@ -10,7 +10,6 @@ use super::demand::DemandExchange;
 use super::hosts::Hosts;
 use super::places::Places;
 use super::sampling::Sampling;
-use super::stretch::Stretch;
 use crate::config::{Mode, QueueMode, RequestCost, StageConfig};
 use crate::decision::Action;
 use crate::discipline::{Order, Place};
@@ -270,7 +269,6 @@ impl Stage {
         }
         if config.types != self.config.types {
             self.hosts = Hosts::new(config.types.len());
-            self.stretch = Stretch::new(config.types.len());
             self.parked.resize(config.types.len());
         }
         let old_order = new_order.map(|order| std::mem::replace(&mut self.order, order));

@@ -20,7 +20,6 @@ mod places;
 mod sampling;
 mod sight;
 mod slots;
-mod stretch;
 #[cfg(test)]
 mod wait_tests;
 
@@ -54,7 +53,6 @@ use places::Places;
 use sampling::Sampling;
 use sight::Sight;
 use slots::Slots;
-use stretch::Stretch;
 
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 pub use hosts::Upstream;
@@ -98,7 +96,6 @@ pub struct Stage {
     strategy: Strategy,
     acceptance: Option<Exchange>,
     sampling: Sampling,
-    stretch: Stretch,
     firsts: FirstAttempts,
     /// Whether any service time is known, to estimate the work of queued requests.
     knows_times: bool,
@@ -153,7 +150,6 @@ impl Stage {
             strategy: Strategy::from_config(&config),
             acceptance: Exchange::new(host, &prefix, &config)?,
             sampling: Sampling::new(config.types.len()),
-            stretch: Stretch::new(config.types.len()),
             firsts: FirstAttempts::new(config.types.len()),
             knows_times: false,
             demand: DemandExchange::new(host, &prefix, &config)?,
@@ -354,21 +350,14 @@ impl Stage {
         Ok(decision)
     }
 
-    /// Counts an arrival, and the slot time that it is expected to take with all slots in use.
+    /// Counts an arrival, and the slot time that it is expected to take.
     fn arrived(&mut self, request: &Attributes) {
         self.stats.count(request.kind, Count::Total);
         // A type of which most requests are refused may never have a histogram of its own.
         let estimate = self.service_times.estimate_of(request);
         let mean = estimate.preliminary.unwrap_or(estimate.mean);
-        // Without a limit the slots of a full backend are not known.
-        let stretch = match self.slots.is_open() {
-            true => 1.0,
-            false => self.stretch.at(self.slots.count()),
-        };
-        self.stats.count_stage(
-            StageCount::OfferedWork,
-            (mean.as_micros() as f64 * stretch) as u64,
-        );
+        let micros = u64::try_from(mean.as_micros()).unwrap_or(u64::MAX);
+        self.stats.count_stage(StageCount::OfferedWork, micros);
     }
 
     /// Counts a decision for the strategy, and for the windows of other workers.
@@ -730,12 +719,6 @@ impl Stage {
             self.service_times
                 .record_slot(kind, now.since(dequeued), weight);
         }
-        let in_use = [
-            request.beside,
-            self.slots.in_use(self.ledger.booked().slots + 1),
-        ];
-        self.stretch
-            .record(kind, now.since(dequeued), in_use, weight);
         let met = (waited, self.beside(request));
         self.slots.completed(kind, dequeued, now, met, weight);
     }

@@ -25,15 +25,15 @@ const PERIOD: Duration = Duration::from_millis(10);
 pub(super) struct Slots {
     configured: u32,
     found: Option<Found>,
-    looked: Instant,
-    /// The number of slots in use on other workers.
-    elsewhere: i64,
 }
 
 #[derive(Debug)]
 struct Found {
     auto: Auto,
     control: Control,
+    looked: Instant,
+    /// The number of slots in use on other workers.
+    elsewhere: i64,
 }
 
 impl Slots {
@@ -46,12 +46,12 @@ impl Slots {
                 config.types.len(),
             ),
             control: Control::new(format!("headgate/parallelism/{}", config.policy)),
+            looked: Instant::default(),
+            elsewhere: 0,
         };
         Self {
             configured: config.parallelism,
             found: config.auto_parallelism.as_ref().map(found),
-            looked: Instant::default(),
-            elsewhere: 0,
         }
     }
 
@@ -101,7 +101,8 @@ impl Slots {
     /// Returns the number of slots in use, of which this worker has `here`. The other workers'
     /// number is as of the last exchange.
     pub(super) fn in_use(&self, here: i64) -> u32 {
-        u32::try_from(here + self.elsewhere).unwrap_or(0)
+        let elsewhere = self.found.as_ref().map_or(0, |found| found.elsewhere);
+        u32::try_from(here + elsewhere).unwrap_or(0)
     }
 
     /// Records a request that was answered or is overdue; see [`Auto::answered`].
@@ -157,16 +158,17 @@ impl Slots {
         times: &ServiceTimes,
         cut: Option<&ValueCut>,
     ) -> Result<bool, HostError> {
-        if now.since(self.looked) < PERIOD {
-            return Ok(false);
-        }
-        self.looked = now;
-        let in_use = ledger.slots_in_use(host)?;
-        self.elsewhere = in_use - ledger.booked().slots;
-        let Some(found) = &mut self.found else {
+        let Some(found) = self
+            .found
+            .as_mut()
+            .filter(|found| now.since(found.looked) >= PERIOD)
+        else {
             return Ok(false);
         };
+        found.looked = now;
         let before = found.auto.slots();
+        let in_use = ledger.slots_in_use(host)?;
+        found.elsewhere = in_use - ledger.booked().slots;
         let in_flight = u32::try_from(in_use).unwrap_or(0);
         let queued = ledger.queue(host)?.length;
         let is_broken = |kind| cut.is_some_and(|cut| cut.is_broken(kind));

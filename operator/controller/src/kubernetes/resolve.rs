@@ -260,7 +260,7 @@ fn contest<'a>(
     let mut all: Vec<Won<'a>> = Vec::new();
     let mut winners: HashMap<&TargetRef, usize> = HashMap::new();
     for (at, candidate) in candidates.iter_mut().enumerate() {
-        let mut names = 0;
+        let (mut names, first) = (0, all.len());
         for target in &candidate.policy.targets {
             if let Some(winner) = winners.get(target).and_then(|won| all.get(*won)) {
                 candidate.state.conflicts.push(Conflict {
@@ -283,6 +283,10 @@ fn contest<'a>(
                     });
                 }
             }
+        }
+        for won in all.iter_mut().skip(first) {
+            let warning = won.found.take_rules(won.target, &mut names);
+            candidate.state.warnings.extend(warning);
         }
     }
     all

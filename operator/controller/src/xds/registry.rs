@@ -101,6 +101,12 @@ impl Records {
         self.change(id, |proxy| {
             proxy.disconnected = Some(at);
             proxy.version = None;
+            // Without the configuration, which may be that of an old plan.
+            proxy.assignment = Arc::new(Assignment {
+                problem: proxy.assignment.problem.clone(),
+                fallback: proxy.assignment.fallback.clone(),
+                ..Assignment::default()
+            });
         })?;
         let record = self.by_id.get(&id)?;
         self.ended.insert((at, id));

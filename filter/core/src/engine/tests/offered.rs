@@ -1,7 +1,6 @@
 //! The work that arrivals offer, over all workers.
 
 use super::*;
-use crate::rng::Rng;
 
 /// Sends one request every `gap` to the workers in turn, each answered 20 ms after its slot.
 /// Returns the slots that the offered work keeps busy, and the number of refused requests.
@@ -39,58 +38,6 @@ fn offered(gap: Duration) -> (f64, usize) {
     let work = process.gauge("offered_work_us") - before.0;
     let refused = process.refused.len() - before.1;
     (work as f64 / LASTS.as_micros() as f64, refused)
-}
-
-/// Sends requests to one worker that share one processor and take 200 ms each alone on average,
-/// `load` times as many as it can answer. Returns the slots that the offered work keeps busy.
-fn offered_to_one_processor(load: f64) -> f64 {
-    const STEP: Duration = Duration::from_millis(10);
-    const SERVICE: f64 = 20.0;
-    let config = config(4, |stage| {
-        stage.queue.max_length = 8;
-        stage.types.iter_mut().for_each(|kind| kind.slo.clear());
-    });
-    let mut process = Process::new(1, &config);
-    process.learn_slow();
-    let mut rng = Rng::new(7);
-    let mut left: BTreeMap<u32, f64> = BTreeMap::new();
-    let mut seen = process.started.len();
-    let (warm, end) = (60_000, 300_000);
-    let mut before = 0;
-    for step in 0..end {
-        if step == warm {
-            before = process.gauge("offered_work_us");
-        }
-        process.run_for(STEP);
-        let part = 1.0 / left.len() as f64;
-        left.values_mut().for_each(|left| *left -= part);
-        for stream in left.keys().copied().collect::<Vec<_>>() {
-            if left[&stream] <= 0.0 {
-                left.remove(&stream);
-                process.finish(stream, Outcome::Completed);
-            }
-        }
-        process.settle();
-        if rng.next_f64() < load / SERVICE {
-            process.arrive(0, "/slow");
-        }
-        for &stream in &process.started[seen..] {
-            left.insert(stream, -SERVICE * (1.0 - rng.next_f64()).ln());
-        }
-        seen = process.started.len();
-    }
-    let work = process.gauge("offered_work_us") - before;
-    work as f64 / (STEP * (end - warm)).as_micros() as f64
-}
-
-/// Slot times grow with the load there. Four slots of work are what keeps the processor busy.
-#[test]
-fn offered_work_is_proportional_to_the_load_where_requests_share_a_processor() {
-    for load in [0.6, 0.8, 1.5] {
-        let slots = offered_to_one_processor(load);
-        let ratio = slots / 4.0 / load;
-        assert!((0.85..1.05).contains(&ratio), "{load}: {slots}");
-    }
 }
 
 #[test]

@@ -37,13 +37,34 @@ impl Found {
         let all = *names + more.unwrap_or(0);
         if all > MAX_ROUTES {
             return Err(format!(
-                "with it the policy is for {all} names of Envoy's routes, and {MAX_ROUTES} are the \
-                 most: two of each route, and one of each rule with a name; target the Gateway, or \
-                 fewer routes"
+                "with it the policy is for {all} names of Envoy's routes, two of each route or \
+                 rule, and {MAX_ROUTES} are the most; target the Gateway, or fewer routes"
             ));
         }
         *names = all;
         Ok(self)
+    }
+
+    /// Adds the names of rules for which there is room beside the `names` route names of all the
+    /// policy's targets. Returns a warning if there is none for some: it is better that `target` is
+    /// without these than not found.
+    pub(super) fn take_rules(&mut self, target: &TargetRef, names: &mut usize) -> Option<String> {
+        let room = MAX_ROUTES.saturating_sub(*names);
+        let (mut most, mut beyond) = (0, None);
+        for reach in &mut self.reach {
+            let rest = reach.rules.split_off(room.min(reach.rules.len()));
+            most = most.max(reach.rules.len());
+            reach.routes.append(&mut reach.rules);
+            beyond = beyond.or(rest.into_iter().next());
+        }
+        *names += most;
+        beyond.map(|rule| {
+            format!(
+                "{target} leaves out rules with a name, such as {rule}, at Gateways of Istio: with \
+                 them the policy would be for more than {MAX_ROUTES} names of Envoy's routes; \
+                 remove the rules' names, or target the Gateway or fewer routes"
+            )
+        })
     }
 }
 
@@ -54,6 +75,8 @@ pub(super) struct Reach {
     pub(super) proxies: ProxySelector,
     /// Patterns of route names, as in `StageConfig`; none: all requests.
     pub(super) routes: Vec<String>,
+    /// More of these, which [`Found::take_rules`] adds as far as there is room.
+    pub(super) rules: Vec<String>,
 }
 
 /// Routes, each with its target reference.
@@ -67,7 +90,7 @@ pub(super) struct Finder<'a> {
     /// The routes of a pool's own namespace that have it among their backends.
     to_pools: HashMap<&'a TargetRef, Routes<'a>>,
     /// The number of rules with this name at a Gateway.
-    named: HashMap<(&'a ObjectKey, &'a str), usize>,
+    named: BTreeMap<(&'a ObjectKey, &'a str), usize>,
     /// The ready endpoints of each pool.
     pools: HashMap<&'a ObjectKey, u32>,
 }
@@ -76,7 +99,7 @@ impl<'a> Finder<'a> {
     pub(super) fn new(cluster: &'a Cluster) -> Self {
         let mut routes: HashMap<&ObjectKey, Routes<'_>> = HashMap::new();
         let mut to_pools: HashMap<&TargetRef, Routes<'_>> = HashMap::new();
-        let mut named: HashMap<(&ObjectKey, &str), usize> = HashMap::new();
+        let mut named: BTreeMap<(&ObjectKey, &str), usize> = BTreeMap::new();
         for (target, route) in &cluster.routes {
             let is_pool = |b: &&TargetRef| {
                 b.kind == TargetKind::InferencePool && b.namespace == target.namespace
@@ -256,7 +279,7 @@ impl<'a> Finder<'a> {
 
     /// Returns the proxies of `gateway` for the requests of these routes, or for those of the rules
     /// that send to `target` if it is a pool. Adds the rules to `left_out` that can't be told from
-    /// others there.
+    /// others there, and those of others that can't be told from these.
     fn reach(
         &self,
         target: &TargetRef,
@@ -274,6 +297,7 @@ impl<'a> Finder<'a> {
             let numbers: Vec<usize> = rules.map(|(number, _)| number).collect();
             if numbers.len() == route.rules.len() {
                 reach.routes.extend(route_names(name));
+                left_out.extend(self.taken_in(target, gateway, name, route));
             } else {
                 let names = numbers.iter().flat_map(|number| rule_names(name, *number));
                 reach.routes.extend(names);
@@ -286,7 +310,7 @@ impl<'a> Finder<'a> {
             // With two dots it may be the name that Istio gives to a rule without one.
             let is_alone = self.named.get(&(gateway, rule)) == Some(&of.len());
             if is_alone && rule.matches('.').count() < 2 {
-                reach.routes.push(rule.to_owned());
+                reach.rules.push(rule.to_owned());
             } else if let Some(route) = of.first() {
                 left_out.push(format!(
                     "{target} leaves out the rule {rule} of {route} if Gateway {gateway} is of \
@@ -296,6 +320,26 @@ impl<'a> Finder<'a> {
             }
         }
         reach
+    }
+
+    /// Returns a warning if Istio's pattern of a route matches the name of a rule of another route.
+    fn taken_in(
+        &self,
+        target: &TargetRef,
+        gateway: &ObjectKey,
+        name: &TargetRef,
+        route: &Route,
+    ) -> Option<String> {
+        let prefix = format!("{}.{}.", name.namespace, name.name);
+        let from = self.named.range((gateway, prefix.as_str())..);
+        let rules = from.map(|((at, rule), _)| (*at, *rule));
+        let (_, rule) = rules
+            .take_while(|(at, rule)| *at == gateway && rule.starts_with(&prefix))
+            .find(|(_, rule)| !route.names.values().any(|own| own == rule))?;
+        Some(format!(
+            "{target} takes in the rule {rule} of another route if Gateway {gateway} is of Istio, \
+             which names the rules of {name} {prefix}0 and so on; change that rule's name"
+        ))
     }
 
     fn check_served(&self, target: &TargetRef) -> Result<(), String> {
@@ -420,6 +464,7 @@ fn everywhere(namespace: &str, labels: BTreeMap<String, String>) -> Reach {
             labels,
         },
         routes: Vec::new(),
+        rules: Vec::new(),
     }
 }
 

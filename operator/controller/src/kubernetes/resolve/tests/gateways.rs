@@ -134,8 +134,8 @@ fn a_listener_s_policy_is_for_the_routes_that_are_there_alone() {
     let many = many.policy("a/p", "total: 20", &["Gateway/a/edge/http"]);
     assert_eq!(
         many.state("a/p").not_found[0].1,
-        "with it the policy is for 66 names of Envoy's routes, and 64 are the most: two of each \
-         route, and one of each rule with a name; target the Gateway, or fewer routes"
+        "with it the policy is for 66 names of Envoy's routes, two of each route or rule, and 64 \
+         are the most; target the Gateway, or fewer routes"
     );
     for (listener, expected) in [
         ("tcp", "Gateway a/edge has no listener tcp; it has http"),
@@ -431,6 +431,62 @@ fn a_rule_with_a_name_is_matched_by_it_where_no_other_rule_has_it() {
     assert_eq!(sorted(&both), with(None));
     let warnings = both.state("a/p").warnings;
     assert_eq!(warnings, left_out(pool, "talk", chat));
+}
+
+/// Names of rules never cost a policy one of its targets.
+#[test]
+fn names_of_rules_take_the_room_that_all_targets_leave() {
+    let backends = ["a/x"; 40];
+    let mut world = edge(2)
+        .route("HTTPRoute/a/r", &["a/edge"], &backends)
+        .route("HTTPRoute/a/s", &["a/edge"], &backends)
+        .policy("a/p", "total: 8", &["HTTPRoute/a/r", "HTTPRoute/a/s"]);
+    for at in 0..40 {
+        world = world
+            .named("HTTPRoute/a/r", at, &format!("r{at:02}"))
+            .named("HTTPRoute/a/s", at, &format!("s{at:02}"));
+    }
+    let enforced = at_edge(&world);
+    assert_eq!(enforced.config.check(), Ok(()));
+    let names: usize = enforced.config.stages.iter().map(|s| s.routes.len()).sum();
+    assert_eq!(names, 64);
+    let state = world.state("a/p");
+    assert_eq!(state.not_found, []);
+    assert_eq!(
+        state.warnings,
+        [
+            "HTTPRoute/a/s leaves out rules with a name, such as s20, at Gateways of Istio: with \
+             them the policy would be for more than 64 names of Envoy's routes; remove the rules' \
+             names, or target the Gateway or fewer routes"
+        ]
+    );
+}
+
+#[test]
+fn a_policy_says_which_rule_of_another_route_it_takes_in() {
+    let at = |name: &str| {
+        pooled()
+            .policy("a/p", "total: 8", &["HTTPRoute/a/chat"])
+            .named("HTTPRoute/b/theirs", 0, name)
+    };
+    assert_eq!(
+        at("a.chat.x").state("a/p").warnings,
+        [
+            "HTTPRoute/a/chat takes in the rule a.chat.x of another route if Gateway a/edge is of \
+             Istio, which names the rules of HTTPRoute/a/chat a.chat.0 and so on; change that \
+             rule's name"
+        ]
+    );
+    for name in ["a.chat", "a.chatter.0", "b.chat.0"] {
+        assert_eq!(at(name).state("a/p").warnings, [""; 0], "{name}");
+    }
+    let own = at("x").named("HTTPRoute/a/chat", 0, "a.chat.x");
+    assert!(
+        !own.state("a/p")
+            .warnings
+            .iter()
+            .any(|w| w.contains("takes in"))
+    );
 }
 
 #[test]
