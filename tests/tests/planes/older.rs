@@ -67,7 +67,13 @@ fn an_older_leader_leaves_the_status_of_a_newer_replicas_proxies_as_it_is() -> R
     let cluster = Cluster::new(server);
     let (system, shop) = (cluster.namespace("system")?, cluster.namespace("shop")?);
     cluster.apply(&service(&shop, "search", "app=search"))?;
-    cluster.apply(&policy(&shop, "search", "Service", "search", 4))?;
+    let spec = "  classes:
+  - {name: gold, matches: [{headers: [{name: x-plan, value: gold}]}]}
+  - {name: rest}
+  queue: {discipline: DRR, drr: {by: Class}}
+  strategy: {type: Bouncer, bouncer: {minSamples: 20}}
+";
+    cluster.apply(&(policy(&shop, "search", "Service", "search", 4) + spec))?;
     // The API server takes no loopback addresses in EndpointSlices, and an operator asks for tokens
     // at others only.
     let own = own_address()?;
