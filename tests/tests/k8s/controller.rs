@@ -38,6 +38,37 @@ fn world() -> Result<(&'static Cluster<'static>, &'static Operator)> {
     }
 }
 
+fn gateway(namespace: &str, name: &str, listeners: &str) -> String {
+    format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: {name}, namespace: {namespace}}}
+spec: {{gatewayClassName: any, listeners: {listeners}}}
+"
+    )
+}
+
+const HTTP: &str = "[{name: http, port: 80, protocol: HTTP}]";
+
+/// Waits until `Accepted` of the policy's first target has this reason and says `part`.
+fn until_accepted_says(
+    cluster: &Cluster<'_>,
+    namespace: &str,
+    policy: &str,
+    (reason, part): (&str, &str),
+) -> Result<()> {
+    until(&format!("{policy}: {reason}, {part}"), || {
+        let found = cluster.condition(namespace, policy, 0, "Accepted");
+        let found = found.map_err(|e| e.to_string())?;
+        let message = found["message"].as_str().unwrap_or_default();
+        match found["reason"] == reason && message.contains(part) {
+            true => Ok(()),
+            false => Err(found.to_string()),
+        }
+    })
+}
+
 #[test]
 fn a_policy_lives_from_apply_to_delete() -> Result<()> {
     let (cluster, operator) = world()?;
@@ -207,15 +238,11 @@ fn gateway_api_may_be_installed_later() -> Result<()> {
         cluster.until_condition(&space, name, 0, "Accepted", "False", "TargetNotFound")?;
     }
     cluster.install("gateway-api")?;
+    let listeners = "[{name: plain, port: 80, protocol: HTTP}, \
+                     {name: other, port: 81, protocol: HTTP}]";
+    cluster.apply(&gateway(&space, "edge", listeners))?;
     cluster.apply(&format!(
         "
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {{name: edge, namespace: {space}}}
-spec:
-  gatewayClassName: any
-  listeners: [{{name: plain, port: 80, protocol: HTTP}}, {{name: other, port: 81, protocol: HTTP}}]
----
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {{name: checkout, namespace: {space}}}
@@ -257,16 +284,8 @@ spec: {{parentRefs: [{{name: edge}}]}}
                 && c.stages[1].routes == at_listener
         },
     )?;
-    let says = |policy: &str, part: &str| {
-        until(&format!("{policy}: {part}"), || {
-            let found = cluster.condition(&space, policy, 0, "Accepted");
-            let found = found.map_err(|e| e.to_string())?["message"].to_string();
-            match found.contains(part) {
-                true => Ok(()),
-                false => Err(found),
-            }
-        })
-    };
+    let says =
+        |policy: &str, part: &str| until_accepted_says(cluster, &space, policy, ("Accepted", part));
     says("plain", "such as HTTPRoute")?;
     let jsonpath = "--output=jsonpath={.status.ancestors[0].ancestorRef.sectionName}";
     let arguments = ["get", "admp", "plain", "--namespace", &space, jsonpath];
@@ -307,21 +326,8 @@ fn a_policy_of_a_pool_follows_it() -> Result<()> {
     let name = format!("{space}/llm");
     let of_pool = policy(&space, "llm", "InferencePool", "llm", 4);
     cluster.apply(&of_pool.replace("total", "perEndpoint"))?;
-    let refused = |message: &str| {
-        until(message, || {
-            let found = cluster.condition(&space, "llm", 0, "Accepted");
-            let found = found.map_err(|e| e.to_string())?;
-            let is_so = found["reason"] == "TargetNotFound"
-                && found["message"]
-                    .as_str()
-                    .is_some_and(|m| m.contains(message));
-            if is_so {
-                Ok(())
-            } else {
-                Err(found.to_string())
-            }
-        })
-    };
+    let refused =
+        |message: &str| until_accepted_says(cluster, &space, "llm", ("TargetNotFound", message));
     refused("inference extension isn't installed")?;
     cluster.install("gateway-api")?;
     cluster.install("inference-extension")?;
@@ -341,15 +347,9 @@ spec:
     };
     pool("model: small")?;
     refused("is no backend of a route")?;
+    cluster.apply(&gateway(&space, "edge", HTTP))?;
     cluster.apply(&format!(
         "
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {{name: edge, namespace: {space}}}
-spec:
-  gatewayClassName: any
-  listeners: [{{name: http, port: 80, protocol: HTTP}}]
----
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {{name: chat, namespace: {space}}}
@@ -412,16 +412,11 @@ fn a_routes_policy_reaches_a_gateway_that_has_accepted_the_route() -> Result<()>
     let name = format!("{shop}/checkout");
     cluster.install("gateway-api")?;
     cluster.apply(&policy(&shop, "checkout", "HTTPRoute", "checkout", 2))?;
+    let listeners =
+        "[{name: http, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}]";
+    cluster.apply(&gateway(&infra, "shared", listeners))?;
     cluster.apply(&format!(
         "
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {{name: shared, namespace: {infra}}}
-spec:
-  gatewayClassName: any
-  listeners:
-  - {{name: http, port: 80, protocol: HTTP, allowedRoutes: {{namespaces: {{from: All}}}}}}
----
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {{name: checkout, namespace: {shop}}}
@@ -432,17 +427,9 @@ spec:
     ))?;
     let labels = [("gateway.networking.k8s.io/gateway-name", "shared")];
     let proxy = XdsProxy::start(operator.xds(), Claims::pod("g1", &infra, &labels))?;
-    until("the Gateway to be asked", || {
-        let found = cluster.condition(&shop, "checkout", 0, "Accepted");
-        let found = found.map_err(|e| e.to_string())?;
-        let message = found["message"].as_str().unwrap_or_default();
-        let is_so = message.contains("none of another namespace has accepted it");
-        if is_so {
-            Ok(())
-        } else {
-            Err(found.to_string())
-        }
-    })?;
+    let part = "none of another namespace has accepted it";
+    until_accepted_says(cluster, &shop, "checkout", ("TargetNotFound", part))?;
+
     let judge = |accepted: &str| {
         let parents = serde_json::json!({"status": {"parents": [{
             "controllerName": "example.com/gateways",
@@ -549,16 +536,7 @@ fn labels_of_another_namespaces_pods_take_no_slots() -> Result<()> {
     let (infra, evil) = (cluster.namespace("infra")?, cluster.namespace("evil")?);
     cluster.kubectl(&["create", "namespace", "envoy-gateway-system"])?;
     cluster.install("gateway-api")?;
-    cluster.apply(&format!(
-        "
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {{name: edge, namespace: {infra}}}
-spec:
-  gatewayClassName: any
-  listeners: [{{name: http, port: 80, protocol: HTTP}}]
-"
-    ))?;
+    cluster.apply(&gateway(&infra, "edge", HTTP))?;
     cluster.apply(&policy(&infra, "edge", "Gateway", "edge", 20))?;
     let labels = [("gateway.networking.k8s.io/gateway-name", "edge")];
     let proxy = XdsProxy::start(operator.xds(), Claims::pod("g1", &infra, &labels))?;

@@ -373,19 +373,18 @@ impl<'a> Finder<'a> {
 
 /// Returns the ready endpoints of each InferencePool: the ports of its ready Pods.
 fn pools(cluster: &Cluster) -> HashMap<&ObjectKey, u32> {
+    let mut ready: HashMap<&ObjectKey, u32> = HashMap::new();
+    if cluster.pools.is_empty() {
+        return ready;
+    }
     let all: Vec<_> = cluster.pools.iter().collect();
     let selector = |(key, pool): &(&ObjectKey, &Pool)| ProxySelector {
         namespace: key.namespace.clone(),
         labels: pool.selector.clone(),
     };
     let selectors = Selectors::new(all.iter().map(selector).collect());
-    let mut ready: HashMap<&ObjectKey, u32> = HashMap::new();
     let mut matching = Vec::new();
-    let pods = cluster
-        .pods
-        .iter()
-        .filter(|(_, pod)| pod.ready && !all.is_empty());
-    for (key, pod) in pods {
+    for (key, pod) in cluster.pods.iter().filter(|(_, pod)| pod.ready) {
         selectors.matching(&key.namespace, &pod.labels, &mut matching);
         for (key, pool) in matching.iter().filter_map(|at| all.get(*at)) {
             *ready.entry(key).or_default() += pool.ports;

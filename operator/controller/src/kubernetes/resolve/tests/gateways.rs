@@ -320,7 +320,7 @@ fn what_a_pool_lacks_is_said() {
         "Gateway API's inference extension isn't installed in this cluster: there is no kind \
          InferencePool; install its CRDs, or target an HTTPRoute"
     );
-    assert_eq!(why(edge(1)), "InferencePool a/llm doesn't exist",);
+    assert_eq!(why(edge(1)), "InferencePool a/llm doesn't exist");
     let pool = || edge(1).pool("a/llm", "app=llm", 1);
     assert_eq!(
         why(pool().route("HTTPRoute/b/theirs", &["a/edge"], &[target])),
