@@ -54,6 +54,22 @@ impl Protection {
             Self::Headgate { title, .. } | Self::NativeHeadgate { title, .. } => title,
         }
     }
+
+    /// Returns Headgate's policy.
+    pub fn policy(&self) -> Option<&Value> {
+        match self {
+            Self::Native(_) => None,
+            Self::Headgate { policy, .. } | Self::NativeHeadgate { policy, .. } => Some(policy),
+        }
+    }
+
+    /// Returns Headgate's policy, to change it.
+    pub fn policy_mut(&mut self) -> Option<&mut Value> {
+        match self {
+            Self::Native(_) => None,
+            Self::Headgate { policy, .. } | Self::NativeHeadgate { policy, .. } => Some(policy),
+        }
+    }
 }
 
 /// A running system.

@@ -83,8 +83,9 @@ struct Args {
     /// `wild` adds its runs to those in `--out`, with the capacities and the choices found there.
     #[arg(long)]
     resume: bool,
-    /// Folder of the table (wild.md), the picture (wild.svg) and the numbers (wild.json) of `wild`.
-    /// A later run takes the services that it doesn't measure from these numbers.
+    /// Folder of the table (wild.md), the picture (wild.svg) and the numbers (wild.json) of `wild`,
+    /// and of the pictures of its experiments (hang.svg, …). A later run takes the services that it
+    /// doesn't measure from these numbers.
     #[arg(long, default_value = "target/wild")]
     out: PathBuf,
     /// Writes all numbers to this file as JSON.
@@ -356,6 +357,7 @@ fn workflows(args: &Args) -> Result<Value> {
 }
 
 fn experiments(args: &Args) -> Result<Value> {
+    let write = writer(args)?;
     let options = experiments::Options {
         rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
         quick: args.quick,
@@ -375,9 +377,20 @@ fn experiments(args: &Args) -> Result<Value> {
         for report in &reports {
             println!("{}", experiments::table(report));
         }
+        write(&format!("{name}.svg"), experiments::svg(&reports))?;
         all.insert(name.to_owned(), json!(reports));
     }
     Ok(Value::Object(all))
+}
+
+/// Makes the folder `--out`, and returns a function that writes a file there.
+fn writer(args: &Args) -> Result<impl Fn(&str, String) -> Result<()>> {
+    std::fs::create_dir_all(&args.out)
+        .with_context(|| format!("cannot make {}", args.out.display()))?;
+    Ok(move |name: &str, text: String| {
+        let file = args.out.join(name);
+        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
+    })
 }
 
 fn wild(args: &Args) -> Result<Value> {
@@ -411,12 +424,7 @@ fn wild(args: &Args) -> Result<Value> {
             options.only = wild::QUICK.map(str::to_owned).to_vec();
         }
     }
-    std::fs::create_dir_all(&args.out)
-        .with_context(|| format!("cannot make {}", args.out.display()))?;
-    let write = |name: &str, text: String| {
-        let file = args.out.join(name);
-        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
-    };
+    let write = writer(args)?;
     // After each round: hours of measurements survive an interruption.
     let save = |reports: &[wild::ServiceReport]| {
         write("wild.json", serde_json::to_string_pretty(reports)?)?;

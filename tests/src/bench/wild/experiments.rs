@@ -6,6 +6,7 @@
 
 mod cold;
 mod hang;
+mod picture;
 mod retries;
 mod spike;
 
@@ -16,6 +17,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+pub use self::picture::svg;
 use super::variants::in_time;
 use crate::backend::{Backend, BackendConfig, Fault, OnDisconnect};
 use crate::bench::cpu::median;
@@ -62,6 +64,8 @@ pub struct CaseReport {
     pub case: &'static str,
     /// The case, in a sentence.
     pub title: &'static str,
+    /// The times of its events, s.
+    pub events_s: Vec<f64>,
     /// Its runs.
     pub runs: Vec<Run>,
 }
@@ -155,6 +159,8 @@ struct Case {
     one_processor: bool,
     /// P in the rows that give it.
     parallelism: usize,
+    /// A type that the policy lacks until [`Event::AddType`].
+    added: Option<&'static str>,
     phases: Vec<Phase>,
     route_timeout: Option<Duration>,
     /// The time after which clients give up.
@@ -164,7 +170,7 @@ struct Case {
     measures: fn(&Seen<'_>) -> Vec<Measure>,
 }
 
-/// A change of the backend.
+/// A change of the backend or of the policy.
 enum Event {
     /// Requests under a path get this fault, at the first endpoint or at all.
     Break(Fault),
@@ -172,6 +178,8 @@ enum Event {
     Mend,
     /// The first endpoint gets another number of workers.
     Workers(usize),
+    /// The policy gets the type that it lacks.
+    AddType,
 }
 
 /// The record of a run.
@@ -220,6 +228,7 @@ pub fn run(
         reports.push(CaseReport {
             case: case.name,
             title: case.title,
+            events_s: case.events_s(),
             runs,
         });
     }
@@ -263,6 +272,7 @@ impl Case {
             ejects: None,
             one_processor: false,
             parallelism: workers,
+            added: None,
             phases: Vec::new(),
             route_timeout: None,
             patience: None,
@@ -283,7 +293,8 @@ impl Case {
             .collect::<Result<Vec<_>>>()?;
         let more: Vec<_> = others.iter().map(Backend::addr).collect();
         let (timeout, ejects) = (self.route_timeout, self.ejects);
-        let lab = Lab::start_with(row, backend, workers, move |bootstrap| {
+        let first = self.first(row);
+        let lab = Lab::start_with(&first, backend, workers, move |bootstrap| {
             let cluster = bootstrap.cluster("upstream")?;
             if let Some(failures) = ejects {
                 cluster["outlier_detection"] = outlier_detection(failures);
@@ -300,7 +311,7 @@ impl Case {
         let started = Instant::now();
         for (at, event) in &self.events {
             std::thread::sleep((started + *at).saturating_duration_since(Instant::now()));
-            event.happen(lab.backend());
+            event.happen(&lab, row)?;
         }
         let (report, samples) = running.wait_with_samples()?;
         let seen = Seen {
@@ -317,6 +328,30 @@ impl Case {
             seconds: seen.seconds(),
             counters: counters(&lab)?,
         })
+    }
+
+    /// Returns `row` with the policy of its start.
+    fn first(&self, row: &Protection) -> Protection {
+        let mut row = row.clone();
+        if let Some(added) = self.added
+            && let Some(policy) = row.policy_mut()
+            && let Some(types) = policy["spec"]["types"].as_array_mut()
+        {
+            types.retain(|kind| kind["name"] != added);
+        }
+        row
+    }
+
+    /// Returns the times of what happens: the events, and the phases after the first.
+    fn events_s(&self) -> Vec<f64> {
+        let events = self.events.iter().map(|(at, _)| *at);
+        let ends = self.phases.iter().scan(Duration::ZERO, |end, phase| {
+            *end += phase.duration;
+            Some(*end)
+        });
+        let phases = ends.take(self.phases.len().saturating_sub(1));
+        let all = events.chain(phases).filter(|at| !at.is_zero());
+        all.map(|at| at.as_secs_f64()).collect()
     }
 
     fn end(&self) -> Duration {
@@ -342,7 +377,9 @@ impl Case {
 }
 
 impl Event {
-    fn happen(&self, backend: &Backend) {
+    /// Changes `lab`, which runs `row`.
+    fn happen(&self, lab: &Lab, row: &Protection) -> Result<()> {
+        let backend = lab.backend();
         match self {
             Self::Break(fault) => backend.inject(fault.clone()),
             Self::Mend => {
@@ -350,7 +387,13 @@ impl Event {
                 backend.release();
             }
             Self::Workers(workers) => backend.set_workers(*workers),
+            Self::AddType => {
+                if let (Lab::Headgate(rig), Some(policy)) = (lab, row.policy()) {
+                    rig.write_policy(policy)?;
+                }
+            }
         }
+        Ok(())
     }
 }
 

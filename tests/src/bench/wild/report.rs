@@ -195,7 +195,7 @@ const LINES: &str = ".w0{stroke:var(--muted)}.w1{stroke:var(--t1)}\
 .w4{stroke:var(--t2)}.w5{stroke:var(--t2);stroke-dasharray:6 3}\
 .w6{stroke:var(--t3)}.w7{stroke:var(--bad)}.w8{stroke:var(--bad);stroke-dasharray:6 3}\
 .w9{stroke:var(--t0);stroke-width:3}.w10{stroke:var(--t0);stroke-dasharray:2 3}\
-.w11{stroke:var(--t0);stroke-dasharray:6 3}";
+.w11{stroke:var(--t0);stroke-dasharray:6 3}.w12{stroke:var(--p90)}";
 
 /// Returns a stand-alone SVG: for each service the goodput over load, and over time under each
 /// change.
@@ -333,7 +333,7 @@ fn draw_change(out: &mut String, report: &ServiceReport, change: Change, panel: 
 
 /// Returns the CSS class of a row's line.
 fn style(row: &RowReport) -> String {
-    format!("w{}", row.family() % 12)
+    format!("w{}", row.family() % 13)
 }
 
 fn legend(out: &mut String, report: &ServiceReport, y: f64) {

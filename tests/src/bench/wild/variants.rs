@@ -133,6 +133,18 @@ pub(super) fn families(mix: &[QueryType], parallelism: &[usize]) -> Vec<Family> 
             "Headgate, best P, shedByValue on",
             sweep(true),
         ),
+        family(
+            "headgate-native",
+            "Headgate's native filter, types and objectives only",
+            vec![Variant {
+                name: "headgate-native".into(),
+                front: Front::Envoy(Protection::NativeHeadgate {
+                    name: "headgate-native",
+                    title: "Headgate, native",
+                    policy: headgate_policy(mix, None, None),
+                }),
+            }],
+        ),
     ]
 }
 
@@ -300,10 +312,11 @@ impl Variant {
     /// Returns Headgate's P; `None` if it is found, and for other protections.
     pub(super) fn slots(&self) -> Option<u64> {
         match &self.front {
-            Front::Envoy(Protection::Headgate { policy, .. }) => {
+            Front::Envoy(protection) => {
+                let policy = protection.policy()?;
                 policy.pointer("/spec/parallelism/total")?.as_u64()
             }
-            Front::Envoy(_) | Front::Rival(_) => None,
+            Front::Rival(_) => None,
         }
     }
 
@@ -313,10 +326,12 @@ impl Variant {
     /// # Errors
     /// If Headgate can't be run.
     pub(super) fn refusal(&self) -> Result<Option<String>> {
-        let policy = match &self.front {
+        let protection = match &self.front {
             Front::Rival(rival) => return Ok(rival.program().err().map(|e| format!("{e:#}"))),
-            Front::Envoy(Protection::Headgate { policy, .. }) => policy,
-            Front::Envoy(_) => return Ok(None),
+            Front::Envoy(protection) => protection,
+        };
+        let Some(policy) = protection.policy() else {
+            return Ok(None);
         };
         let dir = tempfile::tempdir()?;
         let file = dir.path().join("policy.yaml");

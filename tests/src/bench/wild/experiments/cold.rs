@@ -1,8 +1,9 @@
-//! The first five seconds of a new process, compared to those of Envoy without a filter.
+//! The first five seconds of a new process, or of an edit that adds a type, compared to those of
+//! Envoy without a filter.
 
 use std::time::Duration;
 
-use super::{Case, Measure, Run, Seen, Unit};
+use super::{Case, Event, Measure, Run, Seen, Unit};
 use crate::load::Phase;
 use crate::mix;
 
@@ -18,6 +19,9 @@ const FIRST: Duration = Duration::from_secs(5);
 const THIRD: Duration = Duration::from_secs(2);
 /// The figure that is compared to that without a filter.
 const GOODPUT: &str = "in time, first 5 s";
+/// The 90th percentile of a type's response times may be this multiple of that without a filter,
+/// and so much more, ms.
+const UNNOTICED: (f64, f64) = (1.1, 2.0);
 
 pub(super) fn cases(quick: bool) -> Vec<Case> {
     let sleeping = mix::natural(SCALE);
@@ -31,92 +35,146 @@ pub(super) fn cases(quick: bool) -> Vec<Case> {
             ..query
         })
         .collect::<Vec<_>>();
-    let case = |name, title, load, workers: bool| {
-        let capacity = mix::capacity_rps(&sleeping, WORKERS);
-        let of_workers = Case::new(sleeping.clone(), WORKERS, measures);
-        let of_core = Case {
-            one_processor: true,
-            ..Case::new(computing.clone(), THREADS, measures)
-        };
-        Case {
+    let capacity = mix::capacity_rps(&sleeping, WORKERS);
+    let phases = |load, seconds| {
+        vec![Phase {
+            duration: FIRST * seconds,
+            rate: load * capacity,
+        }]
+    };
+    let length = if quick { 1 } else { 2 };
+    let workers = |name, title, load| Case {
+        name,
+        title,
+        phases: phases(load, length),
+        ..Case::new(sleeping.clone(), WORKERS, |seen| {
+            measures(seen, Duration::ZERO)
+        })
+    };
+    let core = |name, title, load| Case {
+        name,
+        title,
+        one_processor: true,
+        parallelism: THREADS_AT_ONCE,
+        phases: phases(load, length),
+        ..Case::new(computing.clone(), THREADS, |seen| {
+            measures(seen, Duration::ZERO)
+        })
+    };
+    let added = |name, title, load| Case {
+        added: sleeping.first().map(|query| query.name),
+        events: vec![(FIRST, Event::AddType)],
+        phases: phases(load, 1 + length),
+        ..Case {
             name,
             title,
-            parallelism: if workers { WORKERS } else { THREADS_AT_ONCE },
-            phases: vec![Phase {
-                duration: FIRST * if quick { 1 } else { 2 },
-                rate: load * capacity,
-            }],
-            ..if workers { of_workers } else { of_core }
+            ..Case::new(sleeping.clone(), WORKERS, |seen| measures(seen, FIRST))
         }
     };
     vec![
-        case(
+        workers(
+            "cold-workers-0.3",
+            "16 workers at 0.3 times their capacity",
+            0.3,
+        ),
+        workers(
+            "cold-workers-0.5",
+            "16 workers at 0.5 times their capacity",
+            0.5,
+        ),
+        workers(
             "cold-workers-0.75",
             "16 workers at 0.75 times their capacity",
             0.75,
-            true,
         ),
-        case(
+        workers(
             "cold-workers-0.9",
             "16 workers at 0.9 times their capacity",
             0.9,
-            true,
         ),
-        case(
+        workers(
+            "cold-workers-0.95",
+            "16 workers at 0.95 times their capacity",
+            0.95,
+        ),
+        workers(
             "cold-workers-1.5",
             "16 workers at 1.5 times their capacity",
             1.5,
-            true,
         ),
-        case(
+        core("cold-core-0.3", "one core at 0.3 times its capacity", 0.3),
+        core("cold-core-0.5", "one core at 0.5 times its capacity", 0.5),
+        core(
             "cold-core-0.75",
             "one core at 0.75 times its capacity",
             0.75,
-            false,
         ),
-        case(
-            "cold-core-0.9",
-            "one core at 0.9 times its capacity",
-            0.9,
-            false,
+        core("cold-core-0.9", "one core at 0.9 times its capacity", 0.9),
+        core(
+            "cold-core-0.95",
+            "one core at 0.95 times its capacity",
+            0.95,
         ),
-        case(
-            "cold-core-1.5",
-            "one core at 1.5 times its capacity",
+        core("cold-core-1.5", "one core at 1.5 times its capacity", 1.5),
+        added(
+            "added-0.75",
+            "16 workers at 0.75 times their capacity, from an edit on that adds a type",
+            0.75,
+        ),
+        added(
+            "added-1.5",
+            "16 workers at 1.5 times their capacity, from an edit on that adds a type",
             1.5,
-            false,
         ),
     ]
 }
 
-fn measures(seen: &Seen<'_>) -> Vec<Measure> {
-    let goodput = seen.rate_in_time(Duration::ZERO, FIRST);
-    let outside = seen.outside(THIRD, seen.end) as f64;
+/// Returns the figures of the first seconds after `start`.
+fn measures(seen: &Seen<'_>, start: Duration) -> Vec<Measure> {
+    let end = start + FIRST;
+    let goodput = seen.rate_in_time(start, end);
+    let outside = seen.outside(start + THIRD, seen.end) as f64;
     vec![
         Measure::new(GOODPUT, Unit::PerSecond, goodput),
-        Measure::new("refused", Unit::Share, seen.refused(Duration::ZERO, FIRST)),
+        Measure::new("refused", Unit::Share, seen.refused(start, end)),
         Measure::new("types outside from the third second", Unit::Count, outside),
     ]
 }
 
-/// Adds to each run its goodput as a multiple of the goodput without a filter in the same round.
+/// Adds to each run its goodput as a multiple of the goodput without a filter in the same round,
+/// and the number of types that it makes slower.
 pub(super) fn relate(runs: &mut [Run]) {
     let goodput = |run: &Run| {
         let mut measures = run.measures.iter();
         measures.find(|measure| measure.name == GOODPUT)?.value
     };
-    let plain: Vec<(usize, Option<f64>)> = runs
+    let p90s = |run: &Run| -> Vec<Option<f64>> {
+        let types = run.types.iter();
+        types.map(|kind| kind.totals.p90_ms).collect()
+    };
+    let plain: Vec<_> = runs
         .iter()
         .filter(|run| run.row == "none")
-        .map(|run| (run.round, goodput(run)))
+        .map(|run| (run.round, goodput(run), p90s(run)))
         .collect();
     for run in runs {
-        let without = plain.iter().find(|(round, _)| *round == run.round);
+        let Some((_, without, p90s_without)) = plain.iter().find(|plain| plain.0 == run.round)
+        else {
+            continue;
+        };
         let ratio = without
-            .and_then(|(_, goodput)| *goodput)
-            .filter(|goodput| *goodput > 0.0)
+            .filter(|without| *without > 0.0)
             .and_then(|without| Some(goodput(run)? / without));
-        run.measures
-            .push(Measure::new("÷ no filter", Unit::Times, ratio));
+        let pairs = p90s(run).into_iter().zip(p90s_without);
+        let (factor, more) = UNNOTICED;
+        let slower = pairs.filter(|(with, without)| match (with, without) {
+            (Some(with), Some(without)) => *with > without * factor + more,
+            _ => false,
+        });
+        let slower = slower.count() as f64;
+        run.measures.extend([
+            Measure::new("÷ no filter", Unit::Times, ratio),
+            Measure::new("types slower in p90", Unit::Count, slower),
+        ]);
     }
 }
