@@ -7,8 +7,9 @@ use crate::demo::chart::{Panel, Vertical, escape, nice_step};
 use crate::demo::palette;
 
 const WIDTH: f64 = 920.0;
+/// The most panels side by side.
 const COLUMNS: usize = 3;
-const COLUMN: f64 = 246.0;
+/// The space at the left of a panel, for its axis, px.
 const GAP: f64 = 58.0;
 const HEIGHT: f64 = 150.0;
 /// The height of a panel with its heading and its axis, px.
@@ -32,27 +33,25 @@ const ROWS: [(&str, &str); 6] = [
 /// Returns a stand-alone SVG: for each case the answers in time per second of each row, means over
 /// its runs. Dotted lines mark the events of a case.
 pub fn svg(reports: &[CaseReport]) -> String {
-    let rows = reports.len().div_ceil(COLUMNS) as f64;
-    let height = rows * ROW + 60.0;
+    let columns = reports.len().clamp(1, COLUMNS);
+    let column = WIDTH / columns as f64;
+    let height = reports.len().div_ceil(columns) as f64 * ROW + 60.0;
     let mut out = format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Answers in time per second, with and without Headgate"><style>{}{LINES}</style><rect width="{WIDTH}" height="{height}" rx="8" fill="var(--bg)"/>"#,
         palette::CSS
     );
     for (index, report) in reports.iter().enumerate() {
-        let at = |position: usize, step: f64| position as f64 * step;
-        draw(
-            &mut out,
-            report,
-            GAP + at(index % COLUMNS, COLUMN + GAP),
-            40.0 + at(index / COLUMNS, ROW),
-        );
+        let (x, y) = ((index % columns) as f64, (index / columns) as f64);
+        draw(&mut out, report, x * column, y * ROW + 40.0, column);
     }
     legend(&mut out, height - 40.0);
     out.push_str("</svg>\n");
     out
 }
 
-fn draw(out: &mut String, report: &CaseReport, x: f64, y: f64) {
+/// Draws the panel of a case into a column of this left edge and width, at the height `y`.
+fn draw(out: &mut String, report: &CaseReport, left: f64, y: f64, column: f64) {
+    let x = left + GAP;
     let offered = report.runs.first().map_or_else(Vec::new, |run| {
         let seconds = run.seconds.iter().map(|second| second.first as f64);
         seconds.collect()
@@ -64,7 +63,7 @@ fn draw(out: &mut String, report: &CaseReport, x: f64, y: f64) {
     let panel = Panel {
         x,
         y,
-        width: COLUMN,
+        width: column - GAP - 10.0,
         height: HEIGHT,
         seconds: offered.len().max(1) as f64,
         vertical: Vertical::Linear((most * 1.05 / step).ceil() * step),
@@ -101,7 +100,7 @@ fn draw(out: &mut String, report: &CaseReport, x: f64, y: f64) {
 
 fn legend(out: &mut String, y: f64) {
     for (index, (class, title)) in ROWS.into_iter().enumerate() {
-        let x = GAP + (index % COLUMNS) as f64 * (COLUMN + GAP);
+        let x = GAP + (index % COLUMNS) as f64 * WIDTH / COLUMNS as f64;
         let y = y + (index / COLUMNS) as f64 * 22.0;
         let _ = write!(
             out,
