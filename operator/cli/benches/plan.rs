@@ -83,8 +83,8 @@ fn cluster() -> Cluster {
         for i in 0..PODS {
             let pod = Pod {
                 labels: labels(n),
-                target: None,
                 ready: true,
+                ..Pod::default()
             };
             let key = ObjectKey::new("shop", format!("s{n:04}-{i}"));
             cluster.pods.insert(key, pod);

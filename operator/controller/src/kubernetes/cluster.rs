@@ -113,6 +113,8 @@ pub struct Pod {
     pub target: Option<TargetRef>,
     /// Whether its condition `Ready` is true and it isn't being deleted.
     pub ready: bool,
+    /// The names of ConfigMaps that it mounts, of those that may be delivered ones.
+    pub config_maps: Vec<String>,
 }
 
 /// A Gateway.

@@ -9,7 +9,7 @@ use kube::core::ObjectMeta;
 use serde_json::Value;
 
 use super::cluster::{Gateway, ObjectKey, Pod, Pool, Route, Service};
-use super::deliver::envoy_gateway;
+use super::deliver::{config_map, envoy_gateway};
 use headgate_api::plan::{TARGET_METADATA, TargetKind, TargetRef};
 
 /// An object's namespace and name, and its kept part.
@@ -100,7 +100,7 @@ pub fn slice(object: EndpointSlice) -> Keyed<Slice> {
     )
 }
 
-/// Returns a Pod's labels and readiness; `None` if it has ended.
+/// Returns a Pod's labels, readiness and files; `None` if it has ended.
 #[must_use]
 pub fn pod(object: core::Pod) -> Keyed<Option<Pod>> {
     let key = key(&object.metadata);
@@ -121,8 +121,23 @@ pub fn pod(object: core::Pod) -> Keyed<Option<Pod>> {
         labels: object.metadata.labels.unwrap_or_default(),
         target,
         ready: is_ready && object.metadata.deletion_timestamp.is_none(),
+        config_maps: mounted(object.spec)
+            .filter(|name| config_map::may_be_delivered(name))
+            .collect(),
     };
     (key, Some(pod))
+}
+
+/// Returns the names of the ConfigMaps that a Pod mounts.
+pub(super) fn mounted(spec: Option<core::PodSpec>) -> impl Iterator<Item = String> {
+    let volumes = spec.and_then(|spec| spec.volumes).unwrap_or_default();
+    volumes.into_iter().flat_map(|volume| {
+        let projected = volume.projected.and_then(|p| p.sources).unwrap_or_default();
+        let projected = projected.into_iter().filter_map(|s| s.config_map);
+        let projected = projected.map(|map| map.name);
+        let own = volume.config_map.map(|map| map.name);
+        own.into_iter().chain(projected)
+    })
 }
 
 /// Returns a Gateway's class and listeners.
@@ -272,6 +287,28 @@ mod tests {
         assert_eq!(running.target, Some("Service/a/s".parse().unwrap()));
         assert!(!with("Running", true).unwrap().ready);
         assert_eq!(with("Succeeded", false), None);
+    }
+
+    /// Most Pods mount other ConfigMaps, and those with a sidecar the CA.
+    #[test]
+    fn a_pods_files_are_those_that_may_be_delivered() {
+        let (_, seen) = pod(object(json!({
+            "metadata": {"namespace": "a", "name": "p"},
+            "spec": {"containers": [], "volumes": [
+                {"name": "a", "configMap": {"name": "headgate-service-search"}},
+                {"name": "b", "configMap": {"name": "settings"}},
+                {"name": "c", "projected": {"sources": [
+                    {"configMap": {"name": "headgate-ca"}},
+                    {"configMap": {"name": "headgate-pod.app-search-1a2b3c4d"}},
+                ]}},
+                {"name": "d", "emptyDir": {}},
+            ]},
+        })));
+        let files = [
+            "headgate-service-search",
+            "headgate-pod.app-search-1a2b3c4d",
+        ];
+        assert_eq!(seen.unwrap().config_maps, files);
     }
 
     #[test]

@@ -197,12 +197,12 @@ pub fn at(
 }
 
 /// Combines the proxies' answers with the outcome of deliveries; a policy may reach proxies in both
-/// ways.
+/// ways. Objects that have no reader say nothing about a policy that connected proxies run.
 fn together(proxies: u64, said: Condition, delivered: Option<&Condition>) -> Condition {
     match delivered {
         None => said,
         Some(delivered) if proxies == 0 => delivered.clone(),
-        Some(_) if !said.status => said,
+        Some(delivered) if !said.status || delivered.reason == "NoProxies" => said,
         Some(delivered) => Condition {
             message: format!("{}; {}", said.message, delivered.message),
             ..delivered.clone()
@@ -381,6 +381,20 @@ mod tests {
         );
         let other = of("default/other", &[proxy(Some("2"), None)]);
         assert_eq!((other.status, other.reason.as_str()), (false, "NoProxies"));
+    }
+
+    #[test]
+    fn an_object_without_a_reader_is_no_matter_to_connected_proxies() {
+        let unread = Condition::new(false, "NoProxies", "delivered as ConfigMap a/o");
+        let failed = Condition::new(false, "DeliveryFailed", "conflict");
+        let runs = of("default/search", &[proxy(Some("2"), None)]);
+        assert_eq!(together(1, runs.clone(), Some(&unread)), runs);
+        assert_eq!(together(0, runs.clone(), Some(&unread)), unread);
+        let said = together(1, runs, Some(&failed));
+        assert_eq!(
+            (said.status, said.reason.as_str()),
+            (false, "DeliveryFailed")
+        );
     }
 
     #[test]

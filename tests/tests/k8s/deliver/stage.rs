@@ -253,7 +253,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Service `search` with one Pod.
+    /// Service `search` with one Pod, which mounts the service's ConfigMap.
     pub(crate) fn search(&mut self) {
         self.search_by(&[("app", "search")]);
     }
@@ -274,8 +274,9 @@ impl Stage {
             ObjectKey::new(&self.namespace, "search-1"),
             Pod {
                 labels,
-                target: None,
                 ready: true,
+                config_maps: vec!["headgate-service-search".to_owned()],
+                ..Pod::default()
             },
         );
     }

@@ -22,6 +22,7 @@ use super::leftovers::{Stopped, delete_all};
 use super::object::{ADAPTER_LABEL, Adapter, MANAGED_BY};
 use super::observed::ours;
 use crate::kubernetes::cluster::ObjectKey;
+use crate::kubernetes::read;
 use crate::kubernetes::watch::{apis, apis_of};
 
 /// The number of Pods in one page of a list.
@@ -141,15 +142,8 @@ async fn mounted(client: &Client, namespaces: &[String]) -> Result<BTreeSet<Obje
             let list = api.list(&page).await.map_err(|e| format!("Pod: {e}"))?;
             for pod in list.items {
                 let namespace = pod.namespace().unwrap_or_default();
-                let volumes = pod.spec.and_then(|spec| spec.volumes).unwrap_or_default();
-                for volume in volumes {
-                    let projected = volume.projected.and_then(|p| p.sources).unwrap_or_default();
-                    let projected = projected.into_iter().filter_map(|s| s.config_map);
-                    let projected = projected.map(|map| map.name);
-                    let own = volume.config_map.map(|map| map.name);
-                    let key = |name| ObjectKey::new(namespace.clone(), name);
-                    mounted.extend(own.into_iter().chain(projected).map(key));
-                }
+                let key = |name| ObjectKey::new(namespace.clone(), name);
+                mounted.extend(read::mounted(pod.spec).map(key));
             }
             match list.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(next) => page = page.continue_token(&next),

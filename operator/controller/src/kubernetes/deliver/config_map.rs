@@ -7,6 +7,7 @@
 //! configured to read this file doesn't start without it, and keeps its last configuration when the
 //! file disappears. Proxies of gateways have no such slot.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use headgate_core::config::{Direction, FilterConfig};
@@ -17,7 +18,7 @@ use super::workload::Workload;
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::xds::resource::discovery_json;
 use crate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
-use headgate_api::plan::TargetRef;
+use headgate_api::plan::{TargetKind, TargetRef};
 
 /// The name of the inbound slot's file in the ConfigMap.
 pub const FILE: &str = "headgate.json";
@@ -76,13 +77,38 @@ pub fn config_map_name(target: &TargetRef) -> String {
     hashed.replacen("headgate-", &format!("headgate-{kind}."), 1)
 }
 
+/// Whether [`config_map_name`] may return this name.
+#[must_use]
+pub fn may_be_delivered(name: &str) -> bool {
+    let is_of = |rest: &str, kind: TargetKind| {
+        let rest = rest.strip_prefix(&kind.as_str().to_ascii_lowercase());
+        rest.is_some_and(|rest| rest.starts_with(['-', '.']))
+    };
+    let rest = name.strip_prefix("headgate-");
+    rest.is_some_and(|rest| TargetKind::ALL.into_iter().any(|kind| is_of(rest, kind)))
+}
+
+/// Returns namespace and name of each ConfigMap that may be a delivered one and that a Pod mounts.
+#[must_use]
+pub fn mounted(cluster: &Cluster) -> BTreeSet<(&str, &str)> {
+    let mounts = cluster.pods.iter().flat_map(|(key, pod)| {
+        let names = pod.config_maps.iter();
+        names.map(|name| (key.namespace.as_str(), name.as_str()))
+    });
+    mounts.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn names_can_be_guessed_and_never_meet() {
-        let named = |t: &str| config_map_name(&t.parse().unwrap());
+        let named = |t: &str| {
+            let name = config_map_name(&t.parse().unwrap());
+            assert!(may_be_delivered(&name), "{name}");
+            name
+        };
         assert_eq!(named("Service/a/search"), "headgate-service-search");
         assert_eq!(
             named("HTTPRoute/a/edge.shop"),
@@ -104,5 +130,8 @@ mod tests {
             long.len() <= 253 && long.starts_with("headgate-gateway.xxx"),
             "{long}"
         );
+        for other in ["headgate-ca", "headgate-services", "service-search"] {
+            assert!(!may_be_delivered(other), "{other}");
+        }
     }
 }

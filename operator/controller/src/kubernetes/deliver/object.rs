@@ -149,7 +149,8 @@ pub struct Object {
     pub key: ObjectKey,
     /// The policies in it, `namespace/name`.
     pub policies: Vec<String>,
-    /// Whether a proxy of Istio that it selects was observed; meaningless for other adapters.
+    /// Whether a reader was observed: a proxy of Istio that it selects, or a Pod that mounts it.
+    /// Meaningless for Envoy Gateway, which reports.
     pub seen: bool,
     /// The URL of the module and its SHA-256 in hex, if the object names a module.
     pub module: Option<ModuleRef>,

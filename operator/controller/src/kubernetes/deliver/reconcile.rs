@@ -426,7 +426,7 @@ fn report(wanted: &Wanted, observed: &Observed, failures: &BTreeMap<Key, State>)
             let value = observed.get(key.0, &key.1);
             match (key.0, value) {
                 (Adapter::EnvoyGateway, Some(value)) => envoy_gateway::state(value),
-                (adapter, Some(_)) if adapter.is_of_istio() && !object.seen => State::Unread,
+                (_, Some(_)) if !object.seen => State::Unread,
                 (_, Some(_)) => State::Delivered,
                 (_, None) => State::Pending("it was deleted and will be made again".to_owned()),
             }

@@ -37,7 +37,7 @@ pub struct Delivery {
 pub enum State {
     /// It is as wanted, and its reader has accepted it or, like Istio, never reports.
     Delivered,
-    /// It is as wanted, but no proxy that reads it was observed.
+    /// It is as wanted, but no proxy or Pod that reads it was observed.
     Unread,
     /// Not yet, for this reason; it is retried.
     Pending(String),
@@ -82,16 +82,33 @@ impl Delivered {
                 }
                 return Some(match deliveries.iter().all(|d| d.state == State::Unread) {
                     false => (true, "Programmed", text),
-                    true => {
-                        let why = "but no Pod with a proxy of Istio was seen that it selects; \
-                                   check that the target's Pods run, and have a sidecar";
-                        (false, "NoProxies", format!("{text}, {why}"))
-                    }
+                    true => (
+                        false,
+                        "NoProxies",
+                        format!("{text}, {}", unread(deliveries)),
+                    ),
                 });
             }
         };
         Some((false, reason, shortened(&lines)))
     }
+}
+
+/// Returns the reader that none of these objects has, and the remedy.
+fn unread(deliveries: &[Delivery]) -> String {
+    let is_file = |d: &Delivery| d.adapter == Adapter::ConfigMap;
+    let (reader, remedy) = match (
+        deliveries.iter().all(is_file),
+        deliveries.iter().any(is_file),
+    ) {
+        (true, _) => ("that mounts it", "mount it"),
+        (false, true) => (
+            "with a proxy of Istio that it selects, or that mounts the ConfigMap",
+            "have a sidecar or mount it",
+        ),
+        (false, false) => ("with a proxy of Istio that it selects", "have a sidecar"),
+    };
+    format!("but no Pod was seen {reader}; check that the target's Pods run and {remedy}")
 }
 
 /// Returns the first three lines and the number of the others: a condition's message has a bound.
@@ -140,6 +157,13 @@ mod tests {
         let (status, reason, text) = said(&[State::Unread, State::Unread]).unwrap();
         assert_eq!((status, reason), (false, "NoProxies"));
         assert!(text.starts_with("delivered as WasmPlugin a/o0; WasmPlugin a/o1, but no Pod"));
+        let mut of_file = delivered(&[State::Unread, State::Unread]);
+        of_file.policies.get_mut("a/p").unwrap()[0].adapter = Adapter::ConfigMap;
+        let (_, _, text) = of_file.programmed("a/p").unwrap();
+        assert!(
+            text.ends_with("run and have a sidecar or mount it"),
+            "{text}"
+        );
         let read_once = said(&[State::Unread, State::Delivered]).unwrap();
         assert_eq!((read_once.0, read_once.1), (true, "Programmed"));
         let (status, reason, text) = said(&vec![State::Delivered; 5]).unwrap();

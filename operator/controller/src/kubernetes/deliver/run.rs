@@ -170,8 +170,9 @@ mod tests {
     #[tokio::test]
     async fn a_write_that_fails_or_is_refused_is_tried_again() {
         for code in [500, 400, 403, 413, 422] {
-            let example =
-                Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
+            let example = Example::default()
+                .policy("a/p", "Service/a/search", ("a", "app=search"), &[])
+                .mounting("a", "1", "headgate-service-search");
             let settings = Settings {
                 istio: false,
                 envoy_gateway: false,

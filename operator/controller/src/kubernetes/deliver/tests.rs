@@ -186,11 +186,20 @@ impl Example {
         self
     }
 
+    /// Adds a Pod that mounts this ConfigMap.
+    pub(super) fn mounting(self, namespace: &str, name: &str, config_map: &str) -> Self {
+        let mut example = self.pod(namespace, name, "app=file");
+        let pod = ObjectKey::new(namespace, name);
+        let pod = example.cluster.pods.get_mut(&pod);
+        pod.unwrap().config_maps.push(config_map.to_owned());
+        example
+    }
+
     pub(super) fn pod(mut self, namespace: &str, name: &str, labelled: &str) -> Self {
         let pod = Pod {
             labels: labels(labelled),
-            target: None,
             ready: true,
+            ..Pod::default()
         };
         self.cluster
             .pods

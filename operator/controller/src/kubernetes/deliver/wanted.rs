@@ -67,8 +67,11 @@ pub fn wanted(
     if let Some(path) = &settings.config_map_module {
         let path = path.replace("{hash}", sha256.get(..16).unwrap_or(sha256));
         let targets = Targets::new(plan, cluster);
+        let mounted = config_map::mounted(cluster);
         for target in plan.workloads.keys() {
-            if let Some(workload) = targets.workload(target) {
+            if let Some(mut workload) = targets.workload(target) {
+                let name = config_map::config_map_name(target);
+                workload.seen = mounted.contains(&(target.namespace.as_str(), name.as_str()));
                 wanted.add_fitting(plan, observed, &workload, |workload| {
                     let calls = plan.outbound_of(&workload.config);
                     config_map::object(target, workload, calls, cluster, &path)

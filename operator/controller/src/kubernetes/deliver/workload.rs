@@ -33,6 +33,7 @@ pub struct Workload {
     /// Their kind.
     pub place: Place,
     /// Whether Istio runs any of them, as far as observed: a Pod with its sidecar, or of a gateway.
+    /// In place of that, for a ConfigMap: whether a Pod mounts it.
     pub seen: bool,
     /// The configuration that they enforce; it always has stages.
     pub config: Arc<FilterConfig>,

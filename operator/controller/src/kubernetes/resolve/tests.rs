@@ -111,8 +111,8 @@ impl World {
     pub(in crate::kubernetes) fn pod(mut self, name: &str, with: &str) -> Self {
         let pod = Pod {
             labels: labels(with),
-            target: None,
             ready: true,
+            ..Pod::default()
         };
         self.cluster.pods.insert(key(name), pod);
         self

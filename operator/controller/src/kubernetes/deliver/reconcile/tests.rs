@@ -261,3 +261,38 @@ fn a_plugin_that_no_proxy_reads_is_not_programmed() {
     assert_eq!(said(&edge()), none);
     assert_eq!(said(&edge().pod("a", "1", &label)), (true, "Programmed"));
 }
+
+/// A file beside a plugin hides neither that nobody reads the plugin, nor that a proxy does.
+#[test]
+fn a_file_that_no_pod_mounts_is_not_programmed() {
+    let said = |example: &Example, istio: bool| {
+        let settings = Settings {
+            istio,
+            config_map_module: Some("/headgate.wasm".to_owned()),
+            ..settings()
+        };
+        let (plan, cluster, none) = (&example.plan, &example.cluster, Observed::default());
+        let wanted = wanted(plan, cluster, &settings, &installed(), &none, SHA256);
+        let mut observed = Observed::new(&[PLUGINS, Source::Objects(Adapter::ConfigMap)]);
+        for ((adapter, key), object) in &wanted.objects {
+            observed.wrote(*adapter, key.clone(), object.value.clone());
+        }
+        let delivered = report(&wanted, &observed, &BTreeMap::new());
+        let (status, reason, _) = delivered.programmed("a/p").unwrap();
+        (status, reason)
+    };
+    let [none, programmed] = [(false, "NoProxies"), (true, "Programmed")];
+    let file = "headgate-service-search";
+    for istio in [false, true] {
+        assert_eq!(said(&example(), istio), none, "{istio}");
+        let other = example().mounting("a", "1", "headgate-service-other");
+        assert_eq!(said(&other, istio), none, "{istio}");
+        let elsewhere = example().mounting("b", "1", file);
+        assert_eq!(said(&elsewhere, istio), none, "{istio}");
+        let mounted = example().mounting("a", "1", file);
+        assert_eq!(said(&mounted, istio), programmed, "{istio}");
+    }
+    let sidecar = example().pod("a", "1", "app=search,security.istio.io/tlsMode=istio");
+    assert_eq!(said(&sidecar, false), none);
+    assert_eq!(said(&sidecar, true), programmed);
+}
