@@ -38,14 +38,17 @@ fn report(process: usize, misses: u32) -> String {
     )
 }
 
-/// Returns a plan with `shop/stock`, which accepts reports of its own namespace.
-fn plan() -> Plan {
+/// The peers of a policy that names its own namespace.
+const SHOP: &str = r#"["spiffe://cluster.local/ns/shop/*"]"#;
+
+/// Returns a plan with `shop/stock`, which accepts reports of these peers.
+fn plan(peers: &str) -> Plan {
     let stage = r#"{"policy": "shop/stock", "parallelism": 1,
         "queue": {"max_length": 1, "timeout_us": 1},
         "types": [{"name": "default"}], "strategy": {"type": "MaxQueueLength"},
-        "class_admission": {"receives": true, "peers": ["spiffe://cluster.local/ns/shop/*"]}}"#;
+        "class_admission": {"receives": true, "peers": PEERS}}"#;
     let config = FilterConfig {
-        stages: vec![serde_json::from_str(stage).unwrap()],
+        stages: vec![serde_json::from_str(&stage.replace("PEERS", peers)).unwrap()],
         ..FilterConfig::default()
     };
     let mut plan = Plan::default();
@@ -56,6 +59,11 @@ fn plan() -> Plan {
 
 /// Starts a server on a free port, which runs until the sender is dropped.
 async fn start(tls: Option<TlsFiles>) -> (SocketAddr, oneshot::Sender<()>) {
+    start_with(tls, SHOP).await
+}
+
+/// As [`start`], with these peers of the service's policy.
+async fn start_with(tls: Option<TlsFiles>, peers: &str) -> (SocketAddr, oneshot::Sender<()>) {
     let limits = Limits {
         connections_per_address: 2_000,
         report_bytes: 4 * MAX_BYTES,
@@ -67,7 +75,7 @@ async fn start(tls: Option<TlsFiles>) -> (SocketAddr, oneshot::Sender<()>) {
         Some(files) => Some(files.load().await.unwrap().subscribe()),
         None => None,
     };
-    let plans = watch::Sender::new(Arc::new(plan()));
+    let plans = watch::Sender::new(Arc::new(plan(peers)));
     let server = AdmissionServer::new(plans.subscribe(), Arc::new(registry), trust, limits);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -154,6 +162,22 @@ async fn over_tls_only_those_report_whose_certificate_the_ca_signed() {
         };
         assert!(refused);
     }
+}
+
+#[tokio::test]
+async fn without_peers_a_service_believes_its_own_namespace() {
+    let authority = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    let files = write_tls(dir.path(), &authority.server(), &authority.pem);
+    let (address, _end) = start_with(Some(files), "[]").await;
+    let of = |namespace| {
+        let identity = issued(&authority, &[&spiffe(namespace)]);
+        over_tls(address, &authority, Some(identity))
+    };
+    let (status, why) = post(&mut of("bank"), PATH, report(2, 1)).await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "{why}");
+    let (status, answer) = post(&mut of("shop"), PATH, report(1, 0)).await;
+    assert_eq!((status, admit(&answer)), (StatusCode::OK, 1.0), "{answer}");
 }
 
 fn over_tls(address: SocketAddr, authority: &Authority, identity: Option<Identity>) -> Channel {

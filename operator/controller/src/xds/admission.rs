@@ -8,7 +8,7 @@
 //!
 //! A report about misses can deny a class to all callers of a service. So over TLS,
 //! `classAdmission.peers` of the service's policy (`workflows.peers`, if it has workflows) lists
-//! the namespaces whose reports are accepted.
+//! the namespaces whose reports are accepted. Without peers, it is the service's own namespace.
 //!
 //! No lock is held while waiting for a proxy. An exchange takes some µs of computation, so one lock
 //! serves all.
@@ -210,15 +210,15 @@ fn keep_accepted(
     match report.services.is_empty() {
         false => Ok(()),
         true => Err(format!(
-            "{first}: its policy does not exist, or its classAdmission.peers does not have the \
-             namespace of {}",
+            "{first}: its policy does not exist, or its classAdmission.peers (by default its own \
+             namespace) does not have the namespace of {}",
             clip(&sender.id, 256)
         )),
     }
 }
 
 /// Whether the policy of `service`, `namespace/name`, accepts reports of `sender`. Without peers,
-/// it accepts all.
+/// it accepts those of its own namespace.
 fn accepts(plan: &Plan, service: &str, sender: &Spiffe) -> bool {
     let Some((namespace, name)) = service.split_once('/') else {
         return false;
@@ -232,7 +232,10 @@ fn accepts(plan: &Plan, service: &str, sender: &Spiffe) -> bool {
             Some(workflows) => &workflows.peers,
             None => &classes.peers,
         });
-        peers.is_some_and(|peers| peers.is_empty() || peers.iter().any(|p| is_of(p, sender)))
+        peers.is_some_and(|peers| match peers.is_empty() {
+            true => sender.namespace == namespace,
+            false => peers.iter().any(|peer| is_of(peer, sender)),
+        })
     })
 }
 
