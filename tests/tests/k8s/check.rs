@@ -220,6 +220,16 @@ metadata: {name: search, namespace: default}
 spec: {selector: {app: search}, ports: [{port: 80}]}
 ";
 
+const ISTIOD: &str = "
+apiVersion: v1
+kind: Pod
+metadata:
+  name: istiod
+  namespace: istio-system
+  labels: {app: istiod, app.kubernetes.io/version: 1.29.3}
+spec: {containers: [{name: discovery, image: istiod}]}
+";
+
 /// All checks but that of policies.
 const WHOLE: [&str; 14] = [
     "api-server",
@@ -289,6 +299,14 @@ fn an_installation_is_checked_and_what_is_broken_is_named() -> Result<()> {
         .args(["check", "--nonsense"])
         .output()?;
     assert_eq!(usage.status.code(), Some(2));
+
+    // CRDs are newer than the istiod that runs.
+    server.kubectl(&["create", "namespace", "istio-system"])?;
+    until("an istiod", || {
+        server.apply(ISTIOD).map_err(|e| format!("{e:#}"))
+    })?;
+    let older = check(admin, &[])?;
+    assert_eq!(older.message("istio"), "WasmPlugin for istiod 1.29.3");
 
     // A user without rights gets what needs none.
     let user = server.user_kubeconfig("person", None)?;

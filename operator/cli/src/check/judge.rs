@@ -19,6 +19,7 @@ use crate::status::view::View;
 use crate::table::one_line;
 use headgate_controller::certificate;
 use headgate_controller::inject::{INJECTED_ANNOTATION, injected_port};
+use headgate_controller::kubernetes::deliver::istio::{is_before, is_older};
 use headgate_controller::kubernetes::resource::VERSION;
 use headgate_controller::modules::PREFIX;
 use headgate_controller::xds::conditions::Type;
@@ -445,6 +446,19 @@ pub fn services(services: &[Service], injected: &[ObjectMeta]) -> Finding {
 /// The versions that the API server serves of a kind, by `plural.group`, and its schema as text.
 pub type Served = BTreeMap<&'static str, (Vec<String>, String)>;
 
+/// The version labels of a control plane's programs; `None` for one without the label. Empty if
+/// none was seen: some run outside of the cluster.
+pub type Versions = BTreeSet<Option<String>>;
+
+/// Returns these versions in one line.
+fn named(versions: &Versions) -> String {
+    let name = |v: &Option<String>| v.clone().unwrap_or("without a version".to_owned());
+    versions.iter().map(name).collect::<Vec<_>>().join(" and ")
+}
+
+/// The first version of Envoy Gateway, major and minor, that runs the native filter.
+const GATEWAY_NATIVE_SINCE: (u32, u32) = (1, 9);
+
 /// The kinds of Istio that the operator writes or wrote.
 pub const ISTIO: [&str; 3] = [
     "trafficextensions.extensions.istio.io",
@@ -454,9 +468,10 @@ pub const ISTIO: [&str; 3] = [
 /// The kind of Envoy Gateway that the operator writes.
 pub const EXTENSION_POLICY: &str = "envoyextensionpolicies.gateway.envoyproxy.io";
 
-/// Judges the kinds of Istio that the operator writes.
+/// Judges the kinds of Istio that the operator writes. CRDs are upgraded before istiod, so the
+/// versions that run decide as well.
 #[must_use]
-pub fn istio(served: &Served, is_native: bool) -> Finding {
+pub fn istio(served: &Served, is_native: bool, running: &Versions) -> Finding {
     let has = |kind: &str, version: &str| {
         let found = served.get(kind);
         found.is_some_and(|(all, _)| all.iter().any(|v| v == version))
@@ -466,10 +481,17 @@ pub fn istio(served: &Served, is_native: bool) -> Finding {
     let filter = has(ISTIO[2], "v1alpha3");
     let upgrade = "install or upgrade Istio, or turn delivery.istio off in the chart's values";
     let error = |why: &str| Finding::error(why.to_owned(), upgrade);
+    let istiod = format!("istiod {}", named(running));
+    let has_older = running.iter().any(|version| is_older(version.as_deref()));
     match (extension, plugin) {
         (false, false) => error("Istio's CRDs aren't installed, and delivery for Istio is on"),
         _ if is_native && !filter => error("Istio serves no EnvoyFilter v1alpha3"),
         (false, true) if is_native => error("the native filter needs Istio 1.30 or newer"),
+        _ if is_native && has_older => error(&format!(
+            "the native filter needs Istio 1.30 or newer, and {istiod} runs"
+        )),
+        (true, _) if has_older => Finding::ok(format!("WasmPlugin for {istiod}")),
+        (true, _) if !running.is_empty() => Finding::ok(format!("TrafficExtension for {istiod}")),
         (true, _) => Finding::ok("its CRDs are of 1.30 or newer (TrafficExtension)"),
         (false, true) => Finding::ok("its CRDs are older than 1.30 (WasmPlugin)"),
     }
@@ -477,17 +499,23 @@ pub fn istio(served: &Served, is_native: bool) -> Finding {
 
 /// Judges the kind of Envoy Gateway that the operator writes.
 #[must_use]
-pub fn envoy_gateway(served: &Served, is_native: bool) -> Finding {
+pub fn envoy_gateway(served: &Served, is_native: bool, running: &Versions) -> Finding {
     let upgrade = "install or upgrade Envoy Gateway, or turn delivery.envoyGateway off in the \
                    chart's values";
     let error = |why: &str| Finding::error(why.to_owned(), upgrade);
     let found = served.get(EXTENSION_POLICY);
+    let mut versions = running.iter().flatten();
+    let has_older = versions.any(|version| is_before(version, GATEWAY_NATIVE_SINCE));
     match found.filter(|(all, _)| all.iter().any(|v| v == "v1alpha1")) {
         None => error("its CRDs aren't installed, and delivery for Envoy Gateway is on"),
-        Some((_, schema)) if is_native && !schema.contains("dynamicModule") => {
+        Some((_, schema)) if is_native && (has_older || !schema.contains("dynamicModule")) => {
             error("the native filter needs Envoy Gateway 1.9 or newer")
         }
-        Some(_) => Finding::ok("EnvoyExtensionPolicy v1alpha1 is served"),
+        Some(_) if running.is_empty() => Finding::ok("EnvoyExtensionPolicy v1alpha1 is served"),
+        Some(_) => Finding::ok(format!(
+            "EnvoyExtensionPolicy v1alpha1 for Envoy Gateway {}",
+            named(running)
+        )),
     }
 }
 

@@ -26,6 +26,7 @@ use k8s_openapi::jiff::{Timestamp, fmt::rfc2822};
 use kube::api::{Api, ListParams, PostParams};
 use kube::client::Body;
 use kube::{Client, ResourceExt};
+use serde::de::DeserializeOwned;
 
 use super::cluster::{Cluster, ClusterArgs, Operator, refused, timely};
 use super::status::OutputFormat;
@@ -34,9 +35,13 @@ use super::{Output, block_on};
 use finding::{Checked, Finding, Verdict};
 use headgate_controller::inject::INJECTED_ANNOTATION;
 use headgate_controller::kubernetes::crd;
+use headgate_controller::kubernetes::deliver::istio::VERSION_LABEL;
+use headgate_controller::kubernetes::deliver::settings::{
+    ENVOY_GATEWAY_NAMESPACE, ISTIO_NAMESPACE,
+};
 use headgate_controller::kubernetes::publish::CA_KEY;
 use installation::Installation;
-use judge::Served;
+use judge::{Served, Versions};
 
 /// The ending of the name of the operators' Service; the rest is the name of their Deployment.
 const SERVICE_SUFFIX: &str = "-metrics";
@@ -210,11 +215,20 @@ impl Checks<'_> {
         self.rights(operator).await;
         self.certificates(operator).await;
         let istio = ("istio", "istio-native");
-        self.control_plane(operator, istio, &judge::ISTIO, judge::istio)
+        let namespace = operator.argument("istio-namespace");
+        let istiods =
+            Api::<Pod>::namespaced(self.client.clone(), namespace.unwrap_or(ISTIO_NAMESPACE));
+        let running = (istiods, "app=istiod");
+        self.control_plane(operator, istio, running, &judge::ISTIO, judge::istio)
             .await;
         let gateway = ("envoy-gateway", "envoy-gateway-native");
+        let namespace = operator.argument("envoy-gateway-namespace");
+        let namespace = namespace.unwrap_or(ENVOY_GATEWAY_NAMESPACE);
+        // Its chart labels the Deployment, and not the Pods.
+        let gateways = Api::<Deployment>::namespaced(self.client.clone(), namespace);
+        let running = (gateways, "control-plane=envoy-gateway");
         let names = [judge::EXTENSION_POLICY];
-        self.control_plane(operator, gateway, &names, judge::envoy_gateway)
+        self.control_plane(operator, gateway, running, &names, judge::envoy_gateway)
             .await;
     }
 
@@ -321,14 +335,18 @@ impl Checks<'_> {
         );
     }
 
-    /// Checks the CRDs of a control plane that the operator may write objects for.
-    async fn control_plane(
+    /// Checks the CRDs of a control plane that the operator may write objects for, and the versions
+    /// that run, by the labels of these objects.
+    async fn control_plane<K>(
         &mut self,
         operator: &Installation,
         (plane, native): (&'static str, &'static str),
+        (running, label): (Api<K>, &str),
         names: &[&'static str],
-        judge: impl Fn(&Served, bool) -> Finding,
-    ) {
+        judge: impl Fn(&Served, bool, &Versions) -> Finding,
+    ) where
+        K: Clone + std::fmt::Debug + DeserializeOwned,
+    {
         if !operator.adapters().contains(&plane) {
             self.add(plane, Finding::ok("delivery for it is off"));
             return;
@@ -346,9 +364,15 @@ impl Checks<'_> {
         };
         let found = names.iter().zip(all);
         let served = found.filter_map(|(name, found)| Some((*name, served(found?))));
+        let labelled = ListParams::default().labels(label);
+        let running = self.read(plane, running.list_metadata(&labelled)).await;
+        let running = running.into_iter().flat_map(|list| list.items);
+        let labels = running.map(|object| object.metadata.labels.unwrap_or_default());
+        let versions = labels.map(|mut labels| labels.remove(VERSION_LABEL));
+        let is_native = operator.argument(native).is_some();
         self.add(
             plane,
-            judge(&served.collect(), operator.argument(native).is_some()),
+            judge(&served.collect(), is_native, &versions.collect()),
         );
     }
 

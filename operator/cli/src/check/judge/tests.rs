@@ -399,7 +399,41 @@ fn control_planes_serve_what_is_written() {
         (vec![extension], true, Error),
         (vec![extension], false, Fine),
     ] {
-        assert_eq!(istio(&served(&of), is_native).verdict, verdict, "{of:?}");
+        let found = istio(&served(&of), is_native, &Versions::new());
+        assert_eq!(found.verdict, verdict, "{of:?}");
+    }
+    let running = |of: &[Option<&str>]| -> Versions {
+        let owned = |version: &Option<&str>| version.map(str::to_owned);
+        of.iter().map(owned).collect()
+    };
+    // CRDs are upgraded before istiod.
+    let [older, newer, custom] = [Some("1.29.3"), Some("1.31.0"), Some("latest")];
+    for (of, is_native, verdict, message) in [
+        (&[older][..], false, Fine, "WasmPlugin for istiod 1.29.3"),
+        (
+            &[older, newer],
+            false,
+            Fine,
+            "WasmPlugin for istiod 1.29.3 and 1.31.0",
+        ),
+        (
+            &[None],
+            false,
+            Fine,
+            "WasmPlugin for istiod without a version",
+        ),
+        (&[newer], false, Fine, "TrafficExtension for istiod 1.31.0"),
+        (&[custom], true, Fine, "TrafficExtension for istiod latest"),
+        (
+            &[older],
+            true,
+            Error,
+            "the native filter needs Istio 1.30 or newer, and istiod 1.29.3 runs",
+        ),
+    ] {
+        let all = served(&[plugin, extension, filter]);
+        let found = istio(&all, is_native, &running(of));
+        assert_eq!((found.verdict, found.message.as_str()), (verdict, message));
     }
     let policy = |schema| {
         (
@@ -408,15 +442,20 @@ fn control_planes_serve_what_is_written() {
             schema,
         )
     };
-    for (of, is_native, verdict) in [
-        (vec![], false, Error),
-        (vec![policy("wasm")], false, Fine),
-        (vec![policy("wasm")], true, Error),
-        (vec![policy("wasm dynamicModule")], true, Fine),
+    let (native, none) = (policy("wasm dynamicModule"), running(&[]));
+    for (of, is_native, versions, verdict) in [
+        (vec![], false, &none, Error),
+        (vec![policy("wasm")], false, &none, Fine),
+        (vec![policy("wasm")], true, &none, Error),
+        (vec![native], true, &none, Fine),
+        (vec![native], true, &running(&[Some("v1.8.2")]), Error),
+        (vec![native], true, &running(&[Some("v1.9.0"), None]), Fine),
     ] {
-        let found = envoy_gateway(&served(&of), is_native);
+        let found = envoy_gateway(&served(&of), is_native, versions);
         assert_eq!(found.verdict, verdict, "{of:?}");
     }
+    let found = envoy_gateway(&served(&[native]), false, &running(&[Some("v1.9.0")]));
+    assert!(found.message.ends_with("for Envoy Gateway v1.9.0"));
 }
 
 #[test]

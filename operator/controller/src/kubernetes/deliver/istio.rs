@@ -27,6 +27,8 @@ use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
 pub const CONTROLLER: &str = "istio.io/gateway-controller";
 /// The root id under which the module appears in logs.
 const PLUGIN: &str = "headgate";
+/// The label of istiod's Pods with its version.
+pub const VERSION_LABEL: &str = "app.kubernetes.io/version";
 /// The first version of Istio, major and minor, that reads `TrafficExtension`.
 const EXTENSIONS_SINCE: (u32, u32) = (1, 30);
 
@@ -48,19 +50,28 @@ pub fn kind(cluster: &Cluster, installed: &Installed, namespace: &str) -> Adapte
     }
 }
 
-/// Whether a Pod is an istiod that doesn't read `TrafficExtension`. Charts of Istio that set no
-/// version label are older.
+/// Whether a Pod is an istiod that doesn't read `TrafficExtension`.
 fn is_older_istiod(pod: &Pod) -> bool {
-    if pod.labels.get("app").is_none_or(|app| app != "istiod") {
-        return false;
-    }
-    let Some(version) = pod.labels.get("app.kubernetes.io/version") else {
-        return true;
-    };
-    // Such as 1.29.2 and 1.31-alpha.4f5c. A version without numbers is a recent custom build.
-    let mut numbers = version.split(['.', '-']).map(|part| part.parse().ok());
+    let labels = &pod.labels;
+    let is_istiod = labels.get("app").is_some_and(|app| app == "istiod");
+    is_istiod && is_older(labels.get(VERSION_LABEL).map(String::as_str))
+}
+
+/// Whether an istiod with this version label doesn't read `TrafficExtension`. Charts of Istio that
+/// set no label are older.
+#[must_use]
+pub fn is_older(version: Option<&str>) -> bool {
+    version.is_none_or(|version| is_before(version, EXTENSIONS_SINCE))
+}
+
+/// Whether a version is before this major and minor one.
+#[must_use]
+pub fn is_before(version: &str, since: (u32, u32)) -> bool {
+    // Such as 1.29.2, v1.9.0 and 1.31-alpha.4f5c. One without numbers is a recent custom build.
+    let numbers = version.trim_start_matches('v').split(['.', '-']);
+    let mut numbers = numbers.map(|part| part.parse().ok());
     let mut next = || numbers.next().flatten();
-    matches!((next(), next()), (Some(major), Some(minor)) if (major, minor) < EXTENSIONS_SINCE)
+    matches!((next(), next()), (Some(major), Some(minor)) if (major, minor) < since)
 }
 
 /// Returns the plugin of this kind for `workload`.
