@@ -97,24 +97,32 @@ fn sidecars_with_wasm_plugins_share_a_policys_slots() -> Result<()> {
 
 #[test]
 fn a_gateway_with_traffic_extensions_shares_a_policys_slots() -> Result<()> {
-    let Some((cluster, service)) = gateway(cluster::DEV)? else {
+    let Some((cluster, service)) = gateway(cluster::DEV, NEWER)? else {
         return Ok(());
     };
     cluster.life(&EDGE, service, EXTENSIONS)
 }
 
 #[test]
+fn a_gateway_with_wasm_plugins_shares_a_policys_slots() -> Result<()> {
+    let Some((cluster, service)) = gateway(cluster::DEV, OLDER)? else {
+        return Ok(());
+    };
+    cluster.life(&EDGE, service, PLUGINS)
+}
+
+#[test]
 fn a_gateway_with_traffic_extensions_outlasts_its_operators() -> Result<()> {
-    let Some((cluster, service)) = gateway(cluster::OLDER)? else {
+    let Some((cluster, service)) = gateway(cluster::OLDER, NEWER)? else {
         return Ok(());
     };
     outages(&cluster, &EDGE, service, EXTENSIONS.1)
 }
 
-/// A node with a backend behind a Gateway of Istio, its policy, and this version of Headgate; with
-/// the Gateway's address.
-fn gateway(headgate: &str) -> Result<Option<(Cluster, SocketAddr)>> {
-    let Some(cluster) = istio(headgate, NEWER)? else {
+/// A node with a backend behind a Gateway of Istio of `version`, its policy, and this version of
+/// Headgate; with the Gateway's address.
+fn gateway(headgate: &str, version: &str) -> Result<Option<(Cluster, SocketAddr)>> {
+    let Some(cluster) = istio(headgate, version)? else {
         return Ok(None);
     };
     cluster.node.kubectl(&["create", "namespace", "shop"])?;
