@@ -5,6 +5,7 @@ mod dashboards;
 mod disciplines;
 mod faults;
 mod fifo;
+mod hang;
 mod harness;
 mod histograms_survive;
 mod hosts;
