@@ -490,6 +490,7 @@ fn add<const N: usize>(sums: &mut [f64; N], terms: [f64; N]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::MemoryHost;
     use crate::service_times::{Settings, TypeSettings};
 
     const BOUNDS: AutoParallelism = AutoParallelism { min: 2, max: 64 };
@@ -681,6 +682,39 @@ mod tests {
                 "{in_flight} in flight, {refused} refused"
             );
         }
+    }
+
+    /// Returns P after a second and a half in which service times alone miss an objective and slots
+    /// are unused. Every 10 ms, 10 requests are answered, one is refused, and `failed` fail.
+    fn slots_beside_failures(failed: u32) -> u32 {
+        let (host, mut times) = (MemoryHost::new(), times());
+        for sync in 1..=30 {
+            times.record(TypeId(0), Duration::from_millis(200), 1);
+            times.sync(at(1_000 * sync), &host, "times").unwrap();
+        }
+        assert!(times.estimate(TypeId(0)).condemned);
+        let (mut auto, mut record) = closed();
+        for ms in (1_310..2_800).step_by(10) {
+            for _ in 0..10 {
+                auto.answered(TypeId(0), Duration::from_millis(200));
+                auto.completed(TypeId(0), at(ms - 2), at(ms), (false, 2), 1);
+            }
+            auto.failed(failed);
+            auto.refused(TypeId(0));
+            let now = at(ms);
+            auto.look(now, true, Duration::ZERO, (2, 0), &times, |_| false);
+            if auto.sync(now, &mut record) {
+                auto.stored();
+            }
+        }
+        auto.slots()
+    }
+
+    #[test]
+    fn the_refused_part_is_of_answers_and_failures() {
+        let before = closed().0.slots();
+        assert!(slots_beside_failures(0) < before, "9% are refused");
+        assert_eq!(slots_beside_failures(10), before, "4.8% are refused");
     }
 
     #[test]

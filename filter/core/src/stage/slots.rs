@@ -178,3 +178,66 @@ impl Slots {
         Ok(found.auto.slots() != before)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::FilterConfig;
+    use crate::memory::MemoryHost;
+
+    const FIRST: TypeId = TypeId(0);
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    /// Whether a limit that late answers set is lifted while few slots are in use. Every 10 ms,
+    /// this number of requests is refused for this reason.
+    fn is_lifted(reason: Reason, refused: u32) -> bool {
+        let json = br#"{"stages":[{"policy":"ns/p","parallelism":4,
+            "auto_parallelism":{"min":2,"max":64},"queue":{"max_length":10,"timeout_us":1000000},
+            "strategy":{"type":"MaxQueueLength"},
+            "types":[{"name":"default","slo":[{"percentile":90,"objective_us":150000}]}]}]}"#;
+        let config = &FilterConfig::from_json(json).unwrap().stages[0];
+        let (host, times) = (MemoryHost::new(), ServiceTimes::from_config(config));
+        let mut ledger = Ledger::new(&host, "p", 0).unwrap();
+        let mut slots = Slots::new(config);
+        let run = |slots: &mut Slots, ledger: &Ledger, ms| {
+            slots
+                .run(&host, at(ms), true, ledger, &times, None)
+                .unwrap();
+        };
+        let serve = |slots: &mut Slots, second: u64, ms: u64, beside| {
+            for n in 0..100 {
+                let (started, ended) = (at(1_000 * second + n), at(1_000 * second + n + ms));
+                slots.answered(FIRST, ended.since(started));
+                slots.completed(FIRST, started, ended, (false, beside), 1);
+            }
+        };
+        (0..40).for_each(|_| ledger.acquire_over_limit(&host).unwrap());
+        run(&mut slots, &ledger, 10);
+        serve(&mut slots, 1, 10, 4);
+        run(&mut slots, &ledger, 1_100);
+        (0..3).for_each(|_| serve(&mut slots, 2, 160, 40));
+        run(&mut slots, &ledger, 1_300);
+        assert!(!slots.is_open());
+        (0..38).for_each(|_| ledger.release(&host).unwrap());
+        for ms in (1_310..2_400).step_by(10) {
+            (0..refused).for_each(|_| slots.refused(FIRST, reason));
+            serve(&mut slots, 2, 10, 4);
+            run(&mut slots, &ledger, ms);
+        }
+        slots.is_open()
+    }
+
+    #[test]
+    fn only_refusals_that_more_slots_would_avoid_keep_the_limit() {
+        for reason in [Reason::RateLimited, Reason::Deadline, Reason::Retry] {
+            assert!(is_lifted(reason, 20), "{reason}");
+        }
+        for reason in [Reason::Value, Reason::QueueFull, Reason::QueueTimeout] {
+            assert!(!is_lifted(reason, 20), "{reason}");
+            assert!(is_lifted(reason, 0), "{reason}");
+        }
+    }
+}
