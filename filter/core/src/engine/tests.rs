@@ -17,6 +17,7 @@ mod broken;
 mod deadlines;
 mod dry_run;
 mod edits;
+mod found;
 mod offered;
 mod retries;
 mod streams;

@@ -1,0 +1,67 @@
+//! Stages whose P is found.
+
+use super::*;
+use crate::config::AutoParallelism;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Returns a process that has few slots, because without a limit requests were late.
+fn limited(workers: usize) -> Process {
+    let config = config(4, |stage| {
+        stage.auto_parallelism = Some(AutoParallelism { min: 2, max: 64 });
+        stage.queue.timeout_us = 60_000_000;
+        stage.types[1].slo = vec![Objective {
+            percentile: 90.0,
+            objective_us: 150_000,
+        }];
+    });
+    let mut process = Process::new(workers, &config);
+    for n in 0..150 {
+        let stream = process.arrive(n % workers, "/");
+        process.run_for(10 * MS);
+        process.finish(stream, Outcome::Completed);
+    }
+    let late: Vec<u32> = (0..40).map(|n| process.arrive(n % workers, "/")).collect();
+    assert_eq!(process.in_backend(), 40);
+    process.run_for(200 * MS);
+    // The law acts when a request ends.
+    process.finish(late[0], Outcome::Completed);
+    process.run_for(10 * MS);
+    for &stream in &late[1..] {
+        process.finish(stream, Outcome::Unmeasured);
+    }
+    let slots = process.gauge("slots");
+    assert!(slots < 10, "{slots}");
+    process
+}
+
+/// The limit moves around P by a schedule, also while no request arrives or ends.
+#[test]
+fn a_waiter_starts_within_a_tick_after_the_limit_rises() {
+    for workers in [1, 2] {
+        let mut process = limited(workers);
+        let mut rises = 0;
+        for n in 0..200 {
+            while process.queued().len() < 20 {
+                process.arrive(n % workers, "/");
+            }
+            // As many run afterwards as the limit allows now.
+            let requests = process.requests.iter();
+            let running = requests.filter(|(_, (_, _, at))| matches!(at, At::Backend(_)));
+            let running: Vec<u32> = running.map(|(&stream, _)| stream).collect();
+            for stream in running {
+                process.finish(stream, Outcome::Unmeasured);
+                process.settle();
+            }
+            let before = process.in_backend();
+            process.run_for(10 * MS);
+            let after = process.in_backend();
+            rises += u32::from(after > before);
+            // An arrival finds no slot that the tick left free.
+            process.arrive(n % workers, "/");
+            process.settle();
+            assert_eq!(process.in_backend(), after, "{workers} workers, tick {n}");
+        }
+        assert!(rises >= 5, "{rises}");
+    }
+}
