@@ -89,6 +89,22 @@ fn the_cut_refuses_as_many_as_find_no_slot_time() {
     assert!((admitted(2) - part).abs() < 0.02, "{part}");
 }
 
+/// The standard library's sort panics if an order is inconsistent.
+#[test]
+fn a_rank_that_is_no_number_breaks_no_order() {
+    let mut rng = Rng::new(7);
+    let types: Vec<Known> = (0..500)
+        .map(|_| Known(1.0, 1.0 + 50.0 * rng.next_f64(), 40.0, 0.1))
+        .collect();
+    let mut cut = known(&types, &[]);
+    for kind in cut.kinds.iter_mut().step_by(3) {
+        kind.part = f64::NAN;
+    }
+    cut.fill();
+    let admitted = |kind| cut.admitted(TypeId(kind));
+    assert!((0..500).all(|kind| (0.0..=1.0).contains(&admitted(kind))));
+}
+
 #[test]
 fn equals_are_cut_alike() {
     for costs in [[10.0, 10.0, 10.0], [10.0, 10.4, 10.8], [10.8, 10.4, 10.0]] {
