@@ -569,6 +569,44 @@ mod tests {
         drop(running);
     }
 
+    /// The lock is released while the stack unwinds, so a tick may come before the hook of the
+    /// panic ends.
+    #[test]
+    fn an_engine_that_is_replaced_before_the_hook_ends_is_replaced_once() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        let (_running, _) = Stream::arrive(&listener, "/");
+        let (held, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Held);
+        let panics = || {
+            super::with(|_| -> () {
+                super::panicked();
+                panic!("a bug");
+            })
+        };
+        assert!(std::panic::catch_unwind(panics).is_err());
+        let epoch = || super::lock().as_ref().map(|process| process.epoch);
+        listener.tick();
+        assert_eq!(epoch(), Some(1), "not before the pause is over");
+        fake::pass(10_000);
+        listener.tick();
+        fake::run_scheduled();
+        assert_eq!((epoch(), held.became()), (Some(2), Some(Became::Forwarded)));
+
+        let (_next, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Forwarded);
+        let (waiting, _) = Stream::arrive(&listener, "/");
+        super::failed();
+        fake::run_scheduled();
+        assert_eq!(waiting.became(), None);
+        fake::pass(20_000);
+        super::recover();
+        assert_eq!(epoch(), Some(2));
+        let log = fake::seen().log.join("\n");
+        assert_eq!(log.matches("the filter panicked").count(), 1, "{log}");
+        assert_eq!(log.matches("the filter works again").count(), 1, "{log}");
+    }
+
     #[test]
     fn a_tick_writes_what_was_counted() {
         let _turn = fake::start();
