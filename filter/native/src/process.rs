@@ -607,6 +607,32 @@ mod tests {
         assert_eq!(log.matches("the filter works again").count(), 1, "{log}");
     }
 
+    /// Envoy cancels a request that a configuration has sent when the configuration goes, perhaps
+    /// on a worker with the last stream of an old one.
+    #[test]
+    fn only_the_newest_configuration_sends_reports() {
+        const CALLS: &str = r#"{"direction":"Outbound","outbound":{"policy":"ns/p",
+            "services":{"stock*":"stock"},"class_admission":{"stock":{
+            "classes":[{"name":"high","matches":[{"method":"PUT"}]},{"name":"low"}],
+            "targets_us":[50000],"percentile":99,"per_cost":false,"increase":0.01,"decrease":1.0,
+            "min_probability":0.000001,"enforced":true,"central":{"service":"ns/stock",
+            "method":{"type":"Misses","allowed":2,"period_us":10000000},"scope":"Class",
+            "report_us":100000,"fallback":"Admit"}}}}}"#;
+        let _turn = fake::start();
+        let _inbound = Listener::new(ONE_SLOT).unwrap();
+        let (old, new) = [(); 2].map(|()| Listener::new(CALLS).unwrap()).into();
+        let (_call, became) = Stream::arrive(&old, "stock");
+        assert_eq!(became, Became::Forwarded);
+        let sent = |listener: &Listener| {
+            fake::pass(100);
+            listener.tick();
+            std::mem::take(&mut fake::seen().callouts)
+        };
+        assert_eq!((sent(&old), sent(&new)), (0, 1));
+        drop(new);
+        assert_eq!(sent(&old), 1);
+    }
+
     #[test]
     fn a_tick_writes_what_was_counted() {
         let _turn = fake::start();

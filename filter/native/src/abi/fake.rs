@@ -154,7 +154,8 @@ impl Stream {
         (stream, became)
     }
 
-    /// Returns the stream's path, which is also the address of its upstream host.
+    /// Returns the stream's path, which is also the address of its upstream host and the name of
+    /// its cluster.
     fn path(&self) -> &str {
         let mut headers = self.headers.iter();
         headers
@@ -456,11 +457,15 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_filter_get_attribute_str
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn envoy_dynamic_module_callback_http_get_cluster_name(
-    _filter: *mut c_void,
-    _name: *mut Buffer,
+unsafe extern "C" fn envoy_dynamic_module_callback_http_get_cluster_name(
+    filter: *mut c_void,
+    name: *mut Buffer,
 ) -> bool {
-    false
+    // SAFETY: the stream lives.
+    let path = unsafe { stream(filter) }.path();
+    // SAFETY: the module's argument is valid during the call.
+    unsafe { *name = Buffer::of(path.as_bytes()) };
+    true
 }
 
 #[unsafe(no_mangle)]
