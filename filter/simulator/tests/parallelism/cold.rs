@@ -3,7 +3,9 @@
 
 use headgate_simulator::backend::Step;
 
-use crate::service::{Kind, NATURAL, PAPER, PAPER_NATURAL, Service, UNFILTERED};
+use crate::proxies::{self, Change};
+use crate::service::paced::Paced;
+use crate::service::{Kind, NATURAL, PAPER, PAPER_NATURAL, SECOND, Service, UNFILTERED};
 use crate::{CORE, CORES, SLEEP};
 
 /// Name, types, workers, steps, capacity.
@@ -139,6 +141,61 @@ fn below_capacity_a_cold_start_refuses_and_delays_nothing() {
                 found <= most,
                 "{case}: p90 {found:.1} ms, {unfiltered:.1} without"
             );
+        }
+    }
+}
+
+/// The last type of each row is added after ten seconds, in which its requests are of the type
+/// `default`. A reload replaces the two workers and keeps all types. At 0.9 on shared cores, more
+/// is refused without a change, too.
+#[test]
+fn below_capacity_an_added_type_and_a_reload_are_not_noticed() {
+    const CHANGED: u64 = 10;
+    for &(name, kinds, workers, steps, capacity) in natural() {
+        let loads: &[f64] = if steps == SLEEP {
+            &[0.5, 0.75, 0.9]
+        } else {
+            &[0.5, 0.75]
+        };
+        for &load in loads {
+            let mut totals = [[0.0; 3]; 3];
+            for seed in SEEDS {
+                let service = Service {
+                    load,
+                    seed,
+                    seconds: CHANGED + 6,
+                    warm_up: 0,
+                    shed_by_value: true,
+                    ..Service::new(kinds, workers, steps, capacity)
+                };
+                let before = Service {
+                    kinds: &kinds[..kinds.len() - 1],
+                    ..service
+                };
+                let (first, all) = (before.stage(None), service.stage(None));
+                let runs = [
+                    (service.stage(Some(UNFILTERED)), None),
+                    (first, Some(Change::Edit(&all))),
+                    (all.clone(), Some(Change::Reload)),
+                ];
+                for ((stage, change), totals) in runs.iter().zip(&mut totals) {
+                    let backend = Paced::new(service.network(), &[], &[]);
+                    let change = change.map(|change| (CHANGED * SECOND, change));
+                    let run = proxies::run_changing(&service, (1, 2), stage, backend, change);
+                    let seconds = CHANGED as usize..CHANGED as usize + 5;
+                    for (total, count) in totals.iter_mut().zip(run.totals(seconds)) {
+                        *total += count;
+                    }
+                }
+            }
+            let [[_, unfiltered, _], changed @ ..] = totals;
+            for (change, [came, good, refused]) in ["an added type", "a reload"].iter().zip(changed)
+            {
+                let case = format!("{name} at {load}, {change}");
+                let (part, refused) = (good / unfiltered, refused / came);
+                assert!(refused <= 0.005, "{case}: {refused:.4} refused");
+                assert!(part >= 0.995, "{case}: {part:.4} of no filter");
+            }
         }
     }
 }

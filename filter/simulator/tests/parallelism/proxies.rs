@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use crate::memory::MemoryHost;
-use headgate_core::config::FilterConfig;
+use headgate_core::config::{FilterConfig, StageConfig};
 use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use headgate_core::engine::{Engine, FAST_TICK, SLOW_TICK};
 use headgate_core::refusal::Origin;
@@ -19,6 +19,15 @@ use crate::service::{SECOND, Service, in_time};
 
 const POLICY: PolicyId = PolicyId(0);
 
+/// A change under load.
+#[derive(Clone, Copy)]
+pub(crate) enum Change<'a> {
+    /// The policy has another version.
+    Edit(&'a StageConfig),
+    /// Each process gets new workers. The old ones keep the requests that they have.
+    Reload,
+}
+
 /// An engine with its process.
 struct Worker {
     proxy: usize,
@@ -28,6 +37,34 @@ struct Worker {
 }
 
 impl Worker {
+    fn start(host: &Rc<MemoryHost>, proxy: usize, seed: u64, stage: &StageConfig, at: u64) -> Self {
+        let mut worker = Self {
+            proxy,
+            host: Rc::clone(host),
+            engine: Engine::new(seed),
+            ticked: at,
+        };
+        worker.configure(stage, at);
+        let start = Instant::from_nanos(at);
+        (worker.engine)
+            .join(&**host, start, &mut Vec::new())
+            .unwrap();
+        worker
+    }
+
+    /// Returns the actions on requests that wait.
+    fn configure(&mut self, stage: &StageConfig, at: u64) -> Vec<Action> {
+        let config = FilterConfig {
+            stages: vec![stage.clone()],
+            ..FilterConfig::default()
+        };
+        let (now, mut actions) = (Instant::from_nanos(at), Vec::new());
+        (self.engine)
+            .configure(&*self.host, now, &config, &mut actions)
+            .unwrap();
+        actions
+    }
+
     /// Returns the time of its next tick.
     fn next_tick(&self) -> u64 {
         let busy = self.engine.is_busy();
@@ -51,9 +88,25 @@ pub(crate) struct Shared {
     /// The requests, and those of them answered within the objective at p90, by type and second of
     /// arrival.
     kinds: Vec<Vec<(u32, u32)>>,
+    /// Refused requests by second of arrival.
+    refused: Vec<u32>,
 }
 
 impl Shared {
+    /// Returns the numbers of requests in these seconds, of those answered within the objective at
+    /// p90, and of those refused.
+    pub(crate) fn totals(&self, seconds: std::ops::Range<usize>) -> [f64; 3] {
+        let mut totals = [0.0; 3];
+        for second in seconds {
+            for (came, good) in self.kinds.iter().filter_map(|kind| kind.get(second)) {
+                totals[0] += f64::from(*came);
+                totals[1] += f64::from(*good);
+            }
+            totals[2] += f64::from(self.refused.get(second).copied().unwrap_or(0));
+        }
+        totals
+    }
+
     /// Returns the ratio of a type's requests in these seconds that were answered within the
     /// objective at p90.
     pub(crate) fn in_time(&self, kind: usize, seconds: std::ops::Range<usize>) -> f64 {
@@ -65,40 +118,39 @@ impl Shared {
 /// workers each.
 pub(crate) fn run(
     service: &Service,
-    (proxies, workers): (usize, usize),
+    processes: (usize, usize),
     fixed: Option<u32>,
+    backend: impl Backend,
+) -> Shared {
+    run_changing(service, processes, &service.stage(fixed), backend, None)
+}
+
+/// Runs `service` as [`run`] does, with `stage` until the change at this time, ns.
+pub(crate) fn run_changing(
+    service: &Service,
+    (proxies, workers): (usize, usize),
+    stage: &StageConfig,
     mut backend: impl Backend,
+    mut change: Option<(u64, Change<'_>)>,
 ) -> Shared {
     let workload = service.workload();
     let mut source = workload.steady(service.per_second(), service.seed);
     let hosts: Vec<_> = (0..proxies).map(|_| Rc::new(MemoryHost::new())).collect();
-    let mut all: Vec<Worker> = (0..proxies * workers)
-        .map(|n| {
-            let proxy = n % proxies;
-            let host = Rc::clone(&hosts[proxy]);
-            let mut engine = Engine::new(n as u64 + 1);
-            let config = FilterConfig {
-                stages: vec![service.stage(fixed)],
-                ..FilterConfig::default()
-            };
-            let start = Instant::default();
-            engine
-                .configure(&*host, start, &config, &mut Vec::new())
-                .unwrap();
-            engine.join(&*host, start, &mut Vec::new()).unwrap();
-            // Threads don't tick at the same time.
-            let ticked = nanos(FAST_TICK) * n as u64 / (proxies * workers) as u64;
-            Worker {
-                proxy,
-                host,
-                engine,
-                ticked,
-            }
-        })
-        .collect();
+    let count = proxies * workers;
+    // Threads don't tick at the same time.
+    let ticked = |n: usize| nanos(FAST_TICK) * n as u64 / count as u64;
+    let start = |n: usize, seed: u64, at: u64| {
+        let proxy = n % proxies;
+        Worker {
+            ticked: at + ticked(n),
+            ..Worker::start(&hosts[proxy], proxy, seed, stage, at)
+        }
+    };
+    let mut all: Vec<Worker> = (0..count).map(|n| start(n, n as u64 + 1, 0)).collect();
     let (mut jobs, mut free): (Vec<Job>, Vec<u32>) = (Vec::new(), Vec::new());
     let mut slots = vec![Vec::new(); proxies];
     let mut kinds = vec![Vec::<(u32, u32)>::new(); service.kinds.len()];
+    let mut refused = vec![0; service.seconds as usize + 1];
     let (mut now, mut next_second, mut good, mut dealt) = (0, SECOND, 0_u64, 0);
     loop {
         let (arrival, end) = (source.peek().unwrap(), backend.next_end());
@@ -112,6 +164,7 @@ pub(crate) fn run(
                 slots,
                 goodput,
                 kinds,
+                refused,
             };
         }
         while next_second <= now {
@@ -122,7 +175,20 @@ pub(crate) fn run(
         }
         let at = Instant::from_nanos(now);
         let (mut actions, mut sent) = (Vec::new(), Vec::new());
-        let acted = if end == now {
+        let due = change.take_if(|(due, _)| *due <= now);
+        let acted = if let Some((_, change)) = due {
+            match change {
+                Change::Edit(stage) => {
+                    let edited = all.iter_mut().map(|worker| worker.configure(stage, now));
+                    actions.extend(edited.flatten());
+                }
+                Change::Reload => {
+                    let seed = all.len() as u64;
+                    all.extend((0..count).map(|n| start(n, seed + n as u64 + 1, now)));
+                }
+            }
+            0
+        } else if end == now {
             let Some(stream) = backend.end(now) else {
                 continue;
             };
@@ -156,7 +222,7 @@ pub(crate) fn run(
             let Some(request) = source.take() else {
                 continue;
             };
-            dealt = (dealt + 1) % all.len();
+            dealt = all.len() - count + (dealt + 1) % count;
             let seconds = &mut kinds[request.kind];
             let second = (request.at / SECOND) as usize;
             seconds.resize(seconds.len().max(second + 1), (0, 0));
@@ -186,7 +252,10 @@ pub(crate) fn run(
                     sent.push(stream);
                 }
                 Decision::Hold(ticket) => jobs[stream as usize].ticket = Some(ticket),
-                Decision::Refuse(_) => free.push(stream),
+                Decision::Refuse(_) => {
+                    refused[second] += 1;
+                    free.push(stream);
+                }
                 Decision::PassBy => sent.push(stream),
             }
             dealt
@@ -204,7 +273,10 @@ pub(crate) fn run(
         for action in actions {
             match action {
                 Action::Resume { stream, .. } => sent.push(stream),
-                Action::Refuse { stream, .. } => free.push(stream),
+                Action::Refuse { stream, .. } => {
+                    refused[(jobs[stream as usize].request.at / SECOND) as usize] += 1;
+                    free.push(stream);
+                }
                 Action::Send { .. } => {}
             }
         }
