@@ -4,15 +4,17 @@
 //! A page that is written by hand is wrong some months later, and no compiler reports it. So the
 //! facts that the code defines are generated ([`reference`]), the targets of links are checked
 //! ([`links`]), pictures can be read ([`pictures`]), pages stay short (`length`), files and tests
-//! that the table of papers names are looked up (`papers`), commands and policies in pages are
-//! parsed by the program itself ([`examples`]), and commands run ([`commands`], with the tests
-//! `pages` of the programs `k8s`, `node` and `planes`). The tests that SECURITY.md names exist
-//! (`security`).
+//! that the table of papers names are looked up (`papers`), the page of headers has those of the
+//! sources (`headers`), commands and policies in pages are parsed by the program itself
+//! ([`examples`]), and commands run ([`commands`], with the tests `pages` of the programs `k8s`,
+//! `node` and `planes`). The tests that SECURITY.md names exist (`security`).
 
 pub mod checkout;
 pub mod commands;
 #[cfg(test)]
 mod examples;
+#[cfg(test)]
+mod headers;
 #[cfg(test)]
 mod length;
 #[cfg(test)]
