@@ -585,6 +585,11 @@ fn dashboards_keep_to_conventions() -> Result<()> {
                 let unit = &panel.json["fieldConfig"]["defaults"]["unit"];
                 assert!(unit.is_string(), "{name}: {title} has no unit");
             }
+            if panel.kind == Kind::TimeSeries {
+                // So that a type has one color in all panels.
+                let color = &panel.json["fieldConfig"]["defaults"]["color"]["mode"];
+                assert_eq!(color, "palette-classic-by-name", "{name}: {title}");
+            }
             assert!(!panel.targets.is_empty(), "{name}: {title}");
             for target in &panel.targets {
                 assert!(!target.legend.is_empty(), "{name}: {title}");
