@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::docs::commands::page;
 use headgate_tests::http::{self, Answer, Pending};
 use headgate_tests::load::{self, LoadSpec, Protocol, RequestType};
 use headgate_tests::policy;
@@ -96,6 +97,55 @@ fn a_refusal_says_which_policy_type_and_reason() -> Result<()> {
     for request in held.into_iter().chain(waiting) {
         assert_eq!(request.answer()?.status, 200);
     }
+    rig.wait_until_idle()
+}
+
+#[test]
+fn the_access_log_of_the_page_has_what_refusals_say() -> Result<()> {
+    let page = page("docs/src/tasks/refusal.md")?;
+    let mut blocks = page.blocks.iter();
+    let shown = blocks.find(|block| block.text.starts_with("access_log:"));
+    let shown: Value = serde_saphyr::from_str(&shown.context("no access log")?.text)?;
+    let rig = builder(policy::queue_only(1, 1))
+        .change(move |bootstrap| {
+            bootstrap.manager()?["access_log"] = shown["access_log"].clone();
+            Ok(())
+        })
+        .start()?;
+    let held = rig.occupy("/held", 1)?;
+    let waiting = rig.enqueue("/waiting", 1)?;
+    assert_eq!(rig.get("/refused")?.status, 503);
+    rig.backend.release();
+    for request in held.into_iter().chain(waiting) {
+        assert_eq!(request.answer()?.status, 200);
+    }
+    let line = |path: &str| {
+        until("the access log", || {
+            let output = rig.envoy.output();
+            let mut lines = output
+                .lines()
+                .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            lines
+                .find(|line| line["path"] == path)
+                .ok_or_else(|| output.clone())
+        })
+    };
+    assert_eq!(
+        line("/refused")?,
+        json!({
+            "path": "/refused",
+            "status": 503,
+            "details": "headgate_refused{queue_full}",
+            "refused": format!("policy={}; type=default; reason=queue_full", policy::NAME),
+            "first_byte_ms": null,
+            "backend_ms": null,
+        })
+    );
+    let admitted = line("/waiting")?;
+    assert!(admitted["refused"].is_null(), "{admitted}");
+    assert!(admitted["first_byte_ms"].is_u64(), "{admitted}");
+    let backend = admitted["backend_ms"].as_str().map(str::parse::<u64>);
+    assert!(matches!(backend, Some(Ok(_))), "{admitted}");
     rig.wait_until_idle()
 }
 
