@@ -63,7 +63,7 @@ pub enum Runs {
 }
 
 /// The pages whose commands the test `pages` of the program `node` runs on one node, in this order.
-pub const ON_A_NODE: [&str; 12] = [
+pub const ON_A_NODE: [&str; 13] = [
     "examples/quickstart/README.md",
     "docs/src/start/install.md",
     "docs/src/start/cluster.md",
@@ -73,6 +73,7 @@ pub const ON_A_NODE: [&str; 12] = [
     "docs/src/tasks/upgrade.md",
     "docs/src/tasks/check.md",
     "docs/src/tasks/uninstall.md",
+    "README.md",
     "examples/gateway/README.md",
     "examples/grpc/README.md",
     "examples/sidecar/README.md",
