@@ -17,7 +17,7 @@ use headgate_simulator::workload::recorded::read_requests;
 
 use super::draft::{SERVICE, service};
 use super::top::client::{Client, Place};
-use super::top::sample::{PolicySample, Stats};
+use super::top::sample::{Parts, Stats, TYPE, of};
 use super::{Output, block_on};
 use policy::{Found, Measured};
 use routes::Routes;
@@ -124,13 +124,13 @@ fn of_proxy(place: &Place) -> anyhow::Result<Found> {
     of_policy(policy).with_context(|| format!("--proxy {place}: policy {name}"))
 }
 
-fn of_policy(policy: &PolicySample) -> anyhow::Result<Found> {
-    let (Some(stats), 1) = (policy.types.get(DEFAULT_TYPE), policy.types.len()) else {
-        let types: Vec<&str> = policy.types.keys().map(String::as_str).collect();
+fn of_policy(policy: &Parts<Stats>) -> anyhow::Result<Found> {
+    let (names, types): (Vec<&str>, Vec<&Stats>) = of(policy, TYPE).unzip();
+    let ([DEFAULT_TYPE], [stats]) = (&names[..], &types[..]) else {
         bail!(
             "it has the types {}; one whose only type is {DEFAULT_TYPE} would be right. Envoy keeps \
              the stats of types that a policy had until it restarts",
-            types.join(", ")
+            names.join(", ")
         );
     };
     let all = measured(stats).with_context(|| {

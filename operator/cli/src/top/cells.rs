@@ -62,7 +62,7 @@ const PROXIES: &[Column] = &[
     ("FILTER", Left, |r| text(&r["filter"])),
     ("ENVOY", Left, |r| text(&r["version"])),
     ("NODE", Left, |r| text(&r["node"])),
-    ("UP", Right, up),
+    ("UP", Right, |r| number(Some(&r["uptimeSeconds"]), elapsed)),
     ("RESTARTS", Right, |r| count(r, "restarts")),
 ];
 
@@ -104,45 +104,41 @@ fn text(value: &Value) -> Span<'static> {
     known.map_or_else(unknown, |text| text.to_owned().into())
 }
 
-/// Formats a rate: `0`, `0.4`, `37.5`, `412`, `12.3k`.
-pub(super) fn rate(value: &Value) -> Span<'static> {
-    match value.as_f64() {
-        None => unknown(),
-        Some(0.0) => "0".into(),
-        Some(v) if v < 0.05 => "<0.1".into(),
-        Some(v) if v < 99.95 => format!("{v:.1}").into(),
-        Some(v) if v < 9_999.5 => format!("{v:.0}").into(),
-        Some(v) if v < 999_950.0 => format!("{:.1}k", v / 1e3).into(),
-        Some(v) => format!("{:.1}M", v / 1e6).into(),
-    }
-}
-
-/// Formats a count, if the row has it.
-fn count(values: &Value, name: &str) -> Span<'static> {
-    match values.get(name) {
-        None => Span::default(),
-        Some(value) => value
-            .as_u64()
-            .map_or_else(unknown, |n| n.to_string().into()),
-    }
-}
-
-/// Formats a time, or a `part` of several, if the row has it: `0.4ms`, `37ms`, `1.24s`.
-fn time(values: &Value, name: &str, part: &str) -> Span<'static> {
-    let Some(value) = values.get(name) else {
+/// Formats a number of a row. A row that doesn't have it is empty there.
+fn number(value: Option<&Value>, format: impl Fn(f64) -> String) -> Span<'static> {
+    let Some(value) = value else {
         return Span::default();
     };
-    let ms = value.get(part).unwrap_or(value).as_f64();
-    ms.map_or_else(unknown, |ms| milliseconds(ms).into())
+    let number = value.as_f64();
+    number.map_or_else(unknown, |number| format(number).into())
 }
 
-fn milliseconds(ms: f64) -> String {
-    match ms {
+/// Formats a rate: `0`, `0.4`, `37.5`, `412`, `12.3k`.
+pub(super) fn rate(value: &Value) -> Span<'static> {
+    number(Some(value), |rate| match rate {
+        0.0 => "0".to_owned(),
+        v if v < 0.05 => "<0.1".to_owned(),
+        v if v < 99.95 => format!("{v:.1}"),
+        v if v < 9_999.5 => format!("{v:.0}"),
+        v if v < 999_950.0 => format!("{:.1}k", v / 1e3),
+        v => format!("{:.1}M", v / 1e6),
+    })
+}
+
+fn count(values: &Value, name: &str) -> Span<'static> {
+    number(values.get(name), |count| count.to_string())
+}
+
+/// Formats a time, or a `part` of several: `0.4ms`, `37ms`, `1.24s`.
+fn time(values: &Value, name: &str, part: &str) -> Span<'static> {
+    let time = values.get(name);
+    let time = time.map(|parts| parts.get(part).unwrap_or(parts));
+    number(time, |ms| match ms {
         ms if ms < 9.95 => format!("{ms:.1}ms"),
         ms if ms < 999.5 => format!("{ms:.0}ms"),
         ms if ms < 9_995.0 => format!("{:.2}s", ms / 1e3),
         ms => format!("{:.0}s", ms / 1e3),
-    }
+    })
 }
 
 /// Formats a share with as many decimals as objectives have: `97.2%`, `99.95%`.
@@ -323,11 +319,6 @@ fn state(values: &Value) -> Span<'static> {
     }
 }
 
-fn up(values: &Value) -> Span<'static> {
-    let seconds = values["uptimeSeconds"].as_u64();
-    seconds.map_or_else(unknown, |seconds| age(Duration::from_secs(seconds)).into())
-}
-
 /// Returns the policies of a proxy, or the reason why it doesn't answer.
 fn policies(values: &Value) -> Span<'static> {
     match silence(values) {
@@ -341,9 +332,13 @@ pub(super) fn names(list: &Value) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
+fn elapsed(seconds: f64) -> String {
+    age(Duration::from_secs_f64(seconds))
+}
+
 /// Returns the reason why a proxy doesn't answer, and the time since its first failure.
 pub(super) fn silence(values: &Value) -> Option<String> {
-    let since = age(Duration::from_secs_f64(values["silentSeconds"].as_f64()?));
+    let since = elapsed(values["silentSeconds"].as_f64()?);
     Some(format!("{} (for {since})", values["problem"].as_str()?))
 }
 

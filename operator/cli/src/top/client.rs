@@ -44,8 +44,6 @@ pub enum Place {
     Pod {
         /// The API of the Pod's namespace.
         api: Box<Api<Pod>>,
-        /// The Pod's namespace.
-        namespace: String,
         /// The Pod's name.
         name: String,
         /// Port of the admin interface.
@@ -58,9 +56,8 @@ impl FromStr for Place {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let place = match text.strip_prefix("unix:") {
-            Some(path) => Some(PathBuf::from(path))
-                .filter(|_| !path.is_empty())
-                .map(Self::Unix),
+            Some("") => None,
+            Some(path) => Some(Self::Unix(path.into())),
             None => text.parse().ok().map(Self::Tcp),
         };
         place.ok_or_else(|| {
@@ -77,9 +74,9 @@ impl fmt::Display for Place {
         match self {
             Self::Tcp(endpoint) => endpoint.fmt(f),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::Pod {
-                namespace, name, ..
-            } => write!(f, "{namespace}/{name}"),
+            Self::Pod { api, name, .. } => {
+                write!(f, "{}/{name}", api.namespace().unwrap_or_default())
+            }
         }
     }
 }

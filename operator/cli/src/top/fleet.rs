@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch::Sender;
+use tokio::sync::watch::{Receiver, Sender, channel};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
@@ -35,6 +35,8 @@ pub(super) struct Proxy {
     pub(super) uptime: Option<Duration>,
     /// Responses of one process, without a failure between them.
     samples: VecDeque<(Instant, Sample)>,
+    /// The task that queries it, until it is removed.
+    _queries: Option<AbortOnDropHandle<()>>,
 }
 
 /// Two responses of one process.
@@ -55,25 +57,43 @@ impl Fleet {
         }
     }
 
-    /// Replaces the proxies by these, and keeps the responses of those that were known.
-    pub(super) fn set<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
-        let mut known = std::mem::take(&mut self.proxies);
-        let kept = names.map(|name| (name.clone(), known.remove(name).unwrap_or_default()));
-        self.proxies = kept.collect();
+    /// Replaces the proxies by these. Keeps those that were known, and adds the others as `new`
+    /// makes them.
+    fn set(&mut self, wanted: BTreeMap<String, Place>, new: impl Fn(&str, Place) -> Proxy) {
+        self.proxies.retain(|name, _| wanted.contains_key(name));
+        for (name, place) in wanted {
+            let proxy = self.proxies.entry(name);
+            proxy.or_insert_with_key(|name| new(name, place));
+        }
     }
 
     /// Records a response of a proxy, or the reason for its absence in one line. A response of a
     /// removed proxy is ignored.
     pub(super) fn hear(&mut self, proxy: &str, at: Instant, answer: Result<Sample, String>) {
-        if let Some(proxy) = self.proxies.get_mut(proxy) {
-            match answer {
-                Ok(sample) => proxy.answered(at, sample, self.window),
-                Err(why) => {
-                    let since = proxy.silent.as_ref().map_or(at, |(since, _)| *since);
-                    proxy.silent = Some((since, why));
-                    proxy.samples.clear();
-                }
+        let Some(proxy) = self.proxies.get_mut(proxy) else {
+            return;
+        };
+        let sample = match answer {
+            Ok(sample) => sample,
+            Err(why) => {
+                let since = proxy.silent.as_ref().map_or(at, |(since, _)| *since);
+                proxy.silent = Some((since, why));
+                proxy.samples.clear();
+                return;
             }
+        };
+        proxy.silent = None;
+        // The counters of a new process started at 0.
+        if sample.uptime.is_some() && sample.uptime < proxy.uptime {
+            proxy.restarts += 1;
+            proxy.samples.clear();
+        }
+        proxy.uptime = sample.uptime;
+        proxy.samples.push_back((at, sample));
+        // One response at least as old as the window is kept for comparison.
+        let old = |(then, _): &(Instant, Sample)| at - *then >= self.window;
+        while proxy.samples.get(1).is_some_and(old) {
+            proxy.samples.pop_front();
         }
     }
 
@@ -85,25 +105,6 @@ impl Fleet {
 }
 
 impl Proxy {
-    fn answered(&mut self, at: Instant, sample: Sample, window: Duration) {
-        self.silent = None;
-        // The counters of a new process started at 0.
-        if sample.uptime.is_some() && sample.uptime < self.uptime {
-            self.restarts += 1;
-            self.samples.clear();
-        }
-        self.uptime = sample.uptime;
-        self.samples.push_back((at, sample));
-        // One response at least as old as the window is kept for comparison.
-        while self
-            .samples
-            .get(1)
-            .is_some_and(|(then, _)| at - *then >= window)
-        {
-            self.samples.pop_front();
-        }
-    }
-
     /// Returns the oldest and the newest response; `None` before the first.
     pub(super) fn span(&self) -> Option<Span<'_>> {
         let (first, before) = self.samples.front()?;
@@ -118,41 +119,41 @@ impl Proxy {
 
 /// Queries each of `places` every `interval`, and records the responses. With a `selection`, the
 /// places are listed again every few seconds.
-pub(super) async fn follow(
-    mut places: Vec<Place>,
+pub(super) fn follow(
+    places: Vec<Place>,
     selection: Option<Selection>,
     interval: Duration,
-    fleet: Sender<Fleet>,
-) {
-    let mut tasks: BTreeMap<String, AbortOnDropHandle<()>> = BTreeMap::new();
-    loop {
-        let named = places.drain(..).map(|place| (place.to_string(), place));
-        let wanted: BTreeMap<String, Place> = named.collect();
-        tasks.retain(|name, _| wanted.contains_key(name));
-        fleet.send_modify(|fleet| fleet.set(wanted.keys()));
-        for (name, place) in wanted {
-            tasks.entry(name).or_insert_with_key(|name| {
-                let asking = ask(name.clone(), Client::new(place), interval, fleet.clone());
-                AbortOnDropHandle::new(tokio::spawn(asking))
-            });
-        }
-        places = listed(selection.as_ref()).await;
-    }
-}
-
-/// Returns the next list of proxies; never completes without a selection.
-async fn listed(selection: Option<&Selection>) -> Vec<Place> {
-    let Some(selection) = selection else {
-        return std::future::pending().await;
+    window: Duration,
+) -> Receiver<Fleet> {
+    let (sender, fleet) = channel(Fleet::new(window));
+    let follow = move |places: Vec<Place>| {
+        let new = |name: &str, place| {
+            let queries = ask(
+                name.to_owned(),
+                Client::new(place),
+                interval,
+                sender.clone(),
+            );
+            Proxy {
+                _queries: Some(AbortOnDropHandle::new(tokio::spawn(queries))),
+                ..Proxy::default()
+            }
+        };
+        let named = places.into_iter().map(|place| (place.to_string(), place));
+        sender.send_modify(|fleet| fleet.set(named.collect(), new));
     };
-    loop {
-        sleep(LOOK).await;
-        match selection.find().await {
-            Ok((places, _)) => return places,
-            // Known proxies are kept.
-            Err(error) => debug!("looking for proxies: {error:#}"),
+    follow(places);
+    tokio::spawn(async move {
+        while let Some(selection) = &selection {
+            sleep(LOOK).await;
+            match selection.find().await {
+                Ok((places, _)) => follow(places),
+                // Known proxies are kept.
+                Err(error) => debug!("looking for proxies: {error:#}"),
+            }
         }
-    }
+    });
+    fleet
 }
 
 async fn ask(proxy: String, mut client: Client, every: Duration, fleet: Sender<Fleet>) {
@@ -178,9 +179,16 @@ mod tests {
         })
     }
 
+    /// Makes `proxy` the only one.
+    fn set(fleet: &mut Fleet, proxy: &str) {
+        let place = "127.0.0.1:9901".parse().unwrap();
+        let wanted = BTreeMap::from([(proxy.to_owned(), place)]);
+        fleet.set(wanted, |_, _| Proxy::default());
+    }
+
     fn fleet() -> Fleet {
         let mut fleet = Fleet::new(WINDOW);
-        fleet.set([&"a".to_owned()].into_iter());
+        set(&mut fleet, "a");
         fleet
     }
 
@@ -199,8 +207,9 @@ mod tests {
         fleet.hear("a", start + second, up(1));
         assert!(fleet.proxies["a"].silent.is_none() && !fleet.is_settled());
         fleet.hear("a", start + 2 * second, up(2));
-        assert!(fleet.is_settled());
-        fleet.set([&"b".to_owned()].into_iter());
+        set(&mut fleet, "a");
+        assert!(fleet.is_settled(), "a known one is kept");
+        set(&mut fleet, "b");
         fleet.hear("a", start, up(3));
         assert_eq!(fleet.proxies.keys().collect::<Vec<_>>(), ["b"]);
     }

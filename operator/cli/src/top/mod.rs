@@ -24,14 +24,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use serde_json::Value;
-use tokio::sync::watch::{Receiver, channel};
+use serde_json::{Value, json};
+use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
 use self::client::Place;
 use self::fleet::Fleet;
 use self::pods::Selection;
-use self::table::{Choice, Order, Tab};
+use self::table::Choice;
 use self::view::ANSWERS;
 use super::cluster::ClusterArgs;
 use super::status::OutputFormat;
@@ -86,15 +86,9 @@ pub struct TopArgs {
     /// Time over which rates and percentiles are computed
     #[arg(long, value_name = "DURATION", default_value = WINDOW, value_parser = span)]
     pub window: Duration,
-    /// View to show first, or with --once to print [default: types, and workflows if some exist]
-    #[arg(long, value_name = "VIEW")]
-    pub view: Option<Tab>,
-    /// Order of rows
-    #[arg(long, value_name = "ORDER", default_value = "hurt")]
-    pub sort: Order,
-    /// Show only policies, types, workflows and proxies with this text in their names, in any case
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    pub filter: String,
+    /// The rows to show
+    #[command(flatten)]
+    pub choice: Choice,
     /// Print the view once and exit, after the window has passed
     #[arg(long)]
     pub once: bool,
@@ -136,16 +130,14 @@ async fn top(args: &TopArgs) -> anyhow::Result<Output> {
         true => args.window,
         false => args.interval,
     };
-    let is_empty = places.is_empty();
-    if args.once && !is_empty && io::stderr().is_terminal() {
+    if args.once && !places.is_empty() && io::stderr().is_terminal() {
         eprintln!("{}", patience(&places, args.window));
     }
-    let (sender, fleet) = channel(Fleet::new(args.window.max(interval)));
-    tokio::spawn(fleet::follow(places, selection, interval, sender));
+    let fleet = fleet::follow(places, selection, interval, args.window.max(interval));
     let mut output = match (args.once, args.output) {
-        (true, _) => once(args, fleet, is_empty).await?,
+        (true, _) => once(args, fleet).await?,
         (false, OutputFormat::Table) => {
-            live::run(fleet, choice(args)).await?;
+            live::run(fleet, args.choice.clone()).await?;
             Output::ok(String::new())
         }
         (false, OutputFormat::Json | OutputFormat::Yaml) => lines(args, fleet).await?,
@@ -154,15 +146,6 @@ async fn top(args: &TopArgs) -> anyhow::Result<Output> {
         output.notes.insert_str(0, &format!("warning: {remark}\n"));
     }
     Ok(output)
-}
-
-fn choice(args: &TopArgs) -> Choice {
-    Choice {
-        tab: args.view.unwrap_or_default(),
-        order: args.sort,
-        reversed: false,
-        filter: args.filter.clone(),
-    }
 }
 
 /// Returns the proxies, the selection that finds the proxies of a cluster again, and a remark on
@@ -174,12 +157,11 @@ async fn proxies(
         || args.all_namespaces
         || args.selector.is_some()
         || args.cluster.is_there();
-    if !args.proxy.is_empty() || !in_cluster {
-        let mut places = args.proxy.clone();
-        if places.is_empty() {
-            places.extend(LOCAL.parse());
-        }
-        return Ok((places, None, None));
+    if !args.proxy.is_empty() {
+        return Ok((args.proxy.clone(), None, None));
+    }
+    if !in_cluster {
+        return Ok((vec![Place::Tcp(LOCAL.parse()?)], None, None));
     }
     let cluster = args.cluster.connect().await?;
     let own = args.namespace.as_ref().unwrap_or(&cluster.namespace);
@@ -199,28 +181,21 @@ fn view_of(fleet: &Receiver<Fleet>) -> Value {
     view::view(&fleet.borrow(), None, Instant::now(), SystemTime::now())
 }
 
-/// Waits for two responses of each proxy, a window apart, unless there is none.
-async fn once(
-    args: &TopArgs,
-    mut fleet: Receiver<Fleet>,
-    is_empty: bool,
-) -> anyhow::Result<Output> {
+/// Waits for two responses of each proxy, a window apart.
+async fn once(args: &TopArgs, mut fleet: Receiver<Fleet>) -> anyhow::Result<Output> {
     let longest = args.window + 2 * client::TIMEOUT;
-    // At first the fleet has no proxies even if there are some.
-    let settled = |fleet: &Fleet| is_empty || !fleet.proxies.is_empty() && fleet.is_settled();
     // After the timeout, the responses so far are shown.
-    let _ = timeout(longest, fleet.wait_for(settled)).await;
+    let _ = timeout(longest, fleet.wait_for(Fleet::is_settled)).await;
     let view = view_of(&fleet);
-    let table = || table::printed(&view, &choice(args), args.view);
+    let table = || table::printed(&view, &args.choice);
     let text = args.output.text(&view, table)?;
-    let proxies = view::each(&view["proxies"]);
-    let silent = proxies.clone().filter(|p| p["state"] != ANSWERS);
+    let silent = view::each(&view["proxies"]).filter(|p| p["state"] != ANSWERS);
     let notes = silent.filter_map(|p| {
         let why = p["problem"].as_str().unwrap_or("no second answer in time");
         Some(format!("warning: {}: {why}\n", p["proxy"].as_str()?))
     });
     let notes: String = notes.collect();
-    let ok = notes.is_empty() && proxies.count() > 0;
+    let ok = notes.is_empty() && view["proxies"] != json!([]);
     Ok(Output { text, notes, ok })
 }
 

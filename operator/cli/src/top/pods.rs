@@ -47,7 +47,6 @@ impl Selection {
         }
         let place = |(namespace, name): (String, String)| Place::Pod {
             api: Box::new(Api::namespaced(self.cluster.client(), &namespace)),
-            namespace,
             name,
             port: self.port,
         };

@@ -27,40 +27,32 @@ const POLICY: &str = "policy.";
 const NATIVE: &str = "panics";
 /// Envoy's age in seconds. It moves when Envoy flushes its stats, every 5 s by default.
 const UPTIME: &str = "server.uptime";
-/// `service.<name>.index`: the value of the gauge `bottleneck` for the downstream service of this
-/// name.
-const SERVICE_INDEX: &str = "index";
+
+/// The kind of a part that is a type of requests.
+pub(crate) const TYPE: &str = "type";
+/// The kind of a part that is a workflow.
+pub(crate) const WORKFLOW: &str = "workflow";
+/// The kind of a part that is a downstream service. Its only stat, `index`, is the value of the
+/// gauge `bottleneck` for it.
+pub(crate) const SERVICE: &str = "service";
 
 /// Returns the path and query of the request to the admin address.
 pub(super) fn path() -> String {
-    let encoded = FILTER.chars().map(|c| match c {
-        c if c.is_ascii_alphanumeric() || "_.".contains(c) => c.to_string(),
-        c => format!("%{:02X}", u32::from(c)),
-    });
-    format!(
-        "/stats?histogram_buckets=disjoint&filter={}",
-        encoded.collect::<String>()
-    )
+    let filter: String = form_urlencoded::byte_serialize(FILTER.as_bytes()).collect();
+    format!("/stats?histogram_buckets=disjoint&filter={filter}")
 }
 
-/// Stats of one policy, type, or workflow. Envoy's text doesn't distinguish counters from gauges;
-/// the names do.
+/// Stats of one policy or part of it. Envoy's text doesn't distinguish counters from gauges; the
+/// names do.
 #[derive(Default)]
 pub(crate) struct Stats {
     values: BTreeMap<String, u64>,
     histograms: BTreeMap<String, Histogram>,
 }
 
-/// A policy's stats.
-#[derive(Default)]
-pub(crate) struct PolicySample {
-    /// Stats of the policy as a whole.
-    pub(crate) own: Stats,
-    pub(crate) types: BTreeMap<String, Stats>,
-    pub(crate) workflows: BTreeMap<String, Stats>,
-    /// Downstream services by their value of `bottleneck`.
-    pub(crate) services: BTreeMap<u64, String>,
-}
+/// The parts of a policy by kind and name, as they are in the names of stats. The policy as a whole
+/// is the part without a kind and a name.
+pub(crate) type Parts<T> = BTreeMap<(String, String), T>;
 
 /// One response of a proxy.
 #[derive(Default)]
@@ -71,7 +63,7 @@ pub(crate) struct Sample {
     /// Whether the filter is native.
     pub(crate) is_native: bool,
     /// Policies by `namespace/name`.
-    pub(crate) policies: BTreeMap<String, PolicySample>,
+    pub(crate) policies: BTreeMap<String, Parts<Stats>>,
 }
 
 /// A proxy's version and name, as it reports them.
@@ -81,6 +73,20 @@ pub(crate) struct About {
     pub(crate) version: String,
     /// Node id.
     pub(crate) node: String,
+}
+
+/// Returns the parts of a kind, by name.
+pub(crate) fn of<'a, T>(
+    parts: &'a Parts<T>,
+    kind: &'a str,
+) -> impl Iterator<Item = (&'a str, &'a T)> {
+    let parts = parts.iter().filter(move |((of, _), _)| of == kind);
+    parts.map(|((_, name), part)| (name.as_str(), part))
+}
+
+/// Returns the policy as a whole, if it has stats of its own.
+pub(crate) fn whole<T>(parts: &Parts<T>) -> Option<&T> {
+    of(parts, "").next().map(|(_, whole)| whole)
 }
 
 impl Stats {
@@ -120,56 +126,39 @@ impl Sample {
                 continue;
             };
             sample.is_native |= name == NATIVE;
-            let of_policy = match name.strip_prefix(POLICY) {
-                Some(name) => name
-                    .split_once('.')
-                    .map(|(policy, rest)| (policy, rest.to_owned())),
-                None => member(name),
+            let Some([policy, kind, part, metric]) = split(name) else {
+                continue;
             };
-            if let Some((policy, rest)) = of_policy {
-                let policy = sample.policies.entry(one_line(policy)).or_default();
-                policy.take(&rest, value);
+            let policy = sample.policies.entry(one_line(policy)).or_default();
+            let part = (kind.to_owned(), one_line(part));
+            let stats = policy.entry(part).or_default();
+            if let Ok(value) = value.parse() {
+                stats.values.insert(metric.to_owned(), value);
+            } else if let Some(histogram) = Histogram::parse(value) {
+                stats.histograms.insert(metric.to_owned(), histogram);
             }
         }
         sample
     }
 }
 
-/// Returns the policy of `workflow.<metric>.headgate_policy.<policy>.headgate_workflow.<workflow>`,
-/// and the rest of the Wasm filter's name for it: `workflow.<workflow>.<metric>`.
-fn member(name: &str) -> Option<(&str, String)> {
-    let (family, labels) = name.split_once(".headgate_policy.")?;
-    let (part, metric) = family.split_once('.')?;
-    let (policy, labels) = labels.split_once(".headgate_")?;
-    let value = labels.strip_prefix(part)?.strip_prefix('.')?;
-    Some((policy, format!("{part}.{value}.{metric}")))
-}
-
-impl PolicySample {
-    fn take(&mut self, name: &str, value: &str) {
-        let mut parts = name.splitn(3, '.');
-        let (stats, metric) = match (parts.next(), parts.next(), parts.next()) {
-            (Some("type"), Some(kind), Some(metric)) => {
-                (self.types.entry(one_line(kind)).or_default(), metric)
-            }
-            (Some("workflow"), Some(name), Some(metric)) => {
-                (self.workflows.entry(one_line(name)).or_default(), metric)
-            }
-            (Some("service"), Some(service), Some(SERVICE_INDEX)) => {
-                if let Some(index) = value.parse().ok().filter(|index| *index > 0) {
-                    self.services.insert(index, one_line(service));
-                }
-                return;
-            }
-            (Some(_), None, None) => (&mut self.own, name),
-            _ => return,
+/// Returns the policy, the kind and the name of its part, and the metric, of
+/// `policy.<policy>.<metric>`, `policy.<policy>.<kind>.<part>.<metric>`, or the native filter's
+/// `<kind>.<metric>.headgate_policy.<policy>.headgate_<kind>.<part>`.
+fn split(name: &str) -> Option<[&str; 4]> {
+    if let Some(name) = name.strip_prefix(POLICY) {
+        let (policy, rest) = name.split_once('.')?;
+        return match rest.splitn(3, '.').collect::<Vec<_>>()[..] {
+            [metric] => Some([policy, "", "", metric]),
+            [kind, part, metric] => Some([policy, kind, part, metric]),
+            _ => None,
         };
-        if let Ok(value) = value.parse() {
-            stats.values.insert(metric.to_owned(), value);
-        } else if let Some(histogram) = Histogram::parse(value) {
-            stats.histograms.insert(metric.to_owned(), histogram);
-        }
     }
+    let (family, labels) = name.split_once(".headgate_policy.")?;
+    let (kind, metric) = family.split_once('.')?;
+    let (policy, labels) = labels.split_once(".headgate_")?;
+    let part = labels.strip_prefix(kind)?.strip_prefix('.')?;
+    Some([policy, kind, part, metric])
 }
 
 #[cfg(test)]
@@ -197,17 +186,18 @@ mod tests {
         let names: Vec<&str> = sample.policies.keys().map(String::as_str).collect();
         assert_eq!(names, ["?[2J", "shop/search", "shop/unused"]);
         let policy = &sample.policies["shop/search"];
-        assert_eq!(policy.own.value("slots"), Some(4));
-        assert_eq!(policy.own.value("text"), None);
-        assert_eq!(policy.services[&2], "extent-node");
-        let fast = &policy.types["fast"];
+        assert_eq!(whole(policy).unwrap().value("slots"), Some(4));
+        assert_eq!(whole(policy).unwrap().value("text"), None);
+        let part = |kind, name| &policy[&(String::from(kind), String::from(name))];
+        assert_eq!(part(SERVICE, "extent-node").value("index"), Some(2));
+        let fast = part(TYPE, "fast");
         assert_eq!(fast.value("rq_total"), Some(712));
         assert_eq!(
             fast.values("rq_rejected.reason.").collect::<Vec<_>>(),
             [("slo_p50", 3)]
         );
         assert!(fast.histogram("queue_wait_us").is_some());
-        assert_eq!(policy.workflows["a: b"].value("rate_mhz"), Some(37_500));
+        assert_eq!(part(WORKFLOW, "a: b").value("rate_mhz"), Some(37_500));
     }
 
     #[test]
@@ -223,17 +213,21 @@ mod tests {
         );
         assert_eq!(sample.policies.len(), 1);
         let policy = &sample.policies["shop/a"];
-        assert_eq!(policy.own.value("slots"), Some(4));
-        assert_eq!(policy.workflows.len(), 1);
-        assert_eq!(policy.workflows["bulk"].value("rate_mhz"), Some(37_500));
-        assert_eq!(policy.services[&2], "extent");
+        assert_eq!(whole(policy).unwrap().value("slots"), Some(4));
+        let of = |kind, metric| {
+            let parts = of(policy, kind).map(|(name, stats)| (name, stats.value(metric)));
+            parts.collect::<Vec<_>>()
+        };
+        assert_eq!(of(WORKFLOW, "rate_mhz"), [("bulk", Some(37_500))]);
+        assert_eq!(of(SERVICE, "index"), [("extent", Some(2))]);
         assert!(sample.is_native);
     }
 
     #[test]
     fn envoys_own_name_for_native_filters_is_known() {
         let sample = Sample::parse("dynamicmodulescustom.headgate.policy.shop/a.slots: 4\n");
-        assert_eq!(sample.policies["shop/a"].own.value("slots"), Some(4));
+        let policy = &sample.policies["shop/a"];
+        assert_eq!(whole(policy).unwrap().value("slots"), Some(4));
         let other = Sample::parse("dynamicmodulescustom.other.policy.shop/a.slots: 4\n");
         assert!(other.policies.is_empty() && !other.is_native);
     }

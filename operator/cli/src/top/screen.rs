@@ -102,8 +102,8 @@ impl Screen {
             KeyCode::Char('2') => self.show(Tab::Workflows),
             KeyCode::Char('3') => self.show(Tab::Proxies),
             KeyCode::Char('4') => self.show(Tab::Value),
-            KeyCode::Tab => self.show(next(self.choice.tab)),
-            KeyCode::Char('s') => self.choice.order = next(self.choice.order),
+            KeyCode::Tab => self.show(next(self.choice.tab())),
+            KeyCode::Char('s') => self.choice.sort = next(self.choice.sort),
             KeyCode::Char('r') => self.choice.reversed = !self.choice.reversed,
             KeyCode::Char('/') => self.typing = true,
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
@@ -115,7 +115,7 @@ impl Screen {
             KeyCode::End => self.mark(TableState::select_last),
             // A marked row that the filter hides is not selected.
             KeyCode::Enter
-                if self.choice.tab == Tab::Proxies && self.table.selected().is_some() =>
+                if self.choice.tab() == Tab::Proxies && self.table.selected().is_some() =>
             {
                 self.count(self.marked.clone());
                 self.show(Tab::Types);
@@ -126,7 +126,7 @@ impl Screen {
     }
 
     fn show(&mut self, tab: Tab) {
-        self.choice.tab = tab;
+        self.choice.view = Some(tab);
         self.marked = None;
         self.table = TableState::new();
     }
@@ -166,9 +166,7 @@ impl Screen {
             Layout::horizontal([Constraint::Length(50), Constraint::Fill(1)]).areas(tabs);
         let names = Tab::value_variants().iter().enumerate();
         let names = names.map(|(at, tab)| format!("{} {}", at + 1, name(tab)));
-        let chosen = Tab::value_variants()
-            .iter()
-            .position(|tab| *tab == self.choice.tab);
+        let chosen = self.choice.tab() as usize;
         frame.render_widget(Tabs::new(names).select(chosen), tabs);
         frame.render_widget(self.order(), order);
         frame.render_widget(Text::from_iter(silent).style(BAD), problems);
@@ -188,13 +186,14 @@ impl Screen {
         self.table
             .select(marked.and_then(|key| rows.iter().position(|row| row.key == *key)));
         if rows.is_empty() {
-            return frame.render_widget(Line::from(self.choice.tab.empty(&self.view).dim()), body);
+            return frame
+                .render_widget(Line::from(self.choice.tab().empty(&self.view).dim()), body);
         }
         self.room = body.height.saturating_sub(1);
         // The offset is limited, so that a long table has no empty lines below its last row.
         let most = rows.len().saturating_sub(usize::from(self.room));
         *self.table.offset_mut() = self.table.offset().min(most);
-        let (table, _) = table::table(self.choice.tab, &rows, body.width, GAP);
+        let (table, _) = table::table(self.choice.tab(), &rows, body.width, GAP);
         frame.render_stateful_widget(table, body, &mut self.table);
     }
 
@@ -215,9 +214,9 @@ impl Screen {
             true => ", reversed",
             false => "",
         };
-        let order = match self.choice.tab {
+        let order = match self.choice.tab() {
             Tab::Value => name(&Tab::Value),
-            _ => name(&self.choice.order),
+            _ => name(&self.choice.sort),
         };
         let mut line = Line::from(format!("sorted by {order}{reversed}").dim());
         if let Some(only) = &self.only {

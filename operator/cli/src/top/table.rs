@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::iter::once;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use ratatui::buffer::{self, Buffer};
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
@@ -45,22 +45,27 @@ pub enum Order {
     Name,
 }
 
-/// The chosen order and filter of rows.
-#[derive(Clone, Default)]
-pub(super) struct Choice {
-    pub(super) tab: Tab,
-    pub(super) order: Order,
-    pub(super) reversed: bool,
-    /// A part of the names to show, in any case; empty: all names.
-    pub(super) filter: String,
+/// The chosen rows and their order.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Choice {
+    /// View to show first, or with --once to print [default: types, and workflows if some exist]
+    #[arg(long, value_name = "VIEW")]
+    pub view: Option<Tab>,
+    /// Order of rows
+    #[arg(long, value_name = "ORDER", default_value = "hurt")]
+    pub sort: Order,
+    /// Whether the order is reversed
+    #[arg(skip)]
+    pub reversed: bool,
+    /// Show only policies, types, workflows and proxies with this text in their names, in any case
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub filter: String,
 }
 
 /// A row.
 pub(super) struct Row<'a> {
     /// `policy`, `policy type`, `policy workflow`, or a proxy's place.
     pub(super) key: String,
-    /// The names by which it is sorted and filtered.
-    names: String,
     head: String,
     values: &'a Value,
 }
@@ -85,15 +90,22 @@ impl Tab {
 }
 
 impl Choice {
+    /// Returns the view, the first one by default.
+    pub(super) fn tab(&self) -> Tab {
+        self.view.unwrap_or_default()
+    }
+
     fn wants(&self, row: &Row<'_>) -> bool {
-        let names = row.names.to_lowercase();
+        // Only a proxy has a node and policies.
+        let (node, policies) = (name(row.values, "node"), names(&row.values["policies"]));
+        let names = format!("{} {node} {policies}", row.key).to_lowercase();
         names.contains(&self.filter.to_lowercase())
     }
 
     /// Returns the rank of a row; the highest comes first.
     fn rank(&self, row: &Row<'_>) -> f64 {
         let values = traffic(row.values);
-        let rank = match self.order {
+        let rank = match self.sort {
             // A silent proxy may be worse than any that answers.
             Order::Hurt if values["state"] == UNREACHABLE => Some(f64::INFINITY),
             Order::Hurt => row.values["hurt"].as_f64(),
@@ -105,18 +117,9 @@ impl Choice {
         rank.unwrap_or(0.0)
     }
 
-    /// Orders types by their ranks in the value cut, independent of the chosen order.
-    fn compare_members(&self, a: &Row<'_>, b: &Row<'_>) -> Ordering {
-        let rank = |row: &Row<'_>| row.values["valueCut"]["perSlotSecond"].as_f64();
-        match self.tab {
-            Tab::Value => rank(b).partial_cmp(&rank(a)).unwrap_or(Ordering::Equal),
-            _ => self.compare(a, b),
-        }
-    }
-
     fn compare(&self, a: &Row<'_>, b: &Row<'_>) -> Ordering {
         let order = self.rank(b).total_cmp(&self.rank(a));
-        let order = order.then_with(|| a.names.cmp(&b.names));
+        let order = order.then_with(|| a.key.cmp(&b.key));
         match self.reversed {
             true => order.reverse(),
             false => order,
@@ -134,31 +137,37 @@ fn longest_wait(values: &Value) -> Option<f64> {
 
 /// Returns the rows of `view` by `choice`. A policy whose name matches the filter is shown whole.
 pub(super) fn rows<'a>(view: &'a Value, choice: &Choice) -> Vec<Row<'a>> {
-    let policies = each(&view["policies"]);
-    let mut groups: Vec<Group<'_>> = match choice.tab {
-        Tab::Types => policies.map(|p| group(p, p, "types", "type")).collect(),
-        Tab::Workflows => {
-            let policies = policies.filter(|p| !p["workflows"].is_null());
-            let of = |p: &'a Value| group(p, &p["workflows"], "rows", "workflow");
-            policies.map(of).collect()
-        }
+    let tab = choice.tab();
+    let with = |part| each(&view["policies"]).filter(move |policy| !policy[part].is_null());
+    let mut groups: Vec<Group<'_>> = match tab {
+        Tab::Types => { with("types") }
+            .map(|p| group(p, p, "types", "type"))
+            .collect(),
+        Tab::Value => { with("valueCut") }
+            .map(|p| group(p, p, "types", "type"))
+            .collect(),
+        Tab::Workflows => { with("workflows") }
+            .map(|p| group(p, &p["workflows"], "rows", "workflow"))
+            .collect(),
         Tab::Proxies => each(&view["proxies"]).map(proxy).collect(),
-        Tab::Value => {
-            let policies = policies.filter(|p| !p["valueCut"].is_null());
-            policies.map(|p| group(p, p, "types", "type")).collect()
-        }
     };
+    let by_value = |row: &Row<'_>| row.values["valueCut"]["perSlotSecond"].as_f64();
     groups.retain_mut(|(first, members)| {
         let whole = choice.wants(first);
         members.retain(|row| whole || choice.wants(row));
-        members.sort_by(|a, b| choice.compare_members(a, b));
+        members.sort_by(|a, b| match tab {
+            // By their ranks in the value cut, whatever order is chosen.
+            Tab::Value => by_value(b)
+                .partial_cmp(&by_value(a))
+                .unwrap_or(Ordering::Equal),
+            _ => choice.compare(a, b),
+        });
         whole || !members.is_empty()
     });
     groups.sort_by(|(a, _), (b, _)| choice.compare(a, b));
-    let all = groups
-        .into_iter()
-        .map(|(first, members)| once(first).chain(members));
-    all.flatten().collect()
+    let rows = groups.into_iter();
+    rows.flat_map(|(first, members)| once(first).chain(members))
+        .collect()
 }
 
 fn group<'a>(policy: &'a Value, values: &'a Value, members: &str, key: &str) -> Group<'a> {
@@ -167,14 +176,12 @@ fn group<'a>(policy: &'a Value, values: &'a Value, members: &str, key: &str) -> 
         let name = name(values, key);
         Row {
             key: format!("{policy_name} {name}"),
-            names: name.to_owned(),
             head: format!("  {name}"),
             values,
         }
     };
     let row = Row {
         key: policy_name.to_owned(),
-        names: policy_name.to_owned(),
         head: match policy["proxies"].as_u64() {
             Some(many @ 2..) => format!("{policy_name} ({many} proxies)"),
             _ => policy_name.to_owned(),
@@ -188,11 +195,6 @@ fn proxy(values: &Value) -> Group<'_> {
     let proxy = name(values, "proxy");
     let row = Row {
         key: proxy.to_owned(),
-        names: format!(
-            "{proxy} {} {}",
-            name(values, "node"),
-            names(&values["policies"])
-        ),
         head: proxy.to_owned(),
         values,
     };
@@ -233,17 +235,19 @@ pub(super) fn table(tab: Tab, rows: &[Row<'_>], width: u16, gap: u16) -> (Table<
     (table, end)
 }
 
-/// Returns the table of the tab `wanted`; without it, all tables with rows.
-pub(super) fn printed(view: &Value, choice: &Choice, wanted: Option<Tab>) -> String {
+/// Returns the table of the chosen view; without a choice, all tables with rows.
+pub(super) fn printed(view: &Value, choice: &Choice) -> String {
     let has_workflows = each(&view["policies"]).any(|p| !p["workflows"].is_null());
-    let tabs = match wanted {
+    let tabs = match choice.view {
         Some(tab) => vec![tab],
         None if has_workflows => vec![Tab::Types, Tab::Workflows],
         None => vec![Tab::Types],
     };
     let print = |tab: Tab| {
-        let mut choice = choice.clone();
-        choice.tab = tab;
+        let choice = Choice {
+            view: Some(tab),
+            ..choice.clone()
+        };
         let rows = rows(view, &choice);
         if rows.is_empty() {
             return format!("{}\n", tab.empty(view));

@@ -11,17 +11,16 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter::once;
 use std::ops::Add;
 use std::time::{Instant, SystemTime};
 
 use headgate_controller::xds::module::Kind;
 use headgate_controller::xds::timestamp::rfc3339;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::fleet::{Fleet, Proxy};
+use super::fleet::{Fleet, Proxy, Span};
 use super::histogram::Spread;
-use super::sample::{PolicySample, Stats};
+use super::sample::{Parts, SERVICE, Stats, TYPE, WORKFLOW, of, whole};
 
 /// The counter of refusals, of a type or a workflow.
 const REFUSED: &str = "rq_rejected_enforced";
@@ -43,38 +42,26 @@ struct Change<'a> {
     /// The time between the responses, s; 0 if only one exists.
     seconds: f64,
     /// The policy in the later response.
-    policy: &'a PolicySample,
+    policy: &'a Parts<Stats>,
 }
 
 /// The stats of a policy, type or workflow, at all proxies.
 #[derive(Default)]
 struct Group<'a>(Vec<Change<'a>>);
 
-/// A policy, at all proxies.
-#[derive(Default)]
-struct PolicyGroup<'a> {
-    own: Group<'a>,
-    types: BTreeMap<&'a str, Group<'a>>,
-    workflows: BTreeMap<&'a str, Group<'a>>,
-}
-
-/// Policies by name.
-type PolicyGroups<'a> = BTreeMap<&'a str, PolicyGroup<'a>>;
-
 /// Returns the view of `fleet` at `now`; of one proxy if `only` names it.
 pub(super) fn view(fleet: &Fleet, only: Option<&str>, now: Instant, time: SystemTime) -> Value {
-    let proxies = fleet.proxies.iter();
     let wanted = |name: &String| only.is_none_or(|only| only == name);
-    let chosen = proxies.clone().filter(|(name, _)| wanted(name));
-    let (groups, seconds) = groups(chosen.map(|(_, proxy)| proxy));
-    let policies = worst_first(&groups, policy);
+    let chosen = fleet.proxies.iter().filter(|(name, _)| wanted(name));
+    let spans: Vec<Span<'_>> = chosen.filter_map(|(_, proxy)| proxy.span()).collect();
+    let proxies = fleet.proxies.iter();
     let proxies = proxies.map(|(name, proxy)| self::proxy(name, proxy, now));
     json!({
         "time": rfc3339(time),
         // Less than the window right after the start.
-        "windowSeconds": tidy(seconds),
+        "windowSeconds": tidy(spans.iter().map(|span| span.seconds).fold(0.0, f64::max)),
         "proxies": proxies.collect::<Vec<_>>(),
-        "policies": policies,
+        "policies": policies(&spans),
     })
 }
 
@@ -109,42 +96,40 @@ fn tidy(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 
-/// Returns the policies in force, and the longest time between two responses, s.
-fn groups<'a>(proxies: impl Iterator<Item = &'a Proxy>) -> (PolicyGroups<'a>, f64) {
-    let mut groups = PolicyGroups::new();
-    let mut longest = 0.0_f64;
-    for span in proxies.filter_map(Proxy::span) {
-        longest = longest.max(span.seconds);
-        let policies = span.after.policies.iter();
-        // The stats of a removed policy remain, with 0 slots.
-        for (name, policy) in policies.filter(|(_, p)| p.own.value("slots") != Some(0)) {
+/// Returns the weighted mean of pairs of a value and its weight; `None` without pairs.
+fn mean(weighted: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
+    // A weight of nearly 0 instead of 0, so that a mean exists even if no proxy has requests.
+    let products = weighted.map(|(value, weight)| (value * (weight + 1e-9), weight + 1e-9));
+    let (sum, weight) = products.reduce(|a, b| (a.0 + b.0, a.1 + b.1))?;
+    Some(tidy(sum / weight))
+}
+
+/// Returns the policies in force at the proxies with these responses.
+fn policies(spans: &[Span<'_>]) -> Vec<Value> {
+    let mut groups: BTreeMap<&str, Parts<Group<'_>>> = BTreeMap::new();
+    for span in spans {
+        for (name, policy) in &span.after.policies {
+            // The stats of a removed policy remain, with 0 slots.
+            if whole(policy).is_some_and(|whole| whole.value("slots") == Some(0)) {
+                continue;
+            }
             let before = span.before.and_then(|b| b.policies.get(name));
-            let add = |group: &mut Group<'a>, before, after| {
+            let parts = groups.entry(name).or_default();
+            for (part, after) in policy {
+                let group = parts.entry(part.clone()).or_default();
                 group.0.push(Change {
-                    before,
+                    before: before.and_then(|b| b.get(part)),
                     after,
                     seconds: span.seconds,
                     policy,
                 });
-            };
-            let group = groups.entry(name).or_default();
-            add(&mut group.own, before.map(|b| &b.own), &policy.own);
-            for (name, stats) in &policy.types {
-                let before = before.and_then(|b| b.types.get(name));
-                add(group.types.entry(name).or_default(), before, stats);
-            }
-            for (name, stats) in &policy.workflows {
-                let before = before.and_then(|b| b.workflows.get(name));
-                add(group.workflows.entry(name).or_default(), before, stats);
             }
         }
     }
-    (groups, longest)
+    worst_first(groups.iter().map(|(name, parts)| policy(name, parts)))
 }
 
-/// Returns a row for each group, by `hurt`.
-fn worst_first<T>(groups: &BTreeMap<&str, T>, row: fn(&str, &T) -> Value) -> Vec<Value> {
-    let rows = groups.iter().map(|(name, group)| row(name, group));
+fn worst_first(rows: impl Iterator<Item = Value>) -> Vec<Value> {
     let mut rows: Vec<Value> = rows.collect();
     let hurt = |row: &Value| row["hurt"].as_f64().unwrap_or(0.0);
     rows.sort_by(|a, b| hurt(b).total_cmp(&hurt(a)));
@@ -161,20 +146,15 @@ impl Change<'_> {
         (self.seconds > 0.0).then(|| added as f64 / self.seconds)
     }
 
-    /// Returns a gauge of the value cut; `None` while `shedByValue` is off. All its gauges are then
-    /// 0, including the budget, which is never 0 otherwise.
-    fn of_cut(&self, name: &str) -> Option<u64> {
-        let budget = self.policy.own.value(BUDGET).filter(|budget| *budget > 0);
-        budget.and_then(|_| self.after.value(name))
-    }
-
     /// Returns the place that sets a workflow's rate; `None` if no rate is in force.
     fn bottleneck(&self) -> Option<String> {
         let in_force = self.after.value("limited") != Some(0);
         let at = self.after.value("bottleneck").filter(|_| in_force)?;
-        Some(match (at, self.policy.services.get(&at)) {
+        let mut services = of(self.policy, SERVICE);
+        let service = services.find(|(_, stats)| stats.value("index") == Some(at));
+        Some(match (at, service) {
             (0, _) => "local".to_owned(),
-            (_, Some(service)) => service.clone(),
+            (_, Some((service, _))) => service.to_owned(),
             // Services beyond the limit have no names of their own.
             (1, None) => "_other".to_owned(),
             (_, None) => format!("service {at}"),
@@ -200,6 +180,14 @@ impl<'a> Group<'a> {
         self.0.iter().filter_map(|c| c.after.value(name)).max()
     }
 
+    /// Returns the proxies that shed by value. At the others, all gauges of the value cut are 0,
+    /// including the budget, which is never 0 otherwise.
+    fn that_shed_by_value(&self) -> Self {
+        let budget = |c: &&Change<'_>| whole(c.policy)?.value(BUDGET);
+        let proxies = self.0.iter().filter(|c| budget(c) > Some(0));
+        Self(proxies.copied().collect())
+    }
+
     /// Returns the percentiles, in ms, of times in µs.
     fn percentiles(&self, name: &str) -> Value {
         let mut all = Spread::default();
@@ -221,25 +209,21 @@ impl<'a> Group<'a> {
 }
 
 fn proxy(name: &str, proxy: &Proxy, now: Instant) -> Value {
-    let (policies, _) = groups(once(proxy));
-    let types = || policies.values().flat_map(|policy| policy.types.values());
-    let workflows = || {
-        policies
-            .values()
-            .flat_map(|policy| policy.workflows.values())
-    };
-    let refused = |group: &Group<'_>| group.rate(REFUSED);
-    let hurt = types().map(|of| hurt(of, &objectives(of)));
-    let hurt = hurt.map(Some).chain(workflows().map(refused));
-    let hurt = sum(hurt).unwrap_or(0.0);
-    let gauge = |name| sum(policies.values().map(|policy| policy.own.gauge(name)));
-    let latest = proxy.span().map(|span| span.after);
-    let about = latest
-        .map(|sample| sample.about.clone())
-        .unwrap_or_default();
-    let kind = |native| if native { Kind::Native } else { Kind::Wasm };
+    let span = proxy.span();
+    let latest = span.as_ref().map(|span| span.after);
+    let policies = policies(span.as_slice());
+    let names: BTreeSet<_> = policies
+        .iter()
+        .filter_map(|p| p["policy"].as_str())
+        .collect();
+    let [arrivals, refused] = requests(policies.iter());
+    let gauge = |name| sum(policies.iter().map(|policy| policy[name].as_u64()));
     // Unknown if no policy is in force.
     let filter = latest.filter(|sample| !sample.policies.is_empty());
+    let filter = filter.map(|sample| match sample.is_native {
+        true => Kind::Native.name(),
+        false => Kind::Wasm.name(),
+    });
     let state = match (&proxy.silent, latest) {
         (Some(_), _) => UNREACHABLE,
         (None, Some(_)) => ANSWERS,
@@ -251,26 +235,28 @@ fn proxy(name: &str, proxy: &Proxy, now: Instant) -> Value {
         "state": state,
         "problem": proxy.silent.as_ref().map(|(_, why)| why),
         "silentSeconds": proxy.silent.as_ref().map(|(since, _)| silent(*since)),
-        "node": about.node,
-        "version": about.version,
-        "filter": filter.map(|sample| kind(sample.is_native).name()),
+        "node": latest.map_or("", |sample| &sample.about.node),
+        "version": latest.map_or("", |sample| &sample.about.version),
+        "filter": filter,
         "uptimeSeconds": latest.and_then(|sample| Some(sample.uptime?.as_secs())),
         "restarts": proxy.restarts,
-        "policies": policies.keys().collect::<Vec<_>>(),
-        "arrivalRate": sum(types().map(|of| of.rate("rq_total"))).map(tidy),
-        "refusedRate": sum(types().chain(workflows()).map(refused)).map(tidy),
-        "slotsInUse": gauge("slots_in_use"),
+        "policies": names,
+        "arrivalRate": arrivals,
+        "refusedRate": refused,
+        "slotsInUse": gauge("slotsInUse"),
         "slots": gauge("slots"),
-        "hurt": tidy(hurt),
+        "hurt": total(&policies, "hurt").unwrap_or(0.0),
     })
 }
 
-fn policy(name: &str, group: &PolicyGroup<'_>) -> Value {
-    let own = &group.own;
-    let all_types = group.types.values().flat_map(|group| &group.0).copied();
-    let mut types = worst_first(&group.types, kind);
+fn policy(name: &str, parts: &Parts<Group<'_>>) -> Value {
+    let none = Group::default();
+    let own = whole(parts).unwrap_or(&none);
+    let all_types = of(parts, TYPE).flat_map(|(_, group)| &group.0).copied();
+    let traffic = traffic(&Group(all_types.collect()));
+    let mut types = worst_first(of(parts, TYPE).map(|(name, group)| kind(name, group)));
     let value = value_cut(own, &mut types);
-    let workflows = workflows(group);
+    let workflows = workflows(own, parts);
     // Requests that the rate limiter refuses never reach a type.
     let parts = types.iter().chain(&workflows);
     json!({
@@ -280,7 +266,7 @@ fn policy(name: &str, group: &PolicyGroup<'_>) -> Value {
         "slotsInUse": own.gauge("slots_in_use"),
         "queueLength": own.gauge("queue_length"),
         "queuedWorkMs": own.milli("queued_work_us"),
-        "traffic": traffic(&Group(all_types.collect())),
+        "traffic": traffic,
         // Requests that passed without a decision, because a host call failed.
         "unmanagedRate": own.rate("rq_unmanaged"),
         // The number of proxies at which starvation avoidance needs more slots than exist.
@@ -295,18 +281,12 @@ fn policy(name: &str, group: &PolicyGroup<'_>) -> Value {
 /// Returns the rates of requests and of the decisions on them.
 fn traffic(group: &Group<'_>) -> Value {
     const REASONS: &str = "rq_rejected.reason.";
-    let refused = group.rate(REFUSED);
-    let reason = |name: &str| {
-        let rate = group
-            .rate(&format!("{REASONS}{name}"))
-            .filter(|rate| *rate > 0.0)?;
-        Some((name.to_owned(), json!(rate)))
+    let reason = |name| {
+        let rate = group.rate(&format!("{REASONS}{name}"));
+        Some((name, rate.filter(|rate| *rate > 0.0)?))
     };
-    let reasons: Map<String, Value> = group
-        .names(REASONS)
-        .into_iter()
-        .filter_map(reason)
-        .collect();
+    let reasons = group.names(REASONS).into_iter().filter_map(reason);
+    let refused = group.rate(REFUSED);
     json!({
         "arrivalRate": group.rate("rq_total"),
         "acceptedRate": group.rate("rq_accepted"),
@@ -314,7 +294,7 @@ fn traffic(group: &Group<'_>) -> Value {
         "wouldRefuseRate": not_enforced(group.rate("rq_rejected"), refused),
         "completedRate": group.rate("rq_completed"),
         // Includes the rejections of a dry run.
-        "refusedByReason": reasons,
+        "refusedByReason": reasons.collect::<BTreeMap<_, _>>(),
     })
 }
 
@@ -324,9 +304,14 @@ fn not_enforced(rejected: Option<f64>, refused: Option<f64>) -> Option<f64> {
 }
 
 fn kind(name: &str, group: &Group<'_>) -> Value {
-    let objectives = objectives(group);
+    let completed = group.rate("rq_completed").unwrap_or(0.0);
+    let names = group.names("slo_quantile_ppm.objective.").into_iter();
+    let objectives = names.filter_map(|name| objective(name, group, completed));
+    let objectives: Vec<Value> = objectives.collect();
+    let margins = objectives.iter().filter_map(margin);
+    let late = margins.fold(0.0, |worst, margin| f64::max(worst, -margin));
     let mut row = traffic(group);
-    row["hurt"] = tidy(hurt(group, &objectives)).into();
+    row["hurt"] = tidy(group.rate(REFUSED).unwrap_or(0.0) + late * completed).into();
     row["type"] = name.into();
     row["queueWaitMs"] = group.percentiles("queue_wait_us");
     row["responseTimeMs"] = group.percentiles("response_time_us");
@@ -335,55 +320,32 @@ fn kind(name: &str, group: &Group<'_>) -> Value {
     row
 }
 
-/// Returns the objectives of a type, with their attainments.
-fn objectives(group: &Group<'_>) -> Vec<Value> {
-    let completed = group.rate("rq_completed").unwrap_or(0.0);
-    let names = group.names("slo_quantile_ppm.objective.").into_iter();
-    names
-        .filter_map(|name| objective(name, group, completed))
-        .collect()
-}
-
-/// Returns the rate of a type's requests that were refused, or late beyond the share that
-/// objectives allow.
-fn hurt(group: &Group<'_>, objectives: &[Value]) -> f64 {
-    let margins = objectives.iter().filter_map(margin);
-    let late = margins.fold(0.0, |worst, m| f64::max(worst, -m));
-    let rate = |name| group.rate(name).unwrap_or(0.0);
-    rate(REFUSED) + late * rate("rq_completed")
-}
-
 /// Returns a type's place in the value cut; `None` where nothing is shed by value.
 fn value(group: &Group<'_>) -> Option<Value> {
     const SLOTS: &str = "value_slots_asked_milli";
-    let asked = sum(group.0.iter().map(|change| change.of_cut(SLOTS)))? as f64 / 1e3;
-    // The mean over the proxies with at least this value, weighted by the demanded slots.
-    let mean = |name: &str, least: u64| {
-        let weighted = group.0.iter().map(|change| {
-            // Nearly 0 without requests, so that a mean exists even if no proxy has requests.
-            let weight = change.of_cut(SLOTS)? as f64 + 1e-9;
-            let value = change.of_cut(name).filter(|value| *value >= least)?;
-            Some((value as f64 / 1e3 * weight, weight))
-        });
-        let (sum, weight) = { weighted.flatten() }.reduce(|a, b| (a.0 + b.0, a.1 + b.1))?;
-        Some(tidy(sum / weight))
+    let group = group.that_shed_by_value();
+    let asked = group.milli(SLOTS)?;
+    // By the demanded slots.
+    let weighted = |name: &'static str| {
+        let changes = group.0.iter().map(|change| change.after);
+        changes.filter_map(|s| Some((s.value(name)? as f64 / 1e3, s.value(SLOTS)? as f64)))
     };
+    let ranks = weighted("value_per_slot_second_milli").filter(|(rank, _)| *rank > 0.0);
     Some(json!({
         // 0 if no proxy has ranked the type yet.
-        "perSlotSecond": mean("value_per_slot_second_milli", 1).unwrap_or(0.0),
+        "perSlotSecond": mean(ranks).unwrap_or(0.0),
         "slotsAsked": asked,
-        "admitted": mean("value_admitted_permille", 0),
+        "admitted": mean(weighted("value_admitted_permille")),
     }))
 }
 
 /// Returns the slots that all types demand, and those that the cut gives out; `None` if the value
 /// cut is off. Adds to each type the slots that types of a higher rank demand.
 fn value_cut(own: &Group<'_>, types: &mut [Value]) -> Option<Value> {
-    let given = |change: &Change<'_>| {
-        let parts = change.of_cut(BUDGET)? as f64 / 1e3;
-        Some(parts * change.after.value("slots")? as f64)
-    };
-    let given = sum(own.0.iter().map(given))?;
+    let own = own.that_shed_by_value();
+    let changes = own.0.iter().map(|change| change.after);
+    let given =
+        sum(changes.map(|s| Some(s.value(BUDGET)? as f64 / 1e3 * s.value("slots")? as f64)))?;
     let mut ranked: Vec<&mut Value> = { types.iter_mut() }
         .map(|row| &mut row["valueCut"])
         .filter(|value| !value.is_null())
@@ -422,11 +384,10 @@ pub(super) fn margin(objective: &Value) -> Option<f64> {
 }
 
 /// Returns the workflows of a policy; `None` if they aren't configured.
-fn workflows(group: &PolicyGroup<'_>) -> Option<Value> {
-    let own = &group.own;
+fn workflows(own: &Group<'_>, parts: &Parts<Group<'_>>) -> Option<Value> {
     // The number at the process with the most workflows.
     let known = own.max("workflows");
-    let rows = worst_first(&group.workflows, workflow);
+    let rows = worst_first(of(parts, WORKFLOW).map(|(name, group)| workflow(name, group)));
     (known.is_some() || !rows.is_empty()).then(|| {
         json!({
             "known": known,
@@ -478,14 +439,10 @@ fn workflow(name: &str, group: &Group<'_>) -> Value {
 
 /// Returns the mean of the processes' completion times by their completed requests, ms.
 fn completion(group: &Group<'_>) -> Option<f64> {
-    let known = group.0.iter().filter_map(|c| {
+    mean(group.0.iter().filter_map(|c| {
         let us = c.after.value("completion_us").filter(|us| *us > 0)?;
-        // Nearly 0 without completed requests, so that a mean exists even if no process completed
-        // any.
-        Some((us as f64, c.rate("rq_completed").unwrap_or(0.0) + 1e-9))
-    });
-    let (sum, weight) = known.fold((0.0, 0.0), |(sum, all), (us, n)| (sum + us * n, all + n));
-    (weight > 0.0).then(|| tidy(sum / weight / 1e3))
+        Some((us as f64 / 1e3, c.rate("rq_completed").unwrap_or(0.0)))
+    }))
 }
 
 /// Returns the places that set a workflow's rate, with the numbers of proxies, the most frequent

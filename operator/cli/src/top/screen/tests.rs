@@ -204,12 +204,12 @@ fn the_marked_row_is_seen_when_there_is_room_for_one() {
 fn keys_choose_what_is_shown() {
     let mut screen = screen();
     press(&mut screen, &[KeyCode::Char('2'), KeyCode::Char('s')]);
-    assert_eq!(screen.choice.tab, Tab::Workflows);
-    assert_eq!(screen.choice.order, Order::Rate);
+    assert_eq!(screen.choice.tab(), Tab::Workflows);
+    assert_eq!(screen.choice.sort, Order::Rate);
     press(&mut screen, &[KeyCode::Tab, KeyCode::Tab, KeyCode::Tab]);
-    assert_eq!(screen.choice.tab, Tab::Types);
+    assert_eq!(screen.choice.tab(), Tab::Types);
     press(&mut screen, &[KeyCode::Char('s'); 4]);
-    assert_eq!(screen.choice.order, Order::Hurt);
+    assert_eq!(screen.choice.sort, Order::Hurt);
     press(&mut screen, &[KeyCode::Char('r'), KeyCode::Char('p')]);
     assert!(screen.choice.reversed && screen.paused);
     assert!(!screen.key(KeyEvent::from(KeyCode::Char('q'))));
@@ -284,7 +284,7 @@ fn one_proxy_is_chosen_in_their_list() {
     press(&mut screen, &[KeyCode::Char('p'), KeyCode::Down]);
     press(&mut screen, &[KeyCode::Down, KeyCode::Enter]);
     assert_eq!(screen.only.as_deref(), Some("row 1"));
-    assert_eq!(screen.choice.tab, Tab::Types);
+    assert_eq!(screen.choice.tab(), Tab::Types);
     assert!(!screen.paused, "the pause kept the values of all proxies");
     press(&mut screen, &[KeyCode::Esc]);
     assert_eq!(screen.only, None);

@@ -37,8 +37,8 @@ fn keys(choice: &Choice) -> Vec<String> {
 
 #[test]
 fn what_hurts_most_comes_first_unless_somebody_wants_otherwise() {
-    let order = |order| Choice {
-        order,
+    let order = |sort| Choice {
+        sort,
         ..Choice::default()
     };
     let mail = ["shop/mail", "shop/mail default"];
@@ -100,7 +100,7 @@ fn silent_proxies_come_first() {
     let silent = row("b:1", "Unreachable", 0.0, Some("nothing listens there"));
     let view = json!({"proxies": [row("a:1", "Answers", 5.0, None), silent]});
     let choice = Choice {
-        tab: Tab::Proxies,
+        view: Some(Tab::Proxies),
         ..Choice::default()
     };
     let first = &rows(&view, &choice)[0];

@@ -50,8 +50,8 @@ impl Proxies {
 
     /// Adds the texts as responses, a window apart.
     fn answers(&mut self, proxy: &str, texts: &[&str]) {
-        let names = self.fleet.proxies.keys().cloned().chain([proxy.to_owned()]);
-        self.fleet.set(names.collect::<Vec<_>>().iter());
+        let proxies = &mut self.fleet.proxies;
+        proxies.entry(proxy.to_owned()).or_default();
         for (at, text) in (0..).zip(texts) {
             let mut sample = Sample::parse(text);
             sample.about = About {
@@ -71,8 +71,9 @@ impl Proxies {
 fn recorded(name: &str) -> f64 {
     let value = |text: &str| {
         let sample = Sample::parse(text);
-        let policy = &sample.policies["default/search"];
-        policy.types["slow"].value(name).unwrap()
+        let mut types = of(&sample.policies["default/search"], TYPE);
+        let (_, slow) = types.find(|(name, _)| *name == "slow").unwrap();
+        slow.value(name).unwrap()
     };
     (value(AFTER) - value(BEFORE)) as f64 / SPAN.as_secs_f64()
 }
