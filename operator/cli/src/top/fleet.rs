@@ -17,10 +17,11 @@ use super::sample::Sample;
 const LOOK: Duration = Duration::from_secs(15);
 
 /// All proxies, by their addresses.
+#[derive(Default)]
 pub(super) struct Fleet {
     pub(super) proxies: BTreeMap<String, Proxy>,
     /// The time over which rates are computed.
-    window: Duration,
+    pub(super) window: Duration,
 }
 
 /// A proxy. Without responses and failures, its first response is pending.
@@ -50,20 +51,13 @@ pub(super) struct Span<'a> {
 }
 
 impl Fleet {
-    pub(super) fn new(window: Duration) -> Self {
-        Self {
-            proxies: BTreeMap::new(),
-            window,
-        }
-    }
-
     /// Replaces the proxies by these. Keeps those that were known, and adds the others as `new`
     /// makes them.
     fn set(&mut self, wanted: BTreeMap<String, Place>, new: impl Fn(&str, Place) -> Proxy) {
         self.proxies.retain(|name, _| wanted.contains_key(name));
         for (name, place) in wanted {
-            let proxy = self.proxies.entry(name);
-            proxy.or_insert_with_key(|name| new(name, place));
+            let entry = self.proxies.entry(name);
+            entry.or_insert_with_key(|name| new(name, place));
         }
     }
 
@@ -73,27 +67,27 @@ impl Fleet {
         let Some(proxy) = self.proxies.get_mut(proxy) else {
             return;
         };
-        let sample = match answer {
-            Ok(sample) => sample,
+        match answer {
             Err(why) => {
                 let since = proxy.silent.as_ref().map_or(at, |(since, _)| *since);
                 proxy.silent = Some((since, why));
                 proxy.samples.clear();
-                return;
             }
-        };
-        proxy.silent = None;
-        // The counters of a new process started at 0.
-        if sample.uptime.is_some() && sample.uptime < proxy.uptime {
-            proxy.restarts += 1;
-            proxy.samples.clear();
-        }
-        proxy.uptime = sample.uptime;
-        proxy.samples.push_back((at, sample));
-        // One response at least as old as the window is kept for comparison.
-        let old = |(then, _): &(Instant, Sample)| at - *then >= self.window;
-        while proxy.samples.get(1).is_some_and(old) {
-            proxy.samples.pop_front();
+            Ok(sample) => {
+                proxy.silent = None;
+                // The counters of a new process started at 0.
+                if sample.uptime.is_some() && sample.uptime < proxy.uptime {
+                    proxy.restarts += 1;
+                    proxy.samples.clear();
+                }
+                proxy.uptime = sample.uptime;
+                proxy.samples.push_back((at, sample));
+                // One response at least as old as the window is kept for comparison.
+                let old = |(then, _): &(Instant, Sample)| at - *then >= self.window;
+                while proxy.samples.get(1).is_some_and(old) {
+                    proxy.samples.pop_front();
+                }
+            }
         }
     }
 
@@ -125,15 +119,13 @@ pub(super) fn follow(
     interval: Duration,
     window: Duration,
 ) -> Receiver<Fleet> {
-    let (sender, fleet) = channel(Fleet::new(window));
+    let (sender, fleet) = channel(Fleet {
+        window,
+        ..Fleet::default()
+    });
     let follow = move |places: Vec<Place>| {
         let new = |name: &str, place| {
-            let queries = ask(
-                name.to_owned(),
-                Client::new(place),
-                interval,
-                sender.clone(),
-            );
+            let queries = ask(name.to_owned(), place, interval, sender.clone());
             Proxy {
                 _queries: Some(AbortOnDropHandle::new(tokio::spawn(queries))),
                 ..Proxy::default()
@@ -156,7 +148,8 @@ pub(super) fn follow(
     fleet
 }
 
-async fn ask(proxy: String, mut client: Client, every: Duration, fleet: Sender<Fleet>) {
+async fn ask(proxy: String, place: Place, every: Duration, fleet: Sender<Fleet>) {
+    let mut client = Client::new(place);
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -187,7 +180,10 @@ mod tests {
     }
 
     fn fleet() -> Fleet {
-        let mut fleet = Fleet::new(WINDOW);
+        let mut fleet = Fleet {
+            window: WINDOW,
+            ..Fleet::default()
+        };
         set(&mut fleet, "a");
         fleet
     }
@@ -195,7 +191,7 @@ mod tests {
     #[test]
     fn silence_has_a_beginning_and_an_end() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
-        let mut fleet = Fleet::new(WINDOW);
+        let mut fleet = Fleet::default();
         fleet.hear("a", start, up(1));
         assert!(fleet.proxies.is_empty(), "not added");
         let mut fleet = self::fleet();

@@ -101,12 +101,10 @@ pub struct TopArgs {
 }
 
 fn span(text: &str) -> Result<Duration, String> {
-    let span = headgate_api::Duration(text.to_owned()).parse();
-    let span = span.map_err(|error| error.to_string())?;
-    if span < SHORTEST {
-        return Err("at least 100ms".to_owned());
+    match headgate_api::Duration::above_zero(text)? {
+        span if span < SHORTEST => Err("at least 100ms".to_owned()),
+        span => Ok(span),
     }
-    Ok(span)
 }
 
 /// Shows or prints the view.
@@ -125,7 +123,13 @@ pub fn run(args: &TopArgs) -> anyhow::Result<Output> {
 }
 
 async fn top(args: &TopArgs) -> anyhow::Result<Output> {
-    let (places, selection, remark) = proxies(args).await?;
+    let selection = selection(args).await?;
+    let (places, remark) = match &selection {
+        Some(pods) => { pods.find().await }
+            .context("for an Envoy of this machine, say --proxy 127.0.0.1:9901")?,
+        None if args.proxy.is_empty() => (vec![Place::Tcp(LOCAL.parse()?)], None),
+        None => (args.proxy.clone(), None),
+    };
     let interval = match args.once {
         true => args.window,
         false => args.interval,
@@ -148,33 +152,23 @@ async fn top(args: &TopArgs) -> anyhow::Result<Output> {
     Ok(output)
 }
 
-/// Returns the proxies, the selection that finds the proxies of a cluster again, and a remark on
-/// them.
-async fn proxies(
-    args: &TopArgs,
-) -> anyhow::Result<(Vec<Place>, Option<Selection>, Option<String>)> {
+/// Returns the Pods to watch; `None` for proxies outside of a cluster.
+async fn selection(args: &TopArgs) -> anyhow::Result<Option<Selection>> {
     let in_cluster = args.namespace.is_some()
         || args.all_namespaces
         || args.selector.is_some()
         || args.cluster.is_there();
-    if !args.proxy.is_empty() {
-        return Ok((args.proxy.clone(), None, None));
-    }
-    if !in_cluster {
-        return Ok((vec![Place::Tcp(LOCAL.parse()?)], None, None));
+    if !args.proxy.is_empty() || !in_cluster {
+        return Ok(None);
     }
     let cluster = args.cluster.connect().await?;
     let own = args.namespace.as_ref().unwrap_or(&cluster.namespace);
-    let selection = Selection {
+    Ok(Some(Selection {
         namespace: (!args.all_namespaces).then(|| own.clone()),
         labels: args.selector.clone(),
         port: args.admin_port,
         cluster,
-    };
-    let found = selection.find().await;
-    let (places, remark) =
-        found.context("for an Envoy of this machine, say --proxy 127.0.0.1:9901")?;
-    Ok((places, Some(selection), remark))
+    }))
 }
 
 fn view_of(fleet: &Receiver<Fleet>) -> Value {

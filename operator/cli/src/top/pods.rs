@@ -85,19 +85,16 @@ impl Selection {
             })
             .context("name proxies with --proxy HOST:PORT, or Pods with --selector LABELS");
         }
-        let (mut found, mut nameless) = (Vec::new(), 0);
         let proxies = reports.iter().flat_map(|r| &r.proxies);
-        for proxy in proxies.filter(|p| p.disconnected.is_none()) {
-            match (&proxy.namespace, &self.namespace) {
-                (Some(own), wanted) if wanted.as_ref().is_none_or(|w| w == own) => {
-                    found.push((own.clone(), proxy.node.clone()));
-                }
-                (Some(_), _) => {}
-                (None, _) => nameless += 1,
-            }
-        }
-        let remark = (nameless > 0)
-            .then(|| format!("{nameless} connected proxies don't say which Pod they are in"));
-        Ok((found, remark))
+        let connected = proxies.filter(|p| p.disconnected.is_none());
+        let (named, nameless): (Vec<_>, Vec<_>) = connected.partition(|p| p.namespace.is_some());
+        let pods = { named.into_iter() }
+            .filter_map(|p| Some((p.namespace.clone()?, p.node.clone())))
+            .filter(|(own, _)| self.namespace.as_ref().is_none_or(|wanted| wanted == own));
+        let remark = (!nameless.is_empty()).then(|| {
+            let count = nameless.len();
+            format!("{count} connected proxies don't say which Pod they are in")
+        });
+        Ok((pods.collect(), remark))
     }
 }

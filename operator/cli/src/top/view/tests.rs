@@ -43,7 +43,10 @@ struct Proxies {
 impl Proxies {
     fn new() -> Self {
         Self {
-            fleet: Fleet::new(SPAN),
+            fleet: Fleet {
+                window: SPAN,
+                ..Fleet::default()
+            },
             start: Instant::now(),
         }
     }
