@@ -92,7 +92,7 @@ fn healthy_types_are_answered(mix: &[QueryType], fault: FaultKind) -> Result<Loa
     let (filtered, unfiltered) = (run(mix, fault, true)?, run(mix, fault, false)?);
     for name in ["fast", "other"] {
         let (with, without) = (in_time(&filtered, name)?, in_time(&unfiltered, name)?);
-        assert!(with >= 0.95, "{name}: {with:.3} in time");
+        assert!(with >= 0.9, "{name}: {with:.3} in time");
         assert!(without < 0.5, "{name}: {without:.3} in time unfiltered");
     }
     Ok(filtered)

@@ -45,8 +45,8 @@ fn cluster() -> Result<Cluster> {
     let labels = BTreeMap::from([(GATEWAY_NAME_LABEL.to_owned(), "edge".to_owned())]);
     let pod = Pod {
         labels,
-        target: None,
         ready: true,
+        ..Pod::default()
     };
     cluster.pods.insert(edge.clone(), pod);
     for route in ["search", "ads"] {

@@ -34,8 +34,9 @@ pub struct ClassAdmission {
     /// Settings of `Centralized`.
     pub centralized: Option<CentralizedAdmission>,
     /// SPIFFE ids of the trusted peers, as `workflows.peers`, which takes precedence where the
-    /// policy has workflows. With `Centralized`, the server trusts the proxies of their namespaces,
-    /// by default those of the service's own; without TLS, all.
+    /// policy has workflows, and with the mutual TLS between proxies that these need. With
+    /// `Centralized`, the server trusts the proxies of their namespaces, by default those of the
+    /// service's own; without TLS, all.
     pub peers: Vec<String>,
     /// Calls of the backend to other services, as `workflows.outbound`, which takes precedence
     /// where the policy has workflows. Those to services with targets are admitted to classes. A

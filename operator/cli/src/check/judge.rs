@@ -490,6 +490,8 @@ pub fn istio(served: &Served, is_native: bool, running: &Versions) -> Finding {
         _ if is_native && has_older => error(&format!(
             "the native filter needs Istio 1.30 or newer, and {istiod} runs"
         )),
+        _ if is_native && !running.is_empty() => Finding::ok(format!("EnvoyFilter for {istiod}")),
+        _ if is_native => Finding::ok("its CRDs are of 1.30 or newer (EnvoyFilter)"),
         (true, _) if has_older => Finding::ok(format!("WasmPlugin for {istiod}")),
         (true, _) if !running.is_empty() => Finding::ok(format!("TrafficExtension for {istiod}")),
         (true, _) => Finding::ok("its CRDs are of 1.30 or newer (TrafficExtension)"),
@@ -508,7 +510,11 @@ pub fn envoy_gateway(served: &Served, is_native: bool, running: &Versions) -> Fi
     let has_older = versions.any(|version| is_before(version, GATEWAY_NATIVE_SINCE));
     match found.filter(|(all, _)| all.iter().any(|v| v == "v1alpha1")) {
         None => error("its CRDs aren't installed, and delivery for Envoy Gateway is on"),
-        Some((_, schema)) if is_native && (has_older || !schema.contains("dynamicModule")) => {
+        Some(_) if is_native && has_older => error(&format!(
+            "the native filter needs Envoy Gateway 1.9 or newer, and {} runs",
+            named(running)
+        )),
+        Some((_, schema)) if is_native && !schema.contains("dynamicModule") => {
             error("the native filter needs Envoy Gateway 1.9 or newer")
         }
         Some(_) if running.is_empty() => Finding::ok("EnvoyExtensionPolicy v1alpha1 is served"),

@@ -218,7 +218,12 @@ impl Checks<'_> {
         let namespace = operator.argument("istio-namespace");
         let istiods =
             Api::<Pod>::namespaced(self.client.clone(), namespace.unwrap_or(ISTIO_NAMESPACE));
-        let running = (istiods, "app=istiod");
+        // Pods that have ended keep their labels.
+        let is_running = "status.phase!=Failed,status.phase!=Succeeded";
+        let running = ListParams::default()
+            .labels("app=istiod")
+            .fields(is_running);
+        let running = (istiods, running);
         self.control_plane(operator, istio, running, &judge::ISTIO, judge::istio)
             .await;
         let gateway = ("envoy-gateway", "envoy-gateway-native");
@@ -226,7 +231,8 @@ impl Checks<'_> {
         let namespace = namespace.unwrap_or(ENVOY_GATEWAY_NAMESPACE);
         // Its chart labels the Deployment, and not the Pods.
         let gateways = Api::<Deployment>::namespaced(self.client.clone(), namespace);
-        let running = (gateways, "control-plane=envoy-gateway");
+        let running = ListParams::default().labels("control-plane=envoy-gateway");
+        let running = (gateways, running);
         let names = [judge::EXTENSION_POLICY];
         self.control_plane(operator, gateway, running, &names, judge::envoy_gateway)
             .await;
@@ -341,7 +347,7 @@ impl Checks<'_> {
         &mut self,
         operator: &Installation,
         (plane, native): (&'static str, &'static str),
-        (running, label): (Api<K>, &str),
+        (running, labelled): (Api<K>, ListParams),
         names: &[&'static str],
         judge: impl Fn(&Served, bool, &Versions) -> Finding,
     ) where
@@ -364,7 +370,6 @@ impl Checks<'_> {
         };
         let found = names.iter().zip(all);
         let served = found.filter_map(|(name, found)| Some((*name, served(found?))));
-        let labelled = ListParams::default().labels(label);
         let running = self.read(plane, running.list_metadata(&labelled)).await;
         let running = running.into_iter().flat_map(|list| list.items);
         let labels = running.map(|object| object.metadata.labels.unwrap_or_default());

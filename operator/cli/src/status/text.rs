@@ -29,7 +29,8 @@ pub fn render(view: &View, now: SystemTime) -> String {
         t.reason(Type::Programmed) == "NoProxies" || is_elsewhere
     });
     let answered = view.local.is_some() || view.operators.iter().any(|o| o.problem.is_none());
-    if !view.proxies.is_empty() || answered && advice {
+    let is_carried = view.policies.iter().any(|p| view.is_carried(&p.name));
+    if !view.proxies.is_empty() || answered && advice && !is_carried {
         parts.push(proxies(view));
     }
     let remarks = remarks(view);

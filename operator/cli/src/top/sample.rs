@@ -80,7 +80,10 @@ pub(crate) fn of<'a, T>(
     parts: &'a Parts<T>,
     kind: &'a str,
 ) -> impl Iterator<Item = (&'a str, &'a T)> {
-    let parts = parts.iter().filter(move |((of, _), _)| of == kind);
+    let first = (kind.to_owned(), String::new());
+    let parts = parts
+        .range(first..)
+        .take_while(move |((of, _), _)| of == kind);
     parts.map(|((_, name), part)| (name.as_str(), part))
 }
 

@@ -150,10 +150,12 @@ impl Change<'_> {
     fn bottleneck(&self) -> Option<String> {
         let in_force = self.after.value("limited") != Some(0);
         let at = self.after.value("bottleneck").filter(|_| in_force)?;
+        if at == 0 {
+            return Some("local".to_owned());
+        }
         let mut services = of(self.policy, SERVICE);
         let service = services.find(|(_, stats)| stats.value("index") == Some(at));
         Some(match (at, service) {
-            (0, _) => "local".to_owned(),
             (_, Some((service, _))) => service.to_owned(),
             // Services beyond the limit have no names of their own.
             (1, None) => "_other".to_owned(),

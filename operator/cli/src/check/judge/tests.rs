@@ -423,7 +423,13 @@ fn control_planes_serve_what_is_written() {
             "WasmPlugin for istiod without a version",
         ),
         (&[newer], false, Fine, "TrafficExtension for istiod 1.31.0"),
-        (&[custom], true, Fine, "TrafficExtension for istiod latest"),
+        (&[custom], true, Fine, "EnvoyFilter for istiod latest"),
+        (
+            &[],
+            true,
+            Fine,
+            "its CRDs are of 1.30 or newer (EnvoyFilter)",
+        ),
         (
             &[older],
             true,

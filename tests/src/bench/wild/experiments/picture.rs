@@ -63,7 +63,7 @@ fn draw(out: &mut String, report: &CaseReport, left: f64, y: f64, column: f64) {
     let panel = Panel {
         x,
         y,
-        width: column - GAP - 10.0,
+        width: column - GAP - 18.0,
         height: HEIGHT,
         seconds: offered.len().max(1) as f64,
         vertical: Vertical::Linear((most * 1.05 / step).ceil() * step),
