@@ -100,6 +100,20 @@ fn a_refusal_says_which_policy_type_and_reason() -> Result<()> {
     rig.wait_until_idle()
 }
 
+/// Sends a request to `/held`, which is admitted at once, one to `/waiting`, which waits for it,
+/// and one to `/refused`, which finds the queue full. The policy has one slot and one place to
+/// wait.
+pub(crate) fn one_of_each(rig: &Rig) -> Result<()> {
+    let held = rig.occupy("/held", 1)?;
+    let waiting = rig.enqueue("/waiting", 1)?;
+    assert_eq!(rig.get("/refused")?.status, 503);
+    rig.backend.release();
+    for request in held.into_iter().chain(waiting) {
+        assert_eq!(request.answer()?.status, 200);
+    }
+    Ok(())
+}
+
 #[test]
 fn the_access_log_of_the_page_has_what_refusals_say() -> Result<()> {
     let page = page("docs/src/tasks/refusal.md")?;
@@ -112,13 +126,7 @@ fn the_access_log_of_the_page_has_what_refusals_say() -> Result<()> {
             Ok(())
         })
         .start()?;
-    let held = rig.occupy("/held", 1)?;
-    let waiting = rig.enqueue("/waiting", 1)?;
-    assert_eq!(rig.get("/refused")?.status, 503);
-    rig.backend.release();
-    for request in held.into_iter().chain(waiting) {
-        assert_eq!(request.answer()?.status, 200);
-    }
+    one_of_each(&rig)?;
     let line = |path: &str| {
         until("the access log", || {
             let output = rig.envoy.output();

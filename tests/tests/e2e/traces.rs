@@ -14,6 +14,8 @@ use headgate_tests::rig::Rig;
 use headgate_tests::wait::until;
 use serde_json::{Value, json};
 
+use crate::refusals::one_of_each;
+
 /// A collector of Zipkin's spans in JSON.
 struct Collector {
     addr: SocketAddr,
@@ -139,13 +141,7 @@ fn spans_say_what_was_decided() -> Result<()> {
         .native()
         .change(move |bootstrap| trace(bootstrap, addr))
         .start()?;
-    let held = rig.occupy("/held", 1)?;
-    let waiting = rig.enqueue("/waiting", 1)?;
-    assert_eq!(rig.get("/refused")?.status, 503);
-    rig.backend.release();
-    for request in held.into_iter().chain(waiting) {
-        assert_eq!(request.answer()?.status, 200);
-    }
+    one_of_each(&rig)?;
     for (path, expected) in [
         (
             "/held",

@@ -22,15 +22,18 @@ pub fn render(view: &View, now: SystemTime) -> String {
         parts.push(objects(&view.objects));
     }
     // The advice is for policies without proxies. Others may be enforced by proxies of another
-    // control plane.
-    let mut targets = view.policies.iter().flat_map(|p| &p.targets);
-    let advice = targets.all(|t| {
-        let is_elsewhere = !t.is(Type::Accepted) || t.is(Type::Overridden);
-        t.reason(Type::Programmed) == "NoProxies" || is_elsewhere
+    // control plane, or wait for a Pod that reads their object.
+    let mut policies = view.policies.iter();
+    let advice = policies.all(|policy| {
+        let mut targets = policy.targets.iter();
+        let lacks_proxies = targets.all(|t| {
+            let is_elsewhere = !t.is(Type::Accepted) || t.is(Type::Overridden);
+            t.reason(Type::Programmed) == "NoProxies" || is_elsewhere
+        });
+        lacks_proxies && !view.is_carried(&policy.name)
     });
     let answered = view.local.is_some() || view.operators.iter().any(|o| o.problem.is_none());
-    let is_carried = view.policies.iter().any(|p| view.is_carried(&p.name));
-    if !view.proxies.is_empty() || answered && advice && !is_carried {
+    if !view.proxies.is_empty() || answered && advice {
         parts.push(proxies(view));
     }
     let remarks = remarks(view);
