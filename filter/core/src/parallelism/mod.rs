@@ -75,6 +75,27 @@ const ROOMY: f64 = 0.7;
 /// A type with at most this part of the requests doesn't count.
 const RARE: f64 = 0.03;
 
+/// The mean of a type's times with few requests in flight.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reference {
+    /// s.
+    time: f64,
+    /// The number of requests that it covers, at most [`FIRST`].
+    requests: f64,
+}
+
+impl Reference {
+    /// Adds a time, s. It counts as `alike` requests.
+    fn learn(&mut self, secs: f64, alike: f64) {
+        self.requests = (self.requests + alike).min(FIRST);
+        self.time += alike / self.requests.max(alike) * (secs - self.time);
+    }
+
+    fn known(&self) -> Option<f64> {
+        (self.requests >= FEWEST).then_some(self.time)
+    }
+}
+
 /// A type's service times on one worker, s.
 #[derive(Debug, Clone, Copy, Default)]
 struct Kind {
@@ -85,6 +106,9 @@ struct Kind {
     reference: f64,
     /// The number of requests in the reference.
     referred: f64,
+    /// The reference of the time until an answer is measured, if requests hold their slots beyond
+    /// that.
+    first: Reference,
     /// The last objective: its percentile as a ratio, and its time, s; `None` without objectives.
     objective: Option<(f64, f64)>,
     /// Whether it is broken, and others are protected from it.
@@ -99,17 +123,29 @@ impl Kind {
         self.reference * (self.variance() / self.referred.max(1.0)).sqrt()
     }
 
+    /// Returns the mean time until an answer is measured with few requests in flight, s; `None`
+    /// while it is not known.
+    fn known(&self) -> Option<f64> {
+        let of_slot = Some(self.reference).filter(|_| self.referred >= FEWEST);
+        self.first.known().or(of_slot)
+    }
+
+    /// Returns the objective by which answers show that slots are too many. `None` for a type
+    /// without objectives, and for one that nearly misses them without any queue wait, because that
+    /// says nothing about slots.
+    fn kept(&self) -> Option<(f64, f64)> {
+        let (_, last) = self.objective?;
+        let is_kept = self.known().is_none_or(|known| known <= BY_ITSELF * last);
+        self.objective.filter(|_| is_kept)
+    }
+
     /// Returns one answer and its lateness ([`law::open`]), for this response time, s. `None` for a
-    /// type with neither objectives nor a reference. `None` also for a type that is late without
-    /// any queue wait, because its lateness says nothing about slots.
+    /// type with neither an objective that it keeps nor a reference.
     fn lateness(&self, secs: f64) -> Option<[f64; 2]> {
-        let known = Some(self.reference).filter(|_| self.referred >= FEWEST);
-        let without = || Some((0.9, WITHOUT * known?));
-        let (part, last) = self.objective.or_else(without)?;
+        let without = || Some((0.9, WITHOUT * self.known()?));
+        let (part, last) = self.kept().or_else(without)?;
         let late = 1.0 / (1.0 - part + BEYOND);
-        let is_late = f64::from(u8::from(secs > last));
-        let by_itself = known.is_some_and(|reference| reference > BY_ITSELF * last);
-        (!by_itself).then_some([1.0, is_late * late])
+        Some([1.0, f64::from(u8::from(secs > last)) * late])
     }
 
     /// Whether current times are shorter than the reference by more than chance.
@@ -233,6 +269,15 @@ impl Auto {
         self.schedule.level(now)
     }
 
+    /// Records the first byte of a stream, after this processing time. `beside` as in
+    /// [`Auto::completed`].
+    pub fn began(&mut self, kind: TypeId, processing: Duration, beside: u32) {
+        if let Some(kind) = self.kinds.get_mut(usize::from(kind.0)) {
+            let alike = alike(&self.law, kind.first.requests, beside);
+            kind.first.learn(processing.as_secs_f64(), alike);
+        }
+    }
+
     /// Records that a request of `kind` was answered after this response time, or is still
     /// unanswered after it.
     pub fn answered(&mut self, kind: TypeId, response: Duration) {
@@ -272,16 +317,7 @@ impl Auto {
         kind.mean += gain.max(0.01) * (pt - kind.mean);
         kind.square += gain.max(0.01) * (pt * pt - kind.square);
         if kind.referred < FIRST {
-            // With a limit, a type without a reference has to accept times that were measured at
-            // the usual number of slots in use.
-            let few = if self.law.is_open() {
-                1.0
-            } else if kind.referred < FEWEST {
-                self.law.working().max(COMPARABLE)
-            } else {
-                COMPARABLE
-            };
-            let alike = (few / f64::from(beside.max(1))).min(1.0).powi(2);
+            let alike = alike(&self.law, kind.referred, beside);
             kind.referred += alike;
             kind.reference += alike / kind.referred * (pt - kind.reference);
         }
@@ -378,7 +414,7 @@ impl Auto {
                 continue;
             }
             shortest = shortest.min(kind.mean);
-            if let Some((_, last)) = kind.objective.filter(|_| kind.lateness(0.0).is_some()) {
+            if let Some((_, last)) = kind.kept() {
                 least = least.min(last);
             }
             longest = longest.max(kind.mean);
@@ -422,6 +458,7 @@ impl Auto {
             if rebased != was_rebased {
                 kind.reference = kind.mean;
                 kind.referred = kind.seen.min(LATEST);
+                kind.first = Reference::default();
             } else if ln_scale != was_ln_scale {
                 kind.reference *= (ln_scale - was_ln_scale).exp();
             } else if next && kind.is_faster() {
@@ -479,6 +516,20 @@ impl Controlled for Auto {
             ..Fresh::default()
         };
     }
+}
+
+/// Returns the number of requests as which a time counts in a reference that covers `referred`,
+/// with `beside` other slots in use. With a limit, a type without a reference has to accept times
+/// that were measured at the usual number of slots in use.
+fn alike(law: &Law, referred: f64, beside: u32) -> f64 {
+    let few = if law.is_open() {
+        1.0
+    } else if referred < FEWEST {
+        law.working().max(COMPARABLE)
+    } else {
+        COMPARABLE
+    };
+    (few / f64::from(beside.max(1))).min(1.0).powi(2)
 }
 
 fn add<const N: usize>(sums: &mut [f64; N], terms: [f64; N]) {
@@ -725,6 +776,54 @@ mod tests {
             look(&mut auto, &mut record, at(1_000 * second + 400), 4);
             assert!(auto.is_open());
         }
+    }
+
+    #[test]
+    fn a_type_that_misses_its_objectives_by_itself_closes_it_when_it_takes_many_times_as_long() {
+        let (mut auto, mut record) = new();
+        serve(&mut auto, 1, 200, 1);
+        look(&mut auto, &mut record, at(1_400), 4);
+        assert!(auto.is_open());
+        serve(&mut auto, 2, 900, 40);
+        look(&mut auto, &mut record, at(3_000), 40);
+        assert!(!auto.is_open());
+    }
+
+    /// Its slot time is longer than the objective for its first byte, even with few in flight.
+    #[test]
+    fn a_stream_is_late_by_its_first_byte() {
+        let (mut auto, mut record) = new();
+        for (second, first, beside, is_open) in [(1, 10, 1, true), (2, 300, 40, false)] {
+            for n in 0..100 {
+                let started = at(1_000 * second + n);
+                let first = Duration::from_millis(first);
+                auto.began(TypeId(0), first, beside);
+                auto.answered(TypeId(0), first);
+                let ended = at(1_000 * second + n + 800);
+                auto.completed(TypeId(0), started, ended, (false, beside), 1);
+            }
+            look(&mut auto, &mut record, at(1_000 * second + 900), beside);
+            assert_eq!(auto.is_open(), is_open, "{first} ms");
+        }
+    }
+
+    #[test]
+    fn it_opens_after_fifty_answers_or_five_seconds() {
+        let (mut auto, mut record) = closed();
+        let mut opened = (1_310..9_000).step_by(10).skip_while(|ms| {
+            if ms % 100 == 10 {
+                serve_one(&mut auto, *ms);
+            }
+            look(&mut auto, &mut record, at(*ms), 2);
+            !auto.is_open()
+        });
+        let opened = opened.next();
+        assert!(opened.is_some_and(|ms| ms > 5_000), "{opened:?} ms");
+    }
+
+    fn serve_one(auto: &mut Auto, ms: u64) {
+        auto.answered(TypeId(0), Duration::from_millis(10));
+        auto.completed(TypeId(0), at(ms - 10), at(ms), (false, 2), 1);
     }
 
     #[test]

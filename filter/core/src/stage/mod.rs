@@ -758,10 +758,14 @@ impl Stage {
         let Attributes { kind, class, .. } = request.attributes;
         let queue_wait = dequeued.since(request.arrived);
         let processing = now.since(dequeued);
+        let beside = self.beside(request);
+        if request.first_byte.is_some() {
+            self.slots.began(kind, processing, beside);
+        }
         if !request.overdue {
             self.slots.answered(kind, now.since(request.arrived));
         }
-        if self.slots.is_representative(self.beside(request)) {
+        if self.slots.is_representative(beside) {
             let (times, weight) = (&mut self.service_times, request.weight);
             times.record(kind, processing, weight);
             times.record_cost(&request.attributes, processing, weight);

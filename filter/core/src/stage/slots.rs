@@ -105,6 +105,13 @@ impl Slots {
         u32::try_from(here + elsewhere).unwrap_or(0)
     }
 
+    /// Records the first byte of a stream; see [`Auto::began`].
+    pub(super) fn began(&mut self, kind: TypeId, processing: Duration, beside: u32) {
+        if let Some(found) = &mut self.found {
+            found.auto.began(kind, processing, beside);
+        }
+    }
+
     /// Records a request that was answered or is overdue; see [`Auto::answered`].
     pub(super) fn answered(&mut self, kind: TypeId, response: Duration) {
         if let Some(found) = &mut self.found {

@@ -180,6 +180,8 @@ struct Kind {
     own: bool,
     /// Whether it misses an objective even without queue wait.
     condemned: bool,
+    /// Whether most of its requests deliver, condemned or not.
+    delivers: bool,
     /// Probability with which starvation avoidance overrides a refusal.
     floor: f64,
     /// Mean slot time by which it is ranked, s. It doesn't rise while a type is broken, because

@@ -8,7 +8,7 @@
 //! ```text
 //! late = mean of x / (1 − p + 0.15)               exponential, over 32 answers of all types
 //! late > 1                                        the law closes, with P slots
-//! late < 0.4 and less than 0.85 P asked for, 1 s  the law opens again
+//! late < 0.4 and less than 0.85 P asked for       the law opens again
 //! ```
 //!
 //! In a sudden overload, requests are late only after the objective has passed. By then the backend
@@ -71,8 +71,10 @@ const ROOM: f64 = 0.85;
 /// Part of the slot time asked for that may be refused, unless the law was open for this long, s.
 const SHED: f64 = 0.1;
 const LONG: f64 = 5.0;
-/// Time over which slots asked for are averaged, s.
-const CALM: f64 = 1.0;
+/// The shortest and the longest time over which slots asked for are averaged, s, and the number of
+/// answers that it should contain.
+const CALM: (f64, f64) = (1.0, 5.0);
+const CALM_ANSWERS: f64 = 50.0;
 /// The number of answers below which references are not reliable.
 const FEW_ANSWERS: f64 = 100.0;
 /// Time over which ended work is averaged, s.
@@ -252,7 +254,8 @@ impl Law {
         self.looked = now_ns;
         self.watched += secs;
         self.work += secs * view.in_flight;
-        if self.watched < CALM {
+        let filled = CALM_ANSWERS / (1e9 * self.rate).max(1.0);
+        if self.watched < filled.clamp(CALM.0, CALM.1) {
             return false;
         }
         let asked = (self.work + self.shed) / self.watched;

@@ -295,6 +295,11 @@ impl Delivery {
         self.seen > 0.0 && self.delivered < FAILS
     }
 
+    /// Whether most requests are known to deliver.
+    pub(super) fn delivers(&self) -> bool {
+        self.seen >= FEWEST && self.delivered >= FAILS
+    }
+
     /// Whether the type is broken.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.is_finite()

@@ -53,6 +53,7 @@ impl ValueCut {
             } else {
                 kind.mean
             };
+            kind.delivers = delivery.delivers();
             kind.is_broken = false;
         }
         let arrives = |of: &[Cell]| of.iter().any(|cell| cell.rate > 0.0);
@@ -219,7 +220,7 @@ impl Kind {
     /// Whether the type's refusals count as lost value, and its slack bounds the wait of less
     /// valuable types.
     pub(super) fn competes(&self) -> bool {
-        self.own && !self.condemned && !self.is_broken
+        self.own && (!self.condemned || self.delivers) && !self.is_broken
     }
 
     /// Returns the state of a type with these `objectives` and this `estimate`, updated from
@@ -242,7 +243,8 @@ impl Kind {
             slack: pairs
                 .map(slack)
                 .reduce(f64::min)
-                .filter(|_| own && !estimate.condemned),
+                .map(|slack| slack.max(0.0))
+                .filter(|_| own),
             unmeasured: !own && estimate.preliminary.is_none(),
             own,
             condemned: own && estimate.condemned,

@@ -259,6 +259,18 @@ fn a_type_that_misses_its_objective_by_itself_keeps_its_rank() {
 }
 
 #[test]
+fn a_type_that_misses_its_objective_by_itself_and_still_delivers_is_protected() {
+    let mut cut = known(&MIX, &[]);
+    let fast = &mut cut.kinds[0];
+    (fast.condemned, fast.slack, fast.delivers) = (true, Some(0.0), true);
+    cut.fill();
+    cut.decided(&of(0), at(0), false, false);
+    assert!(cut.refused > 0.0);
+    assert!(cut.is_below_ceiling(&of(2), ms(0.0), ms(0.0)));
+    assert!(!cut.is_below_ceiling(&of(2), ms(1.0), ms(0.0)));
+}
+
+#[test]
 fn a_type_that_nobody_asks_for_takes_nothing() {
     let types = [MIX[0], MIX[1], Known(1.0, 8.0, 40.0, 0.0), MIX[2]];
     let mut cut = known(&types, &[]);
