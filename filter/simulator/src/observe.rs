@@ -1,5 +1,7 @@
 //! A source that reports the progress of a run, and records outcomes of requests over time.
 
+use headgate_core::refusal::Reason;
+
 use crate::progress::Progress;
 use crate::results::nearest_rank;
 use crate::source::{Answer, Ending, Request, Source};
@@ -54,6 +56,14 @@ impl<S: Source> Source for Observed<'_, S> {
 
     fn forwarded(&mut self, request: &Request, at: u64) {
         self.source.forwarded(request, at);
+    }
+
+    fn begun(&mut self, request: &Request, at: u64) {
+        self.source.begun(request, at);
+    }
+
+    fn refused(&mut self, request: &Request, reason: Reason) {
+        self.source.refused(request, reason);
     }
 
     fn answered(&mut self, request: &Request, at: u64, answer: Answer) {

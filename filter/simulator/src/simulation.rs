@@ -2,17 +2,17 @@
 //! ended.
 //!
 //! Three kinds of discrete events are processed in the order of their times: the next arrival of a
-//! [`Source`], the next end of service of a [`Backend`], and the engine's tick every 10 ms. At
-//! equal times, arrivals are last, because an end of service frees a slot.
+//! [`Source`], the next event of a [`Backend`], and the engine's tick every 10 ms. At equal times,
+//! arrivals are last, because an end of service frees a slot.
 //!
 //! The model leaves out the network and multiple workers: one worker decides on all requests.
 
 use std::time::Duration;
 
-use headgate_core::config::{ConfigError, FilterConfig, StageConfig};
+use headgate_core::config::{ConfigError, FilterConfig, Measure, StageConfig};
 use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use headgate_core::host::HostError;
-use headgate_core::refusal::Origin;
+use headgate_core::refusal::{Origin, Reason};
 use headgate_core::request::{Attributes, ClassId};
 use headgate_core::stage::{Outcome as Completion, Stage, Upstream};
 use headgate_core::strategy::TypeId;
@@ -337,14 +337,19 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
                 self.send(stream);
             }
             Decision::Hold(ticket) => self.jobs[stream as usize].ticket = Some(ticket),
-            Decision::Refuse(_) => self.refused(stream),
+            Decision::Refuse(refusal) => self.refused(stream, refusal.reason),
         }
         self.carry_out();
         Ok(())
     }
 
     fn end_of_service(&mut self) -> Result<(), SimulationError> {
-        let Some(stream) = self.backend.end(self.now) else {
+        let ended = self.backend.end(self.now);
+        while let Some(stream) = self.backend.begun() {
+            self.first_byte(stream)?;
+        }
+        self.carry_out();
+        let Some(stream) = ended else {
             return Ok(());
         };
         let job = self.jobs[stream as usize];
@@ -375,11 +380,33 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         Ok(())
     }
 
+    /// Handles the first byte of a response, as `headgate_core::http::Inbound` does.
+    fn first_byte(&mut self, stream: u32) -> Result<(), SimulationError> {
+        let job = &mut self.jobs[stream as usize];
+        self.source.begun(&job.request, self.now);
+        let (Some(ticket), Some(stage)) = (job.ticket, self.engine.stage_mut(POLICY)) else {
+            return Ok(());
+        };
+        let (host, now, completed) = (
+            &self.host,
+            Instant::from_nanos(self.now),
+            Completion::Completed,
+        );
+        if stage.config().holds_streams() {
+            stage.first_byte(host, now, ticket, completed)?;
+        } else if stage.config().measure == Measure::FirstByte {
+            job.ticket = None;
+            let actions = &mut self.actions;
+            self.engine.finish(host, now, ticket, completed, actions)?;
+        }
+        Ok(())
+    }
+
     fn carry_out(&mut self) {
         for at in 0..self.actions.len() {
             match self.actions[at] {
                 Action::Resume { stream, .. } => self.send(stream),
-                Action::Refuse { stream, .. } => self.refused(stream),
+                Action::Refuse { stream, refusal } => self.refused(stream, refusal.reason),
                 // The stage makes no calls.
                 Action::Send { .. } => {}
             }
@@ -418,11 +445,12 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         }
     }
 
-    fn refused(&mut self, stream: u32) {
+    fn refused(&mut self, stream: u32, reason: Reason) {
         let job = self.jobs[stream as usize];
         self.free.push(stream);
         self.types[job.request.kind].rejected += u64::from(job.counts);
         self.backend.refused(self.now);
+        self.source.refused(&job.request, reason);
         self.answer(&job, Ending::Refused);
     }
 

@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use headgate_core::refusal::Reason;
+
 /// A request that arrives.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Request {
@@ -16,6 +18,10 @@ pub struct Request {
     pub kind: usize,
     /// The backend's work for it, ns.
     pub processing: u64,
+    /// Tokens of its prompt, for a language model.
+    pub prompt: u32,
+    /// Tokens of its answer.
+    pub output: u32,
     /// The source's id of the request or of its client, returned with the answer.
     pub client: u32,
     /// Its class, 0 for the highest.
@@ -36,6 +42,8 @@ impl Request {
             at,
             kind,
             processing,
+            prompt: 0,
+            output: 0,
             client: 0,
             class: 0,
             cost: 0,
@@ -87,6 +95,13 @@ pub trait Source {
     /// Called when the request leaves the stage for the backend at `at`, ns (point 2 of Bouncer's
     /// Figure 1).
     fn forwarded(&mut self, _request: &Request, _at: u64) {}
+
+    /// Called when the first byte of the response to the request arrives at `at`, ns, if the service
+    /// streams its responses.
+    fn begun(&mut self, _request: &Request, _at: u64) {}
+
+    /// Called when the stage refuses the request, before [`Source::answered`].
+    fn refused(&mut self, _request: &Request, _reason: Reason) {}
 
     /// Called when the request ends at `at`, ns.
     fn answered(&mut self, _request: &Request, _at: u64, _answer: Answer) {}

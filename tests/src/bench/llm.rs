@@ -9,6 +9,7 @@
 //! The sizes within a type differ by a factor of 4.5, as prompts do. The proxy doesn't get the size
 //! of a request, only its type, in a header.
 
+mod mix;
 mod model;
 mod report;
 mod rows;
@@ -24,6 +25,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 use tempfile::TempDir;
 
+use self::mix::{Kind, MIX, SIZES, SLOTS, TPOT_PATIENCE, times_of};
 pub use self::report::{Measured, Report, RowReport, Run, TypeMeasured, TypeReport, table};
 use self::rows::{Candidate, Row, rows};
 use super::lab::{Lab, redirect};
@@ -37,8 +39,6 @@ use crate::process::Child;
 use crate::quantiles::{Durations, Quantiles};
 use crate::wait;
 
-/// The number of requests that the server processes at once, unless a row sets another.
-const SLOTS: usize = 8;
 /// The context of each slot in tokens, more than the largest request needs.
 const CONTEXT: usize = 2_560;
 /// The header that names a request's type.
@@ -66,51 +66,6 @@ pub struct Options {
     /// Worker threads of Envoy.
     pub workers: u32,
 }
-
-/// A type of request. The usual sizes are divided by four, because this server is slow.
-struct Kind {
-    name: &'static str,
-    /// Share of the requests.
-    share: f64,
-    /// Mean length of a prompt in tokens.
-    prompt: usize,
-    /// Mean length of an answer in tokens.
-    output: usize,
-    /// Its objective for TTFT, as a multiple of the 90th percentile with all slots busy and no
-    /// queue.
-    patience: f64,
-}
-
-const MIX: [Kind; 3] = [
-    Kind {
-        name: "chat",
-        share: 0.7,
-        prompt: 64,
-        output: 32,
-        patience: 2.0,
-    },
-    Kind {
-        name: "rag",
-        share: 0.15,
-        prompt: 1_024,
-        output: 64,
-        patience: 2.0,
-    },
-    Kind {
-        name: "batch",
-        share: 0.15,
-        prompt: 256,
-        output: 128,
-        patience: 8.0,
-    },
-];
-
-/// Lengths of prompt and answer of the sizes within a type, as multiples of the means. All sizes
-/// are equally likely. A long prompt doesn't imply a long answer.
-const SIZES: [(f64, f64); 4] = [(0.4, 1.1), (0.7, 0.4), (1.1, 1.8), (1.8, 0.7)];
-
-/// The objective for TPOT, as a multiple of the 90th percentile with all slots busy.
-const TPOT_PATIENCE: f64 = 1.5;
 
 /// The server's files, and the results of its calibration.
 struct Bench<'a> {
@@ -199,10 +154,6 @@ fn requests() -> Vec<RequestType> {
         })
     };
     MIX.iter().flat_map(of_kind).collect()
-}
-
-fn times_of(mean: usize, factor: f64) -> usize {
-    (mean as f64 * factor).round() as usize
 }
 
 /// Returns the stream of an answer that arrived completely.

@@ -2,13 +2,16 @@
 //!
 //! [`Network`] is a service of workers, pools and cores: also the P servers with one request each
 //! that Bouncer assumes, and a database whose requests share the capacity and slow each other down.
-//! [`Staged`] has thread pools in front of one.
+//! [`Staged`] has thread pools in front of one. [`Batching`] is a server of a language model, whose
+//! answers are streams.
 
+pub mod batching;
 mod network;
 mod staged;
 
 use crate::source::Request;
 
+pub use batching::Batching;
 pub use network::{Network, Step};
 pub use staged::Staged;
 
@@ -30,6 +33,13 @@ pub trait Backend {
     /// Ends the job of [`Backend::next_end`], at that time. `None` if that event was not the end of
     /// a job.
     fn end(&mut self, now: u64) -> Option<u32>;
+
+    /// Returns the next job whose response began by the event that [`Backend::end`] last ran, and
+    /// whose end is or will be another event; `None` if there is no more. A service whose responses
+    /// aren't streams has none.
+    fn begun(&mut self) -> Option<u32> {
+        None
+    }
 
     /// Whether the job that [`Backend::end`] last returned failed.
     fn failed(&self) -> bool {

@@ -1,0 +1,391 @@
+//! A server of a large language model with continuous batching.
+//!
+//! The server has S slots for sequences and a FIFO before them. It works in iterations. Each makes
+//! one token of every sequence whose prompt is done, and works on as many tokens of the other
+//! prompts as fit into the batch, oldest slot first. The first token of a sequence comes at the end
+//! of the iteration in which its prompt ends. So a long prompt delays all tokens of all sequences.
+//! A request that arrives during an iteration waits for its end.
+//!
+//! An iteration is worked on in micro-batches of the same number of tokens of each sequence, as
+//! llama-server does with a cache for each slot (`llama_batch_allocr::split_equal`). A micro-batch
+//! of n tokens, d of them of answers, takes
+//!
+//! ```text
+//! t = b + c·n + κ·Σ (c_prompt or c_answer)
+//! κ = the longest context of its sequences in tokens, rounded up to a multiple of 256
+//! ```
+//!
+//! because attention is computed over κ tokens for each of its sequences. For each token of an
+//! answer, sampling and sending it take time in addition.
+//!
+//! The model leaves out caches of prompts, speculation and preemption. Nothing in it is random.
+
+use std::collections::VecDeque;
+
+use super::Backend;
+use crate::source::Request;
+
+/// The granularity of κ, tokens.
+const CONTEXT_STEP: u32 = 256;
+
+/// The limits of a server.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// S.
+    pub slots: u32,
+    /// The most tokens of an iteration.
+    pub batch: u32,
+    /// The most tokens of a micro-batch.
+    pub micro_batch: u32,
+    /// The most tokens of all sequences, with prompts and whole answers. A request waits until it
+    /// fits, and all later ones wait behind it; one alone always fits.
+    pub cache: u64,
+}
+
+/// The times of a server, ns.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Costs {
+    /// b: of a micro-batch.
+    pub micro_batch: f64,
+    /// c: of a token.
+    pub token: f64,
+    /// Attention of a token of a prompt to a token of its context.
+    pub prompt_attention: f64,
+    /// Attention of a token of an answer to a token of its context.
+    pub answer_attention: f64,
+    /// Sampling and sending a token.
+    pub output: f64,
+}
+
+impl Limits {
+    /// llama-server's defaults (`--batch-size`, `--ubatch-size`), with a cache for each slot that
+    /// no sequence exceeds.
+    #[must_use]
+    pub const fn llama_server(slots: u32) -> Self {
+        Self {
+            slots,
+            batch: 2_048,
+            micro_batch: 512,
+            cache: u64::MAX,
+        }
+    }
+}
+
+impl Costs {
+    /// llama-server on one core with the model of `scripts/bench llm`.
+    pub const LLAMA_SERVER: Self = Self {
+        micro_batch: 500_000.0,
+        token: 100_000.0,
+        prompt_attention: 30.0,
+        answer_attention: 400.0,
+        output: 0.0,
+    };
+}
+
+/// A request in the server.
+#[derive(Debug, Clone, Copy)]
+struct Sequence {
+    job: u32,
+    /// Tokens of the prompt.
+    prompt: u32,
+    /// Tokens of the answer.
+    output: u32,
+    /// Tokens in its cache.
+    context: u32,
+    /// Its tokens in the current iteration.
+    batched: u32,
+    /// Its tokens in the current iteration that are in no micro-batch yet.
+    left: u32,
+}
+
+impl Sequence {
+    /// Whether its prompt is done.
+    fn answers(&self) -> bool {
+        self.context >= self.prompt
+    }
+
+    fn tokens(&self) -> u64 {
+        u64::from(self.prompt) + u64::from(self.output)
+    }
+}
+
+/// A server with continuous batching.
+#[derive(Debug)]
+pub struct Batching {
+    limits: Limits,
+    costs: Costs,
+    slots: Vec<Option<Sequence>>,
+    waiting: VecDeque<Sequence>,
+    /// The end of the current iteration, ns; `u64::MAX` if the server is idle.
+    end: u64,
+    /// The end of the last iteration, ns.
+    now: u64,
+    begun: VecDeque<u32>,
+    ended: VecDeque<u32>,
+}
+
+impl Batching {
+    /// Returns an idle server.
+    #[must_use]
+    pub fn new(limits: Limits, costs: Costs) -> Self {
+        Self {
+            slots: vec![None; limits.slots as usize],
+            limits,
+            costs,
+            waiting: VecDeque::new(),
+            end: u64::MAX,
+            now: 0,
+            begun: VecDeque::new(),
+            ended: VecDeque::new(),
+        }
+    }
+
+    fn sequences(&self) -> impl Iterator<Item = &Sequence> {
+        self.slots.iter().flatten()
+    }
+
+    /// Gives free slots to waiting requests.
+    fn admit(&mut self) {
+        let mut cached: u64 = self.sequences().map(Sequence::tokens).sum();
+        while let Some(next) = self.waiting.front()
+            && (cached == 0 || cached.saturating_add(next.tokens()) <= self.limits.cache)
+            && let Some(slot) = self.slots.iter_mut().find(|slot| slot.is_none())
+        {
+            cached = cached.saturating_add(next.tokens());
+            *slot = self.waiting.pop_front();
+        }
+    }
+
+    /// Starts an iteration, if there is work.
+    fn start(&mut self, now: u64) {
+        self.admit();
+        let mut free = self.limits.batch;
+        let mut take = |sequence: &mut Sequence, tokens: u32| {
+            sequence.batched = tokens.min(free);
+            sequence.left = sequence.batched;
+            free -= sequence.batched;
+        };
+        for sequence in self.slots.iter_mut().flatten() {
+            if sequence.answers() {
+                take(sequence, 1);
+            }
+        }
+        for sequence in self.slots.iter_mut().flatten() {
+            if !sequence.answers() {
+                take(sequence, sequence.prompt - sequence.context);
+            }
+        }
+        let time = self.time();
+        self.end = match time > 0.0 {
+            true => now + time.ceil() as u64,
+            false => u64::MAX,
+        };
+    }
+
+    /// Returns the time of an iteration, ns; 0 without work.
+    fn time(&mut self) -> f64 {
+        let mut time = 0.0;
+        loop {
+            let active = self.slots.iter_mut().flatten().filter(|s| s.left > 0);
+            let mut active: Vec<&mut Sequence> = active.collect();
+            active.truncate(self.limits.micro_batch as usize);
+            let Some(least) = active.iter().map(|sequence| sequence.left).min() else {
+                return time;
+            };
+            let each = least.min(self.limits.micro_batch / active.len() as u32);
+            let (mut longest, mut attention) = (0, 0.0);
+            for sequence in &mut active {
+                sequence.left -= each;
+                longest = longest.max(sequence.context + sequence.batched - sequence.left);
+                attention += f64::from(each)
+                    * match sequence.answers() {
+                        true => self.costs.answer_attention,
+                        false => self.costs.prompt_attention,
+                    };
+            }
+            let tokens = f64::from(each) * active.len() as f64;
+            let context = f64::from(longest.next_multiple_of(CONTEXT_STEP));
+            time += self.costs.micro_batch + self.costs.token * tokens + attention * context;
+            let made = |s: &&&mut Sequence| s.left == 0 && s.context + s.batched >= s.prompt;
+            time += self.costs.output * active.iter().filter(made).count() as f64;
+        }
+    }
+
+    /// Ends the iteration.
+    fn finish(&mut self) {
+        for slot in &mut self.slots {
+            let Some(sequence) = slot else {
+                continue;
+            };
+            let answered = sequence.answers();
+            sequence.context += sequence.batched;
+            if !sequence.answers() || sequence.batched == 0 {
+                continue;
+            }
+            if !answered {
+                self.begun.push_back(sequence.job);
+            }
+            // The last token isn't put into the cache.
+            if u64::from(sequence.context) + 1 >= sequence.tokens() {
+                self.ended.push_back(sequence.job);
+                *slot = None;
+            }
+        }
+    }
+}
+
+impl Backend for Batching {
+    fn take(&mut self, now: u64, job: u32, request: &Request) {
+        self.waiting.push_back(Sequence {
+            job,
+            prompt: request.prompt.max(1),
+            output: request.output.max(1),
+            context: 0,
+            batched: 0,
+            left: 0,
+        });
+        if self.end == u64::MAX {
+            self.start(now);
+        }
+    }
+
+    fn next_end(&self) -> u64 {
+        match self.ended.is_empty() {
+            true => self.end,
+            false => self.now,
+        }
+    }
+
+    fn end(&mut self, now: u64) -> Option<u32> {
+        if self.ended.is_empty() {
+            self.now = now;
+            self.finish();
+            // Requests that are sent because of these answers arrive after its start.
+            self.start(now);
+        }
+        self.ended.pop_front()
+    }
+
+    fn begun(&mut self) -> Option<u32> {
+        self.begun.pop_front()
+    }
+
+    fn busy(&self) -> u32 {
+        self.sequences().count() as u32
+    }
+
+    fn servers(&self) -> u32 {
+        self.limits.slots
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COSTS: Costs = Costs {
+        micro_batch: 100.0,
+        token: 10.0,
+        prompt_attention: 0.0,
+        answer_attention: 0.0,
+        output: 1.0,
+    };
+
+    /// Returns the times at which each of these requests (arrival, prompt, output) begins and ends.
+    fn times(limits: Limits, costs: Costs, requests: &[(u64, u32, u32)]) -> Vec<(u64, u64)> {
+        let mut server = Batching::new(limits, costs);
+        let mut times = vec![(0, 0); requests.len()];
+        let mut next = 0;
+        loop {
+            let arrival = requests.get(next).map_or(u64::MAX, |request| request.0);
+            let end = server.next_end();
+            if arrival == u64::MAX && end == u64::MAX {
+                return times;
+            }
+            if end <= arrival {
+                let ended = server.end(end);
+                while let Some(job) = server.begun() {
+                    times[job as usize].0 = end;
+                }
+                if let Some(job) = ended {
+                    times[job as usize].1 = end;
+                }
+            } else {
+                let (at, prompt, output) = requests[next];
+                let request = Request {
+                    prompt,
+                    output,
+                    ..Request::new(at, 0, 0)
+                };
+                server.take(at, next as u32, &request);
+                next += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn one_request_is_a_prompt_and_then_token_by_token() {
+        let found = times(Limits::llama_server(2), COSTS, &[(7, 20, 3)]);
+        // The prompt's iteration makes the first token.
+        assert_eq!(found, [(7 + 301, 7 + 301 + 2 * 111)]);
+        let found = times(Limits::llama_server(2), COSTS, &[(0, 20, 1)]);
+        assert_eq!(found, [(301, 301)]);
+    }
+
+    #[test]
+    fn a_prompt_delays_the_tokens_of_others() {
+        let found = times(
+            Limits::llama_server(2),
+            COSTS,
+            &[(0, 1, 3), (50, 601, 1), (60, 1, 1)],
+        );
+        // The second waits for the first iteration. Its own has micro-batches of one token of each
+        // sequence, of 512 and of 88. The third waits for a slot.
+        let (first, second) = (111, 121 + 100 + 5_120 + 100 + 880 + 1);
+        assert_eq!(found[0], (first, first + second + 122));
+        assert_eq!(found[1], (first + second, first + second));
+        assert_eq!(found[2].0, first + second + 122);
+    }
+
+    #[test]
+    fn a_prompt_larger_than_a_batch_takes_several_iterations() {
+        let limits = Limits {
+            batch: 100,
+            ..Limits::llama_server(2)
+        };
+        let found = times(limits, COSTS, &[(0, 250, 1)]);
+        assert_eq!(found[0].0, 3 * 100 + 2_500 + 1);
+    }
+
+    #[test]
+    fn attention_is_over_the_longest_context() {
+        let costs = Costs {
+            answer_attention: 1.0,
+            output: 0.0,
+            ..COSTS
+        };
+        let found = times(Limits::llama_server(2), costs, &[(0, 300, 2), (1, 10, 2)]);
+        let prompt = 100 + 3_000;
+        // One token of each sequence, then the other nine of the second prompt.
+        assert_eq!(found[0], (prompt, prompt + 120 + 512 + 190));
+        // Its own second token.
+        assert_eq!(found[1].1 - found[1].0, 110 + 256);
+    }
+
+    #[test]
+    fn a_request_waits_until_it_fits_into_the_cache() {
+        let limits = Limits {
+            cache: 100,
+            ..Limits::llama_server(3)
+        };
+        let found = times(
+            limits,
+            COSTS,
+            &[(0, 60, 1), (1, 60, 1), (2, 1, 1), (3, 200, 1)],
+        );
+        let begun: Vec<u64> = found.iter().map(|times| times.0).collect();
+        assert_eq!(begun[0], 701);
+        assert_eq!(begun[1], begun[2], "the third overtakes nobody");
+        assert!(begun[3] > begun[2], "it runs alone");
+    }
+}

@@ -1,0 +1,241 @@
+//! Protections in front of a model of the server of `scripts/bench llm`, with its requests.
+
+// Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
+#![allow(clippy::unwrap_used)]
+
+mod load;
+#[path = "../../../../tests/src/bench/llm/mix.rs"]
+mod mix;
+
+use std::time::Duration;
+
+use headgate_core::config::StageConfig;
+use headgate_core::strategy::TypeId;
+use headgate_simulator::{Run, Until};
+use serde_json::{Value, json};
+
+use load::{Calibration, Counts, Of, Open, SECOND, closed_loop, percentile, server};
+use mix::{MIX, SLOTS};
+
+/// Seconds before the results count, as in the benchmark, and after.
+const WARM_UP: u64 = 10;
+const MEASURED: u64 = 60;
+const SEEDS: u64 = 4;
+
+/// A protection.
+enum Protection {
+    /// None.
+    Open,
+    /// At most this many requests in the server and this many before it.
+    Limit(u32, u32),
+    /// Headgate with P given or found.
+    Headgate(Option<u32>),
+}
+
+impl Protection {
+    fn name(&self) -> String {
+        match self {
+            Self::Open => "no filter".to_owned(),
+            Self::Limit(slots, pending) => format!("limit {slots}, {pending} pending"),
+            Self::Headgate(Some(p)) => format!("Headgate, P={p}"),
+            Self::Headgate(None) => "Headgate, P found".to_owned(),
+        }
+    }
+
+    fn stage(&self, calibration: &Calibration) -> StageConfig {
+        let slo = |ttft_ms: f64| {
+            let us = (ttft_ms * 1e3) as u64;
+            json!([
+                {"percentile": 50, "objective_us": us / 2},
+                {"percentile": 90, "objective_us": us},
+            ])
+        };
+        let kinds = MIX.iter().zip(&calibration.objectives);
+        let kind = |(kind, objectives): (&mix::Kind, &load::Objectives)| {
+            json!({
+                "name": kind.name,
+                "matches": [{"method": kind.name}],
+                "slo": slo(objectives.ttft),
+            })
+        };
+        let mut types: Vec<Value> = kinds.map(kind).collect();
+        types.push(json!({"name": "default", "slo": slo(calibration.objectives[2].ttft)}));
+        let mut stage = json!({
+            "policy": "default/llm",
+            "generation": 1,
+            "parallelism": 4,
+            "queue": {
+                "mode": "Hold",
+                "discipline": {"type": "Slack"},
+                "max_length": 800,
+                "timeout_us": 1_000_000,
+            },
+            "measure": "FirstByte",
+            "service_times": {
+                "interval_us": 1_000_000,
+                "min_samples": 50,
+                "window": {"type": "DualBuffer"},
+            },
+            "strategy": {"type": "Bouncer", "logic": "Any", "shed_by_value": true},
+            "types": types,
+        });
+        match *self {
+            Self::Open => stage["mode"] = json!("DryRun"),
+            Self::Limit(slots, pending) => {
+                stage["parallelism"] = json!(slots);
+                stage["queue"]["discipline"] = json!({"type": "FIFO"});
+                stage["queue"]["max_length"] = json!(pending);
+                stage["queue"]["timeout_us"] = json!(60_000_000);
+                stage["strategy"] = json!({"type": "MaxQueueLength"});
+            }
+            Self::Headgate(Some(p)) => stage["parallelism"] = json!(p),
+            Self::Headgate(None) => stage["auto_parallelism"] = json!({"min": 2, "max": 1_000}),
+        }
+        serde_json::from_value(stage).unwrap()
+    }
+
+    /// Runs the mix at this multiple of the capacity. Returns the results by type, and P at the
+    /// end.
+    fn run(&self, calibration: &Calibration, load: f64, seed: u64) -> (Vec<Counts>, Option<u32>) {
+        let stage = self.stage(calibration);
+        let kinds = [0, 1, 2].map(TypeId);
+        let run = Run {
+            stage: &stage,
+            kinds: &kinds,
+            warm_up: Duration::from_secs(WARM_UP),
+            until: Until::Time(Duration::from_secs(WARM_UP + MEASURED)),
+            seed: !seed,
+        };
+        let mut source = Open::new(calibration, load, WARM_UP * SECOND, seed);
+        let outcome = run.with(&mut source, server()).unwrap();
+        (source.counts, outcome.parallelism.last().copied())
+    }
+}
+
+/// Returns the most answers per second that a filter could have within the objectives at this load,
+/// by type: the cheapest first. The cost of a request is the time of the server for it among eight
+/// of its own kind. `by_size` gives the ideal of a filter that sees sizes.
+fn ideal(calibration: &Calibration, load: f64, by_size: bool) -> Vec<f64> {
+    let cost = |of: Of| 1.0 / closed_loop(SLOTS, Some(of), 20).0;
+    let mut items: Vec<(f64, f64, usize)> = Of::all()
+        .map(|of| {
+            (
+                cost(of),
+                of.share() * load * calibration.per_second,
+                of.kind,
+            )
+        })
+        .collect();
+    if !by_size {
+        for kind in 0..MIX.len() {
+            let of_kind = items.iter().filter(|item| item.2 == kind);
+            let mean = of_kind.clone().map(|item| item.0).sum::<f64>() / of_kind.count() as f64;
+            let of_kind = items.iter_mut().filter(|item| item.2 == kind);
+            of_kind.for_each(|item| item.0 = mean);
+        }
+    }
+    items.sort_by(|left, right| left.0.total_cmp(&right.0));
+    let (mut time, mut answered) = (1.0_f64, vec![0.0; MIX.len()]);
+    for (cost, per_second, kind) in items {
+        let taken = per_second.min(time / cost);
+        time -= taken * cost;
+        answered[kind] += taken;
+    }
+    answered
+}
+
+fn words(of: &[f64]) -> String {
+    let kinds = of.iter().zip(&MIX);
+    let kinds: Vec<String> = kinds
+        .map(|(rate, kind)| format!("{} {rate:.1}", kind.name))
+        .collect();
+    format!("{:5.1}/s ({})", of.iter().sum::<f64>(), kinds.join(", "))
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn goodput() {
+    let calibration = Calibration::run();
+    println!("capacity {:.1}/s", calibration.per_second);
+    for (kind, of) in MIX.iter().zip(&calibration.objectives) {
+        println!(
+            "  {}: TTFT {:.0} ms, TPOT {:.1} ms",
+            kind.name, of.ttft, of.tpot
+        );
+    }
+    let protections = [
+        Protection::Open,
+        Protection::Limit(4, 0),
+        Protection::Limit(6, 0),
+        Protection::Limit(8, 0),
+        Protection::Limit(8, 2),
+        Protection::Limit(16, 2),
+        Protection::Headgate(Some(4)),
+        Protection::Headgate(Some(8)),
+        Protection::Headgate(None),
+    ];
+    for load in [0.7, 1.5, 2.0] {
+        println!("\nload {load}×, {:.1}/s", load * calibration.per_second);
+        println!(
+            "{:24}{}",
+            "ideal by type",
+            words(&ideal(&calibration, load, false))
+        );
+        println!(
+            "{:24}{}",
+            "ideal by size",
+            words(&ideal(&calibration, load, true))
+        );
+        for protection in &protections {
+            let runs = (0..SEEDS).map(|seed| protection.run(&calibration, load, seed));
+            let (runs, slots): (Vec<Vec<Counts>>, Vec<Option<u32>>) = runs.unzip();
+            let seconds = (SEEDS * MEASURED) as f64;
+            let of_kind = |kind: usize| runs.iter().map(move |run| &run[kind]);
+            let good = |kind| of_kind(kind).map(|counts| counts.good).sum::<u32>();
+            let rates: Vec<f64> = (0..MIX.len())
+                .map(|kind| f64::from(good(kind)) / seconds)
+                .collect();
+            let slots: Vec<String> = slots.iter().flatten().map(u32::to_string).collect();
+            println!(
+                "{:24}{}, slots {}",
+                protection.name(),
+                words(&rates),
+                slots.join(" ")
+            );
+            for (index, kind) in MIX.iter().enumerate() {
+                let sent: u32 = of_kind(index).map(|counts| counts.sent).sum();
+                let mut refused = std::collections::BTreeMap::new();
+                for (reason, count) in of_kind(index).flat_map(|counts| &counts.refused) {
+                    *refused.entry(*reason).or_insert(0) += count;
+                }
+                let percent = |count: u32| 100.0 * f64::from(count) / f64::from(sent.max(1));
+                let refused: Vec<String> = refused
+                    .iter()
+                    .map(|(reason, count)| format!("{reason} {:.0}%", percent(*count)))
+                    .collect();
+                let times = || of_kind(index).flat_map(|counts| &counts.times);
+                let ttft = |q| percentile(times().map(|times| times.ttft), q);
+                let tpot = |q| percentile(times().map(|times| times.tpot), q);
+                let mut sizes = [(0, 0); mix::SIZES.len()];
+                for counts in of_kind(index) {
+                    for (sum, of) in sizes.iter_mut().zip(counts.by_size) {
+                        *sum = (sum.0 + of.0, sum.1 + of.1);
+                    }
+                }
+                println!(
+                    "    {:6} good {:3.0}% by size {:?}, TTFT {:4.0}/{:4.0}/{:4.0}, TPOT \
+                     {:4.1}/{:4.1}, refused: {}",
+                    kind.name,
+                    percent(good(index)),
+                    sizes.map(|(sent, good)| 100 * good / sent.max(1)),
+                    ttft(50),
+                    ttft(90),
+                    ttft(99),
+                    tpot(50),
+                    tpot(90),
+                    refused.join(", ")
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The requests of `llm`, and their objectives. The simulator's tests include this file.
+
+/// The number of requests that the server processes at once, unless a row sets another.
+pub(crate) const SLOTS: usize = 8;
+
+/// A type of request. The usual sizes are divided by four, because this server is slow.
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    /// Share of the requests.
+    pub(crate) share: f64,
+    /// Mean length of a prompt in tokens.
+    pub(crate) prompt: usize,
+    /// Mean length of an answer in tokens.
+    pub(crate) output: usize,
+    /// Its objective for TTFT, as a multiple of the 90th percentile with all slots busy and no
+    /// queue.
+    pub(crate) patience: f64,
+}
+
+pub(crate) const MIX: [Kind; 3] = [
+    Kind {
+        name: "chat",
+        share: 0.7,
+        prompt: 64,
+        output: 32,
+        patience: 2.0,
+    },
+    Kind {
+        name: "rag",
+        share: 0.15,
+        prompt: 1_024,
+        output: 64,
+        patience: 2.0,
+    },
+    Kind {
+        name: "batch",
+        share: 0.15,
+        prompt: 256,
+        output: 128,
+        patience: 8.0,
+    },
+];
+
+/// Lengths of prompt and answer of the sizes within a type, as multiples of the means. All sizes
+/// are equally likely. A long prompt doesn't imply a long answer.
+pub(crate) const SIZES: [(f64, f64); 4] = [(0.4, 1.1), (0.7, 0.4), (1.1, 1.8), (1.8, 0.7)];
+
+/// The objective for TPOT, as a multiple of the 90th percentile with all slots busy.
+pub(crate) const TPOT_PATIENCE: f64 = 1.5;
+
+/// Returns the length of a size in tokens.
+pub(crate) fn times_of(mean: usize, factor: f64) -> usize {
+    (mean as f64 * factor).round() as usize
+}
