@@ -152,6 +152,9 @@ const SHORT: f64 = 0.002;
 /// A request is silent beyond this part of its type's first objective, and beyond this multiple of
 /// the longest mean slot time of a type with traffic.
 const USUAL: (f64, f64) = (0.5, 8.0);
+/// A request of a type that is usually late is silent beyond this multiple of its type's processing
+/// time at the percentile of the last objective.
+const UNUSUAL: f64 = 2.0;
 /// Slot time that counts for a request of a type without a known cost, s.
 const UNKNOWN: f64 = 1e-6;
 /// Time without a refusal above the cut after which free slots are open to all types.
@@ -180,6 +183,9 @@ struct Kind {
     own: bool,
     /// Whether it misses an objective even without queue wait.
     condemned: bool,
+    /// The processing time at the percentile of its last objective if that is longer than the
+    /// objective, s; else 0.
+    late: f64,
     /// Whether most of its requests deliver, condemned or not.
     delivers: bool,
     /// Probability with which starvation avoidance overrides a refusal.
@@ -444,7 +450,8 @@ impl ValueCut {
         let at = usize::from(kind.0).min(self.kinds.len() - 1);
         let (first, _) = self.kinds[at].objectives?;
         let usual = (USUAL.0 * first).max(USUAL.1 * self.longest);
-        Some(Duration::from_secs_f64(usual.min(late.as_secs_f64())))
+        let late = late.as_secs_f64().max(UNUSUAL * self.kinds[at].late);
+        Some(Duration::from_secs_f64(usual.min(late)))
     }
 
     /// Counts a request of `kind` that is in the backend for longer than [`Self::silent_after`].

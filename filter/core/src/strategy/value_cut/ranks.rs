@@ -236,6 +236,10 @@ impl Kind {
             objective.response_time.as_secs_f64() - quantile.as_secs_f64()
         };
         let pairs = estimate.quantiles.iter().zip(estimate.objectives);
+        let late = |(quantile, objective): (&Duration, &Objective)| {
+            own && *quantile > objective.response_time
+        };
+        let late = pairs.clone().last().filter(|pair| late(*pair));
         let measured = (estimate.preliminary.unwrap_or(estimate.mean)).as_secs_f64();
         let secs = |objective: &Objective| objective.response_time.as_secs_f64();
         Self {
@@ -248,6 +252,7 @@ impl Kind {
             unmeasured: !own && estimate.preliminary.is_none(),
             own,
             condemned: own && estimate.condemned,
+            late: late.map_or(0.0, |(quantile, _)| quantile.as_secs_f64()),
             floor: floor.clamp(0.0, 1.0),
             objectives: objectives
                 .first()
