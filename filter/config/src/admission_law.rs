@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::MAX_CLASSES;
+use super::bounds::ensure;
+use super::{ConfigError, MAX_CLASSES};
 
 /// The classes' targets and the steps of the probability.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,58 +47,47 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`] with the setting at fault.
     pub fn check(&self) -> Result<(), SettingsError> {
-        let step = |value: f64| value > 0.0 && value <= 1.0;
-        let targets = &self.targets;
-        if targets.is_empty() || targets.len() >= MAX_CLASSES {
-            return Err(SettingsError::Targets(targets.len()));
+        let (targets, most) = (self.targets.len(), MAX_CLASSES - 1);
+        ensure((1..=most).contains(&targets), "targets", || {
+            format!("{targets} targets; give 1 to {most}, one for each class but the lowest")
+        })?;
+        for (class, target) in self.targets.iter().enumerate() {
+            ensure(!target.is_zero(), format_args!("targets[{class}]"), || {
+                "0; must be more than 0".to_owned()
+            })?;
         }
-        if let Some(class) = targets.iter().position(Duration::is_zero) {
-            return Err(SettingsError::Target(class));
-        }
-        if !(0.0..100.0).contains(&self.percentile) {
-            return Err(SettingsError::Percentile(self.percentile));
-        }
-        if !step(self.increase) {
-            return Err(SettingsError::Increase(self.increase));
-        }
-        if !step(self.decrease) {
-            return Err(SettingsError::Decrease(self.decrease));
-        }
-        if !step(self.min_probability) {
-            return Err(SettingsError::MinProbability(self.min_probability));
+        let percentile = self.percentile;
+        ensure((0.0..100.0).contains(&percentile), "percentile", || {
+            format!("{percentile}; must be at least 0 and less than 100")
+        })?;
+        for (field, value) in [
+            ("increase", self.increase),
+            ("decrease", self.decrease),
+            ("minProbability", self.min_probability),
+        ] {
+            ensure(value > 0.0 && value <= 1.0, field, || {
+                format!("{value}; must be more than 0 and at most 1")
+            })?;
         }
         Ok(())
     }
 }
 
-/// The reason why [`Settings`], or the weight of the average of incast delays, is invalid.
-#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-pub enum SettingsError {
-    /// There are not 1 to 15 targets.
-    #[error(
-        "targets: {0} targets; give 1 to {most}, one for each class but the lowest",
-        most = MAX_CLASSES - 1
-    )]
-    Targets(usize),
-    /// The target of this class is 0.
-    #[error("targets[{0}]: 0; must be more than 0")]
-    Target(usize),
-    /// π is not in 0 ≤ π < 100.
-    #[error("percentile: {0}; must be at least 0 and less than 100")]
-    Percentile(f64),
-    /// α is not in 0 < α ≤ 1.
-    #[error("increase: {0}; must be more than 0 and at most 1")]
-    Increase(f64),
-    /// β is not in 0 < β ≤ 1.
-    #[error("decrease: {0}; must be more than 0 and at most 1")]
-    Decrease(f64),
-    /// The least probability p is not in 0 < p ≤ 1.
-    #[error("minProbability: {0}; must be more than 0 and at most 1")]
-    MinProbability(f64),
-    /// w is not in 0 ≤ w < 1.
-    #[error("smoothing: {0}; must be at least 0 and less than 1")]
-    Smoothing(f64),
+/// Checks the weight of the past in the average of incast delays: 0 ≤ w < 1.
+///
+/// # Errors
+/// [`SettingsError`] unless it is.
+pub fn check_smoothing(past: f64) -> Result<(), SettingsError> {
+    ensure((0.0..1.0).contains(&past), "smoothing", || {
+        format!("{past}; must be at least 0 and less than 1")
+    })?;
+    Ok(())
 }
+
+/// The reason why [`Settings`], or the weight of the average of incast delays, is invalid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(transparent)]
+pub struct SettingsError(#[from] ConfigError);
 
 /// The calls that share one measurement of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]

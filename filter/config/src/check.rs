@@ -6,11 +6,13 @@ mod class_admission;
 mod response_time_controller;
 mod workflows;
 
+use std::collections::HashSet;
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use serde::Deserialize;
 
-use super::bounds::{at_most, header_name, within};
+use super::bounds::{at_most, ensure, header_name, within};
 use super::{
     AutoParallelism, ClassConfig, ConfigError, DEFAULT_TYPE, Direction, ErrorsConfig, FilterConfig,
     Flow, MAX_CLASSES, MAX_ERRORS, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES,
@@ -55,74 +57,53 @@ impl FilterConfig {
     /// Returns the first problem found, with the path of its field.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_direction()?;
-        if self.stages.len() > MAX_STAGES {
-            return Err(ConfigError::new(
-                "stages",
-                format!("{} stages; at most {MAX_STAGES}", self.stages.len()),
-            ));
-        }
+        no_more_than(MAX_STAGES, "stages", self.stages.len(), "stages")?;
         for (i, stage) in self.stages.iter().enumerate() {
             stage.check(&format!("stages[{i}]"))?;
-            if self.stages[..i].iter().any(|s| s.policy == stage.policy) {
-                return Err(ConfigError::new(
-                    format!("stages[{i}].policy"),
-                    format!("{:?} appears twice; policy names are unique", stage.policy),
-                ));
-            }
         }
-        Ok(())
+        let policies = self.stages.iter().map(|stage| stage.policy.as_str());
+        unique(policies, "policy names", |i| format!("stages[{i}].policy"))
     }
 }
 
 impl StageConfig {
     fn check(&self, at: &str) -> Result<(), ConfigError> {
-        let err =
-            |field: &str, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
-        if self.policy.is_empty() {
-            return err("policy", "empty; namespace/name of the policy".into());
-        }
+        let check = |field: &str, is_right: bool, problem: &dyn Fn() -> String| {
+            ensure(is_right, format_args!("{at}.{field}"), problem)
+        };
+        check("policy", !self.policy.is_empty(), &|| {
+            "empty; namespace/name of the policy".to_owned()
+        })?;
         // The name is part of the names of stats, in which a dot becomes `_`, and of a response
         // header.
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '/');
         if let Some(odd) = self.policy.chars().find(|&c| !plain(c)) {
-            return err(
-                "policy",
-                format!("{:?} has {odd:?}; a-z A-Z 0-9 - . and / only", self.policy),
-            );
+            check("policy", false, &|| {
+                format!("{:?} has {odd:?}; a-z A-Z 0-9 - . and / only", self.policy)
+            })?;
         }
         self.check_routes(at)?;
-        if !(1..=MAX_PARALLELISM).contains(&self.parallelism) {
-            return err(
-                "parallelism",
-                format!("{}; 1 to {MAX_PARALLELISM} slots", self.parallelism),
-            );
+        let slots = 1..=MAX_PARALLELISM;
+        check("parallelism", slots.contains(&self.parallelism), &|| {
+            format!("{}; 1 to {MAX_PARALLELISM} slots", self.parallelism)
+        })?;
+        if let Some(AutoParallelism { min, max }) = self.auto_parallelism {
+            let is_right = (1..=max).contains(&min) && max <= MAX_PARALLELISM;
+            check("auto_parallelism", is_right, &|| {
+                format!("{min} to {max} slots; 1 <= min <= max <= {MAX_PARALLELISM}")
+            })?;
         }
-        if let Some(AutoParallelism { min, max }) = self.auto_parallelism
-            && (!(1..=max).contains(&min) || max > MAX_PARALLELISM)
-        {
-            return err(
-                "auto_parallelism",
-                format!("{min} to {max} slots; 1 <= min <= max <= {MAX_PARALLELISM}"),
-            );
-        }
-        if self.queue.max_length > MAX_QUEUE_LENGTH {
-            return err(
-                "queue.max_length",
-                format!(
-                    "{}; at most {MAX_QUEUE_LENGTH} requests",
-                    self.queue.max_length
-                ),
-            );
-        }
-        if self.queue.timeout_us == 0 {
-            return err("queue.timeout_us", "0; at least 1".into());
-        }
-        if self.release_slot == Measure::FirstByte && self.measure == Measure::LastByte {
-            return err(
-                "release_slot",
-                "FirstByte with measure LastByte; LastByte, or measure FirstByte".into(),
-            );
-        }
+        let longest = self.queue.max_length;
+        check("queue.max_length", longest <= MAX_QUEUE_LENGTH, &|| {
+            format!("{longest}; at most {MAX_QUEUE_LENGTH} requests")
+        })?;
+        check("queue.timeout_us", self.queue.timeout_us > 0, &|| {
+            "0; at least 1".to_owned()
+        })?;
+        let early = self.release_slot == Measure::FirstByte && self.measure == Measure::LastByte;
+        check("release_slot", !early, &|| {
+            "FirstByte with measure LastByte; LastByte, or measure FirstByte".to_owned()
+        })?;
         self.errors.check(&format!("{at}.errors"))?;
         if let Some(retries) = &self.retries {
             header_name(format_args!("{at}.retries.header"), &retries.header)?;
@@ -132,28 +113,20 @@ impl StageConfig {
         if let Some(avoidance) = &self.starvation_avoidance {
             avoidance.check(&format!("{at}.starvation_avoidance"))?;
         }
-        if self.types.is_empty() || self.types.len() > MAX_TYPES {
-            return err(
-                "types",
-                format!("{} types; 1 to {MAX_TYPES}", self.types.len()),
-            );
-        }
+        let types = self.types.len();
+        check("types", (1..=MAX_TYPES).contains(&types), &|| {
+            format!("{types} types; 1 to {MAX_TYPES}")
+        })?;
+        let needs_slo = matches!(self.strategy, StrategyConfig::Bouncer { .. });
         for (i, kind) in self.types.iter().enumerate() {
-            let last = i + 1 == self.types.len();
-            kind.check(&format!("{at}.types[{i}]"), last)?;
-            if kind.slo.is_empty() && matches!(self.strategy, StrategyConfig::Bouncer { .. }) {
-                return err(
-                    &format!("types[{i}].slo"),
-                    "empty; Bouncer decides by objectives, so every type needs one or more".into(),
-                );
-            }
-            if self.types[..i].iter().any(|t| t.name == kind.name) {
-                return err(
-                    &format!("types[{i}].name"),
-                    format!("{:?} appears twice; names of types are unique", kind.name),
-                );
-            }
+            kind.check(&format!("{at}.types[{i}]"), i + 1 == types)?;
+            let is_right = !(needs_slo && kind.slo.is_empty());
+            check(&format!("types[{i}].slo"), is_right, &|| {
+                "empty; Bouncer decides by objectives, so every type needs one or more".to_owned()
+            })?;
         }
+        let names = self.types.iter().map(|kind| kind.name.as_str());
+        unique(names, "names of types", |i| format!("{at}.types[{i}].name"))?;
         check_classes(&self.classes, at)?;
         if let Some(workflows) = &self.workflows {
             workflows.check(&format!("{at}.workflows"))?;
@@ -165,26 +138,20 @@ impl StageConfig {
     }
 
     fn check_routes(&self, at: &str) -> Result<(), ConfigError> {
-        if self.routes.len() > MAX_ROUTES {
-            return Err(ConfigError::new(
-                format!("{at}.routes"),
-                format!("{} routes; at most {MAX_ROUTES}", self.routes.len()),
-            ));
-        }
+        let field = format_args!("{at}.routes");
+        no_more_than(MAX_ROUTES, field, self.routes.len(), "routes")?;
         for (i, route) in self.routes.iter().enumerate() {
             let name = route.strip_suffix('*').unwrap_or(route);
-            let problem = if name.is_empty() {
-                "the name of a route or, before *, how names begin; no routes at all for every \
-                 request"
-            } else if name.contains('*') {
-                "* only at the end"
-            } else {
-                continue;
-            };
-            return Err(ConfigError::new(
-                format!("{at}.routes[{i}]"),
-                format!("{route:?}; {problem}"),
-            ));
+            let field = format_args!("{at}.routes[{i}]");
+            ensure(!name.is_empty(), field, || {
+                format!(
+                    "{route:?}; the name of a route or, before *, how names begin; no routes at \
+                     all for every request"
+                )
+            })?;
+            ensure(!name.contains('*'), field, || {
+                format!("{route:?}; * only at the end")
+            })?;
         }
         Ok(())
     }
@@ -193,29 +160,27 @@ impl StageConfig {
         let Some((by, quantum_us, weights)) = self.queue.discipline.fair() else {
             return Ok(());
         };
-        let err = |field: &str, problem: String| {
-            let field = format!("{at}.queue.discipline.{field}");
-            Err(ConfigError::new(field, problem))
-        };
+        let at = format!("{at}.queue.discipline");
         if let Some(quantum) = quantum_us {
-            let field = format_args!("{at}.queue.discipline.quantum_us");
-            within(field, quantum, 100..=60_000_000)?;
+            within(format_args!("{at}.quantum_us"), quantum, 100..=60_000_000)?;
         }
-        if by == Flow::Class && self.classes.is_empty() {
-            return err("by", "Class; the stage has no classes".into());
-        }
+        let has_flows = by != Flow::Class || !self.classes.is_empty();
+        ensure(has_flows, format_args!("{at}.by"), || {
+            "Class; the stage has no classes".to_owned()
+        })?;
         for (name, weight) in weights {
             let (known, what) = match by {
                 Flow::Type => (self.types.iter().any(|t| t.name == *name), "type"),
                 Flow::Class => (self.classes.iter().any(|c| c.name == *name), "class"),
                 Flow::Workflow => ((1..=MAX_WORKFLOW_NAME).contains(&name.len()), "workflow"),
             };
-            if !known {
-                return err("weights", format!("{name:?}; no {what} has that name"));
-            }
-            if !(0.01..=100.0).contains(weight) {
-                return err("weights", format!("{weight} for {name:?}; 0.01 to 100"));
-            }
+            let field = format_args!("{at}.weights");
+            ensure(known, field, || {
+                format!("{name:?}; no {what} has that name")
+            })?;
+            ensure((0.01..=100.0).contains(weight), field, || {
+                format!("{weight} for {name:?}; 0.01 to 100")
+            })?;
         }
         Ok(())
     }
@@ -223,35 +188,44 @@ impl StageConfig {
 
 /// Checks the classes of a stage, or of a called service.
 fn check_classes(classes: &[ClassConfig], at: &str) -> Result<(), ConfigError> {
-    let err =
-        |field: String, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
-    if classes.len() > MAX_CLASSES {
-        return err(
-            "classes".into(),
-            format!("{} classes; at most {MAX_CLASSES}", classes.len()),
-        );
-    }
+    let at = format!("{at}.classes");
+    no_more_than(MAX_CLASSES, &at, classes.len(), "classes")?;
     for (i, class) in classes.iter().enumerate() {
-        let last = i + 1 == classes.len();
-        check_name(&format!("{at}.classes[{i}].name"), &class.name)?;
-        if classes[..i].iter().any(|c| c.name == class.name) {
-            return err(
-                format!("classes[{i}].name"),
-                format!(
-                    "{:?} appears twice; names of classes are unique",
-                    class.name
-                ),
-            );
-        }
-        within(format_args!("{at}.classes[{i}].value"), class.value, VALUES)?;
-        if class.matches.is_empty() != last {
-            return err(
-                format!("classes[{i}].matches"),
-                format!(
-                    "{} matches; the last class has none, every other class one or more",
-                    class.matches.len()
-                ),
-            );
+        let (last, matches) = (i + 1 == classes.len(), class.matches.len());
+        check_name(&format!("{at}[{i}].name"), &class.name)?;
+        within(format_args!("{at}[{i}].value"), class.value, VALUES)?;
+        ensure(
+            (matches == 0) == last,
+            format_args!("{at}[{i}].matches"),
+            || format!("{matches} matches; the last class has none, every other class one or more"),
+        )?;
+    }
+    let names = classes.iter().map(|class| class.name.as_str());
+    unique(names, "names of classes", |i| format!("{at}[{i}].name"))
+}
+
+fn no_more_than(
+    most: usize,
+    field: impl Display,
+    count: usize,
+    what: &str,
+) -> Result<(), ConfigError> {
+    ensure(count <= most, field, || {
+        format!("{count} {what}; at most {most}")
+    })
+}
+
+/// Checks that no name appears twice. `field` returns the field of the name at an index.
+fn unique<'a>(
+    names: impl Iterator<Item = &'a str>,
+    what: &str,
+    field: impl Fn(usize) -> String,
+) -> Result<(), ConfigError> {
+    let mut known = HashSet::new();
+    for (i, name) in names.enumerate() {
+        if !known.insert(name) {
+            let problem = format!("{name:?} appears twice; {what} are unique");
+            return Err(ConfigError::new(field(i), problem));
         }
     }
     Ok(())
@@ -259,86 +233,59 @@ fn check_classes(classes: &[ClassConfig], at: &str) -> Result<(), ConfigError> {
 
 fn check_name(at: &str, name: &str) -> Result<(), ConfigError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if name.is_empty() || name.len() > 63 || !name.chars().all(plain) {
-        return Err(ConfigError::new(
-            at,
-            format!("{name:?}; 1 to 63 of a-z A-Z 0-9 - _"),
-        ));
-    }
-    Ok(())
+    let is_right = (1..=63).contains(&name.len()) && name.chars().all(plain);
+    ensure(is_right, at, || {
+        format!("{name:?}; 1 to 63 of a-z A-Z 0-9 - _")
+    })
 }
 
 impl ErrorsConfig {
     fn check(&self, at: &str) -> Result<(), ConfigError> {
-        let err =
-            |field: &str, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
-        at_most(format_args!("{at}.http"), self.http.len(), MAX_ERRORS)?;
-        at_most(format_args!("{at}.grpc"), self.grpc.len(), MAX_ERRORS)?;
-        let odd = |&&(first, last): &&(u16, u16)| first < 100 || last > 599 || first > last;
-        if let Some((first, last)) = self.http.iter().find(odd) {
-            return err(
-                "http",
-                format!("{first} to {last}; a range within 100 to 599"),
-            );
+        let (http, grpc) = (format!("{at}.http"), format!("{at}.grpc"));
+        at_most(&http, self.http.len(), MAX_ERRORS)?;
+        at_most(&grpc, self.grpc.len(), MAX_ERRORS)?;
+        for (first, last) in &self.http {
+            let is_right = 100 <= *first && first <= last && *last <= 599;
+            let problem = || format!("{first} to {last}; a range within 100 to 599");
+            ensure(is_right, &http, problem)?;
         }
-        if let Some(odd) = self.grpc.iter().find(|status| !(1..=16).contains(*status)) {
-            return err("grpc", format!("{odd}; 1 to 16"));
-        }
-        Ok(())
+        self.grpc
+            .iter()
+            .try_for_each(|&status| within(&grpc, status, 1..=16))
     }
 }
 
 impl TypeConfig {
     fn check(&self, at: &str, last: bool) -> Result<(), ConfigError> {
         check_name(&format!("{at}.name"), &self.name)?;
-        if (self.name == DEFAULT_TYPE) != last {
-            return Err(ConfigError::new(
-                format!("{at}.name"),
-                format!(
-                    "{:?}; the last type, and only it, is {DEFAULT_TYPE:?}",
-                    self.name
-                ),
-            ));
-        }
-        if self.matches.is_empty() != last {
-            return Err(ConfigError::new(
-                format!("{at}.matches"),
-                format!(
-                    "{} matches; {DEFAULT_TYPE:?} has none, every other type one or more",
-                    self.matches.len()
-                ),
-            ));
-        }
+        let (name, matches) = (&self.name, self.matches.len());
+        ensure(
+            (name == DEFAULT_TYPE) == last,
+            format_args!("{at}.name"),
+            || format!("{name:?}; the last type, and only it, is {DEFAULT_TYPE:?}"),
+        )?;
+        ensure((matches == 0) == last, format_args!("{at}.matches"), || {
+            format!("{matches} matches; {DEFAULT_TYPE:?} has none, every other type one or more")
+        })?;
         within(format_args!("{at}.value"), self.value, VALUES)?;
         if let Some(cost) = &self.cost {
             header_name(format_args!("{at}.cost.size.header"), &cost.size.header)?;
         }
         let mut previous = 0.0;
         for (i, o) in self.slo.iter().enumerate() {
-            if !(o.percentile > previous && o.percentile < 100.0) {
-                return Err(ConfigError::new(
-                    format!("{at}.slo[{i}].percentile"),
-                    format!(
-                        "{}; above {previous} and below 100, ascending",
-                        o.percentile
-                    ),
-                ));
-            }
-            previous = o.percentile;
-            if o.objective_us == 0 {
-                return Err(ConfigError::new(
-                    format!("{at}.slo[{i}].objective_us"),
-                    "0; at least 1",
-                ));
-            }
+            let (at, p) = (format!("{at}.slo[{i}]"), o.percentile);
+            let is_right = p > previous && p < 100.0;
+            ensure(is_right, format_args!("{at}.percentile"), || {
+                format!("{p}; above {previous} and below 100, ascending")
+            })?;
+            previous = p;
+            ensure(
+                o.objective_us > 0,
+                format_args!("{at}.objective_us"),
+                || "0; at least 1".to_owned(),
+            )?;
         }
-        if self.slo.len() > 16 {
-            return Err(ConfigError::new(
-                format!("{at}.slo"),
-                format!("{} objectives; at most 16", self.slo.len()),
-            ));
-        }
-        Ok(())
+        no_more_than(16, format_args!("{at}.slo"), self.slo.len(), "objectives")
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::bounds::within;
+use super::bounds::{ensure, within};
 use super::{ConfigError, MAX_HISTOGRAM_STEPS};
 
 /// The settings of the estimates of processing times.
@@ -54,16 +54,13 @@ impl ServiceTimesConfig {
         };
         let whole = step_us >= 10_000 && interval_us.is_multiple_of(step_us);
         let most = MAX_HISTOGRAM_STEPS as u64;
-        if !whole || !(2..=most).contains(&(interval_us / step_us)) {
-            return Err(ConfigError::new(
-                format!("{at}.window.step_us"),
-                format!(
-                    "{step_us}; at least 10000, and interval_us ({interval_us}) is 2 to {most} \
-                     whole steps"
-                ),
-            ));
-        }
-        Ok(())
+        let is_right = whole && (2..=most).contains(&(interval_us / step_us));
+        ensure(is_right, format_args!("{at}.window.step_us"), || {
+            format!(
+                "{step_us}; at least 10000, and interval_us ({interval_us}) is 2 to {most} whole \
+                 steps"
+            )
+        })
     }
 }
 

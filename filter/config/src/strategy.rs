@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::bounds::{ensure, header_name, positive, window, within};
+use super::types::is_default;
 use super::{ConfigError, MAX_COST, StageConfig};
 
 /// The strategy that decides which requests may enter the queue.
@@ -19,7 +20,7 @@ pub enum StrategyConfig {
         logic: Logic,
         /// Whether, before Alg. 1, requests of the least value per slot time are refused first
         /// (`strategy::value_cut`).
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "is_default")]
         shed_by_value: bool,
         /// A bound of utilization for the requests that Bouncer admits (Bouncer §2).
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -137,10 +138,6 @@ impl AcceptFractionConfig {
     }
 }
 
-fn is_false(value: &bool) -> bool {
-    !*value
-}
-
 /// The objectives of a type that an estimate must miss for a refusal (Bouncer §7, future work).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Logic {
@@ -230,37 +227,6 @@ impl ResponseTimeControllerConfig {
             max_rate: 100_000.0,
             ..Self::figure_4(scope, targets_us)
         }
-    }
-
-    /// Sets Figure 4's `increase`, if none is set, and replaces the defaults of [`Self::adaptive`]
-    /// by Figure 4's values.
-    pub fn require_increase(&mut self) {
-        if self.increase.is_some() {
-            return;
-        }
-        let from = Self::adaptive(self.scope, Vec::new());
-        let to = Self::figure_4(self.scope, Vec::new());
-        self.increase = to.increase;
-        if self.requests == from.requests {
-            self.requests = to.requests;
-        }
-        for (value, from, to) in [
-            (&mut self.smoothing, from.smoothing, to.smoothing),
-            (
-                &mut self.increase_below,
-                from.increase_below,
-                to.increase_below,
-            ),
-            (&mut self.max_rate, from.max_rate, to.max_rate),
-        ] {
-            if *value == from {
-                *value = to;
-            }
-        }
-        // If some settings aren't defaults, Figure 4's values may be out of their bounds.
-        let most = self.increase_offset.min(self.decrease_above);
-        self.increase_below = self.increase_below.min(most);
-        self.max_rate = self.max_rate.max(self.min_rate);
     }
 }
 

@@ -28,7 +28,7 @@ pub struct FilterConfig {
     pub stages: Vec<StageConfig>,
 }
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
@@ -343,7 +343,7 @@ pub struct RequestSize {
     pub header: String,
 }
 
-const fn one() -> f64 {
+pub(super) const fn one() -> f64 {
     1.0
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::ServiceAdmissionConfig;
+use super::types::one;
 
 /// The listener that a configuration is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -96,10 +97,6 @@ pub struct WorkflowConfig {
     /// End-to-end deadline of requests without one, from the entry point on, µs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<u64>,
-}
-
-fn one() -> f64 {
-    1.0
 }
 
 impl Default for WorkflowConfig {

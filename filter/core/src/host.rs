@@ -8,9 +8,6 @@
 
 #[cfg(test)]
 mod memory_tests;
-mod unfiltered;
-
-pub use unfiltered::Unfiltered;
 
 use std::time::Duration;
 

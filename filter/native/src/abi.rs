@@ -22,6 +22,7 @@ use crate::recovery;
 use crate::stream::Request;
 
 #[cfg(test)]
+#[path = "../tests/fake/mod.rs"]
 pub(crate) mod fake;
 
 /// A buffer in the memory of either side.

@@ -10,11 +10,14 @@
 //! was fitted, or that follows from the setup, is shown but not judged. Every other claim, and
 //! every table cell that has a bound, holds at the size of [`Scenario::check_size`], which
 //! `headgate simulate --scenario NAME --check --quick` runs.
+//!
+//! [`sysid`] is the identification and design of Chronos, for its experiment and for users' traces.
 
 mod claim;
 mod measured;
 mod model;
 mod scenario;
 mod show;
+pub mod sysid;
 
 pub use scenario::{MISSING, Scenario, ScenarioError, all, by_name};

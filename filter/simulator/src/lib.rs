@@ -28,7 +28,6 @@ mod samples;
 pub mod simulation;
 mod size;
 pub mod source;
-pub mod sysid;
 pub mod trial;
 pub mod workload;
 

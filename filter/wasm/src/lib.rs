@@ -5,8 +5,9 @@
 //! the engine's actions to other streams of the worker. [`exports`] has Envoy's callbacks, and
 //! [`contexts`] their contexts: a request to the process behind the proxy, or one of its outbound
 //! calls. [`envoy`] is the filter's interface to a stream, and [`host`] the state that the engines
-//! of all workers share. All call Envoy through [`ffi`], with `Result`s throughout, because a panic
-//! loses every request of the worker.
+//! of all workers share; [`unfiltered`] keeps its numbers if the proxy rejects their gauges. All
+//! call Envoy through [`ffi`], with `Result`s throughout, because a panic loses every request of
+//! the worker.
 //!
 //! The module uses no SDK. The SDK of proxy-wasm exports every callback, whether or not a filter
 //! uses it, and looks contexts up in its own maps. Both cost some microseconds per request
@@ -17,6 +18,10 @@ mod envoy;
 mod exports;
 mod ffi;
 mod host;
+#[cfg(test)]
+#[path = "../../core/tests/memory/mod.rs"]
+mod memory;
 mod ticks;
 mod turn;
+mod unfiltered;
 mod vm;

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 
 use headgate_core::config::Direction;
 use headgate_core::decision::{Action, Decision};
-use headgate_core::host::{HostError, Unfiltered};
+use headgate_core::host::HostError;
 use headgate_core::http::{Inbound, Level, Proxy, serialize};
 use headgate_core::refusal::Refusal;
 use headgate_core::workers::WorkerId;
@@ -23,6 +23,7 @@ use crate::ffi;
 use crate::host::EnvoyHost;
 use crate::ticks::Ticks;
 use crate::turn::Turn;
+use crate::unfiltered::Unfiltered;
 
 /// The name of every listener in a VM. If a proxy's listeners have different policies, each
 /// listener has its own VM.
@@ -81,7 +82,7 @@ impl Vm {
     fn new() -> Self {
         let nonce = nonce();
         Self {
-            filter: Filter::new(Unfiltered::default(), nonce),
+            filter: Filter::new(Unfiltered::new(EnvoyHost::default()), nonce),
             turn: Turn::default(),
             name: nonce.to_le_bytes(),
             listening: None,

@@ -11,10 +11,11 @@ use crate::kube::programs::repository;
 
 const TABLE: &str = "filter/simulator/PAPERS.md";
 /// The words in front of paths, and the folders that they stand for.
-const FOLDERS: [(&str, &str); 6] = [
+const FOLDERS: [(&str, &str); 7] = [
     ("core", "filter/core/src"),
     ("mesh", "filter/mesh/src"),
     ("simulator", "filter/simulator/src"),
+    ("scenarios", "filter/scenarios/src"),
     ("API", "operator/api/src"),
     ("controller", "operator/controller/src"),
     ("CLI", "operator/cli/src"),

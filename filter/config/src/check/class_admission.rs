@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use super::super::admission_law::{Method, SettingsError};
-use super::super::bounds::within;
+use super::super::admission_law::{Method, check_smoothing};
+use super::super::bounds::{ensure, within};
 use super::super::{
     CentralConfig, ClassAdmissionConfig, ConfigError, ServiceAdmissionConfig, StageConfig,
 };
@@ -16,10 +16,11 @@ const PERIODS_US: RangeInclusive<u64> = 10_000..=60_000_000;
 
 impl ClassAdmissionConfig {
     pub(super) fn check(&self, stage: &StageConfig, at: &str) -> Result<(), ConfigError> {
-        if self.receives && stage.classes.len() < 2 {
-            let problem = format!("with {} classes; 2 or more", stage.classes.len());
-            return Err(ConfigError::new(format!("{at}.receives"), problem));
-        }
+        let classes = stage.classes.len();
+        let is_right = !self.receives || classes >= 2;
+        ensure(is_right, format_args!("{at}.receives"), || {
+            format!("with {classes} classes; 2 or more")
+        })?;
         workflows::peers(&format!("{at}.peers"), &self.peers)
     }
 }
@@ -27,14 +28,14 @@ impl ClassAdmissionConfig {
 impl ServiceAdmissionConfig {
     pub(super) fn check(&self, at: &str) -> Result<(), ConfigError> {
         check_classes(&self.classes, at)?;
-        if self.targets_us.len() + 1 != self.classes.len() {
-            let (targets, classes) = (self.targets_us.len(), self.classes.len());
-            let problem = format!("{targets} for {classes} classes; one for each but the last");
-            return Err(ConfigError::new(format!("{at}.targets_us"), problem));
-        }
-        if let Err(error) = self.settings().check() {
-            return Err(ConfigError::new(at, error.to_string()));
-        }
+        let (targets, classes) = (self.targets_us.len(), self.classes.len());
+        ensure(
+            targets + 1 == classes,
+            format_args!("{at}.targets_us"),
+            || format!("{targets} for {classes} classes; one for each but the last"),
+        )?;
+        let checked = self.settings().check();
+        checked.map_err(|error| ConfigError::new(at, error.to_string()))?;
         match &self.central {
             Some(central) => central.check(&format!("{at}.central")),
             None => Ok(()),
@@ -44,21 +45,18 @@ impl ServiceAdmissionConfig {
 
 impl CentralConfig {
     fn check(&self, at: &str) -> Result<(), ConfigError> {
-        let wrong =
-            |field: &str, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
-        if self.service.is_empty() || self.service.len() > MAX_NAME {
-            let problem = format!("{:?}; namespace/name of the service", self.service);
-            return wrong("service", problem);
-        }
+        let service = &self.service;
+        let is_right = (1..=MAX_NAME).contains(&service.len());
+        ensure(is_right, format_args!("{at}.service"), || {
+            format!("{service:?}; namespace/name of the service")
+        })?;
         within(format_args!("{at}.report_us"), self.report_us, REPORTS_US)?;
         match self.method {
             Method::Misses { period_us, .. } => {
                 within(format_args!("{at}.method.period_us"), period_us, PERIODS_US)
             }
-            Method::Incast { smoothing } if !(0.0..1.0).contains(&smoothing) => {
-                wrong("method", SettingsError::Smoothing(smoothing).to_string())
-            }
-            Method::Incast { .. } => Ok(()),
+            Method::Incast { smoothing } => check_smoothing(smoothing)
+                .map_err(|error| ConfigError::new(format!("{at}.method"), error.to_string())),
         }
     }
 }

@@ -115,17 +115,12 @@ impl ResponseTimeControllerConfig {
 }
 
 fn check_degradation(at: &str, degradation: &DegradationConfig) -> Result<(), ConfigError> {
-    let DegradationConfig {
-        min_quality: least,
-        decrease,
-        increase,
-        admission: _,
-    } = *degradation;
+    let least = degradation.min_quality;
     let problem = || format!("{least}; above 0, below 1");
     let field = format_args!("{at}.min_quality");
     ensure(least > 0.0 && least < 1.0, field, problem)?;
-    divisor(format_args!("{at}.decrease"), decrease)?;
-    positive(format_args!("{at}.increase"), increase, 1.0)
+    divisor(format_args!("{at}.decrease"), degradation.decrease)?;
+    positive(format_args!("{at}.increase"), degradation.increase, 1.0)
 }
 
 fn divisor(field: impl Display, divisor: f64) -> Result<(), ConfigError> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use super::super::bounds::{at_most, header_name, positive, within};
+use super::super::bounds::{at_most, ensure, header_name, positive, within};
 use super::super::{
     ConfigError, Direction, FilterConfig, MAX_SMOOTHING_US, MAX_WORKFLOW_NAME, MAX_WORKFLOW_PEERS,
     MAX_WORKFLOW_QUANTILES, MAX_WORKFLOW_QUEUE, MAX_WORKFLOW_SERVICES, MAX_WORKFLOW_SOURCES,
@@ -24,53 +24,42 @@ impl FilterConfig {
     /// Checks that only inbound configurations have stages, and that a gateway's calls belong to
     /// one of its stages.
     pub(super) fn check_direction(&self) -> Result<(), ConfigError> {
-        let wrong = |field: &str, problem: &str| Err(ConfigError::new(field, problem));
-        if self.direction == Direction::Outbound && !self.stages.is_empty() {
-            return wrong("stages", "given with direction Outbound, which has none");
-        }
-        match &self.outbound {
-            Some(outbound) if self.direction == Direction::Inbound => {
-                let of = |s: &StageConfig| {
-                    s.policy == outbound.policy
-                        && (s.workflows.is_some() || s.class_admission.is_some())
-                };
-                if !self.stages.iter().any(of) {
-                    let problem = format!(
-                        "\"{}\", which is no stage with workflows or class admission of this \
-                         gateway",
-                        outbound.policy
-                    );
-                    return wrong("outbound.policy", &problem);
-                }
-                outbound.check()
-            }
-            Some(outbound) => outbound.check(),
-            None => Ok(()),
-        }
+        let is_inbound = self.direction == Direction::Inbound;
+        ensure(is_inbound || self.stages.is_empty(), "stages", || {
+            "given with direction Outbound, which has none".to_owned()
+        })?;
+        let Some(outbound) = &self.outbound else {
+            return Ok(());
+        };
+        let policy = &outbound.policy;
+        let is_it = |s: &StageConfig| {
+            s.policy == *policy && (s.workflows.is_some() || s.class_admission.is_some())
+        };
+        let is_known = !is_inbound || self.stages.iter().any(is_it);
+        ensure(is_known, "outbound.policy", || {
+            format!(
+                "\"{policy}\", which is no stage with workflows or class admission of this gateway"
+            )
+        })?;
+        outbound.check()
     }
 }
 
 impl OutboundConfig {
     fn check(&self) -> Result<(), ConfigError> {
-        if self.policy.is_empty() {
-            return err("outbound.policy", "empty; namespace/name of the policy");
-        }
-        at_most(
-            "outbound.services",
-            self.services.len(),
-            MAX_WORKFLOW_SERVICES,
-        )?;
+        ensure(!self.policy.is_empty(), "outbound.policy", || {
+            "empty; namespace/name of the policy".to_owned()
+        })?;
+        let (field, most) = ("outbound.services", MAX_WORKFLOW_SERVICES);
+        at_most(field, self.services.len(), most)?;
         for (cluster, service) in &self.services {
-            pattern("outbound.services", cluster)?;
-            name("outbound.services", service)?;
+            pattern(field, cluster)?;
+            name(field, service)?;
         }
-        at_most(
-            "outbound.class_admission",
-            self.class_admission.len(),
-            MAX_WORKFLOW_SERVICES,
-        )?;
+        let field = "outbound.class_admission";
+        at_most(field, self.class_admission.len(), most)?;
         for (service, admission) in &self.class_admission {
-            name("outbound.class_admission", service)?;
+            name(field, service)?;
             admission.check(&format!("outbound.class_admission.{service}"))?;
         }
         if let Some(range) = &self.smoothing {
@@ -78,12 +67,9 @@ impl OutboundConfig {
         }
         for (cluster, range) in &self.service_smoothing {
             let field = "outbound.service_smoothing";
-            if !self.services.contains_key(cluster) {
-                return err(
-                    field,
-                    format!("\"{cluster}\"; a cluster of outbound.services"),
-                );
-            }
+            ensure(self.services.contains_key(cluster), field, || {
+                format!("\"{cluster}\"; a cluster of outbound.services")
+            })?;
             smoothing(field, range)?;
         }
         peers("outbound.peers", &self.peers)
@@ -94,30 +80,28 @@ impl WorkflowsConfig {
     pub(super) fn check(&self, at: &str) -> Result<(), ConfigError> {
         let field = |name: &str| format!("{at}.{name}");
         at_most(field("identify"), self.identify.len(), MAX_WORKFLOW_SOURCES)?;
-        if self.identify.is_empty() {
-            return err(&field("identify"), "empty; one source or more");
-        }
+        ensure(!self.identify.is_empty(), field("identify"), || {
+            "empty; one source or more".to_owned()
+        })?;
         for source in &self.identify {
             source.check(&field("identify"))?;
         }
         quantile(&field("quantile"), self.quantile)?;
         quantiles(at, &self.service_quantiles, MAX_WORKFLOW_SERVICES)?;
         within(field("interval_us"), self.interval_us, INTERVALS_US)?;
-        if !(2 * self.interval_us..=HOUR_US).contains(&self.rate_ttl_us) {
-            let problem = format!(
-                "{}; 2 intervals, so {}, to {HOUR_US}",
-                self.rate_ttl_us,
-                2 * self.interval_us
-            );
-            return err(&field("rate_ttl_us"), problem);
-        }
+        let (least, ttl) = (2 * self.interval_us, self.rate_ttl_us);
+        ensure(
+            (least..=HOUR_US).contains(&ttl),
+            field("rate_ttl_us"),
+            || format!("{ttl}; 2 intervals, so {least}, to {HOUR_US}"),
+        )?;
         self.sharing.check(&field("sharing"))?;
         let most = field("max_workflows");
         within(most, self.max_workflows, 1..=MAX_WORKFLOWS)?;
-        if self.max_queue_length > MAX_WORKFLOW_QUEUE {
-            let problem = format!("{}; at most {MAX_WORKFLOW_QUEUE}", self.max_queue_length);
-            return err(&field("max_queue_length"), problem);
-        }
+        let (longest, most) = (self.max_queue_length, MAX_WORKFLOW_QUEUE);
+        ensure(longest <= most, field("max_queue_length"), || {
+            format!("{longest}; at most {most}")
+        })?;
         let workflows = field("workflows");
         // One more for `_other`.
         at_most(
@@ -142,9 +126,10 @@ impl WorkflowSource {
                 header_name(at, name)
             }
             Self::Metadata { path } => {
-                if !(2..=MAX_PATH).contains(&path.len()) {
-                    return err(at, format!("{} names; 2 to {MAX_PATH}", path.len()));
-                }
+                let names = path.len();
+                ensure((2..=MAX_PATH).contains(&names), at, || {
+                    format!("{names} names; 2 to {MAX_PATH}")
+                })?;
                 path.iter().try_for_each(|name| text(at, name))
             }
             Self::Type => Ok(()),
@@ -165,11 +150,8 @@ impl SharingConfig {
                 max_utilization,
                 resource,
             } => {
-                positive(
-                    format_args!("{at}.resource.capacity"),
-                    resource.capacity,
-                    1e15,
-                )?;
+                let field = format_args!("{at}.resource.capacity");
+                positive(field, resource.capacity, 1e15)?;
                 let (ResourceReport::Orca { metric } | ResourceReport::ServerTiming { metric }) =
                     &resource.report;
                 text(&format!("{at}.resource.report"), metric)?;
@@ -198,10 +180,6 @@ impl WorkflowConfig {
     }
 }
 
-fn err(field: &str, problem: impl Into<String>) -> Result<(), ConfigError> {
-    Err(ConfigError::new(field, problem))
-}
-
 fn quantile(field: &str, q: f64) -> Result<(), ConfigError> {
     within(field, q, 0.0..=1.0)
 }
@@ -226,43 +204,37 @@ fn name(field: &str, name: &str) -> Result<(), ConfigError> {
 }
 
 fn of_length(field: &str, text: &str, most: usize) -> Result<(), ConfigError> {
-    match (1..=most).contains(&text.len()) && !text.chars().any(char::is_control) {
-        true => Ok(()),
-        false => err(
-            field,
-            format!("{text:?}; 1 to {most} bytes without control characters"),
-        ),
-    }
+    let is_right = (1..=most).contains(&text.len()) && !text.chars().any(char::is_control);
+    ensure(is_right, field, || {
+        format!("{text:?}; 1 to {most} bytes without control characters")
+    })
 }
 
 fn smoothing(field: &str, range: &SmoothingConfig) -> Result<(), ConfigError> {
     let (least, most) = (range.least_us, range.most_us);
-    if (1..=MAX_SMOOTHING_US).contains(&most) && least <= most {
-        return Ok(());
-    }
-    let problem = format!("{least} to {most} µs; 0 <= least <= most <= {MAX_SMOOTHING_US}");
-    err(field, problem)
+    let is_right = (1..=MAX_SMOOTHING_US).contains(&most) && least <= most;
+    ensure(is_right, field, || {
+        format!("{least} to {most} µs; 0 <= least <= most <= {MAX_SMOOTHING_US}")
+    })
 }
 
 /// Checks a pattern, which may end in `*`.
 fn pattern(field: &str, pattern: &str) -> Result<(), ConfigError> {
     text(field, pattern)?;
-    match pattern.strip_suffix('*').unwrap_or(pattern).contains('*') {
-        true => err(field, format!("{pattern:?}; * only at the end")),
-        false => Ok(()),
-    }
+    let name = pattern.strip_suffix('*').unwrap_or(pattern);
+    ensure(!name.contains('*'), field, || {
+        format!("{pattern:?}; * only at the end")
+    })
 }
 
 pub(super) fn peers(field: &str, peers: &[String]) -> Result<(), ConfigError> {
     at_most(field, peers.len(), MAX_WORKFLOW_PEERS)?;
     for peer in peers {
         let id = peer.strip_suffix('*').unwrap_or(peer);
-        if peer.len() > MAX_PEER || !id.starts_with("spiffe://") || id.contains('*') {
-            return err(
-                field,
-                format!("{peer:?}; a SPIFFE id, exact or with * at its end"),
-            );
-        }
+        let is_id = id.starts_with("spiffe://") && !id.contains('*');
+        ensure(is_id && peer.len() <= MAX_PEER, field, || {
+            format!("{peer:?}; a SPIFFE id, exact or with * at its end")
+        })?;
     }
     Ok(())
 }

@@ -28,6 +28,7 @@ use std::hash::Hash;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use headgate_config::admission_law::check_smoothing;
 use headgate_core::request::ClassId;
 use headgate_core::rng::Rng;
 use headgate_core::time::{Instant, nanos};
@@ -60,11 +61,9 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     /// [`Incast::completed`], per second for [`Incast::completed_together`].
     ///
     /// # Errors
-    /// [`SettingsError::Smoothing`] unless 0 ≤ `past` < 1.
+    /// [`SettingsError`] unless 0 ≤ `past` < 1.
     pub fn new(law: Law, past: f64, scope: Scope, limits: Limits) -> Result<Self, SettingsError> {
-        if !(0.0..1.0).contains(&past) {
-            return Err(SettingsError::Smoothing(past));
-        }
+        check_smoothing(past)?;
         Ok(Self {
             past,
             scope,

@@ -3,16 +3,16 @@
 
 use headgate_simulator::SimulationError;
 use headgate_simulator::clients::threads::Sample;
-use headgate_simulator::sysid::{
-    Design, Fit, Gains, Goal, Law, MAX_ORDER, Plant, Segment, Transform, choose_order, design,
-    identify, roots_text,
-};
 use num_complex::Complex64;
 use serde::Deserialize;
 
 use super::Amount;
 use super::threads::{self, Threads};
 use crate::measured::{ALL, Measured, mean};
+use crate::sysid::{
+    Design, Fit, Gains, Goal, Law, MAX_ORDER, Plant, Segment, Transform, choose_order, design,
+    identify, roots_text,
+};
 
 /// The allowed overshoot, ratio. Table 1: S_v = 2.5 s for S_t = 2 s.
 const OVERSHOOT: f64 = 0.25;

@@ -3,4 +3,3 @@
 mod controllers;
 mod mesh;
 mod strategies;
-mod sysid;

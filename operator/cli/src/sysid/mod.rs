@@ -1,22 +1,20 @@
 //! `headgate sysid`: gains for backlog control from a trace of your own service (Chronos §4).
 
-mod log;
 mod show;
-mod trace;
 
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use headgate_api::Duration as Text;
-use headgate_simulator::sysid::{
+use headgate_scenarios::sysid::trace::{self, Columns, Trace};
+use headgate_scenarios::sysid::{
     Design, Fit, Gains, Goal, Law, MAX_ORDER, Plant, Transform, choose_order, design, identify,
 };
 
 use super::Output;
 use super::input::text_of;
 use show::{Answer, Found};
-use trace::{Columns, Trace};
 
 /// Finds how the delay of a service follows its backlog, and gains for backlogControl that hold the
 /// delay at its target: system identification and pole placement.

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use headgate_simulator::sysid::{
-    Design, Fit, Goal, Law, Plant, polynomial::Polynomial, roots_text,
+use headgate_scenarios::sysid::trace::Trace;
+use headgate_scenarios::sysid::{
+    Design, Fit, Goal, Law, Plant, roots_json, roots_text, significant,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::super::table::Table;
-use super::trace::Trace;
 use headgate_api::Duration as Written;
 
 /// The R² from which a model is acceptable (Chronos §4, Hellerstein et al.).
@@ -86,8 +86,8 @@ pub(super) fn text(answer: &Answer<'_>) -> String {
     let plant = answer.plant;
     line(format_args!(
         "S(z)/D(z) = ({}) / ({})",
-        polynomial(&plant.numerator()),
-        polynomial(&plant.denominator())
+        plant.numerator(),
+        plant.denominator()
     ));
     line(format_args!(
         "Poles of the open loop: {}; 1000 more of backlog, for long, are {:.3} s more of delay\n",
@@ -106,8 +106,8 @@ pub(super) fn text(answer: &Answer<'_>) -> String {
     }
     line(format_args!(
         "K_P = {}, K_I = {}: poles of the closed loop {}",
-        significant(design.gains.proportional),
-        significant(design.gains.integral),
+        significant(design.gains.proportional, 4),
+        significant(design.gains.integral, 4),
         roots_text(&design.poles)
     ));
     let stable = match design.is_stable() {
@@ -137,8 +137,8 @@ pub(super) fn text(answer: &Answer<'_>) -> String {
              target: {}\n      period: {}\n      proportionalGain: {}\n      integralGain: {}",
             Written::from(answer.target),
             Written::from(Duration::from_secs_f64(answer.period)),
-            significant(design.gains.proportional),
-            significant(design.gains.integral)
+            significant(design.gains.proportional, 4),
+            significant(design.gains.integral, 4)
         ));
     }
     text
@@ -149,7 +149,7 @@ pub(super) fn json(answer: &Answer<'_>) -> anyhow::Result<String> {
     let model = |plant: &Plant| {
         json!({
             "order": plant.order(), "a": plant.a(), "b": plant.b(), "gain": plant.gain(),
-            "poles": complex(&plant.poles()),
+            "poles": roots_json(&plant.poles()),
         })
     };
     let fit = |fit: &Fit| {
@@ -171,20 +171,13 @@ pub(super) fn json(answer: &Answer<'_>) -> anyhow::Result<String> {
         "design": answer.design.map(|design| json!({
             "proportionalGain": design.gains.proportional,
             "integralGain": design.gains.integral,
-            "poles": complex(&design.poles),
+            "poles": roots_json(&design.poles),
             "stable": design.is_stable(),
             "overshoot": design.response.overshoot,
             "settling_s": design.response.settling.map(|periods| periods as f64 * answer.period),
         })),
     });
     Ok(serde_json::to_string_pretty(&value)? + "\n")
-}
-
-fn complex(roots: &[num_complex::Complex64]) -> Value {
-    roots
-        .iter()
-        .map(|z| json!({"re": z.re, "im": z.im, "abs": z.norm()}))
-        .collect()
 }
 
 fn response(design: &Design, period: f64) -> String {
@@ -196,43 +189,4 @@ fn response(design: &Design, period: f64) -> String {
         ),
         None => "does not settle".to_owned(),
     }
-}
-
-/// Returns the number with four significant digits, without an exponent.
-fn significant(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return value.to_string();
-    }
-    let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 12) as usize;
-    format!("{value:.digits$}")
-}
-
-/// Returns text such as `z² + 0.003 z + 0.104`.
-fn polynomial(polynomial: &Polynomial) -> String {
-    let mut text = String::new();
-    for (power, c) in (0..=polynomial.degree())
-        .rev()
-        .zip(polynomial.coefficients())
-    {
-        let sign = match (text.is_empty(), *c < 0.0) {
-            (true, true) => "-",
-            (true, false) => "",
-            (false, true) => " - ",
-            (false, false) => " + ",
-        };
-        let z = match power {
-            0 => String::new(),
-            1 => "z".to_owned(),
-            2 => "z²".to_owned(),
-            3 => "z³".to_owned(),
-            _ => format!("z^{power}"),
-        };
-        let number = match c.abs() {
-            1.0 if power > 0 => String::new(),
-            number if power > 0 => significant(number) + " ",
-            number => significant(number),
-        };
-        text += &format!("{sign}{number}{z}");
-    }
-    text
 }

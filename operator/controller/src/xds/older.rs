@@ -7,7 +7,9 @@
 //! policy means the same without them. Other new fields, such as another order of the queue, are
 //! not: without them the policy would be another one.
 
-use headgate_core::config::{FilterConfig, StageConfig, StrategyConfig};
+use headgate_core::config::{
+    FilterConfig, ResponseTimeControllerConfig as Control, StageConfig, StrategyConfig,
+};
 
 /// Returns `config` without the new fields that can be left out; `None` if it has none of them.
 #[must_use]
@@ -50,9 +52,40 @@ fn strip(stage: &mut StageConfig) {
             *shed_by_value = false;
             *capacity = None;
         }
-        StrategyConfig::ResponseTimeController(control) => control.require_increase(),
+        StrategyConfig::ResponseTimeController(control) => require_increase(control),
         _ => {}
     }
+}
+
+/// Sets SEDA's `increase`, which the version before demands, if none is set, and replaces the
+/// defaults that belong to its absence by SEDA's values.
+fn require_increase(control: &mut Control) {
+    if control.increase.is_some() {
+        return;
+    }
+    let from = Control::adaptive(control.scope, Vec::new());
+    let to = Control::figure_4(control.scope, Vec::new());
+    control.increase = to.increase;
+    if control.requests == from.requests {
+        control.requests = to.requests;
+    }
+    for (value, from, to) in [
+        (&mut control.smoothing, from.smoothing, to.smoothing),
+        (
+            &mut control.increase_below,
+            from.increase_below,
+            to.increase_below,
+        ),
+        (&mut control.max_rate, from.max_rate, to.max_rate),
+    ] {
+        if *value == from {
+            *value = to;
+        }
+    }
+    // If some settings aren't defaults, SEDA's values may be out of their bounds.
+    let most = control.increase_offset.min(control.decrease_above);
+    control.increase_below = control.increase_below.min(most);
+    control.max_rate = control.max_rate.max(control.min_rate);
 }
 
 #[cfg(test)]

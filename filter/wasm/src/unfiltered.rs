@@ -18,8 +18,10 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Expected, Host, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version};
-use crate::shared::change_bytes;
+use headgate_core::host::{
+    Expected, Host, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version,
+};
+use headgate_core::shared::change_bytes;
 
 /// The bit that marks ids of numbers in shared data. Envoy's ids count up from 0 and have the kind
 /// in the 2 low bits.
@@ -31,8 +33,8 @@ const PROBES: i64 = 4;
 const ATTEMPTS: u32 = 1_000;
 
 /// A [`Host`] whose numbers keep their values even if the process rejects their stats.
-#[derive(Debug, Default)]
-pub struct Unfiltered<H> {
+#[derive(Debug)]
+pub(crate) struct Unfiltered<H> {
     host: H,
     known: RefCell<HashMap<String, Number>>,
     /// Keys of the numbers in shared data, by id without [`STORED`].
@@ -43,7 +45,7 @@ pub struct Unfiltered<H> {
 
 impl<H: Host> Unfiltered<H> {
     /// Creates the state on top of `host`.
-    pub fn new(host: H) -> Self {
+    pub(crate) fn new(host: H) -> Self {
         Self {
             host,
             known: RefCell::default(),
@@ -53,12 +55,12 @@ impl<H: Host> Unfiltered<H> {
     }
 
     /// Returns the underlying host.
-    pub fn host(&self) -> &H {
+    pub(crate) fn host(&self) -> &H {
         &self.host
     }
 
     /// Returns the name of the first rejected gauge, once.
-    pub fn take_rejected(&self) -> Option<String> {
+    pub(crate) fn take_rejected(&self) -> Option<String> {
         self.rejected.borrow_mut().take()
     }
 

@@ -2,14 +2,15 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use headgate_core::config::FilterConfig;
+use headgate_core::decision::{Action, Decision};
+use headgate_core::engine::Engine;
+use headgate_core::ledger::Ledger;
+use headgate_core::shared::Counter;
+use headgate_core::time::Instant;
+
 use super::*;
-use crate::config::FilterConfig;
-use crate::decision::{Action, Decision};
-use crate::engine::Engine;
-use crate::ledger::Ledger;
-use crate::memory::MemoryRequest;
-use crate::memory::{Fault, MemoryHost};
-use crate::time::Instant;
+use crate::memory::{Fault, MemoryHost, MemoryRequest};
 
 /// The common prefix of names such as `headgate.worker.0.heartbeat_ms`, and of policies' gauges.
 const EVERYTHING: &str = "headgate.";
@@ -72,6 +73,40 @@ fn state_that_is_not_rejected_stays_in_gauges() {
             .iter()
             .all(|key| !key.starts_with("headgate/state/"))
     );
+}
+
+#[test]
+fn counts_add_up_whatever_stats_the_process_rejects() {
+    for rejected in ["c", "another"] {
+        let memory = MemoryHost::new();
+        memory.reject(rejected);
+        // Each has its own host, so each tests whether the number is kept, if nothing was counted
+        // yet.
+        let worker = || {
+            let host = Unfiltered::new(&memory);
+            (Counter::new(&host, "c").unwrap(), host, 0)
+        };
+        let exchange = |workers: &mut [(Counter, Unfiltered<&MemoryHost>, u64)]| {
+            for (counter, host, known) in workers {
+                counter.publish(host).unwrap();
+                *known += counter.others(host).unwrap();
+            }
+        };
+        let mut workers = [(); 3].map(|()| worker());
+        for n in 0..90 {
+            let (counter, _, known) = &mut workers[n % 3];
+            counter.count(1);
+            *known += 1;
+            if n % 7 == 0 {
+                exchange(&mut workers);
+            }
+        }
+        (0..2).for_each(|_| exchange(&mut workers));
+        assert_eq!(workers.map(|(_, _, known)| known), [90; 3]);
+        // Counts from before a worker existed are ignored.
+        let (mut late, host, _) = worker();
+        assert_eq!(late.others(&host), Ok(0));
+    }
 }
 
 /// A gauge is tested by additions, because a worker that joins may define gauges that others use.

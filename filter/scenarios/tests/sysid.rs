@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use headgate_core::rng::Rng;
-use headgate_simulator::sysid::{
+use headgate_scenarios::sysid::{
     Design, Gains, Goal, IdentifyError, Law, Plant, Segment, Transform, choose_order, closed_loop,
     design, identify, place, polynomial::Polynomial,
 };

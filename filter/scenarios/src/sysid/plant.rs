@@ -5,7 +5,7 @@ use std::fmt;
 
 use num_complex::Complex64;
 
-use super::polynomial::Polynomial;
+use super::polynomial::{Polynomial, significant};
 
 /// The model s(k) = Σᵢ aᵢ s(k−i) + bᵢ d(k−i), i = 1..n (Eq. 4), with s in seconds and d in the
 /// backlog's unit, both around the operating point.
@@ -76,15 +76,6 @@ impl Plant {
     }
 }
 
-/// Formats a number for a formula: three significant digits.
-fn short(value: f64) -> String {
-    if value == 0.0 {
-        return "0".to_owned();
-    }
-    let digits = (2 - value.abs().log10().floor() as i32).clamp(0, 12) as usize;
-    format!("{value:.digits$}")
-}
-
 impl fmt::Display for Plant {
     /// Writes Eq. 4 with its coefficients.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -101,10 +92,10 @@ impl fmt::Display for Plant {
             .enumerate()
         {
             match (at, c < 0.0) {
-                (0, true) => write!(f, " -{} {of}", short(-c))?,
-                (0, false) => write!(f, " {} {of}", short(c))?,
-                (_, true) => write!(f, " - {} {of}", short(-c))?,
-                (_, false) => write!(f, " + {} {of}", short(c))?,
+                (0, true) => write!(f, " -{} {of}", significant(-c, 3))?,
+                (0, false) => write!(f, " {} {of}", significant(c, 3))?,
+                (_, true) => write!(f, " - {} {of}", significant(-c, 3))?,
+                (_, false) => write!(f, " + {} {of}", significant(c, 3))?,
             }
         }
         Ok(())

@@ -1,8 +1,10 @@
 //! Polynomials in z with real coefficients, and their roots.
 
 use std::f64::consts::TAU;
+use std::fmt;
 
 use num_complex::Complex64;
+use serde_json::{Value, json};
 
 /// The maximum number of steps of Aberth's method; simple roots take about ten, double ones about
 /// fifty.
@@ -132,6 +134,54 @@ impl Polynomial {
         });
         roots
     }
+}
+
+impl fmt::Display for Polynomial {
+    /// Writes text such as `z² + 0.003 z + 0.104`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (power, c) in (0..=self.degree()).rev().zip(&self.0) {
+            let sign = match (power == self.degree(), *c < 0.0) {
+                (true, true) => "-",
+                (true, false) => "",
+                (false, true) => " - ",
+                (false, false) => " + ",
+            };
+            let z = match power {
+                0 => String::new(),
+                1 => "z".to_owned(),
+                2 => "z²".to_owned(),
+                3 => "z³".to_owned(),
+                _ => format!("z^{power}"),
+            };
+            let number = match c.abs() {
+                1.0 if power > 0 => String::new(),
+                number if power > 0 => significant(number, 4) + " ",
+                number => significant(number, 4),
+            };
+            write!(f, "{sign}{number}{z}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the number with so many significant digits, at most 12 of them behind the point, without
+/// an exponent.
+#[must_use]
+pub fn significant(value: f64, digits: i32) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let digits = (digits - 1 - value.abs().log10().floor() as i32).clamp(0, 12) as usize;
+    format!("{value:.digits$}")
+}
+
+/// Returns the roots as JSON, each with its parts and its magnitude.
+#[must_use]
+pub fn roots_json(roots: &[Complex64]) -> Value {
+    roots
+        .iter()
+        .map(|z| json!({"re": z.re, "im": z.im, "abs": z.norm()}))
+        .collect()
 }
 
 /// Returns text such as `0.735, 0.0004 ± 0.405i`.

@@ -7,30 +7,32 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use headgate_simulator::sysid::Segment;
 use headgate_simulator::workload::recorded::is_access_log;
 
-use super::log;
+use super::{Segment, log};
 
 /// The names of the columns to read; the usual ones by default.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Columns {
-    pub(super) delay: Option<String>,
-    pub(super) backlog: Option<String>,
-    pub(super) time: Option<String>,
+pub struct Columns {
+    /// The mean delays.
+    pub delay: Option<String>,
+    /// The backlogs.
+    pub backlog: Option<String>,
+    /// The times.
+    pub time: Option<String>,
 }
 
 /// A trace.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Trace {
+pub struct Trace {
     /// Parts of the trace without a gap.
-    pub(super) segments: Vec<Segment>,
+    pub segments: Vec<Segment>,
     /// The time between rows, s; `None` without a column of times.
-    pub(super) period: Option<f64>,
+    pub period: Option<f64>,
     /// The number of rows with both values.
-    pub(super) samples: usize,
+    pub samples: usize,
     /// Names of the columns of delays and backlogs.
-    pub(super) used: (String, String),
+    pub used: (String, String),
 }
 
 const DELAYS: [&str; 7] = [
@@ -64,12 +66,7 @@ struct Rows {
 ///
 /// # Errors
 /// Returns the mistake, with file and line.
-pub(super) fn read(
-    file: &str,
-    text: &str,
-    columns: &Columns,
-    of_log: Duration,
-) -> anyhow::Result<Trace> {
+pub fn read(file: &str, text: &str, columns: &Columns, of_log: Duration) -> anyhow::Result<Trace> {
     let rows = if is_access_log(text.as_bytes()) {
         from_log(file, text, of_log)?
     } else if text.trim_start().starts_with(['{', '[']) {

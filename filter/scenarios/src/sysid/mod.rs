@@ -11,14 +11,18 @@
 //! Aberth's method ([`polynomial`]). Each is a few dozen lines; a linear algebra library would be a
 //! hundred times that without another benefit. This module leaves out models with dead time or
 //! noise terms, and orders above [`MAX_ORDER`].
+//!
+//! A [`trace`] is read from a file of measurements or from an access log.
 
 pub mod design;
 mod identify;
+mod log;
 pub mod plant;
 pub mod polynomial;
 pub mod qr;
+pub mod trace;
 
 pub use design::{Design, DesignError, Gains, Goal, Law, Response, closed_loop, design, place};
 pub use identify::{Fit, IdentifyError, MAX_ORDER, Segment, Transform, choose_order, identify};
 pub use plant::Plant;
-pub use polynomial::roots_text;
+pub use polynomial::{roots_json, roots_text, significant};
