@@ -110,10 +110,12 @@
 //! answers 13% less than with two.
 //!
 //! A type that misses an objective even without queue wait (`condemned`) is cut as any other.
-//! Bouncer admits the rest of it while no request waits. Its refusals don't count as lost, and its
-//! slack bounds no other type's wait. It keeps its rank, because others may have made it slow: on a
-//! shared core, reports condemn each other, and in front of a queue inside the backend they condemn
-//! the short requests behind them.
+//! Bouncer admits the rest of it while no request waits. It keeps its rank, because others may have
+//! made it slow: on a shared core, reports condemn each other, and in front of a queue inside the
+//! backend they condemn the short requests behind them. If most of its answers still deliver, its
+//! refusals count as lost, and types below it may not wait at all. Otherwise they would keep the
+//! queue filled, and so the type both refused and slow: in front of an LLM server, long prompts did
+//! that to short ones. If few deliver, its refusals don't count, and it bounds no other type's wait.
 //!
 //! A type that is cut entirely still gets its part of 0.5% of the slots, or of 2% if many of its
 //! answers fail, because only answers show that its cost has fallen. Types that together bring less

@@ -239,3 +239,22 @@ fn goodput() {
         }
     }
 }
+
+/// With measure FirstByte, slot times are longer than the objectives, which are of first tokens.
+#[test]
+fn a_number_of_slots_that_is_found_answers_more_than_any_limit() {
+    let calibration = Calibration::run();
+    for load in [1.5, 2.0] {
+        let good = |protection: Protection| -> u32 {
+            let runs = (0..SEEDS).map(|seed| protection.run(&calibration, load, seed));
+            let kinds = runs.flat_map(|(kinds, _)| kinds);
+            kinds.map(|counts| counts.good).sum()
+        };
+        let limits = [4, 6, 8].map(|slots| good(Protection::Limit(slots, 0)));
+        let found = good(Protection::Headgate(None));
+        assert!(
+            limits.iter().all(|limit| found > *limit),
+            "{load}×: {found}, {limits:?}"
+        );
+    }
+}

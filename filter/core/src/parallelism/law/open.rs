@@ -30,10 +30,12 @@
 //! No ceiling applies to the first 500 answers, whose references are not reliable, until N has
 //! been below it, and while a type is broken, whose requests hold slots without work.
 //!
-//! An overdue request counts as late before it ends. Broken types don't count. A type that nearly
-//! misses its last objective with few requests in flight (the reference) says nothing about slots.
-//! A type without objectives is late at four references. The slots asked for are the mean of slots
-//! in use, plus the slot time of requests that were refused because slots were scarce.
+//! An overdue request counts as late before it ends. Broken types don't count. A type without
+//! objectives is late at four references. So is a type that nearly misses its last objective with
+//! few requests in flight (the reference), because missing it says nothing about slots. The
+//! reference of streams that are measured at the first byte is of that time, not of slot times. The
+//! slots asked for are the mean of slots in use, plus the slot time of requests that were refused
+//! because slots were scarce, over 50 answers, but 1 s at least and 5 s at most.
 //!
 //! If the law was open for less than 5 s, the backend is overloaded without a limit. Then the law
 //! opens again only while less than 10% of the slot time that is asked for is refused. After a

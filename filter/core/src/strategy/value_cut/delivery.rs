@@ -23,7 +23,8 @@
 //! requests, which may be more than the slots. So it is also broken once requests that are *silent*
 //! hold ⅛ of the slots, but at least two, and no request of the type was answered since. A silent
 //! request takes longer than half of the type's first objective, and longer than eight times the
-//! longest mean slot time of any type, for which it may have to wait.
+//! longest mean slot time of any type, for which it may have to wait; but its last objective is
+//! long enough in any case, or twice its usual time if that is longer than the objective.
 //!
 //! While requests of a type arrive that delivers more value per slot time, the requests of a broken
 //! type, as probes, get one slot, or ⅛ of the slots that such types use. If the probes take long,

@@ -271,6 +271,39 @@ fn a_type_that_misses_its_objective_by_itself_and_still_delivers_is_protected() 
 }
 
 #[test]
+fn a_type_that_is_usually_late_is_silent_beyond_twice_its_usual_time() {
+    for (usual, silent) in [(100.0, 150.0), (200.0, 400.0)] {
+        let objective = Objective {
+            percentile: 90.0,
+            response_time: ms(150.0),
+        };
+        let mut times = ServiceTimes::new(Settings {
+            interval: Duration::from_secs(5),
+            steps: 1,
+            min_samples: 20,
+            types: ["slow", "default"]
+                .map(|name| TypeSettings {
+                    name: name.into(),
+                    objectives: vec![objective],
+                })
+                .into(),
+        });
+        for _ in 0..20 {
+            times.record(TypeId(0), ms(usual), 1);
+        }
+        times.sync(at(1), &MemoryHost::new(), "times").unwrap();
+        let mut cut = ValueCut::new(&[1.0, 1.0], &[]);
+        cut.learn((16.0, f64::INFINITY), false, &times, |_| 0.0);
+        cut.longest = f64::INFINITY;
+        let after = cut.silent_after(TypeId(0)).unwrap().as_secs_f64() * 1e3;
+        assert!(
+            (after / silent - 1.0).abs() < 0.02,
+            "{usual} ms: {after} ms"
+        );
+    }
+}
+
+#[test]
 fn a_type_that_nobody_asks_for_takes_nothing() {
     let types = [MIX[0], MIX[1], Known(1.0, 8.0, 40.0, 0.0), MIX[2]];
     let mut cut = known(&types, &[]);
