@@ -96,8 +96,8 @@ pub trait Source {
     /// Figure 1).
     fn forwarded(&mut self, _request: &Request, _at: u64) {}
 
-    /// Called when the first byte of the response to the request arrives at `at`, ns, if the service
-    /// streams its responses.
+    /// Called when the first byte of the response arrives at `at`, ns, if the service streams its
+    /// responses.
     fn begun(&mut self, _request: &Request, _at: u64) {}
 
     /// Called when the stage refuses the request, before [`Source::answered`].

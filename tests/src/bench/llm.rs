@@ -9,6 +9,8 @@
 //! The sizes within a type differ by a factor of 4.5, as prompts do. The proxy doesn't get the size
 //! of a request, only its type, in a header.
 
+mod fit;
+#[allow(dead_code)]
 mod mix;
 mod model;
 mod report;
@@ -25,6 +27,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 use tempfile::TempDir;
 
+pub use self::fit::{Fit, fit};
 use self::mix::{Kind, MIX, SIZES, SLOTS, TPOT_PATIENCE, times_of};
 pub use self::report::{Measured, Report, RowReport, Run, TypeMeasured, TypeReport, table};
 use self::rows::{Candidate, Row, rows};
@@ -135,25 +138,33 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> 
 fn requests() -> Vec<RequestType> {
     let of_kind = |kind: &Kind| {
         SIZES.map(|(prompt, output)| {
-            let body = json!({
-                "prompt": "a".repeat(times_of(kind.prompt, prompt)),
-                "max_tokens": times_of(kind.output, output),
-                "stream": true,
-                "temperature": 0,
-                "ignore_eos": true,
-            });
-            let request = RequestType {
+            let (prompt, output) = (times_of(kind.prompt, prompt), times_of(kind.output, output));
+            RequestType {
                 share: kind.share / SIZES.len() as f64,
-                method: "POST".to_owned(),
-                body: body.to_string(),
-                ..RequestType::get(kind.name, "/v1/completions")
-            };
-            request
-                .header("content-type", "application/json")
-                .header(OBJECTIVE, kind.name)
+                ..request(kind.name, prompt, output)
+            }
         })
     };
     MIX.iter().flat_map(of_kind).collect()
+}
+
+/// Returns a request of a type with these lengths of prompt and answer.
+fn request(kind: &str, prompt: usize, output: usize) -> RequestType {
+    let body = json!({
+        "prompt": "a".repeat(prompt),
+        "max_tokens": output,
+        "stream": true,
+        "temperature": 0,
+        "ignore_eos": true,
+    });
+    let request = RequestType {
+        method: "POST".to_owned(),
+        body: body.to_string(),
+        ..RequestType::get(kind, "/v1/completions")
+    };
+    request
+        .header("content-type", "application/json")
+        .header(OBJECTIVE, kind)
 }
 
 /// Returns the stream of an answer that arrived completely.
@@ -192,6 +203,27 @@ fn one_request_per_connection(bootstrap: &mut Bootstrap) -> Result<()> {
         "common_http_protocol_options": {"max_requests_per_connection": 1},
     });
     Ok(())
+}
+
+/// Runs this many clients before a server. Each sends its next request when it has its answer.
+fn closed_loop(
+    server: &Server,
+    requests: Vec<RequestType>,
+    clients: usize,
+    until: Duration,
+) -> Result<Vec<Sample>> {
+    let mut spec = LoadSpec::new(server.addr, requests, 0.0, Duration::ZERO);
+    spec.clients = vec![Clients {
+        count: clients,
+        from: Duration::ZERO,
+        until,
+        think: Duration::ZERO,
+    }];
+    let (report, samples) = load::start(spec)?.wait_with_samples()?;
+    if report.total.ok == 0 {
+        bail!("llama-server answers nothing: {:?}", report.total.status);
+    }
+    Ok(samples)
 }
 
 /// Returns the index of a sample's type in [`MIX`].
@@ -282,18 +314,8 @@ impl<'a> Bench<'a> {
     /// Runs this many clients without a proxy. Each sends its next request when it has its answer.
     fn closed_loop(&self, clients: usize) -> Result<Vec<Sample>> {
         let server = self.server(SLOTS)?;
-        let mut spec = LoadSpec::new(server.addr, requests(), 0.0, Duration::ZERO);
-        spec.clients = vec![Clients {
-            count: clients,
-            from: Duration::ZERO,
-            until: SETTLING + self.options.measured,
-            think: Duration::ZERO,
-        }];
-        let (report, samples) = load::start(spec)?.wait_with_samples()?;
-        if report.total.ok == 0 {
-            bail!("llama-server answers nothing: {:?}", report.total.status);
-        }
-        Ok(samples)
+        let until = SETTLING + self.options.measured;
+        closed_loop(&server, requests(), clients, until)
     }
 
     /// Returns the best candidate of a row at [`SEARCH_LOAD`].

@@ -66,6 +66,9 @@ struct Args {
     /// changes. `llm` likewise, with its searches.
     #[arg(long)]
     quick: bool,
+    /// Compares the simulator's model of the server of `llm` with the server, and nothing else.
+    #[arg(long)]
+    model: bool,
     /// An experiment of `wild` in place of the services; may be given several times. `--only` names
     /// its cases, and its rows: none, wasm-p, wasm, native-p, native.
     #[arg(long)]
@@ -454,6 +457,11 @@ fn llm(args: &Args) -> Result<Value> {
         only: args.only.clone(),
         workers: args.workers,
     };
+    if args.model {
+        let fit = llm::fit(&options)?;
+        println!("{}", fit.table());
+        return Ok(json!(fit));
+    }
     let report = llm::run(&options, |what| say(&format!("llm: {what}")))?;
     println!("{}", llm::table(&report));
     Ok(json!(report))

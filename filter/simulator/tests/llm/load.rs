@@ -4,16 +4,12 @@ use std::collections::BTreeMap;
 
 use headgate_core::refusal::Reason;
 use headgate_core::rng::Rng;
-use headgate_simulator::backend::batching::{Costs, Limits};
-use headgate_simulator::backend::{Backend, Batching};
+use headgate_simulator::backend::batching::{Batching, Costs, Limits, Streamed};
 use headgate_simulator::{Answer, Ending, Request, Source};
 
-use crate::mix::{MIX, SIZES, SLOTS, TPOT_PATIENCE, times_of};
+use crate::mix::{self, BEGIN, MIX, SIZES, SLOTS, TPOT_PATIENCE, times_of};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
-
-/// Tokens that the server's tokenizer adds to a prompt.
-const BEGIN: usize = 2;
 
 /// A type of the mix and one of its sizes.
 #[derive(Debug, Clone, Copy)]
@@ -30,13 +26,7 @@ impl Of {
 
     /// Draws one of the mix.
     fn draw(rng: &mut Rng) -> Self {
-        let mut part = rng.next_f64();
-        let mut kind = 0;
-        while kind + 1 < MIX.len() && part >= MIX[kind].share {
-            part -= MIX[kind].share;
-            kind += 1;
-        }
-        let size = (rng.next_f64() * SIZES.len() as f64) as usize;
+        let (kind, size) = mix::at(rng.next_f64());
         Self { kind, size }
     }
 
@@ -56,28 +46,6 @@ impl Of {
     }
 }
 
-/// The times of an answer.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Times {
-    pub(crate) kind: usize,
-    /// Time from the arrival to the first token, ms.
-    pub(crate) ttft: f64,
-    /// Time per output token, ms.
-    pub(crate) tpot: f64,
-}
-
-impl Times {
-    fn of(request: &Request, begun: u64, ended: u64) -> Self {
-        let ms = |from: u64, to: u64| (to - from) as f64 / 1e6;
-        let gaps = request.output.saturating_sub(1).max(1);
-        Self {
-            kind: request.kind,
-            ttft: ms(request.at, begun),
-            tpot: ms(begun, ended) / f64::from(gaps),
-        }
-    }
-}
-
 /// Returns the nearest-rank percentile of the values; `NaN` without values.
 pub(crate) fn percentile(values: impl Iterator<Item = f64>, percent: usize) -> f64 {
     let mut values: Vec<f64> = values.collect();
@@ -92,33 +60,12 @@ pub(crate) fn server() -> Batching {
 }
 
 /// Runs this many clients for some seconds without a proxy, all sending requests of the mix, or
-/// only of one type and size. Returns the answers per second and their times.
-pub(crate) fn closed_loop(clients: usize, only: Option<Of>, seconds: u64) -> (f64, Vec<Times>) {
+/// only of one type and size.
+pub(crate) fn closed_loop(clients: usize, only: Option<Of>, seconds: u64) -> Vec<Streamed> {
     let mut rng = Rng::new(clients as u64);
-    let mut server = server();
-    let mut next = |at| only.unwrap_or_else(|| Of::draw(&mut rng)).request(at);
-    let mut requests: Vec<(Request, u64)> = Vec::new();
-    for client in 0..clients {
-        requests.push((next(0), 0));
-        server.take(0, client as u32, &requests[client].0);
-    }
-    let mut times = Vec::new();
-    loop {
-        let now = server.next_end();
-        if now > seconds * SECOND {
-            return (times.len() as f64 / seconds as f64, times);
-        }
-        let ended = server.end(now);
-        while let Some(client) = server.begun() {
-            requests[client as usize].1 = now;
-        }
-        if let Some(client) = ended {
-            let (request, begun) = requests[client as usize];
-            times.push(Times::of(&request, begun, now));
-            requests[client as usize] = (next(now), 0);
-            server.take(now, client, &requests[client as usize].0);
-        }
-    }
+    server().closed_loop(clients as u32, seconds * SECOND, |at| {
+        only.unwrap_or_else(|| Of::draw(&mut rng)).request(at)
+    })
 }
 
 /// The objectives of a type, ms.
@@ -136,16 +83,17 @@ pub(crate) struct Calibration {
 
 impl Calibration {
     pub(crate) fn run() -> Self {
-        let (per_second, times) = closed_loop(SLOTS, None, 200);
+        const SECONDS: u64 = 200;
+        let answers = closed_loop(SLOTS, None, SECONDS);
         let objectives = MIX.iter().enumerate().map(|(index, kind)| {
-            let of_kind = || times.iter().filter(move |times| times.kind == index);
+            let of_kind = || answers.iter().filter(move |of| of.request.kind == index);
             Objectives {
-                ttft: kind.patience * percentile(of_kind().map(|times| times.ttft), 90),
-                tpot: TPOT_PATIENCE * percentile(of_kind().map(|times| times.tpot), 90),
+                ttft: kind.patience * percentile(of_kind().map(Streamed::ttft_ms), 90),
+                tpot: TPOT_PATIENCE * percentile(of_kind().map(Streamed::tpot_ms), 90),
             }
         });
         Self {
-            per_second,
+            per_second: answers.len() as f64 / SECONDS as f64,
             objectives: objectives.collect(),
         }
     }
@@ -159,7 +107,7 @@ pub(crate) struct Counts {
     /// The requests, and those that are good, by size.
     pub(crate) by_size: [(u32, u32); SIZES.len()],
     pub(crate) refused: BTreeMap<&'static str, u32>,
-    pub(crate) times: Vec<Times>,
+    pub(crate) answers: Vec<Streamed>,
 }
 
 /// Poisson arrivals of the mix, with their results.
@@ -244,11 +192,15 @@ impl Source for Open<'_> {
         if answer.ending != Ending::Served {
             return;
         }
-        let times = Times::of(request, begun, at);
+        let answer = Streamed {
+            request: *request,
+            begun,
+            ended: at,
+        };
         let objectives = self.calibration.objectives[request.kind];
         if let Some(counts) = self.counts(request) {
-            counts.times.push(times);
-            let good = times.ttft <= objectives.ttft && times.tpot <= objectives.tpot;
+            counts.answers.push(answer);
+            let good = answer.ttft_ms() <= objectives.ttft && answer.tpot_ms() <= objectives.tpot;
             counts.good += u32::from(good);
             counts.by_size[of.size].1 += u32::from(good);
         }

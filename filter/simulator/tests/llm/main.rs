@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod load;
+#[allow(dead_code)]
 #[path = "../../../../tests/src/bench/llm/mix.rs"]
 mod mix;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use headgate_core::config::StageConfig;
 use headgate_core::strategy::TypeId;
+use headgate_simulator::backend::batching::Streamed;
 use headgate_simulator::{Run, Until};
 use serde_json::{Value, json};
 
@@ -116,7 +118,7 @@ impl Protection {
 /// by type: the cheapest first. The cost of a request is the time of the server for it among eight
 /// of its own kind. `by_size` gives the ideal of a filter that sees sizes.
 fn ideal(calibration: &Calibration, load: f64, by_size: bool) -> Vec<f64> {
-    let cost = |of: Of| 1.0 / closed_loop(SLOTS, Some(of), 20).0;
+    let cost = |of: Of| 20.0 / closed_loop(SLOTS, Some(of), 20).len() as f64;
     let mut items: Vec<(f64, f64, usize)> = Of::all()
         .map(|of| {
             (
@@ -213,9 +215,9 @@ fn goodput() {
                     .iter()
                     .map(|(reason, count)| format!("{reason} {:.0}%", percent(*count)))
                     .collect();
-                let times = || of_kind(index).flat_map(|counts| &counts.times);
-                let ttft = |q| percentile(times().map(|times| times.ttft), q);
-                let tpot = |q| percentile(times().map(|times| times.tpot), q);
+                let answers = || of_kind(index).flat_map(|counts| &counts.answers);
+                let ttft = |q| percentile(answers().map(Streamed::ttft_ms), q);
+                let tpot = |q| percentile(answers().map(Streamed::tpot_ms), q);
                 let mut sizes = [(0, 0); mix::SIZES.len()];
                 for counts in of_kind(index) {
                     for (sum, of) in sizes.iter_mut().zip(counts.by_size) {

@@ -48,6 +48,22 @@ pub(crate) const SIZES: [(f64, f64); 4] = [(0.4, 1.1), (0.7, 0.4), (1.1, 1.8), (
 /// The objective for TPOT, as a multiple of the 90th percentile with all slots busy.
 pub(crate) const TPOT_PATIENCE: f64 = 1.5;
 
+/// Tokens that the server's tokenizer adds to a prompt: a begin token, and a space.
+pub(crate) const BEGIN: usize = 4;
+
+/// Returns the type and the size at this part of the mix, from 0 to 1.
+pub(crate) fn at(part: f64) -> (usize, usize) {
+    let mut from = 0.0;
+    for (index, kind) in MIX.iter().enumerate() {
+        let size = (part - from) / kind.share * SIZES.len() as f64;
+        if size < SIZES.len() as f64 {
+            return (index, size.max(0.0) as usize);
+        }
+        from += kind.share;
+    }
+    (MIX.len() - 1, SIZES.len() - 1)
+}
+
 /// Returns the length of a size in tokens.
 pub(crate) fn times_of(mean: usize, factor: f64) -> usize {
     (mean as f64 * factor).round() as usize

@@ -1,0 +1,166 @@
+//! The simulator's model of llama-server beside the server itself, with 1 to 8 clients.
+//!
+//! The machine's speed differs between runs, so both are compared relative to their own speed: all
+//! times of the model are multiplied by one factor, with which the throughputs agree on average.
+//! Their clients begin at the same time, so their prompts are worked on together, and in the model as
+//! well.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use headgate_core::rng::Rng;
+use headgate_simulator::Request;
+use headgate_simulator::backend::Batching;
+use headgate_simulator::backend::batching::{Costs, Limits};
+use serde::Serialize;
+
+use super::mix::{self, BEGIN};
+use super::{Bench, MIX, Options, SIZES, SLOTS, answer, times_of};
+use crate::bench::table::{Table, times};
+use crate::load::{RequestType, Stream};
+
+/// Numbers of clients.
+const CLIENTS: [usize; 4] = [1, 2, 4, 8];
+/// The time of a run with one size, and with the mix.
+const ONE_SIZE: Duration = Duration::from_secs(4);
+const MIXED: Duration = Duration::from_secs(10);
+
+/// The comparison.
+#[derive(Debug, Clone, Serialize)]
+pub struct Fit {
+    rows: Vec<Row>,
+}
+
+/// One load.
+#[derive(Debug, Clone, Serialize)]
+struct Row {
+    /// The type, in its mean size; the mix, if there is none.
+    kind: Option<usize>,
+    clients: usize,
+    server: Figures,
+    model: Figures,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct Figures {
+    answers_per_s: f64,
+    ttft_p50_ms: f64,
+    tpot_p50_ms: f64,
+}
+
+/// Measures the server, and simulates it.
+///
+/// # Errors
+/// As [`super::run`].
+pub fn fit(options: &Options) -> Result<Fit> {
+    super::leave_core()?;
+    let bench = Bench::prepare(options)?;
+    let server = bench.server(SLOTS)?;
+    let loads = [Some(0), Some(1), Some(2), None].into_iter();
+    let loads = loads.flat_map(|kind| CLIENTS.map(|clients| (kind, clients)));
+    let row = |(kind, clients): (Option<usize>, usize)| {
+        let until = if kind.is_some() { ONE_SIZE } else { MIXED };
+        let samples = super::closed_loop(&server, requests(kind), clients, until)?;
+        let answers = samples
+            .iter()
+            .filter_map(|sample| Some((sample.at + sample.latency, answer(sample)?)));
+        let streams: Vec<(Duration, Stream)> =
+            answers.filter(|(ended, _)| *ended < until).collect();
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let last = streams.iter().map(|(ended, _)| *ended).max();
+        Ok(Row {
+            kind,
+            clients,
+            server: Figures {
+                answers_per_s: streams.len() as f64 / last.unwrap_or(until).as_secs_f64(),
+                ttft_p50_ms: median(streams.iter().map(|(_, stream)| ms(stream.first))),
+                tpot_p50_ms: median(streams.iter().map(|(_, stream)| ms(stream.per_token()))),
+            },
+            model: Figures::of_model(kind, clients, until),
+        })
+    };
+    Ok(Fit {
+        rows: loads.map(row).collect::<Result<_>>()?,
+    })
+}
+
+fn requests(kind: Option<usize>) -> Vec<RequestType> {
+    match kind.map(|kind| &MIX[kind]) {
+        Some(kind) => vec![super::request(kind.name, kind.prompt, kind.output)],
+        None => super::requests(),
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+impl Figures {
+    fn of_model(kind: Option<usize>, clients: usize, time: Duration) -> Self {
+        // The mix is random, so a short run of it isn't like another.
+        let time = if kind.is_some() { time } else { time * 10 };
+        let mut rng = Rng::new(clients as u64);
+        let next = |at| {
+            let (kind, prompt, output) = match kind {
+                Some(kind) => (kind, 1.0, 1.0),
+                None => {
+                    let (kind, size) = mix::at(rng.next_f64());
+                    (kind, SIZES[size].0, SIZES[size].1)
+                }
+            };
+            Request {
+                prompt: (times_of(MIX[kind].prompt, prompt) + BEGIN) as u32,
+                output: times_of(MIX[kind].output, output) as u32,
+                ..Request::new(at, kind, 0)
+            }
+        };
+        let server = Batching::new(Limits::llama_server(SLOTS as u32), Costs::LLAMA_SERVER);
+        let answers = server.closed_loop(clients as u32, time.as_nanos() as u64, next);
+        let last = answers.last().map_or(f64::NAN, |last| last.ended as f64);
+        Self {
+            answers_per_s: answers.len() as f64 * 1e9 / last,
+            ttft_p50_ms: median(answers.iter().map(|answer| answer.ttft_ms())),
+            tpot_p50_ms: median(answers.iter().map(|answer| answer.tpot_ms())),
+        }
+    }
+}
+
+impl Fit {
+    /// Returns the factor of the model's times.
+    fn slowness(&self) -> f64 {
+        let ratio = |row: &Row| (row.model.answers_per_s / row.server.answers_per_s).ln();
+        (self.rows.iter().map(ratio).sum::<f64>() / self.rows.len() as f64).exp()
+    }
+
+    /// Returns the server's figures, and the model's divided by them.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let slowness = self.slowness();
+        let mut table = Table::new(&[
+            "",
+            "clients",
+            "answers/s",
+            "model",
+            "TTFT p50, ms",
+            "model",
+            "TPOT p50, ms",
+            "model",
+        ]);
+        for row in &self.rows {
+            let (server, model) = (row.server, row.model);
+            table.row(vec![
+                row.kind.map_or("mix", |kind| MIX[kind].name).to_owned(),
+                row.clients.to_string(),
+                format!("{:.1}", server.answers_per_s),
+                times(model.answers_per_s / slowness / server.answers_per_s),
+                format!("{:.1}", server.ttft_p50_ms),
+                times(model.ttft_p50_ms * slowness / server.ttft_p50_ms),
+                format!("{:.2}", server.tpot_p50_ms),
+                times(model.tpot_p50_ms * slowness / server.tpot_p50_ms),
+            ]);
+        }
+        format!("\nThe model's times are multiplied by {slowness:.2}.\n{table}")
+    }
+}
