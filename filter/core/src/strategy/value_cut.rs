@@ -115,7 +115,7 @@
 //! backend they condemn the short requests behind them. If most of its answers still deliver, its
 //! refusals count as lost, and types below it may not wait at all. Otherwise they would keep the
 //! queue filled, and so the type both refused and slow: in front of an LLM server, long prompts did
-//! that to short ones. If few deliver, its refusals don't count, and it bounds no other type's wait.
+//! that to short ones. If few deliver, its refusals don't count, and it bounds no type's wait.
 //!
 //! A type that is cut entirely still gets its part of 0.5% of the slots, or of 2% if many of its
 //! answers fail, because only answers show that its cost has fallen. Types that together bring less
