@@ -236,10 +236,8 @@ impl Kind {
             objective.response_time.as_secs_f64() - quantile.as_secs_f64()
         };
         let pairs = estimate.quantiles.iter().zip(estimate.objectives);
-        let late = |(quantile, objective): (&Duration, &Objective)| {
-            own && *quantile > objective.response_time
-        };
-        let late = pairs.clone().last().filter(|pair| late(*pair));
+        let last = estimate.quantiles.last().zip(estimate.objectives.last());
+        let late = last.filter(|(quantile, last)| own && **quantile > last.response_time);
         let measured = (estimate.preliminary.unwrap_or(estimate.mean)).as_secs_f64();
         let secs = |objective: &Objective| objective.response_time.as_secs_f64();
         Self {
