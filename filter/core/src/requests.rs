@@ -68,6 +68,8 @@ pub struct Request {
     pub phase: Phase,
     /// Whether it has been in the backend for so long that it counts as failed.
     pub(crate) overdue: bool,
+    /// Whether the search for P has counted it as late.
+    pub(crate) counted_late: bool,
     /// Whether it has been in the backend for longer than its type usually takes.
     pub(crate) silent: bool,
     /// The time at which it released its slot before its end, and its upstream host at that time.
@@ -98,6 +100,7 @@ impl Request {
             counts: Counts::Real,
             phase: Phase::Arriving,
             overdue: false,
+            counted_late: false,
             silent: false,
             freed: None,
             beside: 0,

@@ -94,14 +94,14 @@ impl Counter {
 
     /// Returns this worker's count that is not published yet.
     #[must_use]
-    pub fn fresh(&self) -> u64 {
+    pub(crate) fn fresh(&self) -> u64 {
         self.fresh
     }
 
     /// Returns the sum of all workers' counts when it was last read, plus this worker's additions
     /// since.
     #[must_use]
-    pub fn seen(&self) -> u64 {
+    pub(crate) fn seen(&self) -> u64 {
         self.seen
     }
 

@@ -51,7 +51,8 @@ const BY_ITSELF: f64 = 0.7;
 /// Part of the requests that may miss the last objective, in addition to those that its percentile
 /// allows.
 const BEYOND: f64 = 0.15;
-/// The objective at p90 for a type without objectives, as a multiple of its reference.
+/// The objective at p90 for a type without objectives, or one that nearly misses them by itself, as
+/// a multiple of its reference.
 const WITHOUT: f64 = 4.0;
 /// The number of requests in flight up to which a service time is representative, as a multiple of
 /// the working slots.
@@ -80,15 +81,28 @@ const RARE: f64 = 0.03;
 struct Reference {
     /// s.
     time: f64,
-    /// The number of requests that it covers, at most [`FIRST`].
+    /// The number of requests that it covers.
     requests: f64,
 }
 
 impl Reference {
-    /// Adds a time, s. It counts as `alike` requests.
-    fn learn(&mut self, secs: f64, alike: f64) {
-        self.requests = (self.requests + alike).min(FIRST);
-        self.time += alike / self.requests.max(alike) * (secs - self.time);
+    /// Adds the time of one of the first requests, s, which had `beside` others beside it. With a
+    /// limit, a type without a reference has to accept times that were measured at the usual number
+    /// of slots in use.
+    fn learn(&mut self, secs: f64, beside: u32, law: &Law) {
+        if self.requests >= FIRST {
+            return;
+        }
+        let few = if law.is_open() {
+            1.0
+        } else if self.requests < FEWEST {
+            law.working().max(COMPARABLE)
+        } else {
+            COMPARABLE
+        };
+        let alike = (few / f64::from(beside.max(1))).min(1.0).powi(2);
+        self.requests += alike;
+        self.time += alike / self.requests * (secs - self.time);
     }
 
     fn known(&self) -> Option<f64> {
@@ -103,11 +117,8 @@ struct Kind {
     mean: f64,
     /// Mean of the squares.
     square: f64,
-    reference: f64,
-    /// The number of requests in the reference.
-    referred: f64,
-    /// The reference of the time until an answer is measured, if requests hold their slots beyond
-    /// that.
+    reference: Reference,
+    /// The reference of times to the first byte, if slots are held beyond that.
     first: Reference,
     /// The last objective: its percentile as a ratio, and its time, s; `None` without objectives.
     objective: Option<(f64, f64)>,
@@ -120,14 +131,13 @@ struct Kind {
 impl Kind {
     /// Returns the standard error of the reference, s.
     fn doubt(&self) -> f64 {
-        self.reference * (self.variance() / self.referred.max(1.0)).sqrt()
+        self.reference.time * (self.variance() / self.reference.requests.max(1.0)).sqrt()
     }
 
     /// Returns the mean time until an answer is measured with few requests in flight, s; `None`
     /// while it is not known.
     fn known(&self) -> Option<f64> {
-        let of_slot = Some(self.reference).filter(|_| self.referred >= FEWEST);
-        self.first.known().or(of_slot)
+        self.first.known().or(self.reference.known())
     }
 
     /// Returns the objective by which answers show that slots are too many. `None` for a type
@@ -139,11 +149,17 @@ impl Kind {
         self.objective.filter(|_| is_kept)
     }
 
-    /// Returns one answer and its lateness ([`law::open`]), for this response time, s. `None` for a
-    /// type with neither an objective that it keeps nor a reference.
-    fn lateness(&self, secs: f64) -> Option<[f64; 2]> {
+    /// Returns the percentile, as a ratio, and the response time, s, beyond which an answer shows
+    /// that slots are too many. `None` for a type with neither an objective that it keeps nor a
+    /// reference.
+    fn late_after(&self) -> Option<(f64, f64)> {
         let without = || Some((0.9, WITHOUT * self.known()?));
-        let (part, last) = self.kept().or_else(without)?;
+        self.kept().or_else(without)
+    }
+
+    /// Returns one answer and its lateness ([`law::open`]), for this response time, s.
+    fn lateness(&self, secs: f64) -> Option<[f64; 2]> {
+        let (part, last) = self.late_after()?;
         let late = 1.0 / (1.0 - part + BEYOND);
         Some([1.0, f64::from(u8::from(secs > last)) * late])
     }
@@ -151,7 +167,7 @@ impl Kind {
     /// Whether current times are shorter than the reference by more than chance.
     fn is_faster(&self) -> bool {
         let error = (self.variance() / self.seen.clamp(1.0, LATEST)).sqrt();
-        self.mean * (1.0 + error) < self.reference
+        self.mean * (1.0 + error) < self.reference.time
     }
 
     /// Returns the relative variance of service times.
@@ -235,9 +251,12 @@ impl Auto {
     #[must_use]
     pub fn reference(&self) -> Option<Duration> {
         let sum = |of: fn(&Kind) -> f64| self.kinds.iter().map(of).sum::<f64>();
-        let requests = sum(|kind| kind.referred);
-        (requests > 0.0 && !self.is_open())
-            .then(|| Duration::from_secs_f64(sum(|kind| kind.referred * kind.reference) / requests))
+        let requests = sum(|kind| kind.reference.requests);
+        (requests > 0.0 && !self.is_open()).then(|| {
+            Duration::from_secs_f64(
+                sum(|kind| kind.reference.requests * kind.reference.time) / requests,
+            )
+        })
     }
 
     /// Whether there is no limit.
@@ -272,10 +291,18 @@ impl Auto {
     /// Records the first byte of a stream, after this processing time. `beside` as in
     /// [`Auto::completed`].
     pub fn began(&mut self, kind: TypeId, processing: Duration, beside: u32) {
-        if let Some(kind) = self.kinds.get_mut(usize::from(kind.0)) {
-            let alike = alike(&self.law, kind.first.requests, beside);
-            kind.first.learn(processing.as_secs_f64(), alike);
+        let kind = self.kinds.get_mut(usize::from(kind.0));
+        if let Some(kind) = kind.filter(|_| !processing.is_zero()) {
+            let secs = processing.as_secs_f64();
+            kind.first.learn(secs, beside, &self.law);
         }
+    }
+
+    /// Returns the response time beyond which a request of `kind` is late; `None` for never.
+    #[must_use]
+    pub fn late_after(&self, kind: TypeId) -> Option<Duration> {
+        let (_, last) = self.kinds.get(usize::from(kind.0))?.late_after()?;
+        Duration::try_from_secs_f64(last).ok()
     }
 
     /// Records that a request of `kind` was answered after this response time, or is still
@@ -308,7 +335,7 @@ impl Auto {
         kind.seen += 1.0;
         kind.recent += weight;
         if kind.seen < 2.0 {
-            (kind.ln_mean, kind.mean, kind.reference) = (pt.ln(), pt, pt);
+            (kind.ln_mean, kind.mean, kind.reference.time) = (pt.ln(), pt, pt);
             kind.square = pt * pt;
         }
         let gain = (1.0 / kind.seen).max(1.0 / MEMORY);
@@ -316,16 +343,15 @@ impl Auto {
         kind.ln_mean += gain * y;
         kind.mean += gain.max(0.01) * (pt - kind.mean);
         kind.square += gain.max(0.01) * (pt * pt - kind.square);
-        if kind.referred < FIRST {
-            let alike = alike(&self.law, kind.referred, beside);
-            kind.referred += alike;
-            kind.reference += alike / kind.referred * (pt - kind.reference);
-        }
+        kind.reference.learn(pt, beside, &self.law);
         let doubt = kind.doubt();
         let Kind {
             mean,
-            reference,
-            referred,
+            reference:
+                Reference {
+                    time: reference,
+                    requests: referred,
+                },
             seen,
             ..
         } = *kind;
@@ -415,7 +441,11 @@ impl Auto {
             }
             shortest = shortest.min(kind.mean);
             if let Some((_, last)) = kind.kept() {
-                least = least.min(last);
+                // The law compares it with slot times.
+                let held = kind
+                    .known()
+                    .map_or(0.0, |known| kind.reference.time - known);
+                least = least.min(last + held.max(0.0));
             }
             longest = longest.max(kind.mean);
             let estimate = times.estimate(id);
@@ -456,16 +486,19 @@ impl Auto {
         self.block = block;
         for kind in &mut self.kinds {
             if rebased != was_rebased {
-                kind.reference = kind.mean;
-                kind.referred = kind.seen.min(LATEST);
+                kind.reference = Reference {
+                    time: kind.mean,
+                    requests: kind.seen.min(LATEST),
+                };
                 kind.first = Reference::default();
             } else if ln_scale != was_ln_scale {
-                kind.reference *= (ln_scale - was_ln_scale).exp();
+                kind.reference.time *= (ln_scale - was_ln_scale).exp();
             } else if next && kind.is_faster() {
-                kind.reference += FALL * (kind.mean - kind.reference);
+                kind.reference.time += FALL * (kind.mean - kind.reference.time);
             } else if follows {
-                kind.reference += FOLLOW * (kind.mean - kind.reference);
-                kind.referred += FOLLOW * (kind.seen.min(LATEST) - kind.referred);
+                let Reference { time, requests } = &mut kind.reference;
+                *time += FOLLOW * (kind.mean - *time);
+                *requests += FOLLOW * (kind.seen.min(LATEST) - *requests);
             }
         }
         if schedule != self.schedule {
@@ -516,20 +549,6 @@ impl Controlled for Auto {
             ..Fresh::default()
         };
     }
-}
-
-/// Returns the number of requests as which a time counts in a reference that covers `referred`,
-/// with `beside` other slots in use. With a limit, a type without a reference has to accept times
-/// that were measured at the usual number of slots in use.
-fn alike(law: &Law, referred: f64, beside: u32) -> f64 {
-    let few = if law.is_open() {
-        1.0
-    } else if referred < FEWEST {
-        law.working().max(COMPARABLE)
-    } else {
-        COMPARABLE
-    };
-    (few / f64::from(beside.max(1))).min(1.0).powi(2)
 }
 
 fn add<const N: usize>(sums: &mut [f64; N], terms: [f64; N]) {
@@ -803,23 +822,28 @@ mod tests {
                 auto.completed(TypeId(0), started, ended, (false, beside), 1);
             }
             look(&mut auto, &mut record, at(1_000 * second + 900), beside);
-            assert_eq!(auto.is_open(), is_open, "{first} ms");
+            assert_eq!(auto.is_open(), is_open, "{first:?}");
         }
     }
 
     #[test]
     fn it_opens_after_fifty_answers_or_five_seconds() {
-        let (mut auto, mut record) = closed();
-        let mut opened = (1_310..20_000).step_by(10).filter(|ms| {
-            if ms % 100 == 10 {
-                serve_one(&mut auto, *ms);
-            }
-            let in_flight = if *ms < 5_000 { 40 } else { 2 };
-            look(&mut auto, &mut record, at(*ms), in_flight);
-            auto.is_open()
-        });
-        let opened = opened.next();
-        assert!(opened.is_some_and(|ms| ms > 8_000), "{opened:?} ms");
+        for (period, secs) in [(10, 1.0), (50, 2.5), (500, 5.0)] {
+            let (mut auto, mut record) = closed();
+            let calm = 10_000;
+            let mut opened = (1_310..30_000).step_by(10).filter(|ms| {
+                if (ms - 1_310) % period == 0 {
+                    serve_one(&mut auto, *ms);
+                }
+                let in_flight = if *ms < calm { 40 } else { 2 };
+                look(&mut auto, &mut record, at(*ms), in_flight);
+                auto.is_open()
+            });
+            let opened = opened.next().map(|ms| (ms - calm) as f64 / 1e3);
+            // The span in which slots become free began up to its own length before.
+            let is_due = |took: f64| secs < 1.1 * took && took < 2.2 * secs;
+            assert!(opened.is_some_and(is_due), "{period} ms: {opened:?} s");
+        }
     }
 
     fn serve_one(auto: &mut Auto, ms: u64) {

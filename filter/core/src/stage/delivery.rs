@@ -68,7 +68,8 @@ impl Stage {
         }
     }
 
-    /// Counts requests that have been in the backend for so long that they are silent or overdue.
+    /// Counts requests that have been in the backend for so long that they are late for the search
+    /// for P, silent or overdue.
     pub(super) fn find_overdue(&mut self, now: Instant) {
         let mut cut = self.strategy.base.value_cut_mut();
         let due = match &cut {
@@ -82,17 +83,22 @@ impl Stage {
             let Phase::Running { dequeued: Some(at) } = request.phase else {
                 continue;
             };
-            let kind = request.attributes.kind;
-            let most = match &cut {
-                Some(cut) => cut.late_after(kind),
-                None => (self.service_times.objectives(kind).last()).map(|last| last.response_time),
-            };
             // A stream that has started is answered, however long it continues.
-            if request.first_byte.is_some() || request.overdue {
+            if request.first_byte.is_some() {
                 continue;
             }
-            let time = now.since(at);
-            if let Some(cut) = cut.as_mut().filter(|_| !request.silent)
+            let kind = request.attributes.kind;
+            let (time, response) = (now.since(at), now.since(request.arrived));
+            if !request.counted_late
+                && (self.slots.late_after(kind)).is_some_and(|most| response > most)
+            {
+                request.counted_late = true;
+                self.slots.answered(kind, response);
+            }
+            let Some(cut) = &mut cut else {
+                continue;
+            };
+            if !request.silent
                 && cut.silent_after(kind).is_some_and(|usual| time > usual)
                 && (self.service_times.mean_by_size(&request.attributes))
                     .is_none_or(|by_size| time > by_size * 2)
@@ -100,12 +106,9 @@ impl Stage {
                 request.silent = true;
                 cut.silent(kind);
             }
-            if most.is_some_and(|most| time > most) {
+            if !request.overdue && cut.late_after(kind).is_some_and(|most| time > most) {
                 request.overdue = true;
-                if let Some(cut) = &mut cut {
-                    cut.overdue(kind);
-                }
-                self.slots.answered(kind, now.since(request.arrived));
+                cut.overdue(kind);
             }
         }
     }

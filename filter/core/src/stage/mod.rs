@@ -762,7 +762,7 @@ impl Stage {
         if request.first_byte.is_some() {
             self.slots.began(kind, processing, beside);
         }
-        if !request.overdue {
+        if !request.counted_late {
             self.slots.answered(kind, now.since(request.arrived));
         }
         if self.slots.is_representative(beside) {

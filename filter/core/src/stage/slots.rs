@@ -61,6 +61,7 @@ impl Slots {
         if old.auto_parallelism != new.auto_parallelism
             || old.parallelism != new.parallelism
             || old.types != new.types
+            || old.holds_streams() != new.holds_streams()
         {
             *self = Self::new(new);
         }
@@ -112,7 +113,12 @@ impl Slots {
         }
     }
 
-    /// Records a request that was answered or is overdue; see [`Auto::answered`].
+    /// Returns the response time beyond which a request is late; see [`Auto::late_after`].
+    pub(super) fn late_after(&self, kind: TypeId) -> Option<Duration> {
+        self.found.as_ref()?.auto.late_after(kind)
+    }
+
+    /// Records a request that was answered or is late; see [`Auto::answered`].
     pub(super) fn answered(&mut self, kind: TypeId, response: Duration) {
         if let Some(found) = &mut self.found {
             found.auto.answered(kind, response);

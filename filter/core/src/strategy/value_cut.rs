@@ -112,10 +112,11 @@
 //! A type that misses an objective even without queue wait (`condemned`) is cut as any other.
 //! Bouncer admits the rest of it while no request waits. It keeps its rank, because others may have
 //! made it slow: on a shared core, reports condemn each other, and in front of a queue inside the
-//! backend they condemn the short requests behind them. If most of its answers still deliver, its
-//! refusals count as lost, and types below it may not wait at all. Otherwise they would keep the
-//! queue filled, and so the type both refused and slow: in front of an LLM server, long prompts did
-//! that to short ones. If few deliver, its refusals don't count, and it bounds no type's wait.
+//! backend they condemn the short requests behind them. If most of its answers still deliver, types
+//! below it may not wait under overload, and while arrivals ask for more than P its refusals count
+//! as lost. Otherwise those types would keep the queue filled, and so the type both refused and
+//! slow: in front of an LLM server, long prompts did that to short ones. With fewer arrivals, its
+//! refusals are due to waits behind its own kind, and cutting the others would leave slots idle.
 //!
 //! A type that is cut entirely still gets its part of 0.5% of the slots, or of 2% if many of its
 //! answers fail, because only answers show that its cost has fallen. Types that together bring less
@@ -175,8 +176,8 @@ struct Kind {
     unmeasured: bool,
     /// Mean time for which a request holds its slot, s.
     mean: f64,
-    /// The wait that the objectives leave to a request, s. `None` without objectives, without a
-    /// histogram of the type's own, and if it is condemned.
+    /// The wait that the objectives leave to a request, s. `None` without objectives and without a
+    /// histogram of the type's own.
     slack: Option<f64>,
     /// Whether it is admitted at any value, with its work set aside, because its own cost is not
     /// known.
@@ -241,6 +242,8 @@ pub struct ValueCut {
     most: f64,
     /// Whether there is no limit, because the number of slots is not known.
     is_open: bool,
+    /// Whether arrivals ask for more than `slots`.
+    is_overloaded: bool,
     /// Slots that types other than broken ones ask for, at most `slots`. At least this many slots
     /// work.
     working: f64,
@@ -358,6 +361,7 @@ impl ValueCut {
             slots: 0.0,
             most: RHO.1,
             is_open: false,
+            is_overloaded: false,
             working: 0.0,
             longest: 0.0,
             rho: 1.0,
@@ -445,7 +449,8 @@ impl ValueCut {
     }
 
     /// Returns the time in the backend after which a request of `kind` is silent: longer than
-    /// requests usually take, but no longer than [`Self::late_after`].
+    /// requests usually take, but no longer than [`Self::late_after`] unless the type is usually
+    /// late.
     #[must_use]
     pub fn silent_after(&self, kind: TypeId) -> Option<Duration> {
         let late = self.late_after(kind)?;
@@ -507,7 +512,7 @@ impl ValueCut {
         if cell.above && counts {
             self.decided += cell.value;
             self.count += 1.0;
-            if !admitted {
+            if !(admitted || self.kinds[kind].condemned && !self.is_overloaded) {
                 self.refused += cell.value;
             }
             if !meets {

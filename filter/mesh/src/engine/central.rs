@@ -100,8 +100,8 @@ fn add(host: &impl Shared, number: Number, amount: u64) -> Result<(), HostError>
 
 /// Returns the sum of the additions to `number` since the last call, and subtracts it.
 fn take(host: &impl Shared, number: Number) -> Result<u64, HostError> {
-    // It is negative while a starting worker tests whether the host keeps the number
-    // (`host::unfiltered`).
+    // It is negative while a starting worker tests whether the host keeps the number (the Wasm
+    // host's `Unfiltered`).
     let amount = host.get(number)?.cast_signed().max(0);
     if amount > 0 {
         // Other workers may have added in the meantime; their additions stay.

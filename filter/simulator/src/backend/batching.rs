@@ -74,8 +74,8 @@ impl Limits {
 impl Costs {
     /// llama-server on one core with the model of `scripts/bench llm`, fitted to closed loops of 1
     /// to 8 clients (`scripts/bench llm --model`). The mix's throughput is then within 22% of the
-    /// server's, and times to the first token within 50%; single types differ by more. The part of
-    /// it that is the machine's, whose speed varies, is not known.
+    /// server's, and times to the first token within 50%; single types differ by more. How much of
+    /// that is due to the machine, whose speed varies, is not known.
     pub const LLAMA_SERVER: Self = Self {
         micro_batch: 630_000.0,
         token: 180_000.0,

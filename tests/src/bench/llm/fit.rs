@@ -2,7 +2,8 @@
 //!
 //! The machine's speed differs between runs, so both are compared relative to their own speed: all
 //! times of the model are multiplied by one factor, with which the throughputs agree on average.
-//! Their clients begin at the same time, so their prompts are worked on together, as in the model.
+//! Their clients begin at the same time, so their prompts are worked on together, in the model after
+//! the first iteration.
 
 use std::time::Duration;
 

@@ -48,7 +48,8 @@ pub(crate) const SIZES: [(f64, f64); 4] = [(0.4, 1.1), (0.7, 0.4), (1.1, 1.8), (
 /// The objective for TPOT, as a multiple of the 90th percentile with all slots busy.
 pub(crate) const TPOT_PATIENCE: f64 = 1.5;
 
-/// Tokens that the server's tokenizer adds to a prompt: a begin token, and a space.
+/// Tokens that the server's tokenizer adds to a prompt: a begin token, and the three bytes of a
+/// space.
 pub(crate) const BEGIN: usize = 4;
 
 /// Returns the type and the size at this part of the mix, from 0 to 1.

@@ -397,3 +397,34 @@ proptest! {
         process.assert_nothing_booked();
     }
 }
+
+/// Its 90th percentile is beyond its objective, so it is silent only after twice that time.
+#[test]
+fn a_type_that_is_often_late_and_then_hangs_is_found_by_its_silence() {
+    let mut process = Process::new(1, &by_value(16));
+    for _ in 0..15 {
+        let streams: Vec<u32> = (0..4).map(|_| process.arrive(0, "/slow")).collect();
+        process.run_for(150 * MS);
+        for stream in &streams[1..] {
+            process.finish(*stream, Outcome::Completed);
+        }
+        process.run_for(550 * MS);
+        process.finish(streams[0], Outcome::Completed);
+    }
+    let reason = |(_, reason): &(u32, Reason)| *reason == Reason::Unresponsive;
+    assert!(!process.refused.iter().any(reason));
+    for _ in 0..4 {
+        process.arrive(0, "/slow");
+    }
+    for at in 0..200 {
+        let other = process.arrive(0, "/");
+        process.run_for(10 * MS);
+        process.finish(other, Outcome::Completed);
+        if at == 60 {
+            process.arrive(0, "/slow");
+            assert!(!process.refused.iter().any(reason), "late, but as usual");
+        }
+    }
+    process.arrive(0, "/slow");
+    assert!(process.refused.iter().any(reason), "{:?}", process.refused);
+}

@@ -86,7 +86,8 @@ pub struct View {
     pub in_flight: f64,
     /// The number of requests that wait for a slot.
     pub queued: f64,
-    /// The shortest last objective of a type that isn't rare, s; infinite without objectives.
+    /// The shortest last objective of a type that isn't rare and keeps it, as a slot time, s;
+    /// infinite without objectives.
     pub shortest: f64,
     /// The least and the largest number of slots.
     pub bounds: (u32, u32),

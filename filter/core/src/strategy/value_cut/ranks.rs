@@ -134,6 +134,7 @@ impl ValueCut {
             }
         }
         self.floors_fit = floors <= self.slots;
+        self.is_overloaded = all > self.slots;
         let negligible = NEGLIGIBLE * value / f64::max(active, 1.0);
         let mut budget = (self.rho * self.slots - set_aside - floors).max(0.0);
         let (mut tightest, mut loosest): (f64, Option<(f64, TypeId)>) = (f64::INFINITY, None);
