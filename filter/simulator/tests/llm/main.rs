@@ -263,7 +263,7 @@ fn a_number_of_slots_that_is_found_answers_as_many_as_the_best_limit() {
             "{load}×: {found}, {limits:?}"
         );
         assert!(
-            slots.is_some_and(|slots| slots <= 2 * SLOTS),
+            slots.is_some_and(|slots| slots as usize <= 2 * SLOTS),
             "{load}×: {slots:?}"
         );
     }

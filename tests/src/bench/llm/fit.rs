@@ -2,8 +2,8 @@
 //!
 //! The machine's speed differs between runs, so both are compared relative to their own speed: all
 //! times of the model are multiplied by one factor, with which the throughputs agree on average.
-//! Their clients begin at the same time, so their prompts are worked on together, in the model after
-//! the first iteration.
+//! Clients begin at the same time, so their prompts are worked on together; in the model, after its
+//! first iteration.
 
 use std::time::Duration;
 
