@@ -110,13 +110,10 @@
 //! answers 13% less than with two.
 //!
 //! A type that misses an objective even without queue wait (`condemned`) is cut as any other.
-//! Bouncer admits the rest of it while no request waits. It keeps its rank, because others may have
-//! made it slow: on a shared core, reports condemn each other, and in front of a queue inside the
-//! backend they condemn the short requests behind them. If most of its answers still deliver, types
-//! below it may not wait under overload, and while arrivals ask for more than P its refusals count
-//! as lost. Otherwise those types would keep the queue filled, and so the type both refused and
-//! slow: in front of an LLM server, long prompts did that to short ones. With fewer arrivals, its
-//! refusals are due to waits behind its own kind, and cutting the others would leave slots idle.
+//! Bouncer admits the rest of it while no request waits. Its refusals don't count as lost, and its
+//! slack bounds no other type's wait. It keeps its rank, because others may have made it slow: on a
+//! shared core, reports condemn each other, and in front of a queue inside the backend they condemn
+//! the short requests behind them.
 //!
 //! A type that is cut entirely still gets its part of 0.5% of the slots, or of 2% if many of its
 //! answers fail, because only answers show that its cost has fallen. Types that together bring less
@@ -176,8 +173,8 @@ struct Kind {
     unmeasured: bool,
     /// Mean time for which a request holds its slot, s.
     mean: f64,
-    /// The wait that the objectives leave to a request, s. `None` without objectives and without a
-    /// histogram of the type's own.
+    /// The wait that the objectives leave to a request, s. `None` without objectives, without a
+    /// histogram of the type's own, and if it is condemned.
     slack: Option<f64>,
     /// Whether it is admitted at any value, with its work set aside, because its own cost is not
     /// known.
@@ -189,8 +186,6 @@ struct Kind {
     /// The processing time at the percentile of its last objective if that is longer than the
     /// objective, s; else 0.
     late: f64,
-    /// Whether most of its requests deliver, condemned or not.
-    delivers: bool,
     /// Probability with which starvation avoidance overrides a refusal.
     floor: f64,
     /// Mean slot time by which it is ranked, s. It doesn't rise while a type is broken, because
@@ -242,8 +237,6 @@ pub struct ValueCut {
     most: f64,
     /// Whether there is no limit, because the number of slots is not known.
     is_open: bool,
-    /// Whether arrivals ask for more than `slots`.
-    is_overloaded: bool,
     /// Slots that types other than broken ones ask for, at most `slots`. At least this many slots
     /// work.
     working: f64,
@@ -361,7 +354,6 @@ impl ValueCut {
             slots: 0.0,
             most: RHO.1,
             is_open: false,
-            is_overloaded: false,
             working: 0.0,
             longest: 0.0,
             rho: 1.0,
@@ -512,7 +504,7 @@ impl ValueCut {
         if cell.above && counts {
             self.decided += cell.value;
             self.count += 1.0;
-            if !(admitted || self.kinds[kind].condemned && !self.is_overloaded) {
+            if !admitted {
                 self.refused += cell.value;
             }
             if !meets {

@@ -61,7 +61,7 @@ const BROKEN: f64 = 0.5;
 const FAILS: f64 = 0.5;
 /// The least number of silent requests by which a healthy type counts as broken.
 const SILENT: f64 = 2.0;
-/// The least number of outcomes with which slot times, and whether most deliver, are known.
+/// The least number of outcomes with which slot times are known.
 const FEWEST: f64 = 20.0;
 /// Time without an outcome after which a type's record is reset, s.
 const FORGET: f64 = 60.0;
@@ -296,11 +296,6 @@ impl Delivery {
         self.seen > 0.0 && self.delivered < FAILS
     }
 
-    /// Whether most requests are known to deliver.
-    pub(super) fn delivers(&self) -> bool {
-        self.seen >= FEWEST && self.delivered >= FAILS
-    }
-
     /// Whether the type is broken.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.is_finite()
@@ -462,13 +457,6 @@ mod tests {
         delivery.add(&late);
         delivery.step(102.0, 40.0);
         assert!(!delivery.is_broken());
-    }
-
-    #[test]
-    fn a_type_delivers_by_most_of_at_least_twenty_outcomes() {
-        assert!(!after(&[(true, false); 19]).delivers());
-        assert!(after(&[(true, false); 20]).delivers());
-        assert!(!after(&[(false, false); 20]).delivers());
     }
 
     #[test]

@@ -53,7 +53,6 @@ impl ValueCut {
             } else {
                 kind.mean
             };
-            kind.delivers = delivery.delivers();
             kind.is_broken = false;
         }
         let arrives = |of: &[Cell]| of.iter().any(|cell| cell.rate > 0.0);
@@ -134,7 +133,6 @@ impl ValueCut {
             }
         }
         self.floors_fit = floors <= self.slots;
-        self.is_overloaded = all > self.slots;
         let negligible = NEGLIGIBLE * value / f64::max(active, 1.0);
         let mut budget = (self.rho * self.slots - set_aside - floors).max(0.0);
         let (mut tightest, mut loosest): (f64, Option<(f64, TypeId)>) = (f64::INFINITY, None);
@@ -221,7 +219,7 @@ impl Kind {
     /// Whether the type's refusals count as lost value, and its slack bounds the wait of less
     /// valuable types.
     pub(super) fn competes(&self) -> bool {
-        self.own && (!self.condemned || self.delivers) && !self.is_broken
+        self.own && !self.condemned && !self.is_broken
     }
 
     /// Returns the state of a type with these `objectives` and this `estimate`, updated from
@@ -246,8 +244,7 @@ impl Kind {
             slack: pairs
                 .map(slack)
                 .reduce(f64::min)
-                .map(|slack| slack.max(0.0))
-                .filter(|_| own),
+                .filter(|_| own && !estimate.condemned),
             unmeasured: !own && estimate.preliminary.is_none(),
             own,
             condemned: own && estimate.condemned,

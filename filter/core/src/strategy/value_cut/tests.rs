@@ -259,26 +259,6 @@ fn a_type_that_misses_its_objective_by_itself_keeps_its_rank() {
 }
 
 #[test]
-fn a_type_that_misses_its_objective_by_itself_and_still_delivers_is_protected() {
-    for (load, budget_falls) in [(1.0, true), (0.2, false)] {
-        let mut cut = known(&MIX, &[]);
-        (cut.kinds[0].condemned, cut.kinds[0].delivers) = (true, true);
-        cut.kinds[0].slack = Some(0.0);
-        for cell in &mut cut.cells {
-            cell.rate *= load;
-        }
-        // Alg. 1 refused some requests before.
-        cut.is_short = true;
-        cut.fill();
-        cut.decided(&of(0), at(0), false, false);
-        assert!(cut.missed > 0.0, "ceilings apply");
-        assert_eq!(cut.refused > 0.0, budget_falls, "{load}");
-        assert!(cut.is_below_ceiling(&of(2), ms(0.0), ms(0.0)));
-        assert!(!cut.is_below_ceiling(&of(2), ms(1.0), ms(0.0)));
-    }
-}
-
-#[test]
 fn a_type_that_is_usually_late_is_silent_beyond_twice_its_usual_time() {
     for (usual, silent) in [(100.0, 150.0), (200.0, 400.0)] {
         let objective = Objective {
