@@ -10,7 +10,6 @@
 //! of a request, only its type, in a header.
 
 mod fit;
-#[allow(dead_code)]
 mod mix;
 mod model;
 mod report;

@@ -7,7 +7,7 @@ use headgate_core::rng::Rng;
 use headgate_simulator::backend::batching::{Batching, Costs, Limits, Streamed};
 use headgate_simulator::{Answer, Ending, Request, Source};
 
-use crate::mix::{self, BEGIN, MIX, SIZES, SLOTS, TPOT_PATIENCE, times_of};
+use crate::mix::{self, MIX, SIZES, SLOTS, TPOT_PATIENCE};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
@@ -37,10 +37,10 @@ impl Of {
 
     /// Returns a request.
     fn request(self, at: u64) -> Request {
-        let (kind, (prompt, output)) = (&MIX[self.kind], SIZES[self.size]);
+        let (prompt, output) = mix::tokens(self.kind, SIZES[self.size]);
         Request {
-            prompt: (times_of(kind.prompt, prompt) + BEGIN) as u32,
-            output: times_of(kind.output, output) as u32,
+            prompt,
+            output,
             ..Request::new(at, self.kind, 0)
         }
     }

@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod load;
-#[allow(dead_code)]
 #[path = "../../../../tests/src/bench/llm/mix.rs"]
 mod mix;
 

@@ -14,8 +14,9 @@ use headgate_simulator::backend::Batching;
 use headgate_simulator::backend::batching::{Costs, Limits};
 use serde::Serialize;
 
-use super::mix::{self, BEGIN};
-use super::{Bench, MIX, Options, SIZES, SLOTS, answer, times_of};
+use super::mix;
+use super::{Bench, MIX, Options, SIZES, SLOTS, answer};
+use crate::bench::cpu;
 use crate::bench::table::{Table, times};
 use crate::load::{RequestType, Stream};
 
@@ -92,9 +93,7 @@ fn requests(kind: Option<usize>) -> Vec<RequestType> {
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    cpu::median(&values.collect::<Vec<f64>>())
 }
 
 impl Figures {
@@ -103,16 +102,17 @@ impl Figures {
         let time = if kind.is_some() { time } else { time * 10 };
         let mut rng = Rng::new(clients as u64);
         let next = |at| {
-            let (kind, prompt, output) = match kind {
-                Some(kind) => (kind, 1.0, 1.0),
+            let (kind, size) = match kind {
+                Some(kind) => (kind, (1.0, 1.0)),
                 None => {
                     let (kind, size) = mix::at(rng.next_f64());
-                    (kind, SIZES[size].0, SIZES[size].1)
+                    (kind, SIZES[size])
                 }
             };
+            let (prompt, output) = mix::tokens(kind, size);
             Request {
-                prompt: (times_of(MIX[kind].prompt, prompt) + BEGIN) as u32,
-                output: times_of(MIX[kind].output, output) as u32,
+                prompt,
+                output,
                 ..Request::new(at, kind, 0)
             }
         };

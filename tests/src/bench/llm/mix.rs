@@ -50,7 +50,15 @@ pub(crate) const TPOT_PATIENCE: f64 = 1.5;
 
 /// Tokens that the server's tokenizer adds to a prompt: a begin token, and the three bytes of a
 /// space.
-pub(crate) const BEGIN: usize = 4;
+const BEGIN: usize = 4;
+
+/// Returns the tokens of prompt and answer of a request of a type, with lengths as these multiples
+/// of the means.
+pub(crate) fn tokens(kind: usize, (prompt, output): (f64, f64)) -> (u32, u32) {
+    let kind = &MIX[kind];
+    let prompt = times_of(kind.prompt, prompt) + BEGIN;
+    (prompt as u32, times_of(kind.output, output) as u32)
+}
 
 /// Returns the type and the size at this part of the mix, from 0 to 1.
 pub(crate) fn at(part: f64) -> (usize, usize) {
