@@ -17,9 +17,14 @@ use serde_json::{Value, json};
 /// some ms while a slot is left to it is passed over, once.
 const TOLERATED: usize = 6;
 
-/// If a thread of the backend doesn't run for this long, Envoy's workers may not have run either.
-/// They may then be passed over more than once, so the run is repeated.
-const LATE: Duration = Duration::from_millis(5);
+/// Service time of the requests whose order is compared, if the discipline doesn't charge it. The
+/// slot is left to a worker again only after this time, so a worker whose thread doesn't run for
+/// less is passed over once, not by all requests of the others.
+const SERVED: Duration = Duration::from_millis(30);
+
+/// If a thread of the backend doesn't run for this long, half of [`SERVED`], Envoy's workers may
+/// not have run either. They may then be passed over more than once, so the run is repeated.
+const LATE: Duration = Duration::from_millis(15);
 
 /// Pairs in which the orders of any two disciplines differ at least.
 const DISTANCE: usize = 4 * TOLERATED;
@@ -289,9 +294,9 @@ impl Request {
             ("x-headgate-progress", progress),
         ];
         if discipline.turns().is_none() {
-            // The test compares when service begins, so service takes no time. Fair queues charge
-            // the time served.
-            headers.push(("x-backend-service-us", "0".to_owned()));
+            // The test compares when service begins, so all take as long. Fair queues charge the
+            // time served.
+            headers.push(("x-backend-service-us", SERVED.as_micros().to_string()));
         }
         if let Some(deadline) = self.deadline {
             headers.push(("x-headgate-timeout-ms", ms(deadline).to_string()));

@@ -283,7 +283,8 @@ fn the_backend_is_dead() -> Result<()> {
 fn responses_time_out() -> Result<()> {
     let rig = rig(4, 500)
         .change(|bootstrap| {
-            bootstrap.routes()?[0]["route"]["timeout"] = json!("0.3s");
+            // Far more than the last request takes on a machine that pauses.
+            bootstrap.routes()?[0]["route"]["timeout"] = json!("1s");
             Ok(())
         })
         .start()?;
@@ -402,9 +403,11 @@ fn a_second_filter_of_the_same_vm_takes_no_slot() -> Result<()> {
         skip("only Istio's Wasm plugins are doubled: an EnvoyFilter has no successor");
         return Ok(());
     }
+    // Room for all requests of the load: those of a pause of the machine come at once.
+    const QUEUE: usize = 200;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("policy.yaml");
-    std::fs::write(&file, policy::queue_only(1, 10).to_string())?;
+    std::fs::write(&file, policy::queue_only(1, QUEUE).to_string())?;
     let module = headgate::tested_module().display().to_string();
     let file = file.display().to_string();
     let arguments = [
@@ -413,7 +416,7 @@ fn a_second_filter_of_the_same_vm_takes_no_slot() -> Result<()> {
     let mut rendered: Value = serde_json::from_str(&headgate::run_command(&arguments)?)?;
     let mut plugin = rendered["resources"][0]["typed_config"].take();
     plugin["config"]["name"] = json!("the other");
-    let rig = rig(1, 10)
+    let rig = rig(1, QUEUE)
         .change(move |bootstrap| {
             bootstrap.prepend_filter(json!({"name": "the other", "typed_config": plugin}))
         })

@@ -71,7 +71,8 @@ fn a_client_that_leaves_the_queue_takes_its_request_along() {
 #[test]
 fn work_in_service_is_cancelled_or_finished_as_configured() {
     for (on_disconnect, completed) in [(OnDisconnect::Cancel, 0), (OnDisconnect::Finish, 1)] {
-        let mut config = constant(1, 300);
+        // Long enough that the client leaves before the end.
+        let mut config = constant(1, 1_500);
         config.on_disconnect = on_disconnect;
         let backend = Backend::start(&config).unwrap();
         send(&backend, "/", 1)

@@ -158,9 +158,11 @@ fn never_more_than_p_and_fast_types_are_never_refused() -> Result<()> {
             let at = report.types.iter().position(|t| t.name == name);
             let exact = &simulated.types[at.context(name)?];
             assert_eq!(exact.rejected_pct(), 0.0, "{name}, without delays");
-            // Service times that the machine made longer count as the type's own.
+            // A pause of the machine makes the queue longer, and service times, which count as the
+            // type's own. After one of 0.1 s, what comes in some 0.15 s of the 6 s is refused, and
+            // the run isn't repeated if at most 1% of requests and services were late.
             assert!(
-                100 * kind.refused <= kind.offered,
+                100 * kind.refused <= 3 * kind.offered,
                 "{threads} threads: {name} {:?}",
                 kind.refused_by
             );

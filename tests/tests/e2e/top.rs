@@ -26,7 +26,7 @@ fn top_shows_what_real_proxies_count() -> Result<()> {
     // Each has slots of its own, so each gets the overload.
     let rate = OVERLOAD * mix::capacity_rps(&mix, P);
     let spec = |p: &headgate_tests::fleet::Proxy| {
-        LoadSpec::for_mix(p.addr, &mix, rate, Duration::from_secs(60))
+        LoadSpec::for_mix(p.addr, &mix, rate, Duration::from_secs(90))
     };
     let loads = fleet.proxies.values().map(spec).map(load::start);
     let loads = loads.collect::<Result<Vec<_>>>()?;
@@ -48,8 +48,8 @@ fn top_shows_what_real_proxies_count() -> Result<()> {
         );
         Ok(output.stdout)
     };
-    // Until types are no longer new to the filter.
-    wait::until_within(Duration::from_secs(30), "refusals", || {
+    // Until types are no longer new to the filter. Each view takes a window of 4 s.
+    wait::until_within(Duration::from_secs(60), "refusals", || {
         let shown = ask(&["--output=json"]).map_err(|e| e.to_string())?;
         let view: Value = serde_json::from_slice(&shown).map_err(|e| e.to_string())?;
         check(&view, 2.0 * rate).map_err(|e| format!("{e:#}\n{view:#}"))

@@ -65,7 +65,8 @@ fn an_upload_that_envoy_collects_first_holds_none() -> Result<()> {
 #[test]
 fn an_upload_that_stalls_ends() -> Result<()> {
     let rig = one_slot()
-        .bootstrap_argument("--request-timeout=300ms")
+        // Long enough to see the upload in Envoy first.
+        .bootstrap_argument("--request-timeout=2s")
         .start()?;
     let upload = begin_upload(&rig)?;
     assert_eq!(upload.answer()?.status, 408);

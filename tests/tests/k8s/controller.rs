@@ -117,9 +117,14 @@ fn a_policy_lives_from_apply_to_delete() -> Result<()> {
 
     cluster.kubectl(&["delete", "admissionpolicy", "search", "-n", &space])?;
     proxy.until_policies(&[])?;
-    let reasons = cluster.event_reasons(&space, "search")?;
-    ensure!(reasons == ["Accepted", "Programmed"], "{reasons:?}");
-    Ok(())
+    // Events are written after the status, one by one for all policies of this operator.
+    until("the Events of Accepted and Programmed", || {
+        let reasons = cluster.event_reasons(&space, "search");
+        match reasons.map_err(|e| e.to_string())? {
+            reasons if reasons == ["Accepted", "Programmed"] => Ok(()),
+            reasons => Err(format!("{reasons:?}")),
+        }
+    })
 }
 
 #[test]

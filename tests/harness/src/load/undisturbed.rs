@@ -18,7 +18,7 @@ use crate::backend::BackendStats;
 use crate::quantiles::{Durations, Quantiles};
 
 /// The number of runs after which the machine counts as too busy.
-const TRIES: usize = 4;
+const TRIES: usize = 6;
 
 /// Ratio of an objective by which the harness may be late at its own 99th percentile, 0..=1. When
 /// other programs take all processors, the mean is about a seventh of that percentile, so means,

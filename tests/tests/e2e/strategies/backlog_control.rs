@@ -202,6 +202,7 @@ fn backlog_control_lowers_the_bound_when_the_delay_is_above_its_target() -> Resu
     })?;
     // A request that finds a free slot and an empty queue is admitted all the same, so the slots
     // are held.
+    rig.wait_until_idle()?;
     let held = rig.occupy("/held", 10)?;
     assert_eq!(refused(&rig, "/work")?, some("backlog"));
     finish(&rig, held, Vec::new())
@@ -221,6 +222,7 @@ fn backlog_control_in_proportion_refuses_by_chance() -> Result<()> {
             Err(error) => Err(error.to_string()),
         }
     })?;
+    rig.wait_until_idle()?;
     let held = rig.occupy("/held", 10)?;
     let mut refused = 0;
     for _ in 0..TRIES {
@@ -249,6 +251,8 @@ fn backlog_control_tells_the_rejection_rate() -> Result<()> {
     let (rig, held) = bounded(&backlog("1000s", &settings), 1)?;
     let mut waiting = Vec::new();
     fill(&rig, &mut waiting, "/light", 1)?;
+    // By both workers, so that none of the next requests has to wait.
+    assert_eq!(refused(&rig, "/light")?, some("backlog"));
     // Of a period in which requests were refused.
     until("a rejection rate above 0", || {
         let answer = rig.get("/light").map_err(|e| e.to_string())?;
@@ -292,6 +296,7 @@ fn backlog_control_tells_no_rejection_rate_without_hint() -> Result<()> {
     let (rig, held) = bounded(&backlog("1000s", &settings), 1)?;
     let mut waiting = Vec::new();
     fill(&rig, &mut waiting, "/light", 1)?;
+    assert_eq!(refused(&rig, "/light")?, some("backlog"));
     let answer = rig.get("/light")?;
     assert_eq!(answer.refusal_reason(), Some("backlog"));
     assert_eq!(answer.header("x-headgate-rejection-rate"), None);

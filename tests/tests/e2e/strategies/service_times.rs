@@ -10,8 +10,9 @@ use super::{PROBE_AND_FILLER, policy, start};
 /// Slots, and requests in a batch, of the tests of windows.
 const BATCH: usize = 20;
 
-/// A system whose workers know of a batch of `/probe`s that took 20 ms each.
-fn knows_quick_probes(settings: &Value) -> Result<Rig> {
+/// A system whose workers know of batches of `/probe`s that took 20 ms each, and their number. A
+/// batch that the machine holds up is followed by others, until the mean is that of quick ones.
+fn knows_quick_probes(settings: &Value) -> Result<(Rig, usize)> {
     let mut settings = settings.clone();
     // Alg. 1 alone.
     settings["shedByValue"] = json!(false);
@@ -20,11 +21,13 @@ fn knows_quick_probes(settings: &Value) -> Result<Rig> {
         &PROBE_AND_FILLER,
         policy(BATCH, &PROBE_AND_FILLER, &strategy),
     )?;
-    serve_probes(&rig, BATCH, "20000")?;
+    let mut batches = 0;
     until("workers that know what was served", || {
+        batches += 1;
+        serve_probes(&rig, BATCH, "20000").map_err(|e| e.to_string())?;
         mean_of_probes(&rig, |ms| (15.0..40.0).contains(&ms))
     })?;
-    Ok(rig)
+    Ok((rig, batches))
 }
 
 fn serve_probes(rig: &Rig, count: usize, service_us: &str) -> Result<()> {
@@ -56,16 +59,21 @@ fn mean_of_probes(rig: &Rig, right: impl Fn(f64) -> bool) -> Result<(), String> 
 fn a_sliding_window_takes_the_mean_of_all_that_it_spans() -> Result<()> {
     // Dual buffers of this length would swap once in 100 s.
     let window = json!({"type": "Sliding", "step": "1s"});
-    let rig = knows_quick_probes(&json!({"interval": "100s", "minSamples": 4, "window": window}))?;
-    serve_probes(&rig, BATCH, "100000")?;
-    until("a mean of both batches, 60 ms", || {
-        mean_of_probes(&rig, |ms| (50.0..85.0).contains(&ms))
+    let settings = json!({"interval": "100s", "minSamples": 4, "window": window});
+    let (rig, batches) = knows_quick_probes(&settings)?;
+    for _ in 0..batches {
+        serve_probes(&rig, BATCH, "600000")?;
+    }
+    // A pause of the machine of half a second while all of the slow ones are served adds 250 ms.
+    // The mean of the quick ones only is below this range, that of the slow ones only is above.
+    until("a mean of quick and slow batches, 310 ms", || {
+        mean_of_probes(&rig, |ms| (200.0..580.0).contains(&ms))
     })
 }
 
 #[test]
 fn dual_buffers_forget_what_was_an_interval_ago() -> Result<()> {
-    let rig = knows_quick_probes(&json!({"interval": "1s", "minSamples": 4}))?;
+    let (rig, _) = knows_quick_probes(&json!({"interval": "1s", "minSamples": 4}))?;
     // So few that the mean of all would stay below this for longer than is waited.
     until("a mean of later batches only, 100 ms", || {
         serve_probes(&rig, BATCH / 4, "100000").map_err(|e| e.to_string())?;

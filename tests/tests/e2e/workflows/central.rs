@@ -13,7 +13,7 @@ use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::headgate::{self as binary, Headgate, RunOptions};
 use headgate_tests::http;
 use headgate_tests::pki::Pki;
-use headgate_tests::wait::{lock_machine, until};
+use headgate_tests::wait::{lock_machine, until, wait_until};
 
 /// `shop/app` calls `shop/stock`, whose only slot is busy for [`WORK`] with a call.
 fn policies(centralized: &str) -> String {
@@ -109,6 +109,14 @@ impl Proxy {
         self.envoy
             .stat(&format!("wasmcustom.headgate.policy.shop/app.{name}"))
     }
+
+    /// Waits until a counter is above 0: workers publish their counts at a tick.
+    fn wait_for(&self, name: &str) -> Result<()> {
+        until(&format!("{name} to be counted"), || match self.stat(name) {
+            Ok(1..) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+    }
 }
 
 /// Calls of all clients at once: how many of them were downgraded.
@@ -175,7 +183,7 @@ fn a_class_that_misses_is_downgraded_until_the_server_is_gone(centralized: &str)
         senders.push(&other);
     }
     for sender in senders {
-        assert!(sender.stat("admission_reports")? > 0);
+        sender.wait_for("admission_reports")?;
         let errors = sender.envoy.filter_errors();
         assert!(errors.is_empty(), "{errors:#?}");
     }
@@ -184,9 +192,10 @@ fn a_class_that_misses_is_downgraded_until_the_server_is_gone(centralized: &str)
 
     operator.kill()?;
     calls_until("the fallback to decide", || Ok(together(&culprit)? == 0))?;
-    assert!(culprit.stat("admission_reports_lost")? > 0);
-    assert!(culprit.envoy.output().contains("does not answer"));
-    Ok(())
+    culprit.wait_for("admission_reports_lost")?;
+    wait_until("Envoy's log to say so", || {
+        culprit.envoy.output().contains("does not answer")
+    })
 }
 
 #[test]

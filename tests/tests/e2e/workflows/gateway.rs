@@ -9,9 +9,9 @@ use headgate_tests::load::{self, Lateness, Pauses};
 use headgate_tests::wait::lock_machine;
 use serde_json::{Value, json};
 
-use super::PAUSE;
 use super::app::{App, Behaviour};
 use super::sidecar::{Sidecar, inbound, outbound, workflows};
+use super::{LATE, PAUSE};
 
 /// The rate of a workflow at the service behind, requests/s.
 const RATE: f64 = 10.0;
@@ -91,7 +91,7 @@ fn throttles(gateway: &Sidecar, back: &Sidecar, b: &App) -> Result<()> {
         served,
         refused,
         below,
-    } = load::undisturbed(PAUSE, |_| send(gateway, back))?;
+    } = load::undisturbed(LATE, |_| send(gateway, back))?;
     println!("{served} served, {refused} refused, {below} of them below");
     let expected = RATE * 3.0;
     ensure!(

@@ -185,6 +185,7 @@ fn headers_count_from_peers_that_prove_who_they_are() -> Result<()> {
         &outbound(&json!({"peers": [FRONT]}))?,
     )?;
     front.wait_for_rate_above("bulk", 50)?;
+    front.wait_until_served("/bulk", &bulk)?;
     let before = back.workflow_stat("_other", "rq_offered")?;
     let known = back.workflow_stat("bulk", "rq_offered")?;
     ensure!(known >= believed);

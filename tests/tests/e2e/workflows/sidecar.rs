@@ -246,6 +246,20 @@ impl Sidecar {
         })
     }
 
+    /// Waits until ten requests in a row are served. A gauge is one worker's: the other may know
+    /// the rate's end a tick later.
+    pub(crate) fn wait_until_served(&self, path: &str, headers: &[(&str, &str)]) -> Result<()> {
+        until("ten requests in a row to be served", || {
+            for _ in 0..10 {
+                let answer = self.get(path, headers).map_err(|e| e.to_string())?;
+                if answer.status != 200 {
+                    return Err(format!("{answer:?}; {:?}", self.stats()));
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// All stats of the policy that aren't 0.
     pub(crate) fn stats(&self) -> Vec<(String, u64)> {
         let all = self
