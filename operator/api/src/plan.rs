@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headgate_core::config::{FilterConfig, Mode};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::validate::ValidPolicy;
 
@@ -208,7 +208,7 @@ pub struct Conflict {
 }
 
 /// A problem of the source that belongs to no single policy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceProblem {
     /// The file or folder at fault, with line and column where they are known.
     pub source: String,
