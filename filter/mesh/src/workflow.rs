@@ -26,8 +26,8 @@ pub const BAGGAGE: &str = "baggage";
 /// The workflow's key in the baggage.
 const KEY: &[u8] = b"workflow";
 /// The limits of W3C Baggage §3.3.2.
-const MAX_BYTES: usize = 8192;
-const MAX_MEMBERS: usize = 64;
+pub(crate) const MAX_BYTES: usize = 8192;
+pub(crate) const MAX_MEMBERS: usize = 64;
 
 /// Writes the name of the workflow of `request` to `out`. Returns false if it names none.
 pub(crate) fn name(request: &impl RequestView, out: &mut Vec<u8>) -> bool {
@@ -40,23 +40,28 @@ pub(crate) fn name(request: &impl RequestView, out: &mut Vec<u8>) -> bool {
     !out.is_empty()
 }
 
-/// Returns the value of the first member `key` of `baggage`, still percent-encoded; `None` if the
-/// value is invalid.
-pub(crate) fn member<'a>(baggage: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+/// Returns the value of the first member `key` of a W3C Baggage, still percent-encoded; `None` if
+/// the baggage is invalid or has no such member.
+#[must_use]
+pub fn member<'a>(baggage: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     if baggage.len() > MAX_BYTES {
         return None;
     }
     for member in baggage.split(|&b| b == b',').take(MAX_MEMBERS) {
-        // The member's properties aren't used.
-        let pair = member.split(|&b| b == b';').next()?;
-        let at = pair.iter().position(|&b| b == b'=')?;
-        let (found, value) = (pair[..at].trim_ascii(), pair[at + 1..].trim_ascii());
+        let (found, value) = pair(member)?;
         if found == key {
             let valid = value.iter().all(|&b| is_baggage_octet(b));
             return valid.then_some(value);
         }
     }
     None
+}
+
+/// Returns the key and the value of a member; `None` without a `=`. Its properties aren't used.
+pub(crate) fn pair(member: &[u8]) -> Option<(&[u8], &[u8])> {
+    let pair = member.split(|&b| b == b';').next()?;
+    let at = pair.iter().position(|&b| b == b'=')?;
+    Some((pair[..at].trim_ascii(), pair[at + 1..].trim_ascii()))
 }
 
 /// Whether `b` is visible ASCII other than `"`, `,`, `;` and `\`.

@@ -15,7 +15,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headgate_core::config::{FilterConfig, Mode};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::validate::ValidPolicy;
 
 pub use attachments::{Attachment, Attachments};
 pub use claims::ProxyClaims;
@@ -150,6 +152,35 @@ pub struct PolicyState {
 }
 
 impl PolicyState {
+    /// Returns the state of a policy that names `targets`, before anything is known of what becomes
+    /// of it there. `enforced` is its version that is enforced, the last good one if this isn't
+    /// accepted.
+    #[must_use]
+    pub fn new(
+        (name, source): (String, String),
+        generation: i64,
+        targets: &[TargetRef],
+        accepted: Result<(), String>,
+        enforced: Option<&ValidPolicy>,
+    ) -> Self {
+        Self {
+            name,
+            source,
+            generation,
+            targets: enforced.map_or(targets, |p| &p.targets).to_vec(),
+            accepted,
+            conflicts: Vec::new(),
+            overridden: Vec::new(),
+            without_workflows: Vec::new(),
+            warnings: enforced.map_or_else(Vec::new, |p| p.warnings.clone()),
+            beyond_limit: BTreeMap::new(),
+            not_found: Vec::new(),
+            mode: enforced.map_or(Mode::default(), |p| p.stage.mode),
+            endpoint_slots: enforced.and_then(|p| p.slots.of_endpoint()),
+            revision: String::new(),
+        }
+    }
+
     /// Returns remarks about an accepted policy, at `target` or at all of its targets, in one line;
     /// `None` without remarks.
     #[must_use]
@@ -177,7 +208,7 @@ pub struct Conflict {
 }
 
 /// A problem of the source that belongs to no single policy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceProblem {
     /// The file or folder at fault, with line and column where they are known.
     pub source: String,

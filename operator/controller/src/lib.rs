@@ -10,6 +10,7 @@ pub mod endpoint;
 pub mod files;
 pub mod http_client;
 pub mod http_server;
+mod in_use;
 pub mod inject;
 pub mod kubernetes;
 pub mod metrics;

@@ -1,14 +1,18 @@
 //! Quotas of connections, streams and bytes, in total and for each address or namespace.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::in_use::InUse;
 
 /// A bounded amount for each key.
 #[derive(Debug)]
-pub(crate) struct Quota<K: Eq + Hash> {
-    state: Mutex<State<K>>,
+pub(crate) struct Quota<K> {
+    all: Arc<Semaphore>,
+    of_each: InUse<K, Semaphore>,
     pub(crate) max: usize,
     pub(crate) max_each: usize,
 }
@@ -16,19 +20,10 @@ pub(crate) struct Quota<K: Eq + Hash> {
 /// Connections by address. IPv6 addresses count by /64, all of which one client usually has.
 pub(crate) type Addresses = Quota<IpAddr>;
 
-#[derive(Debug)]
-struct State<K> {
-    all: usize,
-    /// Only keys with an amount above zero.
-    of_each: HashMap<K, usize>,
-}
-
 /// An amount of one key, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Slot<K: Eq + Hash> {
-    quota: Arc<Quota<K>>,
-    key: K,
-    amount: usize,
+pub(crate) struct Slot {
+    _permits: [OwnedSemaphorePermit; 2],
 }
 
 /// The limit that an amount would exceed.
@@ -40,56 +35,42 @@ pub(crate) enum Full {
     Each,
 }
 
-impl<K: Eq + Hash + Clone> Quota<K> {
+impl<K: Eq + Hash> Quota<K> {
     /// Returns a quota of at most `max` in total and `max_each` for each key.
-    pub(crate) fn new(max: usize, max_each: usize) -> Arc<Self> {
-        let state = State {
-            all: 0,
-            of_each: HashMap::new(),
-        };
-        Arc::new(Self {
-            state: Mutex::new(state),
+    pub(crate) fn new(max: usize, max_each: usize) -> Self {
+        let [max, max_each] = [max, max_each].map(|most| most.min(Semaphore::MAX_PERMITS));
+        Self {
+            all: Arc::new(Semaphore::new(max)),
+            of_each: InUse::default(),
             max,
             max_each,
-        })
+        }
     }
 
     /// Counts `amount` more of `key`, if that exceeds no limit.
-    pub(crate) fn take(self: &Arc<Self>, key: K, amount: usize) -> Result<Slot<K>, Full> {
-        let mut state = self.lock();
-        if amount > self.max - state.all {
-            return Err(Full::All);
-        }
-        let of_key = state.of_each.get(&key).copied().unwrap_or_default();
-        if amount > self.max_each.saturating_sub(of_key) {
-            return Err(Full::Each);
-        }
-        state.of_each.insert(key.clone(), of_key + amount);
-        state.all += amount;
-        drop(state);
+    pub(crate) fn take(&self, key: K, amount: usize) -> Result<Slot, Full> {
+        let take = |semaphore: Arc<Semaphore>| {
+            let amount = u32::try_from(amount).ok()?;
+            semaphore.try_acquire_many_owned(amount).ok()
+        };
+        let of_all = take(Arc::clone(&self.all)).ok_or(Full::All)?;
+        let of_each = self.of_each.get(key, || Semaphore::new(self.max_each));
+        let of_each = take(of_each).ok_or(Full::Each)?;
         Ok(Slot {
-            quota: Arc::clone(self),
-            key,
-            amount,
+            _permits: [of_all, of_each],
         })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> usize {
+        self.max - self.all.available_permits()
     }
 }
 
 impl Addresses {
     /// Counts one more connection of `address`, if no limit is reached.
-    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Slot<IpAddr>, Full> {
+    pub(crate) fn enter(&self, address: IpAddr) -> Result<Slot, Full> {
         self.take(group(address), 1)
-    }
-}
-
-impl<K: Eq + Hash> Quota<K> {
-    #[cfg(test)]
-    pub(crate) fn taken(&self) -> usize {
-        self.lock().all
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<K>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -98,19 +79,6 @@ pub(crate) fn group(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) => IpAddr::V4(v4),
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64))),
-    }
-}
-
-impl<K: Eq + Hash> Drop for Slot<K> {
-    fn drop(&mut self) {
-        let mut state = self.quota.lock();
-        state.all -= self.amount;
-        if let Some(of_key) = state.of_each.get_mut(&self.key) {
-            *of_key -= self.amount;
-            if *of_key == 0 {
-                state.of_each.remove(&self.key);
-            }
-        }
     }
 }
 
@@ -134,8 +102,11 @@ mod tests {
         drop(a);
         assert!(all.enter(ip("10.0.0.1")).is_ok());
         drop((b, c));
-        let state = all.lock();
-        assert_eq!((state.all, state.of_each.len()), (0, 0));
+        assert_eq!(all.taken(), 0);
+        assert!(
+            all.enter(ip("10.0.0.2")).is_ok(),
+            "nothing of its share is left behind"
+        );
     }
 
     #[test]

@@ -24,6 +24,7 @@ use headgate_core::stats;
 use headgate_core::time::Instant;
 
 use super::MAX_CLUSTERS;
+use super::admission::permille;
 use crate::smoothing::Smoothing;
 use crate::workflows::stat_name;
 use crate::{Engine, Mesh};
@@ -283,8 +284,4 @@ pub fn delay(
 fn range(config: &OutboundConfig, pattern: Option<&String>) -> Option<SmoothingConfig> {
     let own = pattern.and_then(|pattern| config.service_smoothing.get(pattern));
     own.copied().or(config.smoothing)
-}
-
-fn permille(rate: f64) -> u64 {
-    (rate * 1e3).round() as u64
 }

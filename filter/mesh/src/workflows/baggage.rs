@@ -9,11 +9,10 @@
 //!
 //! A request may have several `baggage` headers, which together form one list (RFC 9110 §5.3).
 
+use crate::workflow::{MAX_BYTES, MAX_MEMBERS, pair};
+
 /// The token's key.
 const KEY: &[u8] = b"headgate";
-/// The limits of W3C Baggage §3.3.2.
-const MAX_BYTES: usize = 8192;
-const MAX_MEMBERS: usize = 64;
 /// The length of the longest token that is read, bytes.
 const MAX_TOKEN: usize = 64;
 
@@ -24,9 +23,8 @@ fn members<'a>(values: impl Iterator<Item = &'a [u8]> + 'a) -> impl Iterator<Ite
 
 /// Returns the value of a member, without its properties, if its key is the token's.
 fn value(member: &[u8]) -> Option<&[u8]> {
-    let pair = member.split(|&b| b == b';').next()?;
-    let at = pair.iter().position(|&b| b == b'=')?;
-    (pair[..at].trim_ascii() == KEY).then(|| pair[at + 1..].trim_ascii())
+    let (key, value) = pair(member)?;
+    (key == KEY).then_some(value)
 }
 
 /// Returns the first token in these `baggage` headers; `None` if it is empty or longer than 64

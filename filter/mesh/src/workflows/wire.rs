@@ -25,7 +25,7 @@ use super::ProcessId;
 use headgate_core::progress::millis;
 use headgate_core::request::Progress;
 
-pub use crate::workflow::{BAGGAGE, HEADER as WORKFLOW};
+pub use crate::workflow::{BAGGAGE, HEADER as WORKFLOW, member};
 pub use headgate_core::progress::HEADER as PROGRESS;
 
 /// The calling process, 16 hexadecimal digits.
@@ -222,13 +222,6 @@ pub fn parse_name(value: &[u8], out: &mut Vec<u8>) -> bool {
     }
     out.extend(crate::workflow::Decoded(value).take(MAX_VALUE + 1));
     !out.is_empty() && out.len() <= MAX_VALUE
-}
-
-/// Returns the value of the first member `key` of a W3C Baggage, still percent-encoded; `None` if
-/// the baggage is invalid or has no such member.
-#[must_use]
-pub fn member<'a>(baggage: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
-    crate::workflow::member(baggage, key)
 }
 
 /// Returns a value as text, if it is visible ASCII, blanks and tabs, at most [`MAX_VALUE`] bytes.

@@ -11,11 +11,12 @@ use serde_json::Value;
 
 use super::text::shortened;
 use crate::cluster::{Objects, Operator};
+use headgate_api::plan::SourceProblem;
 use headgate_controller::kubernetes::CONTROLLER_NAME;
 use headgate_controller::kubernetes::deliver::object::{POLICIES_ANNOTATION, REVISION_ANNOTATION};
 use headgate_controller::kubernetes::resource::{PolicyAncestorStatus, PolicyResource};
 use headgate_controller::xds::conditions::{self, Type};
-use headgate_controller::xds::status::{self, PolicyReport, ProblemReport, ProxyReport, Report};
+use headgate_controller::xds::status::{self, PolicyReport, ProxyReport, Report};
 
 /// The content of `headgate status` for a cluster.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -254,7 +255,7 @@ impl View {
             operator: String::new(),
             report: report.clone(),
         };
-        let problem = |p: &ProblemReport| format!("{}: {}", p.source, p.message);
+        let problem = |p: &SourceProblem| format!("{}: {}", p.source, p.message);
         let policy = |p: &PolicyReport| {
             let (in_sync, total) = status::share(&p.name, &report.proxies);
             Policy {

@@ -1,7 +1,7 @@
 //! A cache of the API server's answers about tokens. It doesn't keep the tokens themselves.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest as _, Sha256};
@@ -20,14 +20,14 @@ pub(super) fn key(text: &str) -> Key {
 #[derive(Debug)]
 pub(super) struct Kept<T> {
     answers: Mutex<HashMap<Key, Answer<T>>>,
-    shares: Arc<Quota<String>>,
+    shares: Quota<String>,
 }
 
 #[derive(Debug)]
 struct Answer<T> {
     answer: T,
     until: Instant,
-    _share: Slot<String>,
+    _share: Slot,
 }
 
 impl<T: Clone> Kept<T> {

@@ -21,7 +21,8 @@ use tokio::time::timeout;
 
 use super::kept::{Kept, Key, key};
 use super::review::{life, review};
-use super::turns::{InUse, Turns};
+use super::turns::Turns;
+use crate::in_use::InUse;
 
 /// The audience of proxies' tokens.
 pub const AUDIENCE: &str = "headgate";

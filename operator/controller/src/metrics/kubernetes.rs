@@ -24,8 +24,6 @@ const WATCHED: [&str; 8] = [
 pub enum WriteResult {
     /// Created or changed.
     Applied,
-    /// Deleted.
-    Deleted,
     /// Another field manager or a newer version conflicts.
     Conflict,
     /// Anything else.
@@ -36,7 +34,6 @@ impl WriteResult {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Applied => "applied",
-            Self::Deleted => "deleted",
             Self::Conflict => "conflict",
             Self::Error => "error",
         }

@@ -10,7 +10,6 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use headgate_core::config::Mode;
 use sha2::{Digest, Sha256};
 
 use super::read::Scan;
@@ -194,39 +193,27 @@ fn state(
     accepted: Result<(), String>,
     compiled: &Compiled,
 ) -> PolicyState {
-    let targets = match (enforced, document) {
-        (Some(policy), _) => policy.targets.clone(),
-        (None, Some(document)) => document.targets.clone(),
-        (None, None) => Vec::new(),
-    };
     let workloads = enforced
         .into_iter()
         .flat_map(|p| p.targets.iter().filter_map(|t| compiled.workloads.get(t)));
     let own = workloads.filter(|config| config.stages.iter().any(|s| s.policy == name));
+    let generation = document.map(|d| d.generation);
     PolicyState {
-        name: name.to_owned(),
-        source: report.file.clone(),
-        generation: document
-            .map(|d| d.generation)
-            .or(enforced.map(|p| p.generation))
-            .unwrap_or(0),
-        targets,
-        accepted,
         conflicts: match enforced {
             Some(_) => compiled.conflicts.get(name).cloned().unwrap_or_default(),
             None => Vec::new(),
         },
-        overridden: Vec::new(),
-        without_workflows: Vec::new(),
-        warnings: enforced.map_or_else(Vec::new, |p| p.warnings.clone()),
-        beyond_limit: BTreeMap::new(),
-        not_found: Vec::new(),
-        mode: enforced.map_or(Mode::default(), |p| p.stage.mode),
-        endpoint_slots: enforced.and_then(|p| p.slots.of_endpoint()),
         revision: own
             .map(|config| config.revision.clone())
             .next()
             .unwrap_or_default(),
+        ..PolicyState::new(
+            (name.to_owned(), report.file.clone()),
+            generation.or(enforced.map(|p| p.generation)).unwrap_or(0),
+            document.map_or(&[], |d| &d.targets),
+            accepted,
+            enforced,
+        )
     }
 }
 

@@ -9,7 +9,7 @@
 //! operator would no longer accept.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -101,7 +101,7 @@ impl Connections {
         stream: TcpStream,
         address: SocketAddr,
         max_age: Duration,
-        shaking: Option<Slot<IpAddr>>,
+        shaking: Option<Slot>,
     ) {
         // This fails only if the peer has already disconnected.
         let _ = stream.set_nodelay(true);

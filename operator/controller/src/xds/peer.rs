@@ -14,7 +14,6 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::node::{Identity, clip};
-use super::tenants::Tenant;
 use crate::certificate;
 use crate::kubernetes::tokens::{AUDIENCE, ProxyTokens, Refusal};
 use crate::quota::Slot;
@@ -36,7 +35,7 @@ pub struct Peer {
     /// The number of its open streams.
     pub(super) streams: Arc<watch::Sender<usize>>,
     /// The slot of its connection, once its tenant is known.
-    pub(super) connection: Arc<OnceLock<Slot<Tenant>>>,
+    pub(super) connection: Arc<OnceLock<Slot>>,
 }
 
 /// A workload's identity: `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.

@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::peer::Peer;
 use super::stream::{Context, drive};
-use super::tenants::{Refused, Tenant, Tenants};
+use super::tenants::{Refused, Tenants};
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 use crate::quota::Slot;
 
@@ -44,7 +44,7 @@ impl Service {
         &self,
         peer: Peer,
         authorization: Option<String>,
-    ) -> Result<(Peer, Slot<Tenant>), Status> {
+    ) -> Result<(Peer, Slot), Status> {
         let address = peer.address;
         let admitted = self.tenants.admit(peer, authorization, 1).await;
         admitted.map_err(|refused| {

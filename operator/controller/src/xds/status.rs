@@ -14,7 +14,7 @@ use super::registry::Registry;
 use super::snapshot::Snapshot;
 use super::tally::Tallies;
 use super::timestamp::rfc3339;
-use headgate_api::plan::{PolicyState, TargetRef};
+use headgate_api::plan::{PolicyState, SourceProblem, TargetRef};
 
 /// The state of the operator at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub struct Report {
     /// Streams of proxies: connected ones first, then by node id.
     pub proxies: Vec<ProxyReport>,
     /// Problems of the source that belong to no policy.
-    pub problems: Vec<ProblemReport>,
+    pub problems: Vec<SourceProblem>,
 }
 
 /// The module that proxies run.
@@ -141,15 +141,6 @@ pub struct NackReport {
     pub message: String,
 }
 
-/// A problem of the source.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProblemReport {
-    /// The file or folder.
-    pub source: String,
-    /// The problem in one line.
-    pub message: String,
-}
-
 /// Returns a policy's conditions as written.
 pub type Written<'a> = &'a dyn Fn(&PolicyState) -> Conditions;
 
@@ -181,15 +172,7 @@ impl Report {
             native: snapshot.modules.native.as_ref().map(ModuleReport::of),
             policies,
             proxies: proxies.iter().map(|p| proxy(p)).collect(),
-            problems: snapshot
-                .plan
-                .problems
-                .iter()
-                .map(|p| ProblemReport {
-                    source: p.source.clone(),
-                    message: p.message.clone(),
-                })
-                .collect(),
+            problems: snapshot.plan.problems.clone(),
         }
     }
 }

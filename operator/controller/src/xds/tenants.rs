@@ -51,10 +51,10 @@ pub(super) enum Refused {
 #[derive(Debug)]
 pub(super) struct Tenants {
     tokens: Option<ProxyTokens>,
-    connections: Arc<Quota<Tenant>>,
-    streams: Arc<Quota<Tenant>>,
+    connections: Quota<Tenant>,
+    streams: Quota<Tenant>,
     /// Streams whose token is being reviewed.
-    unproven: Arc<Quota<Tenant>>,
+    unproven: Quota<Tenant>,
     /// The unit of `streams` and `unproven`.
     unit: &'static str,
 }
@@ -84,7 +84,7 @@ impl Tenants {
         peer: Peer,
         authorization: Option<String>,
         amount: usize,
-    ) -> Result<(Peer, Slot<Tenant>), Refused> {
+    ) -> Result<(Peer, Slot), Refused> {
         // The stream is counted while the API server reviews the token.
         let before = self.stream(&peer, amount)?;
         let token = authorization.as_deref().and_then(bearer);
@@ -102,7 +102,7 @@ impl Tenants {
         Ok((peer, slot))
     }
 
-    fn stream(&self, peer: &Peer, amount: usize) -> Result<Slot<Tenant>, Refused> {
+    fn stream(&self, peer: &Peer, amount: usize) -> Result<Slot, Refused> {
         let quota = match peer.proven.as_deref() {
             Some(Err(_)) => &self.unproven,
             Some(Ok(_)) | None => &self.streams,
@@ -112,11 +112,11 @@ impl Tenants {
 }
 
 fn take(
-    quota: &Arc<Quota<Tenant>>,
+    quota: &Quota<Tenant>,
     what: &'static str,
     tenant: Tenant,
     amount: usize,
-) -> Result<Slot<Tenant>, Refused> {
+) -> Result<Slot, Refused> {
     let of_each = match tenant {
         Tenant::Namespace(_) => " of this namespace",
         Tenant::Address(_) => " of this address",
@@ -175,7 +175,7 @@ mod tests {
 
     /// Opens a stream of `peer` with `token`.
     fn open(
-        streams: &mut JoinSet<Result<(Peer, Slot<Tenant>), Refused>>,
+        streams: &mut JoinSet<Result<(Peer, Slot), Refused>>,
         tenants: &Arc<Tenants>,
         (peer, token): (Peer, &str),
     ) {
