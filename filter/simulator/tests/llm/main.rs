@@ -292,6 +292,6 @@ fn slots_are_limited_where_only_tokens_are_too_slow() {
             .unwrap() as usize
     };
     let (loose, tight) = (slots(10.0), slots(0.5));
-    assert!(loose > 10 * SLOTS, "no limit: {loose}");
+    assert!(loose > 4 * SLOTS, "no limit: {loose}");
     assert!(tight <= 2 * SLOTS, "{tight}");
 }
