@@ -20,7 +20,7 @@
 //! headgate.policy.<namespace>/<name>.type.<type>.queue_wait_us           histogram  arrival to slot
 //! headgate.policy.<namespace>/<name>.type.<type>.processing_time_us      histogram  slot to the end of the response, or its first byte with `measure`
 //! headgate.policy.<namespace>/<name>.type.<type>.response_time_us        histogram  the sum of both
-//! headgate.policy.<namespace>/<name>.type.<type>.time_per_output_token_us histogram  first byte to the end, by tokens but one; of types with objectives for it
+//! headgate.policy.<namespace>/<name>.type.<type>.time_per_output_token_us  histogram  first token to the end of the response, divided by the number of the others; of types with `tpot`
 //! headgate.policy.<namespace>/<name>.type.<type>.estimated_response_time_us.objective.<pNN>      histogram  the estimate by which a request was admitted
 //! headgate.policy.<namespace>/<name>.type.<type>.admission_rate_mhz[.class.<class>]  gauge      requests admitted in 1000 s, at most
 //! headgate.policy.<namespace>/<name>.type.<type>.controlled_response_time_us[.class.<class>]   gauge   cur of SEDA §3.2
