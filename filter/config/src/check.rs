@@ -7,7 +7,7 @@ mod response_time_controller;
 mod workflows;
 
 use std::collections::HashSet;
-use std::fmt::Display;
+use std::fmt::{Arguments, Display};
 use std::ops::RangeInclusive;
 
 use serde::Deserialize;
@@ -16,7 +16,7 @@ use super::bounds::{at_most, ensure, header_name, within};
 use super::{
     AutoParallelism, ClassConfig, ConfigError, DEFAULT_TYPE, Direction, ErrorsConfig, FilterConfig,
     Flow, MAX_CLASSES, MAX_ERRORS, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES,
-    MAX_TYPES, MAX_WORKFLOW_NAME, Measure, StageConfig, StrategyConfig, TypeConfig,
+    MAX_TYPES, MAX_WORKFLOW_NAME, Measure, Objective, StageConfig, StrategyConfig, TypeConfig,
 };
 
 /// The range of the values of types and classes.
@@ -100,7 +100,11 @@ impl StageConfig {
         check("queue.timeout_us", self.queue.timeout_us > 0, &|| {
             "0; at least 1".to_owned()
         })?;
-        let early = self.release_slot == Measure::FirstByte && self.measure == Measure::LastByte;
+        let ends = self.types.iter().map(|kind| self.measure_of(kind));
+        let early = self.release_slot == Measure::FirstByte
+            && ends
+                .chain([self.measure])
+                .any(|end| end == Measure::LastByte);
         check("release_slot", !early, &|| {
             "FirstByte with measure LastByte; LastByte, or measure FirstByte".to_owned()
         })?;
@@ -123,6 +127,10 @@ impl StageConfig {
             let is_right = !(needs_slo && kind.slo.is_empty());
             check(&format!("types[{i}].slo"), is_right, &|| {
                 "empty; Bouncer decides by objectives, so every type needs one or more".to_owned()
+            })?;
+            let is_seen = kind.tpot.is_empty() || self.release_slot == Measure::LastByte;
+            check(&format!("types[{i}].tpot"), is_seen, &|| {
+                "given with release_slot FirstByte, after which nothing is measured".to_owned()
             })?;
         }
         let names = self.types.iter().map(|kind| kind.name.as_str());
@@ -271,22 +279,27 @@ impl TypeConfig {
         if let Some(cost) = &self.cost {
             header_name(format_args!("{at}.cost.size.header"), &cost.size.header)?;
         }
-        let mut previous = 0.0;
-        for (i, o) in self.slo.iter().enumerate() {
-            let (at, p) = (format!("{at}.slo[{i}]"), o.percentile);
-            let is_right = p > previous && p < 100.0;
-            ensure(is_right, format_args!("{at}.percentile"), || {
-                format!("{p}; above {previous} and below 100, ascending")
-            })?;
-            previous = p;
-            ensure(
-                o.objective_us > 0,
-                format_args!("{at}.objective_us"),
-                || "0; at least 1".to_owned(),
-            )?;
-        }
-        no_more_than(16, format_args!("{at}.slo"), self.slo.len(), "objectives")
+        check_objectives(&self.slo, format_args!("{at}.slo"))?;
+        check_objectives(&self.tpot, format_args!("{at}.tpot"))
     }
+}
+
+fn check_objectives(objectives: &[Objective], at: Arguments<'_>) -> Result<(), ConfigError> {
+    let mut previous = 0.0;
+    for (i, o) in objectives.iter().enumerate() {
+        let (at, p) = (format!("{at}[{i}]"), o.percentile);
+        let is_right = p > previous && p < 100.0;
+        ensure(is_right, format_args!("{at}.percentile"), || {
+            format!("{p}; above {previous} and below 100, ascending")
+        })?;
+        previous = p;
+        ensure(
+            o.objective_us > 0,
+            format_args!("{at}.objective_us"),
+            || "0; at least 1".to_owned(),
+        )?;
+    }
+    no_more_than(16, at, objectives.len(), "objectives")
 }
 
 #[cfg(test)]

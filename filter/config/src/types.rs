@@ -134,10 +134,17 @@ impl StageConfig {
         self.workflows.as_ref().map(|w| w.max_workflows)
     }
 
-    /// Whether a request holds its slot for longer than its measured processing time.
+    /// Returns the moment at which the processing time of requests of `kind` ends.
+    #[must_use]
+    pub fn measure_of(&self, kind: &TypeConfig) -> Measure {
+        kind.measure.unwrap_or(self.measure)
+    }
+
+    /// Whether requests of a type hold their slots for longer than their measured processing times.
     #[must_use]
     pub fn holds_streams(&self) -> bool {
-        self.measure == Measure::FirstByte && self.release_slot == Measure::LastByte
+        let starts = |kind| self.measure_of(kind) == Measure::FirstByte;
+        self.release_slot == Measure::LastByte && self.types.iter().any(starts)
     }
 
     /// Whether a request header carries the quality of the response.
@@ -318,6 +325,12 @@ pub struct TypeConfig {
     /// Response time objectives, ascending by percentile; may be empty if the strategy needs none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slo: Vec<Objective>,
+    /// The moment at which the processing time of its requests ends. Absent: that of the stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measure: Option<Measure>,
+    /// Objectives for the time per output token, ascending by percentile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tpot: Vec<Objective>,
     /// Value of one response within the objectives, relative to that of other types: 0.001 to 1000.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub value: f64,
@@ -365,13 +378,13 @@ pub struct ClassConfig {
     pub value: f64,
 }
 
-/// One response time objective.
+/// One objective: of response times, or of times per output token.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
     /// Percentile, 0 < p < 100, e.g. 50 or 99.9.
     pub percentile: f64,
-    /// Response time that `percentile` percent of the type's requests must not exceed, µs.
+    /// Time that `percentile` percent of the type's requests must not exceed, µs.
     pub objective_us: u64,
 }
 

@@ -14,12 +14,13 @@
 //! headgate.policy.<namespace>/<name>.{rq_excluded,rq_unmanaged,rq_cost_unknown,ledger_corrected,workers_lost,offered_work_us}   counters
 //! headgate.policy.<namespace>/<name>.type.<type>.<counter>               see [`Count`]
 //! headgate.policy.<namespace>/<name>.type.<type>.rq_rejected.reason.<reason>        counter    rejected for this reason, enforced or not
-//! headgate.policy.<namespace>/<name>.type.<type>.rq_slo_met.objective.<pNN>         counter    completed within the objective
-//! headgate.policy.<namespace>/<name>.type.<type>.slo_response_time_us.objective.<pNN>   gauge    the objective
+//! headgate.policy.<namespace>/<name>.type.<type>.rq_slo_met.objective.<pNN>         counter    completed within the objective; `tpot_<pNN>` for the time per output token
+//! headgate.policy.<namespace>/<name>.type.<type>.slo_response_time_us.objective.<pNN>   gauge    the objective; `tpot_<pNN>` for the time per output token
 //! headgate.policy.<namespace>/<name>.type.<type>.slo_quantile_ppm.objective.<pNN>       gauge    500000: half of the responses
 //! headgate.policy.<namespace>/<name>.type.<type>.queue_wait_us           histogram  arrival to slot
 //! headgate.policy.<namespace>/<name>.type.<type>.processing_time_us      histogram  slot to the end of the response, or its first byte with `measure`
 //! headgate.policy.<namespace>/<name>.type.<type>.response_time_us        histogram  the sum of both
+//! headgate.policy.<namespace>/<name>.type.<type>.time_per_output_token_us  histogram  first token to the end of the response, divided by the number of the others; of types with `tpot`
 //! headgate.policy.<namespace>/<name>.type.<type>.estimated_response_time_us.objective.<pNN>      histogram  the estimate by which a request was admitted
 //! headgate.policy.<namespace>/<name>.type.<type>.admission_rate_mhz[.class.<class>]  gauge      requests admitted in 1000 s, at most
 //! headgate.policy.<namespace>/<name>.type.<type>.controlled_response_time_us[.class.<class>]   gauge   cur of SEDA §3.2
@@ -49,7 +50,7 @@ mod outputs;
 
 use std::time::Duration;
 
-use crate::config::{Objective, StageConfig};
+use crate::config::{Objective, StageConfig, TypeConfig};
 use crate::host::{HostError, MetricId, MetricKind, Metrics};
 use crate::refusal::Reason;
 use crate::request::TypeId;
@@ -135,6 +136,12 @@ pub fn percentile_name(percentile: f64) -> String {
     format!("p{percentile}").replace('.', "_")
 }
 
+/// Returns the name in stats of an objective for the time per output token: `tpot_p90`.
+#[must_use]
+pub fn tpot_name(percentile: f64) -> String {
+    format!("tpot_{}", percentile_name(percentile))
+}
+
 /// Returns the prefix of a stage's stat names.
 #[must_use]
 pub fn prefix(policy: &str) -> String {
@@ -160,6 +167,8 @@ struct TypeStats {
     counters: Vec<Counter>,
     rejected: Vec<(Reason, Counter)>,
     slo_met: Vec<Counter>,
+    tpot_met: Vec<Counter>,
+    token_time: Option<MetricId>,
     estimated: Vec<MetricId>,
     queue_wait: MetricId,
     processing_time: MetricId,
@@ -203,7 +212,7 @@ impl StageStats {
             names.push(name);
             let general = config.types.last().map_or(&[][..], |default| &default.slo);
             let prefix = format!("{prefix}.type.{name}");
-            types.push(TypeStats::new(host, &prefix, &kind.slo, general)?);
+            types.push(TypeStats::new(host, &prefix, kind, general)?);
         }
         let counter = |name: &&str| counter(host, &format!("{prefix}.{name}"));
         let mut gauges = Gauges::default();
@@ -269,6 +278,27 @@ impl StageStats {
     /// Counts a response that met its objective.
     pub fn slo_met(&mut self, kind: TypeId, objective: usize) {
         bump(self.touch(kind).slo_met.get_mut(objective));
+    }
+
+    /// Counts a response whose time per output token met its objective.
+    pub fn tpot_met(&mut self, kind: TypeId, objective: usize) {
+        bump(self.touch(kind).tpot_met.get_mut(objective));
+    }
+
+    /// Records the time per output token of a response.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn token_time(
+        &self,
+        host: &impl Metrics,
+        kind: TypeId,
+        token_time: Duration,
+    ) -> Result<(), HostError> {
+        match self.types[kind.0 as usize].token_time {
+            Some(metric) => host.record(metric, micros(token_time)),
+            None => Ok(()),
+        }
     }
 
     /// Records the estimate by which a request was admitted.
@@ -377,7 +407,8 @@ impl StageStats {
             let stats = &mut self.types[kind as usize];
             let rejected = stats.rejected.iter_mut().map(|(_, counter)| counter);
             let counters = stats.counters.iter_mut().chain(rejected);
-            flush(host, counters.chain(&mut stats.slo_met))?;
+            let met = stats.slo_met.iter_mut().chain(&mut stats.tpot_met);
+            flush(host, counters.chain(met))?;
             stats.dirty = false;
             self.dirty.pop();
         }
@@ -386,26 +417,25 @@ impl StageStats {
 }
 
 impl TypeStats {
-    /// Creates the stats of a type with `objectives`. `general` are those of `default`, by which a
-    /// cold type is judged.
+    /// Creates the stats of a type. `general` are the objectives of `default`, by which a cold type
+    /// is judged.
     fn new(
         host: &impl Metrics,
         prefix: &str,
-        objectives: &[Objective],
+        config: &TypeConfig,
         general: &[Objective],
     ) -> Result<Self, HostError> {
         let histogram =
             |name: &str| host.define(MetricKind::Histogram, &format!("{prefix}.{name}"));
         let of = |o: &Objective| Reason::Objective(o.percentile);
-        let mut reasons: Vec<Reason> = objectives.iter().map(of).collect();
+        let mut reasons: Vec<Reason> = config.slo.iter().map(of).collect();
         let others = general.iter().map(of).filter(|r| !reasons.contains(r));
         let others: Vec<Reason> = others.collect();
         reasons.extend(others);
         reasons.extend(Reason::FIXED);
-        let named: Vec<String> = objectives
-            .iter()
-            .map(|o| percentile_name(o.percentile))
-            .collect();
+        let objectives = config.slo.iter();
+        let named: Vec<String> = objectives.map(|o| percentile_name(o.percentile)).collect();
+        let met = |name: &String| counter(host, &format!("{prefix}.rq_slo_met.objective.{name}"));
         Ok(Self {
             dirty: false,
             counters: COUNTERS
@@ -419,10 +449,13 @@ impl TypeStats {
                     counter(host, &name).map(|counter| (reason, counter))
                 })
                 .collect::<Result<_, _>>()?,
-            slo_met: named
-                .iter()
-                .map(|p| counter(host, &format!("{prefix}.rq_slo_met.objective.{p}")))
+            slo_met: named.iter().map(met).collect::<Result<_, _>>()?,
+            tpot_met: { config.tpot.iter() }
+                .map(|o| met(&tpot_name(o.percentile)))
                 .collect::<Result<_, _>>()?,
+            token_time: { config.tpot.first() }
+                .map(|_| histogram("time_per_output_token_us"))
+                .transpose()?,
             estimated: named
                 .iter()
                 .map(|p| histogram(&format!("estimated_response_time_us.objective.{p}")))

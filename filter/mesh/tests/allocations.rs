@@ -300,6 +300,9 @@ impl Stream for Bare {
     fn response_trailer(&self, _name: &str) -> Result<Option<Vec<u8>>, HostError> {
         Ok(None)
     }
+    fn response_body(&self, _each: &mut dyn FnMut(&[u8])) -> Result<(), HostError> {
+        Ok(())
+    }
     fn set_request_header(&self, _name: &str, _value: &[u8]) -> Result<(), HostError> {
         Ok(())
     }

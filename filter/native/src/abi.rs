@@ -174,6 +174,15 @@ unsafe extern "C" {
         headers: *mut Header,
     ) -> bool;
     fn envoy_dynamic_module_callback_http_get_body_size(filter: *mut c_void, body: u32) -> usize;
+    fn envoy_dynamic_module_callback_http_get_body_chunks_size(
+        filter: *mut c_void,
+        body: u32,
+    ) -> usize;
+    fn envoy_dynamic_module_callback_http_get_body_chunks(
+        filter: *mut c_void,
+        body: u32,
+        chunks: *mut Buffer,
+    ) -> bool;
     fn envoy_dynamic_module_callback_http_set_header(
         filter: *mut c_void,
         map: u32,
@@ -282,6 +291,24 @@ impl Envoy {
             envoy_dynamic_module_callback_http_get_body_size(self.0, RECEIVED_RESPONSE_BODY)
         };
         size == 0
+    }
+
+    /// Calls `each` with the slices of the current part of the response's body.
+    pub(crate) fn response_body(self, each: &mut dyn FnMut(&[u8])) {
+        let body = RECEIVED_RESPONSE_BODY;
+        // SAFETY: the filter is the hook's, and Envoy runs its hooks on this thread.
+        let count =
+            unsafe { envoy_dynamic_module_callback_http_get_body_chunks_size(self.0, body) };
+        let mut chunks = vec![NOTHING; count];
+        // SAFETY: as above; there is room for `count` chunks, whose number can't have changed
+        // since.
+        let read = unsafe {
+            envoy_dynamic_module_callback_http_get_body_chunks(self.0, body, chunks.as_mut_ptr())
+        };
+        for chunk in chunks.iter().filter(|_| read) {
+            // SAFETY: Envoy keeps the bytes until the hook returns.
+            each(unsafe { chunk.bytes() });
+        }
     }
 
     /// Returns all headers of a map in the format of `headgate_core::http`.
@@ -818,7 +845,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_body(
         if end_of_stream {
             request.response_end(Envoy(envoy));
         } else {
-            request.response_begins(Envoy(envoy));
+            request.response_part(Envoy(envoy));
         }
         CONTINUE
     };

@@ -101,6 +101,11 @@ impl Stream for Attached<'_> {
         Ok(self.envoy()?.header(Map::ResponseTrailers, name))
     }
 
+    fn response_body(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), HostError> {
+        self.envoy()?.response_body(each);
+        Ok(())
+    }
+
     fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
         let envoy = self.envoy()?;
         envoy.set_header(Map::Request, name.as_bytes(), Some(value))
@@ -340,9 +345,9 @@ impl Request {
     }
 
     /// Handles a part of the response's body other than the last.
-    pub(crate) fn response_begins(&self, envoy: Envoy) {
+    pub(crate) fn response_part(&self, envoy: Envoy) {
         let awaited = match self.side.try_borrow().as_deref() {
-            Ok(Side::Inbound(inbound)) => inbound.awaits_first_byte(),
+            Ok(Side::Inbound(inbound)) => inbound.awaits_part(),
             Ok(Side::Outbound(_)) | Err(_) => false,
         };
         if !awaited || envoy.is_body_empty() {
@@ -351,7 +356,7 @@ impl Request {
         let stream = self.attached(envoy);
         self.on(|side, process| {
             if let Side::Inbound(inbound) = side {
-                inbound.response_begins(&mut process.filter, &stream);
+                inbound.response_part(&mut process.filter, &stream);
             }
         });
     }

@@ -164,6 +164,8 @@ struct Job {
     ticket: Option<Ticket>,
     quality: Option<f64>,
     counts: bool,
+    /// The time of the first byte of its response, ns; `None` before that, and if no backend tells.
+    begun: Option<u64>,
 }
 
 struct World<'a, S, B> {
@@ -321,6 +323,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
             ticket: None,
             quality: None,
             counts: self.counts,
+            begun: None,
         });
         self.types[request.kind].offered += u64::from(self.counts);
         let arrival = Arrival {
@@ -365,6 +368,13 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         };
         if let Some(ticket) = job.ticket {
             let now = Instant::from_nanos(self.now);
+            let spoken = job.begun.map(|at| Duration::from_nanos(self.now - at));
+            let gaps = job.request.output.saturating_sub(1);
+            if let Some(token_time) = spoken.and_then(|spoken| spoken.checked_div(gaps))
+                && let Some(stage) = self.engine.stage_mut(POLICY)
+            {
+                stage.tokens(ticket, token_time);
+            }
             if let Some(upstream) = self.upstream(stream).filter(|_| !failed)
                 && let Some(stage) = self.engine.stage_mut(POLICY)
                 && stage.watches_hosts()
@@ -384,6 +394,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
     fn first_byte(&mut self, stream: u32) -> Result<(), SimulationError> {
         let job = &mut self.jobs[stream as usize];
         self.source.begun(&job.request, self.now);
+        job.begun = Some(self.now);
         let (Some(ticket), Some(stage)) = (job.ticket, self.engine.stage_mut(POLICY)) else {
             return Ok(());
         };
@@ -392,9 +403,14 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
             Instant::from_nanos(self.now),
             Completion::Completed,
         );
-        if stage.config().holds_streams() {
+        let config = stage.config();
+        let measure = stage.type_of(ticket).map(|kind| config.measure_of(kind));
+        if measure != Some(Measure::FirstByte) {
+            return Ok(());
+        }
+        if config.release_slot == Measure::LastByte {
             stage.first_byte(host, now, ticket, completed)?;
-        } else if stage.config().measure == Measure::FirstByte {
+        } else {
             job.ticket = None;
             let actions = &mut self.actions;
             self.engine.finish(host, now, ticket, completed, actions)?;

@@ -126,12 +126,12 @@ pub(crate) fn response_headers(id: u32, end: bool) {
 }
 
 /// Handles a part of the response's body other than the last.
-pub(crate) fn response_begins(id: u32) {
+pub(crate) fn response_part(id: u32) {
     with(id, |context| match context {
-        Context::Request(inbound) if inbound.awaits_first_byte() => {
+        Context::Request(inbound) if inbound.awaits_part() => {
             vm::with(|vm| {
                 vm.on(id, |filter, stream| {
-                    inbound.response_begins(filter, stream);
+                    inbound.response_part(filter, stream);
                 });
             });
         }

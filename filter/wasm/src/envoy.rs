@@ -47,6 +47,13 @@ impl Stream for Effective {
         ffi::response_trailer(name)
     }
 
+    fn response_body(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), HostError> {
+        if let Some(bytes) = ffi::response_body()? {
+            each(&bytes);
+        }
+        Ok(())
+    }
+
     fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
         ffi::set_request_header(name, value)
     }

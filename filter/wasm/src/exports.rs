@@ -102,7 +102,7 @@ extern "C" fn proxy_on_response_body(context: u32, size: usize, end: bool) -> u3
     if end {
         contexts::response_end(context);
     } else if size > 0 {
-        contexts::response_begins(context);
+        contexts::response_part(context);
     }
     CONTINUE
 }

@@ -22,12 +22,16 @@ const RESPONSE_HEADERS: u32 = 2;
 const RESPONSE_TRAILERS: u32 = 3;
 /// `WasmHeaderMapType::HttpCallResponseHeaders`.
 const CALLOUT_HEADERS: u32 = 6;
+/// `WasmBufferType::HttpResponseBody`.
+const RESPONSE_BODY: u32 = 1;
 /// `WasmBufferType::HttpCallResponseBody`.
 const CALLOUT_BODY: u32 = 4;
 /// `WasmStreamType::Request`.
 const REQUEST_STREAM: u32 = 0;
 /// `WasmBufferType::PluginConfiguration`.
 const PLUGIN_CONFIGURATION: u32 = 7;
+/// More bytes than any buffer has. The host returns as many as there are.
+const ALL: usize = i32::MAX as usize;
 /// `CLOCK_REALTIME` of WASI.
 const REALTIME: u32 = 0;
 /// `CLOCK_MONOTONIC` of WASI.
@@ -192,6 +196,19 @@ fn header(map: u32, name: &str) -> Result<Option<Vec<u8>>, HostError> {
     match status {
         NOT_FOUND => Ok(None),
         status => check("proxy_get_header_map_value", status).map(|()| take(data, size)),
+    }
+}
+
+/// Returns the part of the response's body that arrives; `None` if it is empty. Call it in the
+/// callback for that part.
+pub(crate) fn response_body() -> Result<Option<Vec<u8>>, HostError> {
+    let (mut data, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: both pointers are to live locals.
+    let status =
+        unsafe { proxy_get_buffer_bytes(RESPONSE_BODY, 0, ALL, &raw mut data, &raw mut size) };
+    match status {
+        NOT_FOUND => Ok(None),
+        status => check("proxy_get_buffer_bytes", status).map(|()| take(data, size)),
     }
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow};
 use clap::Args;
 use headgate_core::classify::trace::{Outcome, trace};
 use headgate_core::classify::{Classified, RequestView};
-use headgate_core::config::{Match, WorkflowSource, WorkflowsConfig};
+use headgate_core::config::{Match, Measure, Objective, WorkflowSource, WorkflowsConfig};
 use headgate_mesh::engine::named;
 use serde::Serialize;
 
@@ -210,12 +210,18 @@ fn explain(selection: &Selection, request: &ExplainArgs) -> anyhow::Result<Expla
         .specs
         .get(&stage.policy)
         .context("policy without a spec")?;
-    let objectives = kind.slo.iter();
+    let end = match stage.measure_of(kind) {
+        Measure::LastByte => "",
+        Measure::FirstByte => " to the first byte",
+    };
+    let all = kind.slo.iter().map(|o| (o, end));
+    let all = all.chain(kind.tpot.iter().map(|o| (o, " per output token")));
+    let objective = |(o, of): (&Objective, &str)| {
+        format!("p{}{of} within {}", o.percentile, duration(o.objective_us))
+    };
     Ok(Explanation {
         kind: Some(kind.name.clone()),
-        objectives: objectives
-            .map(|o| format!("p{} within {}", o.percentile, duration(o.objective_us)))
-            .collect(),
+        objectives: all.map(objective).collect(),
         class: class_config.map(|class| Class {
             name: class.name.clone(),
             matched: matched(&explanation.tried_for_class),

@@ -129,3 +129,77 @@ fn slots_are_free_at_the_first_byte_where_the_policy_says_so() -> Result<()> {
     }
     Ok(())
 }
+
+/// A proxy with a type of streams and one of whole responses. No objective for times can be missed.
+/// Of those for tokens, a response whose parts take 20 ms each always misses the median.
+fn with_tokens() -> Result<Rig> {
+    let kind = |name: &str, field: &str| {
+        json!({
+            "name": name,
+            "matches": [{"path": {"value": format!("/{name}")}}],
+            field: {"p90": "1h"},
+            "tpot": {"p50": "1ms", "p90": "1h"},
+        })
+    };
+    let default = json!({"name": "default", "slo": {"p90": "1h"}});
+    let types = [kind("chat", "ttft"), kind("whole", "slo"), default];
+    let part = |path| ServiceType::constant(path, Duration::from_millis(20));
+    let backend = BackendConfig::new(1_000, vec![part("/")]);
+    Rig::builder(backend, policy::policy(4, &types)).start()
+}
+
+/// What is counted of a type: measured responses, those within the objective for their time, and
+/// those within the two for their tokens, of which no response may miss the first.
+fn met(rig: &Rig, kind: &str, expected: [u64; 4]) -> Result<()> {
+    let met = |of: &str| format!("type.{kind}.rq_slo_met.objective.{of}");
+    let completed = format!("type.{kind}.rq_completed");
+    let stats = [completed, met("p90"), met("tpot_p90"), met("tpot_p50")];
+    for (stat, expected) in stats.iter().zip(expected) {
+        rig.wait_for_stat(stat, expected)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn times_per_token_and_to_the_first_one_have_objectives_of_their_own() -> Result<()> {
+    let rig = with_tokens()?;
+    let stream = |path: &str, parts: u64| -> Result<()> {
+        let answer = http::get(rig.addr(), &format!("{path}?stream={parts}"))?;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.body.matches("data:").count() as u64, parts);
+        Ok(())
+    };
+    // One token isn't slow, whatever the objective.
+    stream("/chat", 1)?;
+    met(&rig, "chat", [1, 1, 1, 1])?;
+    stream("/chat", 3)?;
+    met(&rig, "chat", [2, 2, 2, 1])?;
+    stream("/whole", 3)?;
+    met(&rig, "whole", [1, 1, 1, 0])?;
+    Ok(())
+}
+
+#[test]
+fn types_of_one_policy_are_measured_to_different_bytes() -> Result<()> {
+    let rig = with_tokens()?;
+    for (at, (path, measured)) in [("/chat", [1, 1, 0, 0]), ("/whole", [0; 4])]
+        .iter()
+        .enumerate()
+    {
+        rig.backend.inject(Fault::new(FaultKind::Hang, path, 2));
+        let target = format!("{path}?stream=2");
+        let mut stream = http::send(rig.addr(), "GET", &target, &[], None)?;
+        assert_eq!(stream.head()?.0, 200);
+        works_on(&rig, 2 * at as u64 + 1)?;
+        assert_eq!(rig.backend.release(), 1);
+        stream.read_line()?;
+        works_on(&rig, 2 * at as u64 + 2)?;
+        let kind = &path[1..];
+        met(&rig, kind, *measured)?;
+        assert_eq!(rig.policy_stat("slots_in_use")?, 1, "{path}");
+        assert_eq!(rig.backend.release(), 1);
+        rig.wait_until_idle()?;
+        met(&rig, kind, [1, 1, 1, 0])?;
+    }
+    Ok(())
+}

@@ -22,6 +22,8 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
             slo: Vec::new(),
             value: 1.0,
             cost: None,
+            measure: None,
+            tpot: Vec::new(),
         })
         .collect();
     StageConfig {

@@ -18,6 +18,7 @@ use crate::time::Instant;
 use super::headers::Headers;
 use super::inbound::Asked;
 use super::listeners::Listeners;
+use super::tokens::Tokens;
 use super::{Level, LocalReply, Property, Proxy, Stream, answer};
 
 /// Shortest time between two log lines about failing host calls.
@@ -393,8 +394,15 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// Records the end of request `ticket`, which belongs to `stream` (point 3).
-    pub(super) fn finish(&mut self, stream: &impl Stream, ticket: Ticket, outcome: Outcome) {
+    /// Records the end of request `ticket`, which belongs to `stream` (point 3), with the tokens of
+    /// its response, if they are counted.
+    pub(super) fn finish(
+        &mut self,
+        stream: &impl Stream,
+        ticket: Ticket,
+        outcome: Outcome,
+        tokens: Option<&Tokens>,
+    ) {
         // Release the slot even if the clock fails. The times of such a request are wrong, so it
         // isn't measured.
         let (now, outcome) = match stream.now() {
@@ -405,6 +413,11 @@ impl<H: Host, B: Beside> Filter<H, B> {
             }
         };
         self.last = now;
+        if let Some(token_time) = tokens.and_then(|tokens| tokens.time(now, outcome))
+            && let Some(stage) = self.engine.stage_mut(ticket.policy)
+        {
+            stage.tokens(ticket, token_time);
+        }
         let done = self
             .engine
             .finish(&self.host, now, ticket, outcome, &mut self.actions);

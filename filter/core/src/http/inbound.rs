@@ -1,12 +1,13 @@
 //! One request, from its headers to the end of its response, however it ends.
 
 use crate::beside::Beside;
-use crate::config::Measure;
+use crate::config::{Measure, TypeConfig};
 use crate::decision::{Decision, Ticket};
 use crate::host::{Host, HostError};
 use crate::stage::{Outcome, Stage};
 
 use super::headers::{Headers, Upgrade};
+use super::tokens::Tokens;
 use super::{Filter, Property, Stream, answer};
 
 /// One request to the process behind the proxy.
@@ -21,6 +22,8 @@ pub struct Inbound {
     from_backend: bool,
     /// Whether the first byte of the response's body must be reported and hasn't arrived yet.
     awaits_first_byte: bool,
+    /// The tokens of the response, if its type has objectives for them.
+    tokens: Option<Tokens>,
 }
 
 /// The properties of a request that its response depends on.
@@ -40,6 +43,7 @@ impl Default for Inbound {
             outcome: Outcome::Completed,
             from_backend: false,
             awaits_first_byte: false,
+            tokens: None,
         }
     }
 }
@@ -104,7 +108,12 @@ impl Inbound {
         B::answers(filter, stream, ticket, self.asked.by_peer);
         filter.hint(stream, ticket);
         let stage = filter.engine.stage(ticket.policy);
-        self.awaits_first_byte = stage.is_some_and(|s| s.config().measure == Measure::FirstByte);
+        let has = |has: fn(&Stage, &TypeConfig) -> bool| {
+            stage.is_some_and(|stage| stage.type_of(ticket).is_some_and(|kind| has(stage, kind)))
+        };
+        self.awaits_first_byte =
+            has(|stage, kind| stage.config().measure_of(kind) == Measure::FirstByte);
+        let counts_tokens = has(|_, kind| !kind.tpot.is_empty());
         if stage.is_some_and(Stage::watches_hosts) && details(stream) == Outcome::Completed {
             filter.answered_by(stream, ticket);
         }
@@ -116,6 +125,9 @@ impl Inbound {
             if self.outcome == Outcome::Completed {
                 self.outcome = filter.judge(stream, ticket, end_of_stream);
                 self.from_backend = true;
+            }
+            if counts_tokens && self.outcome == Outcome::Completed {
+                self.tokens = Some(Tokens::of_response(stream));
             }
         }
         // The backend has no more work for a request that Envoy answers itself.
@@ -130,37 +142,46 @@ impl Inbound {
         }
     }
 
-    /// Whether the caller must call [`Inbound::response_begins`] when the first byte of the
-    /// response's body arrives.
+    /// Whether the caller must call [`Inbound::response_part`] when a part of the response's body
+    /// arrives.
     #[must_use]
-    pub fn awaits_first_byte(&self) -> bool {
-        self.awaits_first_byte && self.is_pending()
+    pub fn awaits_part(&self) -> bool {
+        (self.awaits_first_byte || self.tokens.is_some()) && self.is_pending()
     }
 
-    /// Handles the first byte of the response's body, if more follows.
-    pub fn response_begins(
+    /// Handles a part of the response's body, if more follows. It isn't empty.
+    pub fn response_part(
         &mut self,
         filter: &mut Filter<impl Host, impl Beside>,
         stream: &impl Stream,
     ) {
+        self.count_tokens(filter, stream);
         let Some(ticket) = self.ticket.filter(|_| self.awaits_first_byte) else {
             return;
         };
         self.awaits_first_byte = false;
         let stage = filter.engine.stage(ticket.policy);
-        if stage.is_some_and(|stage| stage.config().holds_streams()) {
+        if stage.is_some_and(|stage| stage.config().release_slot == Measure::LastByte) {
             self.outcome = filter.first_byte(stream, ticket, self.outcome);
         } else {
             self.finish(filter, stream, self.outcome);
         }
     }
 
-    /// Handles the last byte of the response's body, without trailers.
+    fn count_tokens(&mut self, filter: &mut Filter<impl Host, impl Beside>, stream: &impl Stream) {
+        if let Some(Err(error)) = self.tokens.as_mut().map(|tokens| tokens.read(stream)) {
+            self.tokens = None;
+            filter.complain(stream, &error);
+        }
+    }
+
+    /// Handles the last part of the response's body, without trailers. It may be empty.
     pub fn response_end(
         &mut self,
         filter: &mut Filter<impl Host, impl Beside>,
         stream: &impl Stream,
     ) {
+        self.count_tokens(filter, stream);
         self.finish(filter, stream, self.outcome);
     }
 
@@ -199,7 +220,7 @@ impl Inbound {
         outcome: Outcome,
     ) {
         if let Some(ticket) = self.ticket.take() {
-            filter.finish(stream, ticket, outcome);
+            filter.finish(stream, ticket, outcome, self.tokens.as_ref());
         }
     }
 }

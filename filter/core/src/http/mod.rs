@@ -23,6 +23,7 @@ pub mod metadata;
 mod reply;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 pub use filter::Filter;
 pub use headers::{Headers, Response, serialize};
@@ -102,6 +103,9 @@ pub trait Stream: Proxy {
 
     /// Returns the first value of a response trailer.
     fn response_trailer(&self, name: &str) -> Result<Option<Vec<u8>>, HostError>;
+
+    /// Calls `each` with the bytes of the part of the response's body that arrives, in slices.
+    fn response_body(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), HostError>;
 
     /// Sets a request header, and removes all others of that name.
     fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError>;

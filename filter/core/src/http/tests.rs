@@ -213,12 +213,12 @@ fn streams(proxy: &mut Proxy) -> Request {
     let mut request = proxy.forwarded(&[]);
     request.answered(&mut proxy.filter, "200", false);
     assert_eq!(proxy.in_use(), 1, "headers are no work");
-    assert!(request.inbound.awaits_first_byte());
+    assert!(request.inbound.awaits_part());
     proxy.ms += 20;
     let now = Instant::default() + Duration::from_millis(proxy.ms);
     request.stream.now.set(Some(now));
-    (request.inbound).response_begins(&mut proxy.filter, &request.stream);
-    assert!(!request.inbound.awaits_first_byte());
+    (request.inbound).response_part(&mut proxy.filter, &request.stream);
+    assert!(!request.inbound.awaits_part());
     request
 }
 
@@ -242,7 +242,7 @@ fn a_stream_is_measured_at_its_first_byte_and_holds_its_slot_to_its_last() {
         let times = proxy.filter.host.recorded(times);
         assert_eq!(times, Some((1, 20_000)), "until the first byte");
         // Further parts of its body have no effect.
-        (request.inbound).response_begins(&mut proxy.filter, &request.stream);
+        (request.inbound).response_part(&mut proxy.filter, &request.stream);
         assert!(proxy.filter.actions().is_empty(), "the stream goes on");
         end(&mut request, &mut proxy.filter);
         proxy.resume(&next);
@@ -286,7 +286,7 @@ fn answers_without_a_body_are_measured_to_their_end() {
         // An error with a body is not measured.
         let mut failed = proxy.forwarded(&[]);
         failed.answered(&mut proxy.filter, "500", false);
-        (failed.inbound).response_begins(&mut proxy.filter, &failed.stream);
+        (failed.inbound).response_part(&mut proxy.filter, &failed.stream);
         proxy.done(&mut failed);
         assert_eq!(proxy.in_use(), 0);
         assert_eq!(proxy.stat("type.default.rq_completed"), 2);
@@ -299,7 +299,7 @@ fn a_stream_of_which_nobody_knows_the_first_byte_is_not_measured() {
     let mut request = proxy.forwarded(&[]);
     request.answered(&mut proxy.filter, "200", false);
     let now = request.stream.now.replace(None);
-    (request.inbound).response_begins(&mut proxy.filter, &request.stream);
+    (request.inbound).response_part(&mut proxy.filter, &request.stream);
     request.stream.now.set(now);
     request
         .inbound
@@ -307,6 +307,172 @@ fn a_stream_of_which_nobody_knows_the_first_byte_is_not_measured() {
     assert_eq!(proxy.in_use(), 0);
     assert_eq!(proxy.stat("type.default.rq_completed"), 0);
     assert_eq!(proxy.stat("type.default.rq_unmeasured"), 1);
+}
+
+/// Returns a proxy with a type of streams, one whose objective for tokens is about whole responses,
+/// and one without such an objective. Each request's type is its path.
+fn with_objectives() -> Proxy {
+    let kind = |name: &str, more: &str| {
+        format!(
+            r#"{{"name":"{name}",
+            "matches":[{{"path":{{"type":"Exact","value":"/{name}"}}}}]{more}}}"#
+        )
+    };
+    let slo = r#","slo":[{"percentile":90,"objective_us":30000}]"#;
+    let tpot = r#","tpot":[{"percentile":50,"objective_us":10000},
+        {"percentile":90,"objective_us":20000}]"#;
+    let types = [
+        kind("chat", &format!(r#"{slo}{tpot},"measure":"FirstByte""#)),
+        kind("whole", &format!("{slo}{tpot}")),
+        kind("plain", slo),
+        r#"{"name":"default"}"#.to_owned(),
+    ];
+    let config = stage(MAX_QUEUE_LENGTH);
+    Proxy::new(&config.replace(r#"{"name":"default"}"#, &types.join(",")))
+}
+
+/// Sends headers at once and an event every 20 ms, of which each has this many tokens.
+fn speaks(proxy: &mut Proxy, path: &str, events: &[&str]) -> Request {
+    let mut request = proxy.forwarded(&[(":path", path)]);
+    *request.stream.response.borrow_mut() = pairs(&[("content-type", "text/event-stream")]);
+    request.answered(&mut proxy.filter, "200", false);
+    for event in events {
+        pass_time(proxy, &request, 20);
+        *request.stream.body.borrow_mut() = event.as_bytes().to_vec();
+        if request.inbound.awaits_part() {
+            (request.inbound).response_part(&mut proxy.filter, &request.stream);
+        }
+    }
+    request.stream.body.borrow_mut().clear();
+    request
+}
+
+fn pass_time(proxy: &mut Proxy, request: &Request, ms: u64) {
+    proxy.ms += ms;
+    let now = Instant::default() + Duration::from_millis(proxy.ms);
+    request.stream.now.set(Some(now));
+}
+
+impl Proxy {
+    /// Returns what is counted of a type: responses that were measured, that met the objective for
+    /// their time, and the two for their tokens.
+    fn met(&mut self, kind: &str) -> [u64; 4] {
+        let met = |of: &str| format!("type.{kind}.rq_slo_met.objective.{of}");
+        let completed = format!("type.{kind}.rq_completed");
+        [completed, met("p90"), met("tpot_p50"), met("tpot_p90")].map(|stat| self.stat(&stat))
+    }
+
+    fn token_times(&self, kind: &str) -> Option<(u64, u64)> {
+        let name = format!("headgate.policy.ns/p.type.{kind}.time_per_output_token_us");
+        let all = self.filter.host.recorded(&name);
+        all.filter(|(responses, _)| *responses > 0)
+    }
+}
+
+#[test]
+fn types_of_one_policy_end_their_processing_times_at_different_bytes() {
+    let mut proxy = with_objectives();
+    for (path, [begun, in_time]) in [("/chat", [1, 1]), ("/whole", [0, 0]), ("/plain", [0, 0])] {
+        let mut request = speaks(&mut proxy, path, &["data: a\n\n", "data: b\n\n"]);
+        assert_eq!(proxy.in_use(), 1, "{path}");
+        let kind = &path[1..];
+        let completed = format!("type.{kind}.rq_completed");
+        assert_eq!(proxy.stat(&completed), begun, "{path}");
+        (request.inbound).response_end(&mut proxy.filter, &request.stream);
+        assert_eq!(proxy.in_use(), 0, "{path}");
+        assert_eq!(proxy.stat(&completed), 1, "{path}");
+        // The first byte comes after 20 ms, within the objective, and the last after it.
+        let met = format!("type.{kind}.rq_slo_met.objective.p90");
+        assert_eq!(proxy.stat(&met), in_time, "{path}");
+    }
+}
+
+#[test]
+fn times_per_output_token_are_compared_with_their_objectives() {
+    type End = fn(&mut Request, &mut Filter<MemoryHost>);
+    let body: End = |request, filter| request.inbound.response_end(filter, &request.stream);
+    let trailers: End = |request, filter| {
+        request.inbound.response_trailers(filter, &request.stream);
+    };
+    let failing: End = |request, filter| {
+        *request.stream.trailers.borrow_mut() = pairs(&[("grpc-status", "14")]);
+        request.inbound.response_trailers(filter, &request.stream);
+    };
+    let leaves: End = |request, filter| request.inbound.done(filter, &request.stream);
+    let (one, two, three) = ("data: a\n\n", "data: a\n\ndata: b\n\n", "data: [DONE]\n\n");
+    for (path, events, end, expected, took) in [
+        // 20 ms for a token.
+        (
+            "/chat",
+            &[one, one, one, three][..],
+            body,
+            [1, 1, 0, 0],
+            Some((1, 30_000)),
+        ),
+        (
+            "/chat",
+            &[one, one, one],
+            body,
+            [1, 1, 0, 1],
+            Some((1, 20_000)),
+        ),
+        (
+            "/chat",
+            &[one, one, one],
+            trailers,
+            [1, 1, 0, 1],
+            Some((1, 20_000)),
+        ),
+        (
+            "/chat",
+            &[two, two, two],
+            body,
+            [1, 1, 1, 1],
+            Some((1, 8_000)),
+        ),
+        // Fewer than two tokens.
+        ("/chat", &[one], body, [1, 1, 1, 1], None),
+        ("/chat", &[], body, [1, 1, 1, 1], None),
+        // The client leaves while the fourth token is due, or the backend breaks off.
+        (
+            "/chat",
+            &[one, one, one],
+            leaves,
+            [1, 1, 0, 1],
+            Some((1, 13_333)),
+        ),
+        ("/chat", &[one, one, one], failing, [1, 1, 0, 0], None),
+        (
+            "/whole",
+            &[one, one, one],
+            body,
+            [1, 0, 0, 1],
+            Some((1, 20_000)),
+        ),
+        ("/whole", &[one], body, [1, 1, 1, 1], None),
+        // Not measured at all.
+        ("/whole", &[one, one, one], leaves, [0, 0, 0, 0], None),
+        ("/whole", &[one, one, one], failing, [0, 0, 0, 0], None),
+    ] {
+        let mut proxy = with_objectives();
+        let mut request = speaks(&mut proxy, path, events);
+        end(&mut request, &mut proxy.filter);
+        proxy.done(&mut request);
+        assert_eq!(proxy.in_use(), 0);
+        let kind = &path[1..];
+        assert_eq!(proxy.met(kind), expected, "{path} {events:?}");
+        assert_eq!(proxy.token_times(kind), took, "{path} {events:?}");
+    }
+}
+
+#[test]
+fn the_body_of_a_type_without_objectives_for_tokens_is_not_read() {
+    let mut proxy = with_objectives();
+    let mut plain = proxy.forwarded(&[(":path", "/plain")]);
+    plain.answered(&mut proxy.filter, "200", false);
+    assert!(!plain.inbound.awaits_part());
+    proxy.done(&mut plain);
+    assert_eq!(proxy.token_times("plain"), None);
 }
 
 #[test]

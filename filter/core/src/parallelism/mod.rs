@@ -120,6 +120,8 @@ struct Kind {
     reference: Reference,
     /// The reference of times to the first byte, if slots are held beyond that.
     first: Reference,
+    /// The reference of times per output token.
+    token: Reference,
     /// The last objective: its percentile as a ratio, and its time, s; `None` without objectives.
     objective: Option<(f64, f64)>,
     /// Whether it is broken, and others are protected from it.
@@ -160,8 +162,7 @@ impl Kind {
     /// Returns one answer and its lateness ([`law::open`]), for this response time, s.
     fn lateness(&self, secs: f64) -> Option<[f64; 2]> {
         let (part, last) = self.late_after()?;
-        let late = 1.0 / (1.0 - part + BEYOND);
-        Some([1.0, f64::from(u8::from(secs > last)) * late])
+        Some([1.0, f64::from(u8::from(secs > last)) * late(part)])
     }
 
     /// Whether current times are shorter than the reference by more than chance.
@@ -312,6 +313,32 @@ impl Auto {
         let lateness = |kind: &Kind| kind.lateness(response.as_secs_f64());
         if let Some(late) = kind.filter(|kind| !kind.is_broken).and_then(lateness) {
             add(&mut self.fresh.late, late);
+        }
+    }
+
+    /// Records the time per output token of a response, with the type's last objective for it: the
+    /// percentile, as a ratio, and the time. `beside` as in [`Auto::completed`].
+    ///
+    /// A response beyond the objective is late. It has already counted as an answer in time. So it
+    /// counts as another one, whose lateness makes up for that: the law closes when the same part
+    /// of the responses is late as with other objectives. An objective that a response nearly
+    /// misses with few requests in flight says nothing about slots.
+    pub fn streamed(
+        &mut self,
+        kind: TypeId,
+        token_time: Duration,
+        beside: u32,
+        (part, objective): (f64, Duration),
+    ) {
+        let Some(kind) = self.kinds.get_mut(usize::from(kind.0)) else {
+            return;
+        };
+        let (secs, objective) = (token_time.as_secs_f64(), objective.as_secs_f64());
+        kind.token.learn(secs, beside, &self.law);
+        let known = kind.token.known();
+        let is_kept = known.is_none_or(|known| known <= BY_ITSELF * objective);
+        if secs > objective && is_kept && !kind.is_broken {
+            add(&mut self.fresh.late, [1.0, 1.0 + late(part)]);
         }
     }
 
@@ -490,7 +517,7 @@ impl Auto {
                     time: kind.mean,
                     requests: kind.seen.min(LATEST),
                 };
-                kind.first = Reference::default();
+                (kind.first, kind.token) = (Reference::default(), Reference::default());
             } else if ln_scale != was_ln_scale {
                 kind.reference.time *= (ln_scale - was_ln_scale).exp();
             } else if next && kind.is_faster() {
@@ -549,6 +576,11 @@ impl Controlled for Auto {
             ..Fresh::default()
         };
     }
+}
+
+/// Returns the lateness of a late answer, with its type's percentile as a ratio.
+fn late(part: f64) -> f64 {
+    1.0 / (1.0 - part + BEYOND)
 }
 
 fn add<const N: usize>(sums: &mut [f64; N], terms: [f64; N]) {
@@ -806,6 +838,41 @@ mod tests {
         serve(&mut auto, 2, 900, 40);
         look(&mut auto, &mut record, at(3_000), 40);
         assert!(!auto.is_open());
+    }
+
+    /// Whether the law closes if, of 100 streams that begin in time, this many have tokens that
+    /// take 50 ms in place of 20, with an objective of 30 ms at p90. Before that, with few in
+    /// flight, tokens take `alone` ms.
+    fn closes(slow: u64, alone: u64) -> bool {
+        let (mut auto, mut record) = new();
+        let objective = (0.9, Duration::from_millis(30));
+        for (second, beside) in [(1, 1), (2, 40)] {
+            for n in 0..100 {
+                let (started, ended) = (at(1_000 * second + n), at(1_000 * second + n + 100));
+                // Spread evenly.
+                let is_slow = second == 2 && (n + 1) * slow / 100 > n * slow / 100;
+                let token = match (second, is_slow) {
+                    (1, _) => alone,
+                    (_, true) => 50,
+                    (_, false) => 20,
+                };
+                auto.answered(TypeId(0), Duration::from_millis(10));
+                auto.completed(TypeId(0), started, ended, (false, beside), 1);
+                auto.streamed(TypeId(0), Duration::from_millis(token), beside, objective);
+            }
+            look(&mut auto, &mut record, at(1_000 * second + 900), beside);
+        }
+        !auto.is_open()
+    }
+
+    #[test]
+    fn slow_tokens_close_the_law_as_late_answers_do() {
+        // 1 − 0.9 + 0.15 of the streams.
+        assert!(!closes(22, 10));
+        assert!(closes(28, 10));
+        assert!(closes(100, 10));
+        // Its tokens are as slow with one stream at a time.
+        assert!(!closes(100, 25));
     }
 
     /// Its slot time is longer than the objective for its first byte, even with few in flight.

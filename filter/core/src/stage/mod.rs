@@ -20,12 +20,13 @@ mod places;
 mod sampling;
 mod sight;
 mod slots;
+mod tokens;
 #[cfg(test)]
 mod wait_tests;
 
 use std::time::Duration;
 
-use crate::config::{Mode, QueueMode, StageConfig};
+use crate::config::{Mode, QueueMode, StageConfig, TypeConfig};
 use crate::decision::{Action, Decision, PolicyId, Ticket};
 use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
@@ -216,6 +217,13 @@ impl Stage {
     #[must_use]
     pub fn stream(&self, ticket: Ticket) -> Option<u32> {
         self.requests.of(ticket).map(|request| request.stream)
+    }
+
+    /// Returns the type of a request; `None` once it has ended.
+    #[must_use]
+    pub fn type_of(&self, ticket: Ticket) -> Option<&TypeConfig> {
+        let kind = self.requests.of(ticket)?.attributes.kind;
+        self.config.types.get(usize::from(kind.0))
     }
 
     /// Whether to measure the answer to this request. The caller calls this once, when the answer
@@ -625,11 +633,12 @@ impl Stage {
                 }
                 match (outcome, dequeued) {
                     (_, Some(dequeued)) if request.first_byte.is_some() => {
-                        self.streamed(now, &request, dequeued, outcome);
+                        self.streamed(host, now, &request, dequeued, outcome)?;
                     }
                     (Outcome::Completed, Some(dequeued)) => {
                         self.measure(host, now, &request, dequeued)?;
                         self.held(now, &request, dequeued);
+                        self.judge_tokens(host, &request, (dequeued, now), outcome)?;
                     }
                     (Outcome::Failed, _) => {
                         let answers = request.weight.max(1);
@@ -682,12 +691,20 @@ impl Stage {
     /// The slot of a stream whose client leaves was in use until then, so its slot time counts.
     /// Only complete responses show how fast the backend is. A stream that the backend aborts says
     /// nothing.
-    fn streamed(&mut self, now: Instant, request: &Request, dequeued: Instant, outcome: Outcome) {
+    fn streamed(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        request: &Request,
+        dequeued: Instant,
+        outcome: Outcome,
+    ) -> Result<(), HostError> {
         let kind = request.attributes.kind;
-        if request.first_byte.is_some_and(|at| at < dequeued) {
+        let first_byte = request.first_byte.unwrap_or(now);
+        if first_byte < dequeued {
             // Observed, not held: in FIFO order it had no slot yet.
             self.stats.count(kind, Count::Unmeasured);
-            return;
+            return Ok(());
         }
         match outcome {
             Outcome::Completed => self.held(now, request, dequeued),
@@ -697,6 +714,7 @@ impl Stage {
             }
             Outcome::Failed | Outcome::Unmeasured | Outcome::Unsampled => {}
         }
+        self.judge_tokens(host, request, (dequeued, first_byte), outcome)
     }
 
     /// Returns the number of other slots in use when the request got its own, or now if that is

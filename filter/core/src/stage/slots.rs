@@ -132,6 +132,19 @@ impl Slots {
             .map_or(self.configured, |found| found.auto.level(now))
     }
 
+    /// Records the time per output token of a response; see [`Auto::streamed`].
+    pub(super) fn streamed(
+        &mut self,
+        kind: TypeId,
+        token_time: Duration,
+        beside: u32,
+        objective: (f64, Duration),
+    ) {
+        if let Some(found) = &mut self.found {
+            found.auto.streamed(kind, token_time, beside, objective);
+        }
+    }
+
     /// Records a request that the backend answered; see [`Auto::completed`].
     pub(super) fn completed(
         &mut self,

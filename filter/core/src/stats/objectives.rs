@@ -5,7 +5,7 @@
 //! can't convert the label `p99_9` to a number.
 
 use super::gauges::Gauges;
-use super::percentile_name;
+use super::{percentile_name, tpot_name};
 use crate::config::StageConfig;
 use crate::host::{HostError, MetricId, Metrics};
 
@@ -28,14 +28,15 @@ impl Objectives {
             if kind.name != *shown {
                 continue;
             }
-            for objective in &kind.slo {
-                let percentile = percentile_name(objective.percentile);
+            let named = kind.slo.iter().map(|o| (percentile_name(o.percentile), o));
+            let tokens = kind.tpot.iter().map(|o| (tpot_name(o.percentile), o));
+            for (name, objective) in named.chain(tokens) {
                 let quantile_ppm = (objective.percentile * 1e4).round() as u64;
                 for (what, value) in [
                     ("slo_response_time_us", objective.objective_us),
                     ("slo_quantile_ppm", quantile_ppm),
                 ] {
-                    let name = format!("{prefix}.type.{shown}.{what}.objective.{percentile}");
+                    let name = format!("{prefix}.type.{shown}.{what}.objective.{name}");
                     all.push((gauges.define(host, name)?, value));
                 }
             }

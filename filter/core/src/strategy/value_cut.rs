@@ -470,6 +470,12 @@ impl ValueCut {
         fresh.beyond(end.beyond.as_secs_f64(), !end.measured);
     }
 
+    /// Records that a request of `kind` that counted as delivered was not: its response came too
+    /// slowly after it was measured.
+    pub fn undelivered(&mut self, kind: TypeId) {
+        self.presence(kind).fresh.undelivered();
+    }
+
     /// Whether a request with queue wait `wait`, whose [rival](Self::rival) waits `rival_wait`,
     /// leaves more valuable types enough of their slack.
     #[must_use]

@@ -110,6 +110,8 @@ pub(crate) fn stage<'a>(
         slo: slo.to_vec(),
         value: 1.0,
         cost: None,
+        measure: None,
+        tpot: Vec::new(),
     };
     StageConfig {
         policy: "default/search".into(),

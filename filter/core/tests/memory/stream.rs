@@ -24,6 +24,8 @@ pub(crate) struct MemoryStream {
     pub(crate) request: RefCell<Pairs>,
     /// Headers of the response.
     pub(crate) response: RefCell<Pairs>,
+    /// The part of the response's body that arrives.
+    pub(crate) body: RefCell<Vec<u8>>,
     /// Trailers of the response.
     pub(crate) trailers: RefCell<Pairs>,
     /// Properties, by the debug text of their [`Property`].
@@ -129,6 +131,11 @@ impl Stream for MemoryStream {
 
     fn response_trailer(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
         Ok(find(&self.trailers, name).map(String::into_bytes))
+    }
+
+    fn response_body(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), HostError> {
+        each(&self.body.borrow());
+        Ok(())
     }
 
     fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {

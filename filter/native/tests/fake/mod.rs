@@ -417,6 +417,23 @@ extern "C" fn envoy_dynamic_module_callback_http_get_body_size(_: *mut c_void, _
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_get_body_chunks_size(
+    _: *mut c_void,
+    _: u32,
+) -> usize {
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_get_body_chunks(
+    _: *mut c_void,
+    _: u32,
+    _: *mut Buffer,
+) -> bool {
+    false
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_callback_http_set_header(
     _filter: *mut c_void,
     _map: u32,

@@ -117,6 +117,8 @@ impl Policy {
             slo: Vec::new(),
             value: 1.0,
             cost: None,
+            measure: None,
+            tpot: Vec::new(),
         };
         let types = graph.workflows.iter().map(|w| w.name.as_str());
         let stage = StageConfig {

@@ -201,6 +201,13 @@ impl Trial {
                     .to_owned(),
             );
         }
+        if stage.types.iter().any(|kind| !kind.tpot.is_empty()) {
+            notes.push(
+                "the policy has objectives for the time per output token (tpot), which no workload \
+                 tells: this is without them"
+                    .to_owned(),
+            );
+        }
         if let Offered::Recorded { recording, .. } = &plan.offered {
             notes.extend(recording.notes());
         }

@@ -85,6 +85,8 @@ fn stage(kinds: &[Kind], slots: u32) -> StageConfig {
             .collect(),
         value: 1.0,
         cost: None,
+        measure: None,
+        tpot: Vec::new(),
         name,
     };
     let named = kinds.iter().enumerate();

@@ -31,6 +31,8 @@ enum Protection {
     Limit(u32, u32),
     /// Headgate with P given or found.
     Headgate(Option<u32>),
+    /// Headgate with P found by objectives for tokens only: this multiple of those of the types.
+    Tokens(f64),
 }
 
 impl Protection {
@@ -40,6 +42,7 @@ impl Protection {
             Self::Limit(slots, pending) => format!("limit {slots}, {pending} pending"),
             Self::Headgate(Some(p)) => format!("Headgate, P={p}"),
             Self::Headgate(None) => "Headgate, P found".to_owned(),
+            Self::Tokens(times) => format!("Headgate, P found by {times} × TPOT"),
         }
     }
 
@@ -60,6 +63,14 @@ impl Protection {
             })
         };
         let mut types: Vec<Value> = kinds.map(kind).collect();
+        if let Self::Tokens(times) = self {
+            // First tokens are never late.
+            for (kind, objectives) in types.iter_mut().zip(&calibration.objectives) {
+                let us = (times * objectives.tpot * 1e3) as u64;
+                kind["slo"] = slo(60_000.0);
+                kind["tpot"] = json!([{"percentile": 90, "objective_us": us}]);
+            }
+        }
         types.push(json!({"name": "default", "slo": slo(calibration.objectives[2].ttft)}));
         let mut stage = json!({
             "policy": "default/llm",
@@ -90,7 +101,9 @@ impl Protection {
                 stage["strategy"] = json!({"type": "MaxQueueLength"});
             }
             Self::Headgate(Some(p)) => stage["parallelism"] = json!(p),
-            Self::Headgate(None) => stage["auto_parallelism"] = json!({"min": 2, "max": 1_000}),
+            Self::Headgate(None) | Self::Tokens(_) => {
+                stage["auto_parallelism"] = json!({"min": 2, "max": 1_000})
+            }
         }
         serde_json::from_value(stage).unwrap()
     }
@@ -266,4 +279,19 @@ fn a_number_of_slots_that_is_found_answers_nearly_as_many_as_the_best_limit() {
             "{load}×: {slots:?}"
         );
     }
+}
+
+/// The server's tokens slow down with the number of sequences that it decodes together.
+#[test]
+fn slots_are_limited_where_only_tokens_are_too_slow() {
+    let calibration = Calibration::run();
+    let slots = |times| {
+        Protection::Tokens(times)
+            .run(&calibration, 1.5, 1)
+            .1
+            .unwrap() as usize
+    };
+    let (loose, tight) = (slots(10.0), slots(0.5));
+    assert!(loose > 4 * SLOTS, "no limit: {loose}");
+    assert!(tight <= 2 * SLOTS, "{tight}");
 }

@@ -171,6 +171,8 @@ impl Service {
         let kind = |(name, objectives): (&str, [u64; 2])| TypeConfig {
             value: 1.0,
             cost: None,
+            measure: None,
+            tpot: Vec::new(),
             name: name.to_owned(),
             slo: [(50.0, objectives[0]), (90.0, objectives[1])]
                 .map(|(percentile, ms)| Objective {

@@ -177,8 +177,8 @@ mod tests {
                  releaseSlot, errors, retries, queue, strategy, types, classes, workflows, \
                  classAdmission, exclude",
                 "spec.types[0].matches: a mapping; a list",
-                "spec.types[1]: 7; a mapping with the fields name, matches, slo, value, \
-                 cost",
+                "spec.types[1]: 7; a mapping with fields such as name, matches, slo, ttft, tpot, \
+                 value",
                 "spec.targetRefs: missing; such as [{group: \"\", kind: Service, name: search}]",
             ]
         );

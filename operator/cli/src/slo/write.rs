@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use headgate_api::Duration;
 use headgate_api::validate::ValidPolicy;
-use headgate_core::config::TypeConfig;
-use headgate_core::stats::{percentile_name, prefix};
+use headgate_core::config::{Measure, Objective, TypeConfig};
+use headgate_core::stats::{percentile_name, prefix, tpot_name};
 use serde_json::{Value, json};
 
 use super::{OPENSLO, RESPONSE_TIME, TYPE};
@@ -19,6 +19,8 @@ struct Tracked<'a> {
     kind: &'a TypeConfig,
     percentile: f64,
     response_time: Duration,
+    /// The times that it is about, for its description.
+    of: &'static str,
     /// The name, such as `fast-p90`, unique in the policy.
     name: String,
     /// The labels of the type's counters.
@@ -43,8 +45,8 @@ impl Tracked<'_> {
 
     fn description(&self) -> String {
         format!(
-            "{}% of the responses of type {} within {}, from the arrival at the proxy",
-            self.percentile, self.kind.name, self.response_time
+            "{}% of the responses of type {} within {}{}",
+            self.percentile, self.kind.name, self.response_time, self.of
         )
     }
 }
@@ -55,20 +57,30 @@ fn tracked(policy: &ValidPolicy) -> Vec<Tracked<'_>> {
     let shown = stats.rsplit_once('.').map_or("", |(_, name)| name);
     let mut names = BTreeSet::new();
     let types = policy.stage.types.iter();
-    let all = types.flat_map(|kind| kind.slo.iter().map(move |objective| (kind, objective)));
-    all.map(|(kind, objective)| {
-        let percentile = percentile_name(objective.percentile);
-        Tracked {
-            kind,
-            percentile: objective.percentile,
-            response_time: std::time::Duration::from_micros(objective.objective_us).into(),
-            name: free_name([&*kind.name, &*percentile], &mut names),
-            labels: format!(
-                "headgate_policy=\"{shown}\",headgate_type=\"{}\"",
-                kind.name
-            ),
-            objective: percentile,
-        }
+    let all = types.flat_map(|kind| {
+        let of = match policy.stage.measure_of(kind) {
+            Measure::LastByte => ", from the arrival at the proxy",
+            Measure::FirstByte => " to the first byte, from the arrival at the proxy",
+        };
+        let named = move |o: &'_ Objective| (kind, *o, percentile_name(o.percentile), of);
+        let token =
+            move |o: &'_ Objective| (kind, *o, tpot_name(o.percentile), " per output token");
+        kind.slo
+            .iter()
+            .map(named)
+            .chain(kind.tpot.iter().map(token))
+    });
+    all.map(|(kind, objective, named, of)| Tracked {
+        kind,
+        percentile: objective.percentile,
+        response_time: std::time::Duration::from_micros(objective.objective_us).into(),
+        of,
+        name: free_name([&*kind.name, &*named], &mut names),
+        labels: format!(
+            "headgate_policy=\"{shown}\",headgate_type=\"{}\"",
+            kind.name
+        ),
+        objective: named,
     })
     .collect()
 }

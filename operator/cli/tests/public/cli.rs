@@ -419,7 +419,10 @@ fn explain_needs_a_workload_where_there_is_a_choice() {
     );
     assert_eq!(
         answer["objectives"],
-        serde_json::json!(["p50 within 18ms", "p99.9 within 2s"])
+        serde_json::json!([
+            "p50 to the first byte within 18ms",
+            "p99.9 to the first byte within 2s"
+        ])
     );
 }
 

@@ -39,6 +39,7 @@ fn strip(stage: &mut StageConfig) {
     for of_type in &mut stage.types {
         of_type.value = 1.0;
         of_type.cost = None;
+        of_type.tpot.clear();
     }
     for class in &mut stage.classes {
         class.value = 1.0;
@@ -166,6 +167,7 @@ mod tests {
                 {"name": "low"}],
             "types": [{"name": "default", "value": 3.0,
                 "cost": {"size": {"header": "content-length"}},
+                "tpot": [{"percentile": 90.0, "objective_us": 40_000}],
                 "slo": [{"percentile": 50.0, "objective_us": 18_000}]}],
         }]}));
         let older = without_new_fields(&config).unwrap();

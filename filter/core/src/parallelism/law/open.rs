@@ -30,6 +30,9 @@
 //! No ceiling applies to the first 500 answers, whose references are not reliable, until N has
 //! been below it, and while a type is broken, whose requests hold slots without work.
 //!
+//! A stream whose tokens come too slowly counts as a second answer, with x / (1 − p + 0.15) + 1 for
+//! its objective: it has already counted as one in time, at its first byte.
+//!
 //! An overdue request counts as late before it ends. Broken types don't count. A type without
 //! objectives is late at four references. So is a type that nearly misses its last objective with
 //! few requests in flight (the reference), because missing it says nothing about slots. The

@@ -17,6 +17,8 @@
 //! stuck_k       of all outcomes, those that held a slot beyond the last objective
 //! ```
 //!
+//! A stream delivers at its first byte. If its tokens then come too slowly, that is taken back.
+//!
 //! Errors that come at once deliver nothing, but hold no slot: they lower `delivered`, not `stuck`.
 //!
 //! **Broken.** A type is broken with stuck > ½. For a healthy type, that takes about twenty
@@ -105,6 +107,11 @@ impl Sums {
         self.stuck += f64::from(u8::from(stuck));
     }
 
+    /// Takes back a delivery that was counted too early.
+    pub(super) fn undelivered(&mut self) {
+        self.delivered -= 1.0;
+    }
+
     /// Adds a request that is in the backend for longer than its type usually takes.
     pub(super) fn silent(&mut self) {
         self.silent += 1.0;
@@ -124,7 +131,7 @@ impl Sums {
 
     pub(super) fn is_empty(&self) -> bool {
         let sums = [self.count, self.silent, self.answers, self.beyond];
-        sums.into_iter().all(|sum| sum <= 0.0)
+        sums.into_iter().all(|sum| sum <= 0.0) && self.delivered >= 0.0
     }
 
     fn add(&mut self, other: &Self) {
@@ -238,9 +245,9 @@ impl Delivery {
             self.follow(&fresh);
             self.last = secs;
         } else {
-            // Keep slot time of requests whose outcomes were counted already until the next
-            // outcome.
-            self.fresh.beyond = fresh.beyond;
+            // Keep slot time of requests whose outcomes were counted already, and deliveries that
+            // are taken back, until the next outcome.
+            (self.fresh.beyond, self.fresh.delivered) = (fresh.beyond, fresh.delivered);
             if (secs - self.last).abs() > FORGET {
                 *self = Self::default();
             }
@@ -272,6 +279,7 @@ impl Delivery {
         let follow =
             |average: &mut f64, sum: f64| *average += weight * (sum / fresh.count - *average);
         follow(&mut self.delivered, fresh.delivered);
+        self.delivered = self.delivered.clamp(0.0, 1.0);
         follow(&mut self.stuck, fresh.stuck);
         follow(&mut self.unmeasured, fresh.unmeasured.min(fresh.count));
         // Timeouts of requests that hung before the type recovered no longer count.
@@ -405,6 +413,41 @@ pub(super) fn elsewhere(held: &[Held], worker: u64, kind: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn deliveries_that_are_taken_back_count_as_if_they_had_not_been() {
+        // Of each four streams one turns out to be slow, a while after its first byte.
+        let mut delivery = Delivery::default();
+        for n in 0..400 {
+            let mut sums = Sums::default();
+            sums.outcome(true, false);
+            delivery.add(&sums);
+            delivery.step(f64::from(n), 16.0);
+            if n % 4 == 3 {
+                let mut sums = Sums::default();
+                sums.undelivered();
+                assert!(!sums.is_empty());
+                delivery.add(&sums);
+                // Nothing else has happened.
+                delivery.step(f64::from(n) + 0.5, 16.0);
+            }
+        }
+        assert!(
+            (delivery.delivered - 0.75).abs() < 0.05,
+            "{}",
+            delivery.delivered
+        );
+        // All of them are.
+        for n in 400..600 {
+            let mut sums = Sums::default();
+            sums.outcome(true, false);
+            sums.undelivered();
+            delivery.add(&sums);
+            delivery.step(f64::from(n), 16.0);
+        }
+        assert!(delivery.delivered < 0.01, "{}", delivery.delivered);
+        assert!(!delivery.is_broken(), "no slot is stuck");
+    }
 
     fn after(outcomes: &[(bool, bool)]) -> Delivery {
         let mut delivery = Delivery::default();

@@ -16,7 +16,7 @@ use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, types};
 use super::workflows::workflows;
 use super::{Assumed, At, Field, Open, Stored, Table, shadow, whole};
 use crate::validate::policy::Slots;
-use crate::validate::schema::{Place, Rule};
+use crate::validate::schema::{Place, Rule, some};
 use crate::{AdmissionPolicySpec, DisciplineType, MeasureType, StrategyType};
 
 /// Fields of blocks without a file of their own.
@@ -37,6 +37,8 @@ const OBSERVED: &str = "with queue.mode Observe nothing is held back, so paralle
 const RELEASED_UNMEASURED: &str = "with releaseSlot FirstByte and measure LastByte, slots would be \
                                    free before their requests are measured; give measure \
                                    FirstByte, or leave releaseSlot out";
+const RELEASED_UNSEEN: &str = "with releaseSlot FirstByte nothing is measured after the first byte; \
+                               leave out releaseSlot, or the types' tpot";
 
 /// A policy's spec in the filter's types.
 pub(crate) struct Meaning {
@@ -68,9 +70,14 @@ pub(crate) fn stage(
     if spec.release_slot == MeasureType::FirstByte && spec.measure == MeasureType::LastByte {
         root.add(RELEASED_UNMEASURED);
     }
+    if spec.release_slot == MeasureType::FirstByte && spec.types.iter().any(|t| !t.tpot.is_empty())
+    {
+        root.add(RELEASED_UNSEEN);
+    }
     let strategy = strategy(spec, &root.field("strategy"));
     let types = types(
         &spec.types,
+        spec.measure,
         reason_for_objectives(spec),
         &root.field("types"),
     );
@@ -140,6 +147,11 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         "!has(self.releaseSlot) || self.releaseSlot != 'FirstByte' || \
          (has(self.measure) && self.measure == 'FirstByte')",
         RELEASED_UNMEASURED,
+    ));
+    let some_tpot = format!("self.types.exists(t, {})", some("t.tpot"));
+    spec.rule(Rule::text(
+        format!("!has(self.releaseSlot) || self.releaseSlot != 'FirstByte' || !{some_tpot}"),
+        RELEASED_UNSEEN,
     ));
 }
 

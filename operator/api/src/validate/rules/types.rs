@@ -1,13 +1,17 @@
 //! Rules for query types: names, objectives, and that exactly one is the default.
 
-use headgate_core::config::{DEFAULT_TYPE, Objective, RequestCost, RequestSize, TypeConfig};
+use std::collections::BTreeMap;
+
+use headgate_core::config::{
+    DEFAULT_TYPE, Measure, Objective, RequestCost, RequestSize, TypeConfig,
+};
 use headgate_core::stats::MAX_TYPES_IN_STATS;
 
 use super::matches::check_matches;
 use super::names::{HEADER, NAMES, check_unique, header};
 use super::{At, By, Field, Format, HOUR, MILLISECOND, Open, Table, VALUE, time};
 use crate::validate::schema::{self as cel, Place, Rule, not_time, some};
-use crate::{Duration, QueryType};
+use crate::{Duration, MeasureType, QueryType};
 
 /// The most types of one policy: the number with stats of their own.
 pub(super) const MAX_TYPES: usize = MAX_TYPES_IN_STATS;
@@ -18,6 +22,10 @@ pub(super) static FIELDS: Table = fields! {
     "[].name" => Field::Text(&NAMES),
     "[].slo" => Field::Map(16, "objectives"),
     "[].slo{}" => time(Open, MILLISECOND, HOUR),
+    "[].ttft" => Field::Map(16, "objectives"),
+    "[].ttft{}" => time(Open, MILLISECOND, HOUR),
+    "[].tpot" => Field::Map(16, "objectives"),
+    "[].tpot{}" => time(Open, MILLISECOND, HOUR),
     "[].value" => VALUE,
     "[].cost.size.header" => Field::Text(&HEADER),
 };
@@ -25,6 +33,8 @@ const NO_DEFAULT: &str = "one named default takes the requests that no other typ
 const MATCHES_OF_DEFAULT: &str =
     "default takes what no other type matches; rename the type or drop its matches";
 const NO_MATCHES: &str = "none; at least one, such as {path: {type: PathPrefix, value: /search}}";
+const TWO_MEASURES: &str = "given beside slo; a type is measured to the first byte or to the last, so \
+                            move the percentiles of slo to ttft, or split the type";
 const NOT_ASCENDING: &str = "a higher percentile takes at least as long";
 /// The name of a percentile. Only the shortest of several, such as `p50` and `p50.0`, is allowed.
 static ANY_PERCENTILE: Format = Format::new(
@@ -41,7 +51,13 @@ pub(super) const BOUNCER_NEEDS_OBJECTIVES: &str = "Bouncer decides by objectives
 pub(super) const SLACK_NEEDS_OBJECTIVES: &str = "the discipline Slack orders by objectives";
 
 /// Checks the types and puts `default` last. Each needs an objective if a `reason` is given.
-pub(super) fn types(types: &[QueryType], reason: Option<&str>, at: &At<'_>) -> Vec<TypeConfig> {
+/// Requests are measured to `measure`, unless their type says otherwise.
+pub(super) fn types(
+    types: &[QueryType],
+    measure: MeasureType,
+    reason: Option<&str>,
+    at: &At<'_>,
+) -> Vec<TypeConfig> {
     at.count(types.len());
     let matches: usize = types.iter().map(|t| t.matches.len()).sum();
     if matches > MAX_MATCHES_OF_ALL {
@@ -80,9 +96,15 @@ pub(super) fn types(types: &[QueryType], reason: Option<&str>, at: &At<'_>) -> V
             at.field("matches").add(NO_MATCHES);
         }
         let rules = check_matches(&kind.matches, &at.field("matches"));
-        let slo = slo(kind, &at.field("slo"));
+        let whole = objectives(&kind.slo, &at.field("slo"));
+        let first = objectives(&kind.ttft, &at.field("ttft"));
+        let starts = !kind.ttft.is_empty();
+        if starts && !kind.slo.is_empty() {
+            at.field("ttft").add(TWO_MEASURES);
+        }
         if let Some(reason) = reason
             && kind.slo.is_empty()
+            && !starts
         {
             at.field("slo").add(no_objectives(reason));
         }
@@ -96,7 +118,9 @@ pub(super) fn types(types: &[QueryType], reason: Option<&str>, at: &At<'_>) -> V
         checked.push(TypeConfig {
             name: kind.name.clone(),
             matches: rules,
-            slo,
+            slo: if starts { first } else { whole },
+            measure: (starts && measure == MeasureType::LastByte).then_some(Measure::FirstByte),
+            tpot: objectives(&kind.tpot, &at.field("tpot")),
             value: at.field("value").real(kind.value),
             cost,
         });
@@ -106,10 +130,10 @@ pub(super) fn types(types: &[QueryType], reason: Option<&str>, at: &At<'_>) -> V
     checked
 }
 
-fn slo(kind: &QueryType, at: &At<'_>) -> Vec<Objective> {
-    at.count(kind.slo.len());
+fn objectives(given: &BTreeMap<String, Duration>, at: &At<'_>) -> Vec<Objective> {
+    at.count(given.len());
     let mut objectives: Vec<(&String, &Duration, Objective)> = Vec::new();
-    for (name, time) in &kind.slo {
+    for (name, time) in given {
         let at = at.key(name);
         let percentile = match percentile(name) {
             Ok(percentile) => Some(percentile),
@@ -201,8 +225,18 @@ pub(super) fn schema(spec: &mut Place<'_>) {
             ".matches",
             format!("self.name == 'default' || {matches}"),
             NO_MATCHES,
+        )
+        .rule(
+            Rule::text(
+                format!("!{} || !{}", some("self.slo"), some("self.ttft")),
+                TWO_MEASURES,
+            )
+            .on(".ttft")
+            .forbidden(),
         );
-    slo_schema(spec);
+    for field in ["slo", "ttft", "tpot"] {
+        objectives_schema(&mut spec.at(&format!("types[].{field}")));
+    }
     for (needed, reason) in [
         ("self.strategy.type == 'Bouncer'", BOUNCER_NEEDS_OBJECTIVES),
         (
@@ -211,13 +245,14 @@ pub(super) fn schema(spec: &mut Place<'_>) {
             SLACK_NEEDS_OBJECTIVES,
         ),
     ] {
-        let each = format!("self.types.all(t, {})", some("t.slo"));
+        let either = format!("({} || {})", some("t.slo"), some("t.ttft"));
+        let each = format!("self.types.all(t, {either})");
         let rule = Rule::text(format!("!({needed}) || {each}"), no_objectives(reason));
         spec.rule(rule.on(".types").required());
     }
 }
 
-fn slo_schema(spec: &mut Place<'_>) {
+fn objectives_schema(objectives: &mut Place<'_>) {
     let is_percentile = format!("(k.matches('{PERCENTILE}') && k != 'p0')");
     let is_odd = format!(
         "{} && double(k.substring(1)) > 0.0 && double(k.substring(1)) < 100.0",
@@ -238,7 +273,7 @@ fn slo_schema(spec: &mut Place<'_>) {
     );
     let high = format!("self.filter(a, self.exists(b, {above}))[0]");
     let low = format!("[{high}].map(a, self.filter(b, {above})[0])[0]");
-    spec.at("types[].slo")
+    objectives
         .rule(Rule::words(
             format!("self.all(k, {is_percentile})"),
             "\"%s\" is no percentile; %s",

@@ -267,10 +267,12 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
         );
     }
     spec.insert("strategy".into(), strategy(dice, &outline));
+    // After the first byte of a response that has released its slot, nothing is measured.
+    let is_streamed = spec.get("releaseSlot").is_none_or(|at| at == "LastByte");
     let types: Vec<Value> = outline
         .types
         .iter()
-        .map(|name| query_type(dice, name))
+        .map(|name| query_type(dice, name, is_streamed))
         .collect();
     spec.insert("types".into(), json!(types));
     let rest = outline.classes.len().saturating_sub(1);
@@ -483,7 +485,7 @@ fn sharing(dice: &mut Dice) -> Value {
     json!({"type": kind, block: settings})
 }
 
-fn query_type(dice: &mut Dice, name: &str) -> Value {
+fn query_type(dice: &mut Dice, name: &str, is_streamed: bool) -> Value {
     let mut kind = Map::new();
     kind.insert("name".into(), json!(name));
     if name != "default" || dice.breaks() {
@@ -494,7 +496,15 @@ fn query_type(dice: &mut Dice, name: &str) -> Value {
     }
     if !dice.breaks() {
         let (p50, p90) = (dice.ms(1, 1_000), dice.ms(1_000, 3_600_000));
-        kind.insert("slo".into(), json!({"p50": p50, "p90": p90, "p99.9": "1h"}));
+        let field = dice.pick(&["slo", "ttft"]);
+        kind.insert(field.into(), json!({"p50": p50, "p90": p90, "p99.9": "1h"}));
+        if dice.breaks() {
+            kind.insert("slo".into(), json!({"p50": "1h"}));
+            kind.insert("ttft".into(), json!({"p50": "1h"}));
+        }
+    }
+    if is_streamed {
+        dice.perhaps(&mut kind, "tpot", |d| json!({"p90": d.ms(1, 3_600_000)}));
     }
     dice.perhaps(&mut kind, "value", value);
     dice.perhaps(

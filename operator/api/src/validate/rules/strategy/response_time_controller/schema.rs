@@ -141,10 +141,13 @@ fn targets(spec: &mut Place<'_>) {
         NO_TARGET_OF_POLICY,
     );
     let percentile = format!("(has({settings}) ? {settings}.percentile : {PERCENTILE:?})");
-    let has_objective = format!(
-        "has(t.slo) && t.slo.exists(k, k.matches('^p[0-9]+([.][0-9]+)?$') && \
-         double(k.substring(1)) == {percentile})"
-    );
+    let has = |field: &str| {
+        format!(
+            "has({field}) && {field}.exists(k, k.matches('^p[0-9]+([.][0-9]+)?$') && \
+             double(k.substring(1)) == {percentile})"
+        )
+    };
+    let has_objective = format!("{} || {}", has("t.slo"), has("t.ttft"));
     let (open, shown) = (open("Type"), format!("string({percentile})"));
     let has_own = format!(
         "{} && has({settings}.typeTargets) && t.name in {settings}.typeTargets && \

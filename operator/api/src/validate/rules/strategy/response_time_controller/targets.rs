@@ -89,6 +89,8 @@ pub(super) fn targets(
 
 /// Returns the type's objective at `percentile`, µs. The rules for types note its mistakes.
 fn objective(kind: &QueryType, percentile: f64) -> Option<u64> {
-    let objective = kind.slo.get(&format!("p{percentile}"))?.parse().ok()?;
+    let name = format!("p{percentile}");
+    let objective = kind.slo.get(&name).or_else(|| kind.ttft.get(&name))?;
+    let objective = objective.parse().ok()?;
     u64::try_from(objective.as_micros()).ok()
 }
