@@ -125,14 +125,12 @@ fn a_budget_of_tokens_refuses_what_would_wait_too_long_for_them() {
         output: None,
         per_request: None,
     });
-    for load in [0.2, 0.6, 1.2] {
-        let report = report(budgeted.clone(), load);
-        let of =
-            |name: &str| ["small", "large", "ALL"].map(|kind| number(row(&report, kind), name));
-        println!(
-            "{load}: refused {:?}, within {:?}",
-            of("rejected_pct"),
-            of("within_pct")
-        );
+    let mut slots = stage(500, false, true);
+    slots.parallelism = 2;
+    for (stage, load) in [(budgeted.clone(), 0.2), (budgeted, 0.6), (slots, 2.4)] {
+        let report = report(stage, load);
+        for kind in ["small", "large"] {
+            println!("{load} {kind}: {:?}", row(&report, kind));
+        }
     }
 }
