@@ -12,14 +12,15 @@ use std::ops::RangeInclusive;
 
 use serde::Deserialize;
 
-use super::bounds::{at_most, ensure, header_name, within};
+use super::bounds::{at_most, ensure, header_name, positive, within};
 use super::{
     AutoParallelism, ClassConfig, ConfigError, DEFAULT_TYPE, Direction, ErrorsConfig, FilterConfig,
     Flow, MAX_CLASSES, MAX_ERRORS, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES,
-    MAX_TYPES, MAX_WORKFLOW_NAME, Measure, Objective, StageConfig, StrategyConfig, TypeConfig,
+    MAX_TOKENS, MAX_TYPES, MAX_WORKFLOW_NAME, Measure, Objective, StageConfig, StrategyConfig,
+    TokensConfig, TypeConfig,
 };
 
-/// The range of the values of types and classes.
+/// The range of the values of types and classes, and of tokens for each unit of a header.
 const VALUES: RangeInclusive<f64> = 0.001..=1000.0;
 
 impl FilterConfig {
@@ -92,6 +93,9 @@ impl StageConfig {
             check("auto_parallelism", is_right, &|| {
                 format!("{min} to {max} slots; 1 <= min <= max <= {MAX_PARALLELISM}")
             })?;
+        }
+        if let Some(tokens) = &self.tokens {
+            tokens.check(&format!("{at}.tokens"))?;
         }
         let longest = self.queue.max_length;
         check("queue.max_length", longest <= MAX_QUEUE_LENGTH, &|| {
@@ -245,6 +249,29 @@ fn check_name(at: &str, name: &str) -> Result<(), ConfigError> {
     ensure(is_right, at, || {
         format!("{name:?}; 1 to 63 of a-z A-Z 0-9 - _")
     })
+}
+
+impl TokensConfig {
+    fn check(&self, at: &str) -> Result<(), ConfigError> {
+        positive(format_args!("{at}.budget"), self.budget, MAX_TOKENS.into())?;
+        if let Some(most) = self.per_request {
+            within(format_args!("{at}.per_request"), most, 1..=MAX_TOKENS)?;
+        }
+        for (name, count) in [("prompt", &self.prompt), ("output", &self.output)] {
+            let Some(count) = count else { continue };
+            let at = format!("{at}.{name}");
+            if let Some(header) = &count.header {
+                header_name(format_args!("{at}.header"), header)?;
+            }
+            within(format_args!("{at}.per_unit"), count.per_unit, VALUES)?;
+            within(
+                format_args!("{at}.otherwise"),
+                count.otherwise,
+                0..=MAX_TOKENS,
+            )?;
+        }
+        Ok(())
+    }
 }
 
 impl ErrorsConfig {

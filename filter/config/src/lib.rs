@@ -57,6 +57,8 @@ pub const MAX_CLASSES: usize = 16;
 pub const MAX_HISTOGRAM_STEPS: usize = 100;
 /// Most slots one stage may have.
 pub const MAX_PARALLELISM: u32 = 1_000_000;
+/// Most tokens of a budget, and of a request.
+pub const MAX_TOKENS: u32 = 1_000_000_000;
 /// Largest cost of a request. The gauge of the queue has room for 2^20 of these.
 pub const MAX_COST: u32 = 1 << 24;
 /// Most workflows with a rate of their own.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ClassAdmissionConfig, Direction, OutboundConfig, ServiceTimesConfig, StarvationAvoidance,
-    StrategyConfig, WorkflowsConfig,
+    ClassAdmissionConfig, Direction, MAX_TOKENS, OutboundConfig, ServiceTimesConfig,
+    StarvationAvoidance, StrategyConfig, WorkflowsConfig,
 };
 
 /// The configuration of one proxy workload: all its policies.
@@ -55,6 +55,9 @@ pub struct StageConfig {
     /// The bounds of a P that is found automatically. Absent: P is fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_parallelism: Option<AutoParallelism>,
+    /// A budget of tokens, which requests take beside their slots. Absent: slots alone count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<TokensConfig>,
     /// The queue in front of the slots.
     pub queue: QueueConfig,
     /// The moment at which a request's processing time ends.
@@ -104,6 +107,62 @@ pub struct AutoParallelism {
     pub min: u32,
     /// Most slots, 1 ..= 1,000,000.
     pub max: u32,
+}
+
+/// A budget of tokens, and the number that each request takes of it while it has a slot: that of
+/// its prompt and of its output, at least 1, at most the whole budget.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokensConfig {
+    /// The budget of this proxy, above 0, at most [`MAX_TOKENS`]. It is rounded down, but to 1 at
+    /// least.
+    pub budget: f64,
+    /// The tokens of a request's prompt. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<TokenCount>,
+    /// The most tokens of a request's output. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<TokenCount>,
+    /// The most tokens of one request. Absent: the budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_request: Option<u32>,
+}
+
+/// The source of a number of tokens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenCount {
+    /// Lower case name of the header whose value, a whole number, grows with the tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+    /// Tokens for each unit of the value, 0.001 to 1000.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub per_unit: f64,
+    /// Tokens of a request without a readable header.
+    pub otherwise: u32,
+}
+
+impl TokensConfig {
+    /// Returns the budget, in whole tokens.
+    #[must_use]
+    pub fn whole_budget(&self) -> u32 {
+        (self.budget as u32).clamp(1, MAX_TOKENS)
+    }
+
+    /// Returns the tokens of a request with these values of the headers.
+    #[must_use]
+    pub fn of(&self, prompt: Option<u32>, output: Option<u32>) -> u32 {
+        let of = |count: &Option<TokenCount>, value: Option<u32>| {
+            let count = count.as_ref()?;
+            let known = value.map(|value| f64::from(value) * count.per_unit);
+            Some(known.unwrap_or_else(|| count.otherwise.into()))
+        };
+        let tokens =
+            of(&self.prompt, prompt).unwrap_or(0.0) + of(&self.output, output).unwrap_or(0.0);
+        let most = self.per_request.unwrap_or(MAX_TOKENS);
+        // A float too large becomes the largest integer.
+        (tokens.ceil() as u32).clamp(1, most.max(1))
+    }
 }
 
 /// Whether decisions take effect.

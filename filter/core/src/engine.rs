@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::beside::Beside;
 use crate::classify::{Classified, RequestView};
-use crate::config::{ConfigError, Direction, FilterConfig, StageConfig};
+use crate::config::{ConfigError, Direction, FilterConfig, StageConfig, TokenCount};
 use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use crate::discipline::Order;
 use crate::host::{Host, HostError};
@@ -352,6 +352,12 @@ impl<B: Beside> Engine<B> {
             size: compiled
                 .size_header(kind)
                 .and_then(|name| work::size(request.header(name)?)),
+            tokens: (compiled.config.tokens.as_ref()).map_or(0, |tokens| {
+                let read = |count: &Option<TokenCount>| {
+                    work::size(request.header(count.as_ref()?.header.as_deref()?)?)
+                };
+                tokens.of(read(&tokens.prompt), read(&tokens.output))
+            }),
             progress: if Order::needs_progress(&compiled.config.queue.discipline) {
                 Progress {
                     // An untrusted age may affect the order, but not a controller that refuses

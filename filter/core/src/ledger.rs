@@ -15,6 +15,13 @@
 //!
 //! **No slot idles beside a waiter.** A waiter announces itself before it looks for a free slot; a
 //! releaser frees the slot before it looks for waiters. One of the two sees the other.
+//!
+//! **Tokens.** With a budget of tokens, a request takes tokens together with its slot, from a third
+//! gauge, by the same rule: add, then read. It looks whether they fit before it adds them, because
+//! an addition that is taken back hides room from another worker until its next tick. Without a
+//! budget there is no such gauge.
+
+use std::ops::{Add, Neg};
 
 use crate::host::{HostError, Number, Shared};
 use crate::time::Instant;
@@ -69,11 +76,22 @@ impl QueueState {
     }
 }
 
+/// The tokens that a request takes with its slot. By default none, and there is no budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tokens {
+    /// Its tokens, at most the budget.
+    pub taken: u32,
+    /// The budget of all requests.
+    pub budget: u32,
+}
+
 /// Amounts that a worker has booked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Share {
     /// Slots.
     pub slots: i64,
+    /// Tokens.
+    pub tokens: i64,
     /// Queued requests.
     pub queued: i64,
     /// Queued work.
@@ -86,13 +104,40 @@ impl Share {
         (self.queued << WORK_BITS) + self.work
     }
 
-    fn unpack(slots: u64, queue: u64) -> Self {
+    fn unpack(slots: u64, tokens: u64, queue: u64) -> Self {
         let length = (queue >> WORK_BITS).cast_signed();
         let negative = length >= i64::from(NEGATIVE);
         Self {
             slots: slots.cast_signed(),
+            tokens: tokens.cast_signed(),
             queued: if negative { length - (1 << 20) } else { length },
             work: (queue & ((1 << WORK_BITS) - 1)).cast_signed(),
+        }
+    }
+}
+
+impl Add for Share {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            slots: self.slots + other.slots,
+            tokens: self.tokens + other.tokens,
+            queued: self.queued + other.queued,
+            work: self.work + other.work,
+        }
+    }
+}
+
+impl Neg for Share {
+    type Output = Self;
+
+    fn neg(self) -> Self {
+        Self {
+            slots: -self.slots,
+            tokens: -self.tokens,
+            queued: -self.queued,
+            work: -self.work,
         }
     }
 }
@@ -100,14 +145,17 @@ impl Share {
 #[derive(Debug, Clone, Copy)]
 struct Gauges {
     slots: Number,
+    /// `None` while no budget of tokens was configured.
+    tokens: Option<Number>,
     queue: Number,
 }
 
 impl Gauges {
-    fn define(host: &impl Shared, prefix: &str) -> Result<Self, HostError> {
+    fn define(host: &impl Shared, prefix: &str, tokens: bool) -> Result<Self, HostError> {
         let gauge = |name: &str| host.number(&format!("{prefix}.{name}"));
         Ok(Self {
             slots: gauge("slots_in_use")?,
+            tokens: tokens.then(|| gauge("tokens_in_use")).transpose()?,
             queue: gauge("queue_packed")?,
         })
     }
@@ -115,6 +163,9 @@ impl Gauges {
     fn book(&self, host: &impl Shared, share: Share) -> Result<(), HostError> {
         if share.slots != 0 {
             host.add_to(self.slots, share.slots)?;
+        }
+        if let Some(tokens) = self.tokens.filter(|_| share.tokens != 0) {
+            host.add_to(tokens, share.tokens)?;
         }
         match share.queue() {
             0 => Ok(()),
@@ -128,6 +179,9 @@ impl Gauges {
         if changed.slots != 0 {
             host.set(self.slots, booked.slots.cast_unsigned())?;
         }
+        if let Some(tokens) = self.tokens.filter(|_| changed.tokens != 0) {
+            host.set(tokens, booked.tokens.cast_unsigned())?;
+        }
         match changed.queue() {
             0 => Ok(()),
             _ => host.set(self.queue, booked.queue().cast_unsigned()),
@@ -135,7 +189,12 @@ impl Gauges {
     }
 
     fn read(&self, host: &impl Shared) -> Result<Share, HostError> {
-        Ok(Share::unpack(host.get(self.slots)?, host.get(self.queue)?))
+        let tokens = self.tokens.map_or(Ok(0), |tokens| host.get(tokens))?;
+        Ok(Share::unpack(
+            host.get(self.slots)?,
+            tokens,
+            host.get(self.queue)?,
+        ))
     }
 }
 
@@ -167,10 +226,10 @@ impl Ledger {
     pub fn new(host: &impl Shared, prefix: &str, own_id: WorkerId) -> Result<Self, HostError> {
         let mut this = Self {
             prefix: prefix.to_owned(),
-            total: Gauges::define(host, prefix)?,
+            total: Gauges::define(host, prefix, false)?,
             workers: Vec::new(),
             own_id,
-            own: define_worker(host, prefix, own_id)?,
+            own: define_worker(host, prefix, own_id, false)?,
             booked: Share::default(),
         };
         this.workers.resize(own_id as usize + 1, None);
@@ -181,6 +240,29 @@ impl Ledger {
         Ok(this)
     }
 
+    /// Begins to count tokens, if it doesn't already.
+    ///
+    /// # Errors
+    /// [`HostError`] when a gauge can't be defined.
+    pub fn count_tokens(&mut self, host: &impl Shared) -> Result<(), HostError> {
+        if self.total.tokens.is_some() {
+            return Ok(());
+        }
+        let total = Gauges::define(host, &self.prefix, true)?;
+        self.own = define_worker(host, &self.prefix, self.own_id, true)?;
+        self.total = total;
+        self.workers.fill(None);
+        self.workers[self.own_id as usize] = Some(self.own);
+        // Tokens of the number's last owner, or that this worker booked under another number.
+        let left = -self.own.share.read(host)?.tokens;
+        let left = Share {
+            tokens: left,
+            ..Share::default()
+        };
+        self.own.share.book(host, left)?;
+        self.total.book(host, left)
+    }
+
     fn worker(&mut self, host: &impl Shared, id: WorkerId) -> Result<WorkerGauges, HostError> {
         let at = id as usize;
         if at >= self.workers.len() {
@@ -189,24 +271,20 @@ impl Ledger {
         if let Some(known) = self.workers[at] {
             return Ok(known);
         }
-        let defined = define_worker(host, &self.prefix, id)?;
+        let defined = define_worker(host, &self.prefix, id, self.total.tokens.is_some())?;
         self.workers[at] = Some(defined);
         Ok(defined)
     }
 
     fn book(&mut self, host: &impl Shared, share: Share) -> Result<(), HostError> {
-        self.booked.slots += share.slots;
-        self.booked.queued += share.queued;
-        self.booked.work += share.work;
+        self.booked = self.booked + share;
         // If the VM dies between the two writes, the total is too high (a slot idles until the
         // drift is corrected), never too low (more than P in the backend). The next booking repairs
         // a share that could not be written; the next audit repairs a total that could not be
         // lowered.
         if share.slots + share.queued > 0 {
             if let Err(error) = self.total.book(host, share) {
-                self.booked.slots -= share.slots;
-                self.booked.queued -= share.queued;
-                self.booked.work -= share.work;
+                self.booked = self.booked + -share;
                 return Err(error);
             }
             self.own.share.set(host, self.booked, share).or(Ok(()))
@@ -224,6 +302,28 @@ impl Ledger {
         host.get(self.total.slots).map(u64::cast_signed)
     }
 
+    /// Returns the tokens in use, over all workers; 0 if they aren't counted.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn tokens_in_use(&self, host: &impl Shared) -> Result<i64, HostError> {
+        let tokens = self.total.tokens.map_or(Ok(0), |tokens| host.get(tokens))?;
+        Ok(tokens.cast_signed())
+    }
+
+    /// Whether these tokens fit into the budget beside those in use.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn fits(&self, host: &impl Shared, tokens: Tokens) -> Result<bool, HostError> {
+        self.are_within(host, i64::from(tokens.taken), tokens)
+    }
+
+    /// Whether `more` tokens are within the budget. Without tokens there is no host call.
+    fn are_within(&self, host: &impl Shared, more: i64, of: Tokens) -> Result<bool, HostError> {
+        Ok(of.taken == 0 || self.tokens_in_use(host)? + more <= i64::from(of.budget))
+    }
+
     /// Returns the queue's state, over all workers.
     ///
     /// # Errors
@@ -238,24 +338,29 @@ impl Ledger {
         self.booked
     }
 
-    /// Takes a slot if fewer than `limit` are in use.
+    /// Takes a slot and `tokens` if fewer than `limit` slots are in use and the tokens fit.
     ///
     /// # Errors
-    /// [`HostError`]; no slot is taken then.
-    pub fn try_acquire(&mut self, host: &impl Shared, limit: u32) -> Result<bool, HostError> {
-        let one = Share {
-            slots: 1,
-            ..Share::default()
-        };
+    /// [`HostError`]; nothing is taken then.
+    pub fn try_acquire(
+        &mut self,
+        host: &impl Shared,
+        limit: u32,
+        tokens: Tokens,
+    ) -> Result<bool, HostError> {
         let limit = i64::from(limit);
         for _ in 0..ATTEMPTS {
-            self.book(host, one)?;
+            if !self.fits(host, tokens)? {
+                break;
+            }
+            self.acquire_over_limit(host, tokens.taken)?;
             let in_use = self.slots_in_use(host);
-            if matches!(in_use, Ok(n) if n <= limit) {
+            let fits = self.are_within(host, 0, tokens);
+            if matches!((&in_use, &fits), (Ok(n), Ok(true)) if *n <= limit) {
                 return Ok(true);
             }
-            self.release(host)?;
-            in_use?;
+            self.release(host, tokens.taken)?;
+            in_use.and(fits)?;
             if self.slots_in_use(host)? >= limit {
                 break;
             }
@@ -263,32 +368,20 @@ impl Ledger {
         Ok(false)
     }
 
-    /// Takes a slot without a limit, for requests that are never held.
+    /// Takes a slot and `tokens` without a limit, for requests that are never held.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn acquire_over_limit(&mut self, host: &impl Shared) -> Result<(), HostError> {
-        self.book(
-            host,
-            Share {
-                slots: 1,
-                ..Share::default()
-            },
-        )
+    pub fn acquire_over_limit(&mut self, host: &impl Shared, tokens: u32) -> Result<(), HostError> {
+        self.book(host, running(tokens))
     }
 
-    /// Gives a slot back.
+    /// Gives a slot back, with the `tokens` that were taken with it.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn release(&mut self, host: &impl Shared) -> Result<(), HostError> {
-        self.book(
-            host,
-            Share {
-                slots: -1,
-                ..Share::default()
-            },
-        )
+    pub fn release(&mut self, host: &impl Shared, tokens: u32) -> Result<(), HostError> {
+        self.book(host, -running(tokens))
     }
 
     /// Announces a queued request of `work` (0..=[`MAX_WORK`]), after [`Ledger::publish_head`].
@@ -299,9 +392,9 @@ impl Ledger {
         self.book(
             host,
             Share {
-                slots: 0,
                 queued: 1,
                 work,
+                ..Share::default()
             },
         )
     }
@@ -314,9 +407,9 @@ impl Ledger {
         self.book(
             host,
             Share {
-                slots: 0,
                 queued: -1,
                 work: -work,
+                ..Share::default()
             },
         )
     }
@@ -401,15 +494,10 @@ impl Ledger {
     pub fn give_back(&mut self, host: &impl Shared, dead: WorkerId) -> Result<Share, HostError> {
         let gauges = self.worker(host, dead)?;
         let share = gauges.share.read(host)?;
-        let back = Share {
-            slots: -share.slots,
-            queued: -share.queued,
-            work: -share.work,
-        };
         host.set(gauges.head, 0)?;
         host.set(gauges.woken_at, 0)?;
-        gauges.share.book(host, back)?;
-        self.total.book(host, back)?;
+        gauges.share.book(host, -share)?;
+        self.total.book(host, -share)?;
         Ok(share)
     }
 
@@ -441,17 +529,10 @@ impl Ledger {
     /// [`HostError`].
     pub fn drift(&mut self, host: &impl Shared, numbers: u32) -> Result<Share, HostError> {
         let total = self.total.read(host)?;
-        let mut drift = Share {
-            slots: total.slots - self.booked.slots,
-            queued: total.queued - self.booked.queued,
-            work: total.work - self.booked.work,
-        };
+        let mut drift = total + -self.booked;
         let own = self.own_id;
         for other in (0..numbers).filter(|id| *id != own) {
-            let share = self.worker(host, other)?.share.read(host)?;
-            drift.slots -= share.slots;
-            drift.queued -= share.queued;
-            drift.work -= share.work;
+            drift = drift + -self.worker(host, other)?.share.read(host)?;
         }
         Ok(drift)
     }
@@ -461,12 +542,16 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn correct(&self, host: &impl Shared, drift: Share) -> Result<(), HostError> {
-        let back = Share {
-            slots: -drift.slots,
-            queued: -drift.queued,
-            work: -drift.work,
-        };
-        self.total.book(host, back)
+        self.total.book(host, -drift)
+    }
+}
+
+/// Returns the share of a request that holds a slot and these tokens.
+fn running(tokens: u32) -> Share {
+    Share {
+        slots: 1,
+        tokens: tokens.into(),
+        ..Share::default()
     }
 }
 
@@ -474,10 +559,11 @@ fn define_worker(
     host: &impl Shared,
     prefix: &str,
     id: WorkerId,
+    tokens: bool,
 ) -> Result<WorkerGauges, HostError> {
     let prefix = format!("{prefix}.worker.{id}");
     Ok(WorkerGauges {
-        share: Gauges::define(host, &prefix)?,
+        share: Gauges::define(host, &prefix, tokens)?,
         head: host.number(&format!("{prefix}.head_rank"))?,
         woken_at: host.number(&format!("{prefix}.woken_at_ns"))?,
     })

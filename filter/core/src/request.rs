@@ -29,6 +29,8 @@ pub struct Attributes {
     pub cost: Option<u32>,
     /// Its size, if the cost of its type depends on it and the request states it.
     pub size: Option<u32>,
+    /// The tokens that it needs in the backend, 0 without a budget of tokens.
+    pub tokens: u32,
     /// Whether it is a retry ([`crate::retries`]).
     pub is_retry: bool,
     /// The progress of the request's call tree.
@@ -47,6 +49,7 @@ impl Attributes {
             own_deadline: None,
             cost: None,
             size: None,
+            tokens: 0,
             is_retry: false,
             progress: Progress::UNKNOWN,
         }

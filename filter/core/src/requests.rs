@@ -59,6 +59,8 @@ pub struct Request {
     /// The estimated queue wait at its arrival if the queue were a FIFO; `None` if no service time
     /// was known then.
     pub(crate) fifo_wait: Option<Duration>,
+    /// The tokens that it takes or took with its slot.
+    pub(crate) tokens: u32,
     /// The number of answers that its own answer represents.
     pub(crate) weight: u32,
     /// The end of its processing time, if its response continues after that as a stream.
@@ -97,6 +99,7 @@ impl Request {
             turn: None,
             work: 0,
             fifo_wait: None,
+            tokens: 0,
             weight: 1,
             first_byte: None,
             token_time: None,

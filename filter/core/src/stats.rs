@@ -6,6 +6,8 @@
 //! ```text
 //! headgate.policy.<namespace>/<name>.slots                               gauge      P: requests that may be in the backend at once
 //! headgate.policy.<namespace>/<name>.slots_in_use                        gauge      requests that hold a slot, as decisions read it
+//! headgate.policy.<namespace>/<name>.tokens                              gauge      the budget of tokens, if the policy has one
+//! headgate.policy.<namespace>/<name>.tokens_in_use                       gauge      tokens of the requests that hold a slot, if they are counted
 //! headgate.policy.<namespace>/<name>.queue_length                        gauge      requests that wait, as of the last tick
 //! headgate.policy.<namespace>/<name>.queued_work_us                      gauge      processing time of waiting requests, as of the last tick
 //! headgate.policy.<namespace>/<name>.backlog_bound                       gauge      d_t: cost, µs if work is time, requests for FC-Q; AC's probability in millionths
@@ -182,6 +184,8 @@ pub struct StageStats {
     dirty: Vec<u16>,
     counters: Vec<Counter>,
     slots: MetricId,
+    /// The budget of tokens, with its gauge.
+    tokens: Option<(MetricId, u32)>,
     queue_length: MetricId,
     queued_work: MetricId,
     handover: MetricId,
@@ -216,6 +220,10 @@ impl StageStats {
         }
         let counter = |name: &&str| counter(host, &format!("{prefix}.{name}"));
         let mut gauges = Gauges::default();
+        let tokens = config.tokens.as_ref().map(|tokens| {
+            let metric = gauges.define(host, format!("{prefix}.tokens"))?;
+            Ok((metric, tokens.whole_budget()))
+        });
         Ok(Self {
             dirty: Vec::with_capacity(types.len()),
             types,
@@ -224,6 +232,7 @@ impl StageStats {
                 .map(counter)
                 .collect::<Result<_, _>>()?,
             slots: host.define(MetricKind::Gauge, &format!("{prefix}.slots"))?,
+            tokens: tokens.transpose()?,
             queue_length: host.define(MetricKind::Gauge, &format!("{prefix}.queue_length"))?,
             queued_work: host.define(MetricKind::Gauge, &format!("{prefix}.queued_work_us"))?,
             handover: host.define(MetricKind::Histogram, &format!("{prefix}.handover_us"))?,
@@ -372,12 +381,15 @@ impl StageStats {
         self.outputs.publish(host, strategy)
     }
 
-    /// Publishes the configured P and objectives.
+    /// Publishes the configured P, budget and objectives.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn configured(&self, host: &impl Metrics, parallelism: u32) -> Result<(), HostError> {
         host.record(self.slots, u64::from(parallelism))?;
+        if let Some((metric, tokens)) = self.tokens {
+            host.record(metric, tokens.into())?;
+        }
         self.objectives.publish(host)
     }
 

@@ -160,6 +160,8 @@ fn run_queue(discipline: &str) -> u64 {
         "queue":{{"discipline":{discipline},"max_length":100,"timeout_us":60000000}},
         "strategy":{{"type":"MaxQueueLength"}},
         "retries":{{"header":"amz-sdk-request","first_attempt":1}},
+        "tokens":{{"budget":100,"prompt":{{"header":"content-length","otherwise":11}},
+            "output":{{"otherwise":20}}}},
         "types":[{{"name":"a","matches":[{{"path":{{"type":"Exact","value":"/a"}}}}]}},
                  {{"name":"default"}}],
         "classes":[{{"name":"high","matches":[{{"method":"PUT"}}]}},{{"name":"low"}}]}}]}}"#

@@ -179,10 +179,10 @@ pub(crate) struct Host {
     live: RefCell<HashSet<String>>,
 }
 
-/// Whether a number is published as a gauge: the panics and the slots in use are.
+/// Whether a number is published as a gauge: the panics, and slots and tokens in use, are.
 fn is_shown(name: &str) -> bool {
-    let slots = name.ends_with(".slots_in_use") && !name.contains(".worker.");
-    slots || name == PANICS
+    let in_use = name.ends_with(".slots_in_use") || name.ends_with(".tokens_in_use");
+    in_use && !name.contains(".worker.") || name == PANICS
 }
 
 impl Host {

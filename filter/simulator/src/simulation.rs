@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use headgate_core::config::{ConfigError, FilterConfig, Measure, StageConfig};
+use headgate_core::config::{ConfigError, FilterConfig, Measure, StageConfig, TokensConfig};
 use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use headgate_core::host::HostError;
 use headgate_core::refusal::{Origin, Reason};
@@ -172,6 +172,8 @@ struct World<'a, S, B> {
     host: Local,
     engine: Engine,
     kinds: &'a [TypeId],
+    /// The budget of tokens. A request's cost is the size of its prompt.
+    tokens: Option<&'a TokensConfig>,
     source: &'a mut S,
     backend: B,
     jobs: Vec<Job>,
@@ -202,6 +204,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         Ok(Self {
             engine,
             kinds: run.kinds,
+            tokens: run.stage.tokens.as_ref(),
             source,
             backend,
             jobs: Vec::new(),
@@ -451,12 +454,14 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
     }
 
     fn attributes(&self, request: &Request) -> Attributes {
+        let cost = (request.cost > 0).then_some(request.cost);
         Attributes {
             class: ClassId(request.class),
             own_deadline: request.deadline,
             is_retry: request.is_retry,
-            cost: (request.cost > 0).then_some(request.cost),
-            size: (request.cost > 0).then_some(request.cost),
+            cost,
+            size: cost,
+            tokens: self.tokens.map_or(0, |tokens| tokens.of(cost, None)),
             ..Attributes::of(self.kinds[request.kind])
         }
     }

@@ -202,6 +202,7 @@ fn explain(selection: &Selection, request: &ExplainArgs) -> anyhow::Result<Expla
     let promises = selection.promises.get(&stage.policy);
     let computed = computed::strategy(stage, id, class).into_iter();
     let computed = computed.chain(computed::cost(stage, id));
+    let computed = computed.chain(computed::tokens(stage));
     let recovery = promises.and_then(|promises| computed::recovery(promises, trace.class));
     let calls = selection.outbound.as_ref();
     let calls = calls.and_then(|config| config.outbound.as_ref());

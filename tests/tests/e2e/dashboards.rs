@@ -77,7 +77,9 @@ fn policies() -> Vec<Value> {
     let mix = mix::bouncer(scale_and_load().0);
     let mut search = policy::for_mix(P, &mix);
     let mut trial = named(search.clone(), "trial");
-    search["spec"]["parallelism"] = json!({"perEndpoint": P});
+    // More tokens than its slots take.
+    let tokens = json!({"budget": 100 * P, "output": {"otherwise": 10}});
+    search["spec"]["parallelism"] = json!({"perEndpoint": P, "tokens": tokens});
     search["spec"]["strategy"] = json!({"type": "Bouncer", "bouncer": {"shedByValue": true}});
     trial["spec"]["mode"] = json!("DryRun");
     let mut mail = named(

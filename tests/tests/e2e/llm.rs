@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::backend::{BackendConfig, Fault, FaultKind, ServiceType};
 use headgate_tests::bootstrap::Bootstrap;
 use headgate_tests::docs;
 use headgate_tests::http;
@@ -83,4 +83,31 @@ fn models_are_types_and_refusals_are_errors_of_openai() -> Result<()> {
         Ok(answer) if answer.status == 200 => Ok(()),
         other => Err(format!("{other:?}")),
     })
+}
+
+/// The most output that a body asks for, by either of its names, is a number of tokens.
+#[test]
+fn the_most_output_of_a_body_takes_tokens() -> Result<()> {
+    let mut policy = policy::queue_only(8, 10);
+    policy["spec"]["parallelism"]["tokens"] = json!({
+        "budget": 1_000,
+        "output": {"header": "x-max-tokens", "otherwise": 7},
+    });
+    let service = ServiceType::constant("/", Duration::from_millis(1));
+    let rig = Rig::builder(BackendConfig::new(1_000, vec![service]), policy);
+    let rig = rig.change(configure).start()?;
+    for (body, tokens) in [
+        (r#"{"model":"chat","max_tokens":300}"#, 300),
+        (r#"{"max_completion_tokens":20}"#, 20),
+        (r#"{"model":"chat"}"#, 7),
+    ] {
+        rig.backend.inject(Fault::new(FaultKind::Hang, PATH, 1));
+        // A client can't say another number than its body does.
+        let headers = [("content-type", "application/json"), ("x-max-tokens", "1")];
+        let request = http::send(rig.addr(), "POST", PATH, &headers, Some(body))?;
+        rig.wait_for_stat("tokens_in_use", tokens)?;
+        request.hang_up();
+        rig.wait_for_stat("tokens_in_use", 0)?;
+    }
+    Ok(())
 }

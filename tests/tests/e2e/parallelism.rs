@@ -1,15 +1,17 @@
 //! A policy that leaves `parallelism` out: Headgate finds how many requests the backend works on at
-//! once, and follows.
+//! once, and follows. And a budget of tokens beside the slots.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::Result;
-use headgate_tests::backend::BackendConfig;
+use headgate_tests::backend::{BackendConfig, Fault, FaultKind, ServiceType};
+use headgate_tests::http::Pending;
 use headgate_tests::load::{self, LoadSpec};
 use headgate_tests::rig::Rig;
-use headgate_tests::wait::until_within;
+use headgate_tests::wait::{until, until_within};
 use headgate_tests::{mix, policy};
+use serde_json::json;
 
 const WORKERS: usize = 12;
 const SCALE: f64 = 4.0;
@@ -42,4 +44,72 @@ fn slots_follow_the_workers_of_the_backend() -> Result<()> {
     wait_for_slots(&rig, all - 2..=all + 3)?;
     load.stop();
     Ok(())
+}
+
+/// Sends ten requests that need these tokens and hang, and waits until `at_once` are in the backend
+/// and hold tokens, and the others wait.
+fn hang(rig: &Rig, tokens: u64, at_once: usize) -> Result<Vec<Pending>> {
+    rig.backend.inject(Fault::new(FaultKind::Hang, "/held", 10));
+    let tokens_each = tokens.to_string();
+    let requests = (0..10).map(|_| rig.request("/held", &[("x-tokens", tokens_each.as_str())]));
+    let requests = requests.collect::<Result<Vec<Pending>>>()?;
+    until(&format!("{at_once} requests at once"), || {
+        match rig.backend.stats().busy {
+            busy if busy == at_once => Ok(()),
+            busy => Err(format!("{busy}; {:?}", rig.policy_stats())),
+        }
+    })?;
+    rig.wait_for_stat("queue_length", 10 - at_once as u64)?;
+    rig.wait_for_stat("tokens_in_use", (tokens * at_once as u64).min(100))?;
+    assert_eq!(rig.backend.stats().busy, at_once);
+    // The others won't hang.
+    rig.backend.clear_faults();
+    Ok(requests)
+}
+
+#[test]
+fn heavy_requests_run_fewer_at_once_and_give_their_tokens_back() -> Result<()> {
+    let mut policy = policy::queue_only(8, 20);
+    policy["spec"]["parallelism"]["tokens"] = json!({
+        "budget": 100,
+        "prompt": {"header": "x-tokens", "otherwise": 10},
+    });
+    let service = ServiceType::constant("/", Duration::from_millis(1));
+    let rig = Rig::builder(BackendConfig::new(1_000, vec![service]), policy.clone()).start()?;
+    rig.wait_for_stat("tokens", 100)?;
+    // Eight slots; three of 30; one that is larger than the budget.
+    for (tokens, at_once) in [(10, 8), (30, 3), (1_000, 1)] {
+        let requests = hang(&rig, tokens, at_once)?;
+        rig.backend.release();
+        for request in requests {
+            assert_eq!(request.answer()?.status, 200);
+        }
+        rig.wait_for_stat("tokens_in_use", 0)?;
+        rig.wait_until_idle()?;
+    }
+    // Clients that leave, running or waiting.
+    for request in hang(&rig, 30, 3)? {
+        request.hang_up();
+    }
+    rig.wait_for_stat("tokens_in_use", 0)?;
+    rig.wait_until_idle()?;
+    // An edit lets those that wait go on, beside those that hold tokens.
+    let requests = hang(&rig, 30, 3)?;
+    rig.backend.inject(Fault::new(FaultKind::Hang, "/held", 5));
+    policy["spec"]["parallelism"]["tokens"]["budget"] = json!(300);
+    rig.edit_policy(&policy)?;
+    rig.wait_for_stat("tokens_in_use", 240)?;
+    rig.wait_for_stat("slots_in_use", 8)?;
+    until("eight requests at once", || {
+        match rig.backend.stats().busy {
+            8 => Ok(()),
+            busy => Err(busy.to_string()),
+        }
+    })?;
+    rig.backend.release();
+    for request in requests {
+        assert_eq!(request.answer()?.status, 200);
+    }
+    rig.wait_for_stat("tokens_in_use", 0)?;
+    rig.wait_until_idle()
 }

@@ -208,3 +208,66 @@ fn routes_are_names_or_beginnings_of_names() {
         assert_eq!(checked(routes), format!("stages[0].routes{problem}"));
     }
 }
+
+#[test]
+fn a_budget_of_tokens_is_checked() {
+    let with = |tokens: &str| {
+        let json = format!(
+            r#"{{"stages":[{{"policy":"ns/p","parallelism":1,"tokens":{tokens},
+            "queue":{{"max_length":1,"timeout_us":1}},
+            "strategy":{{"type":"MaxQueueLength"}},"types":[{{"name":"default"}}]}}]}}"#
+        );
+        FilterConfig::from_json(json.as_bytes())
+    };
+    let whole = r#"{"budget":100.0,"prompt":{"header":"content-length","per_unit":0.25,
+        "otherwise":7},"output":{"otherwise":30},"per_request":60}"#;
+    let config = with(whole).unwrap();
+    let tokens = config.stages[0].tokens.as_ref().unwrap();
+    assert_eq!(tokens.whole_budget(), 100);
+    assert_eq!(tokens.of(Some(9), None), 33, "2.25 and 30, rounded up");
+    assert_eq!(tokens.of(Some(9), Some(8)), 11);
+    assert_eq!(tokens.of(None, None), 37);
+    assert_eq!(tokens.of(Some(u32::MAX), None), 60);
+    let json = serde_json::to_string(&config).unwrap();
+    assert_eq!(FilterConfig::from_json(json.as_bytes()), Ok(config));
+    let of_nothing = with(r#"{"budget":0.5}"#)
+        .unwrap()
+        .stages
+        .remove(0)
+        .tokens
+        .unwrap();
+    assert_eq!(
+        (of_nothing.whole_budget(), of_nothing.of(Some(5), None)),
+        (1, 1)
+    );
+    for (tokens, field, problem) in [
+        (
+            r#"{"budget":0}"#,
+            "budget",
+            "0; above 0, at most 1000000000",
+        ),
+        (
+            r#"{"budget":1,"per_request":0}"#,
+            "per_request",
+            "0; 1 to 1000000000",
+        ),
+        (
+            r#"{"budget":1,"output":{"header":"X-Max","otherwise":1}}"#,
+            "output.header",
+            "\"X-Max\"; a lower case header name",
+        ),
+        (
+            r#"{"budget":1,"prompt":{"per_unit":0,"otherwise":1}}"#,
+            "prompt.per_unit",
+            "0; 0.001 to 1000",
+        ),
+        (
+            r#"{"budget":1,"prompt":{"otherwise":1000000001}}"#,
+            "prompt.otherwise",
+            "1000000001; 0 to 1000000000",
+        ),
+    ] {
+        let field = format!("stages[0].tokens.{field}");
+        assert_eq!(with(tokens), Err(ConfigError::new(field, problem)));
+    }
+}

@@ -33,6 +33,7 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
         mode: Mode::Enforce,
         parallelism: 1,
         auto_parallelism: None,
+        tokens: None,
         queue: QueueConfig {
             mode: Default::default(),
             discipline: Default::default(),

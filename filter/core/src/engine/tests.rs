@@ -21,6 +21,7 @@ mod found;
 mod offered;
 mod retries;
 mod streams;
+mod tokens;
 
 /// An engine with stages only.
 type Engine = super::Engine;
@@ -260,6 +261,8 @@ impl Process {
         for name in ["slots_in_use", "queue_length", "queued_work_us"] {
             assert_eq!(self.gauge(name), 0, "{name}");
         }
+        let tokens = self.host.value("headgate.policy.ns/p.tokens_in_use");
+        assert_eq!(tokens.unwrap_or(0), 0, "tokens_in_use");
     }
 }
 

@@ -20,12 +20,12 @@ fn contending_workers_never_own_more_than_p_slots() {
             scope.spawn(move || {
                 let mut ledger = Ledger::new(host, "s", worker).unwrap();
                 while taken.load(Ordering::SeqCst) < 20_000 {
-                    if ledger.try_acquire(host, P).unwrap() {
+                    if ledger.try_acquire(host, P, Tokens::default()).unwrap() {
                         let now = owners.fetch_add(1, Ordering::SeqCst) + 1;
                         most.fetch_max(now, Ordering::SeqCst);
                         taken.fetch_add(1, Ordering::SeqCst);
                         owners.fetch_sub(1, Ordering::SeqCst);
-                        ledger.release(host).unwrap();
+                        ledger.release(host, 0).unwrap();
                     }
                 }
             });
@@ -39,13 +39,79 @@ fn contending_workers_never_own_more_than_p_slots() {
     assert_eq!(host.value("s.slots_in_use"), Some(0));
 }
 
+/// As above, with a budget of tokens that is less than P requests may need. Requests need different
+/// numbers of them, up to all.
+#[test]
+fn contending_workers_never_own_more_than_the_budget() {
+    const BUDGET: u32 = 10;
+    let host = MemoryHost::new();
+    let (owned, most, taken) = (AtomicI64::new(0), AtomicI64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for worker in 0..4 {
+            let (host, owned, most, taken) = (&host, &owned, &most, &taken);
+            scope.spawn(move || {
+                let mut ledger = Ledger::new(host, "s", worker).unwrap();
+                ledger.count_tokens(host).unwrap();
+                let mut tokens = worker;
+                while taken.load(Ordering::SeqCst) < 20_000 {
+                    tokens = tokens % BUDGET + 1;
+                    let of = Tokens {
+                        taken: tokens,
+                        budget: BUDGET,
+                    };
+                    if ledger.try_acquire(host, P, of).unwrap() {
+                        let more = i64::from(tokens);
+                        let now = owned.fetch_add(more, Ordering::SeqCst) + more;
+                        most.fetch_max(now, Ordering::SeqCst);
+                        taken.fetch_add(1, Ordering::SeqCst);
+                        owned.fetch_sub(more, Ordering::SeqCst);
+                        ledger.release(host, tokens).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let most = most.into_inner();
+    assert!(most <= i64::from(BUDGET), "{most} tokens");
+    assert_eq!(host.value("s.tokens_in_use"), Some(0));
+    assert_eq!(host.value("s.slots_in_use"), Some(0));
+}
+
+#[test]
+fn tokens_are_given_back_with_the_share_of_a_dead_worker() {
+    let host = MemoryHost::new();
+    let (mut alive, mut dead) = (
+        Ledger::new(&host, "s", 0).unwrap(),
+        Ledger::new(&host, "s", 1).unwrap(),
+    );
+    for (ledger, tokens) in [(&mut alive, 5), (&mut dead, 7)] {
+        ledger.count_tokens(&host).unwrap();
+        ledger.acquire_over_limit(&host, tokens).unwrap();
+    }
+    assert_eq!(alive.tokens_in_use(&host), Ok(12));
+    assert_eq!(alive.give_back(&host, 1).unwrap().tokens, 7);
+    assert_eq!(alive.tokens_in_use(&host), Ok(5));
+    assert_eq!(alive.drift(&host, 2), Ok(Share::default()));
+    // It was not dead, and books its share again.
+    dead.rejoin(&host, 2).unwrap();
+    assert_eq!(alive.tokens_in_use(&host), Ok(12));
+    assert_eq!(alive.drift(&host, 3), Ok(Share::default()));
+    // It dies, and a worker of its number that begins to count later gives its tokens back.
+    let mut next = Ledger::new(&host, "s", 2).unwrap();
+    assert_eq!(alive.slots_in_use(&host), Ok(1));
+    next.count_tokens(&host).unwrap();
+    assert_eq!(alive.tokens_in_use(&host), Ok(5));
+    alive.release(&host, 5).unwrap();
+    assert_eq!(next.tokens_in_use(&host), Ok(0));
+}
+
 #[test]
 fn a_dead_workers_share_is_given_back_exactly() {
     let host = MemoryHost::new();
     let mut alive = Ledger::new(&host, "s", 0).unwrap();
     let mut dead = Ledger::new(&host, "s", 1).unwrap();
-    assert!(alive.try_acquire(&host, P).unwrap());
-    assert!(dead.try_acquire(&host, P).unwrap());
+    assert!(alive.try_acquire(&host, P, Tokens::default()).unwrap());
+    assert!(dead.try_acquire(&host, P, Tokens::default()).unwrap());
     dead.publish_head(&host, Some(7)).unwrap();
     dead.enqueue(&host, 250).unwrap();
     alive.enqueue(&host, 40).unwrap();
@@ -57,7 +123,8 @@ fn a_dead_workers_share_is_given_back_exactly() {
         Share {
             slots: 1,
             queued: 1,
-            work: 250
+            work: 250,
+            ..Share::default()
         }
     );
     assert_eq!(alive.slots_in_use(&host).unwrap(), 1);
@@ -92,7 +159,7 @@ fn a_dead_workers_share_is_given_back_exactly() {
 fn a_total_that_lost_its_share_is_found_and_corrected() {
     let host = MemoryHost::new();
     let mut ledger = Ledger::new(&host, "s", 0).unwrap();
-    assert!(ledger.try_acquire(&host, P).unwrap());
+    assert!(ledger.try_acquire(&host, P, Tokens::default()).unwrap());
     // A VM died after it booked the total and before it booked its share.
     let total = host.number("s.slots_in_use").unwrap();
     host.add_to(total, 1).unwrap();
@@ -153,9 +220,9 @@ fn a_total_below_zero_is_an_empty_queue() {
     let mut ledger = Ledger::new(&host, "s", 0).unwrap();
     ledger.enqueue(&host, 500).unwrap();
     let too_much = Share {
-        slots: 0,
         queued: 1,
         work: 700,
+        ..Share::default()
     };
     ledger.correct(&host, too_much).unwrap();
     assert_eq!(ledger.queue(&host).unwrap(), QueueState::default());
@@ -229,9 +296,13 @@ fn a_slot_that_two_stepped_back_from_is_tried_again() {
     };
     let mut ledger = Ledger::new(&host, "s", 0).unwrap();
     host.contentions.set(3);
-    assert_eq!(ledger.try_acquire(&host, 1), Ok(true));
+    assert_eq!(ledger.try_acquire(&host, 1, Tokens::default()), Ok(true));
     assert_eq!(host.contentions.get(), 0, "else this test shows nothing");
     assert_eq!(ledger.slots_in_use(&host), Ok(1));
-    assert_eq!(ledger.try_acquire(&host, 1), Ok(false), "none is free");
+    assert_eq!(
+        ledger.try_acquire(&host, 1, Tokens::default()),
+        Ok(false),
+        "none is free"
+    );
     assert_eq!(ledger.slots_in_use(&host), Ok(1));
 }

@@ -88,7 +88,8 @@ impl Stage {
                 continue;
             }
             let kind = request.attributes.kind;
-            let (time, response) = (now.since(at), now.since(request.arrived));
+            let time = now.since(at);
+            let response = self.slots.response(request.arrived, at, now);
             if !request.counted_late
                 && (self.slots.late_after(kind)).is_some_and(|most| response > most)
             {

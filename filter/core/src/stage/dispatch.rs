@@ -19,6 +19,7 @@ use std::time::Duration;
 use super::Stage;
 use crate::decision::Action;
 use crate::host::{Host, HostError};
+use crate::ledger::Tokens;
 use crate::queue::First;
 use crate::refusal::Reason;
 use crate::request::Attributes;
@@ -95,14 +96,22 @@ impl Stage {
                         return Ok(());
                     }
                     self.handed_to.push(other);
+                    if self.slots.has_budget() {
+                        // It may need all tokens that are free.
+                        return Ok(());
+                    }
                     continue;
                 }
             }
-            if own.is_none() {
+            let Some(tokens) = self.first_tokens().filter(|_| own.is_some()) else {
+                return Ok(());
+            };
+            if !self.ledger.fits(host, tokens)? {
+                self.slots.waits_for_tokens(now);
                 return Ok(());
             }
-            if self.ledger.try_acquire(host, limit)? {
-                self.start_first(host, now, elsewhere.least, actions)?;
+            if self.ledger.try_acquire(host, limit, tokens)? {
+                self.start_first(host, now, tokens.taken, elsewhere.least, actions)?;
             } else {
                 attempts -= 1;
                 if attempts == 0 {
@@ -111,6 +120,13 @@ impl Stage {
             }
         }
         Ok(())
+    }
+
+    /// Returns the tokens of the first waiter; `None` without a waiter.
+    fn first_tokens(&self) -> Option<Tokens> {
+        let (slot, _) = self.queue.head()?;
+        let request = self.requests.get(slot);
+        Some(request.map_or(Tokens::default(), |of| self.slots.tokens(&of.attributes)))
     }
 
     fn first_elsewhere(&mut self, host: &impl Host, now: Instant) -> Result<Elsewhere, HostError> {
@@ -151,25 +167,26 @@ impl Stage {
         host.wake(other).or(Ok(()))
     }
 
-    /// Gives an acquired slot to the first waiter. `elsewhere` is the smallest rank that waits on
-    /// other workers.
+    /// Gives an acquired slot, with its `tokens`, to the first waiter. `elsewhere` is the smallest
+    /// rank that waits on other workers.
     fn start_first(
         &mut self,
         host: &impl Host,
         now: Instant,
+        tokens: u32,
         elsewhere: u64,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let holds = self.holds();
         let Some(First { slot, rank, next }) = self.queue.pop() else {
-            return self.ledger.release(host);
+            return self.ledger.release(host, tokens);
         };
         let mut ordered = self.order.started(host, rank.min(elsewhere));
         if let Some((next, turn)) = next {
             ordered = ordered.and(self.call_up(host, next, turn, rank));
         }
         let Some(request) = self.requests.get_mut(slot) else {
-            return self.ledger.release(host).and(ordered);
+            return self.ledger.release(host, tokens).and(ordered);
         };
         let handed_over = self.handed_over.take();
         // An observed request started when the slot became free, not when this worker was woken.
@@ -180,6 +197,7 @@ impl Stage {
         request.phase = Phase::Running {
             dequeued: Some(dequeued),
         };
+        request.tokens = tokens;
         request.beside = self.slots.in_use(self.ledger.booked().slots);
         let request = *request;
         self.parked.sent(dequeued, request.attributes.kind);

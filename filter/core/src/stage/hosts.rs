@@ -300,10 +300,11 @@ impl Stage {
         if !(self.holds() && self.hosts.judge(now, upstream, (kind, since), limit)) {
             return Ok(());
         }
+        let tokens = request.tokens;
         if let Some(request) = self.requests.of_mut(ticket) {
             request.freed = Some((now, upstream));
         }
-        let released = self.ledger.release(host);
+        let released = self.ledger.release(host, tokens);
         self.dispatch(host, now, actions).and(released)
     }
 
@@ -327,7 +328,7 @@ impl Stage {
         }
         for request in self.requests.iter_mut() {
             if request.freed.is_some_and(|(_, at)| at == upstream) {
-                self.ledger.acquire_over_limit(host)?;
+                self.ledger.acquire_over_limit(host, request.tokens)?;
                 request.freed = None;
             }
         }

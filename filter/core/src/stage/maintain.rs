@@ -54,6 +54,7 @@ impl DriftWatch {
         }
         let lasting = Share {
             slots: agreed(self.seen.map(|drift| drift.slots)),
+            tokens: agreed(self.seen.map(|drift| drift.tokens)),
             queued: agreed(self.seen.map(|drift| drift.queued)),
             work: agreed(self.seen.map(|drift| drift.work)),
         };
@@ -117,7 +118,7 @@ impl Stage {
         }
         self.exchange_demand(host, now)?;
         self.find_overdue(now);
-        let (slots, is_open) = (self.slots.count(), self.slots.is_open());
+        let (slots, is_open) = (self.slots.count(), self.slots.is_unlimited());
         (self.strategy).learn(now, slots, is_open, &self.service_times);
         self.control.run(host, now, &mut self.strategy)?;
         self.sampling.refill(now);
@@ -208,6 +209,9 @@ impl Stage {
         } else {
             Some(Order::new(host, &prefix, &config)?)
         };
+        if config.tokens.is_some() {
+            self.ledger.count_tokens(host)?;
+        }
         let new_stats = stats.clone();
         new_stats.configured(host, config.parallelism)?;
         let exchanges = if same_strategy {
@@ -252,7 +256,7 @@ impl Stage {
         if let Some((acceptance, demand)) = exchanges {
             self.strategy = Strategy::from_config(&config);
             self.identify();
-            let (slots, is_open) = (self.slots.count(), self.slots.is_open());
+            let (slots, is_open) = (self.slots.count(), self.slots.is_unlimited());
             (self.strategy).learn(now, slots, is_open, &self.service_times);
             // The next request already uses the shared record. On error, the next tick reads it.
             self.control.run(host, now, &mut self.strategy).or(Ok(()))?;
@@ -511,6 +515,7 @@ impl Stage {
             return Ok(());
         };
         request.phase = Phase::Running { dequeued };
+        request.tokens = self.slots.tokens(&request.attributes).taken;
         let waiting = *request;
         request.parked = false;
         // `leave_queue` takes back the charge of its turn, so the request's end must not correct
@@ -520,7 +525,7 @@ impl Stage {
         if dequeued.is_some() {
             self.lets_pass(&request);
         }
-        let booked = self.ledger.acquire_over_limit(host);
+        let booked = self.ledger.acquire_over_limit(host, request.tokens);
         let ticket = self.requests.ticket(slot).filter(|_| booked.is_err());
         if ticket
             .and_then(|ticket| self.requests.take(ticket))
@@ -590,12 +595,14 @@ mod tests {
             let mut watch = DriftWatch::default();
             let mut left = Share {
                 slots: leaked,
+                tokens: 0,
                 queued: leaked,
                 work: leaked * 20_000,
             };
             for _ in 0..50 * AUDITS {
                 let seen = Share {
                     slots: left.slots + under_way(2),
+                    tokens: 0,
                     queued: left.queued + under_way(2),
                     work: left.work + under_way(20_000),
                 };

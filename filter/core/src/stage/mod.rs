@@ -20,6 +20,7 @@ mod places;
 mod sampling;
 mod sight;
 mod slots;
+mod token_times;
 mod tokens;
 #[cfg(test)]
 mod wait_tests;
@@ -137,10 +138,14 @@ impl Stage {
     ) -> Result<Self, HostError> {
         let prefix = stats::prefix(&config.policy);
         let order = Order::new(host, &prefix, &config)?;
+        let mut ledger = Ledger::new(host, &prefix, membership.id())?;
+        if config.tokens.is_some() {
+            ledger.count_tokens(host)?;
+        }
         let mut this = Self {
             slots: Slots::new(&config),
             policy,
-            ledger: Ledger::new(host, &prefix, membership.id())?,
+            ledger,
             queue: Queue::default(),
             places: Places::new(order.groups(&config), order.steepest_wait()),
             order,
@@ -470,9 +475,11 @@ impl Stage {
         request.work = sight.work.cast_signed();
         request.counts = counts;
         let parks = self.parks(now, attributes.kind);
-        if queued == 0 && !parks && self.ledger.try_acquire(host, self.slots.limit(now))? {
+        let (limit, tokens) = (self.slots.limit(now), self.slots.tokens(&attributes));
+        if queued == 0 && !parks && self.ledger.try_acquire(host, limit, tokens)? {
             let dequeued = Some(now);
             request.phase = Phase::Running { dequeued };
+            request.tokens = tokens.taken;
             self.accept(ticket, request);
             self.parked.sent(now, attributes.kind);
             self.lets_pass(&request);
@@ -741,11 +748,11 @@ impl Stage {
         self.slots.completed(kind, dequeued, now, met, weight);
     }
 
-    /// Releases the slot of a request that ended, unless it was released before.
+    /// Releases the slot and the tokens of a request that ended, unless they were released before.
     fn release(&mut self, host: &impl Host, request: &Request) -> Result<(), HostError> {
         match request.freed {
             Some(_) => Ok(()),
-            None => self.ledger.release(host),
+            None => self.ledger.release(host, request.tokens),
         }
     }
 
@@ -781,7 +788,8 @@ impl Stage {
             self.slots.began(kind, processing, beside);
         }
         if !request.counted_late {
-            self.slots.answered(kind, now.since(request.arrived));
+            let response = self.slots.response(request.arrived, dequeued, now);
+            self.slots.answered(kind, response);
         }
         if self.slots.is_representative(beside) {
             let (times, weight) = (&mut self.service_times, request.weight);

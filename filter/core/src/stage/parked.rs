@@ -136,7 +136,7 @@ impl Stage {
             return false;
         }
         let answered = self.parked.answered.since(sent.since).as_secs_f64();
-        if self.slots.is_open() && answered < time / 2.0 {
+        if self.slots.is_unlimited() && answered < time / 2.0 {
             return false;
         }
         let part = cut.most_by_chance(kind).max(FEWEST) / (self.others.len() + 1) as f64;

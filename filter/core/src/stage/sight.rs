@@ -151,7 +151,7 @@ impl Stage {
         let least = self.service_times.at_least(request);
         let own = (request.own_deadline).map(|own| own.saturating_sub(least));
         let objective = self.service_times.objectives(request.kind).last();
-        let timeout = match objective.filter(|_| self.slots.is_open()) {
+        let timeout = match objective.filter(|_| self.slots.is_unlimited()) {
             // A type whose service time alone misses the objective keeps its place in the queue.
             Some(last) if least < last.response_time / 2 => {
                 timeout.min(last.response_time.saturating_sub(least))
@@ -228,7 +228,8 @@ impl Stage {
     /// free first. They count with the mean of all types, and so does a queue without known times.
     pub(super) fn drain_time(&self, queue: QueueState) -> Duration {
         let slots = self.slots.count();
-        let beyond = (self.slots.in_use(self.ledger.booked().slots)).saturating_sub(slots);
+        let in_use = self.slots.in_use(self.ledger.booked().slots);
+        let beyond = in_use.saturating_sub(self.slots.without_budget());
         let unknown = match self.work {
             Work::Time if queue.work == 0 => queue.length,
             _ => 0,

@@ -6,12 +6,13 @@
 use std::time::Duration;
 
 use super::control::Control;
+use super::tokens::Budget;
 use crate::config::StageConfig;
 use crate::host::{Host, HostError};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Tokens};
 use crate::parallelism::Auto;
 use crate::refusal::Reason;
-use crate::request::TypeId;
+use crate::request::{Attributes, TypeId};
 use crate::service_times::ServiceTimes;
 use crate::strategy::ValueCut;
 use crate::time::Instant;
@@ -25,6 +26,7 @@ const PERIOD: Duration = Duration::from_millis(10);
 pub(super) struct Slots {
     configured: u32,
     found: Option<Found>,
+    budget: Option<Budget>,
 }
 
 #[derive(Debug)]
@@ -52,12 +54,18 @@ impl Slots {
         Self {
             configured: config.parallelism,
             found: config.auto_parallelism.as_ref().map(found),
+            budget: Budget::new(config),
         }
     }
 
     /// Applies a new version of the policy. A P that was found automatically stays, because it is
     /// in the shared record.
     pub(super) fn reconfigure(&mut self, old: &StageConfig, new: &StageConfig) {
+        let mut budget = Budget::new(new);
+        if let (Some(before), Some(now)) = (&mut self.budget, &budget) {
+            before.resize(now);
+            budget = self.budget.take();
+        }
         if old.auto_parallelism != new.auto_parallelism
             || old.parallelism != new.parallelism
             || old.types != new.types
@@ -65,13 +73,43 @@ impl Slots {
         {
             *self = Self::new(new);
         }
+        self.budget = budget;
     }
 
-    /// Returns P for decisions.
+    /// Returns P for decisions. With a budget of tokens, it is the number of slots that work at
+    /// once.
     pub(super) fn count(&self) -> u32 {
+        let slots = self.without_budget();
+        (self.budget.as_ref()).map_or(slots, |budget| budget.slots(slots))
+    }
+
+    /// Returns P for decisions, whatever the budget.
+    pub(super) fn without_budget(&self) -> u32 {
         self.found
             .as_ref()
             .map_or(self.configured, |found| found.auto.limit())
+    }
+
+    /// Returns the tokens that a request takes with its slot.
+    pub(super) fn tokens(&self, request: &Attributes) -> Tokens {
+        (self.budget.as_ref()).map_or(Tokens::default(), |budget| budget.tokens(request))
+    }
+
+    /// Whether requests take tokens.
+    pub(super) fn has_budget(&self) -> bool {
+        self.budget.is_some()
+    }
+
+    /// Records that the first waiter waits for tokens while a slot is free.
+    pub(super) fn waits_for_tokens(&mut self, now: Instant) {
+        if let Some(budget) = &mut self.budget {
+            budget.waits(now);
+        }
+    }
+
+    /// Whether a wait that began at `since` may have been for tokens.
+    pub(super) fn is_short_of_tokens(&self, since: Instant) -> bool {
+        (self.budget.as_ref()).is_some_and(|budget| budget.binds(since))
     }
 
     /// Returns the mean service time with few requests in flight; see [`Auto::reference`].
@@ -86,7 +124,12 @@ impl Slots {
             .map_or(self.configured, |found| found.auto.slots())
     }
 
-    /// Whether there is no limit, because the backend keeps the objectives without one.
+    /// Whether neither P nor a budget limits the requests in the backend.
+    pub(super) fn is_unlimited(&self) -> bool {
+        self.is_open() && self.budget.is_none()
+    }
+
+    /// Whether P is no limit, because the backend keeps the objectives without one.
     pub(super) fn is_open(&self) -> bool {
         self.found
             .as_ref()
@@ -116,6 +159,13 @@ impl Slots {
     /// Returns the response time beyond which a request is late; see [`Auto::late_after`].
     pub(super) fn late_after(&self, kind: TypeId) -> Option<Duration> {
         self.found.as_ref()?.auto.late_after(kind)
+    }
+
+    /// Returns the response time by which the search for P judges a request that is in the backend
+    /// from `dequeued` to `now`: without its queue wait, if it may have waited for tokens.
+    pub(super) fn response(&self, arrived: Instant, dequeued: Instant, now: Instant) -> Duration {
+        let is_short = self.is_short_of_tokens(arrived);
+        now.since(if is_short { dequeued } else { arrived })
     }
 
     /// Records a request that was answered or is late; see [`Auto::answered`].
@@ -151,9 +201,11 @@ impl Slots {
         kind: TypeId,
         started: Instant,
         ended: Instant,
-        met: (bool, u32),
+        (waited, beside): (bool, u32),
         weight: u32,
     ) {
+        // Only a wait for a slot shows that all slots were in use.
+        let met = (waited && !self.is_short_of_tokens(started), beside);
         if let Some(found) = &mut self.found {
             found.auto.completed(kind, started, ended, met, weight);
         }
@@ -184,6 +236,12 @@ impl Slots {
         times: &ServiceTimes,
         cut: Option<&ValueCut>,
     ) -> Result<bool, HostError> {
+        if let Some(mut budget) = self.budget.take() {
+            let looked = budget.look(host, now, ledger, self.limit(now));
+            self.budget = Some(budget);
+            looked?;
+        }
+        let is_short = self.is_short_of_tokens(now);
         let Some(found) = self
             .found
             .as_mut()
@@ -195,10 +253,14 @@ impl Slots {
         let before = found.auto.slots();
         let in_use = ledger.slots_in_use(host)?;
         found.elsewhere = in_use - ledger.booked().slots;
-        let in_flight = u32::try_from(in_use).unwrap_or(0);
+        let mut in_flight = u32::try_from(in_use).unwrap_or(0);
         let queued = ledger.queue(host)?.length;
         let is_broken = |kind| cut.is_some_and(|cut| cut.is_broken(kind));
-        let (enforced, offset) = (holds, host.wall_clock_offset());
+        // A limit that was found stays: requests that wait for tokens need slots, too.
+        let (enforced, offset) = (holds && !is_short, host.wall_clock_offset());
+        if is_short && !found.auto.is_open() {
+            in_flight = in_flight.saturating_add(queued);
+        }
         (found.auto).look(now, enforced, offset, (in_flight, queued), times, is_broken);
         found.control.advance(host, now, &mut found.auto)?;
         Ok(found.auto.slots() != before)
@@ -240,14 +302,14 @@ mod tests {
                 slots.completed(FIRST, started, ended, (false, beside), 1);
             }
         };
-        (0..40).for_each(|_| ledger.acquire_over_limit(&host).unwrap());
+        (0..40).for_each(|_| ledger.acquire_over_limit(&host, 0).unwrap());
         run(&mut slots, &ledger, 10);
         serve(&mut slots, 1, 10, 4);
         run(&mut slots, &ledger, 1_100);
         (0..3).for_each(|_| serve(&mut slots, 2, 160, 40));
         run(&mut slots, &ledger, 1_300);
         assert!(!slots.is_open());
-        (0..38).for_each(|_| ledger.release(&host).unwrap());
+        (0..38).for_each(|_| ledger.release(&host, 0).unwrap());
         for ms in (1_310..2_400).step_by(10) {
             (0..refused).for_each(|_| slots.refused(FIRST, reason));
             serve(&mut slots, 2, 10, 4);

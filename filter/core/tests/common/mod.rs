@@ -120,6 +120,7 @@ pub(crate) fn stage<'a>(
         mode: Mode::Enforce,
         parallelism: PARALLELISM,
         auto_parallelism: None,
+        tokens: None,
         queue: QueueConfig {
             mode: Default::default(),
             discipline: Default::default(),

@@ -128,6 +128,7 @@ impl Policy {
             mode: Mode::Enforce,
             parallelism: service.slots,
             auto_parallelism: None,
+            tokens: None,
             queue: QueueConfig {
                 mode: QueueMode::Hold,
                 discipline: discipline.clone(),

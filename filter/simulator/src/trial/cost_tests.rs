@@ -1,6 +1,8 @@
 //! Tests of one type whose requests cost 2 ms + 1 ms for each unit of their size.
 
-use headgate_core::config::{Logic, Objective, RequestCost, RequestSize, StrategyConfig};
+use headgate_core::config::{
+    Logic, Objective, RequestCost, RequestSize, StrategyConfig, TokenCount, TokensConfig,
+};
 
 use super::value_tests::{number, row};
 use super::*;
@@ -105,5 +107,30 @@ fn hardly_anything_is_refused_below_full_load() {
     for shed_by_value in [false, true] {
         let (_, refused) = compare(300, shed_by_value, 0.7);
         assert!(refused[0] < 0.1 && refused[1] < 1.0, "{refused:?}");
+    }
+}
+
+/// A request takes as many tokens as its size, so two large ones run at once, and half of their
+/// work fits. Estimates know it: what is admitted is answered in time.
+#[test]
+fn a_budget_of_tokens_refuses_what_would_wait_too_long_for_them() {
+    let mut budgeted = stage(500, false, true);
+    budgeted.tokens = Some(TokensConfig {
+        budget: 250.0,
+        prompt: Some(TokenCount {
+            header: Some("x-size".to_owned()),
+            per_unit: 1.0,
+            otherwise: 1,
+        }),
+        output: None,
+        per_request: None,
+    });
+    let mut slots = stage(500, false, true);
+    slots.parallelism = 2;
+    for (stage, load) in [(budgeted.clone(), 0.2), (budgeted, 0.6), (slots, 2.4)] {
+        let report = report(stage, load);
+        for kind in ["small", "large"] {
+            println!("{load} {kind}: {:?}", row(&report, kind));
+        }
     }
 }

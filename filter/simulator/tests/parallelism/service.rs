@@ -205,6 +205,7 @@ impl Service {
             auto_parallelism: fixed
                 .is_none()
                 .then_some(AutoParallelism { min: 2, max: 1_000 }),
+            tokens: None,
             queue: QueueConfig {
                 mode: QueueMode::Hold,
                 discipline: Discipline::Slack,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use headgate_core::config::FilterConfig;
 use headgate_core::decision::{Action, Decision};
 use headgate_core::engine::Engine;
-use headgate_core::ledger::Ledger;
+use headgate_core::ledger::{Ledger, Tokens};
 use headgate_core::shared::Counter;
 use headgate_core::time::Instant;
 
@@ -138,12 +138,12 @@ fn contending_workers_never_own_more_than_p_slots_in_shared_data() {
                 let mut ledger = Ledger::new(&host, "s", worker).unwrap();
                 let mut taken = 0;
                 while taken < 2_000 {
-                    if ledger.try_acquire(&host, P).unwrap() {
+                    if ledger.try_acquire(&host, P, Tokens::default()).unwrap() {
                         let now = owners.fetch_add(1, Ordering::SeqCst) + 1;
                         most.fetch_max(now, Ordering::SeqCst);
                         taken += 1;
                         owners.fetch_sub(1, Ordering::SeqCst);
-                        ledger.release(&host).unwrap();
+                        ledger.release(&host, 0).unwrap();
                     }
                 }
             });

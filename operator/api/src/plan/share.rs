@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headgate_core::config::{MAX_PARALLELISM, SharingConfig, StageConfig};
+use headgate_core::config::{MAX_PARALLELISM, MAX_TOKENS, SharingConfig, StageConfig};
 
 use super::TargetRef;
 use crate::validate::Slots;
@@ -37,8 +37,8 @@ pub enum Endpoints {
 /// One proxy's part of a policy's quantities for all endpoints, or for each.
 ///
 /// Slots are whole, and rounded down. Quantities that are divided like slots (a workflow's
-/// guarantee, the capacity of a second resource, processing units) are fractions: the proxy gets
-/// the exact part.
+/// guarantee, the capacity of a second resource, processing units, tokens) are fractions: the proxy
+/// gets the exact part.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Portion {
     /// Slots, 1 ..= [`MAX_PARALLELISM`].
@@ -54,7 +54,8 @@ impl Portion {
     #[must_use]
     pub fn that_matters(mut self, whole: &StageConfig) -> Self {
         let fraction = whole.strategy.accept_fraction();
-        if whole.workflows.is_none() && fraction.is_none_or(|f| f.units.is_none()) {
+        let is_whole = whole.workflows.is_none() && whole.tokens.is_none();
+        if is_whole && fraction.is_none_or(|f| f.units.is_none()) {
             self.factor = 1.0;
         }
         self
@@ -78,6 +79,9 @@ pub fn with_share_of(stage: &mut StageConfig, present: &StageConfig) {
     stage.routes.clone_from(&present.routes);
     stage.parallelism = present.parallelism;
     stage.auto_parallelism = present.auto_parallelism;
+    if let (Some(tokens), Some(now)) = (&mut stage.tokens, &present.tokens) {
+        tokens.budget = now.budget;
+    }
     let now = present.strategy.accept_fraction();
     if let (Some(fraction), Some(now)) = (stage.strategy.accept_fraction_mut(), now) {
         fraction.units = now.units;
@@ -99,6 +103,9 @@ pub fn with_share_of(stage: &mut StageConfig, present: &StageConfig) {
 
 /// Multiplies the quantities that are divided like slots and are fractions.
 fn scale(stage: &mut StageConfig, factor: f64) {
+    if let Some(tokens) = &mut stage.tokens {
+        tokens.budget = (tokens.budget * factor).min(MAX_TOKENS.into());
+    }
     if let Some(fraction) = stage.strategy.accept_fraction_mut() {
         fraction.units = fraction.units.map(|units| units * factor);
     }
@@ -244,6 +251,29 @@ mod tests {
             let strategy = share.portion().of(&stage).strategy;
             assert_eq!(strategy.accept_fraction().unwrap().units, Some(7.5));
         }
+    }
+
+    #[test]
+    fn tokens_are_divided_like_slots() {
+        let whole = serde_json::json!({
+            "policy": "a/b", "parallelism": 8, "tokens": {"budget": 100.0},
+            "types": [{"name": "default"}], "strategy": {"type": "MaxQueueLength"},
+            "queue": {"discipline": {"type": "FIFO"}, "max_length": 800, "timeout_us": 1000},
+        });
+        let whole: StageConfig = serde_json::from_value(whole).unwrap();
+        let budget = |share: Share| {
+            let stage = share.portion().that_matters(&whole).of(&whole);
+            stage.tokens.map(|tokens| tokens.budget)
+        };
+        // 3 endpoints of 100 tokens behind 2 proxies, and 100 of all behind 4.
+        let each = share(Slots::PerEndpoint(8), 2, ready(&[("x", 3)]));
+        assert_eq!(budget(each), Some(150.0));
+        assert_eq!(
+            budget(share(Slots::Total(8), 4, Endpoints::Own)),
+            Some(25.0)
+        );
+        let many = share(Slots::PerEndpoint(8), 1, ready(&[("x", u32::MAX)]));
+        assert_eq!(budget(many), Some(1e9));
     }
 
     proptest! {

@@ -93,8 +93,8 @@ pub enum ModeType {
     DryRun,
 }
 
-/// P of Bouncer §2: exactly one of its fields.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+/// P of Bouncer §2: one of `auto`, `total` and `perEndpoint`; and a budget of tokens beside it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Parallelism {
     /// Bounds of the number of slots that each proxy finds: the fewest slots that give nearly the
@@ -104,6 +104,44 @@ pub struct Parallelism {
     pub total: Option<i64>,
     /// Slots of each ready endpoint, 1 to 1000000.
     pub per_endpoint: Option<i64>,
+    /// A budget of tokens beside the slots, for LLM servers: a request goes to the backend when a
+    /// slot is free and its tokens fit. None by default.
+    pub tokens: Option<TokenBudget>,
+}
+
+/// A budget of tokens: those that the server's cache holds. A request takes the tokens of its
+/// prompt and of its output, at least 1, and gives them back when its slot becomes free. The first
+/// request in the queue waits until its tokens fit, and nothing overtakes it; one with more than
+/// the whole budget runs alone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TokenBudget {
+    /// Tokens that all requests in the backend take together, 1 to 1000000000: of each endpoint
+    /// with `parallelism.perEndpoint`, else of all endpoints together.
+    pub budget: i64,
+    /// The tokens of a request's prompt; none by default.
+    pub prompt: Option<TokenCount>,
+    /// The most tokens of a request's output; none by default.
+    pub output: Option<TokenCount>,
+    /// The most tokens that one request takes, such as the server's longest context, 1 to
+    /// 1000000000; the budget by default. Without it, clients who ask for a very long output run
+    /// alone.
+    pub per_request: Option<i64>,
+}
+
+/// A number of tokens of a request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TokenCount {
+    /// The name of the header whose value, a whole number, gives the tokens; in any case, such as
+    /// `content-length`. Without it, all requests have the tokens that `otherwise` gives.
+    pub header: Option<String>,
+    /// Tokens for each unit of the header's value, such as 0.25 if it counts bytes: 0.001 to 1000;
+    /// 1 by default.
+    pub per_unit: Option<f64>,
+    /// The tokens of a request without the header, or with a value that is no whole number: 0 to
+    /// 1000000000.
+    pub otherwise: i64,
 }
 
 /// Bounds of the slots that are found. They apply to each proxy and are not divided among proxies.

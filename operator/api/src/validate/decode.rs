@@ -172,7 +172,8 @@ mod tests {
                 "metadata.nam: unknown field; did you mean \"name\"?",
                 "spec.mod: unknown field; did you mean \"mode\"?",
                 "spec.mode: \"Enforc\"; did you mean \"Enforce\"?",
-                "spec.parallelism: \"many\"; a mapping with the fields auto, total, perEndpoint",
+                "spec.parallelism: \"many\"; a mapping with the fields auto, total, perEndpoint, \
+                 tokens",
                 "spec.extra: unknown field; one of targetRefs, mode, parallelism, measure, \
                  releaseSlot, errors, retries, queue, strategy, types, classes, workflows, \
                  classAdmission, exclude",

@@ -283,6 +283,8 @@ fn example(at: &Path, field: &str) -> &'static str {
         "capacity" => "what there is of it in a second",
         "least" => "the shortest delay, such as 100ms",
         "most" => "the longest delay, such as 300ms",
+        "budget" => "the tokens that the server's cache holds, such as 65536",
+        "otherwise" => "the tokens of a request without the header, such as 512",
         "metric" => "its name in the report",
         "type" => "AcceptanceAllowance or HelpingTheUnderserved",
         _ => "it has to be given",

@@ -5,7 +5,7 @@ use std::time::Duration as Span;
 use headgate_api::Duration;
 use headgate_core::config::{
     BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, OutboundConfig, QueueMode,
-    ServiceAdmissionConfig, SmoothingConfig, StageConfig, StrategyConfig,
+    ServiceAdmissionConfig, SmoothingConfig, StageConfig, StrategyConfig, TokenCount,
 };
 use headgate_core::request::ClassId;
 use headgate_core::strategy::Gains;
@@ -62,6 +62,27 @@ pub(super) fn cost(stage: &StageConfig, kind: usize) -> Option<String> {
     Some(format!(
         "cost: a + b · {header}, with a and b as measured; a request without this header is judged \
          as an average one of its type"
+    ))
+}
+
+/// Returns the tokens that a request takes, if the policy has a budget of them.
+pub(super) fn tokens(stage: &StageConfig) -> Option<String> {
+    let tokens = stage.tokens.as_ref()?;
+    let count = |count: &TokenCount| match (&count.header, count.per_unit) {
+        (None, _) => count.otherwise.to_string(),
+        (Some(header), 1.0) => format!("{header} (else {})", count.otherwise),
+        (Some(header), unit) => format!("{unit} · {header} (else {})", count.otherwise),
+    };
+    let counts: Vec<String> = [&tokens.prompt, &tokens.output]
+        .into_iter()
+        .flatten()
+        .map(count)
+        .collect();
+    let budget = tokens.whole_budget();
+    Some(format!(
+        "tokens: {} of {budget}, at least 1, at most {}",
+        counts.join(" + "),
+        tokens.per_request.unwrap_or(budget).min(budget)
     ))
 }
 

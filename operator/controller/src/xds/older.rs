@@ -32,6 +32,7 @@ fn strip(stage: &mut StageConfig) {
     stage.errors = Default::default();
     stage.retries = None;
     stage.class_admission = None;
+    stage.tokens = None;
     if let Some(workflows) = &mut stage.workflows {
         let named = workflows.workflows.values_mut();
         named.for_each(|workflow| workflow.service_quantiles.clear());
@@ -149,6 +150,7 @@ mod tests {
     fn what_the_version_before_does_not_know_is_left_out() {
         let config = read(&json!({"revision": "r", "stages": [{
             "policy": "shop/search", "parallelism": 7,
+            "tokens": {"budget": 100.0, "output": {"otherwise": 10}, "per_request": 50},
             "queue": {"max_length": 10, "timeout_us": 1_000_000},
             "strategy": {"type": "Bouncer", "shed_by_value": true, "capacity": {
                 "max_utilization": 0.9, "window_us": 1_000_000, "step_us": 100_000}},

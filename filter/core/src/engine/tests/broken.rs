@@ -381,11 +381,19 @@ proptest! {
                     let outcomes = [Outcome::Failed, Outcome::Abandoned, Outcome::Unmeasured];
                     process.finish(all[at.index(all.len())], outcomes[at.index(3)]);
                 }
-                6 if hosts > 1 => process.configure(&by_value(1 + at.index(5) as u32)),
+                6 if hosts > 1 => {
+                    let mut config = by_value(1 + at.index(5) as u32);
+                    let tokens = r#"{"budget":10,"output":{"otherwise":3}}"#;
+                    let tokens = (at.index(2) == 0).then(|| serde_json::from_str(tokens).unwrap());
+                    config.stages[0].tokens = tokens;
+                    process.configure(&config);
+                }
                 _ => process.run_for(50 * MS * (1 + at.index(10) as u32)),
             }
             process.settle();
             prop_assert_eq!(process.gauge("slots_in_use"), held(&process).0);
+            let tokens = process.host.value("headgate.policy.ns/p.tokens_in_use");
+            prop_assert_eq!(tokens.unwrap_or(0), super::tokens::held(&process));
             prop_assert_eq!(process.gauge("queue_length"), process.queued().len() as u64);
             prop_assert!(hosts > 1 || process.in_backend() <= 4);
         }

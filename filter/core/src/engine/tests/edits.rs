@@ -252,6 +252,10 @@ fn edited(n: usize) -> FilterConfig {
         6 => stage.queue.mode = crate::config::QueueMode::Observe,
         7 => *stage = controlled(Mode::Enforce).stages.remove(0),
         8 => *stage = controlled(Mode::DryRun).stages.remove(0),
+        9 => {
+            let tokens = r#"{"budget":50,"output":{"otherwise":30}}"#;
+            stage.tokens = Some(serde_json::from_str(tokens).unwrap());
+        }
         _ => {
             let strategy = r#"{"type":"BacklogControl","target_us":1000000,"control":"Backlog",
                 "cost":{"type":"Header","header":"x-cost"},"period_us":100000,"hint":true}"#;
@@ -275,7 +279,7 @@ fn moves() -> impl proptest::strategy::Strategy<Value = Vec<Move>> {
     let one = prop_oneof![
         6 => (0_usize..3, any::<bool>()).prop_map(|(worker, slow)| Move::Arrive(worker, slow)),
         4 => (any::<usize>(), any::<bool>()).prop_map(|(n, completed)| Move::End(n, completed)),
-        2 => (0_usize..3, 0_usize..10).prop_map(|(worker, n)| Move::Edit(worker, n)),
+        2 => (0_usize..3, 0_usize..11).prop_map(|(worker, n)| Move::Edit(worker, n)),
         3 => (1_u64..30_000).prop_map(Move::Pass),
         2 => Just(Move::Run),
     ];

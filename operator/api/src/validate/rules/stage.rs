@@ -1,8 +1,8 @@
 //! Rules for the admission stage: `parallelism`, `retries`, and all parts together.
 
 use headgate_core::config::{
-    ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, OutboundConfig, QueueMode, RetriesConfig,
-    ServiceAdmissionConfig, StageConfig,
+    ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, MAX_TOKENS, OutboundConfig, QueueMode,
+    RetriesConfig, ServiceAdmissionConfig, StageConfig, TokenCount, TokensConfig,
 };
 
 use super::class_admission::{self, class_admission};
@@ -14,7 +14,7 @@ use super::queue::queue;
 use super::strategy::strategy;
 use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, types};
 use super::workflows::workflows;
-use super::{Assumed, At, Field, Open, Stored, Table, shadow, whole};
+use super::{Assumed, At, Field, Open, Stored, Table, real, shadow, whole};
 use crate::validate::policy::Slots;
 use crate::validate::schema::{Place, Rule, some};
 use crate::{AdmissionPolicySpec, DisciplineType, MeasureType, StrategyType};
@@ -25,13 +25,24 @@ pub(super) static FIELDS: Table = fields! {
     "parallelism.perEndpoint" => whole(Open, 1, MAX_PARALLELISM),
     "parallelism.auto.min" => whole(Assumed(FEWEST), 1, MAX_PARALLELISM),
     "parallelism.auto.max" => whole(Assumed(MAX_PARALLELISM), 1, MAX_PARALLELISM),
+    "parallelism.tokens.budget" => whole(Open, 1, MAX_TOKENS),
+    "parallelism.tokens.prompt.header" => Field::Text(&HEADER),
+    "parallelism.tokens.prompt.perUnit" => PER_UNIT,
+    "parallelism.tokens.prompt.otherwise" => whole(Open, 0, MAX_TOKENS),
+    "parallelism.tokens.output.header" => Field::Text(&HEADER),
+    "parallelism.tokens.output.perUnit" => PER_UNIT,
+    "parallelism.tokens.output.otherwise" => whole(Open, 0, MAX_TOKENS),
+    "parallelism.tokens.perRequest" => whole(Open, 1, MAX_TOKENS),
     "retries.header" => Field::Text(&HEADER),
     "retries.firstAttempt" => whole(Stored(0), 0, 1),
 };
+/// Tokens for each unit of a header.
+const PER_UNIT: Field = real(Assumed(1.0), 0.001, 1000.0, "");
 /// The fewest slots that are found, unless the policy says otherwise.
 const FEWEST: u32 = 2;
 const READ_ANYWAY: &str = "read without being named; another header, or leave retries out";
 const ONE_OF: &str = "more than one of auto, total and perEndpoint; give one of them";
+const NO_TOKENS: &str = "neither prompt nor output; give at least one of them";
 const OBSERVED: &str = "with queue.mode Observe nothing is held back, so parallelism can't be \
                         found; give parallelism.total or parallelism.perEndpoint";
 const RELEASED_UNMEASURED: &str = "with releaseSlot FirstByte and measure LastByte, slots would be \
@@ -59,7 +70,10 @@ pub(crate) fn stage(
     generation: i64,
     root: &At<'_>,
 ) -> Meaning {
-    let slots = parallelism(&spec.parallelism, &root.field("parallelism"));
+    let at = root.field("parallelism");
+    let slots = parallelism(&spec.parallelism, &at);
+    let given = spec.parallelism.tokens.as_ref();
+    let tokens = given.map(|given| tokens(given, &at.field("tokens")));
     let errors = errors(&spec.errors, &root.field("errors"));
     let given = spec.retries.as_ref();
     let retries = given.map(|given| retries(given, &root.field("retries")));
@@ -98,6 +112,7 @@ pub(crate) fn stage(
         mode: spec.mode.into(),
         parallelism: slots.for_endpoints(1),
         auto_parallelism: slots.auto(),
+        tokens,
         queue,
         measure: spec.measure.into(),
         release_slot: spec.release_slot.into(),
@@ -132,6 +147,10 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         "(has(self.auto) ? 1 : 0) + (has(self.total) ? 1 : 0) + \
          (has(self.perEndpoint) ? 1 : 0) <= 1",
         ONE_OF,
+    ));
+    parallelism.at("tokens").rule(Rule::text(
+        "has(self.prompt) || has(self.output)",
+        NO_TOKENS,
     ));
     let known = ATTEMPT_HEADERS.map(|(name, _)| format!("'{name}'"));
     let rule = format!("!(self.lowerAscii() in [{}])", known.join(", "));
@@ -173,6 +192,27 @@ fn retries(given: &crate::Retries, at: &At<'_>) -> RetriesConfig {
     RetriesConfig {
         header: name,
         first_attempt: at.whole(given.first_attempt),
+    }
+}
+
+fn tokens(given: &crate::TokenBudget, at: &At<'_>) -> TokensConfig {
+    if given.prompt.is_none() && given.output.is_none() {
+        at.add(NO_TOKENS);
+    }
+    let count = |given: &Option<crate::TokenCount>, at: At<'_>| {
+        let given = given.as_ref()?;
+        let name = given.header.as_ref();
+        Some(TokenCount {
+            header: name.map(|name| header(name, &at.field("header"))),
+            per_unit: at.field("perUnit").real(given.per_unit),
+            otherwise: at.field("otherwise").whole(Some(given.otherwise)),
+        })
+    };
+    TokensConfig {
+        budget: at.field("budget").whole(Some(given.budget)).into(),
+        prompt: count(&given.prompt, at.field("prompt")),
+        output: count(&given.output, at.field("output")),
+        per_request: at.field("perRequest").given_whole(given.per_request),
     }
 }
 

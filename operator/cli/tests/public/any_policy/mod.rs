@@ -266,6 +266,9 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
             json!({"total": dice.number(1, 1_000_000)}),
         );
     }
+    if let Some(parallelism) = spec["parallelism"].as_object_mut() {
+        dice.perhaps(parallelism, "tokens", tokens);
+    }
     spec.insert("strategy".into(), strategy(dice, &outline));
     // After the first byte of a response that has released its slot, nothing is measured.
     let is_streamed = spec.get("releaseSlot").is_none_or(|at| at == "LastByte");
@@ -483,6 +486,25 @@ fn sharing(dice: &mut Dice) -> Value {
         kind
     };
     json!({"type": kind, block: settings})
+}
+
+fn tokens(dice: &mut Dice) -> Value {
+    let count = |dice: &mut Dice| {
+        let mut count = Map::new();
+        count.insert("otherwise".into(), json!(dice.number(0, 1_000_000_000)));
+        let headers = ["Content-Length", "x-max-tokens"];
+        dice.perhaps(&mut count, "header", |d| json!(d.pick(&headers)));
+        dice.perhaps(&mut count, "perUnit", |d| json!(d.number(1, 1_000)));
+        Value::Object(count)
+    };
+    let mut tokens = Map::new();
+    tokens.insert("budget".into(), json!(dice.number(1, 1_000_000_000)));
+    tokens.insert("prompt".into(), count(dice));
+    dice.perhaps(&mut tokens, "output", count);
+    dice.perhaps(&mut tokens, "perRequest", |d| {
+        json!(d.number(1, 1_000_000_000))
+    });
+    Value::Object(tokens)
 }
 
 fn query_type(dice: &mut Dice, name: &str, is_streamed: bool) -> Value {

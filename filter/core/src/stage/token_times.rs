@@ -1,0 +1,64 @@
+//! Times per output token: the objectives of a stream after its first byte.
+//!
+//! No wait in the queue changes them. Only the number of requests in the backend does, because a
+//! server of a language model works on all of them in turn. So estimates and decisions on single
+//! requests don't use them. A response whose tokens come too slowly counts as late for the search
+//! for P, and as not delivered for the value cut, like one that is late as a whole.
+
+use std::time::Duration;
+
+use super::{Outcome, Stage};
+use crate::decision::Ticket;
+use crate::host::{Host, HostError};
+use crate::requests::Request;
+use crate::time::Instant;
+
+impl Stage {
+    /// Records the time per output token of a response, just before [`Stage::finish`].
+    pub fn tokens(&mut self, ticket: Ticket, token_time: Duration) {
+        if let Some(request) = self.requests.of_mut(ticket) {
+            request.token_time = Some(token_time);
+        }
+    }
+
+    /// Compares the time per output token of a measured response with the objectives of its type.
+    /// The request held a slot since `dequeued`, and its processing time ended at `measured`.
+    pub(super) fn judge_tokens(
+        &mut self,
+        host: &impl Host,
+        request: &Request,
+        (dequeued, measured): (Instant, Instant),
+        outcome: Outcome,
+    ) -> Result<(), HostError> {
+        let kind = request.attributes.kind;
+        let objectives = &self.config.types[usize::from(kind.0)].tpot;
+        let Some(last) = objectives.last() else {
+            return Ok(());
+        };
+        // A stream that the backend breaks off meets no objective.
+        if !matches!(outcome, Outcome::Completed | Outcome::Abandoned) {
+            return Ok(());
+        }
+        let took = request.token_time;
+        let limit = |us| Duration::from_micros(us);
+        for (at, objective) in objectives.iter().enumerate() {
+            if took.is_none_or(|took| took <= limit(objective.objective_us)) {
+                self.stats.tpot_met(kind, at);
+            }
+        }
+        let Some(took) = took else {
+            return Ok(());
+        };
+        let last = (last.percentile / 100.0, limit(last.objective_us));
+        self.slots.streamed(kind, took, self.beside(request), last);
+        let most = self.service_times.objectives(kind).last();
+        let in_time = most.is_none_or(|most| measured.since(dequeued) <= most.response_time);
+        if took > last.1
+            && in_time
+            && let Some(cut) = self.strategy.base.value_cut_mut()
+        {
+            cut.undelivered(kind);
+        }
+        self.stats.token_time(host, kind, took)
+    }
+}
