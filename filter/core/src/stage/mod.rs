@@ -615,9 +615,7 @@ impl Stage {
                 let released = self.release(host, &request);
                 let charged = dequeued.map_or(Ok(()), |dequeued| {
                     let usual_us = self.usual_us(&request);
-                    let (attributes, turn) = (&request.attributes, request.turn);
-                    let taken = now.since(dequeued);
-                    (self.order).ended(host, attributes, turn, usual_us, taken)
+                    (self.order).ended(host, &request, usual_us, now.since(dequeued))
                 });
                 // A stream was counted at its first byte.
                 if request.first_byte.is_none() {

@@ -14,10 +14,26 @@ use crate::requests::Request;
 use crate::time::Instant;
 
 impl Stage {
-    /// Records the time per output token of a response, just before [`Stage::finish`].
-    pub fn tokens(&mut self, ticket: Ticket, token_time: Duration) {
+    /// Whether the output tokens of the response to a request must be counted, for its type's
+    /// objectives or for the turns of its flow.
+    #[must_use]
+    pub fn counts_tokens(&self, ticket: Ticket) -> bool {
+        self.charges_tokens() || self.judges_tokens(ticket)
+    }
+
+    fn charges_tokens(&self) -> bool {
+        self.config.queue.discipline.token_cost().is_some()
+    }
+
+    fn judges_tokens(&self, ticket: Ticket) -> bool {
+        (self.type_of(ticket)).is_some_and(|kind| !kind.tpot.is_empty())
+    }
+
+    /// Records the number of output tokens of a response and the time per token, just before
+    /// [`Stage::finish`]. The time is `None` if there are too few of them.
+    pub fn tokens(&mut self, ticket: Ticket, output: u32, token_time: Option<Duration>) {
         if let Some(request) = self.requests.of_mut(ticket) {
-            request.token_time = Some(token_time);
+            (request.output, request.token_time) = (output, token_time);
         }
     }
 
