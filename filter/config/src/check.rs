@@ -180,6 +180,16 @@ impl StageConfig {
         ensure(has_flows, format_args!("{at}.by"), || {
             "Class; the stage has no classes".to_owned()
         })?;
+        for tokens in self.queue.discipline.token_cost() {
+            let costs = [("input", tokens.input), ("output", tokens.output)];
+            for (name, cost) in costs {
+                within(format_args!("{at}.tokens.{name}"), cost, 0.0..=1000.0)?;
+            }
+            let is_seen = self.release_slot == Measure::LastByte;
+            ensure(is_seen, format_args!("{at}.tokens"), || {
+                "given with release_slot FirstByte, after which no tokens are counted".to_owned()
+            })?;
+        }
         for (name, weight) in weights {
             let (known, what) = match by {
                 Flow::Type => (self.types.iter().any(|t| t.name == *name), "type"),

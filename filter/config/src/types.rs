@@ -336,12 +336,25 @@ pub enum Discipline {
         /// Weights of flows, as with [`Discipline::Drr`].
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         weights: BTreeMap<String, f64>,
+        /// The cost of a request in tokens. Absent: its slot time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tokens: Option<TokenCost>,
     },
     /// Strict priority: requests of a class wait for those of all higher ones, first in, first out
     /// within a class (Wisp §3.1).
     Priority,
     /// By latest start time: the arrival plus the shortest wait that the type's objectives allow.
     Slack,
+}
+
+/// The cost of a request in tokens: `input · size + output · output tokens`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenCost {
+    /// Cost of a unit of the request's size ([`TypeConfig::cost`]): 0 to 1000.
+    pub input: f64,
+    /// Cost of an output token: 0 to 1000.
+    pub output: f64,
 }
 
 impl Discipline {
@@ -355,7 +368,16 @@ impl Discipline {
                 quantum_us,
                 weights,
             } => Some((*by, Some(*quantum_us), weights)),
-            Self::Wfq { by, weights } => Some((*by, None, weights)),
+            Self::Wfq { by, weights, .. } => Some((*by, None, weights)),
+            _ => None,
+        }
+    }
+
+    /// Returns the cost of a request in tokens, if a fair queue charges it in place of slot time.
+    #[must_use]
+    pub fn token_cost(&self) -> Option<TokenCost> {
+        match self {
+            Self::Wfq { tokens, .. } => *tokens,
             _ => None,
         }
     }

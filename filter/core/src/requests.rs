@@ -65,6 +65,8 @@ pub struct Request {
     pub(crate) weight: u32,
     /// The end of its processing time, if its response continues after that as a stream.
     pub(crate) first_byte: Option<Instant>,
+    /// The number of output tokens in its response, if they are counted.
+    pub(crate) output: u32,
     /// The time per output token of its response; `None` if it isn't measured, or has one token.
     pub(crate) token_time: Option<Duration>,
     pub(crate) counts: Counts,
@@ -102,6 +104,7 @@ impl Request {
             tokens: 0,
             weight: 1,
             first_byte: None,
+            output: 0,
             token_time: None,
             counts: Counts::Real,
             phase: Phase::Arriving,

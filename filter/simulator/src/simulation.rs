@@ -372,11 +372,10 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         if let Some(ticket) = job.ticket {
             let now = Instant::from_nanos(self.now);
             let spoken = job.begun.map(|at| Duration::from_nanos(self.now - at));
-            let gaps = job.request.output.saturating_sub(1);
-            if let Some(token_time) = spoken.and_then(|spoken| spoken.checked_div(gaps))
-                && let Some(stage) = self.engine.stage_mut(POLICY)
-            {
-                stage.tokens(ticket, token_time);
+            let output = job.request.output;
+            let token_time = spoken.and_then(|spoken| spoken.checked_div(output.saturating_sub(1)));
+            if let Some(stage) = self.engine.stage_mut(POLICY) {
+                stage.tokens(ticket, output, token_time);
             }
             if let Some(upstream) = self.upstream(stream).filter(|_| !failed)
                 && let Some(stage) = self.engine.stage_mut(POLICY)

@@ -81,3 +81,52 @@ fn a_tenant_whose_requests_are_dear_gets_half_of_the_slots_time_under_drr() -> R
 fn a_tenant_whose_requests_are_dear_gets_half_of_the_slots_time_under_wfq() -> Result<()> {
     check("WFQ")
 }
+
+/// Streams of two tenants wait for one slot. One tenant's have ten times as many tokens, which only
+/// their ends tell.
+#[test]
+fn tenants_share_tokens() -> Result<()> {
+    const TOKENS: [u64; 2] = [2, 20];
+    const STREAMS: [usize; 2] = [60, 12];
+    let mut policy = policy::queue_only(1, 100);
+    policy["spec"]["queue"]["discipline"] = json!("WFQ");
+    policy["spec"]["queue"]["wfq"] = json!({"by": "Workflow", "tokens": {}});
+    let types = vec![ServiceType::constant("/", Duration::from_millis(1))];
+    let rig = Rig::builder(BackendConfig::new(10, types), policy)
+        .concurrency(2)
+        .start()?;
+    let held = rig.occupy("/held", 1)?;
+    let mut waiting = Vec::new();
+    for (tenant, (count, tokens)) in STREAMS.into_iter().zip(TOKENS).enumerate() {
+        let path = format!("/?stream={tokens}");
+        let (id, seq) = (format!("tenant-{tenant}"), tenant.to_string());
+        let headers = [
+            ("accept", "text/event-stream"),
+            ("x-headgate-workflow", id.as_str()),
+            ("x-seq", seq.as_str()),
+        ];
+        for _ in 0..count {
+            waiting.push(rig.request(&path, &headers)?);
+            rig.wait_for_stat("queue_length", waiting.len() as u64)?;
+        }
+    }
+    rig.backend.release();
+    for request in held.into_iter().chain(waiting) {
+        assert_eq!(request.answer()?.status, 200);
+    }
+    rig.wait_until_idle()?;
+    let mut served = [0; 2];
+    for arrival in rig.backend.arrivals() {
+        let tenant = usize::try_from(arrival.seq)?;
+        // As the policy counts by default: a prompt of 1, and the output twice.
+        served[tenant] += 1 + 2 * TOKENS[tenant];
+        if served[0] > 250 {
+            break;
+        }
+    }
+    // The tenants' first streams were taken to be equal.
+    let share = served[1] as f64 / (served[0] + served[1]) as f64;
+    println!("tokens {served:?}");
+    assert!((0.4..0.6).contains(&share), "{share}");
+    Ok(())
+}

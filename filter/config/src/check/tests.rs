@@ -133,6 +133,7 @@ fn disciplines_by_their_names() {
     let expected = Discipline::Wfq {
         by: Flow::Type,
         weights: [("default".to_owned(), 2.5)].into(),
+        tokens: None,
     };
     assert_eq!(config.stages[0].queue.discipline, expected);
     let json = serde_json::to_string(&config).unwrap();

@@ -46,6 +46,13 @@
 //! type. Wisp §4.3 requires this: a request is charged to its flow. Its cost elsewhere in its tree
 //! doesn't count, since slots are the shared resource here.
 //!
+//! With [`TokenCost`] a flow is charged for tokens in place of slot time, since requests that a
+//! server of language models decodes together share its time: the counter of each client in Y. Sheng
+//! et al. ("Fairness in Serving Large Language Models", OSDI '24: virtual token counter, Alg. 2),
+//! `w_p · input + w_q · output`. The first charge has the request's size and, by the ratio above,
+//! the output of the flow's earlier requests; the second one has the output tokens that passed. A
+//! request without a size counts as one of 1.
+//!
 //! A correction also counts for requests that are waiting already. It is added to *corrected* of
 //! its flow, and a request that becomes the first of its flow on its worker gets the rank
 //!
@@ -90,7 +97,7 @@
 use super::Turn;
 use super::cost::Cost;
 use super::rank::{Layout, ROUND, TAG};
-use crate::config::{Discipline, Flow, MAX_WORKFLOWS, StageConfig};
+use crate::config::{Discipline, Flow, MAX_WORKFLOWS, StageConfig, TokenCost};
 use crate::host::{HostError, Number, Shared};
 use crate::request::Attributes;
 use crate::time::Instant;
@@ -103,6 +110,19 @@ const NONE_CORRECTED: u64 = 1 << 62;
 const DEBT_US: u64 = 60_000_000;
 /// Slot time that a flow of the least weight may use in a round of a weighted fair queue, µs.
 const TAG_US: f64 = 16.0;
+
+/// The charge for a token of cost 1, in the unit of slot time, µs.
+const TOKEN_US: f64 = TAG_US;
+
+impl TokenCost {
+    /// Returns the charge for a request and the first `output` tokens of its response, µs; at least
+    /// 1.
+    fn charge(self, request: &Attributes, output: u32) -> u64 {
+        let size = f64::from(request.size.unwrap_or(1));
+        let tokens = self.input * size + self.output * f64::from(output);
+        ((tokens * TOKEN_US) as u64).max(1)
+    }
+}
 
 /// The granularity of a fair queue.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -175,6 +195,7 @@ struct Gauges {
 #[derive(Debug)]
 pub(super) struct Fair {
     by: Flow,
+    tokens: Option<TokenCost>,
     grain: Grain,
     round: Number,
     /// The prefix of the flows' gauges, and the flows' names or numbers.
@@ -221,6 +242,7 @@ impl Fair {
         let grain = quantum_us.map_or_else(|| Grain::tags(least.unwrap_or(1.0)), Grain::rounds);
         Ok(Some(Self {
             by,
+            tokens: discipline.token_cost(),
             grain,
             round: host.number(&format!("{prefix}.{}", grain.round))?,
             prefix: format!("{prefix}.{kind}"),
@@ -261,6 +283,7 @@ impl Fair {
     ) -> Result<(u64, Turn), HostError> {
         let flow = self.flow_of(request);
         let gauges = self.gauges(host, flow)?;
+        let expected_us = self.expected(request, expected_us);
         let cost_us = self.flows[usize::from(flow)].cost.of(expected_us);
         let share = self.rounds(request, cost_us);
         let Grain {
@@ -350,18 +373,28 @@ impl Fair {
         take_back(host, gauges.finish, turn.share)
     }
 
-    /// Corrects the charge of a request that held its slot for `taken_us`. Requests like it take
-    /// `usual_us`; 0 if that is not known.
+    /// Returns the charge that is expected for `request`, which needs `time_us` of slot time.
+    fn expected(&self, request: &Attributes, time_us: u64) -> u64 {
+        self.tokens
+            .map_or(time_us, |tokens| tokens.charge(request, 0))
+    }
+
+    /// Corrects the charge of a request that held its slot for `taken_us`, with `output` tokens in
+    /// its response. Requests like it take `usual_us`; 0 if that is not known.
     pub(super) fn ended(
         &mut self,
         host: &impl Shared,
         request: &Attributes,
         turn: Option<Turn>,
+        output: u32,
         (usual_us, taken_us): (u64, u64),
     ) -> Result<(), HostError> {
         let flow = self.flow_of(request);
+        let usual_us = self.expected(request, usual_us);
+        let tokens = self.tokens;
+        let taken_us = tokens.map_or(taken_us, |tokens| tokens.charge(request, output));
         // If flows are types, the expected time is already the mean of the flow.
-        if self.by != Flow::Type {
+        if self.by != Flow::Type || tokens.is_some() {
             self.flows[usize::from(flow)].cost.learn(usual_us, taken_us);
         }
         let Some(turn) = turn else {

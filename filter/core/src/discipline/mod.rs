@@ -37,6 +37,7 @@ use std::time::Duration;
 use crate::config::{self, Mode, QueueMode, StageConfig};
 use crate::host::{Host, HostError};
 use crate::request::Attributes;
+use crate::requests::Request;
 use crate::service_times::ServiceTimes;
 use crate::time::{Instant, nanos};
 
@@ -216,21 +217,29 @@ impl Order {
         }
     }
 
-    /// Records the end of a request that held a slot for `taken`. Requests like it take `usual_us`;
-    /// 0 if that is not known. `turn` has its charge.
+    /// Records the end of `request`, which held a slot for `taken`. Requests like it take
+    /// `usual_us`; 0 if that is not known.
     pub(crate) fn ended(
         &mut self,
         host: &impl Host,
-        request: &Attributes,
-        turn: Option<Turn>,
+        request: &Request,
         usual_us: u64,
         taken: Duration,
     ) -> Result<(), HostError> {
-        let taken_us = u64::try_from(taken.as_micros()).unwrap_or(u64::MAX);
-        match &mut self.fair {
-            Some(fair) => fair.ended(host, request, turn, (usual_us, taken_us)),
-            None => Ok(()),
-        }
+        let Some(fair) = &mut self.fair else {
+            return Ok(());
+        };
+        let times = (
+            usual_us,
+            u64::try_from(taken.as_micros()).unwrap_or(u64::MAX),
+        );
+        fair.ended(
+            host,
+            &request.attributes,
+            request.turn,
+            request.output,
+            times,
+        )
     }
 
     /// Whether a flow of a fair queue has no state to keep; true under orders without turns.

@@ -303,6 +303,7 @@ fn one_failing_call_anywhere_leaks_nothing() {
     let wfq = Discipline::Wfq {
         by: Flow::Workflow,
         weights: BTreeMap::new(),
+        tokens: None,
     };
     for discipline in [Discipline::Fifo, drr, wfq] {
         let (calls, ok) = scenario(0, &discipline);

@@ -413,10 +413,10 @@ impl<H: Host, B: Beside> Filter<H, B> {
             }
         };
         self.last = now;
-        if let Some(token_time) = tokens.and_then(|tokens| tokens.time(now, outcome))
+        if let Some(tokens) = tokens
             && let Some(stage) = self.engine.stage_mut(ticket.policy)
         {
-            stage.tokens(ticket, token_time);
+            stage.tokens(ticket, tokens.count(), tokens.time(now, outcome));
         }
         let done = self
             .engine

@@ -1,7 +1,7 @@
 //! One request, from its headers to the end of its response, however it ends.
 
 use crate::beside::Beside;
-use crate::config::{Measure, TypeConfig};
+use crate::config::Measure;
 use crate::decision::{Decision, Ticket};
 use crate::host::{Host, HostError};
 use crate::stage::{Outcome, Stage};
@@ -108,12 +108,11 @@ impl Inbound {
         B::answers(filter, stream, ticket, self.asked.by_peer);
         filter.hint(stream, ticket);
         let stage = filter.engine.stage(ticket.policy);
-        let has = |has: fn(&Stage, &TypeConfig) -> bool| {
-            stage.is_some_and(|stage| stage.type_of(ticket).is_some_and(|kind| has(stage, kind)))
-        };
-        self.awaits_first_byte =
-            has(|stage, kind| stage.config().measure_of(kind) == Measure::FirstByte);
-        let counts_tokens = has(|_, kind| !kind.tpot.is_empty());
+        self.awaits_first_byte = stage.is_some_and(|stage| {
+            let kind = stage.type_of(ticket);
+            kind.is_some_and(|kind| stage.config().measure_of(kind) == Measure::FirstByte)
+        });
+        let counts_tokens = stage.is_some_and(|stage| stage.counts_tokens(ticket));
         if stage.is_some_and(Stage::watches_hosts) && details(stream) == Outcome::Completed {
             filter.answered_by(stream, ticket);
         }
@@ -126,9 +125,10 @@ impl Inbound {
                 self.outcome = filter.judge(stream, ticket, end_of_stream);
                 self.from_backend = true;
             }
-            if counts_tokens && self.outcome == Outcome::Completed {
-                self.tokens = Some(Tokens::of_response(stream));
-            }
+        }
+        let answered = matches!(self.outcome, Outcome::Completed | Outcome::Unsampled);
+        if counts_tokens && answered {
+            self.tokens = Some(Tokens::of_response(stream));
         }
         // The backend has no more work for a request that Envoy answers itself.
         let local = self.outcome != Outcome::Unsampled && !self.from_backend;

@@ -63,6 +63,11 @@ impl Tokens {
         Ok(())
     }
 
+    /// Returns the number of tokens so far.
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
     /// Returns the time per output token of a response that ends at `now`; `None` if it has fewer
     /// than two. If its client leaves, the next token was still to come, so the time until then is
     /// at most that of one more.

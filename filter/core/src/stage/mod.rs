@@ -9,19 +9,19 @@
 
 mod acceptance;
 mod backlog;
+mod budget;
 mod control;
 mod delivery;
 mod demand;
 mod dispatch;
 mod hosts;
 mod maintain;
+mod output_tokens;
 mod parked;
 mod places;
 mod sampling;
 mod sight;
 mod slots;
-mod token_times;
-mod tokens;
 #[cfg(test)]
 mod wait_tests;
 
@@ -622,9 +622,7 @@ impl Stage {
                 let released = self.release(host, &request);
                 let charged = dequeued.map_or(Ok(()), |dequeued| {
                     let usual_us = self.usual_us(&request);
-                    let (attributes, turn) = (&request.attributes, request.turn);
-                    let taken = now.since(dequeued);
-                    (self.order).ended(host, attributes, turn, usual_us, taken)
+                    (self.order).ended(host, &request, usual_us, now.since(dequeued))
                 });
                 // A stream was counted at its first byte.
                 if request.first_byte.is_none() {

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
+use super::budget::Budget;
 use super::control::Control;
-use super::tokens::Budget;
 use crate::config::StageConfig;
 use crate::host::{Host, HostError};
 use crate::ledger::{Ledger, Tokens};

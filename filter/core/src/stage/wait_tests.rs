@@ -38,6 +38,7 @@ fn wfq(by: Flow) -> Discipline {
     Discipline::Wfq {
         by,
         weights: BTreeMap::new(),
+        tokens: None,
     }
 }
 

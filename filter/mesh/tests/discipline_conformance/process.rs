@@ -27,6 +27,7 @@ pub(crate) fn all() -> Vec<Discipline> {
     let wfq = |by, weights: &[(&str, f64)]| Discipline::Wfq {
         by,
         weights: weights.iter().map(|(n, w)| ((*n).to_owned(), *w)).collect(),
+        tokens: None,
     };
     vec![
         Discipline::Fifo,

@@ -283,7 +283,12 @@ fn fair(by: Flow, weights: &[(&str, f64)]) -> [Discipline; 2] {
         quantum_us: 10_000,
         weights: weights.clone(),
     };
-    [drr, Discipline::Wfq { by, weights }]
+    let wfq = Discipline::Wfq {
+        by,
+        weights,
+        tokens: None,
+    };
+    [drr, wfq]
 }
 
 #[test]

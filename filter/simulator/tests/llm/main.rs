@@ -6,6 +6,7 @@
 mod load;
 #[path = "../../../../tests/src/bench/llm/mix.rs"]
 mod mix;
+mod tenants;
 
 use std::time::Duration;
 

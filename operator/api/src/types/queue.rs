@@ -104,6 +104,24 @@ pub struct WeightedFairQueue {
     pub by: FlowType,
     /// Weights, as with `drr`.
     pub weights: BTreeMap<String, f64>,
+    /// Makes turns of tokens in place of slots' time, for servers of language models, whose time is
+    /// shared by the requests that they decode together. A request costs `input` for each unit of
+    /// its size (`types[].cost.size`; 1 unit without one) and `output` for each token of its
+    /// response: each server-sent event with data, or each part of another body. It is expected to
+    /// answer as earlier ones of its type, class or workflow, until its response has ended. Needs
+    /// `releaseSlot: LastByte`.
+    pub tokens: Option<TokenCost>,
+}
+
+/// The cost of a request in tokens.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct TokenCost {
+    /// Cost of a unit of the request's size, 0 to 1000; 1 by default. With a size in bytes, such as
+    /// `content-length`, the tokens in a byte.
+    pub input: Option<f64>,
+    /// Cost of a token of the response, 0 to 1000; 2 by default.
+    pub output: Option<f64>,
 }
 
 /// The flows that take turns in a fair queue.

@@ -6,6 +6,7 @@ use super::*;
 use crate::config::FilterConfig;
 use crate::memory::MemoryHost;
 use crate::request::TypeId;
+use crate::rng::Rng;
 
 /// Rounds of this quantum, µs, or tags.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +34,7 @@ fn fair(host: &MemoryHost, by: By, weights: [f64; 3]) -> Fair {
         By::Tags => Discipline::Wfq {
             by: by_type,
             weights,
+            tokens: None,
         },
     };
     let fair = Fair::new(host, "p", &stage, &discipline).unwrap();
@@ -72,9 +74,13 @@ impl<'a> Line<'a> {
     }
 
     fn arrive(&mut self, flow: usize, cost: u64) -> Waiter {
+        self.arrive_as(flow, &of(flow), cost)
+    }
+
+    fn arrive_as(&mut self, flow: usize, request: &Attributes, cost: u64) -> Waiter {
         let now = Instant::from_nanos(1 << 50 | (self.arrivals as u64) << 20);
         let queued = self.waiting.len() as u32;
-        let placed = self.fair.place(self.host, now, &of(flow), cost, queued);
+        let placed = self.fair.place(self.host, now, request, cost, queued);
         let (rank, turn) = placed.unwrap();
         let number = self.arrivals;
         self.arrivals += 1;
@@ -547,7 +553,7 @@ fn what_a_request_took_counts_for_those_that_wait() {
     let ended = |line: &mut Line<'_>, waiter: Waiter, taken_us| {
         let turn = Some(waiter.turn);
         line.fair
-            .ended(&host, &of(1), turn, (waiter.cost, taken_us))
+            .ended(&host, &of(1), turn, 0, (waiter.cost, taken_us))
             .unwrap();
     };
     let rank = |line: &mut Line<'_>, waiter: Waiter| {
@@ -574,9 +580,49 @@ fn a_flow_that_is_a_type_is_charged_its_mean() {
     let mut line = Line::new(&host, By::Rounds(10_000), [1.0; 3]);
     for _ in 0..100 {
         line.fair
-            .ended(&host, &of(1), None, (1_000, 10_000))
+            .ended(&host, &of(1), None, 0, (1_000, 10_000))
             .unwrap();
     }
     let waiter = line.arrive(1, 10_000);
     assert_eq!(line.round_of(waiter), 1);
+}
+
+/// Always two flows with requests, of which one has prompts a hundred times as long and answers
+/// that nobody could expect.
+#[test]
+fn flows_share_tokens_whatever_the_time_of_their_requests() {
+    let host = MemoryHost::new();
+    let mut line = Line::new(&host, By::Tags, [1.0, 3.0, 1.0]);
+    let cost = TokenCost {
+        input: 1.0,
+        output: 2.0,
+    };
+    line.fair.tokens = Some(cost);
+    let size = [10, 1_000];
+    let sized = |flow: usize| Attributes {
+        size: Some(size[flow]),
+        ..of(flow)
+    };
+    let mut rng = Rng::new(1);
+    let mut served = [0_u64; 2];
+    for flow in [0, 0, 1, 1] {
+        line.arrive_as(flow, &sized(flow), 0);
+    }
+    for n in 0..40_000 {
+        let waiter = line.serve().unwrap();
+        let flow = waiter.flow;
+        // Slot times are no matter.
+        let took = (1_000, 1 + n % 100_000);
+        let output = (rng.next_f64() * 2.0 * f64::from(size[flow])) as u32;
+        let (request, turn) = (sized(flow), Some(waiter.turn));
+        (line.fair)
+            .ended(&host, &request, turn, output, took)
+            .unwrap();
+        if n >= 1_000 {
+            served[flow] += cost.charge(&request, output);
+        }
+        line.arrive_as(flow, &request, 0);
+    }
+    let share = served[1] as f64 / (served[0] + served[1]) as f64;
+    assert!((share - 0.75).abs() < 0.01, "{share}");
 }

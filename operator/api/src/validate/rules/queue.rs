@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration as Span;
 
-use headgate_core::config::{Discipline, MAX_QUEUE_LENGTH, MAX_WORKFLOW_NAME, QueueConfig};
+use headgate_core::config::{
+    Discipline, MAX_QUEUE_LENGTH, MAX_WORKFLOW_NAME, QueueConfig, TokenCost,
+};
 
 use super::names::{all_known, check_known};
-use super::{At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, WEIGHT, real, time, whole};
+use super::{
+    Assumed, At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, WEIGHT, real, time, whole,
+};
 use crate::validate::schema::{self as cel, Place, Rule, some};
 use crate::{AdmissionPolicySpec, DisciplineType, FlowType, QueueModeType, StrategyType};
 
@@ -20,6 +24,8 @@ pub(super) static FIELDS: Table = fields! {
     "drr.weights{}" => real(Open, 0.01, 100.0, WEIGHT),
     "wfq.weights" => Field::Map(MAX_WEIGHTS, "weights"),
     "wfq.weights{}" => real(Open, 0.01, 100.0, WEIGHT),
+    "wfq.tokens.input" => real(Assumed(1.0), 0.0, 1000.0, ""),
+    "wfq.tokens.output" => real(Assumed(2.0), 0.0, 1000.0, ""),
 };
 const ORDER_IS_THE_BACKENDS: &str =
     "with mode Observe the order is the backend's; leave it out or use mode Hold";
@@ -95,9 +101,17 @@ fn discipline(spec: &AdmissionPolicySpec, at: &At<'_>) -> Discipline {
             let settings = spec.queue.wfq.clone().unwrap_or_default();
             let at = at.field("wfq");
             flows(spec, settings.by, &settings.weights, &at);
+            let tokens = settings.tokens.as_ref().map(|tokens| {
+                let at = at.field("tokens");
+                TokenCost {
+                    input: at.field("input").real(tokens.input),
+                    output: at.field("output").real(tokens.output),
+                }
+            });
             Discipline::Wfq {
                 by: settings.by.into(),
                 weights: weights(spec, settings.by, settings.weights),
+                tokens,
             }
         }
     }

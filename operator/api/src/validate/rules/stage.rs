@@ -49,7 +49,7 @@ const RELEASED_UNMEASURED: &str = "with releaseSlot FirstByte and measure LastBy
                                    free before their requests are measured; give measure \
                                    FirstByte, or leave releaseSlot out";
 const RELEASED_UNSEEN: &str = "with releaseSlot FirstByte nothing is measured after the first byte; \
-                               leave out releaseSlot, or the types' tpot";
+                               leave out releaseSlot, or the types' tpot and queue.wfq.tokens";
 
 /// A policy's spec in the filter's types.
 pub(crate) struct Meaning {
@@ -84,8 +84,13 @@ pub(crate) fn stage(
     if spec.release_slot == MeasureType::FirstByte && spec.measure == MeasureType::LastByte {
         root.add(RELEASED_UNMEASURED);
     }
-    if spec.release_slot == MeasureType::FirstByte && spec.types.iter().any(|t| !t.tpot.is_empty())
-    {
+    let counts_tokens = spec.types.iter().any(|t| !t.tpot.is_empty())
+        || spec
+            .queue
+            .wfq
+            .as_ref()
+            .is_some_and(|wfq| wfq.tokens.is_some());
+    if spec.release_slot == MeasureType::FirstByte && counts_tokens {
         root.add(RELEASED_UNSEEN);
     }
     let strategy = strategy(spec, &root.field("strategy"));
@@ -168,8 +173,12 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         RELEASED_UNMEASURED,
     ));
     let some_tpot = format!("self.types.exists(t, {})", some("t.tpot"));
+    let charged = "(has(self.queue) && has(self.queue.wfq) && has(self.queue.wfq.tokens))";
     spec.rule(Rule::text(
-        format!("!has(self.releaseSlot) || self.releaseSlot != 'FirstByte' || !{some_tpot}"),
+        format!(
+            "!has(self.releaseSlot) || self.releaseSlot != 'FirstByte' || \
+             !({some_tpot} || {charged})"
+        ),
         RELEASED_UNSEEN,
     ));
 }

@@ -1,4 +1,4 @@
-//! Times per output token: the objectives of a stream after its first byte.
+//! The output tokens of responses: their number, and the objectives for the time per token.
 //!
 //! No wait in the queue changes them. Only the number of requests in the backend does, because a
 //! server of a language model works on all of them in turn. So estimates and decisions on single
@@ -14,10 +14,20 @@ use crate::requests::Request;
 use crate::time::Instant;
 
 impl Stage {
-    /// Records the time per output token of a response, just before [`Stage::finish`].
-    pub fn tokens(&mut self, ticket: Ticket, token_time: Duration) {
+    /// Whether the output tokens of the response to a request must be counted, for its type's
+    /// objectives or for the turns of its flow.
+    #[must_use]
+    pub fn counts_tokens(&self, ticket: Ticket) -> bool {
+        let kind = self.type_of(ticket);
+        self.config.queue.discipline.token_cost().is_some()
+            || kind.is_some_and(|kind| !kind.tpot.is_empty())
+    }
+
+    /// Records the number of output tokens of a response and the time per token, just before
+    /// [`Stage::finish`]. The time is `None` if there are too few of them.
+    pub fn tokens(&mut self, ticket: Ticket, output: u32, token_time: Option<Duration>) {
         if let Some(request) = self.requests.of_mut(ticket) {
-            request.token_time = Some(token_time);
+            (request.output, request.token_time) = (output, token_time);
         }
     }
 
