@@ -196,7 +196,7 @@ fn types_of_one_policy_are_measured_to_different_bytes() -> Result<()> {
         works_on(&rig, 2 * at as u64 + 2)?;
         let kind = &path[1..];
         met(&rig, kind, *measured)?;
-        assert_eq!(rig.policy_stat("slots_in_use")?, 1, "{path}");
+        rig.wait_for_stat("slots_in_use", 1)?;
         assert_eq!(rig.backend.release(), 1);
         rig.wait_until_idle()?;
         met(&rig, kind, [1, 1, 1, 0])?;
