@@ -180,7 +180,7 @@ impl StageConfig {
         ensure(has_flows, format_args!("{at}.by"), || {
             "Class; the stage has no classes".to_owned()
         })?;
-        for tokens in self.queue.discipline.token_cost() {
+        if let Some(tokens) = self.queue.discipline.token_cost() {
             let costs = [("input", tokens.input), ("output", tokens.output)];
             for (name, cost) in costs {
                 within(format_args!("{at}.tokens.{name}"), cost, 0.0..=1000.0)?;

@@ -175,10 +175,6 @@ fn tag_turn(span: Span, action: &Action, waited: Duration) {
 }
 
 /// The direction of a stream, with its state.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "each is a part of a stream's state, which is allocated once"
-)]
 enum Side {
     Inbound(Inbound),
     Outbound(Outbound),

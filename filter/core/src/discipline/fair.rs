@@ -114,14 +114,11 @@ const TAG_US: f64 = 16.0;
 /// The charge for a token of cost 1, in the unit of slot time, µs.
 const TOKEN_US: f64 = TAG_US;
 
-impl TokenCost {
-    /// Returns the charge for a request and the first `output` tokens of its response, µs; at least
-    /// 1.
-    fn charge(self, request: &Attributes, output: u32) -> u64 {
-        let size = f64::from(request.size.unwrap_or(1));
-        let tokens = self.input * size + self.output * f64::from(output);
-        ((tokens * TOKEN_US) as u64).max(1)
-    }
+/// Returns the charge for a request and the first `output` tokens of its response, µs; at least 1.
+fn charge(cost: TokenCost, request: &Attributes, output: u32) -> u64 {
+    let size = f64::from(request.size.unwrap_or(1));
+    let tokens = cost.input * size + cost.output * f64::from(output);
+    ((tokens * TOKEN_US) as u64).max(1)
 }
 
 /// The granularity of a fair queue.
@@ -375,8 +372,7 @@ impl Fair {
 
     /// Returns the charge that is expected for `request`, which needs `time_us` of slot time.
     fn expected(&self, request: &Attributes, time_us: u64) -> u64 {
-        self.tokens
-            .map_or(time_us, |tokens| tokens.charge(request, 0))
+        self.tokens.map_or(time_us, |cost| charge(cost, request, 0))
     }
 
     /// Corrects the charge of a request that held its slot for `taken_us`, with `output` tokens in
@@ -392,7 +388,7 @@ impl Fair {
         let flow = self.flow_of(request);
         let usual_us = self.expected(request, usual_us);
         let tokens = self.tokens;
-        let taken_us = tokens.map_or(taken_us, |tokens| tokens.charge(request, output));
+        let taken_us = tokens.map_or(taken_us, |cost| charge(cost, request, output));
         // If flows are types, the expected time is already the mean of the flow.
         if self.by != Flow::Type || tokens.is_some() {
             self.flows[usize::from(flow)].cost.learn(usual_us, taken_us);

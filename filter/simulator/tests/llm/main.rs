@@ -103,7 +103,7 @@ impl Protection {
             }
             Self::Headgate(Some(p)) => stage["parallelism"] = json!(p),
             Self::Headgate(None) | Self::Tokens(_) => {
-                stage["auto_parallelism"] = json!({"min": 2, "max": 1_000})
+                stage["auto_parallelism"] = json!({"min": 2, "max": 1_000});
             }
         }
         serde_json::from_value(stage).unwrap()

@@ -619,7 +619,7 @@ fn flows_share_tokens_whatever_the_time_of_their_requests() {
             .ended(&host, &request, turn, output, took)
             .unwrap();
         if n >= 1_000 {
-            served[flow] += cost.charge(&request, output);
+            served[flow] += charge(cost, &request, output);
         }
         line.arrive_as(flow, &request, 0);
     }
