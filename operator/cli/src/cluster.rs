@@ -15,7 +15,6 @@ use clap::Args;
 use futures::future;
 use futures::stream::{self, StreamExt as _};
 use http::{Request, StatusCode};
-use http_body_util::{BodyExt as _, Limited};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -23,12 +22,14 @@ use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::client::Body;
 
+use headgate_controller::http_client::whole;
 use headgate_controller::kubernetes::authorize::{AUDIENCE, TOKEN_HEADER};
 use headgate_controller::kubernetes::client::Access;
 use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_controller::kubernetes::deliver::Adapter;
 use headgate_controller::kubernetes::deliver::object::{ADAPTER_LABEL, MANAGED_BY};
 use headgate_controller::kubernetes::resource::PolicyResource;
+use headgate_controller::kubernetes::watch::api;
 use headgate_controller::modules::PREFIX as MODULES;
 use headgate_controller::xds::status::Report;
 
@@ -126,10 +127,7 @@ impl Cluster {
     /// Returns the API of the policies of one namespace, or of all.
     #[must_use]
     pub fn policies_api(&self, namespace: Option<&str>) -> Api<PolicyResource> {
-        match namespace {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
-        }
+        api(&self.client, namespace.unwrap_or_default())
     }
 
     /// Returns the policies of one namespace, or of all, or the one of this name, ordered by
@@ -275,16 +273,9 @@ impl Cluster {
             request = request.header(TOKEN_HEADER, token);
         }
         let request = request.body(Body::empty())?;
-        let answer = async {
-            let response = self.client.send(request).await?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), MAX_ANSWER)
-                .collect()
-                .await;
-            let body = body.map_err(|e| anyhow!("reading its answer failed: {e}"))?;
-            anyhow::Ok((status, body.to_bytes()))
-        };
-        timely(answer).await?
+        let answer = async { whole(self.client.send(request).await?, MAX_ANSWER).await };
+        let answer = timely(answer).await??;
+        Ok((answer.status(), answer.into_body()))
     }
 }
 

@@ -1,9 +1,12 @@
 //! One HTTP/1.1 request on a connection of its own, with a bound on the size of its answer.
 
+use std::error::Error;
+
 use anyhow::{Context as _, anyhow};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Body;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -23,6 +26,17 @@ pub async fn exchange(
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
     let response = sender.send_request(request).await.context("no answer")?;
+    whole(response, max_body).await
+}
+
+/// Returns a response with its whole body.
+///
+/// # Errors
+/// The body breaks off, or has more than `max_body` bytes.
+pub async fn whole<B>(response: Response<B>, max_body: usize) -> anyhow::Result<Response<Bytes>>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>,
+{
     let (head, body) = response.into_parts();
     let body = Limited::new(body, max_body).collect().await;
     let body = body.map_err(|error| anyhow!("reading the answer failed: {error}"))?;

@@ -14,6 +14,7 @@ mod mix;
 mod model;
 mod report;
 mod rows;
+mod server;
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -2,16 +2,14 @@
 //!
 //! [`Network`] is a service of workers, pools and cores: also the P servers with one request each
 //! that Bouncer assumes, and a database whose requests share the capacity and slow each other down.
-//! [`Staged`] has thread pools in front of one. [`Batching`] is a server of a language model, whose
-//! answers are streams.
+//! [`Staged`] has thread pools in front of one. A server of a language model, whose answers are
+//! streams, is with the benchmark `llm`, in the end-to-end tests' crate.
 
-pub mod batching;
 mod network;
 mod staged;
 
 use crate::source::Request;
 
-pub use batching::Batching;
 pub use network::{Network, Step};
 pub use staged::Staged;
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use headgate_core::refusal::Reason;
 use headgate_core::rng::Rng;
-use headgate_simulator::backend::batching::{Batching, Costs, Limits, Streamed};
 use headgate_simulator::{Answer, Ending, Request, Source};
 
 use crate::mix::{self, MIX, SIZES, SLOTS, TPOT_PATIENCE};
+use crate::server::{Batching, Costs, Limits, Streamed};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 

@@ -6,18 +6,20 @@
 mod load;
 #[path = "../../../../tests/src/bench/llm/mix.rs"]
 mod mix;
+#[path = "../../../../tests/src/bench/llm/server.rs"]
+mod server;
 mod tenants;
 
 use std::time::Duration;
 
 use headgate_core::config::StageConfig;
 use headgate_core::strategy::TypeId;
-use headgate_simulator::backend::batching::Streamed;
 use headgate_simulator::{Run, Until};
 use serde_json::{Value, json};
 
 use load::{Calibration, Counts, Of, Open, SECOND, closed_loop, percentile, server};
 use mix::{MIX, SLOTS};
+use server::Streamed;
 
 /// Seconds before the results count, as in the benchmark, and after.
 const WARM_UP: u64 = 10;

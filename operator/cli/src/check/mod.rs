@@ -40,6 +40,7 @@ use headgate_controller::kubernetes::deliver::settings::{
     ENVOY_GATEWAY_NAMESPACE, ISTIO_NAMESPACE,
 };
 use headgate_controller::kubernetes::publish::CA_KEY;
+use headgate_controller::kubernetes::watch::api;
 use installation::Installation;
 use judge::{Served, Versions};
 
@@ -163,10 +164,7 @@ impl Checks<'_> {
     where
         K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
     {
-        match self.namespace {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
-        }
+        api(&self.client, self.namespace.unwrap_or_default())
     }
 
     async fn server(&mut self) -> anyhow::Result<()> {

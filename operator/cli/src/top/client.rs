@@ -13,8 +13,9 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_controller::endpoint::Endpoint;
+use headgate_controller::http_client::whole;
 use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::Empty;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
@@ -186,22 +187,17 @@ impl Connection {
         let sender = &mut self.sender;
         let exchange = async {
             sender.ready().await?;
-            let response = sender.send_request(request).await?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), MAX_ANSWER)
-                .collect()
-                .await;
-            let body = body.map_err(|e| anyhow!("reading the answer failed: {e}"))?;
-            anyhow::Ok((status, body.to_bytes()))
+            whole(sender.send_request(request).await?, MAX_ANSWER).await
         };
         let answer = tokio::select! {
             biased;
             Some(complaint) = &mut self.complaint => bail!("{}", complaint.trim()),
             answer = exchange => answer,
         };
-        match answer.context(NO_ENVOY)? {
-            (StatusCode::OK, body) => Ok(body),
-            (status, _) => bail!("{NO_ENVOY}: it answered {status}"),
+        let answer = answer.context(NO_ENVOY)?;
+        match answer.status() {
+            StatusCode::OK => Ok(answer.into_body()),
+            status => bail!("{NO_ENVOY}: it answered {status}"),
         }
     }
 }

@@ -10,6 +10,7 @@ use kube::api::{Api, ListParams};
 
 use super::client::Place;
 use crate::cluster::{Cluster, refused, timely};
+use headgate_controller::kubernetes::watch::api;
 
 /// The Pods of a cluster to watch.
 pub(super) struct Selection {
@@ -54,19 +55,15 @@ impl Selection {
     }
 
     async fn labelled(&self, labels: &str) -> anyhow::Result<Vec<(String, String)>> {
-        let api: Api<Pod> = match &self.namespace {
-            Some(namespace) => Api::namespaced(self.cluster.client(), namespace),
-            None => Api::all(self.cluster.client()),
-        };
-        let wanted = ListParams::default().labels(labels);
-        let listed = timely(api.list(&wanted)).await?.map_err(|e| refused(&e))?;
-        let running = |pod: &Pod| {
-            let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-            phase == Some("Running")
-        };
-        let named = |pod: Pod| Some((pod.metadata.namespace?, pod.metadata.name?));
-        let running = listed.items.into_iter().filter(running);
-        Ok(running.filter_map(named).collect())
+        let namespace = self.namespace.as_deref().unwrap_or_default();
+        let pods = api::<Pod>(&self.cluster.client(), namespace);
+        let wanted = ListParams::default()
+            .labels(labels)
+            .fields("status.phase=Running");
+        let listed = timely(pods.list_metadata(&wanted)).await?;
+        let listed = listed.map_err(|e| refused(&e))?.items.into_iter();
+        let named = listed.filter_map(|pod| Some((pod.metadata.namespace?, pod.metadata.name?)));
+        Ok(named.collect())
     }
 
     /// Returns the Pods of the proxies that operators report, which must be named after their Pods,

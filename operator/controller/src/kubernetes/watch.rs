@@ -156,7 +156,8 @@ impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
 }
 
 /// Returns the API of a kind in a namespace, or in all if the name is empty.
-fn api<K>(client: &Client, namespace: &str) -> Api<K>
+#[must_use]
+pub fn api<K>(client: &Client, namespace: &str) -> Api<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
 {

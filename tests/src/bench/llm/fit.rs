@@ -10,11 +10,10 @@ use std::time::Duration;
 use anyhow::Result;
 use headgate_core::rng::Rng;
 use headgate_simulator::Request;
-use headgate_simulator::backend::Batching;
-use headgate_simulator::backend::batching::{Costs, Limits};
 use serde::Serialize;
 
 use super::mix;
+use super::server::{Batching, Costs, Limits};
 use super::{Bench, MIX, Options, SIZES, SLOTS, answer};
 use crate::bench::cpu;
 use crate::bench::table::{Table, times};

@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{PartialObjectMeta, Selector};
 use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::runtime::{WatchStreamExt as _, reflector, watcher};
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
 
@@ -56,15 +56,13 @@ pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String>
     let selector = Selector::try_from(selector).map_err(|e| e.to_string())?;
     let pods = Api::<PartialObjectMeta<Pod>>::namespaced(client.clone(), &deployment.namespace);
     let config = watcher::Config::default().labels_from(&selector);
-    let mut events = pin!(watcher(pods, config).default_backoff());
-    let (mut left, mut listed) = (BTreeSet::new(), false);
+    // The store keeps the Pods of a list until the next one is complete.
+    let (left, writer) = reflector::store();
+    let events = watcher(pods, config).default_backoff().reflect(writer);
+    let (mut events, mut listed) = (pin!(events), false);
     while let Some(event) = events.next().await {
-        let name = |pod: PartialObjectMeta<Pod>| pod.name_any();
         match event {
-            Ok(Event::Init) => left.clear(),
-            Ok(Event::InitApply(pod) | Event::Apply(pod)) => _ = left.insert(name(pod)),
-            Ok(Event::Delete(pod)) => _ = left.remove(&name(pod)),
-            Ok(Event::InitDone) => listed = true,
+            Ok(event) => listed |= matches!(event, Event::InitDone),
             Err(watcher::Error::InitialListFailed(error @ kube::Error::Api(_))) => {
                 return Err(line(error));
             }
@@ -152,4 +150,61 @@ async fn mounted(client: &Client, namespaces: &[String]) -> Result<BTreeSet<Obje
         }
     }
     Ok(mounted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::pending;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn pods_have_not_ended_when_their_list_begins_anew() {
+        let (listed, again) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
+        let asked = Arc::clone(&again);
+        let answer = move |request: Request<Body>| {
+            let (listed, again) = (Arc::clone(&listed), Arc::clone(&again));
+            async move {
+                let path = request.uri().path().to_owned();
+                let watches = request.uri().query().unwrap_or_default().contains("watch=");
+                let body = match path.rsplit('/').next() {
+                    Some("pods") if watches => json!({"type": "ERROR", "object": {
+                        "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired",
+                        "message": "too old",
+                    }}),
+                    // The first list has a Pod; the second isn't answered.
+                    Some("pods") => match listed.swap(true, Ordering::Relaxed) {
+                        false => json!({
+                            "metadata": {"resourceVersion": "1"},
+                            "items": [{"metadata": {"name": "p", "namespace": "a"}}],
+                        }),
+                        true => {
+                            again.notify_one();
+                            pending().await
+                        }
+                    },
+                    Some("scale") => json!({"metadata": {"name": "d"}}),
+                    _ => json!({
+                        "metadata": {"name": "d"},
+                        "spec": {"selector": {"matchLabels": {"app": "d"}}, "template": {}},
+                    }),
+                };
+                let body = Body::from(format!("{body}\n").into_bytes());
+                Ok::<_, Infallible>(Response::new(body))
+            }
+        };
+        let client = Client::new(tower::service_fn(answer), "default");
+        let deployment = ObjectKey::new("a", "d");
+        tokio::select! {
+            stopped = stop(&client, &deployment) => panic!("{stopped:?}"),
+            () = asked.notified() => {}
+        }
+    }
 }

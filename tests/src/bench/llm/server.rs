@@ -1,4 +1,5 @@
-//! A server of a large language model with continuous batching.
+//! A model of a server of a large language model with continuous batching. The simulator's tests
+//! include this file.
 //!
 //! The server has S slots for sequences and a FIFO before them. It works in iterations. Each makes
 //! one token of every sequence whose prompt is done, and works on as many tokens of the other
@@ -22,46 +23,44 @@
 
 use std::collections::VecDeque;
 
-use super::Backend;
-use crate::source::Request;
+use headgate_simulator::{Backend, Request};
 
 /// The granularity of κ, tokens.
 const CONTEXT_STEP: u32 = 256;
 
 /// The limits of a server.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// S.
-    pub slots: u32,
+    pub(crate) slots: u32,
     /// The most tokens of an iteration.
-    pub batch: u32,
+    pub(crate) batch: u32,
     /// The most tokens of a micro-batch.
-    pub micro_batch: u32,
+    pub(crate) micro_batch: u32,
     /// The most tokens of all sequences, with prompts and whole answers. A request waits until it
     /// fits, and all later ones wait behind it; one alone always fits.
-    pub cache: u64,
+    pub(crate) cache: u64,
 }
 
 /// The times of a server, ns.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Costs {
+pub(crate) struct Costs {
     /// b: of a micro-batch.
-    pub micro_batch: f64,
+    pub(crate) micro_batch: f64,
     /// c: of a token.
-    pub token: f64,
+    pub(crate) token: f64,
     /// Attention of a token of a prompt to a token of its context.
-    pub prompt_attention: f64,
+    pub(crate) prompt_attention: f64,
     /// Attention of a token of an answer to a token of its context.
-    pub answer_attention: f64,
+    pub(crate) answer_attention: f64,
     /// Sampling and sending a token.
-    pub output: f64,
+    pub(crate) output: f64,
 }
 
 impl Limits {
     /// llama-server's defaults (`--batch-size`, `--ubatch-size`), with a cache for each slot that
     /// no sequence exceeds.
-    #[must_use]
-    pub const fn llama_server(slots: u32) -> Self {
+    pub(crate) const fn llama_server(slots: u32) -> Self {
         Self {
             slots,
             batch: 2_048,
@@ -76,7 +75,7 @@ impl Costs {
     /// to 8 clients (`scripts/bench llm --model`). The mix's throughput is then within 22% of the
     /// server's, and times to the first token within 50%; single types differ by more. How much of
     /// that is due to the machine, whose speed varies, is not known.
-    pub const LLAMA_SERVER: Self = Self {
+    pub(crate) const LLAMA_SERVER: Self = Self {
         micro_batch: 630_000.0,
         token: 180_000.0,
         prompt_attention: 32.0,
@@ -114,25 +113,23 @@ impl Sequence {
 
 /// An answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Streamed {
+pub(crate) struct Streamed {
     /// The request.
-    pub request: Request,
+    pub(crate) request: Request,
     /// The time of its first token, ns.
-    pub begun: u64,
+    pub(crate) begun: u64,
     /// The time of its last token, ns.
-    pub ended: u64,
+    pub(crate) ended: u64,
 }
 
 impl Streamed {
     /// Returns the time to the first token, ms.
-    #[must_use]
-    pub fn ttft_ms(&self) -> f64 {
+    pub(crate) fn ttft_ms(&self) -> f64 {
         (self.begun - self.request.at) as f64 / 1e6
     }
 
     /// Returns the mean time between two tokens, ms, 0 if there is only one.
-    #[must_use]
-    pub fn tpot_ms(&self) -> f64 {
+    pub(crate) fn tpot_ms(&self) -> f64 {
         let gaps = self.request.output.saturating_sub(1).max(1);
         (self.ended - self.begun) as f64 / 1e6 / f64::from(gaps)
     }
@@ -140,7 +137,7 @@ impl Streamed {
 
 /// A server with continuous batching.
 #[derive(Debug)]
-pub struct Batching {
+pub(crate) struct Batching {
     limits: Limits,
     costs: Costs,
     slots: Vec<Option<Sequence>>,
@@ -155,8 +152,7 @@ pub struct Batching {
 
 impl Batching {
     /// Returns an idle server.
-    #[must_use]
-    pub fn new(limits: Limits, costs: Costs) -> Self {
+    pub(crate) fn new(limits: Limits, costs: Costs) -> Self {
         Self {
             slots: vec![None; limits.slots as usize],
             limits,
@@ -171,8 +167,7 @@ impl Batching {
 
     /// Runs this many clients until `until`, ns. Each sends its next request when it has its
     /// answer. Returns the answers, in the order of their ends.
-    #[must_use]
-    pub fn closed_loop(
+    pub(crate) fn closed_loop(
         mut self,
         clients: u32,
         until: u64,
