@@ -153,8 +153,8 @@ pub struct QueryType {
     #[serde(default)]
     pub matches: Vec<RequestMatch>,
     /// Response time objectives by percentile, such as `p50` or `p99.9`: 1ms to 1h each, at most
-    /// 16. `Bouncer` and the discipline `Slack` need one or more for each type, here or in `ttft`. A
-    /// YAML anchor gives the same to several types: `slo: &fast {p50: 18ms}`, then `slo: *fast`.
+    /// 16. `Bouncer` and the discipline `Slack` need one or more for each type, here or in `ttft`.
+    /// A YAML anchor gives the same to several types: `slo: &fast {p50: 18ms}`, then `slo: *fast`.
     #[serde(default)]
     pub slo: BTreeMap<String, Duration>,
     /// Objectives for the time to the first byte of the response's body, in place of `slo`: for
