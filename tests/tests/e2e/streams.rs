@@ -148,8 +148,8 @@ fn with_tokens() -> Result<Rig> {
     Rig::builder(backend, policy::policy(4, &types)).start()
 }
 
-/// What is counted of a type: measured responses, those within the objective for their time, and
-/// those within the two for their tokens, of which no response may miss the first.
+/// Waits until this is counted of a type: measured responses, those within the objective for their
+/// time, and those within the two for their tokens, p90 before p50.
 fn met(rig: &Rig, kind: &str, expected: [u64; 4]) -> Result<()> {
     let met = |of: &str| format!("type.{kind}.rq_slo_met.objective.{of}");
     let completed = format!("type.{kind}.rq_completed");

@@ -191,14 +191,14 @@ pub struct QueryType {
     #[serde(default)]
     pub matches: Vec<RequestMatch>,
     /// Response time objectives by percentile, such as `p50` or `p99.9`: 1ms to 1h each, at most
-    /// 16. `Bouncer` and the discipline `Slack` need one or more for each type, here or in `ttft`. A
-    /// YAML anchor gives the same to several types: `slo: &fast {p50: 18ms}`, then `slo: *fast`.
+    /// 16. `Bouncer` and the discipline `Slack` need one or more for each type, here or in `ttft`.
+    /// A YAML anchor gives the same to several types: `slo: &fast {p50: 18ms}`, then `slo: *fast`.
     #[serde(default)]
     pub slo: BTreeMap<String, Duration>,
     /// Objectives for the time to the first byte of the response's body, in place of `slo`: for
     /// streams, such as those of a language model, whose first byte comes with the first token. The
-    /// type's requests are then measured as with `measure: FirstByte`. Percentiles and bounds as
-    /// for `slo`; none by default.
+    /// type's requests are then measured as with `measure: FirstByte`. Percentiles and times as for
+    /// `slo`, at most 4; none by default.
     #[serde(default)]
     pub ttft: BTreeMap<String, Duration>,
     /// Objectives for the time per output token, beside `slo` or `ttft`: the time from the first
@@ -206,7 +206,7 @@ pub struct QueryType {
     /// server-sent event with data, other than `[DONE]`; in other responses, a part in which the
     /// body arrives. It doesn't decide on single requests: a response beyond the last objective
     /// counts as late where the number of slots is found, and as not delivered for `shedByValue`.
-    /// Percentiles and bounds as for `slo`; none by default.
+    /// Percentiles and times as for `slo`, at most 4; none by default.
     #[serde(default)]
     pub tpot: BTreeMap<String, Duration>,
     /// Worth of one response within the objectives, relative to the other types: 0.001 to 1000; 1
