@@ -101,5 +101,5 @@ fn each_of_two_tenants_gets_half_of_the_tokens() {
     // By the slots' time the tenant with long prompts gets more: prompts take less time than as
     // many tokens of output.
     let by_time = share(&Value::Null);
-    assert!((by_time - 0.5).abs() > 0.1, "{by_time}");
+    assert!(by_time > 0.55, "{by_time}");
 }
