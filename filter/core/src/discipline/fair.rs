@@ -46,9 +46,9 @@
 //! type. Wisp §4.3 requires this: a request is charged to its flow. Its cost elsewhere in its tree
 //! doesn't count, since slots are the shared resource here.
 //!
-//! With [`TokenCost`] a flow is charged for tokens in place of slot time, since requests that a
-//! server of language models decodes together share its time: the counter of each client in Y. Sheng
-//! et al. ("Fairness in Serving Large Language Models", OSDI '24: virtual token counter, Alg. 2),
+//! With [`TokenCost`] a flow is charged for tokens in place of slot time, because the requests that
+//! a server of language models decodes together share its time. It is the virtual token counter of
+//! Y. Sheng et al. ("Fairness in Serving Large Language Models", OSDI '24, Alg. 2),
 //! `w_p · input + w_q · output`. The first charge has the request's size and, by the ratio above,
 //! the output of the flow's earlier requests; the second one has the output tokens that passed. A
 //! request without a size counts as one of 1.
