@@ -76,7 +76,6 @@ fn heavy_requests_run_fewer_at_once_and_give_their_tokens_back() -> Result<()> {
     });
     let service = ServiceType::constant("/", Duration::from_millis(1));
     let rig = Rig::builder(BackendConfig::new(1_000, vec![service]), policy.clone()).start()?;
-    rig.wait_for_stat("tokens", 100)?;
     // Eight slots; three of 30; one that is larger than the budget.
     for (tokens, at_once) in [(10, 8), (30, 3), (1_000, 1)] {
         let requests = hang(&rig, tokens, at_once)?;
@@ -87,6 +86,7 @@ fn heavy_requests_run_fewer_at_once_and_give_their_tokens_back() -> Result<()> {
         rig.wait_for_stat("tokens_in_use", 0)?;
         rig.wait_until_idle()?;
     }
+    rig.wait_for_stat("tokens", 100)?;
     // Clients that leave, running or waiting.
     for request in hang(&rig, 30, 3)? {
         request.hang_up();
