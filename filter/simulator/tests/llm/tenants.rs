@@ -11,8 +11,10 @@ use serde_json::{Value, json};
 use crate::load::{SECOND, server};
 use crate::mix::SLOTS;
 
-const WARM_UP: u64 = 20;
-const MEASURED: u64 = 200;
+/// Seconds until flows are charged by what their requests take, and then so many that a prompt more
+/// or less doesn't matter.
+const WARM_UP: u64 = 200;
+const MEASURED: u64 = 2_000;
 /// Tokens of the prompts; the second tenant's are a hundred times as long.
 const PROMPT: [u32; 2] = [32, 3_200];
 const OUTPUT: u32 = 64;
@@ -98,8 +100,8 @@ fn share(tokens: &Value) -> f64 {
 fn each_of_two_tenants_gets_half_of_the_tokens() {
     let by_tokens = share(&json!({"input": 1, "output": 2}));
     assert!((by_tokens - 0.5).abs() < 0.05, "{by_tokens}");
-    // By the slots' time the tenant with long prompts gets more: prompts take less time than as
-    // many tokens of output.
+    // By the slots' time the tenant with long prompts gets nearly all of them, because the server
+    // reads many tokens in the time in which it writes one.
     let by_time = share(&Value::Null);
-    assert!(by_time > 0.55, "{by_time}");
+    assert!(by_time > 0.9, "{by_time}");
 }

@@ -258,7 +258,9 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
         let header = d.pick(&["X-Retry-Attempt", "x-stainless-retry-count"]);
         json!({"header": header, "firstAttempt": d.number(0, 1)})
     });
-    spec.insert("queue".into(), queue(dice, &outline));
+    // After the first byte of a response that has released its slot, nothing is measured.
+    let is_streamed = spec.get("releaseSlot").is_none_or(|at| at == "LastByte");
+    spec.insert("queue".into(), queue(dice, &outline, is_streamed));
     if spec["queue"]["mode"] == "Observe" && spec["parallelism"].get("auto").is_some() {
         // Observe mode holds no request back, so it can't be combined with automatic parallelism.
         spec.insert(
@@ -270,8 +272,6 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
         dice.perhaps(parallelism, "tokens", tokens);
     }
     spec.insert("strategy".into(), strategy(dice, &outline));
-    // After the first byte of a response that has released its slot, nothing is measured.
-    let is_streamed = spec.get("releaseSlot").is_none_or(|at| at == "LastByte");
     let types: Vec<Value> = outline
         .types
         .iter()
@@ -537,7 +537,7 @@ fn query_type(dice: &mut Dice, name: &str, is_streamed: bool) -> Value {
     Value::Object(kind)
 }
 
-fn queue(dice: &mut Dice, outline: &Outline) -> Value {
+fn queue(dice: &mut Dice, outline: &Outline, is_streamed: bool) -> Value {
     let mut queue = Map::new();
     dice.perhaps(&mut queue, "maxLength", |d| d.number(0, 1_000_000));
     dice.perhaps(&mut queue, "timeout", |d| d.ms(1, 3_600_000));
@@ -567,6 +567,15 @@ fn queue(dice: &mut Dice, outline: &Outline) -> Value {
         dice.perhaps(&mut fair, "weights", |d| {
             d.by_name(names, 0, |d| d.real(0.01, 100.0, (false, false)))
         });
+        if discipline == "WFQ" && (is_streamed || dice.breaks()) {
+            dice.perhaps(&mut fair, "tokens", |d| {
+                let mut cost = Map::new();
+                for name in ["input", "output"] {
+                    d.perhaps(&mut cost, name, |d| d.real(0.0, 1000.0, (false, false)));
+                }
+                Value::Object(cost)
+            });
+        }
         queue.insert(discipline.to_ascii_lowercase(), Value::Object(fair));
     }
     Value::Object(queue)
