@@ -117,6 +117,8 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
         "Required value",
         &[
             "classes-name-missing",
+            "parallelism-tokens-budget-missing",
+            "parallelism-tokens-otherwise-missing",
             "path-value-missing",
             "retries-without-header",
             "spec-missing",
