@@ -152,13 +152,12 @@ impl TokensConfig {
     /// Returns the tokens of a request with these values of the headers.
     #[must_use]
     pub fn of(&self, prompt: Option<u32>, output: Option<u32>) -> u32 {
-        let of = |count: &Option<TokenCount>, value: Option<u32>| {
-            let count = count.as_ref()?;
-            let known = value.map(|value| f64::from(value) * count.per_unit);
-            Some(known.unwrap_or_else(|| count.otherwise.into()))
+        let of = |count: &Option<TokenCount>, value: Option<u32>| match (count, value) {
+            (None, _) => 0.0,
+            (Some(count), Some(value)) => f64::from(value) * count.per_unit,
+            (Some(count), None) => count.otherwise.into(),
         };
-        let tokens =
-            of(&self.prompt, prompt).unwrap_or(0.0) + of(&self.output, output).unwrap_or(0.0);
+        let tokens = of(&self.prompt, prompt) + of(&self.output, output);
         let most = self.per_request.unwrap_or(MAX_TOKENS);
         // A float too large becomes the largest integer.
         (tokens.ceil() as u32).clamp(1, most.max(1))

@@ -342,22 +342,27 @@ fn the_demand_beside_bouncer_is_what_bouncer_admits() {
     assert_eq!(process.gauge("demand_received") - before, 2);
 }
 
+/// Makes Alg. 1 decide, with this objective at the median for each type.
+fn decide_by_median(stage: &mut StageConfig, objective_us: u64) {
+    stage.strategy = StrategyConfig::Bouncer {
+        logic: Logic::Any,
+        shed_by_value: false,
+        capacity: None,
+    };
+    for kind in &mut stage.types {
+        kind.slo = vec![Objective {
+            percentile: 50.0,
+            objective_us,
+        }];
+    }
+}
+
 /// Runs forty requests on one slot that end with `outcome` after `left`, and forty that are
 /// answered after `answered`, if any. Returns how many of six simultaneous requests are then
 /// admitted, with an objective of 70 ms.
 fn let_in_after(outcome: Outcome, left: Duration, answered: Option<Duration>) -> usize {
     let config = config(1, |stage| {
-        stage.strategy = StrategyConfig::Bouncer {
-            logic: Logic::Any,
-            shed_by_value: false,
-            capacity: None,
-        };
-        for kind in &mut stage.types {
-            kind.slo = vec![Objective {
-                percentile: 50.0,
-                objective_us: 70_000,
-            }];
-        }
+        decide_by_median(stage, 70_000);
     });
     let mut process = Process::new(1, &config);
     let mut ends = vec![(left, outcome)];

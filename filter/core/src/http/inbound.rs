@@ -22,7 +22,7 @@ pub struct Inbound {
     from_backend: bool,
     /// Whether the first byte of the response's body must be reported and hasn't arrived yet.
     awaits_first_byte: bool,
-    /// The tokens of the response, if its type has objectives for them.
+    /// The tokens of the response, if they are counted.
     tokens: Option<Tokens>,
 }
 

@@ -222,19 +222,26 @@ fn streams(proxy: &mut Proxy) -> Request {
     request
 }
 
+fn by_body(request: &mut Request, filter: &mut Filter<MemoryHost>) {
+    request.inbound.response_end(filter, &request.stream);
+}
+
+fn by_trailers(request: &mut Request, filter: &mut Filter<MemoryHost>) {
+    request.inbound.response_trailers(filter, &request.stream);
+}
+
+fn by_failure(request: &mut Request, filter: &mut Filter<MemoryHost>) {
+    *request.stream.trailers.borrow_mut() = pairs(&[("grpc-status", "14")]);
+    by_trailers(request, filter);
+}
+
+fn by_client(request: &mut Request, filter: &mut Filter<MemoryHost>) {
+    request.inbound.done(filter, &request.stream);
+}
+
 #[test]
 fn a_stream_is_measured_at_its_first_byte_and_holds_its_slot_to_its_last() {
-    type End = fn(&mut Request, &mut Filter<MemoryHost>);
-    let body: End = |request, filter| request.inbound.response_end(filter, &request.stream);
-    let trailers: End = |request, filter| {
-        request.inbound.response_trailers(filter, &request.stream);
-    };
-    let failing: End = |request, filter| {
-        *request.stream.trailers.borrow_mut() = pairs(&[("grpc-status", "14")]);
-        request.inbound.response_trailers(filter, &request.stream);
-    };
-    let client_leaves: End = |request, filter| request.inbound.done(filter, &request.stream);
-    for end in [body, trailers, failing, client_leaves] {
+    for end in [by_body, by_trailers, by_failure, by_client] {
         let mut proxy = streaming("");
         let mut request = streams(&mut proxy);
         let next = proxy.held(&[]);
@@ -390,15 +397,7 @@ fn types_of_one_policy_end_their_processing_times_at_different_bytes() {
 #[test]
 fn times_per_output_token_are_compared_with_their_objectives() {
     type End = fn(&mut Request, &mut Filter<MemoryHost>);
-    let body: End = |request, filter| request.inbound.response_end(filter, &request.stream);
-    let trailers: End = |request, filter| {
-        request.inbound.response_trailers(filter, &request.stream);
-    };
-    let failing: End = |request, filter| {
-        *request.stream.trailers.borrow_mut() = pairs(&[("grpc-status", "14")]);
-        request.inbound.response_trailers(filter, &request.stream);
-    };
-    let leaves: End = |request, filter| request.inbound.done(filter, &request.stream);
+    let [body, trailers, failing, leaves]: [End; 4] = [by_body, by_trailers, by_failure, by_client];
     let (one, two, three) = ("data: a\n\n", "data: a\n\ndata: b\n\n", "data: [DONE]\n\n");
     for (path, events, end, expected, took) in [
         // 20 ms for a token.

@@ -106,12 +106,11 @@ impl Stage {
             let Some(tokens) = self.first_tokens().filter(|_| own.is_some()) else {
                 return Ok(());
             };
-            if !self.ledger.fits(host, tokens)? {
-                self.slots.waits_for_tokens(now);
-                return Ok(());
-            }
             if self.ledger.try_acquire(host, limit, tokens)? {
                 self.start_first(host, now, tokens.taken, elsewhere.least, actions)?;
+            } else if !self.ledger.fits(host, tokens)? {
+                self.slots.waits_for_tokens(now);
+                return Ok(());
             } else {
                 attempts -= 1;
                 if attempts == 0 {

@@ -151,17 +151,7 @@ fn a_budget_can_be_added_changed_and_removed() {
 fn estimated_waits_are_by_the_requests_that_fit() {
     let config = config(8, |stage| {
         stage.tokens = Some(budget(100));
-        stage.strategy = StrategyConfig::Bouncer {
-            logic: Logic::Any,
-            shed_by_value: false,
-            capacity: None,
-        };
-        for kind in &mut stage.types {
-            kind.slo = vec![Objective {
-                percentile: 50.0,
-                objective_us: 350_000,
-            }];
-        }
+        decide_by_median(stage, 350_000);
     });
     let mut process = Process::new(1, &config);
     for _ in 0..30 {
