@@ -6,8 +6,8 @@
 //! when a request should have been sent. The server has one core; Envoy and the clients have the
 //! others.
 //!
-//! The sizes within a type differ by a factor of 4.5, as prompts do. The proxy doesn't get the size
-//! of a request, only its type, in a header.
+//! The sizes within a type differ by a factor of 4.5, as prompts do. The proxy knows the type of a
+//! request by a header, and the length of its prompt by that of its body.
 
 mod fit;
 mod mix;
@@ -28,8 +28,8 @@ use serde_json::json;
 use tempfile::TempDir;
 
 pub use self::fit::{Fit, fit};
-use self::mix::{Kind, MIX, SIZES, SLOTS, TPOT_PATIENCE, times_of};
-pub use self::report::{Measured, Report, RowReport, Run, TypeMeasured, TypeReport, table};
+use self::mix::{Demand, Kind, MIX, SIZES, SLOTS, TPOT_PATIENCE, most_answers, times_of};
+pub use self::report::{Ideal, Measured, Report, RowReport, Run, TypeMeasured, TypeReport, table};
 use self::rows::{Candidate, Row, rows};
 use super::lab::{Lab, redirect};
 use super::wild::{free_port, leave_core, on_core};
@@ -50,6 +50,8 @@ const OBJECTIVE: &str = "x-gateway-inference-objective";
 const SEARCH_LOAD: f64 = 1.5;
 /// Time before the measured part of a closed loop.
 const SETTLING: Duration = Duration::from_secs(3);
+/// The measured time of a closed loop with requests of one type and size.
+const ONE_SIZE: Duration = Duration::from_secs(5);
 /// The time for which answers are awaited after a run; all later ones have missed their objectives.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -76,6 +78,8 @@ struct Bench<'a> {
     dir: TempDir,
     capacity_rps: f64,
     types: Vec<TypeReport>,
+    /// The server's time for a request of each type and size, s, in the order of [`requests`].
+    costs: Vec<f64>,
 }
 
 /// A running server.
@@ -103,6 +107,11 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> 
     let mut report = Report {
         capacity_rps: bench.capacity_rps,
         types: bench.types.clone(),
+        ideal: options
+            .loads
+            .iter()
+            .map(|&load| bench.ideal(load))
+            .collect(),
         rows: Vec::new(),
         runs: Vec::new(),
     };
@@ -239,6 +248,7 @@ impl<'a> Bench<'a> {
             dir,
             capacity_rps: 0.0,
             types: Vec::new(),
+            costs: Vec::new(),
         };
         let mut file = BufWriter::new(File::create(bench.model())?);
         model::write(&mut file).and_then(|()| file.flush())?;
@@ -308,7 +318,28 @@ impl<'a> Bench<'a> {
                 tpot_ms: tpot.p90 * TPOT_PATIENCE,
             });
         }
+        let server = self.server(SLOTS)?;
+        let end = SETTLING + ONE_SIZE;
+        for request in requests() {
+            let samples = closed_loop(&server, vec![request], SLOTS, end)?;
+            self.costs
+                .push(1.0 / answers_per_second(&samples, SETTLING, end));
+        }
         Ok(())
+    }
+
+    /// Returns the most goodput at a load, of a filter that knows the cost of each request.
+    fn ideal(&self, load: f64) -> Ideal {
+        let demand = |(index, (request, &cost)): (usize, (RequestType, &f64))| Demand {
+            kind: index / SIZES.len(),
+            cost,
+            per_second: request.share * load * self.capacity_rps,
+        };
+        let demands = requests().into_iter().zip(&self.costs);
+        Ideal {
+            load,
+            by_type: most_answers(demands.enumerate().map(demand).collect()),
+        }
     }
 
     /// Runs this many clients without a proxy. Each sends its next request when it has its answer.

@@ -18,7 +18,7 @@ use headgate_simulator::{Run, Until};
 use serde_json::{Value, json};
 
 use load::{Calibration, Counts, Of, Open, SECOND, closed_loop, percentile, server};
-use mix::{MIX, SLOTS};
+use mix::{Demand, MIX, SLOTS, most_answers};
 use server::Streamed;
 
 /// Seconds before the results count, as in the benchmark, and after.
@@ -132,33 +132,22 @@ impl Protection {
 /// Returns the most answers per second that a filter could have within the objectives at this load,
 /// by type: the cheapest first. The cost of a request is the time of the server for it among eight
 /// of its own kind. `by_size` gives the ideal of a filter that sees sizes.
-fn ideal(calibration: &Calibration, load: f64, by_size: bool) -> Vec<f64> {
-    let cost = |of: Of| 20.0 / closed_loop(SLOTS, Some(of), 20).len() as f64;
-    let mut items: Vec<(f64, f64, usize)> = Of::all()
-        .map(|of| {
-            (
-                cost(of),
-                of.share() * load * calibration.per_second,
-                of.kind,
-            )
-        })
-        .collect();
+fn ideal(calibration: &Calibration, load: f64, by_size: bool) -> [f64; MIX.len()] {
+    let demand = |of: Of| Demand {
+        kind: of.kind,
+        cost: 20.0 / closed_loop(SLOTS, Some(of), 20).len() as f64,
+        per_second: of.share() * load * calibration.per_second,
+    };
+    let mut demands: Vec<Demand> = Of::all().map(demand).collect();
     if !by_size {
         for kind in 0..MIX.len() {
-            let of_kind = items.iter().filter(|item| item.2 == kind);
-            let mean = of_kind.clone().map(|item| item.0).sum::<f64>() / of_kind.count() as f64;
-            let of_kind = items.iter_mut().filter(|item| item.2 == kind);
-            of_kind.for_each(|item| item.0 = mean);
+            let of_kind = demands.iter_mut().filter(|demand| demand.kind == kind);
+            let mut of_kind: Vec<&mut Demand> = of_kind.collect();
+            let mean = of_kind.iter().map(|of| of.cost).sum::<f64>() / of_kind.len() as f64;
+            of_kind.iter_mut().for_each(|demand| demand.cost = mean);
         }
     }
-    items.sort_by(|left, right| left.0.total_cmp(&right.0));
-    let (mut time, mut answered) = (1.0_f64, vec![0.0; MIX.len()]);
-    for (cost, per_second, kind) in items {
-        let taken = per_second.min(time / cost);
-        time -= taken * cost;
-        answered[kind] += taken;
-    }
-    answered
+    most_answers(demands)
 }
 
 fn words(of: &[f64]) -> String {

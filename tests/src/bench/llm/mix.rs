@@ -73,6 +73,30 @@ pub(crate) fn at(part: f64) -> (usize, usize) {
     (MIX.len() - 1, SIZES.len() - 1)
 }
 
+/// Requests of one type and size.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Demand {
+    /// The type's index in [`MIX`].
+    pub(crate) kind: usize,
+    /// The server's time for a request, s.
+    pub(crate) cost: f64,
+    /// Arrival rate, requests/s.
+    pub(crate) per_second: f64,
+}
+
+/// Returns the most answers per second by type that a server with one second of time per second can
+/// give: to the cheapest requests first.
+pub(crate) fn most_answers(mut demands: Vec<Demand>) -> [f64; MIX.len()] {
+    demands.sort_by(|left, right| left.cost.total_cmp(&right.cost));
+    let (mut time, mut answered) = (1.0_f64, [0.0; MIX.len()]);
+    for demand in demands {
+        let taken = demand.per_second.min(time / demand.cost);
+        time -= taken * demand.cost;
+        answered[demand.kind] += taken;
+    }
+    answered
+}
+
 /// Returns the length of a size in tokens.
 pub(crate) fn times_of(mean: usize, factor: f64) -> usize {
     (mean as f64 * factor).round() as usize

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{SEARCH_LOAD, SIZES};
+use super::{MIX, SEARCH_LOAD, SIZES};
 use crate::bench::table::{Table, percent, times};
 use crate::quantiles::Quantiles;
 
@@ -15,6 +15,8 @@ pub struct Report {
     pub capacity_rps: f64,
     /// The types of request.
     pub types: Vec<TypeReport>,
+    /// The ideal at each load.
+    pub ideal: Vec<Ideal>,
     /// The rows, in the order of the table.
     pub rows: Vec<RowReport>,
     /// The runs.
@@ -36,6 +38,15 @@ pub struct TypeReport {
     pub ttft_ms: f64,
     /// Objective for TPOT, ms.
     pub tpot_ms: f64,
+}
+
+/// The most goodput at a load.
+#[derive(Debug, Clone, Serialize)]
+pub struct Ideal {
+    /// Offered load as a multiple of capacity.
+    pub load: f64,
+    /// Answers per second by type, in the mix's order.
+    pub by_type: [f64; MIX.len()],
 }
 
 /// One protection.
@@ -238,6 +249,22 @@ fn table_at(report: &Report, load: f64) -> Table {
             ]);
             table.row(cells);
             of_run.fill(String::new());
+        }
+    }
+    for ideal in report.ideal.iter().filter(|ideal| ideal.load == load) {
+        let goodput: f64 = ideal.by_type.iter().sum();
+        let mut cells = vec![
+            "ideal".to_owned(),
+            format!("{goodput:.1}"),
+            times(goodput / report.capacity_rps),
+        ];
+        cells.resize(6, "–".to_owned());
+        for ((kind, answered), of_mix) in report.types.iter().zip(ideal.by_type).zip(&MIX) {
+            let sent = of_mix.share * load * report.capacity_rps;
+            cells.extend([kind.name.to_owned(), percent(answered / sent)]);
+            cells.resize(14, "–".to_owned());
+            table.row(cells);
+            cells = vec![String::new(); 6];
         }
     }
     table

@@ -68,9 +68,10 @@ pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
             filter,
         )
     };
-    let policies = [("P given", Some(SLOTS)), ("P found", None)];
-    let policies = policies.map(|(setting, p)| (setting.to_owned(), headgate(types, p)));
-    let [given, found] = policies;
+    let policy = |by, p: Option<usize>| {
+        let setting = if p.is_some() { "P given" } else { "P found" };
+        (setting.to_owned(), headgate(types, by, p))
+    };
     let on_headgate = |name, title, native: bool, (setting, policy): &(String, Value)| {
         let policy = policy.clone();
         let protection = if native {
@@ -122,10 +123,31 @@ pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
                 tuned(SLOTS),
             ],
         ),
-        on_headgate("wasm-p", "Headgate, Wasm", false, &given),
-        on_headgate("wasm", "Headgate, Wasm", false, &found),
-        on_headgate("native-p", "Headgate, native", true, &given),
-        on_headgate("native", "Headgate, native", true, &found),
+        on_headgate(
+            "native-requests",
+            "Headgate by requests, native",
+            true,
+            &policy(By::Requests, None),
+        ),
+        on_headgate(
+            "wasm-p",
+            "Headgate, Wasm",
+            false,
+            &policy(By::Tokens, Some(SLOTS)),
+        ),
+        on_headgate("wasm", "Headgate, Wasm", false, &policy(By::Tokens, None)),
+        on_headgate(
+            "native-p",
+            "Headgate, native",
+            true,
+            &policy(By::Tokens, Some(SLOTS)),
+        ),
+        on_headgate(
+            "native",
+            "Headgate, native",
+            true,
+            &policy(By::Tokens, None),
+        ),
     ]
 }
 
@@ -137,32 +159,39 @@ fn row(name: &'static str, title: &'static str, candidates: Vec<Candidate>) -> R
     }
 }
 
-/// Returns a policy with the types, their objectives for the first token, and P if it is given. The
-/// API has no objectives for tokens.
-fn headgate(types: &[TypeReport], p: Option<usize>) -> Value {
-    let slo = |kind: &TypeReport| {
-        let p90 = Duration::from_secs_f64(kind.ttft_ms / 1e3);
-        json!({"p50": policy::duration(p90 / 2), "p90": policy::duration(p90)})
+/// What a policy of Headgate knows about requests.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    /// Their types, and the objectives for first tokens.
+    Requests,
+    /// Also the lengths of prompts, and the objectives for the tokens after the first.
+    Tokens,
+}
+
+/// Returns a policy with the types and their objectives, and P if it is given.
+fn headgate(types: &[TypeReport], by: By, p: Option<usize>) -> Value {
+    let ms = |ms: f64| policy::duration(Duration::from_secs_f64(ms / 1e3));
+    let objectives = |mut kind: Value, of: &TypeReport| {
+        kind["ttft"] = json!({"p50": ms(of.ttft_ms / 2.0), "p90": ms(of.ttft_ms)});
+        if by == By::Tokens {
+            kind["tpot"] = json!({"p90": ms(of.tpot_ms)});
+            kind["cost"] = json!({"size": {"header": "content-length"}});
+        }
+        kind
     };
     let mut all: Vec<Value> = types
         .iter()
-        .map(|kind| {
-            json!({
-                "name": kind.name,
-                "matches": [{"headers": [{"name": OBJECTIVE, "value": kind.name}]}],
-                "slo": slo(kind),
-            })
+        .map(|of| {
+            let header = json!({"name": OBJECTIVE, "value": of.name});
+            let kind = json!({"name": of.name, "matches": [{"headers": [header]}]});
+            objectives(kind, of)
         })
         .collect();
-    all.extend(
-        types
-            .last()
-            .map(|kind| json!({"name": "default", "slo": slo(kind)})),
-    );
-    let mut policy = policy::policy(p.unwrap_or(SLOTS), &all);
-    policy["spec"]["measure"] = json!("FirstByte");
+    let default = |of| objectives(json!({"name": "default"}), of);
+    all.extend(types.last().map(default));
+    let policy = policy::policy(p.unwrap_or(SLOTS), &all);
     if p.is_none() {
-        policy = policy::without_parallelism(policy);
+        return policy::without_parallelism(policy);
     }
     policy
 }
