@@ -159,7 +159,7 @@ fn row(name: &'static str, title: &'static str, candidates: Vec<Candidate>) -> R
     }
 }
 
-/// What a policy of Headgate knows about requests.
+/// The knowledge of a policy about requests.
 #[derive(Clone, Copy, PartialEq)]
 enum By {
     /// Their types, and the objectives for first tokens.
