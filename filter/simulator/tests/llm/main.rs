@@ -34,7 +34,7 @@ enum Protection {
     Limit(u32, u32),
     /// Headgate with P given or found.
     Headgate(Option<u32>),
-    /// Headgate with P found by objectives for tokens only: this multiple of those of the types.
+    /// Headgate with P found by objectives for tokens only, this multiple of the types' own.
     Tokens(f64),
 }
 
@@ -129,9 +129,10 @@ impl Protection {
     }
 }
 
-/// Returns the most answers per second that a filter could have within the objectives at this load,
-/// by type: the cheapest first. The cost of a request is the time of the server for it among eight
-/// of its own kind. `by_size` gives the ideal of a filter that sees sizes.
+/// Returns, by type, the largest number of answers per second within the objectives that a filter
+/// could reach at this load, by answering the cheapest first. The cost of a request is the time of
+/// the server for it among eight of its own kind. `by_size` gives the ideal of a filter that sees
+/// sizes.
 fn ideal(calibration: &Calibration, load: f64, by_size: bool) -> Vec<f64> {
     let cost = |of: Of| 20.0 / closed_loop(SLOTS, Some(of), 20).len() as f64;
     let mut items: Vec<(f64, f64, usize)> = Of::all()

@@ -137,8 +137,8 @@ fn row(name: &'static str, title: &'static str, candidates: Vec<Candidate>) -> R
     }
 }
 
-/// Returns a policy with the types, their objectives for the first token, and P if it is given. The
-/// API has no objectives for tokens.
+/// Returns a policy with the types, their objectives for the first token, and P if it is given. It
+/// sets no objectives for the time per output token (`tpot`).
 fn headgate(types: &[TypeReport], p: Option<usize>) -> Value {
     let slo = |kind: &TypeReport| {
         let p90 = Duration::from_secs_f64(kind.ttft_ms / 1e3);
