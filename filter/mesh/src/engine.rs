@@ -102,8 +102,7 @@ impl Outbound {
         service
     }
 
-    /// Returns the smoother, and what it does with calls to `cluster`; `None` if it doesn't delay
-    /// them.
+    /// Returns the smoother and its delays of calls to `cluster`; `None` if it doesn't delay them.
     pub(crate) fn smoothed(&mut self, cluster: &str) -> Option<(&mut Smoother, Smoothed)> {
         let smoother = self.smoother.as_mut()?;
         let smoothed = smoother.of(cluster, &self.config)?;

@@ -31,8 +31,8 @@ fn mesh<H: Host>(filter: &mut Filter<H>) -> &mut Mesh {
     filter.parts().1.beside_mut()
 }
 
-/// Returns the trust in a request's Headgate headers. All later rules ignore those of an untrusted
-/// sender.
+/// Returns whether Headgate's headers must be removed from a request, and whether a trusted sender
+/// named itself in them. All later rules ignore the headers of an untrusted sender.
 pub(crate) fn standing(
     filter: &Filter<impl Host>,
     headers: &mut Headers<'_, impl Stream>,

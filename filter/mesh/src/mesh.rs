@@ -328,8 +328,8 @@ impl Beside for Mesh {
         }
         workflows.set_slots(stage.parallelism());
         let adapted = workflows.tick(host, now, worker, &mut stage.requests, releases);
-        // Retired workflows stay until then, so that the last requests' answers still have
-        // announcements.
+        // Retired workflows stay until their last request has ended, so that its answer still has
+        // an announcement.
         if workflows.is_over(&stage.requests) {
             own.workflows = None;
         }

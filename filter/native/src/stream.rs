@@ -61,7 +61,7 @@ struct Attached<'a> {
 
 impl Attached<'_> {
     fn envoy(&self) -> Result<Envoy, HostError> {
-        let (call, status) = ("use a stream that is gone", 0);
+        let (call, status) = ("use a stream that has ended", 0);
         self.envoy.ok_or(HostError::Call { call, status })
     }
 }

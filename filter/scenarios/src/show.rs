@@ -271,7 +271,7 @@ impl Column {
     }
 }
 
-/// "Not one in any run"; 0.00 could also be one in ten thousand.
+/// The text for "not one in any run"; 0.00 could also be one in ten thousand.
 const NONE: &str = "-0-";
 
 /// Parses a number as a paper prints it: `-0-`, `1.52`, `1.52±0.07`.

@@ -164,7 +164,8 @@ struct Job {
     ticket: Option<Ticket>,
     quality: Option<f64>,
     counts: bool,
-    /// The time of the first byte of its response, ns; `None` before that, and if no backend tells.
+    /// The time of the first byte of its response, ns; `None` before that, or if the backend
+    /// doesn't report it.
     begun: Option<u64>,
 }
 

@@ -152,9 +152,8 @@ pub struct PolicyState {
 }
 
 impl PolicyState {
-    /// Returns the state of a policy that names `targets`, before anything is known of what becomes
-    /// of it there. `enforced` is its version that is enforced, the last good one if this isn't
-    /// accepted.
+    /// Returns the state of a policy that names `targets`, without its outcome at them. `enforced`
+    /// is the version in force: the last good one if this version isn't accepted.
     #[must_use]
     pub fn new(
         (name, source): (String, String),

@@ -242,7 +242,7 @@ impl Cluster {
         if status != StatusCode::OK {
             bail!("{}", message(status, &body));
         }
-        serde_json::from_slice(&body).context("it answered something else than a Headgate status")
+        serde_json::from_slice(&body).context("the answer is not a Headgate status")
     }
 
     /// Returns the names of the modules that the operator in `pod` serves at `port`.

@@ -125,7 +125,7 @@ fn objects_of(text: &str) -> anyhow::Result<Vec<Value>> {
             Value::Object(mut list) if list.get("kind") == Some(&"List".into()) => {
                 match list.remove("items") {
                     Some(Value::Array(items)) => objects.extend(items),
-                    _ => bail!("items: a List has a list of objects there"),
+                    _ => bail!("items: not a list; a List has its objects there"),
                 }
             }
             object => objects.push(object),

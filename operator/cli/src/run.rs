@@ -125,7 +125,10 @@ fn raise_open_files(connections: u32) {
     }
     let files = getrlimit(Resource::Nofile).current;
     if let Some(files) = files.filter(|files| *files < u64::from(connections) + OTHER_FILES) {
-        warn!("{files} files may be open, too few for --max-connections {connections}");
+        warn!(
+            "the limit on open files is {files}, too low for --max-connections {connections}; \
+             raise it (ulimit -n)"
+        );
     }
 }
 

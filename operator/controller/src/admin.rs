@@ -283,8 +283,8 @@ async fn metrics(view: View) -> Response {
 }
 
 /// Returns the proxies' counts for each policy. A request that names the version it has and asks to
-/// wait (RFC 7240) is answered when a newer version exists, and with the changes since then if it
-/// takes them (RFC 3229) and its version is the one before.
+/// wait (RFC 7240) is answered once a newer version exists. The answer has only the changes if the
+/// request accepts them (RFC 3229) and names the previous version.
 async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> Response {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
     let known = text(header::IF_NONE_MATCH.as_str());

@@ -14,8 +14,8 @@
 //! - `retry_back_off` bounds the time until a proxy reconnects to a restarted operator; Envoy's own
 //!   bound is 30 s. HTTP/2 pings detect an operator whose connection was never closed, as when its
 //!   node dies.
-//! - Certificates and tokens come through SDS from files: Envoy would never read a renewed one that
-//!   the cluster itself names.
+//! - Certificates and tokens come through SDS from files: Envoy never reads a file again that the
+//!   cluster itself names.
 //! - `stats_tags` extract policy, type, workflow, service, reason, objective, class and worker into
 //!   labels. Envoy takes the second group's text as the value and removes the first group from the
 //!   name. Requests choose the names of workflows, so no regex may match a workflow called `reason`
@@ -153,9 +153,9 @@ fn items(blocks: &[String]) -> String {
     blocks.iter().map(item).collect::<Vec<_>>().join("\n")
 }
 
-/// Fills the holes of a template, which are capitals after `$`. The lines of a text begin in the
-/// column of its hole, and a line with nothing but an empty text is left out. Texts may contain `$`
-/// and capitals themselves.
+/// Fills the placeholders of a template: capitals after `$`. The lines of a text begin in the
+/// column of its placeholder, and a line with nothing but an empty text is left out. Texts may
+/// contain `$` and capitals themselves.
 pub(crate) fn fill(template: &str, texts: &[(&str, &str)]) -> String {
     let mut filled = Vec::new();
     for line in template.lines() {

@@ -69,11 +69,11 @@ impl Authority {
     /// One line that names the text that doesn't parse, or says that the two don't belong together.
     pub fn from_pem(cert: &[u8], key: &[u8]) -> anyhow::Result<Self> {
         let der = CertificateDer::from_pem_slice(cert)
-            .map_err(|e| anyhow!("the CA's certificate is no PEM: {e}"))?;
+            .map_err(|e| anyhow!("the CA's certificate isn't PEM: {e}"))?;
         let (_, parsed) = X509Certificate::from_der(&der)
-            .map_err(|e| anyhow!("the CA's certificate is no X.509: {e}"))?;
+            .map_err(|e| anyhow!("the CA's certificate isn't X.509: {e}"))?;
         if !parsed.is_ca() {
-            bail!("the CA's certificate is no CA (basicConstraints CA:TRUE is missing)");
+            bail!("the CA's certificate isn't a CA's (basicConstraints CA:TRUE is missing)");
         }
         let key = String::from_utf8_lossy(key);
         let key = KeyPair::from_pem(&key)

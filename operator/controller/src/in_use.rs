@@ -1,10 +1,10 @@
-//! Values by key that are shared by their users, and nobody else's.
+//! Values by key, shared by their users and dropped with the last of them.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Values by key, each as long as somebody uses it.
+/// Values by key, each kept as long as it is used.
 #[derive(Debug)]
 pub(crate) struct InUse<K, V>(Mutex<Entries<K, V>>);
 

@@ -197,7 +197,7 @@ fn target(mix: &[QueryType]) -> Duration {
     mix.iter().map(|query| query.p90).max().unwrap_or_default()
 }
 
-/// Returns a policy with the constants that ship.
+/// Returns a policy with the default constants.
 fn controller(name: &str, policy: &Value, mix: &[QueryType]) -> Value {
     if name == "backlog_control" {
         return policy::with_backlog_control(policy.clone(), target(mix));
@@ -208,7 +208,8 @@ fn controller(name: &str, policy: &Value, mix: &[QueryType]) -> Value {
     policy
 }
 
-/// Returns what the protection of this name controls ÷ its target.
+/// Returns the response time that the protection of this name controls, divided by its target;
+/// `None` for protections without a target.
 fn per_target(name: &str, samples: &[load::Sample], mix: &[QueryType]) -> Option<f64> {
     let is_mean = match name.trim_start_matches("native_") {
         "response_time_controller" => false,

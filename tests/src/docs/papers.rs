@@ -10,7 +10,7 @@ use super::{files, shown};
 use crate::kube::programs::repository;
 
 const TABLE: &str = "filter/simulator/PAPERS.md";
-/// The words in front of paths, and the folders that they stand for.
+/// The words in front of paths, and their folders.
 const FOLDERS: [(&str, &str); 7] = [
     ("core", "filter/core/src"),
     ("mesh", "filter/mesh/src"),

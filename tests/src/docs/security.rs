@@ -38,7 +38,7 @@ fn the_tests_that_security_names_exist() {
     let missing = { name.captures_iter(&text) }.map(|c| c[1].to_owned());
     let missing: Vec<String> = missing.filter(|name| !tests.contains(name)).collect();
     assert!(missing.is_empty(), "no such tests: {missing:?}");
-    // Each row that says what somebody may not do.
+    // A row names the tests that prove it exactly if it forbids something.
     for row in text.lines().filter(|line| line.starts_with("| ")).skip(1) {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         let [who, _, may_not, proof] = cells[..] else {

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The chart in place of the published one.
 const CHART: &str = "charts/headgate --set image.tag=dev";
 
-/// Beginnings of commands that go on until somebody ends them: each has a terminal of its own.
+/// Beginnings of commands that run until they are interrupted: each has a terminal of its own.
 const SERVES: [&str; 3] = [
     "dist/headgate run ",
     "\"$(scripts/get-envoy)\" ",
@@ -63,7 +63,7 @@ impl Newcomer<'_> {
         }
         if text.starts_with("kubectl apply -f policy.yaml") {
             applied += 1;
-            // As a page says before its second time.
+            // As the page says before it applies the policy again.
             let mode = ["mode: DryRun", "mode: Enforce"][applied - 1];
             self.checkout.set_mode(mode)?;
         }

@@ -130,7 +130,7 @@ pub struct ClassReport {
     /// The sum of their latencies without these waits, µs.
     #[serde(skip_serializing_if = "is_zero")]
     pub round_trip_us: u64,
-    /// The cost of those of them that missed the target.
+    /// The cost of the calls with a known latency that missed the target.
     #[serde(skip_serializing_if = "is_zero")]
     pub missed: u64,
     /// The cost of calls that were refused for lack of room, or not answered in time.

@@ -79,8 +79,9 @@ pub enum ReportError {
 }
 
 impl Server {
-    /// Records a report, and returns the decisions for its sender. `namespace` is the proven one of
-    /// the sender; without a proof, a service counts for its own namespace.
+    /// Records a report, and returns the decisions for its sender. `namespace` is the sender's
+    /// authenticated namespace; if it is `None`, a new service counts for the namespace in its own
+    /// name.
     ///
     /// # Errors
     /// [`ReportError`]; the reports on services before the one at fault are recorded.
@@ -135,7 +136,7 @@ impl Server {
     }
 
     /// Makes room for another service. While no service is idle, the least recently used half of
-    /// the namespace with the most services goes, so that one search makes room for many
+    /// the namespace with the most services is evicted, so that one search makes room for many
     /// insertions.
     fn make_room(&mut self, now: Instant) {
         if self.services.len() < SERVICES {
@@ -204,7 +205,7 @@ impl Service {
         match self {
             Self::Misses(state) => {
                 let is_admitted = state.class_for(now, (), class) == class;
-                // The decision ends with the last µs of the period.
+                // Rounded up: the decision ends with the last µs of the period.
                 let left = || nanos(state.period_end(now).since(now)).div_ceil(1_000);
                 Decision {
                     admit: f64::from(u8::from(is_admitted)),

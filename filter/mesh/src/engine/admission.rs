@@ -157,7 +157,7 @@ impl Service {
         }
     }
 
-    /// Sets the gauges to the probabilities without a server.
+    /// Sets the gauges to the sender's own probabilities.
     fn show(&self, host: &impl Host, now: Instant) -> Result<(), HostError> {
         let admits_all = self
             .central
@@ -213,7 +213,8 @@ impl Admission {
         }
         for (name, service) in &config.class_admission {
             let service = Service::new(host, (&config.policy, name), service)?;
-            // These are the current values; the next call in a class updates its own.
+            // At time 0 no channel counts as idle, so the gauges get the stored probabilities. The
+            // next call in a class updates its gauge.
             let shown = service.show(host, Instant::default());
             shown
                 .map_err(|error| ConfigError::new("outbound.class_admission", error.to_string()))?;
@@ -230,8 +231,8 @@ impl Admission {
             .filter_map(|service| service.central.as_ref())
     }
 
-    /// Shows the probabilities without a server where it has no decision in force. It only reads
-    /// the time until which decisions hold: another worker may be writing a newer one.
+    /// Shows the sender's own probabilities for services without a server's decision in force. It
+    /// only reads the time until which decisions hold: another worker may be writing a newer one.
     ///
     /// # Errors
     /// [`HostError`].

@@ -81,7 +81,7 @@ struct ServiceStats {
 pub(crate) struct Held {
     /// By the time at which they are sent.
     due: BinaryHeap<Reverse<(Instant, u32)>>,
-    /// The time at which each came, by stream, until it is sent.
+    /// The arrival time of each, by stream, until it is sent.
     since: HashMap<u32, Instant>,
 }
 
@@ -130,8 +130,8 @@ impl Smoother {
         }))
     }
 
-    /// Returns the delays of calls to `cluster` under `config`, with which this was made. `None` if
-    /// it has none, or if there are too many clusters.
+    /// Returns the delays of calls to `cluster`; `None` if they aren't delayed, or if there are too
+    /// many clusters. `config` is the configuration that this smoother was made from.
     pub(crate) fn of(&mut self, cluster: &str, config: &OutboundConfig) -> Option<Smoothed> {
         if let Some(known) = self.clusters.get(cluster) {
             return *known;
@@ -222,7 +222,7 @@ impl Held {
 }
 
 impl Mesh {
-    /// Whether calls may be delayed, or counted as such.
+    /// Whether smoothing is on, enforced or in a dry run.
     #[must_use]
     pub fn smooths_calls(&self) -> bool {
         self.outbound.as_ref().is_some_and(|o| o.smoother.is_some())

@@ -381,8 +381,8 @@ fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
     proxy.assert_nothing_is_left();
 }
 
-/// Without that limit callers stop calling the processes that announce rates, before a client
-/// without a deadline gives up, and rates expire.
+/// Without this limit, callers would stop calling the processes that announce rates before a client
+/// without a deadline gives up, and the rates would expire.
 #[test]
 fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
     let mut proxy = Proxy::new(

@@ -326,8 +326,8 @@ impl Branches {
         Ok(Some(found).filter(|found| found.generation == branch.generation))
     }
 
-    /// Changes the sums over the calls of a request. `begins` is set for a begin of a call: the
-    /// time at which the request went to the backend. Returns the previous sums; `None` if a later
+    /// Changes the sums over the calls of a request. `begins` is set when a call begins: the time
+    /// at which the request went to the backend. Returns the previous sums; `None` if a later
     /// request already uses the branch.
     fn update(
         &mut self,

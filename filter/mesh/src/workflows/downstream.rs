@@ -216,9 +216,9 @@ impl Downstream {
             let named = |entry: &&Entry| entry.key.2 != ProcessId::UNKNOWN;
             let all: f64 = processes.iter().map(|entry| entry.calls).sum();
             let known: f64 = processes.iter().filter(named).map(|e| e.calls).sum();
-            // With a low rate this process rarely calls the others, and so rarely gets their
-            // announcements. Those that existed then must still count: if only the low rate were
-            // left, it would be every quantile.
+            // A low rate makes calls rare, and announcements come only with answers. So while a low
+            // rate is in force, a process whose rate has expired counts as unlimited for longer.
+            // Otherwise only the low rate would be left, and would be every quantile.
             let lasts = |(rate, _): (f64, Instant)| lifetime(rate, ttl) > ttl;
             let lasting = processes.iter().filter_map(|p| p.heard).any(lasts);
             let there = if lasting { ttl * LONGEST } else { ttl };

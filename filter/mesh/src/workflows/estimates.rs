@@ -32,8 +32,8 @@ pub fn keep(elapsed: Duration, time_constant: Duration) -> f64 {
     (-elapsed.as_secs_f64() / time_constant.as_secs_f64().max(1e-6)).exp()
 }
 
-/// Returns the ratio that an average over requests keeps. It covers `requests` now, and at least
-/// ten of them remain.
+/// Returns the ratio that an average over requests keeps. The average covers `requests` now, and at
+/// least ten remain.
 #[must_use]
 pub fn keep_requests(keep: f64, requests: f64) -> f64 {
     if requests > LEAST_REQUESTS {

@@ -128,7 +128,7 @@ impl Workflows {
         };
         self.shown = true;
         self.apply(record.published);
-        // The gauge tells other workers that the record has changed.
+        // The gauge shows other workers that the record has changed.
         let mut done = host.add_to(self.sequence, 1);
         self.stats
             .count_process(ProcessCount::Expired, found.expired);

@@ -44,20 +44,20 @@ const LONGEST: Duration = Duration::from_secs(60);
 pub struct Level {
     /// t0.
     pub at: Instant,
-    /// The number issued at `at`.
+    /// The level at `at`.
     pub tickets: f64,
     /// σ, requests/s: finite, 0 or more.
     pub rate: f64,
 }
 
 impl Level {
-    /// Returns the number issued until `now`.
+    /// Returns the level at `now`.
     #[must_use]
     pub fn reached(&self, now: Instant) -> f64 {
         self.tickets + self.rate * now.since(self.at).as_secs_f64()
     }
 
-    /// Returns the number of unused numbers that an idle workflow keeps.
+    /// Returns the number of unused tickets that an idle workflow keeps.
     #[must_use]
     pub fn burst(&self) -> f64 {
         (self.rate * BURST.as_secs_f64()).max(1.0)
@@ -93,7 +93,7 @@ pub enum Verdict {
 pub enum Fate {
     /// The request passes, after this wait.
     Pass(Duration),
-    /// The request leaves: the rate fell, and the wait would now be this much longer, beyond its
+    /// The request leaves: the rate fell, and it would have to wait this much longer, beyond its
     /// tolerance.
     Late(Duration),
 }

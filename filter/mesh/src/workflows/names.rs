@@ -31,7 +31,7 @@ const RETRY: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Id {
     name: Option<Box<[u8]>>,
-    /// Whether the id was freed, so that its name, if any, is not its first.
+    /// Whether the id was freed before, so that its name, if any, is not its first.
     reused: bool,
 }
 

@@ -239,9 +239,9 @@ impl Workflows {
         let ahead = row.and_then(|row| row.completion).unwrap_or_default();
         let own = attributes.own_deadline.map(|own| own.saturating_sub(ahead));
         // A client without a deadline may give up long before the queue's timeout. If all did, no
-        // client would receive the rates in the answers. The rates would expire upstream, which
-        // then admits all requests, to be lost further down. So the wait is limited to the rates'
-        // time to live.
+        // client would receive the rates in the answers. The rates would expire, and upstream
+        // processes would then admit all requests, to be lost further down. So the wait is limited
+        // to the rates' time to live.
         let patience = own.unwrap_or(Duration::from_micros(self.config.rate_ttl_us));
         let tolerance = patience.min(self.longest_wait);
         let hasty = own.is_some_and(|own| own < self.longest_wait);

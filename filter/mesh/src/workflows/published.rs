@@ -12,7 +12,7 @@ use super::{ProcessId, WorkflowId};
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) workflow: WorkflowId,
-    /// σ, and the number issued at [`Published::at`]; `None` for no limit.
+    /// σ, and the limiter's level at [`Published::at`]; `None` for no limit.
     pub(super) limit: Option<(f64, f64)>,
     /// The mean time from admission to end.
     pub(super) completion: Option<Duration>,

@@ -244,10 +244,9 @@ fn append<T>(sum: &mut Vec<T>, more: impl Iterator<Item = T>) {
     sum.extend(more.take(room));
 }
 
-/// Returns the number that counts as issued at `now`: the one that the previous rate reached.
-/// Without a previous rate, it is the last drawn number plus the burst of an idle workflow. It is
-/// at least so high that no more requests than the queue allows wait for it, even if the gauge has
-/// outlived its record.
+/// Returns the limiter's level at `now`: the one that the previous rate reached. Without a previous
+/// rate, it is the last drawn ticket plus the burst of an idle workflow. It is high enough that no
+/// more requests than the queue allows wait for it, even if the gauge has outlived its record.
 fn tickets(
     before: Option<Level>,
     now: Instant,

@@ -30,7 +30,6 @@
 //! headgate.policy.<namespace>/<name>.admission_reports_lost    counter    of these, without an answer
 //! ```
 //!
-//!
 //! The policy also has gauges that only engines read: `{names,services,rates}_changes`, which show
 //! workers the changes of other workers, and `limiter.<id>.tickets` (see [`super::limiter`]).
 //!

@@ -48,7 +48,7 @@ pub const MAX_VALUE: usize = 256;
 /// The largest decimal that RFC 9651 can write.
 const MAX_DECIMAL: f64 = 999_999_999_999.0;
 
-/// A request's times at the process that answered it, members of the header in responses:
+/// A request's times at the process that answered it, as members of the response's header:
 ///
 /// ```text
 /// x-headgate-progress: elapsed=12.5, work=12.5, wait=40.2, slot=12.5

@@ -1,8 +1,8 @@
 //! Delays and backlogs from an access log, in the unit that backlog control controls.
 //!
-//! A request waits from its start until the time that the backend worked on it begins, and is part
-//! of the backlog meanwhile. So the rows of Chronos §4 follow from each request's start, its time
-//! until the answer and the backend's part of it, and nothing has to be recorded beside the log.
+//! A request waits from its start until the backend begins to work on it, and is part of the
+//! backlog meanwhile. So an access log suffices for the rows of Chronos §4: it has each request's
+//! start, its time until the answer, and the backend's part of that time.
 
 use std::time::Duration;
 

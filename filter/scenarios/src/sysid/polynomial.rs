@@ -164,7 +164,7 @@ impl fmt::Display for Polynomial {
     }
 }
 
-/// Returns the number with so many significant digits, at most 12 of them behind the point, without
+/// Formats a number with this many significant digits, at most 12 of them after the point, without
 /// an exponent.
 #[must_use]
 pub fn significant(value: f64, digits: i32) -> String {

@@ -1,8 +1,8 @@
 //! A trace for system identification: delays and backlogs, one row a sampling period.
 //!
-//! CSV with a header line, or the JSON that `headgate simulate --json` writes, whose rows have the
-//! same columns. Columns are found by name; a name may end in a unit (`delay_ms`, `time (s)`). Or
-//! an access log, of which the rows are made ([`super::log`]).
+//! The format is CSV with a header line, or the JSON that `headgate simulate --json` writes, whose
+//! rows have the same columns. Columns are found by name; a name may end in a unit (`delay_ms`,
+//! `time (s)`). The rows can also be made from an access log ([`super::log`]).
 
 use std::time::Duration;
 

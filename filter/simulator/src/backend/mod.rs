@@ -1,9 +1,9 @@
 //! Models of the service behind the stage, reduced to events: the start and the end of jobs.
 //!
-//! [`Network`] is a service of workers, pools and cores: also the P servers with one request each
-//! that Bouncer assumes, and a database whose requests share the capacity and slow each other down.
-//! [`Staged`] has thread pools in front of one. A server of a language model, whose answers are
-//! streams, is with the benchmark `llm`, in the end-to-end tests' crate.
+//! [`Network`] is a service of workers, pools and cores. It also models the P servers with one
+//! request each that Bouncer assumes, and a database whose requests share the capacity and slow
+//! each other down. [`Staged`] has thread pools in front of one. A server of a language model,
+//! whose answers are streams, is with the benchmark `llm`, in the end-to-end tests' crate.
 
 mod network;
 mod staged;

@@ -154,8 +154,8 @@ impl Network {
         Self::new(u32::MAX, &[(1.0, step)], cores)
     }
 
-    /// Returns this service if it refuses requests itself: each refusal costs this work, ns, which
-    /// is done before all other work.
+    /// Returns this service with refusals of its own: each costs this work, ns, which is done
+    /// before all other work.
     #[must_use]
     pub fn refusing_at(self, work: f64) -> Self {
         Self {

@@ -111,7 +111,8 @@ fn hardly_anything_is_refused_below_full_load() {
 }
 
 /// A request takes as many tokens as its size, so two large ones run at once, and half of their
-/// work fits. Estimates know it: large requests are refused, and small ones behind them answered.
+/// work fits. Estimates account for that: large requests are refused, and the small ones behind
+/// them are answered.
 #[test]
 fn a_budget_of_tokens_refuses_what_would_wait_too_long_for_them() {
     let mut budgeted = stage(500, false, true);

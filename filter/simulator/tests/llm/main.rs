@@ -34,7 +34,7 @@ enum Protection {
     Limit(u32, u32),
     /// Headgate with P given or found.
     Headgate(Option<u32>),
-    /// Headgate with P found by objectives for tokens only: this multiple of those of the types.
+    /// Headgate with P found by objectives for tokens only, this multiple of the types' own.
     Tokens(f64),
 }
 

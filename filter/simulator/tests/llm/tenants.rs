@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use crate::load::{SECOND, server};
 use crate::mix::SLOTS;
 
-/// Seconds until flows are charged by what their requests take, and then so many that a prompt more
-/// or less doesn't matter.
+/// Seconds until flows are charged the actual cost of their requests, and the measured seconds
+/// after them: so many that one prompt makes no difference.
 const WARM_UP: u64 = 200;
 const MEASURED: u64 = 2_000;
 /// Tokens of the prompts; the second tenant's are a hundred times as long.

@@ -81,8 +81,9 @@ const ROWS: &[Row] = &[
     ("4 cores, natural", NATURAL, u32::MAX, CORES, 4.0, 0.86),
 ];
 
-/// After 3 s at 0.6 of the capacity, P found is compared with P given for 5 s. What the backend
-/// takes in before the law closes is bounded by a part of what it takes in without a filter.
+/// After 3 s at 0.6 of the capacity, P found is compared with P given for 5 s. The number of
+/// requests that the backend has before P is limited is bounded, relative to the number without a
+/// filter.
 #[test]
 fn a_step_to_overload_keeps_most_of_the_goodput() {
     for &(name, kinds, workers, steps, capacity, least) in ROWS {

@@ -15,7 +15,7 @@ use headgate_simulator::{Answer, Backend, Ending, Outcome, Request, Run, Source,
 
 use crate::strategies::{OVERLOADS, adaptive, backlog, mean, one_type, under};
 
-/// Seeds that no constant was chosen on.
+/// Seeds that were not used to choose the constants.
 const SEEDS: std::ops::RangeInclusive<u64> = 11..=15;
 const SECOND: f64 = 1e9;
 

@@ -39,7 +39,8 @@ pub struct InForce {
 }
 
 impl Enforced {
-    /// Returns the absence of a configuration, for the reason given.
+    /// Returns the result without policies. `problem` is the reason, if the proxy's owner can
+    /// change it.
     pub fn nothing(problem: Option<String>) -> Self {
         Self {
             problem,

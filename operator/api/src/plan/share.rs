@@ -168,8 +168,8 @@ impl Share {
     }
 
     /// Returns the part of a proxy that one policy reaches by two targets with one stage. It covers
-    /// the endpoints of both targets, with no more slots than the target with more proxies leaves
-    /// for each of them.
+    /// the endpoints of both targets, and is divided among as many proxies as the target with more
+    /// proxies has.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let endpoints = match (&self.endpoints, &other.endpoints) {

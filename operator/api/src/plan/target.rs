@@ -153,7 +153,7 @@ impl FromStr for TargetRef {
 }
 
 impl TargetRef {
-    /// Returns an object as a whole.
+    /// Returns a target that is a whole object, without a listener.
     #[must_use]
     pub fn new(kind: TargetKind, namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self {

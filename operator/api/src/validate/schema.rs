@@ -191,8 +191,8 @@ impl Place<'_> {
         }
     }
 
-    /// Returns CEL that tests whether the value of the field at `path` is right, which rules on it
-    /// together with other fields presuppose.
+    /// Returns CEL that tests whether the value of the field at `path` is valid. Rules on several
+    /// fields presuppose that.
     pub(super) fn right(&mut self, path: &str) -> String {
         let value = self.value(path);
         self.within(path, &value)

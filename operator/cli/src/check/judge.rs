@@ -187,7 +187,7 @@ pub fn versions(versions: &BTreeSet<&str>) -> Finding {
         _ => false,
     };
     match all.as_slice() {
-        [] => Finding::skipped("no operator tells its version"),
+        [] => Finding::skipped("no operator reports its version"),
         [_, _, ..] => Finding::warning(message, "wait for the roll-out, or see why it hangs"),
         [one] if near(one) => Finding::ok(message),
         [_] => Finding::warning(

@@ -86,8 +86,8 @@ pub(super) fn tokens(stage: &StageConfig) -> Option<String> {
     ))
 }
 
-/// Returns the derived gains, apart from the measured time of a unit of cost, if that isn't known,
-/// and the largest bound.
+/// Returns the derived gains and the largest bound. If the time of a unit of cost has to be
+/// measured, K_P is shown as a number divided by that time.
 fn derived_gains(control: &BacklogControlConfig, stage: &StageConfig) -> String {
     let span = Span::from_micros;
     let (target, period) = (span(control.target_us), span(control.period_us));

@@ -208,7 +208,7 @@ async fn of_process(
     let json =
         asked.map_err(|_| anyhow!("{admin} did not answer within {} s", TIMEOUT.as_secs()))??;
     let report: Report = serde_json::from_slice(&json)
-        .with_context(|| format!("{admin} answered something else than a Headgate status"))?;
+        .with_context(|| format!("the answer of {admin} is not a Headgate status"))?;
     let view = view::View::of_process(&report);
     let text = output.text(&report, || text::render(&view, SystemTime::now()))?;
     Ok(Output::new(text, view.ok()))

@@ -65,8 +65,8 @@ fn wrong_input_is_named() {
             other.key.as_str(),
             "don't belong together",
         ),
-        (&leaf.cert, &leaf.key, "is no CA"),
-        ("", &ca.key, "certificate is no PEM"),
+        (&leaf.cert, &leaf.key, "isn't a CA's"),
+        ("", &ca.key, "certificate isn't PEM"),
         (&ca.cert, "", "key can't be used"),
     ] {
         let why = Authority::from_pem(cert.as_bytes(), key.as_bytes())

@@ -19,8 +19,8 @@ pub(super) fn released(repository: Option<&str>) -> Option<String> {
 /// Arguments of `headgate inject` about the proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Settings {
-    /// Image with this program and the filter modules. The default is that of the release that this
-    /// program is of; one that you built has none
+    /// Image with this program and the filter modules. The default is the image of this program's
+    /// release; a program that you built has none
     #[arg(
         long,
         value_name = "IMAGE",

@@ -113,7 +113,7 @@ pub struct Pod {
     pub target: Option<TargetRef>,
     /// Whether its condition `Ready` is true and it isn't being deleted.
     pub ready: bool,
-    /// The names of ConfigMaps that it mounts, of those that may be delivered ones.
+    /// The names of the mounted ConfigMaps that may be delivered ones.
     pub config_maps: Vec<String>,
 }
 
@@ -135,9 +135,9 @@ pub struct Route {
     pub listeners: BTreeSet<(ObjectKey, Option<String>)>,
     /// The Services and InferencePools among the backends of each of its rules.
     pub rules: Vec<BTreeSet<TargetRef>>,
-    /// The names of those that have one, by their number. Each is the whole name of the rule's
-    /// routes in Istio's Envoys. Envoy Gateway numbers all rules: a route that only it serves has
-    /// none here.
+    /// The names of the rules that have one, by the rule's number. A rule's name is the whole name
+    /// of its routes in Istio's Envoys. Envoy Gateway names all rules by number, so a route that
+    /// only it serves has no names here.
     pub names: BTreeMap<usize, String>,
 }
 

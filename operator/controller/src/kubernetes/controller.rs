@@ -242,7 +242,7 @@ impl Controller {
     {
         let (resource, metrics) = (watch.what, self.metrics.clone());
         let counted = move |seen: Seen<V>| {
-            // A kind that isn't installed is listed again and again.
+            // Not for 404: a kind that isn't installed is listed again periodically.
             if matches!(seen, Seen::Failed { status } if status != Some(404)) {
                 metrics.kubernetes.watch_restarted(resource);
             }

@@ -311,7 +311,7 @@ impl Candidate {
         }
         let is_leading = self.is_leading();
         if is_leading {
-            // The request may have succeeded all the same.
+            // The request may have succeeded nevertheless.
             self.seen = None;
         }
         self.election.pause(is_leading)

@@ -72,7 +72,7 @@ pub struct OperatorArgs {
     )]
     pub watch_namespaces: Vec<String>,
     /// Selector of the watched namespaces by their labels, in place of --watch-namespace: those
-    /// that get the labels are watched, and those that lose them are let go like deleted ones
+    /// that get the labels are watched, and those that lose them count as deleted
     #[arg(
         long,
         value_name = "SELECTOR",

@@ -52,7 +52,7 @@ const TRIES: u32 = 3;
 /// The largest response, in bytes: ten thousand policies with a few targets.
 const MAX_BODY: usize = 8 << 20;
 /// The error for an answer in another format.
-const STRANGE: &str = "not what a replica says";
+const STRANGE: &str = "the answer doesn't have the format of a replica's counts";
 /// The most replicas that are queried.
 const MAX_PEERS: usize = 64;
 

@@ -307,9 +307,9 @@ fn lost(cluster: &Cluster, finder: &Finder<'_>, claims: &Claims<'_>) -> Vec<Prox
 }
 
 /// Returns the attachments of the winners to proxies selected by labels: those for some routes
-/// before those for all requests, otherwise in the winners' order. Those of a pool, whose slots are
-/// for all routes to it, precede those of a route, and these those of a listener, to which a route
-/// may belong.
+/// before those for all requests, otherwise in the winners' order. Attachments of a pool precede
+/// those of a route, because its slots are for all routes to it. Those of a route precede those of
+/// a listener, to which the route may belong.
 fn drafts<'a>(won: &'a [Won<'_>]) -> Vec<Draft<'a>> {
     let of = |(at, won): (usize, &'a Won<'_>)| {
         won.found.reach.iter().map(move |reach| Draft {

@@ -81,11 +81,12 @@ pub struct PolicyAncestorStatus {
     pub ancestor_ref: AncestorReference,
     /// The controller that wrote this entry; `headgate.dev/controller`.
     pub controller_name: String,
-    /// `Accepted` tells whether the policy is right and may apply to the target: reasons Accepted,
-    /// Invalid, TargetNotFound and Conflicted (an older policy has the target). `Programmed` tells
-    /// whether all its proxies run it: reasons Programmed, PartiallyProgrammed, Pending, NoProxies,
-    /// LimitReached, EnvoyRejected, DeliveryFailed, Overridden, and those of `Accepted`.
-    /// `Overridden` is present while a policy with precedence is in force on all its proxies.
+    /// `Accepted`: whether the policy is valid and may apply to the target. Its reasons are
+    /// Accepted, Invalid, TargetNotFound and Conflicted (an older policy has the target).
+    /// `Programmed`: whether all its proxies run it. Its reasons are Programmed,
+    /// PartiallyProgrammed, Pending, NoProxies, LimitReached, EnvoyRejected, DeliveryFailed,
+    /// Overridden, and those of `Accepted`. `Overridden` is present while a policy with precedence
+    /// is in force on all its proxies.
     #[serde(default)]
     #[schemars(with = "Vec<ConditionSchema>")]
     pub conditions: Vec<Condition>,

@@ -302,7 +302,7 @@ impl Store {
             (false, _) => cluster.routes.retain(|route, _| route.kind != kind),
         }
         if !is_served {
-            info!("{kind} is gone from the API server");
+            info!("{kind} is no longer served by the API server");
         }
         true
     }

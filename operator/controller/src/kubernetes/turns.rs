@@ -1,8 +1,8 @@
 //! Turns at the API server's reviews of tokens, which bound the reviews in flight.
 //!
 //! A review may hang, such as one that the API server leaves to a webhook without an answer. So
-//! each client address has few turns, and each namespace that tokens claim a part of all: the
-//! tokens of one namespace, or of one client, don't keep others from theirs. The claim isn't
+//! each client address has few turns, and each namespace that tokens claim has a share of all
+//! turns. The tokens of one namespace or one client then can't block the others. The claim isn't
 //! verified; a client that lies about it takes no more than the turns of its address.
 
 use std::net::IpAddr;
@@ -53,7 +53,7 @@ impl Turns {
         let address = self.addresses.get(address.to_canonical(), of(OF_ADDRESS));
         let namespace = claimed_namespace(token).unwrap_or_default();
         let namespace = self.namespaces.get(namespace, of(OF_NAMESPACE));
-        // The narrowest share first, so that a client waits for others with nothing of theirs.
+        // The narrowest share first, so that a waiting client holds no turn that others could use.
         let _permits = [
             address.acquire_owned().await.ok()?,
             namespace.acquire_owned().await.ok()?,

@@ -465,7 +465,7 @@ impl Writer {
     }
 }
 
-/// Statuses have whole seconds, like all times that Kubernetes writes.
+/// Returns `time` in whole seconds, as Kubernetes writes all times.
 fn second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }

@@ -5,7 +5,7 @@
 //! because it is unknown which of them it still holds. A policy is removed when its file is
 //! deleted, or when a file without such mistakes no longer holds it.
 //!
-//! A file with nothing but objects of other APIs is left out beside others.
+//! A file with only objects of other APIs is ignored if other files have policies.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};

@@ -230,7 +230,7 @@ impl Registry {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = self.lock().changed_policies();
         if !changed.is_empty() {
-            // Proxies report meanwhile: the records aren't locked any more.
+            // The records are no longer locked, so proxies may report meanwhile.
             let tallies = Arc::make_mut(&mut counted);
             for (policy, streams) in changed {
                 tallies.count(&policy, &streams);

@@ -255,8 +255,8 @@ impl Session {
     ///
     /// Last valid versions are not kept across restarts. An operator that starts with a broken
     /// policy file would otherwise remove the policy from every proxy that still enforces it. A
-    /// proxy to which other policies apply waits with those, since the stage of the broken one is
-    /// known to the proxy only.
+    /// proxy to which other policies also apply gets no edits of these meanwhile, since only the
+    /// proxy knows the stage of the broken one.
     fn keeps_its_own(&self, assignment: &Assignment, offer: &Offer, snapshot: &Snapshot) -> bool {
         let may_lack = match assignment.config.stages.is_empty() {
             true => Snapshot::is_incomplete_for,

@@ -342,7 +342,7 @@ impl Case {
         row
     }
 
-    /// Returns the times of what happens: the events, and the phases after the first.
+    /// Returns the times of the events and of the phases after the first.
     fn events_s(&self) -> Vec<f64> {
         let events = self.events.iter().map(|(at, _)| *at);
         let ends = self.phases.iter().scan(Duration::ZERO, |end, phase| {

@@ -148,7 +148,7 @@ impl Proxy {
     /// Returns the slot time that all arrivals asked for since its start; `None` without Headgate.
     ///
     /// # Errors
-    /// If Envoy doesn't say its stats.
+    /// If Envoy's stats can't be read.
     pub(super) fn offered_work(&self) -> Result<Option<Duration>> {
         let Self::Envoy(Lab::Headgate(rig)) = self else {
             return Ok(None);

@@ -281,7 +281,7 @@ fn a_service_may_have_delays_of_its_own() {
         for cluster in ["near", "stock.svc"] {
             let mut call = proxy.calls(cluster, &[]);
             proxy.refuse(&mut call, PEER, "1");
-            // The application of a service without delays goes by the rate itself.
+            // For a service without delays, the application gets the rate and obeys it itself.
             let obeyed = cluster != "near" || near.is_some();
             let told = call.stream.in_response(hint::HEADER);
             assert_eq!(told.is_none(), obeyed, "{cluster} {json}");

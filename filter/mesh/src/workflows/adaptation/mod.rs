@@ -49,7 +49,7 @@ pub enum Bottleneck {
     Service(ServiceId),
 }
 
-/// A workflow's state in a process, for stats and people.
+/// A workflow's state in a process, for stats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Snapshot {
     /// The workflow.

@@ -68,7 +68,8 @@ impl Ruler {
         .mended()
     }
 
-    /// Returns the axis, with a valid range if its range was empty.
+    /// Returns the axis, with a valid range in place of an empty one or one that the scale can't
+    /// show.
     fn mended(mut self) -> Self {
         let sound = self.from.is_finite() && self.to.is_finite();
         let sound = sound && (self.scale == Scale::Linear || self.from > 0.0);

@@ -1,4 +1,4 @@
-//! A place in a policy: what is wrong with it is added there, and its setting is read there.
+//! A place in a policy, through which rules read its setting and record its problems.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -28,7 +28,7 @@ impl Problems {
     }
 }
 
-/// The field of a block of settings, and the type or two types that it is for.
+/// The field of a block of settings, and the one or two types that it belongs to.
 pub(super) type Block<T> = (&'static str, T, Option<T>);
 
 /// A place in a policy.
@@ -109,7 +109,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the field's row, or adds a problem, so that tests fail without one.
+    /// Returns the field's row. A field without a row is a problem, so that tests fail.
     fn row(&self) -> Option<&'static Field> {
         let row = Field::at(&self.row);
         if row.is_none() {
@@ -118,7 +118,7 @@ impl<'p> At<'p> {
         row
     }
 
-    /// Adds a problem if the list or the mapping has more than its most.
+    /// Adds a problem if the list or the mapping has more items than allowed.
     pub(super) fn count(&self, count: usize) {
         if let Some(row @ (Field::List(most, what, _) | Field::Map(most, what))) = self.row()
             && count > *most

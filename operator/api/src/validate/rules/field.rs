@@ -24,11 +24,11 @@ pub(in crate::validate) enum Field {
     /// True or false, with its default.
     Flag(bool),
     Text(&'static Format),
-    /// A text with a meaning outside the policy: what it is, and its most bytes.
+    /// A text with a meaning outside the policy: its description, and its maximum length in bytes.
     Free(&'static str, usize),
-    /// A list of at most so many of what it holds.
+    /// A list: its maximum length, a noun for its items, and the way they are identified.
     List(usize, &'static str, By),
-    /// A mapping with at most so many of what it holds.
+    /// A mapping: its maximum size, and a noun for its items.
     Map(usize, &'static str),
 }
 
@@ -74,7 +74,7 @@ pub(in crate::validate) enum By {
 pub(in crate::validate) struct Format {
     /// The longest text, in bytes.
     pub(in crate::validate) most: usize,
-    /// A regular expression of all of it.
+    /// A regular expression for the whole text.
     pub(in crate::validate) pattern: &'static str,
     /// The format in words.
     pub(in crate::validate) right: &'static str,
@@ -95,7 +95,7 @@ pub(super) const fn time(absent: Absent<Span>, least: Span, most: Span) -> Field
     Field::Time(Range::closed(absent, least, most, ""))
 }
 
-/// A number, which is `what`.
+/// Returns the row of a number; `what` describes it.
 pub(super) const fn real(absent: Absent<f64>, least: f64, most: f64, what: &'static str) -> Field {
     Field::Real(Range::closed(absent, least, most, what))
 }

@@ -51,7 +51,7 @@ pub(super) const BOUNCER_NEEDS_OBJECTIVES: &str = "Bouncer decides by objectives
 pub(super) const SLACK_NEEDS_OBJECTIVES: &str = "the discipline Slack orders by objectives";
 
 /// Checks the types and puts `default` last. Each needs an objective if a `reason` is given.
-/// Requests are measured to `measure`, unless their type says otherwise.
+/// `measure` is the end of measured times, unless a type has its own.
 pub(super) fn types(
     types: &[QueryType],
     measure: MeasureType,

@@ -88,7 +88,7 @@ pub fn may_be_delivered(name: &str) -> bool {
     rest.is_some_and(|rest| TargetKind::ALL.into_iter().any(|kind| is_of(rest, kind)))
 }
 
-/// Returns namespace and name of each ConfigMap that may be a delivered one and that a Pod mounts.
+/// Returns the namespace and name of each mounted ConfigMap that may be a delivered one.
 #[must_use]
 pub fn mounted(cluster: &Cluster) -> BTreeSet<(&str, &str)> {
     let mounts = cluster.pods.iter().flat_map(|(key, pod)| {

@@ -150,7 +150,7 @@ pub struct Object {
     /// The policies in it, `namespace/name`.
     pub policies: Vec<String>,
     /// Whether a reader was observed: a proxy of Istio that it selects, or a Pod that mounts it.
-    /// Meaningless for Envoy Gateway, which reports.
+    /// Meaningless for Envoy Gateway, which reports the outcome itself.
     pub seen: bool,
     /// The URL of the module and its SHA-256 in hex, if the object names a module.
     pub module: Option<ModuleRef>,
@@ -224,8 +224,9 @@ impl Object {
         }
     }
 
-    /// Returns our observed object `value` as it should stay: what Headgate has written, with
-    /// `module` in place of the one that it names. An operator of another version serves no other.
+    /// Returns our observed object `value` as it should stay: the fields that Headgate wrote, with
+    /// `module` in place of the module that they name. Another version's module may no longer be
+    /// served.
     #[must_use]
     pub fn kept(adapter: Adapter, key: ObjectKey, value: &Value, module: &ModuleRef) -> Self {
         let mut spec = value["spec"].clone();
@@ -310,8 +311,8 @@ fn is_ours(name: &str) -> bool {
     name == MANAGED_BY.0 || name.starts_with("headgate.dev/")
 }
 
-/// Lets all of `value` that names a module of an operator name `module`. A URL with this module
-/// keeps its query. Returns whether there is such a part.
+/// Replaces all modules of operators that `value` names by `module`. A URL that already has this
+/// module keeps its query. Returns whether `value` names any.
 fn rename_module(value: &mut Value, module: &ModuleRef) -> bool {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let found = (text(&value["url"]), text(&value["sha256"]));

@@ -88,9 +88,10 @@ pub(super) struct Reconciler {
     served: Option<(ModuleRef, Instant)>,
     /// The time since which Istio's agents can fetch the module again, if they couldn't before.
     served_again: Option<String>,
-    /// Whether they couldn't at the last check or, before the first one, may have been unable to.
+    /// Whether the agents couldn't fetch it at the last check; before the first check, whether they
+    /// may have been unable to.
     interrupted: bool,
-    /// The reason why they can't.
+    /// The reason why the agents can't fetch the module now.
     unserved: Option<String>,
     unfetched: Unfetched,
 }
@@ -111,8 +112,8 @@ impl Reconciler {
         }
     }
 
-    /// Checks whether the module is served to those who couldn't fetch it. Returns whether a round
-    /// is due.
+    /// Checks whether control planes that couldn't fetch the module can do so now. Returns whether
+    /// a round is due.
     pub(super) async fn look(&mut self, sha256: &str, observed: &Observed) -> bool {
         let module = ModuleRef::new(&self.settings, sha256);
         let pause = self.settings.retry;
@@ -357,7 +358,8 @@ impl Reconciler {
         }
     }
 
-    /// Whether proxies may be sent to the object's module: they already are, or its URL serves it.
+    /// Checks that the object may name its module: the object on the API server already does, or
+    /// the module's URL serves it.
     async fn check_module(&mut self, object: &Object, known: Option<&Value>) -> Result<(), String> {
         let Some(module) = &object.module else {
             return Ok(());

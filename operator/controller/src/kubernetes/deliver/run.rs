@@ -23,8 +23,8 @@ use headgate_api::plan::Plan;
 const FIRST_ANSWERS: Duration = Duration::from_secs(10);
 /// The number of changes in the queue; watches wait while it is full.
 const BACKLOG: usize = 64;
-/// The pause between glances at the module's URL. An agent of Istio's asks five times, in two
-/// seconds at least, and gives up.
+/// The pause between glances at the module's URL. An agent of Istio requests it five times, over at
+/// least two seconds, and then gives up.
 const GLANCES: Duration = Duration::from_secs(1);
 
 /// A cluster with its plan.

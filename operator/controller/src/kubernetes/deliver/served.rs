@@ -43,7 +43,8 @@ pub(super) async fn check(module: &ModuleRef) -> Result<(), String> {
     found(module, false).await
 }
 
-/// Does as [`check`], but a server that says that the module is unchanged needn't send it.
+/// Does the same as [`check`], except that the server may answer that the module is unchanged
+/// instead of sending it.
 ///
 /// # Errors
 /// One line: the URL and what is wrong with it.

@@ -143,7 +143,9 @@ impl Settings {
     pub fn new(args: &DeliverArgs, namespace: &str) -> anyhow::Result<Self> {
         let has = |choice| args.adapters.contains(&choice);
         if has(AdapterChoice::None) && args.adapters.len() > 1 {
-            anyhow::bail!("--adapters: none stands alone; leave it out, or leave out the others");
+            anyhow::bail!(
+                "--adapters: none excludes all others; leave it out, or leave out the others"
+            );
         }
         if args.deliver_config_maps && !args.config_map_module.starts_with('/') {
             anyhow::bail!(
@@ -236,7 +238,10 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (line, expected) in [
-            (&["--adapters", "none,istio"][..], "none stands alone"),
+            (
+                &["--adapters", "none,istio"][..],
+                "none excludes all others",
+            ),
             (&["--modules-url", "https://x"], "http://HOST:PORT"),
             (&["--modules-url", "http://x/y"], "without a path"),
             (&["--modules-url", "http://"], "http://HOST:PORT"),

@@ -4,7 +4,7 @@
 //! operator serves the module takes the filter from all its proxies, and doesn't try again by
 //! itself: it translates when the `spec` of an object changes. After some ten failures it doesn't
 //! even request the same URL for an hour. So the URL gets a new query, which the operator's server
-//! ignores. Envoys that have the module keep their VM: they know it by its hash.
+//! ignores. Envoys that have the module keep their VM: they identify it by its hash.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::kubernetes::watch::pauses;
 /// The longest pause between two attempts: each holds up Envoy Gateway for up to a minute.
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
-/// The objects that Envoy Gateway was asked to try again, until it has accepted them.
+/// The objects whose module Envoy Gateway should fetch again, until it has accepted them.
 #[derive(Debug, Default)]
 pub(super) struct Unfetched(BTreeMap<ObjectKey, Asked>);
 
@@ -41,7 +41,7 @@ struct Asked {
 
 impl Unfetched {
     /// Chooses another URL for each object whose module Envoy Gateway couldn't fetch, if it is
-    /// served. Returns whether there is one, so that a round is due. `pause` is the first pause
+    /// served. Returns whether any was chosen, so that a round is due. `pause` is the first pause
     /// between attempts.
     pub(super) async fn look(
         &mut self,

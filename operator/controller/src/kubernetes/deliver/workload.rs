@@ -64,7 +64,7 @@ pub struct Meeting {
 }
 
 impl Workload {
-    /// Returns the calls of these Pods, whose sidecars have `config` on their outbound side.
+    /// Returns the workload of the outbound side of these Pods' sidecars, with `config`.
     #[must_use]
     pub fn calls(&self, config: &Arc<FilterConfig>) -> Self {
         let policy = config.outbound.as_ref().map(|calls| calls.policy.clone());
@@ -230,7 +230,7 @@ fn meetings(all: &[Workload], cluster: &Cluster) -> (BTreeSet<Vec<usize>>, Vec<b
     (groups, seen)
 }
 
-/// The targets of a plan, each looked up without a pass over all Pods and attachments.
+/// An index of a plan's targets, so that a look-up needn't search all Pods and attachments.
 #[derive(Debug)]
 pub struct Targets<'a> {
     plan: &'a Plan,

@@ -23,7 +23,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Returns what is known of `policy`, if it is unchanged.
+    /// Returns the compiled form of `policy`: `before` if the policy is unchanged, else one without
+    /// parts.
     pub(super) fn of(policy: &ValidPolicy, before: Option<Self>) -> Self {
         match before {
             Some(mut before) if before.base == policy.stage => {

@@ -46,8 +46,8 @@ impl Found {
     }
 
     /// Adds the names of rules for which there is room beside the `names` route names of all the
-    /// policy's targets. Returns a warning if there is none for some: it is better that `target` is
-    /// without these than not found.
+    /// policy's targets. Returns a warning if some don't fit: it is better to leave these out than
+    /// to report `target` as not found.
     pub(super) fn take_rules(&mut self, target: &TargetRef, names: &mut usize) -> Option<String> {
         let room = MAX_ROUTES.saturating_sub(*names);
         let (mut most, mut beyond) = (0, None);
@@ -75,7 +75,7 @@ pub(super) struct Reach {
     pub(super) proxies: ProxySelector,
     /// Patterns of route names, as in `StageConfig`; none: all requests.
     pub(super) routes: Vec<String>,
-    /// More of these, which [`Found::take_rules`] adds as far as there is room.
+    /// Further patterns, which [`Found::take_rules`] adds as far as there is room.
     pub(super) rules: Vec<String>,
 }
 
@@ -278,8 +278,8 @@ impl<'a> Finder<'a> {
     }
 
     /// Returns the proxies of `gateway` for the requests of these routes, or for those of the rules
-    /// that send to `target` if it is a pool. Adds the rules to `left_out` that can't be told from
-    /// others there, and those of others that can't be told from these.
+    /// that send to `target` if it is a pool. Adds to `left_out` the rules that proxies can't
+    /// distinguish from others there, and the others that they can't distinguish from these.
     fn reach(
         &self,
         target: &TargetRef,

@@ -20,7 +20,7 @@ const THIRD: Duration = Duration::from_secs(2);
 /// The figure that is compared to that without a filter.
 const GOODPUT: &str = "in time, first 5 s";
 /// The 90th percentile of a type's response times may be this multiple of that without a filter,
-/// and so much more, ms.
+/// plus this time, ms.
 const UNNOTICED: (f64, f64) = (1.1, 2.0);
 
 pub(super) fn cases(quick: bool) -> Vec<Case> {

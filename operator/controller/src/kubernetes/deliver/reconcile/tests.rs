@@ -262,7 +262,8 @@ fn a_plugin_that_no_proxy_reads_is_not_programmed() {
     assert_eq!(said(&edge().pod("a", "1", &label)), (true, "Programmed"));
 }
 
-/// A file beside a plugin hides neither that nobody reads the plugin, nor that a proxy does.
+/// The status of a plugin is the same with a file beside it, whether or not a proxy reads the
+/// plugin.
 #[test]
 fn a_file_that_no_pod_mounts_is_not_programmed() {
     let said = |example: &Example, istio: bool| {
