@@ -112,6 +112,10 @@ impl StageConfig {
         check("release_slot", !early, &|| {
             "FirstByte with measure LastByte; LastByte, or measure FirstByte".to_owned()
         })?;
+        let keeps_tokens = self.tokens.is_none() || self.release_slot == Measure::LastByte;
+        check("tokens", keeps_tokens, &|| {
+            "given with release_slot FirstByte, after which the backend still has them".to_owned()
+        })?;
         self.errors.check(&format!("{at}.errors"))?;
         if let Some(retries) = &self.retries {
             header_name(format_args!("{at}.retries.header"), &retries.header)?;

@@ -504,7 +504,7 @@ impl Stage {
         let placed = order.place(host, now, &attributes, times, expected_us, queued);
         let Place { rank, turn } = placed?;
         (request.rank, request.turn) = (rank, turn);
-        request.fifo_wait = self.knows_times.then(|| self.drain_time(sight.queue));
+        request.fifo_wait = (self.knows_times).then(|| self.drain_time(sight.queue) + sight.rest);
         request.phase = Phase::Queued;
         self.accept(ticket, request);
         // The request may be first in the queue while a slot is free.
@@ -620,6 +620,9 @@ impl Stage {
                 let answered = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
                 self.parked.ended(now, kind, answered);
                 let released = self.release(host, &request);
+                if let Some(dequeued) = dequeued.filter(|_| request.freed.is_none()) {
+                    self.slots.ended(request.tokens, now.since(dequeued));
+                }
                 let charged = dequeued.map_or(Ok(()), |dequeued| {
                     let usual_us = self.usual_us(&request);
                     (self.order).ended(host, &request, usual_us, now.since(dequeued))

@@ -268,7 +268,9 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
             json!({"total": dice.number(1, 1_000_000)}),
         );
     }
-    if let Some(parallelism) = spec["parallelism"].as_object_mut() {
+    if let Some(parallelism) = spec["parallelism"].as_object_mut()
+        && (is_streamed || dice.breaks())
+    {
         dice.perhaps(parallelism, "tokens", tokens);
     }
     spec.insert("strategy".into(), strategy(dice, &outline));
