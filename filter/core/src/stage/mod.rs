@@ -27,7 +27,7 @@ mod wait_tests;
 
 use std::time::Duration;
 
-use crate::config::{Mode, QueueMode, StageConfig, TypeConfig};
+use crate::config::{Mode, QueueMode, SetHeader, StageConfig, TypeConfig};
 use crate::decision::{Action, Decision, PolicyId, Ticket};
 use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
@@ -266,6 +266,20 @@ impl Stage {
     /// Counts a request that bypasses the stage.
     pub fn pass_by(&mut self, count: StageCount) {
         self.stats.count_stage(count, 1);
+    }
+
+    /// Returns the headers with which a refused request goes on to another route; none if it gets
+    /// the refusal. A workflow's own rate isn't about the backend, and its sender must learn it.
+    #[must_use]
+    pub fn on_refusal(&self, refusal: &Refusal) -> &[SetHeader] {
+        let kind = self.config.types.get(usize::from(refusal.kind.0));
+        let kind = kind.filter(|_| refusal.reason != Reason::RateLimited);
+        kind.map_or(&[], |kind| &kind.on_refusal)
+    }
+
+    /// Counts a refused request of `kind` that goes on to another route.
+    pub fn diverted(&mut self, kind: TypeId) {
+        self.stats.count(kind, Count::Diverted);
     }
 
     /// Decides on an arriving request (point 1).

@@ -536,6 +536,10 @@ fn query_type(dice: &mut Dice, name: &str, is_streamed: bool) -> Value {
         "cost",
         |d| json!({"size": {"header": d.pick(&["Content-Length", "x-rows"])}}),
     );
+    dice.perhaps(&mut kind, "onRefusal", |d| {
+        let value = d.pick(&["small", "a b"]);
+        json!({"set": [{"name": d.pick(&["X-Model", "x-other"]), "value": value}]})
+    });
     Value::Object(kind)
 }
 
