@@ -16,8 +16,8 @@ use super::bounds::{at_most, ensure, header_name, positive, within};
 use super::{
     AutoParallelism, ClassConfig, ConfigError, DEFAULT_TYPE, Direction, ErrorsConfig, FilterConfig,
     Flow, MAX_CLASSES, MAX_ERRORS, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES,
-    MAX_TOKENS, MAX_TYPES, MAX_WORKFLOW_NAME, Measure, Objective, StageConfig, StrategyConfig,
-    TokensConfig, TypeConfig,
+    MAX_TOKENS, MAX_TYPES, MAX_WORKFLOW_NAME, Measure, Objective, SetHeader, StageConfig,
+    StrategyConfig, TokensConfig, TypeConfig,
 };
 
 /// The range of the values of types and classes, and of tokens for each unit of a header.
@@ -111,6 +111,10 @@ impl StageConfig {
                 .any(|end| end == Measure::LastByte);
         check("release_slot", !early, &|| {
             "FirstByte with measure LastByte; LastByte, or measure FirstByte".to_owned()
+        })?;
+        let keeps_tokens = self.tokens.is_none() || self.release_slot == Measure::LastByte;
+        check("tokens", keeps_tokens, &|| {
+            "given with release_slot FirstByte, after which the backend still has them".to_owned()
         })?;
         self.errors.check(&format!("{at}.errors"))?;
         if let Some(retries) = &self.retries {
@@ -315,6 +319,15 @@ impl TypeConfig {
         within(format_args!("{at}.value"), self.value, VALUES)?;
         if let Some(cost) = &self.cost {
             header_name(format_args!("{at}.cost.size.header"), &cost.size.header)?;
+        }
+        let set = format!("{at}.on_refusal");
+        no_more_than(8, &set, self.on_refusal.len(), "headers")?;
+        for (i, SetHeader { name, value }) in self.on_refusal.iter().enumerate() {
+            header_name(format_args!("{set}[{i}].name"), name)?;
+            let is_right = !value.is_empty() && !value.chars().any(char::is_control);
+            ensure(is_right, format_args!("{set}[{i}].value"), || {
+                format!("{value:?}; a header's value without control characters")
+            })?;
         }
         check_objectives(&self.slo, format_args!("{at}.slo"))?;
         check_objectives(&self.tpot, format_args!("{at}.tpot"))

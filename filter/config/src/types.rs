@@ -418,6 +418,20 @@ pub struct TypeConfig {
     /// same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<RequestCost>,
+    /// Headers to set on a request that would be refused, at most 8. It then goes on without a
+    /// slot, by the route that matches them. Empty: it is refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_refusal: Vec<SetHeader>,
+}
+
+/// A header to set on a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetHeader {
+    /// Lower case name.
+    pub name: String,
+    /// Value, without control characters.
+    pub value: String,
 }
 
 /// The cost of a request: a + b · size, as measured.

@@ -76,6 +76,8 @@ pub enum Count {
     Rejected,
     /// Rejected, and actually refused (not in `DryRun`).
     RejectedEnforced,
+    /// The part of `rq_rejected_enforced` that went on to another route (`onRefusal`).
+    Diverted,
     /// Answered by the backend and measured.
     Completed,
     /// Left the stage without an answer from the backend, which didn't fail either: the client
@@ -91,11 +93,12 @@ pub enum Count {
     Unsampled,
 }
 
-const COUNTERS: [&str; 9] = [
+const COUNTERS: [&str; 10] = [
     "rq_total",
     "rq_accepted",
     "rq_rejected",
     "rq_rejected_enforced",
+    "rq_diverted",
     "rq_completed",
     "rq_unmeasured",
     "rq_abandoned",

@@ -305,6 +305,10 @@ impl Stream for Bare {
     fn response_body(&self, _each: &mut dyn FnMut(&[u8])) -> Result<(), HostError> {
         Ok(())
     }
+    fn clear_route_cache(&self) -> Result<(), HostError> {
+        Ok(())
+    }
+
     fn set_request_header(&self, _name: &str, _value: &[u8]) -> Result<(), HostError> {
         Ok(())
     }

@@ -189,6 +189,7 @@ unsafe extern "C" {
         name: Buffer,
         value: Buffer,
     ) -> bool;
+    fn envoy_dynamic_module_callback_http_clear_route_cache(filter: *mut c_void);
     fn envoy_dynamic_module_callback_http_send_response(
         filter: *mut c_void,
         status: u32,
@@ -365,6 +366,12 @@ impl Envoy {
         };
         let call = "http_set_header";
         set.then_some(()).ok_or(HostError::Call { call, status: 0 })
+    }
+
+    /// Makes Envoy select the stream's route again.
+    pub(crate) fn clear_route_cache(self) {
+        // SAFETY: the filter is the hook's.
+        unsafe { envoy_dynamic_module_callback_http_clear_route_cache(self.0) }
     }
 
     /// Returns a property, or `None`.

@@ -9,6 +9,7 @@ use headgate_core::config::Direction;
 use headgate_core::decision::{Action, Decision};
 use headgate_core::host::HostError;
 use headgate_core::http::{Headers, Inbound, Level, Property, Proxy, Stream};
+use headgate_core::refusal::Refusal;
 use headgate_core::time::Instant;
 use headgate_mesh::Engine;
 use headgate_mesh::{Filter, Outbound};
@@ -124,6 +125,11 @@ impl Stream for Attached<'_> {
         self.envoy()?.set_header(Map::Response, name, None)
     }
 
+    fn clear_route_cache(&self) -> Result<(), HostError> {
+        self.envoy()?.clear_route_cache();
+        Ok(())
+    }
+
     fn property(&self, property: Property<'_>) -> Result<Option<Vec<u8>>, HostError> {
         Ok(self.envoy()?.property(property))
     }
@@ -172,6 +178,12 @@ fn tag_turn(span: Span, action: &Action, waited: Duration) {
         Action::Send { .. } => return,
     }
     span.tag(QUEUE_WAIT, &waited.as_millis().to_string());
+}
+
+/// Answers a refused request, or lets it go on to another route.
+fn refuse(process: &mut process::Process, stream: &Attached<'_>, refusal: &Refusal) -> Head {
+    let reply = process.filter.refuse(stream, refusal);
+    reply.map_or(Head::Continue, Head::Reply)
 }
 
 /// The direction of a stream, with its state.
@@ -248,7 +260,7 @@ impl Request {
                             process.hold(self.id, envoy);
                             Head::Hold
                         }
-                        Decision::Refuse(refusal) => Head::Reply(process.filter.reply(&refusal)),
+                        Decision::Refuse(refusal) => refuse(process, &stream, &refusal),
                     }
                 })
             }
@@ -315,7 +327,7 @@ impl Request {
                     process.filter.resume(&stream, ticket);
                     Some(Head::Continue)
                 }
-                Action::Refuse { refusal, .. } => Some(Head::Reply(process.filter.reply(&refusal))),
+                Action::Refuse { refusal, .. } => Some(refuse(process, &stream, &refusal)),
                 Action::Send { .. } => {
                     headgate_mesh::send(&mut process.filter, &stream);
                     Some(Head::Continue)

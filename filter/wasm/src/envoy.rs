@@ -70,6 +70,10 @@ impl Stream for Effective {
         ffi::remove_response_header(name)
     }
 
+    fn clear_route_cache(&self) -> Result<(), HostError> {
+        ffi::clear_route_cache()
+    }
+
     fn property(&self, property: Property<'_>) -> Result<Option<Vec<u8>>, HostError> {
         match property {
             Property::RouteName => ffi::property(b"xds\0route_name"),

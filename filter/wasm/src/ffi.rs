@@ -97,6 +97,14 @@ unsafe extern "C" {
         timeout_ms: u32,
         token: *mut u32,
     ) -> u32;
+    fn proxy_call_foreign_function(
+        name: *const u8,
+        name_size: usize,
+        arguments: *const u8,
+        arguments_size: usize,
+        data: *mut *mut u8,
+        size: *mut usize,
+    ) -> u32;
     fn proxy_set_effective_context(context: u32) -> u32;
     fn proxy_continue_stream(stream_type: u32) -> u32;
     fn proxy_define_metric(kind: u32, name: *const u8, size: usize, id: *mut u32) -> u32;
@@ -288,6 +296,25 @@ fn remove_header(map: u32, name: &[u8]) -> Result<(), HostError> {
     // SAFETY: `name` is valid for its length.
     let status = unsafe { proxy_remove_header_map_value(map, name.as_ptr(), name.len()) };
     check("proxy_remove_header_map_value", status)
+}
+
+/// Makes Envoy select the route of the effective stream again, by a function that Envoy registers
+/// beside the ABI. It has neither arguments nor results.
+pub(crate) fn clear_route_cache() -> Result<(), HostError> {
+    let name = "clear_route_cache";
+    let (mut data, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: `name` is valid for its length, the last two pointers are to live locals.
+    let status = unsafe {
+        proxy_call_foreign_function(
+            name.as_ptr(),
+            name.len(),
+            name.as_ptr(),
+            0,
+            &raw mut data,
+            &raw mut size,
+        )
+    };
+    check(name, status)
 }
 
 /// Returns a property by its path, elements separated by zero bytes; `None` if it doesn't exist.

@@ -180,10 +180,10 @@ impl Vm {
         self.timing.record(self.filter.host(), self.filter.last());
         self.act(stream, Callback::OfStream);
         self.attend(stream, false);
-        if let Decision::Refuse(refusal) = &decision {
-            self.refuse(refusal);
+        match decision {
+            Decision::Refuse(refusal) if !self.refuse(stream, &refusal) => Decision::PassBy,
+            decision => decision,
         }
-        decision
     }
 
     /// Runs `f` with the filter, in a callback of `stream` after which the stream may continue.
@@ -344,7 +344,12 @@ impl Vm {
                     let resumed = ffi::resume_request();
                     self.check(resumed);
                 }
-                Action::Refuse { refusal, .. } => self.refuse(&refusal),
+                Action::Refuse { refusal, .. } => {
+                    if !self.refuse(stream, &refusal) {
+                        let resumed = ffi::resume_request();
+                        self.check(resumed);
+                    }
+                }
                 Action::Send { .. } => {
                     headgate_mesh::send(&mut self.filter, &Effective(stream));
                     self.turn.add(self.filter.actions());
@@ -365,8 +370,12 @@ impl Vm {
         }
     }
 
-    fn refuse(&mut self, refusal: &Refusal) {
-        let reply = self.filter.reply(refusal);
+    /// Answers a refused request of `stream`, the effective context. Returns false if the request
+    /// goes on instead.
+    fn refuse(&mut self, stream: u32, refusal: &Refusal) -> bool {
+        let Some(reply) = self.filter.refuse(&Effective(stream), refusal) else {
+            return false;
+        };
         let headers = reply.headers.iter();
         let headers = headers.map(|(name, value)| (*name, value.as_ref()));
         serialize(headers, &mut self.serialized);
@@ -378,6 +387,7 @@ impl Vm {
             reply.grpc_status,
         );
         self.check(sent);
+        true
     }
 
     fn check(&mut self, done: Result<(), HostError>) {

@@ -203,6 +203,7 @@ fn explain(selection: &Selection, request: &ExplainArgs) -> anyhow::Result<Expla
     let computed = computed::strategy(stage, id, class).into_iter();
     let computed = computed.chain(computed::cost(stage, id));
     let computed = computed.chain(computed::tokens(stage));
+    let computed = computed.chain(computed::on_refusal(stage, id));
     let recovery = promises.and_then(|promises| computed::recovery(promises, trace.class));
     let calls = selection.outbound.as_ref();
     let calls = calls.and_then(|config| config.outbound.as_ref());

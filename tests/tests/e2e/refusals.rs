@@ -339,6 +339,51 @@ fn observe_refuses_but_holds_nothing() -> Result<()> {
     rig.wait_until_idle()
 }
 
+/// A request that finds the queue full, and one that waits for too long, go on by another route.
+#[test]
+fn refused_requests_go_on_to_another_route() -> Result<()> {
+    for (timeout, queued) in [("60s", 1), ("50ms", 0)] {
+        let mut policy = policy::queue_only(1, 1);
+        policy["spec"]["queue"]["timeout"] = json!(timeout);
+        policy["spec"]["types"][0]["onRefusal"] =
+            json!({"set": [{"name": "X-Model", "value": "small"}]});
+        let rig = builder(policy)
+            .change(|bootstrap| {
+                let mut small = bootstrap.routes()?[0].clone();
+                small["match"]["headers"] =
+                    json!([{"name": "x-model", "string_match": {"exact": "small"}}]);
+                small["response_headers_to_add"] =
+                    json!([{"header": {"key": "x-route", "value": "small"}}]);
+                bootstrap.routes()?.insert(0, small);
+                Ok(())
+            })
+            .start()?;
+        let post = |path: &str| {
+            let model = [("x-model", "large")];
+            http::send(rig.addr(), "POST", path, &model, Some("a prompt"))?.answer()
+        };
+        let admitted = post("/admitted")?;
+        assert_eq!((admitted.status, admitted.header("x-route")), (200, None));
+        let held = rig.occupy("/held", 1)?;
+        let waiting = rig.enqueue("/waiting", queued)?;
+        let diverted = post("/diverted")?;
+        assert_eq!(diverted.status, 200, "{diverted:?}");
+        assert_eq!(diverted.header("x-route"), Some("small"));
+        assert_eq!(diverted.header("x-headgate-refused"), None);
+        assert_eq!(diverted.body, "a prompt");
+        assert_eq!(rig.policy_stat("slots_in_use")?, 1, "it had no slot");
+        rig.wait_for_stat("type.default.rq_diverted", 1)?;
+        rig.wait_for_stat("type.default.rq_rejected_enforced", 1)?;
+        rig.backend.release();
+        for request in held.into_iter().chain(waiting) {
+            assert_eq!(request.answer()?.status, 200);
+        }
+        rig.wait_for_stat("type.default.rq_completed", 2 + queued as u64)?;
+        rig.wait_until_idle()?;
+    }
+    Ok(())
+}
+
 /// Any client can ask for an upgrade; asking must not be a way past admission.
 #[test]
 fn upgrades_wait_for_a_slot_until_the_backend_switches() -> Result<()> {

@@ -211,6 +211,37 @@ fn routes_are_names_or_beginnings_of_names() {
 }
 
 #[test]
+fn headers_for_refused_requests_are_checked() {
+    let with = |set: &str| {
+        let json = format!(
+            r#"{{"stages":[{{"policy":"ns/p","parallelism":1,
+            "queue":{{"max_length":1,"timeout_us":1}},"strategy":{{"type":"MaxQueueLength"}},
+            "types":[{{"name":"default","on_refusal":[{set}]}}]}}]}}"#
+        );
+        let error = FilterConfig::from_json(json.as_bytes()).err();
+        error.map(|error| (error.field, error.problem))
+    };
+    let header = r#"{"name":"x-model","value":"small"}"#;
+    assert_eq!(with(header), None);
+    for (set, field, problem) in [
+        (
+            r#"{"name":"X-Model","value":"a"}"#.to_owned(),
+            "[0].name",
+            "\"X-Model\"; a lower case header name",
+        ),
+        (
+            r#"{"name":"x-model","value":"a\nb"}"#.to_owned(),
+            "[0].value",
+            "\"a\\nb\"; a header's value without control characters",
+        ),
+        ([header; 9].join(","), "", "9 headers; at most 8"),
+    ] {
+        let at = format!("stages[0].types[0].on_refusal{field}");
+        assert_eq!(with(&set), Some((at, problem.to_owned())));
+    }
+}
+
+#[test]
 fn a_budget_of_tokens_is_checked() {
     let with = |tokens: &str| {
         let json = format!(

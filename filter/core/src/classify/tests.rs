@@ -24,6 +24,7 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
             cost: None,
             measure: None,
             tpot: Vec::new(),
+            on_refusal: Vec::new(),
         })
         .collect();
     StageConfig {

@@ -104,7 +104,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
     /// Returns the pending actions for held requests, oldest first; the caller drains them.
     ///
     /// For an [`Action::Resume`] the caller calls [`Filter::resume`] with the request's stream and
-    /// continues the request. For an [`Action::Refuse`] it answers with [`Filter::reply`]. For an
+    /// continues the request. For an [`Action::Refuse`] it calls [`Filter::refuse`]. For an
     /// [`Action::Send`] it sends the stream's outbound call, which the behaviour beside the stages
     /// held.
     pub fn actions(&mut self) -> &mut Vec<Action> {
@@ -339,7 +339,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
             own_deadline,
             &mut self.actions,
         );
-        if standing.strip && !matches!(decision, Ok(Decision::Refuse(_))) {
+        if standing.strip {
             B::strip(self, stream, &headers);
         }
         let decision = decision?;
@@ -501,8 +501,35 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.check(proxy, done);
     }
 
+    /// Handles a refused request: returns the response to it, or sets the headers that its type has
+    /// for refused requests and returns `None`. The caller then continues the request, without a
+    /// ticket.
+    pub fn refuse(&mut self, stream: &impl Stream, refusal: &Refusal) -> Option<LocalReply> {
+        let stage = self.engine.stage(refusal.policy);
+        let headers = stage.map_or(&[][..], |stage| stage.on_refusal(refusal));
+        if headers.is_empty() {
+            return Some(self.reply(refusal));
+        }
+        let set = (headers.iter())
+            .try_for_each(|of| stream.set_request_header(&of.name, of.value.as_bytes()));
+        if let Err(error) = set.and_then(|()| stream.clear_route_cache()) {
+            self.complain(stream, &error);
+            return Some(self.reply(refusal));
+        }
+        if let Some(stage) = self.engine.stage_mut(refusal.policy) {
+            stage.diverted(refusal.kind);
+        }
+        None
+    }
+
+    /// Whether request `ticket` left its stage without a slot, refused while it waited.
+    pub(super) fn has_left(&self, ticket: Ticket) -> bool {
+        let stage = self.engine.stage(ticket.policy);
+        stage.is_some_and(|stage| stage.stream(ticket).is_none())
+    }
+
     /// Returns the response to a refused request, with the headers for clients.
-    pub fn reply(&mut self, refusal: &Refusal) -> LocalReply {
+    pub(super) fn reply(&mut self, refusal: &Refusal) -> LocalReply {
         let mut announced = None;
         self.engine.beside_mut().announce(refusal, |name, value| {
             announced = Some((name, value.to_owned()));

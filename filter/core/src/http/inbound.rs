@@ -63,7 +63,7 @@ impl Inbound {
     }
 
     /// Decides on the request when its headers arrive. The caller then continues it, holds it, or
-    /// answers it with [`Filter::reply`].
+    /// calls [`Filter::refuse`].
     pub fn request_headers(
         &mut self,
         filter: &mut Filter<impl Host, impl Beside>,
@@ -103,6 +103,11 @@ impl Inbound {
         let Some(ticket) = self.ticket else {
             return;
         };
+        if filter.has_left(ticket) {
+            // The answer to a refusal, or of another backend.
+            self.ticket = None;
+            return;
+        }
         // Call it before Headgate's own headers overwrite the headers of the process behind a
         // gateway.
         B::answers(filter, stream, ticket, self.asked.by_peer);

@@ -119,6 +119,9 @@ pub trait Stream: Proxy {
     /// Removes all headers of this name from the response; there may be none.
     fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError>;
 
+    /// Makes the proxy select the stream's route again, by the current headers, when it needs one.
+    fn clear_route_cache(&self) -> Result<(), HostError>;
+
     /// Returns a property; `None` if it is absent.
     fn property(&self, property: Property<'_>) -> Result<Option<Vec<u8>>, HostError>;
 }

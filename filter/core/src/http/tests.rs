@@ -8,7 +8,7 @@ use crate::decision::{Action, Decision};
 use crate::engine::Prepared;
 use crate::memory::{Fault, MemoryHost};
 use crate::memory::{MemoryStream, pairs};
-use crate::refusal::Reason;
+use crate::refusal::{Reason, Refusal};
 use crate::time::Instant;
 
 mod proxy;
@@ -96,6 +96,44 @@ fn a_refusal_says_who_why_and_when() {
         "{}",
         reply.body
     );
+}
+
+#[test]
+fn a_refused_request_goes_on_by_the_headers_of_its_type() {
+    let kind = r#"{"name":"default","on_refusal":[{"name":"x-model","value":"small"}]}"#;
+    let config = stage(MAX_QUEUE_LENGTH).replace(r#"{"name":"default"}"#, kind);
+    let mut proxy = Proxy::new(&config);
+    let _running = proxy.forwarded(&[("x-model", "large")]);
+    let mut waiting = proxy.held(&[("x-model", "large")]);
+    let (request, decision) = proxy.arrive(&[("x-model", "large")]);
+    let Decision::Refuse(refusal) = decision else {
+        panic!("{decision:?}")
+    };
+    let limited = Refusal {
+        reason: Reason::RateLimited,
+        ..refusal
+    };
+    assert!(proxy.filter.refuse(&request.stream, &limited).is_some());
+    let model = |request: &Request| request.stream.in_request("x-model").unwrap();
+    assert_eq!(model(&request), "large");
+    assert_eq!(proxy.filter.refuse(&request.stream, &refusal), None);
+    assert_eq!(model(&request), "small");
+    assert!(request.stream.route_cleared.get());
+    // The other one waits for too long.
+    (0..2).for_each(|_| assert_eq!(proxy.stat("slots_in_use"), 1));
+    let actions = std::mem::take(proxy.filter.actions());
+    let [Action::Refuse { refusal, .. }] = actions[..] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(proxy.filter.refuse(&waiting.stream, &refusal), None);
+    assert_eq!(model(&waiting), "small");
+    waiting.answered(&mut proxy.filter, "200", false);
+    assert!(!waiting.inbound.is_pending() && !waiting.inbound.awaits_part());
+    proxy.done(&mut waiting);
+    assert_eq!(proxy.stat("type.default.rq_diverted"), 2);
+    assert_eq!(proxy.stat("type.default.rq_rejected_enforced"), 2);
+    assert_eq!(proxy.stat("type.default.rq_accepted"), 1);
+    assert_eq!(proxy.in_use(), 1);
 }
 
 #[test]

@@ -13,11 +13,24 @@
 //! With the mean number of tokens m of the running requests, weighted by time,
 //!
 //! ```text
-//! slots that work at once = min(P, budget / m)          m over about 5 s
+//! slots that work at once = min(P, u / m)          m, u over about 5 s
 //! ```
 //!
-//! When the mix of requests changes, the estimate follows as slowly as m. It doesn't contain the
-//! tokens that are unused while the first waiter doesn't fit.
+//! where u is the number of tokens in use while requests wait for tokens: the budget without the
+//! tokens that are too few for the first waiter. When the mix of requests changes, the estimate
+//! follows as slowly as m.
+//!
+//! Before the queue moves, running requests must release what the first waiter lacks, and a request
+//! that is larger waits until it fits itself. With the slot time s of ended requests, weighted by
+//! their tokens, running requests release t / s tokens per second of the t in use. So to the time
+//! for the work ahead comes
+//!
+//! ```text
+//! rest = s · (t + tokens − budget) / t, at least 0     tokens: its own, or the first waiter's
+//! ```
+//!
+//! Where eight requests have a slot each, the rest is an eighth of a slot time and left out. Where
+//! two large ones fill the budget, it is half of one.
 //!
 //! **The search for P** learns nothing while the budget binds: slots are free although requests
 //! wait, so neither is a free slot unneeded, nor does a wait show that more slots would help.
@@ -30,7 +43,7 @@ use crate::ledger::{Ledger, Tokens};
 use crate::request::Attributes;
 use crate::time::Instant;
 
-/// Time constant of the mean number of tokens, s.
+/// Time constant of the means, s.
 const MEMORY: f64 = 5.0;
 /// The time for which the budget counts as binding after requests waited for tokens.
 const BINDS_FOR: Duration = Duration::from_secs(1);
@@ -41,6 +54,10 @@ pub(super) struct Budget {
     tokens: u32,
     /// Means of the slots and of the tokens in use.
     in_use: (f64, f64),
+    /// u, the mean of the tokens in use while requests wait for tokens.
+    full: f64,
+    /// Sums over ended requests, which decay: tokens, and tokens times slot time, s.
+    ended: (f64, f64),
     looked: Instant,
     /// The time at which requests last waited for tokens.
     waited: Option<Instant>,
@@ -53,6 +70,8 @@ impl Budget {
         Some(Self {
             tokens,
             in_use: (0.0, 0.0),
+            full: tokens.into(),
+            ended: (0.0, 0.0),
             looked: Instant::default(),
             waited: None,
         })
@@ -60,7 +79,7 @@ impl Budget {
 
     /// Adopts another number of tokens. What was learned about requests stays.
     pub(super) fn resize(&mut self, of: &Self) {
-        self.tokens = of.tokens;
+        (self.tokens, self.full) = (of.tokens, of.full);
     }
 
     /// Returns the tokens that a request takes.
@@ -77,13 +96,28 @@ impl Budget {
         (slots > 0.0 && tokens > 0.0).then(|| tokens / slots)
     }
 
-    /// Returns the number of requests that run at once, at most `slots`.
-    pub(super) fn slots(&self, slots: u32) -> u32 {
-        // A float too large becomes the largest integer.
-        let fit = self
-            .mean()
-            .map_or(slots, |mean| (f64::from(self.tokens) / mean) as u32);
-        fit.clamp(1, slots.max(1))
+    /// Returns the mean number of requests that run at once while others wait, at most `slots`.
+    pub(super) fn slots(&self, slots: u32) -> f64 {
+        let slots = f64::from(slots.max(1));
+        (self.mean()).map_or(slots, |mean| (self.full / mean).clamp(1.0, slots))
+    }
+
+    /// Records that a request has released its `tokens`, which it took `held` ago.
+    pub(super) fn ended(&mut self, tokens: u32, held: Duration) {
+        self.ended.0 += f64::from(tokens);
+        self.ended.1 += f64::from(tokens) * held.as_secs_f64();
+    }
+
+    /// Returns the time until running requests, which have `in_use` tokens, have released enough
+    /// for a request with these tokens.
+    pub(super) fn rest(&self, in_use: i64, tokens: u32) -> Duration {
+        let lacks = in_use + i64::from(tokens) - i64::from(self.tokens);
+        if lacks <= 0 || in_use <= 0 || self.ended.0 <= 0.0 {
+            return Duration::ZERO;
+        }
+        let slot_time = Duration::from_secs_f64(self.ended.1 / self.ended.0);
+        // Requests that aren't held may have more tokens than the budget.
+        slot_time.mul_f64((lacks as f64 / in_use as f64).min(1.0))
     }
 
     /// Records that a request waits for tokens while a slot is free.
@@ -105,21 +139,20 @@ impl Budget {
         limit: u32,
     ) -> Result<(), HostError> {
         let (slots, tokens) = (ledger.slots_in_use(host)?, ledger.tokens_in_use(host)?);
-        let elapsed = now.since(self.looked).as_secs_f64();
-        self.looked = now;
+        let before = std::mem::replace(&mut self.looked, now);
+        let kept = (-now.since(before).as_secs_f64() / MEMORY).exp();
+        self.ended = (self.ended.0 * kept, self.ended.1 * kept);
         if slots <= 0 || tokens <= 0 {
             return Ok(());
         }
-        let gain = if self.mean().is_some() {
-            1.0 - (-elapsed / MEMORY).exp()
-        } else {
-            1.0
-        };
+        let gain = self.mean().map_or(1.0, |_| 1.0 - kept);
         self.in_use.0 += gain * (slots as f64 - self.in_use.0);
         self.in_use.1 += gain * (tokens as f64 - self.in_use.1);
         // Another worker may have the first waiter, so its tokens are not known here.
         let is_full = tokens as f64 + self.mean().unwrap_or(0.0) > f64::from(self.tokens);
-        if is_full && slots < i64::from(limit) && ledger.queue(host)?.length > 0 {
+        let has_waited = is_full || self.waited.is_some_and(|at| at > before);
+        if has_waited && slots < i64::from(limit) && ledger.queue(host)?.length > 0 {
+            self.full += (1.0 - kept) * (tokens as f64 - self.full);
             self.waits(now);
         }
         Ok(())
@@ -161,12 +194,13 @@ mod tests {
         let (host, mut budget) = (MemoryHost::new(), budget());
         let mut ledger = Ledger::new(&host, "s", 0).unwrap();
         ledger.count_tokens(&host).unwrap();
-        assert_eq!(budget.slots(8), 8, "no request has run");
+        let slots = |budget: &Budget, of| budget.slots(of) as u32;
+        assert_eq!(slots(&budget, 8), 8, "no request has run");
         for _ in 0..3 {
             ledger.acquire_over_limit(&host, 30).unwrap();
         }
         budget.look(&host, at(10), &ledger, 8).unwrap();
-        assert_eq!((budget.slots(8), budget.slots(2)), (3, 2));
+        assert_eq!((slots(&budget, 8), slots(&budget, 2)), (3, 2));
         assert!(!budget.binds(at(10)), "nothing waits");
         ledger.enqueue(&host, 0).unwrap();
         budget.look(&host, at(20), &ledger, 3).unwrap();
@@ -178,11 +212,35 @@ mod tests {
             ledger.acquire_over_limit(&host, 5).unwrap();
         }
         (4..30).for_each(|s| budget.look(&host, at(1_000 * s), &ledger, 8).unwrap());
-        assert_eq!((budget.slots(8), budget.slots(100)), (8, 19));
+        assert_eq!((slots(&budget, 8), slots(&budget, 100)), (8, 19));
         for _ in 0..3 {
             ledger.release(&host, 5).unwrap();
         }
         budget.look(&host, at(31_000), &ledger, 8).unwrap();
-        assert_eq!(budget.slots(100), 19, "an idle backend says nothing");
+        assert_eq!(slots(&budget, 100), 19, "an idle backend says nothing");
+    }
+    #[test]
+    fn tokens_that_never_suffice_for_the_first_waiter_serve_nobody() {
+        let (host, mut budget) = (MemoryHost::new(), budget());
+        let mut ledger = Ledger::new(&host, "s", 0).unwrap();
+        ledger.count_tokens(&host).unwrap();
+        ledger.enqueue(&host, 0).unwrap();
+        for _ in 0..2 {
+            ledger.acquire_over_limit(&host, 40).unwrap();
+        }
+        (1..3_000).for_each(|n| budget.look(&host, at(10 * n), &ledger, 8).unwrap());
+        assert!((budget.slots(8) - 2.0).abs() < 0.01, "{budget:?}");
+    }
+
+    #[test]
+    fn running_requests_release_tokens_as_those_before_them_did() {
+        let mut budget = budget();
+        assert_eq!(budget.rest(100, 50), Duration::ZERO, "none has ended");
+        budget.ended(30, Duration::from_millis(200));
+        budget.ended(10, Duration::from_millis(40));
+        let ms = |in_use, tokens| budget.rest(in_use, tokens).as_millis();
+        assert_eq!((ms(0, 100), ms(60, 40)), (0, 0), "it fits");
+        assert_eq!((ms(100, 50), ms(100, 100), ms(50, 75)), (80, 160, 80));
+        assert_eq!(ms(1_000, 1), 144, "more than the budget is in use");
     }
 }

@@ -122,7 +122,7 @@ impl Stage {
     }
 
     /// Returns the tokens of the first waiter; `None` without a waiter.
-    fn first_tokens(&self) -> Option<Tokens> {
+    pub(super) fn first_tokens(&self) -> Option<Tokens> {
         let (slot, _) = self.queue.head()?;
         let request = self.requests.get(slot);
         Some(request.map_or(Tokens::default(), |of| self.slots.tokens(&of.attributes)))

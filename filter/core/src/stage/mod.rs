@@ -27,7 +27,7 @@ mod wait_tests;
 
 use std::time::Duration;
 
-use crate::config::{Mode, QueueMode, StageConfig, TypeConfig};
+use crate::config::{Mode, QueueMode, SetHeader, StageConfig, TypeConfig};
 use crate::decision::{Action, Decision, PolicyId, Ticket};
 use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
@@ -268,6 +268,20 @@ impl Stage {
         self.stats.count_stage(count, 1);
     }
 
+    /// Returns the headers with which a refused request goes on to another route; none if it gets
+    /// the refusal. A workflow's own rate isn't about the backend, and its sender must learn it.
+    #[must_use]
+    pub fn on_refusal(&self, refusal: &Refusal) -> &[SetHeader] {
+        let kind = self.config.types.get(usize::from(refusal.kind.0));
+        let kind = kind.filter(|_| refusal.reason != Reason::RateLimited);
+        kind.map_or(&[], |kind| &kind.on_refusal)
+    }
+
+    /// Counts a refused request of `kind` that goes on to another route.
+    pub fn diverted(&mut self, kind: TypeId) {
+        self.stats.count(kind, Count::Diverted);
+    }
+
     /// Decides on an arriving request (point 1).
     ///
     /// # Errors
@@ -504,7 +518,7 @@ impl Stage {
         let placed = order.place(host, now, &attributes, times, expected_us, queued);
         let Place { rank, turn } = placed?;
         (request.rank, request.turn) = (rank, turn);
-        request.fifo_wait = self.knows_times.then(|| self.drain_time(sight.queue));
+        request.fifo_wait = (self.knows_times).then(|| self.drain_time(sight.queue) + sight.rest);
         request.phase = Phase::Queued;
         self.accept(ticket, request);
         // The request may be first in the queue while a slot is free.
@@ -620,6 +634,9 @@ impl Stage {
                 let answered = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
                 self.parked.ended(now, kind, answered);
                 let released = self.release(host, &request);
+                if let Some(dequeued) = dequeued.filter(|_| request.freed.is_none()) {
+                    self.slots.ended(request.tokens, now.since(dequeued));
+                }
                 let charged = dequeued.map_or(Ok(()), |dequeued| {
                     let usual_us = self.usual_us(&request);
                     (self.order).ended(host, &request, usual_us, now.since(dequeued))

@@ -32,6 +32,8 @@ pub(super) struct Sight {
     pub(super) queue: QueueState,
     /// The modelled queue, in a dry run.
     pub(super) modelled: Option<Modelled>,
+    /// The time until running requests have released the tokens that the queue lacks.
+    pub(super) rest: Duration,
     /// The request's estimated queue wait under the discipline in use.
     pub(super) wait: Duration,
     /// The queue wait by which the request is judged
@@ -77,7 +79,11 @@ impl Stage {
             Mode::Enforce => None,
             Mode::DryRun => Some(self.backlog.queue(host, now, times, slots)?),
         };
-        let fifo_wait = modelled.map_or_else(|| self.drain_time(queue), |m| m.wait);
+        let rest = match modelled {
+            None => self.rest(host, request, queue)?,
+            Some(_) => Duration::ZERO,
+        };
+        let fifo_wait = modelled.map_or_else(|| self.drain_time(queue) + rest, |m| m.wait);
         // With an empty queue, a slot may be free, so no measured wait applies.
         let wait_of = |request: &Attributes| {
             if self.order.reorders() && queue.length > 0 {
@@ -92,6 +98,7 @@ impl Stage {
         Ok(Sight {
             queue,
             modelled,
+            rest,
             wait,
             judged_wait: if cut.is_none() && self.order.admits_by_drain() {
                 fifo_wait
@@ -227,7 +234,6 @@ impl Stage {
     /// When P falls, as after a start without a limit, the slots in use beyond P have to become
     /// free first. They count with the mean of all types, and so does a queue without known times.
     pub(super) fn drain_time(&self, queue: QueueState) -> Duration {
-        let slots = self.slots.count();
         let in_use = self.slots.in_use(self.ledger.booked().slots);
         let beyond = in_use.saturating_sub(self.slots.without_budget());
         let unknown = match self.work {
@@ -241,7 +247,24 @@ impl Stage {
                 mean.or_else(|| self.slots.reference()).unwrap_or_default() * count
             }
         };
-        (self.time(queue.work) + others) / slots
+        (self.time(queue.work) + others).div_f64(self.slots.working())
+    }
+
+    /// Returns the time until running requests have released the tokens that a request lacks, or
+    /// the first waiter before it.
+    fn rest(
+        &self,
+        host: &impl Host,
+        request: &Attributes,
+        queue: QueueState,
+    ) -> Result<Duration, HostError> {
+        if !self.slots.has_budget() {
+            return Ok(Duration::ZERO);
+        }
+        let first = self.first_tokens().filter(|_| queue.length > 0);
+        let first = first.map_or(0, |tokens| tokens.taken);
+        let tokens = self.slots.tokens(request).taken.max(first);
+        Ok(self.slots.rest(self.ledger.tokens_in_use(host)?, tokens))
     }
 
     pub(super) fn decide(

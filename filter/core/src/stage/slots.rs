@@ -76,11 +76,16 @@ impl Slots {
         self.budget = budget;
     }
 
-    /// Returns P for decisions. With a budget of tokens, it is the number of slots that work at
-    /// once.
+    /// Returns P for decisions. With a budget of tokens, it is the whole number of slots that work
+    /// at once.
     pub(super) fn count(&self) -> u32 {
+        self.working() as u32
+    }
+
+    /// Returns the mean number of slots that work at once while requests wait.
+    pub(super) fn working(&self) -> f64 {
         let slots = self.without_budget();
-        (self.budget.as_ref()).map_or(slots, |budget| budget.slots(slots))
+        (self.budget.as_ref()).map_or(slots.into(), |budget| budget.slots(slots))
     }
 
     /// Returns P for decisions, whatever the budget.
@@ -93,6 +98,18 @@ impl Slots {
     /// Returns the tokens that a request takes with its slot.
     pub(super) fn tokens(&self, request: &Attributes) -> Tokens {
         (self.budget.as_ref()).map_or(Tokens::default(), |budget| budget.tokens(request))
+    }
+
+    /// Records that a request has released its tokens; see [`Budget::ended`].
+    pub(super) fn ended(&mut self, tokens: u32, held: Duration) {
+        if let Some(budget) = &mut self.budget {
+            budget.ended(tokens, held);
+        }
+    }
+
+    /// Returns the time until a request with these tokens fits; see [`Budget::rest`].
+    pub(super) fn rest(&self, in_use: i64, tokens: u32) -> Duration {
+        (self.budget.as_ref()).map_or(Duration::ZERO, |budget| budget.rest(in_use, tokens))
     }
 
     /// Whether requests take tokens.

@@ -112,6 +112,7 @@ pub(crate) fn stage<'a>(
         cost: None,
         measure: None,
         tpot: Vec::new(),
+        on_refusal: Vec::new(),
     };
     StageConfig {
         policy: "default/search".into(),

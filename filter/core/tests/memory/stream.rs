@@ -30,6 +30,8 @@ pub(crate) struct MemoryStream {
     pub(crate) trailers: RefCell<Pairs>,
     /// Properties, by the debug text of their [`Property`].
     pub(crate) properties: RefCell<Pairs>,
+    /// Whether the route must be selected again.
+    pub(crate) route_cleared: Cell<bool>,
     /// The log.
     pub(crate) log: RefCell<Vec<(Level, String)>>,
 }
@@ -155,6 +157,11 @@ impl Stream for MemoryStream {
 
     fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError> {
         remove(&self.response, name);
+        Ok(())
+    }
+
+    fn clear_route_cache(&self) -> Result<(), HostError> {
+        self.route_cleared.set(true);
         Ok(())
     }
 

@@ -119,6 +119,7 @@ impl Policy {
             cost: None,
             measure: None,
             tpot: Vec::new(),
+            on_refusal: Vec::new(),
         };
         let types = graph.workflows.iter().map(|w| w.name.as_str());
         let stage = StageConfig {

@@ -87,6 +87,7 @@ fn stage(kinds: &[Kind], slots: u32) -> StageConfig {
         cost: None,
         measure: None,
         tpot: Vec::new(),
+        on_refusal: Vec::new(),
         name,
     };
     let named = kinds.iter().enumerate();

@@ -3,6 +3,7 @@
 // Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
 
+mod budget;
 mod load;
 #[path = "../../../../tests/src/bench/llm/mix.rs"]
 mod mix;

@@ -173,6 +173,7 @@ impl Service {
             cost: None,
             measure: None,
             tpot: Vec::new(),
+            on_refusal: Vec::new(),
             name: name.to_owned(),
             slo: [(50.0, objectives[0]), (90.0, objectives[1])]
                 .map(|(percentile, ms)| Objective {

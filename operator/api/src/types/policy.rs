@@ -217,6 +217,31 @@ pub struct QueryType {
     /// Requests are then judged by their own estimates, so one type may cover small and very large
     /// ones. Without it, all requests of the type are expected to cost the same.
     pub cost: Option<RequestCost>,
+    /// Another route for requests that would be refused, such as that to a cheaper model. By
+    /// default they are refused.
+    pub on_refusal: Option<OnRefusal>,
+}
+
+/// Another route for requests that would be refused. They go there without a slot, and are neither
+/// measured nor judged again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OnRefusal {
+    /// Headers that such a request gets, in place of its own of these names: 1 to 8. Envoy then
+    /// selects its route again. A route has to match them: otherwise the request reaches the same
+    /// backend, beyond its slots. Requests beyond the rate of their workflow (`rate_limit`) are
+    /// refused in any case.
+    pub set: Vec<SetHeader>,
+}
+
+/// A header that a request gets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SetHeader {
+    /// Name, in any case; letters, digits and `-`.
+    pub name: String,
+    /// Value, 1 to 256 bytes.
+    pub value: String,
 }
 
 /// A cost that grows with the size of a request.

@@ -275,6 +275,8 @@ fn example(at: &Path, field: &str) -> &'static str {
         "types" => {
             "at least one, named default, such as [{name: default, slo: {p50: 18ms, p90: 50ms}}]"
         }
+        "value" if is_in(at, "set") => "the value that the header gets",
+        "set" => "such as [{name: x-gateway-model-name, value: small}]",
         "value" => "the text to compare with",
         "type" if is_in(at, "identifyBy") => "Baggage, Header, Metadata or Type",
         "path" => "such as [envoy.filters.http.jwt_authn, claims, tenant]",

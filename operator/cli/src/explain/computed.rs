@@ -65,6 +65,20 @@ pub(super) fn cost(stage: &StageConfig, kind: usize) -> Option<String> {
     ))
 }
 
+/// Returns the headers with which refused requests of the type `kind` go on to another route.
+pub(super) fn on_refusal(stage: &StageConfig, kind: usize) -> Option<String> {
+    let set = &stage.types.get(kind)?.on_refusal;
+    let set: Vec<String> = (set.iter())
+        .map(|header| format!("{}: {}", header.name, header.value))
+        .collect();
+    (!set.is_empty()).then(|| {
+        format!(
+            "on refusal: goes on without a slot, by the route that matches {}",
+            set.join(" and ")
+        )
+    })
+}
+
 /// Returns the tokens that a request takes, if the policy has a budget of them.
 pub(super) fn tokens(stage: &StageConfig) -> Option<String> {
     let tokens = stage.tokens.as_ref()?;

@@ -41,6 +41,7 @@ fn strip(stage: &mut StageConfig) {
         of_type.value = 1.0;
         of_type.cost = None;
         of_type.tpot.clear();
+        of_type.on_refusal.clear();
     }
     for class in &mut stage.classes {
         class.value = 1.0;
@@ -170,6 +171,7 @@ mod tests {
             "types": [{"name": "default", "value": 3.0,
                 "cost": {"size": {"header": "content-length"}},
                 "tpot": [{"percentile": 90.0, "objective_us": 40_000}],
+                "on_refusal": [{"name": "x-model", "value": "small"}],
                 "slo": [{"percentile": 50.0, "objective_us": 18_000}]}],
         }]}));
         let older = without_new_fields(&config).unwrap();

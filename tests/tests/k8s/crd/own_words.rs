@@ -163,6 +163,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
         "Duplicate value",
         &[
             "classes-name-twice",
+            "on-refusal-header-twice",
             "types-name-twice",
             "workflows-named-services-twice",
             "workflows-named-twice",

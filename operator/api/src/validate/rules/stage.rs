@@ -48,8 +48,9 @@ const OBSERVED: &str = "with queue.mode Observe nothing is held back, so paralle
 const RELEASED_UNMEASURED: &str = "with releaseSlot FirstByte and measure LastByte, slots would be \
                                    free before their requests are measured; give measure \
                                    FirstByte, or leave releaseSlot out";
-const RELEASED_UNSEEN: &str = "with releaseSlot FirstByte nothing is measured after the first byte; \
-                               leave out releaseSlot, or the types' tpot and queue.wfq.tokens";
+const RELEASED_UNSEEN: &str = "with releaseSlot FirstByte nothing is measured after the first byte, \
+                               and no token is kept; leave out releaseSlot, or the types' tpot, \
+                               queue.wfq.tokens and parallelism.tokens";
 
 /// A policy's spec in the filter's types.
 pub(crate) struct Meaning {
@@ -89,7 +90,8 @@ pub(crate) fn stage(
             .queue
             .wfq
             .as_ref()
-            .is_some_and(|wfq| wfq.tokens.is_some());
+            .is_some_and(|wfq| wfq.tokens.is_some())
+        || spec.parallelism.tokens.is_some();
     if spec.release_slot == MeasureType::FirstByte && counts_tokens {
         root.add(RELEASED_UNSEEN);
     }
@@ -174,10 +176,11 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     ));
     let some_tpot = format!("self.types.exists(t, {})", some("t.tpot"));
     let charged = "(has(self.queue) && has(self.queue.wfq) && has(self.queue.wfq.tokens))";
+    let kept = "(has(self.parallelism) && has(self.parallelism.tokens))";
     spec.rule(Rule::text(
         format!(
             "!has(self.releaseSlot) || self.releaseSlot != 'FirstByte' || \
-             !({some_tpot} || {charged})"
+             !({some_tpot} || {charged} || {kept})"
         ),
         RELEASED_UNSEEN,
     ));

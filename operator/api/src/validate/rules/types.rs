@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use headgate_core::config::{
-    DEFAULT_TYPE, Measure, Objective, RequestCost, RequestSize, TypeConfig,
+    DEFAULT_TYPE, Measure, Objective, RequestCost, RequestSize, SetHeader, TypeConfig,
 };
 use headgate_core::stats::MAX_TYPES_IN_STATS;
 
 use super::matches::check_matches;
-use super::names::{HEADER, NAMES, check_unique, header};
+use super::names::{HEADER, NAMES, check_unique, check_unique_by, header};
 use super::{At, By, Field, Format, HOUR, MILLISECOND, Open, Table, VALUE, time};
 use crate::validate::schema::{self as cel, Place, Rule, not_time, some};
 use crate::{Duration, MeasureType, QueryType};
@@ -28,6 +28,9 @@ pub(super) static FIELDS: Table = fields! {
     "[].tpot{}" => time(Open, MILLISECOND, HOUR),
     "[].value" => VALUE,
     "[].cost.size.header" => Field::Text(&HEADER),
+    "[].onRefusal.set" => Field::List(8, "headers", By::Key("name")),
+    "[].onRefusal.set[].name" => Field::Text(&HEADER),
+    "[].onRefusal.set[].value" => Field::Free("a header's value", 256),
 };
 const NO_DEFAULT: &str = "one named default takes the requests that no other type matches";
 const MATCHES_OF_DEFAULT: &str =
@@ -35,6 +38,7 @@ const MATCHES_OF_DEFAULT: &str =
 const NO_MATCHES: &str = "none; at least one, such as {path: {type: PathPrefix, value: /search}}";
 const TWO_MEASURES: &str = "given beside slo; a type is measured to the first byte or to the last, so \
                             move the percentiles of slo to ttft, or split the type";
+const SETS_NOTHING: &str = "empty; at least one header, which a route matches";
 const NOT_ASCENDING: &str = "a higher percentile takes at least as long";
 /// The name of a percentile. Only the shortest of several, such as `p50` and `p50.0`, is allowed.
 static ANY_PERCENTILE: Format = Format::new(
@@ -123,11 +127,32 @@ pub(super) fn types(
             tpot: objectives(&kind.tpot, &at.field("tpot")),
             value: at.field("value").real(kind.value),
             cost,
+            on_refusal: (kind.on_refusal.as_ref())
+                .map_or_else(Vec::new, |given| on_refusal(&given.set, &at)),
         });
     }
     // Stable: the others keep their order, in which the first match wins.
     checked.sort_by_key(|t| t.name == DEFAULT_TYPE);
     checked
+}
+
+fn on_refusal(given: &[crate::SetHeader], at: &At<'_>) -> Vec<SetHeader> {
+    let at = at.field("onRefusal").field("set");
+    at.count(given.len());
+    if given.is_empty() {
+        at.add(SETS_NOTHING);
+    }
+    let names: Vec<&str> = given.iter().map(|header| header.name.as_str()).collect();
+    check_unique_by(&names, ("set", "name"), "a header has one value", &at);
+    let set = |(i, of): (usize, &crate::SetHeader)| {
+        let at = at.item(i);
+        at.field("value").text(&of.value);
+        SetHeader {
+            name: header(&of.name, &at.field("name")),
+            value: of.value.clone(),
+        }
+    };
+    given.iter().enumerate().map(set).collect()
 }
 
 fn objectives(given: &BTreeMap<String, Duration>, at: &At<'_>) -> Vec<Objective> {
@@ -234,6 +259,8 @@ pub(super) fn schema(spec: &mut Place<'_>) {
             .on(".ttft")
             .forbidden(),
         );
+    spec.at("types[].onRefusal.set")
+        .rule(Rule::text("size(self) > 0", SETS_NOTHING));
     for field in ["slo", "ttft", "tpot"] {
         objectives_schema(&mut spec.at(&format!("types[].{field}")));
     }

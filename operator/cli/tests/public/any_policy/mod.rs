@@ -268,7 +268,9 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
             json!({"total": dice.number(1, 1_000_000)}),
         );
     }
-    if let Some(parallelism) = spec["parallelism"].as_object_mut() {
+    if let Some(parallelism) = spec["parallelism"].as_object_mut()
+        && (is_streamed || dice.breaks())
+    {
         dice.perhaps(parallelism, "tokens", tokens);
     }
     spec.insert("strategy".into(), strategy(dice, &outline));
@@ -534,6 +536,10 @@ fn query_type(dice: &mut Dice, name: &str, is_streamed: bool) -> Value {
         "cost",
         |d| json!({"size": {"header": d.pick(&["Content-Length", "x-rows"])}}),
     );
+    dice.perhaps(&mut kind, "onRefusal", |d| {
+        let value = d.pick(&["small", "a b"]);
+        json!({"set": [{"name": d.pick(&["X-Model", "x-other"]), "value": value}]})
+    });
     Value::Object(kind)
 }
 
