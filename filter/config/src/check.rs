@@ -7,7 +7,7 @@ mod response_time_controller;
 mod workflows;
 
 use std::collections::HashSet;
-use std::fmt::{Arguments, Display};
+use std::fmt::Arguments;
 use std::ops::RangeInclusive;
 
 use serde::Deserialize;
@@ -58,7 +58,7 @@ impl FilterConfig {
     /// Returns the first problem found, with the path of its field.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_direction()?;
-        no_more_than(MAX_STAGES, "stages", self.stages.len(), "stages")?;
+        at_most("stages", self.stages.len(), MAX_STAGES)?;
         for (i, stage) in self.stages.iter().enumerate() {
             stage.check(&format!("stages[{i}]"))?;
         }
@@ -155,7 +155,7 @@ impl StageConfig {
 
     fn check_routes(&self, at: &str) -> Result<(), ConfigError> {
         let field = format_args!("{at}.routes");
-        no_more_than(MAX_ROUTES, field, self.routes.len(), "routes")?;
+        at_most(field, self.routes.len(), MAX_ROUTES)?;
         for (i, route) in self.routes.iter().enumerate() {
             let name = route.strip_suffix('*').unwrap_or(route);
             let field = format_args!("{at}.routes[{i}]");
@@ -215,7 +215,7 @@ impl StageConfig {
 /// Checks the classes of a stage, or of a called service.
 fn check_classes(classes: &[ClassConfig], at: &str) -> Result<(), ConfigError> {
     let at = format!("{at}.classes");
-    no_more_than(MAX_CLASSES, &at, classes.len(), "classes")?;
+    at_most(&at, classes.len(), MAX_CLASSES)?;
     for (i, class) in classes.iter().enumerate() {
         let (last, matches) = (i + 1 == classes.len(), class.matches.len());
         check_name(&format!("{at}[{i}].name"), &class.name)?;
@@ -230,17 +230,6 @@ fn check_classes(classes: &[ClassConfig], at: &str) -> Result<(), ConfigError> {
     unique(names, "names of classes", |i| format!("{at}[{i}].name"))
 }
 
-fn no_more_than(
-    most: usize,
-    field: impl Display,
-    count: usize,
-    what: &str,
-) -> Result<(), ConfigError> {
-    ensure(count <= most, field, || {
-        format!("{count} {what}; at most {most}")
-    })
-}
-
 /// Checks that no name appears twice. `field` returns the field of the name at an index.
 fn unique<'a>(
     names: impl Iterator<Item = &'a str>,
@@ -249,10 +238,8 @@ fn unique<'a>(
 ) -> Result<(), ConfigError> {
     let mut known = HashSet::new();
     for (i, name) in names.enumerate() {
-        if !known.insert(name) {
-            let problem = format!("{name:?} appears twice; {what} are unique");
-            return Err(ConfigError::new(field(i), problem));
-        }
+        let problem = || format!("{name:?} appears twice; {what} are unique");
+        ensure(known.insert(name), field(i), problem)?;
     }
     Ok(())
 }
@@ -349,7 +336,7 @@ fn check_objectives(objectives: &[Objective], at: Arguments<'_>) -> Result<(), C
             || "0; at least 1".to_owned(),
         )?;
     }
-    no_more_than(16, at, objectives.len(), "objectives")
+    at_most(at, objectives.len(), 16)
 }
 
 #[cfg(test)]

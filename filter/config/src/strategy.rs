@@ -295,9 +295,7 @@ impl BacklogControlConfig {
         ];
         for (field, number) in numbers {
             if let Some(number) = number {
-                let is_right = number > 0.0 && number <= 1e12;
-                let problem = || format!("{number}; above 0, at most 1e12");
-                ensure(is_right, format_args!("{at}.{field}"), problem)?;
+                positive(format_args!("{at}.{field}"), number, 1e12)?;
             }
         }
         match &self.cost {

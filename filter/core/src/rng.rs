@@ -1,9 +1,15 @@
-//! Seeded random numbers: the same seed gives the same decisions in Envoy, the simulator and tests.
+//! Seeded random numbers, and a hash: the same seed gives the same decisions in Envoy, the simulator and tests.
 //!
 //! SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014):
 //! one addition and two multiplications for each number, 8 bytes of state, and any seed is good
 //! (workers may use 0, 1, 2 …). It passes `BigCrush`. It is not suitable for secrets, which nothing
 //! here needs.
+
+/// Returns the FNV-1a hash, which is the same in all workers and versions.
+pub fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    let fold = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, fold)
+}
 
 /// A generator. A clone repeats the same sequence.
 #[derive(Debug, Clone)]

@@ -57,6 +57,7 @@ use crate::host::{HostError, MetricId, MetricKind, Metrics};
 use crate::refusal::Reason;
 use crate::request::TypeId;
 use crate::strategy::Admission;
+use crate::time::micros;
 
 use gauges::Gauges;
 use objectives::Objectives;
@@ -507,8 +508,4 @@ fn bump(counter: Option<&mut Counter>) {
     if let Some(counter) = counter {
         counter.pending = counter.pending.saturating_add(1);
     }
-}
-
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

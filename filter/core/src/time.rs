@@ -54,6 +54,12 @@ pub fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Returns `span` in whole microseconds; saturates after 584,000 years.
+#[must_use]
+pub fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// The form of a span in a record: nanoseconds, so that sums of a few spans can't overflow, even if
 /// the bytes are damaged.
 pub mod as_nanos {

@@ -39,7 +39,7 @@ use crate::host::{Host, HostError};
 use crate::request::Attributes;
 use crate::requests::Request;
 use crate::service_times::ServiceTimes;
-use crate::time::{Instant, nanos};
+use crate::time::{Instant, micros, nanos};
 
 use fair::Fair;
 use rank::{Layout, PRIORITY, ROUND, TAG, WORK};
@@ -229,10 +229,7 @@ impl Order {
         let Some(fair) = &mut self.fair else {
             return Ok(());
         };
-        let times = (
-            usual_us,
-            u64::try_from(taken.as_micros()).unwrap_or(u64::MAX),
-        );
+        let times = (usual_us, micros(taken));
         fair.ended(
             host,
             &request.attributes,

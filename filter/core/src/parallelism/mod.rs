@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use crate::config::AutoParallelism;
 use crate::request::TypeId;
+use crate::rng;
 use crate::service_times::{Objective, ServiceTimes, Source};
 use crate::shared;
 use crate::strategy::Controlled;
@@ -205,11 +206,8 @@ impl Auto {
     pub fn new(policy: &str, bounds: &AutoParallelism, first: u32, types: usize) -> Self {
         let now = Instant::default();
         let bounds = (bounds.min, bounds.max);
-        // FNV-1a: proxies of one policy agree on the schedule, and those of different policies
-        // don't.
-        let seed = policy.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        // Proxies of one policy agree on the schedule, and those of different policies don't.
+        let seed = rng::hash(policy.bytes());
         let law = Law::new(now, first, Duration::ZERO);
         Self {
             bounds,

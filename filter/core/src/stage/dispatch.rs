@@ -201,11 +201,7 @@ impl Stage {
         let request = *request;
         self.parked.sent(dequeued, request.attributes.kind);
         let (stream, work) = (request.stream, request.work);
-        let waited = dequeued.since(request.arrived);
-        let group = self.order.group(&request.attributes);
-        if let Some(fifo_wait) = request.fifo_wait {
-            self.places.left(group, waited, fifo_wait);
-        }
+        self.waited(dequeued, &request);
         if holds {
             self.lets_pass(&request);
         }
@@ -272,9 +268,9 @@ impl Stage {
             .and(published)
     }
 
-    /// Records the wait of a request that leaves the queue without a slot. Its full wait would be
+    /// Records the wait of a request that leaves the queue. Without a slot, its full wait would be
     /// longer.
-    pub(super) fn gave_up(&mut self, now: Instant, request: &Request) {
+    pub(super) fn waited(&mut self, now: Instant, request: &Request) {
         let waited = now.since(request.arrived);
         let group = self.order.group(&request.attributes);
         if let Some(fifo_wait) = request.fifo_wait {
@@ -390,7 +386,7 @@ impl Stage {
         let Attributes { kind, class, .. } = request.attributes;
         self.strategy.base.left(kind, class);
         self.strategy.base.expired();
-        self.gave_up(now, &request);
+        self.waited(now, &request);
         let left = self.leave_queue(host, slot, &request);
         self.stats.count(kind, Count::Unmeasured);
         let queue = self.ledger.queue(host);

@@ -192,17 +192,17 @@ impl Stage {
         }
         let config = config.clone();
         let same_mode = config.mode == self.config.mode;
-        let same_strategy = config.strategy.continues(&self.config.strategy)
+        let same_groups =
+            config.types == self.config.types && config.classes == self.config.classes;
+        let same_strategy = same_groups
+            && config.strategy.continues(&self.config.strategy)
             && (same_mode || self.strategy.base.controlled_mut().is_none())
             && config.queue.max_length == self.config.queue.max_length
-            && config.starvation_avoidance == self.config.starvation_avoidance
-            && config.types == self.config.types
-            && config.classes == self.config.classes;
+            && config.starvation_avoidance == self.config.starvation_avoidance;
         let prefix = stats::prefix(&config.policy);
         let same_order = same_mode
+            && same_groups
             && config.queue == self.config.queue
-            && config.types == self.config.types
-            && config.classes == self.config.classes
             && config.max_flows() == self.config.max_flows();
         let new_order = if same_order {
             None
@@ -267,11 +267,9 @@ impl Stage {
         if let Some(order) = &new_order {
             self.places = Places::new(order.groups(&config), order.steepest_wait());
         }
-        if config.types.len() != self.config.types.len() {
+        if config.types != self.config.types {
             self.sampling = Sampling::new(config.types.len());
             self.firsts = FirstAttempts::new(config.types.len());
-        }
-        if config.types != self.config.types {
             self.hosts = Hosts::new(config.types.len());
             self.parked.resize(config.types.len());
         }

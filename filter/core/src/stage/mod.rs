@@ -41,7 +41,7 @@ use crate::rng::Rng;
 use crate::service_times::ServiceTimes;
 use crate::stats::{self, Count, StageCount, StageStats};
 use crate::strategy::Strategy;
-use crate::time::Instant;
+use crate::time::{Instant, micros};
 use crate::work::Work;
 use crate::workers::{Membership, WorkerId};
 
@@ -383,8 +383,8 @@ impl Stage {
         // A type of which most requests are refused may never have a histogram of its own.
         let estimate = self.service_times.estimate_of(request);
         let mean = estimate.preliminary.unwrap_or(estimate.mean);
-        let micros = u64::try_from(mean.as_micros()).unwrap_or(u64::MAX);
-        self.stats.count_stage(StageCount::OfferedWork, micros);
+        self.stats
+            .count_stage(StageCount::OfferedWork, micros(mean));
     }
 
     /// Counts a decision for the strategy, and for the windows of other workers.
@@ -627,7 +627,7 @@ impl Stage {
                     self.stats.count(kind, Count::Abandoned);
                 }
                 self.stats.count(kind, Count::Unmeasured);
-                self.gave_up(now, &request);
+                self.waited(now, &request);
                 self.leave_queue(host, ticket.slot, &request)?;
             }
             Phase::Running { dequeued } => {

@@ -16,7 +16,7 @@ use crate::refusal::Reason;
 use crate::request::Attributes;
 use crate::requests::Request;
 use crate::strategy::View;
-use crate::time::Instant;
+use crate::time::{Instant, micros};
 use crate::work::Work;
 
 /// The largest time that an amount of work is converted to, s, so that sums of estimates can't
@@ -201,7 +201,7 @@ impl Stage {
     }
 
     pub(super) fn time_us(&self, work: u64) -> u64 {
-        u64::try_from(self.time(work).as_micros()).unwrap_or(u64::MAX)
+        micros(self.time(work))
     }
 
     /// Returns the current estimate of the slot time of requests like `request`, µs; 0 while its

@@ -3,11 +3,11 @@
 //! All workers have the same outputs, and each writes those that have changed.
 
 use super::gauges::Gauges;
-use super::micros;
 use crate::config::{ControlScope, StageConfig, StrategyConfig};
 use crate::host::{HostError, MetricId, Metrics};
 use crate::request::{ClassId, TypeId};
 use crate::strategy::Admission;
+use crate::time::micros;
 
 /// A number that a strategy computes.
 #[derive(Debug, Clone, Copy)]

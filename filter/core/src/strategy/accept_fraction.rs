@@ -57,11 +57,6 @@ impl AcceptFraction {
         }
     }
 
-    /// Sets |PU|; `None` for P.
-    pub fn set_units(&mut self, units: Option<f64>) {
-        self.units = units;
-    }
-
     /// Whether |PU| is configured; otherwise it is P.
     #[must_use]
     pub fn has_units(&self) -> bool {
@@ -96,8 +91,8 @@ impl Admission for AcceptFraction {
         Some(&mut self.demand)
     }
 
-    fn accept_fraction_mut(&mut self) -> Option<&mut AcceptFraction> {
-        Some(self)
+    fn set_units(&mut self, units: Option<f64>) {
+        self.units = units;
     }
 
     fn completed(&mut self, served: &Served, now: Instant) {

@@ -118,10 +118,8 @@ pub trait Admission: std::fmt::Debug + Send {
         None
     }
 
-    /// Returns the bound of utilization, if the strategy is one.
-    fn accept_fraction_mut(&mut self) -> Option<&mut AcceptFraction> {
-        None
-    }
+    /// Sets the number of processing units of a bound of utilization; `None` for P.
+    fn set_units(&mut self, _units: Option<f64>) {}
 
     /// Returns the strategy's feedback controller, if it has one.
     fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {
@@ -292,12 +290,10 @@ impl Strategy {
     /// Adopts the processing units of a configuration that [continues](StrategyConfig::continues)
     /// the strategy's.
     pub fn set_units(&mut self, config: &StrategyConfig) {
-        let limit = match &mut self.capacity {
-            Some(capacity) => Some(capacity),
-            None => self.base.accept_fraction_mut(),
-        };
-        if let Some(limit) = limit {
-            limit.set_units(config.accept_fraction().and_then(|fraction| fraction.units));
+        let units = config.accept_fraction().and_then(|fraction| fraction.units);
+        match &mut self.capacity {
+            Some(capacity) => capacity.set_units(units),
+            None => self.base.set_units(units),
         }
     }
 

@@ -142,7 +142,7 @@ use crate::service_times::ServiceTimes;
 use crate::shared;
 use crate::time::Instant;
 use delivery::{Delivery, Sums};
-use record::{RHO, Record, SIGNATURE};
+use record::{RHO, Record};
 
 /// Time between two exchanges with the other workers.
 const EXCHANGE: Duration = Duration::from_millis(50);
@@ -380,7 +380,11 @@ impl ValueCut {
 
     fn cell(&self, kind: TypeId, class: ClassId) -> usize {
         let class = usize::from(class.0).min(self.classes - 1);
-        usize::from(kind.0).min(self.kinds.len() - 1) * self.classes + class
+        self.index(kind) * self.classes + class
+    }
+
+    fn index(&self, kind: TypeId) -> usize {
+        usize::from(kind.0).min(self.kinds.len() - 1)
     }
 
     /// Counts the work of a request that arrives. Returns whether the cut admits it.
@@ -410,7 +414,7 @@ impl ValueCut {
     }
 
     fn presence(&mut self, kind: TypeId) -> &mut Presence {
-        let at = usize::from(kind.0).min(self.presence.len() - 1);
+        let at = self.index(kind);
         &mut self.presence[at]
     }
 
@@ -429,7 +433,7 @@ impl ValueCut {
     /// regardless of its outcome; `None` for never.
     #[must_use]
     pub fn late_after(&self, kind: TypeId) -> Option<Duration> {
-        let at = usize::from(kind.0).min(self.kinds.len() - 1);
+        let at = self.index(kind);
         let (first, last) = self.kinds[at].objectives?;
         let is_new = self.deliveries[at].is_new();
         Some(Duration::from_secs_f64(if is_new { first } else { last }))
@@ -446,7 +450,7 @@ impl ValueCut {
     #[must_use]
     pub fn silent_after(&self, kind: TypeId) -> Option<Duration> {
         let late = self.late_after(kind)?;
-        let at = usize::from(kind.0).min(self.kinds.len() - 1);
+        let at = self.index(kind);
         let (first, _) = self.kinds[at].objectives?;
         let usual = (USUAL.0 * first).max(USUAL.1 * self.longest);
         let late = late.as_secs_f64().max(UNUSUAL * self.kinds[at].late);
@@ -535,7 +539,7 @@ impl ValueCut {
     /// type's rank: the average of its classes by work. 0 while its cost is not known.
     #[must_use]
     pub fn density(&self, kind: TypeId) -> f64 {
-        let known = &self.kinds[usize::from(kind.0).min(self.kinds.len() - 1)];
+        let known = &self.kinds[self.index(kind)];
         if known.cold {
             return 0.0;
         }
@@ -616,7 +620,7 @@ impl ValueCut {
     /// known.
     #[must_use]
     pub fn slot_time(&self, kind: TypeId) -> Option<f64> {
-        let known = &self.kinds[usize::from(kind.0).min(self.kinds.len() - 1)];
+        let known = &self.kinds[self.index(kind)];
         (!known.cold).then_some(known.mean)
     }
 
@@ -641,15 +645,14 @@ impl ValueCut {
     /// Whether no request of `kind` is answered, or few were answered since the type was broken.
     #[must_use]
     pub fn hangs(&self, kind: TypeId) -> bool {
-        let at = usize::from(kind.0).min(self.deliveries.len() - 1);
+        let at = self.index(kind);
         self.deliveries[at].is_unanswered() || self.deliveries[at].recovers()
     }
 
     /// Whether most requests of `kind` are refused because the admitted ones hang.
     #[must_use]
     pub fn is_broken(&self, kind: TypeId) -> bool {
-        let at = usize::from(kind.0).min(self.kinds.len() - 1);
-        self.kinds[at].is_broken
+        self.kinds[self.index(kind)].is_broken
     }
 }
 
@@ -666,8 +669,7 @@ impl Controlled for ValueCut {
         self.synced = now;
         let secs = seconds(now);
         let ours = |known: &Record| {
-            known.signature == SIGNATURE
-                && known.rows.len() == self.cells.len()
+            known.rows.len() == self.cells.len()
                 && known.deliveries.len() == self.kinds.len()
                 && known.is_finite()
         };

@@ -39,6 +39,7 @@
 use std::time::Duration;
 
 use headgate_core::host::{HostError, MetricId, MetricKind, Metrics};
+use headgate_core::time::micros;
 
 use super::adaptation::{Bottleneck, Snapshot};
 use super::names::Directory;
@@ -244,9 +245,8 @@ impl WorkflowStats {
         workflow: WorkflowId,
         wait: Duration,
     ) -> Result<(), HostError> {
-        let us = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         match self.row(workflow).metrics {
-            Some(metrics) => host.record(metrics.wait, us),
+            Some(metrics) => host.record(metrics.wait, micros(wait)),
             None => Ok(()),
         }
     }
@@ -273,14 +273,13 @@ impl WorkflowStats {
                 0
             }
         };
-        let completion = found.completion.unwrap_or_default().as_micros();
         let values = [
             u64::from(found.rate.is_finite()),
             mhz(found.rate),
             mhz(found.local_rate),
             mhz(found.demand),
             waiting,
-            u64::try_from(completion).unwrap_or(u64::MAX),
+            micros(found.completion.unwrap_or_default()),
             match found.bottleneck {
                 Some(Bottleneck::Service(service)) => 1 + u64::from(service.0),
                 Some(Bottleneck::Local) | None => 0,

@@ -45,7 +45,7 @@ use super::{Admission, Controlled, View};
 use crate::config::{ControlScope, ResponseTimeControllerConfig, StageConfig};
 use crate::refusal::Reason;
 use crate::request::{Attributes, ClassId, Served, TypeId};
-use crate::rng::Rng;
+use crate::rng::{self, Rng};
 use crate::service_times::ServiceTimes;
 use crate::shared;
 use crate::time::Instant;
@@ -321,22 +321,15 @@ impl Controlled for ResponseTimeController {
     }
 }
 
-/// Returns a number that two configurations share only if they have the same controllers: FNV-1a of
-/// scope and names.
+/// Returns a number that two configurations share only if they have the same controllers: a hash
+/// of scope and names.
 fn fingerprint(scope: ControlScope, config: &StageConfig) -> u64 {
     let kinds = config.types.iter().map(|kind| kind.name.as_str());
     let kinds = kinds.filter(|_| scope == ControlScope::Type);
     let classes = config.classes.iter().map(|class| class.name.as_str());
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     // No name contains a slash.
-    for byte in kinds
-        .chain(["/"])
-        .chain(classes)
-        .flat_map(|name| name.bytes().chain([b' ']))
-    {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    hash
+    let names = kinds.chain(["/"]).chain(classes);
+    rng::hash(names.flat_map(|name| name.bytes().chain([b' '])))
 }
 
 #[cfg(test)]

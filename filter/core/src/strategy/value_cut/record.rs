@@ -26,14 +26,9 @@ pub(super) const RHO: (f64, f64) = (0.3, 1.3);
 /// Time constant of the averages that decide whether the ceilings apply, s.
 const PROTECTION: f64 = 3.0;
 
-/// The first number of a record, which distinguishes it from another strategy's.
-pub(super) const SIGNATURE: f64 = 2_012_002.0;
-
 /// The record of [`Controlled`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Always [`SIGNATURE`].
-    pub(super) signature: f64,
     /// Time of the last step, s.
     pub(super) stepped: f64,
     /// Time of the first step, s.
@@ -65,7 +60,7 @@ pub(super) struct Record {
     pub(super) held: Vec<Held>,
 }
 
-crate::shared::record!(Record, 13);
+crate::shared::record!(Record, 15);
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Row {
@@ -78,7 +73,6 @@ pub(super) struct Row {
 impl Record {
     pub(super) fn new(secs: f64, cells: usize, kinds: usize) -> Self {
         Self {
-            signature: SIGNATURE,
             stepped: secs,
             first: secs,
             rho: 1.0,

@@ -32,6 +32,7 @@ use super::sharing::{Capacity, Load, Memory, Sharing, intervals};
 use super::upstream::Upstream;
 use super::{OTHER, OTHER_NAME, ProcessId, ServiceId, WorkflowId};
 use headgate_core::config::{MAX_WORKFLOWS, SharingConfig, WorkflowsConfig};
+use headgate_core::rng;
 use headgate_core::time::Instant;
 
 /// The maximum number of downstream services; those with higher ids have no quantile of their own.
@@ -82,20 +83,13 @@ impl Name {
         if self.text == text && self.hash.is_some() {
             return false;
         }
-        let hash = Some(hash(text));
+        let hash = Some(rng::hash(text.bytes()));
         let other = self.hash.is_some() && self.hash != hash;
         self.text.clear();
         self.text.push_str(text);
         self.hash = hash;
         other
     }
-}
-
-/// Returns the FNV-1a hash, which is the same in all workers and versions.
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 /// One workflow's estimates. Its settings are those of its name ([`Adaptation::assign`]).
@@ -237,7 +231,7 @@ impl Adaptation {
     /// assigned again. The measurements of an id are kept if it is assigned the same name.
     pub fn exchange(&mut self, state: State) -> State {
         let before = std::mem::replace(&mut self.state, state);
-        let policy = hash(&format!("{:?}", self.config.sharing));
+        let policy = rng::hash(format!("{:?}", self.config.sharing).bytes());
         if self.state.policy != policy {
             self.state.policy = policy;
             self.state.memory.fill(Memory::default());
