@@ -145,7 +145,7 @@ fn of_policy(policy: &Parts<Stats>) -> anyhow::Result<Found> {
 
 /// Returns percentiles of the response times of a type in a dry run, which holds no requests.
 fn measured(stats: &Stats) -> Option<Measured> {
-    let spread = stats.histogram("response_time_us")?.since(None);
+    let spread = stats.histogram("response_time_us")?;
     let ms = |q: f64| Some(spread.quantile(q)? / 1e3);
     (spread.count() >= ENOUGH as u64).then_some(Measured {
         requests: spread.count(),

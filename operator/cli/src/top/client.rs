@@ -3,12 +3,11 @@
 
 use std::fmt;
 use std::future::pending;
-use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -120,10 +119,8 @@ impl Client {
             self.connection = Some(connection);
             Ok(sample)
         };
-        let late = |_| Err(anyhow!("no answer within {} s", TIMEOUT.as_secs()));
-        tokio::time::timeout(TIMEOUT, answer)
-            .await
-            .unwrap_or_else(late)
+        let answer = tokio::time::timeout(TIMEOUT, answer).await;
+        answer.with_context(|| format!("no answer within {} s", TIMEOUT.as_secs()))?
     }
 }
 
@@ -131,31 +128,22 @@ impl Connection {
     async fn open(place: &Place) -> anyhow::Result<Self> {
         let mut connection = match place {
             Place::Tcp(Endpoint { host, port }) => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await;
-                Self::over(stream.map_err(|e| refused(&e))?, pending()).await?
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                Self::over(stream, pending()).await?
             }
-            Place::Unix(path) => {
-                let stream = UnixStream::connect(path).await;
-                Self::over(stream.map_err(|e| refused(&e))?, pending()).await?
-            }
-            Place::Pod {
-                api, name, port, ..
-            } => {
+            Place::Unix(path) => Self::over(UnixStream::connect(path).await?, pending()).await?,
+            Place::Pod { api, name, port } => {
                 let forwarded = api.portforward(name, &[*port]).await;
                 let mut forwarded = forwarded.map_err(|error| cluster::refused(&error))?;
                 let stream = forwarded.take_stream(*port).context("no stream")?;
-                let complaint = forwarded
-                    .take_error(*port)
-                    .context("no channel for errors")?;
-                Self::over(stream, complaint).await?
+                let complaint = forwarded.take_error(*port);
+                Self::over(stream, complaint.context("no channel for errors")?).await?
             }
         };
         // Requested once, because the response lists all built-in extensions. A new process means a
         // new connection.
-        let info: Value = connection
-            .get("/server_info")
-            .await
-            .and_then(|json| serde_json::from_slice(&json).context(NO_ENVOY))?;
+        let info = connection.get("/server_info").await?;
+        let info: Value = serde_json::from_slice(&info).context(NO_ENVOY)?;
         let text = |value: &Value| one_line(value.as_str().unwrap_or_default());
         // `commit/version/state/kind/library`.
         let version = text(&info["version"]);
@@ -172,10 +160,9 @@ impl Connection {
     ) -> anyhow::Result<Self> {
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        let complaint = complaint.fuse().boxed();
         Ok(Self {
             sender,
-            complaint,
+            complaint: complaint.fuse().boxed(),
             about: About::default(),
         })
     }
@@ -199,14 +186,6 @@ impl Connection {
             StatusCode::OK => Ok(answer.into_body()),
             status => bail!("{NO_ENVOY}: it answered {status}"),
         }
-    }
-}
-
-fn refused(error: &io::Error) -> anyhow::Error {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => anyhow!("nothing listens there"),
-        io::ErrorKind::NotFound => anyhow!("there is no such socket"),
-        _ => anyhow!("{error}"),
     }
 }
 

@@ -1,65 +1,36 @@
 //! Envoy's histograms, and percentiles of the values added to them.
 
-/// A histogram in Envoy's format `histogram_buckets=disjoint`. Values above its last bucket are not
-/// in it.
+/// Values by bucket, in Envoy's format `histogram_buckets=disjoint`: pairs of upper bound and
+/// count, by bound. Values above the last bound are not in it.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Histogram(Vec<Bucket>);
-
-/// The values up to `upper`, and above the previous bucket.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Bucket {
-    upper: f64,
-    /// The number of values in Envoy's last flush period, 5 s unless its bootstrap sets another.
-    recent: u64,
-    /// The number of values since the start of the histogram.
-    total: u64,
-}
-
-/// Values by bucket: pairs of upper bound and count, by bound.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Spread(Vec<(f64, u64)>);
+pub(crate) struct Histogram(Vec<(f64, u64)>);
 
 impl Histogram {
-    /// Reads `B50(1,2) B100(0,0) …`: bound, count of the last period, total count.
+    /// Reads `B50(1,2) B100(0,0) …`: bound, count of Envoy's last flush period, total count.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut buckets = Vec::new();
-        for word in text.split_ascii_whitespace() {
+        let bucket = |word: &str| {
             let (upper, counts) = word.strip_prefix('B')?.strip_suffix(')')?.split_once('(')?;
-            let (recent, total) = counts.split_once(',')?;
-            buckets.push(Bucket {
-                upper: upper.parse().ok().filter(|u: &f64| u.is_finite())?,
-                recent: recent.parse().ok()?,
-                total: total.parse().ok()?,
-            });
-        }
-        let rising = buckets.is_sorted_by(|a, b| a.upper < b.upper);
+            let upper = upper.parse().ok().filter(|u: &f64| u.is_finite())?;
+            Some((upper, counts.split_once(',')?.1.parse().ok()?))
+        };
+        let buckets = text.split_ascii_whitespace().map(bucket);
+        let buckets: Vec<_> = buckets.collect::<Option<_>>()?;
+        let rising = buckets.is_sorted_by(|a, b| a.0 < b.0);
         (rising && !buckets.is_empty()).then_some(Self(buckets))
     }
 
-    /// Returns the values that were added since `before`.
-    ///
-    /// Envoy adds to its histograms when it flushes them, so between two samples of a busy proxy no
-    /// values may have been added. In that case, the values of the last period are returned.
-    pub(crate) fn since(&self, before: Option<&Self>) -> Spread {
-        // After a restart, or with other buckets, all values are new.
-        let continued = |before: &&Self| {
-            let mut both = before.0.iter().zip(&self.0);
-            before.0.len() == self.0.len()
-                && both.all(|(b, a)| b.upper == a.upper && b.total <= a.total)
-        };
-        let before = before.filter(continued);
-        let earlier = |at: usize| before.map_or(0, |b| b.0[at].total);
-        let buckets = self.0.iter().enumerate();
-        let added = buckets.map(|(at, b)| (b.upper, b.total - earlier(at)));
-        let spread = Spread(added.collect());
-        if spread.count() > 0 {
-            return spread;
+    /// Returns the values that were added since `before`: all, after a restart or with other
+    /// buckets.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let both = || self.0.iter().zip(&before.0);
+        let continued =
+            self.0.len() == before.0.len() && both().all(|(a, b)| a.0 == b.0 && a.1 >= b.1);
+        match continued {
+            true => Self(both().map(|(a, b)| (a.0, a.1 - b.1)).collect()),
+            false => self.clone(),
         }
-        Spread(self.0.iter().map(|b| (b.upper, b.recent)).collect())
     }
-}
 
-impl Spread {
     /// Returns the number of values.
     pub(crate) fn count(&self) -> u64 {
         self.0.iter().map(|b| b.1).fold(0, u64::saturating_add)
@@ -108,38 +79,31 @@ mod tests {
     fn quantiles_are_of_what_was_added() {
         let before = histogram("B50(0,100) B100(0,0) B1e+06(0,0)");
         let after = histogram("B50(0,100) B100(8,10) B1e+06(0,0)");
-        let added = after.since(Some(&before));
+        let added = after.since(&before);
         assert_eq!(added.count(), 10);
         assert_eq!(added.quantile(0.5), Some(75.0));
         assert_eq!(added.quantile(0.0), Some(50.0));
         assert_eq!(added.quantile(1.0), Some(100.0));
-        assert_eq!(after.since(None).count(), 110);
+        assert_eq!(after.count(), 110);
     }
 
     #[test]
-    fn between_two_flushes_the_last_period_counts() {
-        let now = histogram("B50(3,100) B100(1,10)");
-        assert_eq!(now.since(Some(&now)).count(), 4);
-        let idle = histogram("B50(0,100) B100(0,10)");
-        assert_eq!(idle.since(Some(&idle)).quantile(0.5), None);
+    fn nothing_added_has_no_quantile() {
+        let idle = histogram("B50(3,100) B100(1,10)");
+        assert_eq!(idle.since(&idle).quantile(0.5), None);
     }
 
     #[test]
     fn a_restart_or_other_buckets_begin_anew() {
         let before = histogram("B50(0,100) B100(0,10)");
-        assert_eq!(
-            histogram("B50(2,2) B100(0,90)")
-                .since(Some(&before))
-                .count(),
-            92
-        );
-        assert_eq!(histogram("B70(1,5)").since(Some(&before)).count(), 5);
+        assert_eq!(histogram("B50(2,2) B100(0,90)").since(&before).count(), 92);
+        assert_eq!(histogram("B70(1,5)").since(&before).count(), 5);
     }
 
     #[test]
     fn proxies_with_other_buckets_add_up() {
-        let mut all = histogram("B50(0,4) B100(0,4)").since(None);
-        all.add(&histogram("B70(0,4) B100(0,4)").since(None));
+        let mut all = histogram("B50(0,4) B100(0,4)");
+        all.add(&histogram("B70(0,4) B100(0,4)"));
         assert_eq!(all.count(), 16);
         assert_eq!(all.quantile(0.25), Some(50.0));
         assert_eq!(all.quantile(0.5), Some(70.0));
@@ -155,7 +119,7 @@ mod tests {
             "B1(1,x)",
             "Binf(1,1)",
             "B2(0,0) B1(0,0)",
-            "B1(-1,0)",
+            "B1(0,-1)",
         ] {
             assert_eq!(Histogram::parse(text), None, "{text}");
         }

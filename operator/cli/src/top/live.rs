@@ -1,13 +1,14 @@
 //! The terminal: input and drawing, in turns.
 
+use std::io;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
-use tokio::time;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 
 use super::fleet::Fleet;
 use super::screen::Screen;
@@ -35,31 +36,25 @@ async fn show(
     // A signal must not leave the terminal in raw mode.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    let (sender, mut events) = mpsc::channel(1);
-    // Until the process ends: reading from a terminal can't be cancelled.
-    std::thread::spawn(move || {
-        while let Ok(event) = event::read()
-            && sender.blocking_send(event).is_ok()
-        {}
-    });
-    let mut turns = time::interval(TURN);
     loop {
         screen.look(&fleet.borrow());
-        terminal
-            .draw(|frame| screen.draw(frame))
-            .context("drawing failed")?;
-        tokio::select! {
+        let drawn = terminal.draw(|frame| screen.draw(frame));
+        drawn.context("drawing failed")?;
+        let event = tokio::select! {
             _ = terminate.recv() => return Ok(()),
             _ = hang_up.recv() => return Ok(()),
-            _ = turns.tick() => {}
-            event = events.recv() => {
-                if let Event::Key(key) = event.context("the terminal is gone")?
-                    && key.kind != KeyEventKind::Release
-                    && !screen.key(key)
-                {
-                    return Ok(());
-                }
-            }
+            event = spawn_blocking(next) => event?,
+        };
+        if let Some(Event::Key(key)) = event.context("the terminal is gone")?
+            && key.kind != KeyEventKind::Release
+            && !screen.key(key)
+        {
+            return Ok(());
         }
     }
+}
+
+/// Returns the next event; `None` if there is none for a while.
+fn next() -> io::Result<Option<Event>> {
+    event::poll(TURN)?.then(event::read).transpose()
 }

@@ -46,6 +46,14 @@ const INTERVAL: &str = "2s";
 /// The default time over which rates are computed: two of the periods in which Envoy adds to its
 /// histograms.
 const WINDOW: &str = "10s";
+/// The arguments that choose proxies of a cluster.
+const OF_CLUSTERS: [&str; 5] = [
+    "namespace",
+    "all_namespaces",
+    "selector",
+    "kubeconfig",
+    "context",
+];
 
 /// Shows live requests by policy and type, workflows, and refusals with their reasons.
 ///
@@ -55,17 +63,7 @@ const WINDOW: &str = "10s";
 pub struct TopArgs {
     /// Admin address of an Envoy, HOST:PORT or unix:/PATH; may be repeated [default without a
     /// kubeconfig: 127.0.0.1:9901]
-    #[arg(
-        long,
-        value_name = "ADDRESS",
-        conflicts_with_all = [
-            "namespace",
-            "all_namespaces",
-            "selector",
-            "kubeconfig",
-            "context",
-        ]
-    )]
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = OF_CLUSTERS)]
     pub proxy: Vec<Place>,
     /// Proxies of this namespace of a cluster [default: that of the kubeconfig's context]
     #[arg(long, short, value_name = "NAME")]
@@ -130,12 +128,14 @@ async fn top(args: &TopArgs) -> anyhow::Result<Output> {
         None if args.proxy.is_empty() => (vec![Place::Tcp(LOCAL.parse()?)], None),
         None => (args.proxy.clone(), None),
     };
-    let interval = match args.once {
-        true => args.window,
-        false => args.interval,
+    let interval = if args.once {
+        args.window
+    } else {
+        args.interval
     };
     if args.once && !places.is_empty() && io::stderr().is_terminal() {
-        eprintln!("{}", patience(&places, args.window));
+        let window = headgate_api::Duration::from(args.window);
+        eprintln!("Counting requests for {window} (--window)");
     }
     let fleet = fleet::follow(places, selection, interval, args.window.max(interval));
     let mut output = match (args.once, args.output) {
@@ -181,8 +181,9 @@ async fn once(args: &TopArgs, mut fleet: Receiver<Fleet>) -> anyhow::Result<Outp
     // After the timeout, the responses so far are shown.
     let _ = timeout(longest, fleet.wait_for(Fleet::is_settled)).await;
     let view = view_of(&fleet);
-    let table = || table::printed(&view, &args.choice);
-    let text = args.output.text(&view, table)?;
+    let text = args
+        .output
+        .text(&view, || table::printed(&view, &args.choice))?;
     let silent = view::each(&view["proxies"]).filter(|p| p["state"] != ANSWERS);
     let notes = silent.filter_map(|p| {
         let why = p["problem"].as_str().unwrap_or("no second answer in time");
@@ -191,16 +192,6 @@ async fn once(args: &TopArgs, mut fleet: Receiver<Fleet>) -> anyhow::Result<Outp
     let notes: String = notes.collect();
     let ok = notes.is_empty() && view["proxies"] != json!([]);
     Ok(Output { text, notes, ok })
-}
-
-/// Returns a description of the wait of --once.
-fn patience(places: &[Place], window: Duration) -> String {
-    let proxies = match places {
-        [only] => only.to_string(),
-        all => format!("{} proxies", all.len()),
-    };
-    let window = headgate_api::Duration::from(window);
-    format!("Counting requests at {proxies} for {window} (--window)")
 }
 
 /// Prints a line of JSON, or a document of YAML, at every interval, until the output is closed.
@@ -215,24 +206,5 @@ async fn lines(args: &TopArgs, fleet: Receiver<Fleet>) -> anyhow::Result<Output>
         if !print(&text)? {
             return Ok(Output::ok(String::new()));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_once_waits_for_names_the_proxies_and_the_time() {
-        let places = ["127.0.0.1:9901", "unix:/run/envoy.sock"].map(|p| p.parse().unwrap());
-        let window = Duration::from_secs(10);
-        assert_eq!(
-            patience(&places[..1], window),
-            "Counting requests at 127.0.0.1:9901 for 10s (--window)"
-        );
-        assert_eq!(
-            patience(&places, window),
-            "Counting requests at 2 proxies for 10s (--window)"
-        );
     }
 }

@@ -4,12 +4,11 @@ use std::time::{Instant, SystemTime};
 
 use clap::ValueEnum;
 use ratatui::Frame;
-use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style, Stylize as _};
+use ratatui::style::{Style, Stylize as _};
 use ratatui::text::{Line, Span, Text};
-use ratatui::widgets::{Paragraph, TableState, Tabs};
+use ratatui::widgets::{TableState, Tabs};
 use serde_json::Value;
 
 use super::cells::{BAD, WARNING, silence};
@@ -22,18 +21,9 @@ const GAP: u16 = 2;
 /// The most silent proxies that are named; the view of proxies shows all.
 const NAMED: usize = 3;
 
-const HELP: &str = "
-  1 2 3 4, Tab      types, workflows, proxies, the value cut
-  s                 the next order
-  r                 the reverse order
-  /                 only names with a text in them; Enter keeps it, Esc drops it
-  p, Space          pause, go on
-  Up, Down, j, k    mark a row
-  PgUp, PgDn        a page
-  Home, End         the first row, the last
-  Enter             at a proxy: count only that one
-  Esc               all proxies, all names
-  q, Ctrl-C         quit";
+const KEYS: &str = "\
+q quit  1-4 Tab view  s sort  r reverse  / filter  p pause
+Up Down PgUp PgDn mark a row  Enter only this proxy  Esc all proxies, all names";
 
 /// The state of the screen: the shown view, and the choices.
 #[derive(Default)]
@@ -45,24 +35,15 @@ pub(super) struct Screen {
     paused: bool,
     /// Whether keys are added to the text of the filter.
     typing: bool,
-    help: bool,
-    /// The key of the marked row, whose position may change.
-    marked: Option<String>,
     table: TableState,
     /// The number of rows that fit on the screen.
     room: u16,
-    colours: bool,
 }
 
 impl Screen {
-    /// Returns an empty screen, with colours if the environment allows them:
-    /// <https://no-color.org>, and `TERM=dumb`.
     pub(super) fn new(choice: Choice) -> Self {
-        let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
         Self {
             choice,
-            colours: !no_color && !dumb,
             ..Self::default()
         }
     }
@@ -80,10 +61,6 @@ impl Screen {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return !matches!(key.code, KeyCode::Char('c' | 'd'));
         }
-        if std::mem::take(&mut self.help) {
-            return true;
-        }
-        let room = self.room;
         match key.code {
             KeyCode::Esc => {
                 self.typing = false;
@@ -97,7 +74,6 @@ impl Screen {
             }
             _ if self.typing => {}
             KeyCode::Char('q') => return false,
-            KeyCode::Char('?' | 'h') => self.help = true,
             KeyCode::Char('1') => self.show(Tab::Types),
             KeyCode::Char('2') => self.show(Tab::Workflows),
             KeyCode::Char('3') => self.show(Tab::Proxies),
@@ -107,18 +83,20 @@ impl Screen {
             KeyCode::Char('r') => self.choice.reversed = !self.choice.reversed,
             KeyCode::Char('/') => self.typing = true,
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
-            KeyCode::Down | KeyCode::Char('j') => self.mark(TableState::select_next),
-            KeyCode::Up | KeyCode::Char('k') => self.mark(TableState::select_previous),
-            KeyCode::PageDown => self.mark(|table| table.scroll_down_by(room)),
-            KeyCode::PageUp => self.mark(|table| table.scroll_up_by(room)),
-            KeyCode::Home => self.mark(TableState::select_first),
-            KeyCode::End => self.mark(TableState::select_last),
-            // A marked row that the filter hides is not selected.
-            KeyCode::Enter
-                if self.choice.tab() == Tab::Proxies && self.table.selected().is_some() =>
-            {
-                self.count(self.marked.clone());
-                self.show(Tab::Types);
+            // A position beyond the last row is corrected when the table is drawn.
+            KeyCode::Down | KeyCode::Char('j') => self.table.select_next(),
+            KeyCode::Up | KeyCode::Char('k') => self.table.select_previous(),
+            KeyCode::PageDown => self.table.scroll_down_by(self.room),
+            KeyCode::PageUp => self.table.scroll_up_by(self.room),
+            KeyCode::Home => self.table.select_first(),
+            KeyCode::End => self.table.select_last(),
+            KeyCode::Enter if self.choice.tab() == Tab::Proxies => {
+                let rows = table::rows(&self.view, &self.choice);
+                let marked = self.table.selected().and_then(|at| rows.get(at));
+                if let Some(proxy) = marked.map(|row| row.key.clone()) {
+                    self.count(Some(proxy));
+                    self.show(Tab::Types);
+                }
             }
             _ => {}
         }
@@ -127,7 +105,6 @@ impl Screen {
 
     fn show(&mut self, tab: Tab) {
         self.choice.view = Some(tab);
-        self.marked = None;
         self.table = TableState::new();
     }
 
@@ -137,28 +114,20 @@ impl Screen {
         self.only = only;
     }
 
-    fn mark(&mut self, step: impl FnOnce(&mut TableState)) {
-        step(&mut self.table);
-        let rows = table::rows(&self.view, &self.choice);
-        let last = rows.len().saturating_sub(1);
-        let at = self.table.selected().unwrap_or(0).min(last);
-        self.marked = rows.get(at).map(|row| row.key.clone());
-    }
-
     /// Draws everything.
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
         // Their stats are missing in every view.
-        let silent = table::silent(&self.view).take(NAMED).filter_map(|proxy| {
-            let why = silence(proxy)?;
-            Some(format!("! {}: {why}", proxy["proxy"].as_str()?))
+        let silent = table::silent(&self.view).take(NAMED).map(|proxy| {
+            let why = silence(proxy).unwrap_or_default();
+            format!("! {}: {why}", table::name(proxy, "proxy"))
         });
-        let silent: Vec<String> = silent.collect();
+        let silent = Text::from_iter(silent).style(BAD);
         let [title, tabs, problems, body, foot] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(1),
-            Constraint::Length(silent.len() as u16),
+            Constraint::Length(silent.height() as u16),
             Constraint::Fill(1),
-            Constraint::Length(1),
+            Constraint::Length(2),
         ])
         .areas(frame.area());
         frame.render_widget(self.title(), title);
@@ -169,31 +138,26 @@ impl Screen {
         let chosen = self.choice.tab() as usize;
         frame.render_widget(Tabs::new(names).select(chosen), tabs);
         frame.render_widget(self.order(), order);
-        frame.render_widget(Text::from_iter(silent).style(BAD), problems);
-        match self.help {
-            true => frame.render_widget(Paragraph::new(HELP), body),
-            false => self.draw_table(frame, body),
-        }
-        frame.render_widget(self.foot(), foot);
-        if !self.colours {
-            discolour(frame.buffer_mut());
-        }
+        frame.render_widget(silent, problems);
+        self.draw_table(frame, body);
+        let keys = match self.typing {
+            true => Text::from(format!("names with: {}_", self.choice.filter)).bold(),
+            false => Text::from(KEYS).dim(),
+        };
+        frame.render_widget(keys, foot);
     }
 
     fn draw_table(&mut self, frame: &mut Frame<'_>, body: Rect) {
+        let tab = self.choice.tab();
         let rows = table::rows(&self.view, &self.choice);
-        let marked = self.marked.as_ref();
-        self.table
-            .select(marked.and_then(|key| rows.iter().position(|row| row.key == *key)));
         if rows.is_empty() {
-            return frame
-                .render_widget(Line::from(self.choice.tab().empty(&self.view).dim()), body);
+            return frame.render_widget(tab.empty(&self.view).dim(), body);
         }
         self.room = body.height.saturating_sub(1);
         // The offset is limited, so that a long table has no empty lines below its last row.
         let most = rows.len().saturating_sub(usize::from(self.room));
         *self.table.offset_mut() = self.table.offset().min(most);
-        let (table, _) = table::table(self.choice.tab(), &rows, body.width, GAP);
+        let (table, _) = table::table(tab, &rows, body.width, GAP);
         frame.render_stateful_widget(table, body, &mut self.table);
     }
 
@@ -203,20 +167,21 @@ impl Screen {
         let summary = Span::styled(table::summary(&self.view), style);
         let mut line = Line::from(vec!["headgate top".bold(), "  ".into(), summary]);
         if self.paused {
-            let time = self.view["time"].as_str().unwrap_or_default();
+            let time = table::name(&self.view, "time");
             line.push_span(Span::styled(format!("  PAUSED at {time}"), WARNING));
         }
         line
     }
 
     fn order(&self) -> Line<'static> {
-        let reversed = match self.choice.reversed {
-            true => ", reversed",
-            false => "",
-        };
         let order = match self.choice.tab() {
             Tab::Value => name(&Tab::Value),
             _ => name(&self.choice.sort),
+        };
+        let reversed = if self.choice.reversed {
+            ", reversed"
+        } else {
+            ""
         };
         let mut line = Line::from(format!("sorted by {order}{reversed}").dim());
         if let Some(only) = &self.only {
@@ -226,19 +191,6 @@ impl Screen {
             line.push_span(Span::styled(format!("  /{}", self.choice.filter), WARNING));
         }
         line
-    }
-
-    fn foot(&self) -> Line<'static> {
-        match (self.typing, self.help) {
-            (true, _) => {
-                let typed = self.choice.filter.clone();
-                vec!["names with: ".bold(), typed.into(), " ".reversed()].into()
-            }
-            (_, true) => "any key goes back".dim().into(),
-            _ => "q quit  ? help  1-4 view  s sort  r reverse  / filter  p pause"
-                .dim()
-                .into(),
-        }
     }
 }
 
@@ -253,16 +205,6 @@ fn next<T: ValueEnum + Copy + PartialEq>(now: T) -> T {
     let mut all = T::value_variants().iter().cycle();
     all.find(|value| **value == now);
     all.next().copied().unwrap_or(now)
-}
-
-/// Replaces the colour of bad values by a style without colours: bold and reversed.
-fn discolour(buffer: &mut Buffer) {
-    for cell in &mut buffer.content {
-        if cell.fg == Color::Red {
-            cell.modifier |= Modifier::REVERSED;
-        }
-        cell.set_fg(Color::Reset);
-    }
 }
 
 #[cfg(test)]

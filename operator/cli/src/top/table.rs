@@ -7,12 +7,12 @@ use std::iter::once;
 use clap::{Args, ValueEnum};
 use ratatui::buffer::{self, Buffer};
 use ratatui::layout::Rect;
-use ratatui::style::Modifier;
+use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{self, Table, Widget as _};
 use serde_json::Value;
 
-use super::cells::{STRONG, arrivals, columns, name, names, rate, refused_share, traffic};
+use super::cells::{arrivals, columns, rate, refused_share};
 use super::view::{UNREACHABLE, each, requests};
 
 /// A view of the proxies' stats.
@@ -67,7 +67,7 @@ pub(super) struct Row<'a> {
     /// `policy`, `policy type`, `policy workflow`, or a proxy's place.
     pub(super) key: String,
     head: String,
-    values: &'a Value,
+    pub(super) values: &'a Value,
 }
 
 /// A policy's row with the rows of its types or workflows, or a proxy's row.
@@ -75,6 +75,17 @@ type Group<'a> = (Row<'a>, Vec<Row<'a>>);
 
 /// The number of spaces between two columns of a printed table.
 const GAP: u16 = 3;
+const HEAD: Style = Style::new().add_modifier(Modifier::BOLD.union(Modifier::REVERSED));
+
+/// Returns the values of a row's requests; a policy has them in a field of their own.
+pub(super) fn traffic(values: &Value) -> &Value {
+    values.get("traffic").unwrap_or(values)
+}
+
+/// Returns a text of a row; empty if it is unknown.
+pub(super) fn name<'a>(values: &'a Value, key: &str) -> &'a str {
+    values[key].as_str().unwrap_or_default()
+}
 
 impl Tab {
     /// Returns the text for a table without rows.
@@ -96,16 +107,21 @@ impl Choice {
     }
 
     fn wants(&self, row: &Row<'_>) -> bool {
-        // Only a proxy has a node and policies.
-        let (node, policies) = (name(row.values, "node"), names(&row.values["policies"]));
-        let names = format!("{} {node} {policies}", row.key).to_lowercase();
-        names.contains(&self.filter.to_lowercase())
+        // Only a proxy has policies.
+        let policies = each(&row.values["policies"]).filter_map(Value::as_str);
+        let names = [row.key.as_str(), name(row.values, "node")]
+            .into_iter()
+            .chain(policies);
+        let filter = self.filter.to_lowercase();
+        { names }.any(|name| name.to_lowercase().contains(&filter))
     }
 
     /// Returns the rank of a row; the highest comes first.
     fn rank(&self, row: &Row<'_>) -> f64 {
         let values = traffic(row.values);
         let rank = match self.sort {
+            // By value, whatever order is chosen.
+            _ if self.tab() == Tab::Value => row.values["valueCut"]["perSlotSecond"].as_f64(),
             // A silent proxy may be worse than any that answers.
             Order::Hurt if values["state"] == UNREACHABLE => Some(f64::INFINITY),
             Order::Hurt => row.values["hurt"].as_f64(),
@@ -120,48 +136,35 @@ impl Choice {
     fn compare(&self, a: &Row<'_>, b: &Row<'_>) -> Ordering {
         let order = self.rank(b).total_cmp(&self.rank(a));
         let order = order.then_with(|| a.key.cmp(&b.key));
-        match self.reversed {
-            true => order.reverse(),
-            false => order,
+        if self.reversed {
+            order.reverse()
+        } else {
+            order
         }
     }
 }
 
 /// Returns the 99th percentile of the wait; of a policy, the longest of its types or workflows.
 fn longest_wait(values: &Value) -> Option<f64> {
-    let wait = values.get("queueWaitMs").or(values.get("waitMs"));
     let parts = each(&values["types"]).chain(each(&values["rows"]));
-    let waits = parts.filter_map(longest_wait).max_by(f64::total_cmp);
-    wait.map_or(waits, |wait| wait["p99"].as_f64())
+    let own = ["queueWaitMs", "waitMs"].map(|wait| values[wait]["p99"].as_f64());
+    let waits = own.into_iter().flatten();
+    waits
+        .chain(parts.filter_map(longest_wait))
+        .max_by(f64::total_cmp)
 }
 
 /// Returns the rows of `view` by `choice`. A policy whose name matches the filter is shown whole.
 pub(super) fn rows<'a>(view: &'a Value, choice: &Choice) -> Vec<Row<'a>> {
-    let tab = choice.tab();
-    let with = |part| each(&view["policies"]).filter(move |policy| !policy[part].is_null());
-    let mut groups: Vec<Group<'_>> = match tab {
-        Tab::Types => { with("types") }
-            .map(|p| group(p, p, "types", "type"))
-            .collect(),
-        Tab::Value => { with("valueCut") }
-            .map(|p| group(p, p, "types", "type"))
-            .collect(),
-        Tab::Workflows => { with("workflows") }
-            .map(|p| group(p, &p["workflows"], "rows", "workflow"))
-            .collect(),
-        Tab::Proxies => each(&view["proxies"]).map(proxy).collect(),
+    let group = |values| group(choice.tab(), values);
+    let mut groups: Vec<Group<'_>> = match choice.tab() {
+        Tab::Proxies => each(&view["proxies"]).filter_map(group).collect(),
+        _ => each(&view["policies"]).filter_map(group).collect(),
     };
-    let by_value = |row: &Row<'_>| row.values["valueCut"]["perSlotSecond"].as_f64();
     groups.retain_mut(|(first, members)| {
         let whole = choice.wants(first);
         members.retain(|row| whole || choice.wants(row));
-        members.sort_by(|a, b| match tab {
-            // By their ranks in the value cut, whatever order is chosen.
-            Tab::Value => by_value(b)
-                .partial_cmp(&by_value(a))
-                .unwrap_or(Ordering::Equal),
-            _ => choice.compare(a, b),
-        });
+        members.sort_by(|a, b| choice.compare(a, b));
         whole || !members.is_empty()
     });
     groups.sort_by(|(a, _), (b, _)| choice.compare(a, b));
@@ -170,69 +173,64 @@ pub(super) fn rows<'a>(view: &'a Value, choice: &Choice) -> Vec<Row<'a>> {
         .collect()
 }
 
-fn group<'a>(policy: &'a Value, values: &'a Value, members: &str, key: &str) -> Group<'a> {
-    let policy_name = name(policy, "policy");
+/// Returns the rows of a policy or a proxy; `None` if it isn't in this view.
+fn group(tab: Tab, of: &Value) -> Option<Group<'_>> {
+    let (key, values, members, kind) = match tab {
+        Tab::Value if of["valueCut"].is_null() => return None,
+        Tab::Types | Tab::Value => ("policy", of, "types", "type"),
+        Tab::Workflows => ("policy", &of["workflows"], "rows", "workflow"),
+        Tab::Proxies => ("proxy", of, "", ""),
+    };
+    let first = name(of, key);
     let member = |values| {
-        let name = name(values, key);
-        Row {
-            key: format!("{policy_name} {name}"),
-            head: format!("  {name}"),
-            values,
-        }
+        let name = name(values, kind);
+        let (key, head) = (format!("{first} {name}"), format!("  {name}"));
+        Row { key, head, values }
     };
-    let row = Row {
-        key: policy_name.to_owned(),
-        head: match policy["proxies"].as_u64() {
-            Some(many @ 2..) => format!("{policy_name} ({many} proxies)"),
-            _ => policy_name.to_owned(),
-        },
-        values,
+    let head = match of["proxies"].as_u64() {
+        Some(many @ 2..) => format!("{first} ({many} proxies)"),
+        _ => first.to_owned(),
     };
-    (row, each(&values[members]).map(member).collect())
+    let members = each(&values[members]).map(member).collect();
+    let key = first.to_owned();
+    (!values.is_null()).then_some((Row { key, head, values }, members))
 }
 
-fn proxy(values: &Value) -> Group<'_> {
-    let proxy = name(values, "proxy");
-    let row = Row {
-        key: proxy.to_owned(),
-        head: proxy.to_owned(),
-        values,
-    };
-    (row, Vec::new())
-}
-
-/// Returns the table of the columns that fit into `width`, with `gap` between them, and its width.
-pub(super) fn table(tab: Tab, rows: &[Row<'_>], width: u16, gap: u16) -> (Table<'static>, u16) {
+/// Returns the table of the columns that fit into `room`, with `gap` between them, and its width.
+pub(super) fn table(tab: Tab, rows: &[Row<'_>], room: u16, gap: u16) -> (Table<'static>, u16) {
     let (head, columns) = columns(tab);
     let heads = columns
         .iter()
         .map(|(head, side, _)| Line::from(*head).alignment(*side));
-    let heads: Vec<Line<'_>> = once(head.into()).chain(heads).collect();
+    let heads: Vec<Line<'static>> = once(head.into()).chain(heads).collect();
     let line = |row: &Row<'_>| {
         let cells = columns.iter();
         let cells = cells.map(|(_, side, cell)| Line::from(cell(row.values)).alignment(*side));
         once(row.head.clone().into()).chain(cells).collect()
     };
-    let lines: Vec<Vec<Line<'_>>> = rows.iter().map(line).collect();
-    let mut widths = Vec::new();
-    let mut end = 0;
+    let lines: Vec<Vec<Line<'static>>> = rows.iter().map(line).collect();
+    let mut widths: Vec<u16> = Vec::new();
+    let mut left = room;
     for (at, head) in heads.iter().enumerate() {
-        let begin = end + gap * u16::from(at > 0);
-        let cells = lines.iter().map(|line| line[at].width());
-        let widest = u16::try_from(cells.fold(head.width(), usize::max)).unwrap_or(u16::MAX);
         // A column whose head doesn't fit is left out, with all columns to the right.
-        if at > 0 && begin.saturating_add(head.width() as u16) > width {
+        if at > 0 && usize::from(left) < head.width() {
             break;
         }
-        end = begin.saturating_add(widest).min(width);
-        widths.push(end.saturating_sub(begin));
+        let widest = lines
+            .iter()
+            .map(|line| line[at].width())
+            .fold(head.width(), usize::max);
+        widths.push(left.min(widest as u16));
+        left = left.saturating_sub(widest as u16 + gap);
     }
-    let line = |cells: Vec<Line<'static>>| widgets::Row::new(cells.into_iter().take(widths.len()));
-    let table = Table::new(lines.into_iter().map(line), widths.iter().copied())
-        .header(line(heads).style(STRONG.add_modifier(Modifier::REVERSED)))
+    let width = widths.iter().sum::<u16>() + gap * (widths.len() as u16 - 1);
+    let shown = widths.len();
+    let line = |cells: Vec<Line<'static>>| widgets::Row::new(cells.into_iter().take(shown));
+    let table = Table::new(lines.into_iter().map(line), widths)
+        .header(line(heads).style(HEAD))
         .column_spacing(gap)
         .row_highlight_style(Modifier::REVERSED);
-    (table, end)
+    (table, width)
 }
 
 /// Returns the table of the chosen view; without a choice, all tables with rows.
@@ -253,8 +251,7 @@ pub(super) fn printed(view: &Value, choice: &Choice) -> String {
             return format!("{}\n", tab.empty(view));
         }
         let (table, width) = table(tab, &rows, u16::MAX, GAP);
-        let height = u16::try_from(rows.len() + 1).unwrap_or(u16::MAX);
-        let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
+        let mut buffer = Buffer::empty(Rect::new(0, 0, width, rows.len() as u16 + 1));
         table.render(buffer.area, &mut buffer);
         lines(&buffer).join("\n") + "\n"
     };
@@ -281,7 +278,10 @@ pub(super) fn summary(view: &Value) -> String {
         (n, 0) => format!("{n} proxies"),
         (n, silent) => format!("{silent} of {n} proxies unreachable"),
     };
-    let [arrivals, refused] = requests(each(&view["policies"])).map(|value| rate(&value.into()));
+    let [arrivals, refused] = requests(each(&view["policies"])).map(|value| match value {
+        Some(value) => rate(&value.into()),
+        None => "-".into(),
+    });
     let seconds = view["windowSeconds"].as_f64().unwrap_or(0.0);
     format!("{proxies}, {arrivals} requests/s decided, {refused} refused; over {seconds:.0} s")
 }

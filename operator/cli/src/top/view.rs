@@ -9,7 +9,6 @@
 //! version doesn't have are null rather than 0. `hurt` is the rate of requests that were refused,
 //! or late beyond the share that objectives allow; rows with the most of it come first.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Add;
 use std::time::{Instant, SystemTime};
@@ -19,7 +18,7 @@ use headgate_controller::xds::timestamp::rfc3339;
 use serde_json::{Value, json};
 
 use super::fleet::{Fleet, Proxy, Span};
-use super::histogram::Spread;
+use super::histogram::Histogram;
 use super::sample::{Parts, SERVICE, Stats, TYPE, WORKFLOW, of, whole};
 
 /// The counter of refusals, of a type or a workflow.
@@ -182,21 +181,15 @@ impl<'a> Group<'a> {
         self.0.iter().filter_map(|c| c.after.value(name)).max()
     }
 
-    /// Returns the proxies that shed by value. At the others, all gauges of the value cut are 0,
-    /// including the budget, which is never 0 otherwise.
-    fn that_shed_by_value(&self) -> Self {
-        let budget = |c: &&Change<'_>| whole(c.policy)?.value(BUDGET);
-        let proxies = self.0.iter().filter(|c| budget(c) > Some(0));
-        Self(proxies.copied().collect())
-    }
-
     /// Returns the percentiles, in ms, of times in µs.
     fn percentiles(&self, name: &str) -> Value {
-        let mut all = Spread::default();
+        let mut all = Histogram::default();
         for change in self.0.iter().filter(|c| c.seconds > 0.0) {
             let before = change.before.and_then(|b| b.histogram(name));
-            if let Some(after) = change.after.histogram(name) {
-                all.add(&after.since(before));
+            match (change.after.histogram(name), before) {
+                (Some(after), Some(before)) => all.add(&after.since(before)),
+                (Some(after), None) => all.add(after),
+                (None, _) => {}
             }
         }
         let ms = |q| all.quantile(q).map(|us| tidy(us / 1e3));
@@ -214,10 +207,7 @@ fn proxy(name: &str, proxy: &Proxy, now: Instant) -> Value {
     let span = proxy.span();
     let latest = span.as_ref().map(|span| span.after);
     let policies = policies(span.as_slice());
-    let names: BTreeSet<_> = policies
-        .iter()
-        .filter_map(|p| p["policy"].as_str())
-        .collect();
+    let names: BTreeSet<_> = policies.iter().map(|p| p["policy"].as_str()).collect();
     let [arrivals, refused] = requests(policies.iter());
     let gauge = |name| sum(policies.iter().map(|policy| policy[name].as_u64()));
     // Unknown if no policy is in force.
@@ -256,8 +246,10 @@ fn policy(name: &str, parts: &Parts<Group<'_>>) -> Value {
     let own = whole(parts).unwrap_or(&none);
     let all_types = of(parts, TYPE).flat_map(|(_, group)| &group.0).copied();
     let traffic = traffic(&Group(all_types.collect()));
-    let mut types = worst_first(of(parts, TYPE).map(|(name, group)| kind(name, group)));
-    let value = value_cut(own, &mut types);
+    let given = slots_given(own);
+    let types = of(parts, TYPE).map(|(name, group)| kind(name, group, given.is_some()));
+    let mut types = worst_first(types);
+    let value = given.map(|given| value_cut(given, &mut types));
     let workflows = workflows(own, parts);
     // Requests that the rate limiter refuses never reach a type.
     let parts = types.iter().chain(&workflows);
@@ -305,7 +297,7 @@ fn not_enforced(rejected: Option<f64>, refused: Option<f64>) -> Option<f64> {
     Some(tidy((rejected? - refused?).max(0.0)))
 }
 
-fn kind(name: &str, group: &Group<'_>) -> Value {
+fn kind(name: &str, group: &Group<'_>, sheds_by_value: bool) -> Value {
     let completed = group.rate("rq_completed").unwrap_or(0.0);
     let names = group.names("slo_quantile_ppm.objective.").into_iter();
     let objectives = names.filter_map(|name| objective(name, group, completed));
@@ -318,15 +310,13 @@ fn kind(name: &str, group: &Group<'_>) -> Value {
     row["queueWaitMs"] = group.percentiles("queue_wait_us");
     row["responseTimeMs"] = group.percentiles("response_time_us");
     row["objectives"] = objectives.into();
-    row["valueCut"] = value(group).into();
+    row["valueCut"] = value(group).filter(|_| sheds_by_value).into();
     row
 }
 
-/// Returns a type's place in the value cut; `None` where nothing is shed by value.
+/// Returns a type's place in the value cut. The gauges of a proxy that doesn't shed by value are 0.
 fn value(group: &Group<'_>) -> Option<Value> {
     const SLOTS: &str = "value_slots_asked_milli";
-    let group = group.that_shed_by_value();
-    let asked = group.milli(SLOTS)?;
     // By the demanded slots.
     let weighted = |name: &'static str| {
         let changes = group.0.iter().map(|change| change.after);
@@ -336,22 +326,23 @@ fn value(group: &Group<'_>) -> Option<Value> {
     Some(json!({
         // 0 if no proxy has ranked the type yet.
         "perSlotSecond": mean(ranks).unwrap_or(0.0),
-        "slotsAsked": asked,
+        "slotsAsked": group.milli(SLOTS)?,
         "admitted": mean(weighted("value_admitted_permille")),
     }))
 }
 
-/// Returns the slots that all types demand, and those that the cut gives out; `None` if the value
-/// cut is off. Adds to each type the slots that types of a higher rank demand.
-fn value_cut(own: &Group<'_>, types: &mut [Value]) -> Option<Value> {
-    let own = own.that_shed_by_value();
-    let changes = own.0.iter().map(|change| change.after);
-    let given =
-        sum(changes.map(|s| Some(s.value(BUDGET)? as f64 / 1e3 * s.value("slots")? as f64)))?;
-    let mut ranked: Vec<&mut Value> = { types.iter_mut() }
-        .map(|row| &mut row["valueCut"])
-        .filter(|value| !value.is_null())
-        .collect();
+/// Returns the slots that the value cut gives out; `None` if it is off, which makes the gauge of the
+/// budget 0.
+fn slots_given(own: &Group<'_>) -> Option<f64> {
+    let given = |s: &Stats| Some(s.value(BUDGET)? as f64 / 1e3 * s.value("slots")? as f64);
+    sum(own.0.iter().map(|c| given(c.after))).filter(|given| *given > 0.0)
+}
+
+/// Returns the slots that all types demand, and those that are given out. Adds to each type the
+/// slots that types of a higher rank demand.
+fn value_cut(given: f64, types: &mut [Value]) -> Value {
+    let cuts = types.iter_mut().map(|row| &mut row["valueCut"]);
+    let mut ranked: Vec<&mut Value> = cuts.filter(|value| !value.is_null()).collect();
     let rank = |value: &Value| value["perSlotSecond"].as_f64().unwrap_or(0.0);
     ranked.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
     let mut before = 0.0;
@@ -363,7 +354,7 @@ fn value_cut(own: &Group<'_>, types: &mut [Value]) -> Option<Value> {
     for value in ranked {
         value["ofAll"] = all.clone();
     }
-    Some(all)
+    all
 }
 
 /// Returns an objective and its attainment; `None` if it was removed, and so its gauges are 0.
@@ -414,6 +405,10 @@ fn workflow(name: &str, group: &Group<'_>) -> Value {
     let (limited, late) = (group.rate("rq_rate_limited"), group.rate("rq_deadline"));
     let refused = group.rate(REFUSED);
     let rejected = limited.zip(late).map(|(limited, late)| limited + late);
+    let completed = group.0.iter().filter_map(|c| {
+        let us = c.after.value("completion_us").filter(|us| *us > 0)?;
+        Some((us as f64 / 1e3, c.rate("rq_completed").unwrap_or(0.0)))
+    });
     json!({
         "workflow": name,
         // λ as the processes measure it, refused requests included.
@@ -433,31 +428,23 @@ fn workflow(name: &str, group: &Group<'_>) -> Value {
         "callsRate": group.rate("calls"),
         "queueLength": group.gauge("queue_length"),
         "waitMs": group.percentiles("limiter_wait_us"),
-        "completionMs": completion(group),
+        // The mean of the processes, by their completed requests.
+        "completionMs": mean(completed),
         "bottlenecks": bottlenecks(group),
         "hurt": refused.unwrap_or(0.0),
     })
 }
 
-/// Returns the mean of the processes' completion times by their completed requests, ms.
-fn completion(group: &Group<'_>) -> Option<f64> {
-    mean(group.0.iter().filter_map(|c| {
-        let us = c.after.value("completion_us").filter(|us| *us > 0)?;
-        Some((us as f64 / 1e3, c.rate("rq_completed").unwrap_or(0.0)))
-    }))
-}
-
-/// Returns the places that set a workflow's rate, with the numbers of proxies, the most frequent
-/// first.
+/// Returns the places that set a workflow's rate, with the numbers of proxies.
 fn bottlenecks(group: &Group<'_>) -> Vec<Value> {
-    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    let mut places: BTreeMap<String, u64> = BTreeMap::new();
     for place in group.0.iter().filter_map(Change::bottleneck) {
         *places.entry(place).or_default() += 1;
     }
-    let mut places: Vec<_> = places.into_iter().collect();
-    places.sort_by_key(|(_, proxies)| Reverse(*proxies));
-    let row = |(place, proxies)| json!({"place": place, "proxies": proxies});
-    places.into_iter().map(row).collect()
+    let places = places.into_iter();
+    places
+        .map(|(place, proxies)| json!({"place": place, "proxies": proxies}))
+        .collect()
 }
 
 #[cfg(test)]

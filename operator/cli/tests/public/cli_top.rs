@@ -204,7 +204,7 @@ fn a_proxy_that_does_not_answer_is_told_and_the_others_are_shown() {
     ]);
     assert_eq!(output.status.code(), Some(1));
     let errors = errors(&output);
-    let expected = format!("warning: {gone}: nothing listens there\n");
+    let expected = format!("warning: {gone}: Connection refused (os error 111)\n");
     assert!(errors.contains(&expected), "{errors}");
     let expected =
         format!("warning: {other}: it is no Envoy admin address: it answered 404 Not Found\n");

@@ -390,7 +390,7 @@ fn a_cut_that_was_switched_off_is_none() {
     let policy = &view["policies"][0];
     assert!(policy["valueCut"].is_null() && policy["types"][0]["valueCut"].is_null());
     // Another proxy still has the previous configuration.
-    proxies.answers("b:1", &[&cutting(900, &[("dear", 10_000, 0, 500)])]);
+    proxies.answers("b:1", &[&cutting(900, &[("dear", 10_000, 1_000, 500)])]);
     let view = proxies.view(None);
     let policy = &view["policies"][0];
     assert_eq!(policy["valueCut"]["slotsGiven"], 9.0);
