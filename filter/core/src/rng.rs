@@ -1,4 +1,5 @@
-//! Seeded random numbers, and a hash: the same seed gives the same decisions in Envoy, the simulator and tests.
+//! Seeded random numbers, and a hash: the same seed gives the same decisions in Envoy, the
+//! simulator and tests.
 //!
 //! SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014):
 //! one addition and two multiplications for each number, 8 bytes of state, and any seed is good
