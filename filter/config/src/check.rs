@@ -308,7 +308,7 @@ impl TypeConfig {
             header_name(format_args!("{at}.cost.size.header"), &cost.size.header)?;
         }
         let set = format!("{at}.on_refusal");
-        no_more_than(8, &set, self.on_refusal.len(), "headers")?;
+        at_most(&set, self.on_refusal.len(), 8)?;
         for (i, SetHeader { name, value }) in self.on_refusal.iter().enumerate() {
             header_name(format_args!("{set}[{i}].name"), name)?;
             let is_right = !value.is_empty() && !value.chars().any(char::is_control);

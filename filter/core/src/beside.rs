@@ -72,7 +72,7 @@ pub struct InForce<'a> {
     pub membership: &'a Membership,
 }
 
-/// How far a request's Headgate headers are trusted.
+/// The trust in a request's Headgate headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Standing {
     /// Whether [`Beside::strip`] must remove headers before the application sees the request.

@@ -237,7 +237,7 @@ fn headers_for_refused_requests_are_checked() {
             "[0].value",
             "\"a\\nb\"; a header's value without control characters",
         ),
-        ([header; 9].join(","), "", "9 headers; at most 8"),
+        ([header; 9].join(","), "", "9; at most 8"),
     ] {
         let at = format!("stages[0].types[0].on_refusal{field}");
         assert_eq!(with(&set), Some((at, problem.to_owned())));

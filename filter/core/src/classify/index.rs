@@ -17,7 +17,7 @@ use super::RequestView;
 use super::condition::{Conditions, Drawer};
 use crate::request::TypeId;
 
-/// Drawers by path, or by a header's value. Keys come from the configuration, never from requests,
+/// Entries by path, or by a header's value. Keys come from the configuration, never from requests,
 /// so the hash needs no secret, and a Wasm module needs no source of randomness for it.
 type Drawers = HashMap<Box<[u8]>, Vec<Entry>, BuildHasherDefault<DefaultHasher>>;
 

@@ -68,9 +68,9 @@ impl Tokens {
         self.count
     }
 
-    /// Returns the time per output token of a response that ends at `now`; `None` if it has fewer
-    /// than two. If its client leaves, the next token was still to come, so the time until then is
-    /// at most that of one more.
+    /// Returns the time per output token of a response that ends at `now`: the time since the first
+    /// token ÷ the gaps between tokens; `None` without a gap. If the client left, the time since
+    /// the last token counts as one more gap, so one token suffices; otherwise two are needed.
     pub(super) fn time(&self, now: Instant, outcome: Outcome) -> Option<Duration> {
         let gaps = match outcome {
             Outcome::Abandoned => self.count,

@@ -29,8 +29,8 @@
 //! rest = s · (t + tokens − budget) / t, at least 0     tokens: its own, or the first waiter's
 //! ```
 //!
-//! Where eight requests have a slot each, the rest is an eighth of a slot time and left out. Where
-//! two large ones fill the budget, it is half of one.
+//! With eight requests in slots, the rest is an eighth of a slot time and left out. With two large
+//! ones that fill the budget, it is half of one.
 //!
 //! **The search for P** learns nothing while the budget binds: slots are free although requests
 //! wait, so neither is a free slot unneeded, nor does a wait show that more slots would help.

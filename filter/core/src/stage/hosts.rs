@@ -31,7 +31,7 @@ use crate::time::Instant;
 
 /// The least number of recent answers of a type for a request of it to count as overtaken.
 const FEWEST: u32 = 20;
-/// The length of a period of recent answers, if it has [`FEWEST`] of them; otherwise it is longer.
+/// The least length of a period of recent answers, which lasts until it has [`FEWEST`] of them.
 const RECENT: Duration = Duration::from_secs(10);
 /// The time for which answers are watched after the last overtaken request.
 const WATCH: Duration = Duration::from_secs(10);

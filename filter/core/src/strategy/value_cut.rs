@@ -314,7 +314,7 @@ pub enum Admitted {
 }
 
 impl ValueCut {
-    /// Time in which the cut follows arrivals. A retry before that has no better chance.
+    /// Time in which the cut follows arrivals. A retry within it has no better chance.
     pub const HORIZON: Duration = Duration::from_secs(1);
 
     /// Returns a cut that refuses nothing before the first step. `values` has the values of the

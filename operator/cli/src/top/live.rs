@@ -24,7 +24,7 @@ const TURN: Duration = Duration::from_millis(500);
 pub(super) async fn run(fleet: watch::Receiver<Fleet>, choice: Choice) -> anyhow::Result<()> {
     let mut terminal = ratatui::try_init().context("this terminal can't be used")?;
     let shown = show(&mut terminal, &fleet, Screen::new(choice)).await;
-    let restored = ratatui::try_restore().context("the terminal could not be put back");
+    let restored = ratatui::try_restore().context("the terminal could not be restored");
     shown.and(restored)
 }
 
@@ -45,7 +45,7 @@ async fn show(
             _ = hang_up.recv() => return Ok(()),
             event = spawn_blocking(next) => event?,
         };
-        if let Some(Event::Key(key)) = event.context("the terminal is gone")?
+        if let Some(Event::Key(key)) = event.context("the terminal was closed")?
             && key.kind != KeyEventKind::Release
             && !screen.key(key)
         {

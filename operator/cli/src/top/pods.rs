@@ -77,7 +77,7 @@ impl Selection {
         if reports.is_empty() {
             let why = operators.iter().find_map(|o| o.report.as_ref().err());
             return Err(match why {
-                Some(why) => anyhow!("no operator tells which proxies there are: {why}"),
+                Some(why) => anyhow!("no operator reported its proxies: {why}"),
                 None => anyhow!("there is no operator to tell which proxies there are"),
             })
             .context("name proxies with --proxy HOST:PORT, or Pods with --selector LABELS");

@@ -331,8 +331,8 @@ fn value(group: &Group<'_>) -> Option<Value> {
     }))
 }
 
-/// Returns the slots that the value cut gives out; `None` if it is off, which makes the gauge of the
-/// budget 0.
+/// Returns the slots that the value cut gives out; `None` if it is off, which makes the gauge of
+/// the budget 0.
 fn slots_given(own: &Group<'_>) -> Option<f64> {
     let given = |s: &Stats| Some(s.value(BUDGET)? as f64 / 1e3 * s.value("slots")? as f64);
     sum(own.0.iter().map(|c| given(c.after))).filter(|given| *given > 0.0)

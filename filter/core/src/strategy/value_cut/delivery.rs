@@ -61,7 +61,7 @@ const GAIN: (f64, f64) = (1.0 / 30.0, 1.0 / 6.0);
 const BROKEN: f64 = 0.5;
 /// A type fails if a smaller part of its outcomes than this delivers, ratio.
 const FAILS: f64 = 0.5;
-/// The least number of silent requests by which a healthy type counts as broken.
+/// The least number of silent requests from which a healthy type counts as broken.
 const SILENT: f64 = 2.0;
 /// The least number of outcomes with which slot times are known.
 const FEWEST: f64 = 20.0;
