@@ -135,8 +135,8 @@ fn a_budget_of_tokens_refuses_what_would_wait_too_long_for_them() {
                 "{refused:?}, {within:?}"
             );
         } else {
-            // All of them would have a slot. Without the rest of running requests in the estimate, a
-            // fifth of the admitted large ones is in time.
+            // All of them would have a slot. If the estimate left out the rest of running requests,
+            // a fifth of the admitted large ones would be in time.
             assert!(
                 refused[1] > 45.0 && within[0] > 99.0,
                 "{refused:?}, {within:?}"
