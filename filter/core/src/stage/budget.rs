@@ -29,8 +29,8 @@
 //! rest = s · (t + tokens − budget) / t, at least 0     tokens: its own, or the first waiter's
 //! ```
 //!
-//! With eight requests in slots, the rest is an eighth of a slot time and left out. With two large
-//! ones that fill the budget, it is half of one.
+//! With slots alone the rest is a slot time divided by P, which estimates leave out. If two large
+//! requests fill the budget, it is half of a slot time.
 //!
 //! **The search for P** learns nothing while the budget binds: slots are free although requests
 //! wait, so neither is a free slot unneeded, nor does a wait show that more slots would help.

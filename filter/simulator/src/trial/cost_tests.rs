@@ -111,8 +111,7 @@ fn hardly_anything_is_refused_below_full_load() {
 }
 
 /// A request takes as many tokens as its size, so two large ones run at once, and half of their
-/// work fits. Estimates account for that: large requests are refused, and the small ones behind
-/// them are answered.
+/// work fits. Estimates know it: large requests are refused, and small ones behind them answered.
 #[test]
 fn a_budget_of_tokens_refuses_what_would_wait_too_long_for_them() {
     let mut budgeted = stage(500, false, true);
@@ -136,8 +135,8 @@ fn a_budget_of_tokens_refuses_what_would_wait_too_long_for_them() {
                 "{refused:?}, {within:?}"
             );
         } else {
-            // All of them would have a slot. Without the rest of running requests in the estimate,
-            // a fifth of the admitted large ones is in time.
+            // All of them would have a slot. If the estimate left out the rest of running requests,
+            // a fifth of the admitted large ones would be in time.
             assert!(
                 refused[1] > 45.0 && within[0] > 99.0,
                 "{refused:?}, {within:?}"
