@@ -212,7 +212,9 @@ fn objective(values: &Value) -> Span<'static> {
     } else {
         (">=", GOOD)
     };
-    let name = name(o, "objective").replace("tpot_", "tpot ").replace('_', ".");
+    let name = name(o, "objective")
+        .replace("tpot_", "tpot ")
+        .replace('_', ".");
     let [attained, target] = ["attainment", "target"].map(|key| share(&o[key]));
     let limit = time(&o["responseTimeMs"]);
     Span::styled(format!("{name} {limit}: {attained} {sign} {target}"), style)
