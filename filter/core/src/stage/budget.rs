@@ -219,6 +219,7 @@ mod tests {
         budget.look(&host, at(31_000), &ledger, 8).unwrap();
         assert_eq!(slots(&budget, 100), 19, "an idle backend says nothing");
     }
+
     #[test]
     fn tokens_that_never_suffice_for_the_first_waiter_serve_nobody() {
         let (host, mut budget) = (MemoryHost::new(), budget());

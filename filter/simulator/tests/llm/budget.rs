@@ -1,14 +1,10 @@
 //! A budget of tokens in front of a server whose cache is full before its slots are.
 
-use std::time::Duration;
-
-use headgate_core::config::StageConfig;
 use headgate_core::rng::Rng;
-use headgate_core::strategy::TypeId;
-use headgate_simulator::{Answer, Ending, Request, Run, Source, Until};
+use headgate_simulator::{Answer, Ending, Request, Source};
 use serde_json::json;
 
-use crate::load::SECOND;
+use crate::load::{self, SECOND, gap};
 use crate::server::{Batching, Costs, Limits};
 
 const WARM_UP: u64 = 20;
@@ -49,7 +45,7 @@ impl Open {
     }
 
     fn draw(&mut self) {
-        let gap = -(1.0 - self.rng.next_f64()).ln() / self.per_second;
+        let at = self.next.at + gap(&mut self.rng, self.per_second);
         let prompt = PROMPT[usize::from(self.rng.chance(LONG))];
         self.next = Request {
             client: self.begun.len() as u32,
@@ -57,7 +53,7 @@ impl Open {
             output: OUTPUT,
             // Its size.
             cost: prompt,
-            ..Request::new(self.next.at + (gap * 1e9) as u64, 0, 0)
+            ..Request::new(at, 0, 0)
         };
         self.begun.push(0);
     }
@@ -99,7 +95,7 @@ impl Source for Open {
 
 /// Returns the counts at this load, requests/s.
 fn run(per_second: f64) -> [[u32; 3]; 2] {
-    let stage: StageConfig = serde_json::from_value(json!({
+    let stage = json!({
         "policy": "default/llm",
         "parallelism": SLOTS,
         "tokens": {
@@ -115,22 +111,14 @@ fn run(per_second: f64) -> [[u32; 3]; 2] {
             "slo": [{"percentile": 90, "objective_us": OBJECTIVE * 1_000}],
             "cost": {"size": {"header": "x-tokens"}},
         }],
-    }))
-    .unwrap();
-    let run = Run {
-        stage: &stage,
-        kinds: &[TypeId(0)],
-        warm_up: Duration::from_secs(WARM_UP),
-        until: Until::Time(Duration::from_secs(WARM_UP + MEASURED)),
-        seed: 1,
-    };
+    });
     let mut source = Open::new(per_second);
     let limits = Limits {
         cache: CACHE.into(),
         ..Limits::llama_server(SLOTS)
     };
-    run.with(&mut source, Batching::new(limits, Costs::LLAMA_SERVER))
-        .unwrap();
+    let server = Batching::new(limits, Costs::LLAMA_SERVER);
+    load::run(stage, (WARM_UP, MEASURED), &mut source, server);
     source.counts
 }
 

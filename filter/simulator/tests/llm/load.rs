@@ -1,10 +1,14 @@
 //! The mix of `scripts/bench llm`, open or with a fixed number of clients.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use headgate_core::config::StageConfig;
 use headgate_core::refusal::Reason;
 use headgate_core::rng::Rng;
-use headgate_simulator::{Answer, Ending, Request, Source};
+use headgate_core::strategy::TypeId;
+use headgate_simulator::{Answer, Ending, Request, Run, Source, Until};
+use serde_json::Value;
 
 use crate::mix::{self, MIX, SIZES, SLOTS, TPOT_PATIENCE};
 use crate::server::{Batching, Costs, Limits, Streamed};
@@ -57,6 +61,29 @@ pub(crate) fn percentile(values: impl Iterator<Item = f64>, percent: usize) -> f
 /// Returns the server of the benchmark.
 pub(crate) fn server() -> Batching {
     Batching::new(Limits::llama_server(SLOTS as u32), Costs::LLAMA_SERVER)
+}
+
+/// Runs requests of one type through a policy until `measured` seconds after `warm_up` seconds.
+pub(crate) fn run(
+    stage: Value,
+    (warm_up, measured): (u64, u64),
+    source: &mut impl Source,
+    server: Batching,
+) {
+    let stage: StageConfig = serde_json::from_value(stage).unwrap();
+    let run = Run {
+        stage: &stage,
+        kinds: &[TypeId(0)],
+        warm_up: Duration::from_secs(warm_up),
+        until: Until::Time(Duration::from_secs(warm_up + measured)),
+        seed: 1,
+    };
+    run.with(source, server).unwrap();
+}
+
+/// Draws the time until the next of Poisson arrivals, ns.
+pub(crate) fn gap(rng: &mut Rng, per_second: f64) -> u64 {
+    (-(1.0 - rng.next_f64()).ln() / per_second * 1e9) as u64
 }
 
 /// Runs this many clients for some seconds without a proxy, all sending requests of the mix, or
@@ -141,8 +168,7 @@ impl<'a> Open<'a> {
     }
 
     fn draw(&mut self) {
-        let gap = -(1.0 - self.rng.next_f64()).ln() / self.per_second;
-        let at = self.next.0.at + (gap * 1e9) as u64;
+        let at = self.next.0.at + gap(&mut self.rng, self.per_second);
         let of = Of::draw(&mut self.rng);
         let request = Request {
             client: self.sent,

@@ -1,14 +1,11 @@
 //! Two tenants in front of the server, each with clients that always have a request in progress.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use headgate_core::config::StageConfig;
-use headgate_core::strategy::TypeId;
-use headgate_simulator::{Answer, Ending, Request, Run, Source, Until};
+use headgate_simulator::{Answer, Ending, Request, Source};
 use serde_json::{Value, json};
 
-use crate::load::{SECOND, server};
+use crate::load::{self, SECOND, server};
 use crate::mix::SLOTS;
 
 /// Seconds until flows are charged the actual cost of their requests, and the measured seconds
@@ -69,7 +66,7 @@ impl Source for Clients {
 
 /// Returns the second tenant's part of all tokens.
 fn share(tokens: &Value) -> f64 {
-    let stage: StageConfig = serde_json::from_value(json!({
+    let stage = json!({
         "policy": "default/llm",
         "parallelism": SLOTS,
         "queue": {
@@ -81,17 +78,9 @@ fn share(tokens: &Value) -> f64 {
         "strategy": {"type": "MaxQueueLength"},
         "types": [{"name": "default", "cost": {"size": {"header": "x-tokens"}}}],
         "classes": [{"name": "short", "matches": [{"method": "GET"}]}, {"name": "long"}],
-    }))
-    .unwrap();
-    let run = Run {
-        stage: &stage,
-        kinds: &[TypeId(0)],
-        warm_up: Duration::from_secs(WARM_UP),
-        until: Until::Time(Duration::from_secs(WARM_UP + MEASURED)),
-        seed: 1,
-    };
+    });
     let mut clients = Clients::new();
-    run.with(&mut clients, server()).unwrap();
+    load::run(stage, (WARM_UP, MEASURED), &mut clients, server());
     let [short, long] = clients.tokens;
     long as f64 / (short + long) as f64
 }

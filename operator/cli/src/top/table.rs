@@ -109,11 +109,11 @@ impl Choice {
     fn wants(&self, row: &Row<'_>) -> bool {
         // Only a proxy has policies.
         let policies = each(&row.values["policies"]).filter_map(Value::as_str);
-        let names = [row.key.as_str(), name(row.values, "node")]
+        let mut names = [row.key.as_str(), name(row.values, "node")]
             .into_iter()
             .chain(policies);
         let filter = self.filter.to_lowercase();
-        { names }.any(|name| name.to_lowercase().contains(&filter))
+        names.any(|name| name.to_lowercase().contains(&filter))
     }
 
     /// Returns the rank of a row; the highest comes first.
@@ -251,7 +251,8 @@ pub(super) fn printed(view: &Value, choice: &Choice) -> String {
             return format!("{}\n", tab.empty(view));
         }
         let (table, width) = table(tab, &rows, u16::MAX, GAP);
-        let mut buffer = Buffer::empty(Rect::new(0, 0, width, rows.len() as u16 + 1));
+        let height = u16::try_from(rows.len() + 1).unwrap_or(u16::MAX);
+        let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
         table.render(buffer.area, &mut buffer);
         lines(&buffer).join("\n") + "\n"
     };

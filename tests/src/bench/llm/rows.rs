@@ -72,8 +72,7 @@ pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
         let setting = if p.is_some() { "P given" } else { "P found" };
         (setting.to_owned(), headgate(types, by, p))
     };
-    let on_headgate = |name, title, native: bool, (setting, policy): &(String, Value)| {
-        let policy = policy.clone();
+    let on_headgate = |name, title, native: bool, (setting, policy): (String, Value)| {
         let protection = if native {
             Protection::NativeHeadgate {
                 name,
@@ -88,7 +87,7 @@ pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
             }
         };
         let candidate = Candidate {
-            setting: setting.clone(),
+            setting,
             slots: SLOTS,
             protection,
         };
@@ -127,27 +126,22 @@ pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
             "native-requests",
             "Headgate by requests, native",
             true,
-            &policy(By::Requests, None),
+            policy(By::Requests, None),
         ),
         on_headgate(
             "wasm-p",
             "Headgate, Wasm",
             false,
-            &policy(By::Tokens, Some(SLOTS)),
+            policy(By::Tokens, Some(SLOTS)),
         ),
-        on_headgate("wasm", "Headgate, Wasm", false, &policy(By::Tokens, None)),
+        on_headgate("wasm", "Headgate, Wasm", false, policy(By::Tokens, None)),
         on_headgate(
             "native-p",
             "Headgate, native",
             true,
-            &policy(By::Tokens, Some(SLOTS)),
+            policy(By::Tokens, Some(SLOTS)),
         ),
-        on_headgate(
-            "native",
-            "Headgate, native",
-            true,
-            &policy(By::Tokens, None),
-        ),
+        on_headgate("native", "Headgate, native", true, policy(By::Tokens, None)),
     ]
 }
 
