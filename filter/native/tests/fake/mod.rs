@@ -444,6 +444,9 @@ extern "C" fn envoy_dynamic_module_callback_http_set_header(
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_clear_route_cache(_filter: *mut c_void) {}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_callback_http_send_response(
     filter: *mut c_void,
     status: u32,
