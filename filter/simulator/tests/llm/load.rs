@@ -15,6 +15,9 @@ use crate::server::{Batching, Costs, Limits, Streamed};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
+/// Bytes of the body of a request beside those of its prompt.
+const BODY: u32 = 80;
+
 /// A type of the mix and one of its sizes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Of {
@@ -45,6 +48,8 @@ impl Of {
         Request {
             prompt,
             output,
+            // Its size.
+            cost: prompt + BODY,
             ..Request::new(at, self.kind, 0)
         }
     }

@@ -72,7 +72,7 @@ pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
         let setting = if p.is_some() { "P given" } else { "P found" };
         (setting.to_owned(), headgate(types, by, p))
     };
-    let on_headgate = |name, title, native: bool, (setting, policy): (String, Value)| {
+    let candidate = |name, title, native: bool, (setting, policy): (String, Value)| {
         let protection = if native {
             Protection::NativeHeadgate {
                 name,
@@ -86,12 +86,26 @@ pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
                 policy,
             }
         };
-        let candidate = Candidate {
+        Candidate {
             setting,
             slots: SLOTS,
             protection,
+        }
+    };
+    let on_headgate = |name, title, native, policy| {
+        row(name, title, vec![candidate(name, title, native, policy)])
+    };
+    let with_budget = |name, title, native| {
+        let of = |bytes| {
+            let (setting, policy) = policy(By::Budget(bytes), None);
+            candidate(
+                name,
+                title,
+                native,
+                (format!("{setting}, {bytes} bytes"), policy),
+            )
         };
-        row(name, title, vec![candidate])
+        row(name, title, BUDGETS.map(of).into())
     };
     vec![
         row("none", "no filter", vec![plain(SLOTS)]),
@@ -142,6 +156,8 @@ pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
             policy(By::Tokens, Some(SLOTS)),
         ),
         on_headgate("native", "Headgate, native", true, policy(By::Tokens, None)),
+        with_budget("wasm-budget", "Headgate with a budget, Wasm", false),
+        with_budget("native-budget", "Headgate with a budget, native", true),
     ]
 }
 
@@ -153,13 +169,18 @@ fn row(name: &'static str, title: &'static str, candidates: Vec<Candidate>) -> R
     }
 }
 
+/// Budgets to choose from, bytes of prompts: up to one and a half of the longest type's mean.
+const BUDGETS: [usize; 3] = [750, 1_100, 1_650];
+
 /// The knowledge of a policy about requests.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 enum By {
     /// Their types, and the objectives for first tokens.
     Requests,
     /// Also the lengths of prompts, and the objectives for the tokens after the first.
     Tokens,
+    /// Also a budget of this many bytes for the prompts in the server.
+    Budget(usize),
 }
 
 /// Returns a policy with the types and their objectives, and P if it is given.
@@ -167,7 +188,7 @@ fn headgate(types: &[TypeReport], by: By, p: Option<usize>) -> Value {
     let ms = |ms: f64| policy::duration(Duration::from_secs_f64(ms / 1e3));
     let objectives = |mut kind: Value, of: &TypeReport| {
         kind["ttft"] = json!({"p50": ms(of.ttft_ms / 2.0), "p90": ms(of.ttft_ms)});
-        if by == By::Tokens {
+        if !matches!(by, By::Requests) {
             kind["tpot"] = json!({"p90": ms(of.tpot_ms)});
             kind["cost"] = json!({"size": {"header": "content-length"}});
         }
@@ -183,9 +204,13 @@ fn headgate(types: &[TypeReport], by: By, p: Option<usize>) -> Value {
         .collect();
     let default = |of| objectives(json!({"name": "default"}), of);
     all.extend(types.last().map(default));
-    let policy = policy::policy(p.unwrap_or(SLOTS), &all);
+    let mut policy = policy::policy(p.unwrap_or(SLOTS), &all);
     if p.is_none() {
-        return policy::without_parallelism(policy);
+        policy = policy::without_parallelism(policy);
+    }
+    if let By::Budget(bytes) = by {
+        let size = json!({"header": "content-length", "otherwise": bytes});
+        policy["spec"]["parallelism"]["tokens"] = json!({"budget": bytes, "prompt": size});
     }
     policy
 }
