@@ -1,11 +1,3 @@
-{{/*
-Whether objects of deliveries that are off are removed: "true" or nothing. A release that is installed has left none.
-*/}}
-{{- define "headgate.removesLeftovers" -}}
-{{- $is := .Values.delivery.removeLeftovers }}
-{{- if ternary .Release.IsUpgrade $is (kindIs "invalid" $is) }}true{{ end }}
-{{- end }}
-
 {{/* The operator's arguments: a list. */}}
 {{- define "headgate.args" -}}
 - run
@@ -64,30 +56,7 @@ Whether objects of deliveries that are off are removed: "true" or nothing. A rel
 {{- with .Values.watchNamespaceSelector }}
 - {{ printf "--namespace-selector=%s" . | quote }}
 {{- end }}
-{{- with .Values.delivery }}
-{{- $adapters := list }}
-{{- if .istio.enabled }}{{ $adapters = append $adapters "istio" }}{{ end }}
-{{- if .envoyGateway.enabled }}{{ $adapters = append $adapters "envoy-gateway" }}{{ end }}
-- --adapters={{ $adapters | join "," | default "none" }}
-{{- with .istio.namespace }}
-- --istio-namespace={{ . }}
-{{- end }}
-{{- with .envoyGateway.namespace }}
-- --envoy-gateway-namespace={{ . }}
-{{- end }}
-{{- if .istio.nativeModule }}
-- --istio-native={{ .istio.nativeModule }}
-{{- end }}
-{{- if .envoyGateway.nativeModule }}
-- --envoy-gateway-native={{ .envoyGateway.nativeModule }}
-{{- end }}
-{{- if .configMap.enabled }}
-- --deliver-config-maps
-{{- end }}
-{{- if not (include "headgate.removesLeftovers" $) }}
-- --keep-leftovers
-{{- end }}
-{{- end }}
+{{ include "headgate.deliveryArgs" . | trim }}
 - --modules-url=http://{{ include "headgate.fullname" . }}.{{ .Release.Namespace }}.svc:{{ .Values.service.modulesPort }}
 {{- range .Values.extraArgs }}
 - {{ . | quote }}

@@ -10,7 +10,7 @@ use super::types::is_default;
 use super::{ConfigError, MAX_COST, StageConfig};
 
 /// The strategy that decides which requests may enter the queue.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum StrategyConfig {
     /// Bouncer Alg. 1.
@@ -27,6 +27,7 @@ pub enum StrategyConfig {
         capacity: Option<AcceptFractionConfig>,
     },
     /// Refuses only when the queue is full (`queue.max_length`).
+    #[default]
     MaxQueueLength,
     /// Refuses requests whose estimated wait is too long (Bouncer §5.2.2, Eq. 5; per type §5.5).
     MaxQueueWait {

@@ -32,8 +32,9 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// One admission stage: P slots, one queue, per-type objectives (Bouncer Figure 1).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// One admission stage: P slots, one queue, per-type objectives (Bouncer Figure 1). The default,
+/// without slots and types, is the base of stages that are built in code.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StageConfig {
     /// `namespace/name` of the policy.
@@ -264,7 +265,7 @@ pub struct RetriesConfig {
 }
 
 /// The queue in front of the slots.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueConfig {
     /// The place of the queue.
@@ -422,6 +423,22 @@ pub struct TypeConfig {
     /// slot, by the route that matches them. Empty: it is refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on_refusal: Vec<SetHeader>,
+}
+
+impl Default for TypeConfig {
+    /// A type without a name, which takes all requests and has no objectives.
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            matches: Vec::new(),
+            slo: Vec::new(),
+            measure: None,
+            tpot: Vec::new(),
+            value: one(),
+            cost: None,
+            on_refusal: Vec::new(),
+        }
+    }
 }
 
 /// A header to set on a request.

@@ -5,9 +5,10 @@
 //! facts that the code defines are generated ([`reference`]), the targets of links are checked
 //! ([`links`]), pictures can be read ([`pictures`]), pages stay short (`length`), files and tests
 //! that the table of papers names are looked up (`papers`), the page of headers has those of the
-//! sources (`headers`), commands and policies in pages are parsed by the program itself
-//! ([`examples`]), and commands run ([`commands`], with the tests `pages` of the programs `k8s`,
-//! `node` and `planes`). The tests that SECURITY.md names exist (`security`).
+//! sources (`headers`), pages that list strategies or reasons have all of them (`lists`), commands
+//! and policies in pages are parsed by the program itself ([`examples`]), and commands run
+//! ([`commands`], with the tests `pages` of the programs `k8s`, `node` and `planes`). The tests
+//! that SECURITY.md names exist (`security`).
 
 pub mod checkout;
 pub mod commands;
@@ -19,6 +20,8 @@ mod headers;
 mod length;
 #[cfg(test)]
 mod links;
+#[cfg(test)]
+mod lists;
 #[cfg(test)]
 mod papers;
 #[cfg(test)]

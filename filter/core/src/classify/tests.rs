@@ -2,10 +2,7 @@
 
 use super::condition::MAX_VALUE;
 use super::*;
-use crate::config::{
-    GrpcMatch, HeaderMatch, Measure, Mode, PathMatch, QueueConfig, StrategyConfig, StringMatchKind,
-    TypeConfig,
-};
+use crate::config::{GrpcMatch, HeaderMatch, PathMatch, QueueConfig, StringMatchKind, TypeConfig};
 use crate::memory::MemoryRequest as Request;
 
 /// Returns a stage with one type for each list of matches, and `default`.
@@ -19,40 +16,20 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
         .map(|(name, matches)| TypeConfig {
             name,
             matches,
-            slo: Vec::new(),
-            value: 1.0,
-            cost: None,
-            measure: None,
-            tpot: Vec::new(),
-            on_refusal: Vec::new(),
+            ..TypeConfig::default()
         })
         .collect();
     StageConfig {
         policy: "default/test".into(),
-        generation: 0,
-        routes: Vec::new(),
-        mode: Mode::Enforce,
         parallelism: 1,
-        auto_parallelism: None,
-        tokens: None,
         queue: QueueConfig {
-            mode: Default::default(),
-            discipline: Default::default(),
             max_length: 1,
             timeout_us: 1,
+            ..QueueConfig::default()
         },
-        measure: Measure::LastByte,
-        release_slot: Measure::LastByte,
-        errors: crate::config::ErrorsConfig::default(),
-        retries: None,
-        strategy: StrategyConfig::MaxQueueLength,
-        service_times: Default::default(),
-        starvation_avoidance: None,
         types,
-        classes: Vec::new(),
-        workflows: None,
-        class_admission: None,
         excluded,
+        ..StageConfig::default()
     }
 }
 

@@ -11,10 +11,11 @@
 
 use std::time::Duration;
 
-use crate::config::{StageConfig, StrategyConfig};
+use crate::config::StageConfig;
 use crate::demand::Demand;
 use crate::host::{Host, HostError};
 use crate::shared::Counter;
+use crate::strategy::Strategy;
 use crate::time::Instant;
 
 /// One worker's exchange of demand with the other workers.
@@ -35,9 +36,7 @@ impl DemandExchange {
         prefix: &str,
         config: &StageConfig,
     ) -> Result<Option<Self>, HostError> {
-        let strategy = &config.strategy;
-        let measures = matches!(strategy, StrategyConfig::MaxQueueWait { .. })
-            || strategy.accept_fraction().is_some();
+        let measures = Strategy::from_config(config).demand_mut().is_some();
         (measures.then(|| Self::open(host, prefix))).transpose()
     }
 

@@ -3,8 +3,8 @@
 
 use headgate_core::config::{
     BacklogControlConfig, BacklogSignal, ClassConfig, ControlScope, CostConfig, DegradationConfig,
-    ErrorsConfig, Logic, Measure, Mode, Objective, QueueConfig, ResponseTimeControllerConfig,
-    StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
+    Logic, Objective, QueueConfig, ResponseTimeControllerConfig, StageConfig, StarvationAvoidance,
+    StrategyConfig, TypeConfig,
 };
 
 /// P of [`stage`].
@@ -106,39 +106,21 @@ pub(crate) fn stage<'a>(
     });
     let kind = |name: &str| TypeConfig {
         name: name.into(),
-        matches: Vec::new(),
         slo: slo.to_vec(),
-        value: 1.0,
-        cost: None,
-        measure: None,
-        tpot: Vec::new(),
-        on_refusal: Vec::new(),
+        ..TypeConfig::default()
     };
     StageConfig {
         policy: "default/search".into(),
         generation: 1,
-        routes: Vec::new(),
-        mode: Mode::Enforce,
         parallelism: PARALLELISM,
-        auto_parallelism: None,
-        tokens: None,
         queue: QueueConfig {
-            mode: Default::default(),
-            discipline: Default::default(),
             max_length: MAX_QUEUE,
             timeout_us: 1_000_000,
+            ..QueueConfig::default()
         },
-        measure: Measure::LastByte,
-        release_slot: Measure::LastByte,
-        errors: ErrorsConfig::default(),
-        retries: None,
-        service_times: Default::default(),
         strategy,
         starvation_avoidance,
         types: types.into_iter().map(kind).collect(),
-        classes: Vec::new(),
-        workflows: None,
-        class_admission: None,
-        excluded: Vec::new(),
+        ..StageConfig::default()
     }
 }

@@ -2,9 +2,8 @@
 
 use headgate_core::classify::Classifier;
 use headgate_core::config::{
-    ConfigError, DEFAULT_TYPE, Discipline, ErrorsConfig, HeaderMatch, MAX_QUEUE_LENGTH, Match,
-    Measure, Mode, QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig,
-    StringMatchKind, TypeConfig, WorkflowSource, WorkflowsConfig,
+    ConfigError, DEFAULT_TYPE, Discipline, HeaderMatch, MAX_QUEUE_LENGTH, Match, Mode, QueueConfig,
+    StageConfig, StrategyConfig, StringMatchKind, TypeConfig, WorkflowSource, WorkflowsConfig,
 };
 use headgate_core::request::TypeId;
 use headgate_mesh::workflow;
@@ -114,40 +113,23 @@ impl Policy {
                 DEFAULT_TYPE => Vec::new(),
                 _ => vec![by_workflow(name)],
             },
-            slo: Vec::new(),
-            value: 1.0,
-            cost: None,
-            measure: None,
-            tpot: Vec::new(),
-            on_refusal: Vec::new(),
+            ..TypeConfig::default()
         };
         let types = graph.workflows.iter().map(|w| w.name.as_str());
         let stage = StageConfig {
             policy: format!("default/{}", service.name),
             generation: 1,
-            routes: Vec::new(),
-            mode: Mode::Enforce,
             parallelism: service.slots,
-            auto_parallelism: None,
-            tokens: None,
             queue: QueueConfig {
-                mode: QueueMode::Hold,
                 discipline: discipline.clone(),
                 max_length: MAX_QUEUE_LENGTH,
                 timeout_us: FOREVER_US,
+                ..QueueConfig::default()
             },
-            measure: Measure::LastByte,
-            release_slot: Measure::LastByte,
-            errors: ErrorsConfig::default(),
-            retries: None,
-            service_times: ServiceTimesConfig::default(),
             strategy: StrategyConfig::MaxQueueLength,
-            starvation_avoidance: None,
             types: types.chain([DEFAULT_TYPE]).map(kind).collect(),
-            classes: Vec::new(),
             workflows: workflows.cloned(),
-            class_admission: None,
-            excluded: Vec::new(),
+            ..StageConfig::default()
         };
         let kinds = (0..).take(graph.workflows.len()).map(TypeId);
         let places: Vec<Option<Place>> = kinds.map(|kind| Some(Place::of(kind, &stage))).collect();

@@ -83,12 +83,8 @@ fn stage(kinds: &[Kind], slots: u32) -> StageConfig {
                 objective_us: ms * 1_000,
             })
             .collect(),
-        value: 1.0,
-        cost: None,
-        measure: None,
-        tpot: Vec::new(),
-        on_refusal: Vec::new(),
         name,
+        ..TypeConfig::default()
     };
     let named = kinds.iter().enumerate();
     stage.types = named

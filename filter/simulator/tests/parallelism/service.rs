@@ -6,8 +6,8 @@ pub(crate) mod paced;
 use std::time::Duration;
 
 use headgate_core::config::{
-    AutoParallelism, Discipline, ErrorsConfig, HistogramWindow, Logic, Measure, Mode, Objective,
-    QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig, TypeConfig,
+    AutoParallelism, Discipline, HistogramWindow, Logic, Mode, Objective, QueueConfig,
+    ServiceTimesConfig, StageConfig, StrategyConfig, TypeConfig,
 };
 use headgate_core::strategy::TypeId;
 use headgate_simulator::backend::{Backend, Network, Step};
@@ -169,11 +169,6 @@ impl Service {
     /// Returns the stage. P is found if `fixed` is `None`.
     pub(crate) fn stage(&self, fixed: Option<u32>) -> StageConfig {
         let kind = |(name, objectives): (&str, [u64; 2])| TypeConfig {
-            value: 1.0,
-            cost: None,
-            measure: None,
-            tpot: Vec::new(),
-            on_refusal: Vec::new(),
             name: name.to_owned(),
             slo: [(50.0, objectives[0]), (90.0, objectives[1])]
                 .map(|(percentile, ms)| Objective {
@@ -185,6 +180,7 @@ impl Service {
                 method: Some(name.to_owned()),
                 ..Default::default()
             }],
+            ..TypeConfig::default()
         };
         let mut types: Vec<TypeConfig> = self.kinds.iter().map(|k| kind((k.0, k.4))).collect();
         types.push(TypeConfig {
@@ -192,11 +188,8 @@ impl Service {
             ..kind(("default", [50, 150]))
         });
         StageConfig {
-            errors: ErrorsConfig::default(),
-            retries: None,
             policy: "default/found".to_owned(),
             generation: 1,
-            routes: Vec::new(),
             mode: if fixed == Some(UNFILTERED) {
                 Mode::DryRun
             } else {
@@ -206,15 +199,12 @@ impl Service {
             auto_parallelism: fixed
                 .is_none()
                 .then_some(AutoParallelism { min: 2, max: 1_000 }),
-            tokens: None,
             queue: QueueConfig {
-                mode: QueueMode::Hold,
                 discipline: Discipline::Slack,
                 max_length: 800,
                 timeout_us: 1_000_000,
+                ..QueueConfig::default()
             },
-            measure: Measure::LastByte,
-            release_slot: Measure::LastByte,
             service_times: ServiceTimesConfig {
                 interval_us: 1_000_000,
                 min_samples: 20,
@@ -225,12 +215,8 @@ impl Service {
                 shed_by_value: self.shed_by_value,
                 capacity: None,
             },
-            starvation_avoidance: None,
             types,
-            classes: Vec::new(),
-            workflows: None,
-            class_admission: None,
-            excluded: Vec::new(),
+            ..StageConfig::default()
         }
     }
 

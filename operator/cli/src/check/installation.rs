@@ -67,7 +67,7 @@ impl Installation {
         }
     }
 
-    fn values(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &str> {
+    fn values<'a>(&'a self, name: &'a str) -> impl DoubleEndedIterator<Item = &'a str> {
         self.arguments
             .iter()
             .filter_map(move |a| a.strip_prefix("--")?.strip_prefix(name)?.strip_prefix('='))
@@ -75,7 +75,7 @@ impl Installation {
 
     /// Returns the last value of `--name=VALUE`.
     #[must_use]
-    pub fn argument(&self, name: &'static str) -> Option<&str> {
+    pub fn argument<'a>(&'a self, name: &'a str) -> Option<&'a str> {
         self.values(name).next_back()
     }
 

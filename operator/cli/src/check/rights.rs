@@ -2,16 +2,17 @@
 
 use std::fmt;
 
+use headgate_controller::kubernetes::deliver::Adapter;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 
 use super::installation::Installation;
 
-/// The requests, one resource on each line. The columns are the scope (`cluster`, the operator's
-/// `own` namespace, or each namespace that is `watched`), the argument or delivery that needs the
-/// request, `group/resource`, the argument with the object's name, and the verbs; `all` are the
-/// verbs of deliveries.
+/// The requests but those of deliveries, one resource on each line. The columns are the scope
+/// (`cluster`, the operator's `own` namespace, or each namespace that is `watched`), the argument
+/// or condition that needs the request, `group/resource`, the argument with the object's name, and
+/// the verbs.
 const REQUESTS: &str = "
 cluster -             authentication.k8s.io/tokenreviews             -             create
 cluster -             authorization.k8s.io/subjectaccessreviews      -             create
@@ -34,11 +35,6 @@ watched -             inference.networking.k8s.io/inferencepools     -          
 watched -             events.k8s.io/events                           -             create,patch
 watched publish-ca    /configmaps                                    -             create
 watched publish-ca    /configmaps                                    publish-ca    list,watch,patch
-watched config-maps   /configmaps                                    -             all
-watched istio-wasm    extensions.istio.io/trafficextensions          -             all
-watched istio-wasm    extensions.istio.io/wasmplugins                -             all
-watched istio-native  networking.istio.io/envoyfilters               -             all
-watched envoy-gateway gateway.envoyproxy.io/envoyextensionpolicies   -             all
 ";
 
 /// A request that the operator makes.
@@ -47,11 +43,11 @@ pub struct Right {
     /// The namespace; empty for all, and for resources without one.
     namespace: String,
     /// `group/resource` or `group/resource/subresource`.
-    resource: &'static str,
+    resource: String,
     /// The name, if the right is limited to one object.
     name: Option<String>,
     /// The verb.
-    verb: &'static str,
+    verb: String,
 }
 
 /// Returns the requests of an operator with these arguments.
@@ -59,11 +55,10 @@ pub struct Right {
 pub fn needed(operator: &Installation) -> Vec<Right> {
     let watched = operator.watched();
     let delivers = |adapter| operator.adapters().contains(&adapter);
-    let has = |argument| operator.argument(argument).is_some();
-    let is_needed = |condition: &'static str| match condition {
+    let has = |argument: &str| operator.has(argument) || operator.argument(argument).is_some();
+    let is_needed = |condition: &str| match condition {
         "adapters" => !operator.adapters().is_empty(),
         "publish-all" => has("publish-ca") && watched.is_empty(),
-        "config-maps" => operator.has("deliver-config-maps"),
         "istio-wasm" => delivers("istio") && !has("istio-native"),
         "istio-native" => delivers("istio") && has("istio-native"),
         "elects" => operator.elects(),
@@ -71,15 +66,21 @@ pub fn needed(operator: &Installation) -> Vec<Right> {
         "-" => true,
         argument => has(argument),
     };
-    let name = |argument: &'static str| match argument {
+    let name = |argument: &str| match argument {
         "-" => None,
         "lease" => Some(operator.lease().to_owned()),
         "namespace" => Some(operator.namespace.clone()),
         argument => operator.argument(argument).map(str::to_owned),
     };
+    let delivered = Adapter::ALL.map(|adapter| {
+        let (condition, of) = (adapter.condition(), adapter.resource());
+        let verbs = "list,watch,create,patch,delete";
+        format!("watched {condition} {}/{} - {verbs}", of.group, of.plural)
+    });
+    let lines = REQUESTS.lines().chain(delivered.iter().map(String::as_str));
     let mut rights = Vec::new();
-    for line in REQUESTS.lines() {
-        let words: Vec<&'static str> = line.split_whitespace().collect();
+    for line in lines {
+        let words: Vec<&str> = line.split_whitespace().collect();
         let [place, condition, resource, named, verbs] = words[..] else {
             continue;
         };
@@ -89,15 +90,11 @@ pub fn needed(operator: &Installation) -> Vec<Right> {
             _ => vec![""],
         };
         for namespace in namespaces.into_iter().filter(|_| is_needed(condition)) {
-            let verbs = match verbs {
-                "all" => "list,watch,create,patch,delete",
-                verbs => verbs,
-            };
             rights.extend(verbs.split(',').map(|verb| Right {
                 namespace: namespace.to_owned(),
-                resource,
+                resource: resource.to_owned(),
                 name: name(named),
-                verb,
+                verb: verb.to_owned(),
             }));
         }
     }
@@ -129,7 +126,7 @@ impl Right {
                     subresource: part(),
                     namespace: Some(self.namespace.clone()),
                     name: self.name.clone(),
-                    verb: Some(self.verb.to_owned()),
+                    verb: Some(self.verb.clone()),
                     ..ResourceAttributes::default()
                 }),
                 ..SubjectAccessReviewSpec::default()

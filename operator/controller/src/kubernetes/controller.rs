@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use super::deliver::View;
+use super::deliver::PlannedCluster;
 use super::read;
 use super::resolve::Planner;
 use super::resource::PolicyResource;
@@ -41,9 +41,9 @@ pub struct Outputs {
     /// The newest plan; the first one is sent once every resource has been listed.
     pub plans: watch::Sender<Arc<Plan>>,
     /// The cluster as observed last, with its plan.
-    pub resolved: watch::Sender<Option<View>>,
-    /// Whether any delivery is on. If so, it reads [`View::cluster`]. Otherwise that cluster is
-    /// empty, because a cluster that is held elsewhere is copied at the next change.
+    pub resolved: watch::Sender<Option<PlannedCluster>>,
+    /// Whether any delivery is on. If so, it reads [`PlannedCluster::cluster`]. Otherwise that
+    /// cluster is empty, because a cluster that is held elsewhere is copied at the next change.
     pub delivers: bool,
     /// The resources that the first plan still waits for.
     pub waiting: watch::Sender<String>,
@@ -183,7 +183,7 @@ impl Controller {
             self.outputs.plans.send_replace(Arc::clone(&plan));
         }
         // Readers may need changes that leave the plan equal, such as a Gateway's class.
-        let resolved = View {
+        let resolved = PlannedCluster {
             cluster: seen,
             plan,
         };

@@ -126,7 +126,7 @@ pub struct Operator {
     pub observations: Arc<Observations>,
     observed: watch::Receiver<()>,
     replicas: watch::Receiver<BTreeSet<SocketAddr>>,
-    resolved: watch::Receiver<Option<deliver::View>>,
+    resolved: watch::Receiver<Option<deliver::PlannedCluster>>,
     peers_token: Option<PathBuf>,
     deliver: deliver::Settings,
     publisher: Option<Publisher>,

@@ -10,7 +10,7 @@ mod modules;
 mod refused;
 mod stage;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ use anyhow::{Context, Result, anyhow};
 use headgate_api::plan::TargetKind;
 use headgate_api::validate::check_file;
 use headgate_controller::kubernetes::cluster::{Gateway, ObjectKey, Pod};
-use headgate_controller::kubernetes::deliver::{self, Delivered, Installed, Settings};
+use headgate_controller::kubernetes::deliver::{self, Adapter, Delivered, Installed, Settings};
 use headgate_controller::kubernetes::resolve;
 use headgate_tests::chart;
 use headgate_tests::headgate::binary_path;
@@ -50,9 +50,11 @@ async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
     let server = equipped()?;
     let namespace = server.namespace("dry-run")?;
     let installed = Installed {
-        istio: true,
-        traffic_extension: true,
-        envoy_gateway: true,
+        served: BTreeSet::from([
+            Adapter::Istio,
+            Adapter::IstioExtension,
+            Adapter::EnvoyGateway,
+        ]),
         classes: BTreeMap::from([
             ("istio".to_owned(), "istio.io/gateway-controller".to_owned()),
             (
@@ -61,10 +63,8 @@ async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
             ),
         ]),
     };
-    let before_1_30 = Installed {
-        traffic_extension: false,
-        ..installed.clone()
-    };
+    let mut before_1_30 = installed.clone();
+    before_1_30.served.remove(&Adapter::IstioExtension);
     let wasm = settings(&Modules::start()?);
     let native = Settings {
         istio_native: Some("/headgate/bin/libheadgate.so".into()),

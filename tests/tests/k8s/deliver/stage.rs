@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use headgate_api::validate::check_file;
 use headgate_controller::kubernetes::cluster::{Cluster, ObjectKey, Pod, PolicyObject, Service};
-use headgate_controller::kubernetes::deliver::{self, Delivered, Settings, View};
+use headgate_controller::kubernetes::deliver::{self, Delivered, PlannedCluster, Settings};
 use headgate_controller::kubernetes::resolve;
 use headgate_controller::xds::module;
 use headgate_tests::chart;
@@ -75,7 +75,7 @@ pub(crate) struct Stage {
     pub(crate) namespace: String,
     pub(crate) modules: Modules,
     pub(crate) cluster: Cluster,
-    pub(crate) views: watch::Sender<Option<View>>,
+    pub(crate) views: watch::Sender<Option<PlannedCluster>>,
     pub(crate) delivered: watch::Receiver<Arc<Delivered>>,
     pub(crate) task: JoinHandle<()>,
     _turn: MutexGuard<'static, ()>,
@@ -102,8 +102,8 @@ pub(crate) fn settings(modules: &Modules) -> Settings {
     }
 }
 
-pub(crate) fn view(cluster: &Cluster) -> View {
-    View {
+pub(crate) fn view(cluster: &Cluster) -> PlannedCluster {
+    PlannedCluster {
         plan: Arc::new(resolve::plan(cluster)),
         cluster: Arc::new(cluster.clone()),
     }

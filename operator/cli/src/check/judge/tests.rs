@@ -8,6 +8,7 @@ use super::super::finding::{Checked, table};
 use super::*;
 use headgate_controller::certificate::new_authority;
 use headgate_controller::kubernetes::crd;
+use headgate_controller::kubernetes::deliver::Adapter;
 use headgate_controller::kubernetes::resource::PolicyResource;
 
 fn at(seconds: u64) -> SystemTime {
@@ -368,6 +369,16 @@ fn rights_are_those_of_the_arguments() {
     assert!(has(&["--adapters=envoy-gateway,istio"], plugin));
     assert!(!has(&["--adapters=none"], plugin));
     assert!(!has(&["--adapters=istio", "--istio-native=/x"], plugin));
+    // A new adapter is here with the argument that turns it on.
+    let on = ["--deliver-config-maps", "--adapters=istio,envoy-gateway"];
+    let native = [&on[..], &["--istio-native=/x"]].concat();
+    for adapter in Adapter::ALL {
+        let of = adapter.resource();
+        let plural = format!("{}/{}", of.group, of.plural);
+        let right = format!("delete {}", plural.trim_start_matches('/'));
+        assert!(has(&on, &right) || has(&native, &right), "{right}");
+        assert!(!has(&[], &right), "{right}");
+    }
     let lacking = needed(&installation(&[]));
     let found = rights("ServiceAccount system/headgate", 9, &lacking[..1]);
     assert_eq!(found.verdict, Error);

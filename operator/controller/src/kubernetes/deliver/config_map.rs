@@ -7,7 +7,7 @@
 //! configured to read this file doesn't start without it, and keeps its last configuration when the
 //! file disappears. Proxies of gateways have no such slot.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use headgate_core::config::{Direction, FilterConfig};
@@ -28,33 +28,43 @@ pub const OUTBOUND_FILE: &str = "headgate-outbound.json";
 /// 253 for the whole name.
 const MAX_PLAIN: usize = 200;
 
-/// Returns the ConfigMap of `target`, whose Pods have the module at `module`. `calls` is the
-/// configuration of their outbound side, if they have workflows.
+/// Returns the files of the proxies of `target`, by name. They have the module at `module`; `calls`
+/// is the configuration of their outbound side, if they have workflows.
 #[must_use]
-pub fn object(
+pub fn files(
     target: &TargetRef,
     workload: &Workload,
     calls: Option<&Arc<FilterConfig>>,
-    cluster: &Cluster,
     module: &str,
-) -> Object {
+) -> BTreeMap<&'static str, String> {
     let file = |config: &FilterConfig, slot: &str| {
         format!("{:#}\n", discovery_json(config, slot, module.as_ref()))
     };
-    let mut data = json!({FILE: file(&workload.config, DEFAULT_SLOT)});
+    let mut files = BTreeMap::from([(FILE, file(&workload.config, DEFAULT_SLOT))]);
     if !target.kind.is_of_gateways() {
         let none = FilterConfig {
             direction: Direction::Outbound,
             ..FilterConfig::default()
         };
         let calls = calls.map_or(&none, |calls| &**calls);
-        data[OUTBOUND_FILE] = json!(file(calls, OUTBOUND_SLOT));
+        files.insert(OUTBOUND_FILE, file(calls, OUTBOUND_SLOT));
     }
+    files
+}
+
+/// Returns the ConfigMap of `target`, with these [`files`].
+#[must_use]
+pub fn object(
+    target: &TargetRef,
+    workload: &Workload,
+    files: &BTreeMap<&'static str, String>,
+    cluster: &Cluster,
+) -> Object {
     let key = ObjectKey::new(&target.namespace, config_map_name(target));
     let mut of_target = workload.clone();
     of_target.targets.retain(|t| t != target);
     of_target.targets.insert(0, target.clone());
-    let content = json!({"data": data});
+    let content = json!({"data": files});
     Object::new(Adapter::ConfigMap, key, &of_target, cluster, None, content)
 }
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::object::{Adapter, ModuleRef, Object, name};
 use super::wanted::Installed;
-use super::workload::{Place, Workload};
+use super::workload::{ProxyKind, Workload};
 use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
 
 /// `spec.controllerName` of Istio's GatewayClasses.
@@ -43,7 +43,7 @@ pub fn kind(cluster: &Cluster, installed: &Installed, namespace: &str) -> Adapte
         .pods
         .iter()
         .filter(|(key, _)| key.namespace == namespace);
-    if installed.traffic_extension && !pods.any(|(_, pod)| is_older_istiod(pod)) {
+    if installed.has(Adapter::IstioExtension) && !pods.any(|(_, pod)| is_older_istiod(pod)) {
         Adapter::IstioExtension
     } else {
         Adapter::Istio
@@ -83,18 +83,18 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef, kind: 
             "match": [{"mode": mode}],
         })
     };
-    let place = match &workload.place {
-        Place::Gateway(gateway) => json!({"targetRefs": [{
+    let selects = match &workload.kind {
+        ProxyKind::Gateway(gateway) => json!({"targetRefs": [{
             "group": "gateway.networking.k8s.io",
             "kind": "Gateway",
             "name": gateway.name,
         }]}),
-        Place::Pods => pods("SERVER"),
-        Place::Calls => pods("CLIENT"),
+        ProxyKind::Pods => pods("SERVER"),
+        ProxyKind::Calls => pods("CLIENT"),
     };
     let (readable, identity) = names(workload);
     let name = name(&readable, &identity);
-    plugin(workload, &name, place, cluster, module, kind)
+    plugin(workload, &name, selects, cluster, module, kind)
 }
 
 /// Returns the readable part of the name of an object for `workload`, and its identity.
@@ -106,10 +106,10 @@ pub(super) fn names(workload: &Workload) -> (String, String) {
         .or_else(|| labels.values().next());
     let application = application.cloned().unwrap_or_default();
     let identity = format!("{labels:?}");
-    match &workload.place {
-        Place::Gateway(gateway) => (gateway.name.clone(), identity),
-        Place::Pods => (application, identity),
-        Place::Calls => (
+    match &workload.kind {
+        ProxyKind::Gateway(gateway) => (gateway.name.clone(), identity),
+        ProxyKind::Pods => (application, identity),
+        ProxyKind::Calls => (
             format!("outbound-{application}"),
             format!("outbound {identity}"),
         ),

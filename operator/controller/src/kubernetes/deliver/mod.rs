@@ -43,6 +43,6 @@ pub mod workload;
 
 pub use object::{Adapter, Object};
 pub use report::{Delivered, Delivery, NO_FILTER, State};
-pub use run::{View, run};
+pub use run::{PlannedCluster, run};
 pub use settings::{DeliverArgs, Settings};
 pub use wanted::{Installed, Unwanted, Wanted, wanted};

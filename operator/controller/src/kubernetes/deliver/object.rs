@@ -61,9 +61,9 @@ macro_rules! adapters {
             /// All adapters.
             pub const ALL: [Self; [$(Self::$adapter),+].len()] = [$(Self::$adapter),+];
 
-            const fn row(self) -> Row {
+            const fn properties(self) -> Properties {
                 match self {
-                    $(Self::$adapter => Row { $($field: $value),+ },)+
+                    $(Self::$adapter => Properties { $($field: $value),+ },)+
                 }
             }
         }
@@ -71,9 +71,11 @@ macro_rules! adapters {
 }
 
 /// The properties of an adapter.
-struct Row {
-    /// Its name in arguments and labels.
+struct Properties {
+    /// Its name in labels.
     name: &'static str,
+    /// The operator's argument that turns it on, or a condition that `headgate check` knows.
+    condition: &'static str,
     /// Group, version and plural of its objects.
     resource: (&'static str, &'static str, &'static str),
     kind: &'static str,
@@ -83,30 +85,35 @@ adapters! {
     /// `ConfigMap` with a `DiscoveryResponse`.
     ConfigMap {
         name: "config-map",
+        condition: "deliver-config-maps",
         resource: ("", "v1", "configmaps"),
         kind: "ConfigMap",
     }
     /// `EnvoyExtensionPolicy`.
     EnvoyGateway {
         name: "envoy-gateway",
+        condition: "envoy-gateway",
         resource: ("gateway.envoyproxy.io", "v1alpha1", "envoyextensionpolicies"),
         kind: "EnvoyExtensionPolicy",
     }
     /// `WasmPlugin`.
     Istio {
         name: "istio",
+        condition: "istio-wasm",
         resource: ("extensions.istio.io", "v1alpha1", "wasmplugins"),
         kind: "WasmPlugin",
     }
     /// `TrafficExtension`.
     IstioExtension {
         name: "istio-extension",
+        condition: "istio-wasm",
         resource: ("extensions.istio.io", "v1alpha1", "trafficextensions"),
         kind: "TrafficExtension",
     }
     /// `EnvoyFilter` with the native filter.
     IstioNative {
         name: "istio-native",
+        condition: "istio-native",
         resource: ("networking.istio.io", "v1alpha3", "envoyfilters"),
         kind: "EnvoyFilter",
     }
@@ -125,16 +132,23 @@ impl Adapter {
         matches!(self, Self::Istio | Self::IstioExtension)
     }
 
+    /// Returns the operator's argument that turns it on, or another condition in one word: see
+    /// `headgate check`.
+    #[must_use]
+    pub const fn condition(self) -> &'static str {
+        self.properties().condition
+    }
+
     /// Returns the kind of its objects.
     #[must_use]
     pub const fn kind(self) -> &'static str {
-        self.row().kind
+        self.properties().kind
     }
 
     /// Returns the API resource of its objects.
     #[must_use]
     pub fn resource(self) -> ApiResource {
-        let (group, version, plural) = self.row().resource;
+        let (group, version, plural) = self.properties().resource;
         let kind = GroupVersionKind::gvk(group, version, self.kind());
         ApiResource::from_gvk_with_plural(&kind, plural)
     }
@@ -295,7 +309,7 @@ impl Object {
 fn labels(adapter: Adapter, targets: &[TargetRef]) -> BTreeMap<&'static str, String> {
     let mut labels = BTreeMap::from([
         (MANAGED_BY.0, MANAGED_BY.1.to_owned()),
-        (ADAPTER_LABEL, adapter.row().name.to_owned()),
+        (ADAPTER_LABEL, adapter.properties().name.to_owned()),
     ]);
     if let Some(first) = targets.first() {
         labels.insert(TARGET_KIND_LABEL, first.kind.as_str().to_owned());
@@ -406,7 +420,7 @@ pub fn dns(text: &str, max: usize) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::workload::Place;
+    use super::super::workload::ProxyKind;
     use super::*;
     use headgate_api::plan::ProxySelector;
 
@@ -432,7 +446,7 @@ mod tests {
                 namespace: "a".to_owned(),
                 labels: BTreeMap::new(),
             },
-            place: Place::Pods,
+            kind: ProxyKind::Pods,
             seen: false,
             config: Arc::default(),
             targets,

@@ -165,8 +165,8 @@ impl Observed {
     /// Returns the control planes that are installed.
     #[must_use]
     pub fn installed(&self) -> Installed {
-        let served = |adapter| {
-            let known = self.sources.get(&Source::Objects(adapter));
+        let is_served = |adapter: &Adapter| {
+            let known = self.sources.get(&Source::Objects(*adapter));
             known.is_some_and(|k| k.served == Some(true))
         };
         let classes = self.sources.get(&Source::GatewayClasses);
@@ -174,14 +174,8 @@ impl Observed {
             let controller = value["spec"]["controllerName"].as_str()?;
             Some((key.name.clone(), controller.to_owned()))
         };
-        let watches_plugins = self
-            .sources
-            .contains_key(&Source::Objects(Adapter::IstioExtension));
-        let plugins = served(Adapter::Istio) || served(Adapter::IstioExtension);
         Installed {
-            istio: plugins || !watches_plugins && served(Adapter::IstioNative),
-            traffic_extension: served(Adapter::IstioExtension),
-            envoy_gateway: served(Adapter::EnvoyGateway),
+            served: Adapter::ALL.into_iter().filter(is_served).collect(),
             classes: classes
                 .into_iter()
                 .flat_map(|k| &k.objects)
@@ -269,7 +263,7 @@ mod tests {
         let mut observed = Observed::new(&[PLUGINS]);
         assert!(!observed.complete());
         observed.see((PLUGINS, watch::Seen::All(vec![plugin("x", 1)])));
-        assert!(observed.complete() && observed.installed().istio);
+        assert!(observed.complete() && observed.installed().has(Adapter::Istio));
         observed.see((PLUGINS, watch::Seen::All(vec![plugin("y", 2)])));
         assert_eq!(names(&observed), ["y"]);
         let failed = |status| (PLUGINS, watch::Seen::Failed { status });
@@ -282,7 +276,7 @@ mod tests {
         observed.see((PLUGINS, watch::Seen::Within("b".to_owned(), vec![])));
         assert_eq!(names(&observed), ["y"], "of another namespace");
         observed.see(failed(Some(404)));
-        assert!(observed.complete() && !observed.installed().istio);
+        assert!(observed.complete() && !observed.installed().has(Adapter::Istio));
         assert!(names(&observed).is_empty());
     }
 

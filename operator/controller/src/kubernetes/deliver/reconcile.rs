@@ -19,7 +19,7 @@ use super::envoy_gateway;
 use super::object::{Adapter, ModuleRef, Object, SERVED_ANNOTATION, TARGETS_ANNOTATION};
 use super::observed::Observed;
 use super::report::{Delivered, Delivery, NO_FILTER, State};
-use super::run::View;
+use super::run::PlannedCluster;
 use super::served;
 use super::settings::Settings;
 use super::unfetched::Unfetched;
@@ -189,7 +189,7 @@ impl Reconciler {
     /// Runs one round. Also returns the time at which the next round is due even without a change.
     pub(super) async fn round(
         &mut self,
-        view: &View,
+        view: &PlannedCluster,
         sha256: &str,
         observed: &mut Observed,
     ) -> (Delivered, Option<Instant>) {

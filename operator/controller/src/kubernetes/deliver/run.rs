@@ -29,7 +29,7 @@ const GLANCES: Duration = Duration::from_secs(1);
 
 /// A cluster with its plan.
 #[derive(Debug, Clone)]
-pub struct View {
+pub struct PlannedCluster {
     /// The observed cluster.
     pub cluster: Arc<Cluster>,
     /// Its plan.
@@ -46,7 +46,7 @@ pub async fn run(
     client: Client,
     settings: Settings,
     interrupted: bool,
-    mut views: watch::Receiver<Option<View>>,
+    mut views: watch::Receiver<Option<PlannedCluster>>,
     mut modules: watch::Receiver<Arc<Modules>>,
     delivered: watch::Sender<Arc<Delivered>>,
 ) {
@@ -228,7 +228,7 @@ mod tests {
         settings: Settings,
         example: Example,
     ) -> (AbortOnDropHandle<()>, watch::Receiver<Arc<Delivered>>) {
-        let (views, view) = watch::channel(Some(View {
+        let (views, view) = watch::channel(Some(PlannedCluster {
             cluster: Arc::new(example.cluster),
             plan: Arc::new(example.plan),
         }));

@@ -1,10 +1,11 @@
 //! A small cluster for this module's tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use headgate_core::config::{FilterConfig, OutboundConfig, StageConfig};
 
+use super::object::Adapter;
 use super::settings::Settings;
 use super::wanted::Installed;
 use super::{envoy_gateway, istio};
@@ -43,9 +44,7 @@ pub(super) fn settings() -> Settings {
 
 pub(super) fn installed() -> Installed {
     Installed {
-        istio: true,
-        traffic_extension: false,
-        envoy_gateway: true,
+        served: BTreeSet::from([Adapter::Istio, Adapter::EnvoyGateway]),
         classes: BTreeMap::from([
             ("istio".to_owned(), istio::CONTROLLER.to_owned()),
             ("eg".to_owned(), envoy_gateway::CONTROLLER.to_owned()),

@@ -1,6 +1,6 @@
 //! All wanted objects, and the reasons why some policies have none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use headgate_core::config::StageConfig;
@@ -11,7 +11,7 @@ use super::object::{Adapter, MAX_BYTES, ModuleRef, Object};
 use super::observed::Observed;
 use super::report::{Delivery, State};
 use super::settings::Settings;
-use super::workload::{Place, Targets, Workload, workloads};
+use super::workload::{ProxyKind, Targets, Workload, workloads};
 use super::{config_map, envoy_gateway, istio, istio_native};
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use headgate_api::compile::revision;
@@ -20,14 +20,27 @@ use headgate_api::plan::Plan;
 /// The resources of other control planes that the API server serves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Installed {
-    /// `WasmPlugin` or `TrafficExtension`, and with them `EnvoyFilter`.
-    pub istio: bool,
-    /// `TrafficExtension`.
-    pub traffic_extension: bool,
-    /// `EnvoyExtensionPolicy`.
-    pub envoy_gateway: bool,
+    /// The adapters whose kinds are watched and served.
+    pub served: BTreeSet<Adapter>,
     /// `spec.controllerName` of each GatewayClass.
     pub classes: BTreeMap<String, String>,
+}
+
+impl Installed {
+    /// Whether the adapter's kind is served.
+    #[must_use]
+    pub fn has(&self, adapter: Adapter) -> bool {
+        self.served.contains(&adapter)
+    }
+
+    /// Whether Istio is installed: its plugins are served, or its other kind if only that is
+    /// watched.
+    fn has_istio(&self, settings: &Settings) -> bool {
+        let watches_plugins = settings.istio_native.is_none() || !settings.keep_leftovers;
+        self.has(Adapter::Istio)
+            || self.has(Adapter::IstioExtension)
+            || !watches_plugins && self.has(Adapter::IstioNative)
+    }
 }
 
 /// All wanted objects.
@@ -74,42 +87,43 @@ pub fn wanted(
                 workload.seen = mounted.contains(&(target.namespace.as_str(), name.as_str()));
                 wanted.add_fitting(plan, observed, &workload, |workload| {
                     let calls = plan.outbound_of(&workload.config);
-                    config_map::object(target, workload, calls, cluster, &path)
+                    let files = config_map::files(target, workload, calls, &path);
+                    config_map::object(target, workload, &files, cluster)
                 });
             }
         }
     }
-    let istio = settings.istio && installed.istio;
+    let istio = settings.istio && installed.has_istio(settings);
     let plugin = istio::kind(cluster, installed, &settings.istio_namespace);
     let of_istio = |workload: &Workload| match &settings.istio_native {
         Some(path) => istio_native::object(workload, cluster, path),
         None => istio::object(workload, cluster, &module, plugin),
     };
-    let envoy_gateway = settings.envoy_gateway && installed.envoy_gateway;
+    let envoy_gateway = settings.envoy_gateway && installed.has(Adapter::EnvoyGateway);
     if !istio && !envoy_gateway {
         return wanted;
     }
-    let controller = |workload: &Workload| match &workload.place {
-        Place::Gateway(key) => {
+    let controller = |workload: &Workload| match &workload.kind {
+        ProxyKind::Gateway(key) => {
             let class = cluster.gateways.get(key).map(|g| g.class.as_str());
             class.and_then(|c| installed.classes.get(c)).cloned()
         }
-        Place::Pods | Place::Calls => None,
+        ProxyKind::Pods | ProxyKind::Calls => None,
     };
     let (workloads, meetings) = workloads(plan, cluster);
     for workload in &workloads {
-        match (&workload.place, controller(workload).as_deref()) {
-            (Place::Gateway(gateway), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {
+        match (&workload.kind, controller(workload).as_deref()) {
+            (ProxyKind::Gateway(gateway), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {
                 let native = settings.envoy_gateway_native.as_deref();
                 wanted.add_fitting(plan, observed, workload, |workload| {
                     let both = both_ways(workload, plan);
                     envoy_gateway::object(&both, gateway, cluster, &module, native)
                 });
             }
-            (Place::Gateway(_), Some(istio::CONTROLLER)) if istio => {
+            (ProxyKind::Gateway(_), Some(istio::CONTROLLER)) if istio => {
                 wanted.add_fitting(plan, observed, workload, |w| of_istio(&both_ways(w, plan)));
             }
-            (Place::Pods, _) if istio => {
+            (ProxyKind::Pods, _) if istio => {
                 let workload = wanted.add_fitting(plan, observed, workload, of_istio);
                 let calls = plan.outbound_of(&workload.config);
                 if let Some(calls) = calls {

@@ -85,10 +85,8 @@ fn a_services_pods_get_a_plugin_on_their_inbound_side() {
 
 #[test]
 fn istio_1_30_gets_the_same_in_another_kind() {
-    let installed = Installed {
-        traffic_extension: true,
-        ..installed()
-    };
+    let mut installed = installed();
+    installed.served.insert(Adapter::IstioExtension);
     let of = |example: &Example| {
         let (plan, cluster) = (&example.plan, &example.cluster);
         let mut wanted = wanted(
@@ -651,6 +649,20 @@ fn nothing_for_what_is_not_installed_or_not_asked_for() {
     };
     assert_eq!(without(&off, &installed()), [""; 0]);
     assert_eq!(without(&settings(), &Installed::default()), [""; 0]);
+    // Without its plugins Istio isn't installed, unless they aren't watched.
+    let only_filters = Installed {
+        served: BTreeSet::from([Adapter::IstioNative]),
+        ..Installed::default()
+    };
+    for keep_leftovers in [false, true] {
+        let native = Settings {
+            istio_native: Some("/headgate/bin/libheadgate.so".into()),
+            keep_leftovers,
+            ..settings()
+        };
+        let written = without(&native, &only_filters).len();
+        assert_eq!(written, usize::from(keep_leftovers));
+    }
     let files = Settings {
         config_map_module: Some("/headgate/headgate-{hash}.wasm".into()),
         ..off

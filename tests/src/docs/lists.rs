@@ -1,0 +1,33 @@
+//! Pages that list strategies or reasons of refusals by hand: they have all of them.
+
+use std::fs;
+
+use headgate_core::refusal::Reason;
+
+use super::folder;
+
+/// Asserts that a page has each of `names` as code.
+fn has_all(page: &str, names: &[String]) {
+    let text = fs::read_to_string(folder().join(page)).unwrap();
+    let is_missing = |name: &&String| !text.contains(&format!("`{name}`"));
+    let missing: Vec<&String> = names.iter().filter(is_missing).collect();
+    assert!(missing.is_empty(), "docs/src/{page} lacks {missing:?}");
+}
+
+#[test]
+fn what_to_do_is_said_of_each_reason() {
+    let reasons: Vec<String> = Reason::FIXED.iter().map(ToString::to_string).collect();
+    has_all("tasks/refusal.md", &reasons);
+}
+
+#[test]
+fn when_to_choose_it_is_said_of_each_strategy() {
+    let error = serde_json::from_str::<headgate_api::StrategyType>("\"\"").unwrap_err();
+    let error = error.to_string();
+    // unknown variant ``, expected one of `Bouncer`, …
+    let names = error.split('`').skip(3).step_by(2);
+    let strategies: Vec<String> = names.map(str::to_owned).collect();
+    for page in ["tasks/strategies.md", "concepts/strategies.md"] {
+        has_all(page, &strategies);
+    }
+}
