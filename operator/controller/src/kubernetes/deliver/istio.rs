@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::object::{Adapter, ModuleRef, Object, name};
 use super::wanted::Installed;
-use super::workload::{Place, Workload};
+use super::workload::{ProxyKind, Workload};
 use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
 
 /// `spec.controllerName` of Istio's GatewayClasses.
@@ -84,13 +84,13 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef, kind: 
         })
     };
     let place = match &workload.place {
-        Place::Gateway(gateway) => json!({"targetRefs": [{
+        ProxyKind::Gateway(gateway) => json!({"targetRefs": [{
             "group": "gateway.networking.k8s.io",
             "kind": "Gateway",
             "name": gateway.name,
         }]}),
-        Place::Pods => pods("SERVER"),
-        Place::Calls => pods("CLIENT"),
+        ProxyKind::Pods => pods("SERVER"),
+        ProxyKind::Calls => pods("CLIENT"),
     };
     let (readable, identity) = names(workload);
     let name = name(&readable, &identity);
@@ -107,9 +107,9 @@ pub(super) fn names(workload: &Workload) -> (String, String) {
     let application = application.cloned().unwrap_or_default();
     let identity = format!("{labels:?}");
     match &workload.place {
-        Place::Gateway(gateway) => (gateway.name.clone(), identity),
-        Place::Pods => (application, identity),
-        Place::Calls => (
+        ProxyKind::Gateway(gateway) => (gateway.name.clone(), identity),
+        ProxyKind::Pods => (application, identity),
+        ProxyKind::Calls => (
             format!("outbound-{application}"),
             format!("outbound {identity}"),
         ),

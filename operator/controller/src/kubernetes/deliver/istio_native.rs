@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::istio::names;
 use super::object::{Adapter, Object, name};
-use super::workload::{Place, Workload};
+use super::workload::{ProxyKind, Workload};
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::xds::resource::ecds_json;
 
@@ -22,9 +22,9 @@ use crate::xds::resource::ecds_json;
 #[must_use]
 pub fn object(workload: &Workload, cluster: &Cluster, module: &Path) -> Object {
     let context = match &workload.place {
-        Place::Gateway(_) => "GATEWAY",
-        Place::Pods => "SIDECAR_INBOUND",
-        Place::Calls => "SIDECAR_OUTBOUND",
+        ProxyKind::Gateway(_) => "GATEWAY",
+        ProxyKind::Pods => "SIDECAR_INBOUND",
+        ProxyKind::Calls => "SIDECAR_OUTBOUND",
     };
     let (readable, identity) = names(workload);
     let name = name(&readable, &format!("native {identity}"));

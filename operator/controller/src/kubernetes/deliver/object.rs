@@ -61,9 +61,9 @@ macro_rules! adapters {
             /// All adapters.
             pub const ALL: [Self; [$(Self::$adapter),+].len()] = [$(Self::$adapter),+];
 
-            const fn row(self) -> Row {
+            const fn row(self) -> AdapterProperties {
                 match self {
-                    $(Self::$adapter => Row { $($field: $value),+ },)+
+                    $(Self::$adapter => AdapterProperties { $($field: $value),+ },)+
                 }
             }
         }
@@ -71,7 +71,7 @@ macro_rules! adapters {
 }
 
 /// The properties of an adapter.
-struct Row {
+struct AdapterProperties {
     /// Its name in arguments and labels.
     name: &'static str,
     /// Group, version and plural of its objects.
@@ -406,7 +406,7 @@ pub fn dns(text: &str, max: usize) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::workload::Place;
+    use super::super::workload::ProxyKind;
     use super::*;
     use headgate_api::plan::ProxySelector;
 
@@ -432,7 +432,7 @@ mod tests {
                 namespace: "a".to_owned(),
                 labels: BTreeMap::new(),
             },
-            place: Place::Pods,
+            place: ProxyKind::Pods,
             seen: false,
             config: Arc::default(),
             targets,

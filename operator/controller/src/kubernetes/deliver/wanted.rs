@@ -9,9 +9,9 @@ use super::fit::Fit;
 use super::mistaken::Mistaken;
 use super::object::{Adapter, MAX_BYTES, ModuleRef, Object};
 use super::observed::Observed;
-use super::report::{Delivery, State};
+use super::report::{Delivery, ObjectState};
 use super::settings::Settings;
-use super::workload::{Place, Targets, Workload, workloads};
+use super::workload::{ProxyKind, Targets, Workload, workloads};
 use super::{config_map, envoy_gateway, istio, istio_native};
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use headgate_api::compile::revision;
@@ -90,26 +90,26 @@ pub fn wanted(
         return wanted;
     }
     let controller = |workload: &Workload| match &workload.place {
-        Place::Gateway(key) => {
+        ProxyKind::Gateway(key) => {
             let class = cluster.gateways.get(key).map(|g| g.class.as_str());
             class.and_then(|c| installed.classes.get(c)).cloned()
         }
-        Place::Pods | Place::Calls => None,
+        ProxyKind::Pods | ProxyKind::Calls => None,
     };
     let (workloads, meetings) = workloads(plan, cluster);
     for workload in &workloads {
         match (&workload.place, controller(workload).as_deref()) {
-            (Place::Gateway(gateway), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {
+            (ProxyKind::Gateway(gateway), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {
                 let native = settings.envoy_gateway_native.as_deref();
                 wanted.add_fitting(plan, observed, workload, |workload| {
                     let both = both_ways(workload, plan);
                     envoy_gateway::object(&both, gateway, cluster, &module, native)
                 });
             }
-            (Place::Gateway(_), Some(istio::CONTROLLER)) if istio => {
+            (ProxyKind::Gateway(_), Some(istio::CONTROLLER)) if istio => {
                 wanted.add_fitting(plan, observed, workload, |w| of_istio(&both_ways(w, plan)));
             }
-            (Place::Pods, _) if istio => {
+            (ProxyKind::Pods, _) if istio => {
                 let workload = wanted.add_fitting(plan, observed, workload, of_istio);
                 let calls = plan.outbound_of(&workload.config);
                 if let Some(calls) = calls {
@@ -127,7 +127,7 @@ pub fn wanted(
             policies: workload.policies.clone(),
             delivery: Delivery {
                 adapter: object.adapter,
-                state: State::Failed(format!(
+                state: ObjectState::Failed(format!(
                     "some of its Pods are those of {}, whose policy has precedence, and a {} can't \
                      leave them out; give the others a label of their own and target it",
                     others.join(", "),
@@ -224,7 +224,7 @@ impl Wanted {
                 delivery: Delivery {
                     adapter: object.adapter,
                     object: object.key.clone(),
-                    state: State::Failed(why),
+                    state: ObjectState::Failed(why),
                 },
             });
         }

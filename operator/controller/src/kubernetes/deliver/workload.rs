@@ -31,7 +31,7 @@ pub struct Workload {
     /// The proxies.
     pub proxies: ProxySelector,
     /// Their kind.
-    pub place: Place,
+    pub place: ProxyKind,
     /// Whether Istio runs any of them, as far as observed: a Pod with its sidecar, or of a gateway.
     /// In place of that, for a ConfigMap: whether a Pod mounts it.
     pub seen: bool,
@@ -45,7 +45,7 @@ pub struct Workload {
 
 /// The kind of the proxies of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum ProxyKind {
     /// The proxies of a Gateway.
     Gateway(ObjectKey),
     /// The inbound side of Pods' sidecars.
@@ -69,7 +69,7 @@ impl Workload {
     pub fn calls(&self, config: &Arc<FilterConfig>) -> Self {
         let policy = config.outbound.as_ref().map(|calls| calls.policy.clone());
         Self {
-            place: Place::Calls,
+            place: ProxyKind::Calls,
             config: Arc::clone(config),
             policies: policy.into_iter().collect(),
             ..self.clone()
@@ -165,17 +165,17 @@ fn policies(config: &FilterConfig) -> Vec<String> {
     config.stages.iter().map(|s| s.policy.clone()).collect()
 }
 
-fn place(proxies: &ProxySelector, cluster: &Cluster) -> Place {
+fn place(proxies: &ProxySelector, cluster: &Cluster) -> ProxyKind {
     let mut labels = proxies.labels.iter();
     match (labels.next(), labels.next()) {
         (Some((key, name)), None) if key == GATEWAY_NAME_LABEL => {
             let gateway = ObjectKey::new(&proxies.namespace, name);
             match cluster.gateways.contains_key(&gateway) {
-                true => Place::Gateway(gateway),
-                false => Place::Pods,
+                true => ProxyKind::Gateway(gateway),
+                false => ProxyKind::Pods,
             }
         }
-        _ => Place::Pods,
+        _ => ProxyKind::Pods,
     }
 }
 
@@ -223,7 +223,7 @@ fn meetings(all: &[Workload], cluster: &Cluster) -> (BTreeSet<Vec<usize>>, Vec<b
         selectors.matching(&key.namespace, &pod.labels, &mut group);
         let is_injected = INJECTED.iter().any(|label| pod.labels.contains_key(*label));
         for &i in &group {
-            seen[i] |= is_injected || all[i].place != Place::Pods;
+            seen[i] |= is_injected || all[i].place != ProxyKind::Pods;
         }
         meet(&group);
     }
@@ -281,7 +281,7 @@ impl<'a> Targets<'a> {
                 namespace: target.namespace.clone(),
                 labels: BTreeMap::new(),
             },
-            place: Place::Pods,
+            place: ProxyKind::Pods,
             seen: false,
             policies: policies(config),
             targets: vec![target.clone()],
