@@ -4,8 +4,8 @@
 //! steps, each of which is a part of its work:
 //!
 //! - [`Resource::Sleep`]: takes a time independent of other requests (a call to another service);
-//! - [`Resource::Servers`]: needs one of K servers, with a FIFO (a pool of connections; with K = 1 a
-//!   lock);
+//! - [`Resource::Servers`]: needs one of K servers, with a FIFO (a pool of connections; with K = 1
+//!   a lock);
 //! - [`Resource::Cores`]: shares c cores with other requests. Each of n requests advances at
 //!   `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down by
 //!   serial work and by crosstalk between requests (Gunther's universal scalability law).
