@@ -111,14 +111,14 @@ pub(crate) struct FigureEntry {
 
 /// The coordinates of a cell, without its metric.
 #[derive(Debug, Clone, Copy)]
-struct Place<'a> {
+struct Coordinates<'a> {
     series: &'a str,
     x: Option<f64>,
     kind: &'a str,
 }
 
 impl<'a> Results<'a> {
-    fn number(&self, place: Place<'_>, metric: &str) -> Option<&'a Number> {
+    fn number(&self, place: Coordinates<'_>, metric: &str) -> Option<&'a Number> {
         let same = |x: Option<f64>| match (x, place.x) {
             (Some(a), Some(b)) => (a - b).abs() < 1e-9,
             _ => true,
@@ -164,31 +164,31 @@ fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 
 /// A coordinate along one dimension.
 #[derive(Debug, Clone, Copy)]
-enum Step<'a> {
+enum Coordinate<'a> {
     Series(&'a str),
     X(f64),
     Kind(&'a str),
 }
 
-impl<'a> Step<'a> {
+impl<'a> Coordinate<'a> {
     fn label(self) -> String {
         match self {
-            Step::Series(name) | Step::Kind(name) => name.to_owned(),
-            Step::X(x) => x.to_string(),
+            Coordinate::Series(name) | Coordinate::Kind(name) => name.to_owned(),
+            Coordinate::X(x) => x.to_string(),
         }
     }
 
-    fn apply(self, place: &mut Place<'a>) {
+    fn apply(self, place: &mut Coordinates<'a>) {
         match self {
-            Step::Series(series) => place.series = series,
-            Step::X(x) => place.x = Some(x),
-            Step::Kind(kind) => place.kind = kind,
+            Coordinate::Series(series) => place.series = series,
+            Coordinate::X(x) => place.x = Some(x),
+            Coordinate::Kind(kind) => place.kind = kind,
         }
     }
 }
 
 impl TableEntry {
-    fn steps<'a>(&'a self, dimension: Dimension, results: &Results<'a>) -> Vec<Step<'a>> {
+    fn steps<'a>(&'a self, dimension: Dimension, results: &Results<'a>) -> Vec<Coordinate<'a>> {
         let only = self
             .only
             .as_deref()
@@ -200,12 +200,12 @@ impl TableEntry {
         match dimension {
             Dimension::Series => names(results.series())
                 .into_iter()
-                .map(Step::Series)
+                .map(Coordinate::Series)
                 .collect(),
-            Dimension::X => results.places().into_iter().map(Step::X).collect(),
+            Dimension::X => results.places().into_iter().map(Coordinate::X).collect(),
             Dimension::Kind => names(results.kinds(&self.columns))
                 .into_iter()
-                .map(Step::Kind)
+                .map(Coordinate::Kind)
                 .collect(),
         }
     }
@@ -215,10 +215,10 @@ impl TableEntry {
     fn place<'a>(
         &'a self,
         column: &'a Column,
-        steps: &[Step<'a>],
+        steps: &[Coordinate<'a>],
         results: &Results<'a>,
-    ) -> Place<'a> {
-        let mut place = Place {
+    ) -> Coordinates<'a> {
+        let mut place = Coordinates {
             series: column
                 .series
                 .as_deref()
@@ -240,10 +240,10 @@ impl Column {
         (printed != ".").then_some(printed)
     }
 
-    fn cell(&self, place: Place<'_>, printed: Option<&str>, results: &Results<'_>) -> Cell {
+    fn cell(&self, place: Coordinates<'_>, printed: Option<&str>, results: &Results<'_>) -> Cell {
         let number = results.number(place, &self.metric);
         let by = self.relative.as_deref().map(|series| {
-            let by = results.number(Place { series, ..place }, &self.metric);
+            let by = results.number(Coordinates { series, ..place }, &self.metric);
             by.and_then(|n| n.value).unwrap_or(f64::NAN)
         });
         let ours = number
@@ -291,9 +291,9 @@ pub(crate) fn table(entry: &TableEntry, results: &Results<'_>) -> Table {
             .collect(),
         None => vec![None],
     };
-    let group = |(g, group): (usize, &Option<Step<'_>>)| {
-        let row = |(r, row): (usize, Step<'_>)| {
-            let steps: Vec<Step<'_>> = group.iter().copied().chain([row]).collect();
+    let group = |(g, group): (usize, &Option<Coordinate<'_>>)| {
+        let row = |(r, row): (usize, Coordinate<'_>)| {
+            let steps: Vec<Coordinate<'_>> = group.iter().copied().chain([row]).collect();
             let cell = |column: &Column| {
                 let place = entry.place(column, &steps, results);
                 column.cell(place, column.printed(g, r), results)
@@ -310,7 +310,7 @@ pub(crate) fn table(entry: &TableEntry, results: &Results<'_>) -> Table {
             .map(row);
         let empty = |row: &TableRow| row.cells.iter().all(|cell| *cell == Cell::Empty);
         Group {
-            title: group.map(Step::label).unwrap_or_default(),
+            title: group.map(Coordinate::label).unwrap_or_default(),
             rows: rows.filter(|row| !empty(row)).collect(),
         }
     };
@@ -489,7 +489,7 @@ fn papers(
         {
             for (g, group) in groups.iter().enumerate() {
                 for (r, row) in table.steps(Dimension::X, results).into_iter().enumerate() {
-                    let steps: Vec<Step<'_>> = group.iter().copied().chain([row]).collect();
+                    let steps: Vec<Coordinate<'_>> = group.iter().copied().chain([row]).collect();
                     let place = table.place(column, &steps, results);
                     let printed = column.printed(g, r).and_then(read);
                     if let (true, true, Some(x), Some(y)) =

@@ -101,7 +101,7 @@ impl Outcome {
 
 /// The main numbers of one type in one run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct TypeResult {
     /// The type's name, or [`ALL`].
     pub kind: String,
     /// Requests that arrived after the warm-up.
@@ -118,8 +118,8 @@ pub struct Row {
 
 /// Returns one row for each type, then [`ALL`].
 #[must_use]
-pub fn rows<'a>(names: impl IntoIterator<Item = &'a str>, run: &Outcome) -> Vec<Row> {
-    let row = |name: &str, outcome: &TypeOutcome| Row {
+pub fn rows<'a>(names: impl IntoIterator<Item = &'a str>, run: &Outcome) -> Vec<TypeResult> {
+    let row = |name: &str, outcome: &TypeOutcome| TypeResult {
         kind: name.to_owned(),
         offered: outcome.offered as f64,
         rejected_pct: outcome.rejected_pct(),
@@ -128,7 +128,7 @@ pub fn rows<'a>(names: impl IntoIterator<Item = &'a str>, run: &Outcome) -> Vec<
         utilization: run.utilization,
     };
     let types = names.into_iter().zip(&run.types);
-    let mut rows: Vec<Row> = types.map(|(name, outcome)| row(name, outcome)).collect();
+    let mut rows: Vec<TypeResult> = types.map(|(name, outcome)| row(name, outcome)).collect();
     rows.extend(run.all().map(|all| row(ALL, &all)));
     rows
 }

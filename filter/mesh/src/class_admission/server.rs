@@ -52,11 +52,11 @@ struct Entry {
     /// The hash of the first sender's namespace.
     namespace: u64,
     used: Instant,
-    service: Service,
+    service: Algorithm,
 }
 
 #[derive(Debug)]
-enum Service {
+enum Algorithm {
     Misses(Misses<()>),
     /// Senders are identified by the hash of their name.
     Incast(Box<Incast<u64, ()>>),
@@ -102,7 +102,7 @@ impl Server {
             let key = self.hashes.hash_one((&of_service.service, rules));
             let known = self.services.get(&key);
             if known.is_none_or(|known| now.since(known.used) >= IDLE) {
-                let service = Service::new(&of_service.rules);
+                let service = Algorithm::new(&of_service.rules);
                 let service = service.map_err(|error| ReportError::Rules { at, error })?;
                 let own = || of_service.service.split_once('/').map_or("", |(of, _)| of);
                 let namespace = namespace.unwrap_or_else(own);
@@ -161,7 +161,7 @@ impl Server {
     }
 }
 
-impl Service {
+impl Algorithm {
     fn new(rules: &Rules) -> Result<Self, SettingsError> {
         let law = rules.law()?;
         let limits = Limits {

@@ -40,7 +40,7 @@ const OTHER: &str = "_other";
 /// The last rejection rates of services, under one configuration.
 #[derive(Debug)]
 pub(crate) struct Smoother {
-    services: Vec<Service>,
+    services: Vec<SmoothedService>,
     /// `None` for clusters whose calls aren't delayed.
     clusters: HashMap<String, Option<Smoothed>>,
     stats: HashMap<String, ServiceStats>,
@@ -59,7 +59,7 @@ pub(crate) struct Smoothed {
 }
 
 #[derive(Debug)]
-struct Service {
+struct SmoothedService {
     name: String,
     stats: ServiceStats,
     /// The last announced rejection rate, and its time.
@@ -157,7 +157,7 @@ impl Smoother {
     fn service(&mut self, name: &str) -> usize {
         let found = self.services.iter().position(|s| s.name == name);
         found.unwrap_or_else(|| {
-            self.services.push(Service {
+            self.services.push(SmoothedService {
                 name: name.to_owned(),
                 stats: *self.stats.get(name).unwrap_or(&self.other),
                 announced: None,

@@ -95,7 +95,7 @@ struct Defined {
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Row {
+struct WorkflowCounters {
     /// `None` until the id's name is known.
     metrics: Option<Defined>,
     pending: [u32; COUNTERS.len()],
@@ -107,7 +107,7 @@ struct Row {
 pub(super) struct WorkflowStats {
     prefix: String,
     /// By workflow.
-    rows: Vec<Row>,
+    rows: Vec<WorkflowCounters>,
     dirty: Vec<u16>,
     known: MetricId,
     counters: [(MetricId, u64); 3],
@@ -171,10 +171,10 @@ impl WorkflowStats {
         Ok(metrics)
     }
 
-    fn row(&mut self, workflow: WorkflowId) -> &mut Row {
+    fn row(&mut self, workflow: WorkflowId) -> &mut WorkflowCounters {
         let at = usize::from(workflow.0);
         if at >= self.rows.len() {
-            self.rows.resize(at + 1, Row::default());
+            self.rows.resize(at + 1, WorkflowCounters::default());
         }
         &mut self.rows[at]
     }

@@ -14,7 +14,7 @@ const MOST: u64 = 1_000_000;
 
 /// A sampling period.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Row {
+pub(super) struct Period {
     /// Its end, s after the first request.
     pub(super) time_s: f64,
     /// Mean of the times of the requests that were answered in it; `None` if none was.
@@ -36,7 +36,7 @@ struct Answered {
 ///
 /// # Errors
 /// Returns the reason why the log has none.
-pub(super) fn rows(log: &str, period: Duration) -> anyhow::Result<Vec<Row>> {
+pub(super) fn rows(log: &str, period: Duration) -> anyhow::Result<Vec<Period>> {
     let mut requests = Vec::new();
     read_requests(log.as_bytes(), |request| {
         let (Some(service), Some(duration)) = (request.service_ns, request.duration_ns) else {
@@ -81,7 +81,7 @@ pub(super) fn rows(log: &str, period: Duration) -> anyhow::Result<Vec<Row>> {
     let rows = sums.into_iter().zip(changes).enumerate();
     let rows = rows.map(|(n, ((sum, answered), change))| {
         backlog += change;
-        Row {
+        Period {
             time_s: n as f64 * period.as_secs_f64(),
             delay_s: (answered > 0).then(|| sum / answered as f64),
             // The sum of equal costs of both signs is only nearly 0.

@@ -262,7 +262,7 @@ fn csv_error(file: &str, error: &csv::Error) -> anyhow::Error {
 
 fn from_log(file: &str, text: &str, period: Duration) -> anyhow::Result<Rows> {
     let rows = log::rows(text, period).with_context(|| file.to_owned())?;
-    let row = |row: log::Row| {
+    let row = |row: log::Period| {
         let at = format!("{file}: {} s", row.time_s);
         (at, vec![Some(row.time_s), row.delay_s, Some(row.backlog)])
     };

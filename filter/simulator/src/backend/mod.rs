@@ -10,7 +10,7 @@ mod staged;
 
 use crate::source::Request;
 
-pub use network::{Network, Step};
+pub use network::{Network, Resource};
 pub use staged::Staged;
 
 /// A model of a service. Times are ns since the start and never decrease.

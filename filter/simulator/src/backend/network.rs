@@ -3,10 +3,10 @@
 //! A request waits in a FIFO for one of W workers. It holds the worker while it passes through
 //! steps, each of which is a part of its work:
 //!
-//! - [`Step::Sleep`]: takes a time independent of other requests (a call to another service);
-//! - [`Step::Servers`]: needs one of K servers, with a FIFO (a pool of connections; with K = 1 a
-//!   lock);
-//! - [`Step::Cores`]: shares c cores with other requests. Each of n requests advances at
+//! - [`Resource::Sleep`]: takes a time independent of other requests (a call to another service);
+//! - [`Resource::Servers`]: needs one of K servers, with a FIFO (a pool of connections; with K = 1
+//!   a lock);
+//! - [`Resource::Cores`]: shares c cores with other requests. Each of n requests advances at
 //!   `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down by
 //!   serial work and by crosstalk between requests (Gunther's universal scalability law).
 //!
@@ -26,7 +26,7 @@ use crate::source::Request;
 
 /// The resource that a part of a request's work needs.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Step {
+pub enum Resource {
     /// Only time.
     Sleep,
     /// One of this number of servers.
@@ -42,7 +42,7 @@ pub enum Step {
     },
 }
 
-impl Step {
+impl Resource {
     /// Returns a step over this number of cores, without serial work or crosstalk.
     #[must_use]
     pub const fn cores(cores: f64) -> Self {
@@ -82,7 +82,7 @@ struct Job {
 #[derive(Debug)]
 struct Station {
     part: f64,
-    step: Step,
+    step: Resource,
     busy: u32,
     queue: VecDeque<u32>,
     /// The jobs that share cores. A job ends when `attained` reaches its number.
@@ -112,8 +112,8 @@ impl Network {
     /// steps, each with its ratio of the work. `capacity` is the work that it can do per unit of
     /// time, from which utilization is computed.
     #[must_use]
-    pub fn new(workers: u32, steps: &[(f64, Step)], capacity: u32) -> Self {
-        let station = |&(part, step): &(f64, Step)| Station {
+    pub fn new(workers: u32, steps: &[(f64, Resource)], capacity: u32) -> Self {
+        let station = |&(part, step): &(f64, Resource)| Station {
             part,
             step,
             busy: 0,
@@ -139,14 +139,14 @@ impl Network {
     /// requests (`queue.mode: Hold`); otherwise it is the only queue.
     #[must_use]
     pub fn of_servers(servers: u32) -> Self {
-        Self::new(servers, &[(1.0, Step::Sleep)], servers)
+        Self::new(servers, &[(1.0, Resource::Sleep)], servers)
     }
 
     /// Returns a processor that all requests share, with this number of cores. Serial work σ slows
     /// requests down: locks, aborts, cache misses.
     #[must_use]
     pub fn of_cores(cores: u32, serial: f64) -> Self {
-        let step = Step::Cores {
+        let step = Resource::Cores {
             cores: f64::from(cores),
             serial,
             crosstalk: 0.0,
@@ -174,9 +174,9 @@ impl Network {
         }
         for station in &mut self.stations {
             match &mut station.step {
-                Step::Sleep => {}
-                Step::Servers(servers) => *servers = scaled(*servers),
-                Step::Cores { cores, .. } => *cores *= factor,
+                Resource::Sleep => {}
+                Resource::Servers(servers) => *servers = scaled(*servers),
+                Resource::Cores { cores, .. } => *cores *= factor,
             }
         }
         self.fill(now);
@@ -225,7 +225,7 @@ impl Network {
         let Reverse((_, job)) = job?;
         let step = self.jobs[job as usize].step;
         let station = &mut self.stations[step];
-        if matches!(station.step, Step::Servers(_)) {
+        if matches!(station.step, Resource::Servers(_)) {
             station.busy -= 1;
         }
         let left = step + 1 == self.stations.len();
@@ -262,7 +262,7 @@ impl Network {
             self.enter(now, job);
         }
         for station in &mut self.stations {
-            let Step::Servers(servers) = station.step else {
+            let Resource::Servers(servers) = station.step else {
                 continue;
             };
             while station.busy < servers
@@ -281,9 +281,9 @@ impl Network {
         let station = &mut self.stations[step];
         let work = work * station.part;
         match station.step {
-            Step::Sleep => self.ends.push(Reverse((At(now + work), job))),
-            Step::Servers(_) => station.queue.push_back(job),
-            Step::Cores { .. } => {
+            Resource::Sleep => self.ends.push(Reverse((At(now + work), job))),
+            Resource::Servers(_) => station.queue.push_back(job),
+            Resource::Cores { .. } => {
                 let end = station.attained + work;
                 station.shared.push(Reverse((At(end), job)));
             }
@@ -300,7 +300,7 @@ impl Station {
 
     /// Returns the speed of each job at the cores: work per unit of time.
     fn speed(&self) -> f64 {
-        let Step::Cores {
+        let Resource::Cores {
             cores,
             serial,
             crosstalk,
@@ -396,7 +396,7 @@ mod tests {
             [300, 600]
         );
         // The third job waits for a worker.
-        let sqlite = Network::new(2, &[(1.0, Step::cores(1.0))], 1);
+        let sqlite = Network::new(2, &[(1.0, Resource::cores(1.0))], 1);
         assert_eq!(
             ends(sqlite, &[(0, 100), (0, 100), (0, 100)]),
             [200, 200, 300]
@@ -405,13 +405,13 @@ mod tests {
 
     #[test]
     fn a_lock_lets_one_pass_at_a_time() {
-        let lock = Network::new(8, &[(0.5, Step::Sleep), (0.5, Step::Servers(1))], 2);
+        let lock = Network::new(8, &[(0.5, Resource::Sleep), (0.5, Resource::Servers(1))], 2);
         assert_eq!(ends(lock, &[(0, 100), (0, 100), (0, 100)]), [100, 150, 200]);
     }
 
     #[test]
     fn requests_that_hinder_each_other_are_slower_than_their_share() {
-        let step = Step::Cores {
+        let step = Resource::Cores {
             cores: 2.0,
             serial: 0.5,
             crosstalk: 0.25,
@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn capacity_that_is_lost_is_not_taken_from_who_is_at_work() {
-        let mut four = Network::new(4, &[(1.0, Step::Sleep)], 4);
+        let mut four = Network::new(4, &[(1.0, Resource::Sleep)], 4);
         for job in 0..8 {
             four.start(0.0, job, 100.0);
         }

@@ -11,7 +11,7 @@ use headgate_mesh::workflow;
 use super::clocks::Clocks;
 use super::file::Plan;
 use super::graph::{Graph, Service};
-use crate::workload::request::{Place, SampleRequest, place};
+use crate::workload::request::{Classification, SampleRequest, place};
 
 /// The longest queue wait of requests without a deadline, µs: longer than any run.
 const FOREVER_US: u64 = 36_000_000_000;
@@ -60,7 +60,7 @@ impl Setup {
 pub struct Policy {
     pub(super) stage: StageConfig,
     /// Classifications by task, then by workflow; a request with `None` bypasses the stage.
-    pub(super) places: Vec<Vec<Option<Place>>>,
+    pub(super) places: Vec<Vec<Option<Classification>>>,
 }
 
 impl Policy {
@@ -132,7 +132,9 @@ impl Policy {
             ..StageConfig::default()
         };
         let kinds = (0..).take(graph.workflows.len()).map(TypeId);
-        let places: Vec<Option<Place>> = kinds.map(|kind| Some(Place::of(kind, &stage))).collect();
+        let places: Vec<Option<Classification>> = kinds
+            .map(|kind| Some(Classification::of(kind, &stage)))
+            .collect();
         Self {
             stage,
             places: vec![places; graph.tasks.len()],

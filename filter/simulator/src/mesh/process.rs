@@ -21,7 +21,7 @@ use super::spans::{Said, Span};
 use crate::host::Local;
 use crate::simulation::SimulationError;
 use crate::workload::dice::Dice;
-use crate::workload::request::Place;
+use crate::workload::request::Classification;
 
 /// The only policy of a process.
 const POLICY: PolicyId = PolicyId(0);
@@ -33,7 +33,7 @@ pub(super) struct Process {
     clock: Clock,
     engine: Engine,
     /// Classifications of requests in the stage, by task and workflow.
-    places: Vec<Vec<Option<Place>>>,
+    places: Vec<Vec<Option<Classification>>>,
     /// Names of the workflows.
     names: Vec<String>,
     services: Vec<String>,

@@ -30,7 +30,7 @@ pub(super) struct SpanId {
 
 /// The state of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SpanState {
     /// The index is free.
     Free,
     /// The request is on its way to the process, in one of its queues, or in service.
@@ -45,7 +45,7 @@ pub(super) enum State {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     pub(super) generation: u32,
-    pub(super) state: State,
+    pub(super) state: SpanState,
     pub(super) caller: Caller,
     pub(super) workflow: u16,
     pub(super) task: u16,
@@ -108,7 +108,7 @@ impl Spans {
     /// Returns the span, if it still exists.
     pub(super) fn get_mut(&mut self, id: SpanId) -> Option<&mut Span> {
         let span = &mut self.spans[id.index as usize];
-        (span.generation == id.generation && span.state != State::Free).then_some(span)
+        (span.generation == id.generation && span.state != SpanState::Free).then_some(span)
     }
 
     pub(super) fn at(&self, index: u32) -> &Span {
@@ -123,7 +123,7 @@ impl Spans {
     pub(super) fn remove(&mut self, index: u32) {
         let span = &mut self.spans[index as usize];
         span.generation = span.generation.wrapping_add(1);
-        span.state = State::Free;
+        span.state = SpanState::Free;
         self.free.push(index);
     }
 }

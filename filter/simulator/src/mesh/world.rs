@@ -15,7 +15,7 @@ use super::load::{Load, partition};
 use super::policy::Setup;
 use super::process::Process;
 use super::seen::{Ended, Ending, Sample, Seen};
-use super::spans::{Caller, Span, SpanId, Spans, State};
+use super::spans::{Caller, Span, SpanId, SpanState, Spans};
 use crate::simulation::SimulationError;
 use crate::workload::dice::Dice;
 
@@ -219,7 +219,7 @@ impl<'a> World<'a> {
         let deadline = deadline.map_or(u64::MAX, |d| self.now + nanos(d));
         let id = self.spans.insert(Span {
             generation: 0,
-            state: State::Open,
+            state: SpanState::Open,
             caller: Caller::Client(at),
             workflow: item.workflow as u16,
             task: workflow.entry as u16,

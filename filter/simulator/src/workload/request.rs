@@ -55,7 +55,7 @@ impl RequestView for SampleRequest {
 
 /// The classification of a request in a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Classification {
     pub(crate) kind: TypeId,
     pub(crate) class: u8,
     /// The cost; 0 for none.
@@ -63,7 +63,7 @@ pub(crate) struct Place {
     pub(crate) deadline: Option<Duration>,
 }
 
-impl Place {
+impl Classification {
     /// Returns the classification of a request of this type, of the lowest class, without cost or
     /// deadline.
     pub(crate) fn of(kind: TypeId, stage: &StageConfig) -> Self {
@@ -78,14 +78,14 @@ impl Place {
 }
 
 /// Returns the classification of `request` by these rules; `None` if it bypasses the stage.
-pub(crate) fn place(classifier: &Classifier, request: &SampleRequest) -> Option<Place> {
+pub(crate) fn place(classifier: &Classifier, request: &SampleRequest) -> Option<Classification> {
     if !classifier.covers(request) {
         return None;
     }
     let Classified::Type(kind) = classifier.classify(request) else {
         return None;
     };
-    Some(Place {
+    Some(Classification {
         kind,
         class: classifier.class(request).0,
         cost: cost(request).unwrap_or(0),

@@ -18,14 +18,14 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
-use headgate_simulator::backend::{Backend, Step};
+use headgate_simulator::backend::{Backend, Resource};
 use headgate_simulator::source::Request;
 
 use endpoints::Endpoints;
 use faulty::{Effect, Fault, Faulty};
 use service::{Found, Kind, SECOND, Service, UNFILTERED};
 
-const SLEEP: &[(f64, Step)] = &[(1.0, Step::Sleep)];
+const SLEEP: &[(f64, Resource)] = &[(1.0, Resource::Sleep)];
 const WORKERS: u32 = 8;
 
 /// 220 requests/s of 20 ms, the work of 4.4 workers, and 4/s of the route that fails.

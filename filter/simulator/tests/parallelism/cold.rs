@@ -1,7 +1,7 @@
 //! Cold starts: a proxy that has just started, without a configured P, compared with the unfiltered
 //! service.
 
-use headgate_simulator::backend::Step;
+use headgate_simulator::backend::Resource;
 
 use crate::proxies::{self, Change};
 use crate::service::paced::Paced;
@@ -13,7 +13,7 @@ type Row = (
     &'static str,
     &'static [Kind],
     u32,
-    &'static [(f64, Step)],
+    &'static [(f64, Resource)],
     f64,
 );
 

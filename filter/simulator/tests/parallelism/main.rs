@@ -17,24 +17,24 @@ mod step;
 mod storm;
 mod table;
 
-use headgate_simulator::backend::Step;
+use headgate_simulator::backend::Resource;
 
 use service::paced::Paced;
 use service::{Found, NATURAL, PAPER, PAPER_NATURAL, SECOND, Service, TIGHT, UNFILTERED};
 
-const SLEEP: &[(f64, Step)] = &[(1.0, Step::Sleep)];
-const CORE: &[(f64, Step)] = &[(1.0, Step::cores(1.0))];
-const CORES: &[(f64, Step)] = &[(1.0, Step::cores(4.0))];
-const CONTENTION: &[(f64, Step)] = &[(
+const SLEEP: &[(f64, Resource)] = &[(1.0, Resource::Sleep)];
+const CORE: &[(f64, Resource)] = &[(1.0, Resource::cores(1.0))];
+const CORES: &[(f64, Resource)] = &[(1.0, Resource::cores(4.0))];
+const CONTENTION: &[(f64, Resource)] = &[(
     1.0,
-    Step::Cores {
+    Resource::Cores {
         cores: 8.0,
         serial: 0.01,
         crosstalk: 0.001,
     },
 )];
-const LOCK: &[(f64, Step)] = &[(0.8, Step::Sleep), (0.2, Step::Servers(1))];
-const POOL: &[(f64, Step)] = &[(0.5, Step::Sleep), (0.5, Step::Servers(5))];
+const LOCK: &[(f64, Resource)] = &[(0.8, Resource::Sleep), (0.2, Resource::Servers(1))];
+const POOL: &[(f64, Resource)] = &[(0.5, Resource::Sleep), (0.5, Resource::Servers(5))];
 
 /// Returns the median of P after these seconds.
 fn median(found: &Found, seconds: std::ops::Range<usize>) -> u32 {

@@ -115,7 +115,7 @@ impl Backend for Paced {
 
 #[cfg(test)]
 mod tests {
-    use headgate_simulator::backend::Step;
+    use headgate_simulator::backend::Resource;
 
     use super::*;
 
@@ -133,14 +133,14 @@ mod tests {
 
     #[test]
     fn a_pause_delays_all_that_is_at_work() {
-        let servers = Network::new(1, &[(1.0, Step::Sleep)], 1);
+        let servers = Network::new(1, &[(1.0, Resource::Sleep)], 1);
         let paced = Paced::new(servers, &[(1_500, 0.0), (3_500, 1.0), (4_000, 0.5)], &[]);
         assert_eq!(ends(paced, 3, 1_000), [1_000, 4_000, 6_000]);
     }
 
     #[test]
     fn capacity_changes_at_its_time() {
-        let servers = Network::new(2, &[(1.0, Step::Sleep)], 2);
+        let servers = Network::new(2, &[(1.0, Resource::Sleep)], 2);
         let paced = Paced::new(servers, &[], &[(1_500, 0.5), (3_500, 2.0)]);
         assert_eq!(
             ends(paced, 8, 1_000),

@@ -10,7 +10,7 @@ use headgate_core::config::{
     ServiceTimesConfig, StageConfig, StrategyConfig, TypeConfig,
 };
 use headgate_core::strategy::TypeId;
-use headgate_simulator::backend::{Backend, Network, Step};
+use headgate_simulator::backend::{Backend, Network, Resource};
 use headgate_simulator::{
     Answer, Ending, LogNormal, Request, Run, Source, TypeLoad, Until, Workload,
 };
@@ -61,7 +61,7 @@ pub(crate) const UNFILTERED: u32 = 1_000_000;
 pub(crate) struct Service {
     pub(crate) kinds: &'static [Kind],
     pub(crate) workers: u32,
-    pub(crate) steps: &'static [(f64, Step)],
+    pub(crate) steps: &'static [(f64, Resource)],
     /// The maximum work per time.
     pub(crate) capacity: f64,
     /// Load, in multiples of the capacity.
@@ -125,7 +125,7 @@ impl Service {
     pub(crate) fn new(
         kinds: &'static [Kind],
         workers: u32,
-        steps: &'static [(f64, Step)],
+        steps: &'static [(f64, Resource)],
         capacity: f64,
     ) -> Self {
         Self {

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use headgate_simulator::Request;
-use headgate_simulator::backend::{Backend, Step};
+use headgate_simulator::backend::{Backend, Resource};
 
 use crate::service::paced::Paced;
 use crate::service::{Found, Kind, NATURAL, PAPER, PAPER_NATURAL, Service, UNFILTERED};
@@ -63,7 +63,7 @@ type Row = (
     &'static str,
     &'static [Kind],
     u32,
-    &'static [(f64, Step)],
+    &'static [(f64, Resource)],
     f64,
     f64,
 );

@@ -1,6 +1,6 @@
 //! A table of P found against the best fixed P, over backends, mixes, strategies and seeds.
 
-use headgate_simulator::backend::Step;
+use headgate_simulator::backend::Resource;
 
 use crate::service::{Kind, NATURAL, PAPER, Service, UNFILTERED};
 use crate::{CONTENTION, CORE, CORES, LOCK, POOL, SLEEP};
@@ -9,7 +9,7 @@ use crate::{CONTENTION, CORE, CORES, LOCK, POOL, SLEEP};
 type Row = (
     &'static str,
     u32,
-    &'static [(f64, Step)],
+    &'static [(f64, Resource)],
     f64,
     &'static [u32],
 );

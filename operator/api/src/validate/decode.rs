@@ -9,7 +9,7 @@ mod reader;
 
 use serde::de::DeserializeOwned;
 
-use super::node::{Entry, Node, Position, Value};
+use super::node::{Member, Node, Position, Value};
 use super::path::Path;
 use super::suggest::{closest, instead_of};
 use reader::Fault;
@@ -124,7 +124,7 @@ fn rename_or_remove(node: &mut Node, field: &str, expected: &[&str]) {
 
 fn insert_anything(node: &mut Node, field: &str) {
     let at = node.at;
-    let entry = Entry {
+    let entry = Member {
         key: field.to_owned(),
         at,
         node: Node {

@@ -45,14 +45,14 @@ pub(crate) enum Value {
     Float(f64),
     Text(String),
     List(Vec<Node>),
-    Map(Vec<Entry>),
+    Map(Vec<Member>),
     /// A missing or unusable value, which reads as any type.
     Anything,
 }
 
 /// A field of a mapping.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct Member {
     pub(crate) key: String,
     /// The position of the key.
     pub(crate) at: Position,
@@ -251,7 +251,7 @@ impl<'de> Deserialize<'de> for Value {
                 let mut entries = Vec::new();
                 while let Some((key, node)) = map.next_entry::<Spanned<String>, Spanned<Value>>()? {
                     let at = Position::of(key.referenced);
-                    entries.push(Entry {
+                    entries.push(Member {
                         key: key.value,
                         at,
                         node: node.into(),

@@ -26,7 +26,7 @@ const DURATION: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 /// Returns the fields that the rules name and the schema lacks.
 pub fn constrain(spec: &mut Value) -> Result<(), Vec<String>> {
     let mut unknown = Vec::new();
-    let mut place = Place {
+    let mut place = SchemaField {
         node: spec,
         path: String::new(),
         unknown: &mut unknown,
@@ -40,16 +40,16 @@ pub fn constrain(spec: &mut Value) -> Result<(), Vec<String>> {
 
 /// A field of the schema.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct SchemaField<'a> {
     node: &'a mut Value,
     path: String,
     unknown: &'a mut Vec<String>,
 }
 
-impl Place<'_> {
+impl SchemaField<'_> {
     /// Returns the field at `path` below this one, such as `types[].slo{}`, with `[]` for the items
     /// of a list and `{}` for the values of a mapping.
-    pub(super) fn at(&mut self, path: &str) -> Place<'_> {
+    pub(super) fn at(&mut self, path: &str) -> SchemaField<'_> {
         let mut node = &mut *self.node;
         let mut is_known = true;
         for field in path.split('.') {
@@ -69,7 +69,7 @@ impl Place<'_> {
         if !is_known {
             self.unknown.push(path.clone());
         }
-        Place {
+        SchemaField {
             node,
             path,
             unknown: self.unknown,

@@ -16,7 +16,7 @@ use headgate_core::config::DEFAULT_TYPE;
 use headgate_simulator::workload::recorded::read_requests;
 
 use super::draft::{SERVICE, service};
-use super::top::client::{Client, Place};
+use super::top::client::{AdminAddress, Client};
 use super::top::sample::{Parts, Stats, TYPE, of};
 use super::{Output, block_on};
 use policy::{Found, Measured};
@@ -38,7 +38,7 @@ pub struct SuggestArgs {
     pub log: Option<PathBuf>,
     /// Admin address of an Envoy that measures, HOST:PORT or unix:/PATH
     #[arg(long, value_name = "ADDRESS", conflicts_with = "log")]
-    pub proxy: Option<Place>,
+    pub proxy: Option<AdminAddress>,
     /// The target Service of the policy
     #[arg(
         long,
@@ -105,7 +105,7 @@ fn of_log(path: &Path, types: usize) -> anyhow::Result<Found> {
     routes.found(types, notes.clone()).ok_or_else(few)
 }
 
-fn of_proxy(place: &Place) -> anyhow::Result<Found> {
+fn of_proxy(place: &AdminAddress) -> anyhow::Result<Found> {
     let mut client = Client::new(place.clone());
     let sample = block_on(client.sample());
     let sample = sample.with_context(|| format!("--proxy {place}"))?;

@@ -14,7 +14,7 @@ use headgate_scenarios::sysid::{
 
 use super::Output;
 use super::input::text_of;
-use show::{Answer, Found};
+use show::{Found, Results};
 
 /// Finds how the delay of a service follows its backlog, and gains for backlogControl that hold the
 /// delay at its target: system identification and pole placement.
@@ -162,7 +162,7 @@ pub fn run(args: &SysidArgs) -> anyhow::Result<Output> {
             (Some(goal), outcome)
         }
     };
-    let answer = Answer {
+    let answer = Results {
         identified: identified.as_ref(),
         plant: &plant,
         period,

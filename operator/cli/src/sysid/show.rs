@@ -24,7 +24,7 @@ pub(super) struct Found {
 }
 
 /// The results to show.
-pub(super) struct Answer<'a> {
+pub(super) struct Results<'a> {
     pub(super) identified: Option<&'a Found>,
     pub(super) plant: &'a Plant,
     /// The sampling period, s.
@@ -39,7 +39,7 @@ pub(super) struct Answer<'a> {
 }
 
 /// Returns the results as text.
-pub(super) fn text(answer: &Answer<'_>) -> String {
+pub(super) fn text(answer: &Results<'_>) -> String {
     let mut text = String::new();
     // Writing to a String does not fail.
     let mut line = |words: std::fmt::Arguments<'_>| {
@@ -145,7 +145,7 @@ pub(super) fn text(answer: &Answer<'_>) -> String {
 }
 
 /// Returns the results as JSON.
-pub(super) fn json(answer: &Answer<'_>) -> anyhow::Result<String> {
+pub(super) fn json(answer: &Results<'_>) -> anyhow::Result<String> {
     let model = |plant: &Plant| {
         json!({
             "order": plant.order(), "a": plant.a(), "b": plant.b(), "gain": plant.gain(),

@@ -35,7 +35,7 @@ const NO_ENVOY: &str = "it is no Envoy admin address";
 
 /// The address of an Envoy's admin interface: a given one, or that of a Pod.
 #[derive(Debug, Clone)]
-pub enum Place {
+pub enum AdminAddress {
     /// A TCP address.
     Tcp(Endpoint),
     /// A Unix domain socket; Envoy calls it a pipe.
@@ -51,7 +51,7 @@ pub enum Place {
     },
 }
 
-impl FromStr for Place {
+impl FromStr for AdminAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -69,7 +69,7 @@ impl FromStr for Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for AdminAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(endpoint) => endpoint.fmt(f),
@@ -83,7 +83,7 @@ impl fmt::Display for Place {
 
 /// A proxy and the connection to its admin interface.
 pub(crate) struct Client {
-    place: Place,
+    place: AdminAddress,
     connection: Option<Connection>,
 }
 
@@ -95,7 +95,7 @@ struct Connection {
 }
 
 impl Client {
-    pub(crate) fn new(place: Place) -> Self {
+    pub(crate) fn new(place: AdminAddress) -> Self {
         Self {
             place,
             connection: None,
@@ -125,14 +125,16 @@ impl Client {
 }
 
 impl Connection {
-    async fn open(place: &Place) -> anyhow::Result<Self> {
+    async fn open(place: &AdminAddress) -> anyhow::Result<Self> {
         let mut connection = match place {
-            Place::Tcp(Endpoint { host, port }) => {
+            AdminAddress::Tcp(Endpoint { host, port }) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 Self::over(stream, pending()).await?
             }
-            Place::Unix(path) => Self::over(UnixStream::connect(path).await?, pending()).await?,
-            Place::Pod { api, name, port } => {
+            AdminAddress::Unix(path) => {
+                Self::over(UnixStream::connect(path).await?, pending()).await?
+            }
+            AdminAddress::Pod { api, name, port } => {
                 let forwarded = api.portforward(name, &[*port]).await;
                 let mut forwarded = forwarded.map_err(|error| cluster::refused(&error))?;
                 let stream = forwarded.take_stream(*port).context("no stream")?;
@@ -201,10 +203,10 @@ mod tests {
             "envoy:9901",
             "unix:/run/envoy.sock",
         ] {
-            assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<AdminAddress>().unwrap().to_string(), text);
         }
         for text in ["", "9901", "unix:", "/run/envoy.sock", "a:b"] {
-            let error = text.parse::<Place>().unwrap_err();
+            let error = text.parse::<AdminAddress>().unwrap_err();
             assert!(error.ends_with("or unix:/PATH"), "{error}");
         }
     }

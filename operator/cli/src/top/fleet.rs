@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
-use super::client::{Client, Place};
+use super::client::{AdminAddress, Client};
 use super::pods::Selection;
 use super::sample::Sample;
 
@@ -53,7 +53,11 @@ pub(super) struct Span<'a> {
 impl Fleet {
     /// Replaces the proxies by these. Keeps those that were known, and adds the others as `new`
     /// makes them.
-    fn set(&mut self, wanted: BTreeMap<String, Place>, new: impl Fn(&str, Place) -> Proxy) {
+    fn set(
+        &mut self,
+        wanted: BTreeMap<String, AdminAddress>,
+        new: impl Fn(&str, AdminAddress) -> Proxy,
+    ) {
         self.proxies.retain(|name, _| wanted.contains_key(name));
         for (name, place) in wanted {
             let entry = self.proxies.entry(name);
@@ -114,7 +118,7 @@ impl Proxy {
 /// Queries each of `places` every `interval`, and records the responses. With a `selection`, the
 /// places are listed again every few seconds.
 pub(super) fn follow(
-    places: Vec<Place>,
+    places: Vec<AdminAddress>,
     selection: Option<Selection>,
     interval: Duration,
     window: Duration,
@@ -123,7 +127,7 @@ pub(super) fn follow(
         window,
         ..Fleet::default()
     });
-    let follow = move |places: Vec<Place>| {
+    let follow = move |places: Vec<AdminAddress>| {
         let new = |name: &str, place| {
             let queries = ask(name.to_owned(), place, interval, sender.clone());
             Proxy {
@@ -148,7 +152,7 @@ pub(super) fn follow(
     fleet
 }
 
-async fn ask(proxy: String, place: Place, every: Duration, fleet: Sender<Fleet>) {
+async fn ask(proxy: String, place: AdminAddress, every: Duration, fleet: Sender<Fleet>) {
     let mut client = Client::new(place);
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

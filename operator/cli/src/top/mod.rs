@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
-use self::client::Place;
+use self::client::AdminAddress;
 use self::fleet::Fleet;
 use self::pods::Selection;
 use self::table::Choice;
@@ -64,7 +64,7 @@ pub struct TopArgs {
     /// Admin address of an Envoy, HOST:PORT or unix:/PATH; may be repeated [default without a
     /// kubeconfig: 127.0.0.1:9901]
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = OF_CLUSTERS)]
-    pub proxy: Vec<Place>,
+    pub proxy: Vec<AdminAddress>,
     /// Proxies of this namespace of a cluster [default: that of the kubeconfig's context]
     #[arg(long, short, value_name = "NAME")]
     pub namespace: Option<String>,
@@ -125,7 +125,7 @@ async fn top(args: &TopArgs) -> anyhow::Result<Output> {
     let (places, remark) = match &selection {
         Some(pods) => { pods.find().await }
             .context("for an Envoy of this machine, say --proxy 127.0.0.1:9901")?,
-        None if args.proxy.is_empty() => (vec![Place::Tcp(LOCAL.parse()?)], None),
+        None if args.proxy.is_empty() => (vec![AdminAddress::Tcp(LOCAL.parse()?)], None),
         None => (args.proxy.clone(), None),
     };
     let interval = if args.once {

@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 
-use super::client::Place;
+use super::client::AdminAddress;
 use crate::cluster::{Cluster, refused, timely};
 use headgate_controller::kubernetes::watch::api;
 
@@ -28,7 +28,7 @@ impl Selection {
     ///
     /// # Errors
     /// Returns the reason why the proxies can't be listed, in one line.
-    pub(super) async fn find(&self) -> anyhow::Result<(Vec<Place>, Option<String>)> {
+    pub(super) async fn find(&self) -> anyhow::Result<(Vec<AdminAddress>, Option<String>)> {
         let (pods, mut remark) = match &self.labels {
             Some(labels) => (self.labelled(labels).await?, None),
             None => self.reported().await?,
@@ -46,7 +46,7 @@ impl Selection {
                 ),
             });
         }
-        let place = |(namespace, name): (String, String)| Place::Pod {
+        let place = |(namespace, name): (String, String)| AdminAddress::Pod {
             api: Box::new(Api::namespaced(self.cluster.client(), &namespace)),
             name,
             port: self.port,

@@ -19,12 +19,12 @@ pub(super) fn key(text: &str) -> Key {
 /// A bounded number of answers, in total and for each owner, each with its expiry.
 #[derive(Debug)]
 pub(super) struct Kept<T> {
-    answers: Mutex<HashMap<Key, Answer<T>>>,
+    answers: Mutex<HashMap<Key, KeptAnswer<T>>>,
     shares: Quota<String>,
 }
 
 #[derive(Debug)]
-struct Answer<T> {
+struct KeptAnswer<T> {
     answer: T,
     until: Instant,
     _share: Slot,
@@ -57,7 +57,7 @@ impl<T: Clone> Kept<T> {
         });
         if let Ok(_share) = share {
             let until = now + time;
-            let answer = Answer {
+            let answer = KeptAnswer {
                 answer,
                 until,
                 _share,
@@ -66,7 +66,7 @@ impl<T: Clone> Kept<T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Answer<T>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, KeptAnswer<T>>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

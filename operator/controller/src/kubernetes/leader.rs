@@ -180,7 +180,7 @@ pub struct Candidate {
 
 /// The action on a Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum LeaseAction {
     /// The Lease is ours or free: write this replica as its holder.
     Take,
     /// Another replica holds it.
@@ -188,13 +188,13 @@ enum Step {
 }
 
 /// Returns the action on a Lease that has been unchanged for `unchanged`.
-fn step(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> Step {
+fn step(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> LeaseAction {
     let seconds = spec.lease_duration_seconds.unwrap_or(0);
     let duration = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     match spec.holder_identity.as_deref() {
-        None | Some("") => Step::Take,
-        Some(holder) if holder == identity || unchanged >= duration => Step::Take,
-        Some(_) => Step::Wait,
+        None | Some("") => LeaseAction::Take,
+        Some(holder) if holder == identity || unchanged >= duration => LeaseAction::Take,
+        Some(_) => LeaseAction::Wait,
     }
 }
 
@@ -331,8 +331,8 @@ impl Candidate {
                 let unchanged = self.look(&lease);
                 let spec = lease.spec.clone().unwrap_or_default();
                 match step(&spec, &self.identity, unchanged) {
-                    Step::Take => self.take(lease).await,
-                    Step::Wait => Ok(false),
+                    LeaseAction::Take => self.take(lease).await,
+                    LeaseAction::Wait => Ok(false),
                 }
             }
             None => self.create().await,
@@ -488,11 +488,11 @@ mod tests {
     #[test]
     fn a_lease_is_taken_when_it_is_free_ours_or_abandoned() {
         let at = |spec: &LeaseSpec, seconds| step(spec, "me", Duration::from_secs(seconds));
-        assert_eq!(at(&LeaseSpec::default(), 0), Step::Take);
-        assert_eq!(at(&lease(Some(""), 15), 0), Step::Take, "given back");
-        assert_eq!(at(&lease(Some("me"), 15), 0), Step::Take);
-        assert_eq!(at(&lease(Some("other"), 15), 14), Step::Wait);
-        assert_eq!(at(&lease(Some("other"), 15), 15), Step::Take);
+        assert_eq!(at(&LeaseSpec::default(), 0), LeaseAction::Take);
+        assert_eq!(at(&lease(Some(""), 15), 0), LeaseAction::Take, "given back");
+        assert_eq!(at(&lease(Some("me"), 15), 0), LeaseAction::Take);
+        assert_eq!(at(&lease(Some("other"), 15), 14), LeaseAction::Wait);
+        assert_eq!(at(&lease(Some("other"), 15), 15), LeaseAction::Take);
     }
 
     /// Failures of the API server meanwhile don't matter: the time counts from the last observed

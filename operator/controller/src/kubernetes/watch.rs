@@ -452,13 +452,13 @@ struct Places<V> {
     what: &'static str,
     /// Whether there may be several, each with lists of its own.
     is_partial: bool,
-    all: BTreeMap<String, Place<V>>,
+    all: BTreeMap<String, NamespaceWatch<V>>,
     /// Whether the first lists have been sent.
     complete: bool,
 }
 
 /// One namespace, or all of them.
-struct Place<V> {
+struct NamespaceWatch<V> {
     /// Whether the watch fails, so that each change is logged once.
     failing: bool,
     /// The list that is being received, or that waits for those of other namespaces.
@@ -472,7 +472,7 @@ struct Place<V> {
     refusals: u32,
 }
 
-impl<V> Place<V> {
+impl<V> NamespaceWatch<V> {
     /// Whether its list is known. A namespace that stays refused counts as empty.
     const fn is_settled(&self) -> bool {
         self.listed || self.refusals >= CONFIRMED
@@ -495,7 +495,7 @@ impl<V> Places<V> {
         let gone: Vec<String> = gone.cloned().collect();
         self.all.retain(|name, _| names.contains(name));
         for name in names {
-            let new = || Place {
+            let new = || NamespaceWatch {
                 failing: false,
                 list: Vec::new(),
                 listed: false,
@@ -625,7 +625,7 @@ impl<V> Places<V> {
 
     /// Returns the lists of all namespaces as one, once they are known, and the changes since then.
     fn first_lists(&mut self) -> Vec<Seen<V>> {
-        if !self.all.values().all(Place::is_settled) {
+        if !self.all.values().all(NamespaceWatch::is_settled) {
             return Vec::new();
         }
         self.complete = true;

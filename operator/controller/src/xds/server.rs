@@ -16,7 +16,7 @@ use super::listen::Connections;
 use super::module::Modules;
 use super::peer::Peer;
 use super::registry::Registry;
-use super::service::Service;
+use super::service::DiscoveryService;
 use super::snapshot::Snapshot;
 use super::stream::Context;
 use super::tls::Tls;
@@ -100,7 +100,7 @@ impl Server {
             shutdown: shutdown.clone(),
             limits,
         };
-        let service = Service::new(context, self.tokens);
+        let service = DiscoveryService::new(context, self.tokens);
         let ecds = ExtensionConfigDiscoveryServiceServer::new(service.clone())
             .max_decoding_message_size(limits.request_bytes);
         let other = move |Extension(peer): Extension<Peer>| {

@@ -20,7 +20,7 @@ use crate::quota::Slot;
 
 /// The implementation of the service.
 #[derive(Debug, Clone)]
-pub(super) struct Service {
+pub(super) struct DiscoveryService {
     context: Context,
     tenants: Arc<Tenants>,
 }
@@ -32,7 +32,7 @@ const OTHER_PROTOCOL: &str = "the bootstrap asks for delta or ADS, which Headgat
 
 type Responses<T> = ReceiverStream<Result<T, Status>>;
 
-impl Service {
+impl DiscoveryService {
     pub(super) fn new(context: Context, tokens: Option<ProxyTokens>) -> Self {
         let limits = &context.limits;
         let tenants = Tenants::new(tokens, limits, "streams", limits.of_streams());
@@ -99,7 +99,7 @@ fn peer<T>(request: &Request<T>) -> Result<Peer, Status> {
 }
 
 #[tonic::async_trait]
-impl ExtensionConfigDiscoveryService for Service {
+impl ExtensionConfigDiscoveryService for DiscoveryService {
     type StreamExtensionConfigsStream = Responses<DiscoveryResponse>;
     type DeltaExtensionConfigsStream = Responses<DeltaDiscoveryResponse>;
 

@@ -9,7 +9,7 @@ use super::{Event, World};
 use crate::mesh::graph::{Calls, Route, Step};
 use crate::mesh::load::below;
 use crate::mesh::seen::Ending;
-use crate::mesh::spans::{Caller, Span, SpanId, State};
+use crate::mesh::spans::{Caller, Span, SpanId, SpanState};
 use crate::simulation::SimulationError;
 
 impl World<'_> {
@@ -26,7 +26,7 @@ impl World<'_> {
         let caller = &mut self.processes[parent.process as usize];
         let (upstream, call) = caller.calls(self.now, &parent, service).unzip();
         let id = self.spans.insert(Span {
-            state: State::Open,
+            state: SpanState::Open,
             caller: Caller::Span(self.spans.id(at)),
             task: calls.task as u16,
             process: process as u32,
@@ -83,10 +83,10 @@ impl World<'_> {
         }
         let between = matches!(caller, Caller::Span(_));
         if between && lost > 0.0 && self.network.unit() < lost {
-            self.spans.at_mut(at).state = State::Lost;
+            self.spans.at_mut(at).state = SpanState::Lost;
             return;
         }
-        self.spans.at_mut(at).state = State::Answered(ending);
+        self.spans.at_mut(at).state = SpanState::Answered(ending);
         self.after_delay(Event::Answer(at));
     }
 
@@ -94,7 +94,7 @@ impl World<'_> {
     pub(super) fn answered(&mut self, at: u32) -> Result<(), SimulationError> {
         let span = *self.spans.at(at);
         self.spans.remove(at);
-        let State::Answered(ending) = span.state else {
+        let SpanState::Answered(ending) = span.state else {
             return Ok(());
         };
         match span.caller {
@@ -124,7 +124,7 @@ impl World<'_> {
         };
         let found = *span;
         span.caller = Caller::Gone;
-        if found.state == State::Lost {
+        if found.state == SpanState::Lost {
             self.spans.remove(id.index);
         }
         match found.caller {
@@ -146,7 +146,7 @@ impl World<'_> {
         let Some(span) = self.spans.get_mut(parent) else {
             return Ok(());
         };
-        if span.state != State::Open {
+        if span.state != SpanState::Open {
             // The request has already failed because of another call.
             return Ok(());
         }

@@ -9,7 +9,7 @@ use headgate_core::strategy::TypeId;
 use super::problem::{At, HOUR_MS, Right};
 use super::{DistributionName, TypeEntry};
 use crate::workload::recorded::Recording;
-use crate::workload::request::{Place, SampleRequest, place};
+use crate::workload::request::{Classification, SampleRequest, place};
 use crate::workload::{Empirical, ServiceTime, TypeLoad};
 
 /// Returns the types of a workload under `stage`; `None` if problems were recorded.
@@ -84,20 +84,20 @@ fn kind(
 }
 
 /// Returns the classification of a type that only names one of the policy's types.
-fn named(entry: &TypeEntry, at: &At<'_>, stage: &StageConfig) -> Option<Place> {
+fn named(entry: &TypeEntry, at: &At<'_>, stage: &StageConfig) -> Option<Classification> {
     let found = stage.types.iter().position(|kind| kind.name == entry.name);
     let Some(found) = found.and_then(|at| u16::try_from(at).ok()) else {
         let names = stage.types.iter().map(|kind| kind.name.clone());
         at.problem(&entry.name, Right::TypeOfPolicy(names.collect()));
         return None;
     };
-    Some(Place::of(TypeId(found), stage))
+    Some(Classification::of(TypeId(found), stage))
 }
 
 /// Returns the service times of recorded requests with the same type of the policy.
 fn recorded(
     recording: Option<&Recording>,
-    place: Option<&Place>,
+    place: Option<&Classification>,
     at: &At<'_>,
 ) -> Option<ServiceTime> {
     let refuse = |right| at.field("distribution").refuse("\"Recorded\"", right);

@@ -7,12 +7,12 @@ use crate::workload::dice::Dice;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Empirical {
     /// Ranges of times with their cumulative shares; the last share is 1.
-    steps: Vec<Step>,
+    steps: Vec<Bin>,
     mean_ms: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Step {
+struct Bin {
     share: f64,
     from_ms: f64,
     to_ms: f64,
@@ -67,7 +67,7 @@ impl Empirical {
         let mut sum = 0.0;
         let step = |(from_ms, to_ms, share): &(f64, f64, f64)| {
             sum += share / total;
-            Step {
+            Bin {
                 share: sum,
                 from_ms: *from_ms,
                 to_ms: *to_ms,

@@ -3,7 +3,7 @@
 
 use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, Unexpected, Visitor};
 
-use crate::validate::node::{Entry, Node, Value};
+use crate::validate::node::{Member, Node, Value};
 use crate::validate::path::{Path, Segment};
 
 /// A mistake and its path, innermost step first.
@@ -295,7 +295,7 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
 }
 
 struct Fields<'a> {
-    entries: &'a [Entry],
+    entries: &'a [Member],
     next: usize,
     /// Fields of the struct that is read: `null` counts as absent for them, as in Kubernetes.
     known: &'static [&'static str],

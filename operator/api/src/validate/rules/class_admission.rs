@@ -18,7 +18,7 @@ use super::workflows::{outbound, peers, services};
 use super::{
     Assumed, At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, real, time, whole,
 };
-use crate::validate::schema::{Place, Rule, some};
+use crate::validate::schema::{Rule, SchemaField, some};
 use crate::{
     AdmissionFallback, AdmissionPolicySpec, AdmissionScope, CentralizedMethod,
     ClassAdmissionMethod, Duration,
@@ -274,7 +274,7 @@ fn few_calls(promises: &ServiceAdmissionConfig, at: &At<'_>) {
     }
 }
 
-pub(super) fn schema(spec: &mut Place<'_>) {
+pub(super) fn schema(spec: &mut SchemaField<'_>) {
     let mut admission = spec.at("classAdmission");
     let mut central = admission.at("centralized");
     for (field, owner, problem) in OF_METHODS {

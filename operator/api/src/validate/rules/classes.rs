@@ -6,7 +6,7 @@ use super::matches::check_matches;
 use super::names::{NAMES, check_unique};
 use super::{At, By, Field, Table, VALUE};
 use crate::RequestClass;
-use crate::validate::schema::{self as cel, Place, Rule, some};
+use crate::validate::schema::{self as cel, Rule, SchemaField, some};
 
 pub(super) static FIELDS: Table = fields! {
     "" => Field::List(MAX_CLASSES, "classes", By::Key("name")),
@@ -43,7 +43,7 @@ pub(super) fn classes(classes: &[RequestClass], at: &At<'_>) -> Vec<ClassConfig>
     checked
 }
 
-pub(super) fn schema(classes: &mut Place<'_>) {
+pub(super) fn schema(classes: &mut SchemaField<'_>) {
     let last = "self[size(self) - 1]";
     let matches_of_last = format!("{last}.matches");
     classes

@@ -3,7 +3,7 @@
 
 use super::{At, By, Field, Format, Table};
 use crate::plan::{TargetKind, TargetRef};
-use crate::validate::schema::{self as cel, Place, Rule, some};
+use crate::validate::schema::{self as cel, Rule, SchemaField, some};
 use crate::validate::suggest::instead_of;
 use crate::{API_VERSION, AdmissionPolicy, KIND, PolicyTargetRef};
 
@@ -188,7 +188,7 @@ pub fn is_label(label: &str) -> bool {
     LABEL.is(label)
 }
 
-pub(super) fn schema(targets: &mut Place<'_>) {
+pub(super) fn schema(targets: &mut SchemaField<'_>) {
     let core: Vec<String> = TargetKind::ALL
         .into_iter()
         .filter(|kind| kind.group().is_empty())

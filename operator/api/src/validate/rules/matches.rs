@@ -4,7 +4,7 @@ use headgate_core::classify::check_pattern;
 use headgate_core::config::Match;
 
 use super::{At, By, Field, Format, Table};
-use crate::validate::schema::{Place, Rule, some};
+use crate::validate::schema::{Rule, SchemaField, some};
 use crate::validate::suggest::instead_of;
 use crate::{GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch, StringMatchType};
 
@@ -206,7 +206,7 @@ fn check_regex(pattern: &str, at: &At<'_>) {
 
 /// Adds the schema of a list of matches. The API server counts each rule as often as all types
 /// together may have matches, so the schema has only the cheapest rules on headers.
-pub(super) fn schema(list: &mut Place<'_>) {
+pub(super) fn schema(list: &mut SchemaField<'_>) {
     let headers = some("self.headers");
     let any = format!(
         "has(self.path) || has(self.method) || {headers} || has(self.grpc) || has(self.route)"
@@ -232,7 +232,7 @@ pub(super) fn schema(list: &mut Place<'_>) {
     grpc_schema(&mut list.at("[].grpc"));
 }
 
-fn path_schema(path: &mut Place<'_>) {
+fn path_schema(path: &mut SchemaField<'_>) {
     path.at("value").max_length(MAX_PATH);
     let plain = "self.type == 'RegularExpression'";
     let value = "self.value";
@@ -278,7 +278,7 @@ fn path_schema(path: &mut Place<'_>) {
     }
 }
 
-fn header_schema(headers: &mut Place<'_>) {
+fn header_schema(headers: &mut SchemaField<'_>) {
     headers
         .at("[].name")
         .max_length(HEADER_NAME.most)
@@ -301,7 +301,7 @@ fn header_schema(headers: &mut Place<'_>) {
         );
 }
 
-fn grpc_schema(grpc: &mut Place<'_>) {
+fn grpc_schema(grpc: &mut SchemaField<'_>) {
     grpc.rule(Rule::text(
         "has(self.service) || has(self.method)",
         EMPTY_GRPC,

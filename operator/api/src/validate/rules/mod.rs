@@ -28,7 +28,7 @@ use std::time::Duration as Span;
 
 use headgate_core::config::{ServiceAdmissionConfig, StageConfig};
 
-use super::schema::Place;
+use super::schema::SchemaField;
 
 use at::Block;
 pub(crate) use at::{At, Problems};
@@ -110,7 +110,7 @@ fn all_fields() -> impl Iterator<Item = (String, &'static Field)> {
 }
 
 /// Adds the checks of the API server.
-pub(in crate::validate) fn schema(spec: &mut Place<'_>) {
+pub(in crate::validate) fn schema(spec: &mut SchemaField<'_>) {
     for (path, field) in all_fields() {
         spec.at(&path).field(field);
     }

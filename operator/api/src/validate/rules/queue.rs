@@ -11,7 +11,7 @@ use super::names::{all_known, check_known};
 use super::{
     Assumed, At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, WEIGHT, real, time, whole,
 };
-use crate::validate::schema::{self as cel, Place, Rule, some};
+use crate::validate::schema::{self as cel, Rule, SchemaField, some};
 use crate::{AdmissionPolicySpec, DisciplineType, FlowType, QueueModeType, StrategyType};
 
 /// The most weights; each is looked up by a name.
@@ -163,7 +163,7 @@ fn flows(spec: &AdmissionPolicySpec, by: FlowType, all: &BTreeMap<String, f64>, 
     }
 }
 
-pub(super) fn schema(spec: &mut Place<'_>) {
+pub(super) fn schema(spec: &mut SchemaField<'_>) {
     let mut queue = spec.at("queue");
     let rule = "self.mode != 'Observe' || !has(self.discipline) || self.discipline == 'FIFO'";
     queue.rule(Rule::quoted(rule, "self.discipline", ORDER_IS_THE_BACKENDS).on(".discipline"));
@@ -178,7 +178,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
 }
 
 /// Adds the schema of a fair queue's settings: of `discipline`, in the field `name`.
-fn fair(spec: &mut Place<'_>, name: &str, discipline: DisciplineType) {
+fn fair(spec: &mut SchemaField<'_>, name: &str, discipline: DisciplineType) {
     let (field, on) = (format!("self.queue.{name}"), format!(".queue.{name}"));
     let mut settings = spec.at(&format!("queue.{name}"));
     let odd = format!("size(bytes(k)) < 1 || size(bytes(k)) > {MAX_WORKFLOW_NAME}");

@@ -16,7 +16,7 @@ use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, types};
 use super::workflows::workflows;
 use super::{Assumed, At, Field, Open, Stored, Table, real, shadow, whole};
 use crate::validate::policy::Slots;
-use crate::validate::schema::{Place, Rule, some};
+use crate::validate::schema::{Rule, SchemaField, some};
 use crate::{AdmissionPolicySpec, DisciplineType, MeasureType, StrategyType};
 
 /// Fields of blocks without a file of their own.
@@ -142,7 +142,7 @@ pub(crate) fn stage(
     }
 }
 
-pub(super) fn schema(spec: &mut Place<'_>) {
+pub(super) fn schema(spec: &mut SchemaField<'_>) {
     let mut parallelism = spec.at("parallelism");
     let mut auto = parallelism.at("auto");
     auto.rule(Rule::words(

@@ -10,7 +10,7 @@ use headgate_core::stats::MAX_TYPES_IN_STATS;
 use super::matches::check_matches;
 use super::names::{HEADER, NAMES, check_unique, check_unique_by, header};
 use super::{At, By, Field, Format, HOUR, MILLISECOND, Open, Table, VALUE, time};
-use crate::validate::schema::{self as cel, Place, Rule, not_time, some};
+use crate::validate::schema::{self as cel, Rule, SchemaField, not_time, some};
 use crate::{Duration, MeasureType, QueryType};
 
 /// The most types of one policy: the number with stats of their own.
@@ -213,7 +213,7 @@ fn no_objectives(reason: &str) -> String {
     format!("none; {reason}, such as {{p50: 18ms, p90: 50ms}}")
 }
 
-pub(super) fn schema(spec: &mut Place<'_>) {
+pub(super) fn schema(spec: &mut SchemaField<'_>) {
     let mut types = spec.at("types");
     let similar = "self.filter(t, t.name.matches('^(?i)default$'))";
     let though = cel::format(
@@ -279,7 +279,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     }
 }
 
-fn objectives_schema(objectives: &mut Place<'_>) {
+fn objectives_schema(objectives: &mut SchemaField<'_>) {
     let is_percentile = format!("(k.matches('{PERCENTILE}') && k != 'p0')");
     let is_odd = format!(
         "{} && double(k.substring(1)) > 0.0 && double(k.substring(1)) < 100.0",

@@ -4,7 +4,7 @@ use std::time::Duration as Span;
 
 use super::{At, HOUR, MILLISECOND, SECOND, Stored, Table, time};
 use crate::Duration;
-use crate::validate::schema::{self as cel, Place, Rule};
+use crate::validate::schema::{self as cel, Rule, SchemaField};
 
 /// The most steps: the filter keeps one bucket for each.
 const MAX_STEPS: u64 = 10_000;
@@ -42,7 +42,7 @@ pub(super) fn window(
 }
 
 /// Adds the schema of `window` and `step` of the settings at `at`.
-pub(super) fn schema(at: &mut Place<'_>) {
+pub(super) fn schema(at: &mut SchemaField<'_>) {
     let ms = |field: &str| format!("duration(self.{field}).getMilliseconds()");
     let (window, step) = (ms("window"), ms("step"));
     let right = format!("{} && {}", at.right("window"), at.right("step"));

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::istio::plugin_config;
 use super::object::{Adapter, ModuleRef, Object, name};
-use super::report::State;
+use super::report::ObjectState;
 use super::workload::Workload;
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use headgate_api::plan::{TargetKind, TargetRef};
@@ -119,7 +119,7 @@ fn routes<'a>(
 /// condition `Overridden` names routes that have a policy of another owner. The other routes still
 /// have this one, so it is no failure.
 #[must_use]
-pub fn state(observed: &Value) -> State {
+pub fn state(observed: &Value) -> ObjectState {
     let generation = observed["metadata"]["generation"].as_i64();
     let ancestors = observed["status"]["ancestors"].as_array();
     let conditions = ancestors
@@ -136,7 +136,7 @@ pub fn state(observed: &Value) -> State {
         match (field("type"), field("status")) {
             ("Accepted", "True") => accepted = true,
             ("Accepted", "False") => {
-                return State::Failed(format!(
+                return ObjectState::Failed(format!(
                     "Envoy Gateway refuses it: {}: {}",
                     field("reason"),
                     field("message")
@@ -146,15 +146,15 @@ pub fn state(observed: &Value) -> State {
         }
     }
     match accepted {
-        true => State::Delivered,
-        false => State::Pending("Envoy Gateway has not accepted it yet".to_owned()),
+        true => ObjectState::Delivered,
+        false => ObjectState::Pending("Envoy Gateway has not accepted it yet".to_owned()),
     }
 }
 
 /// Whether Envoy Gateway reports that it couldn't fetch the object's module.
 #[must_use]
 pub fn lacks_module(observed: &Value) -> bool {
-    matches!(state(observed), State::Failed(why) if why.contains(UNFETCHED))
+    matches!(state(observed), ObjectState::Failed(why) if why.contains(UNFETCHED))
 }
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
 
     /// Returns the state of an object of generation 2 whose ancestors have these conditions: type,
     /// status, generation.
-    fn said(conditions: &[(&str, &str, i64)]) -> State {
+    fn said(conditions: &[(&str, &str, i64)]) -> ObjectState {
         let condition = |&(kind, status, generation): &(&str, &str, i64)| {
             json!({
                 "type": kind, "status": status, "reason": "R", "message": "m",
@@ -180,15 +180,15 @@ mod tests {
     #[test]
     fn a_policy_that_some_routes_override_is_delivered() {
         let accepted = ("Accepted", "True", 2);
-        assert_eq!(said(&[accepted]), State::Delivered);
+        assert_eq!(said(&[accepted]), ObjectState::Delivered);
         assert_eq!(
             said(&[accepted, ("Overridden", "True", 2)]),
-            State::Delivered
+            ObjectState::Delivered
         );
-        let refused = State::Failed("Envoy Gateway refuses it: R: m".to_owned());
+        let refused = ObjectState::Failed("Envoy Gateway refuses it: R: m".to_owned());
         assert_eq!(said(&[("Accepted", "False", 2)]), refused);
         for none in [&[][..], &[("Accepted", "True", 1)]] {
-            assert!(matches!(said(none), State::Pending(_)));
+            assert!(matches!(said(none), ObjectState::Pending(_)));
         }
     }
 }

@@ -42,7 +42,7 @@ pub mod wanted;
 pub mod workload;
 
 pub use object::{Adapter, Object};
-pub use report::{Delivered, Delivery, NO_FILTER, State};
+pub use report::{Delivered, Delivery, NO_FILTER, ObjectState};
 pub use run::{PlannedCluster, run};
 pub use settings::{DeliverArgs, Settings};
 pub use wanted::{Installed, Unwanted, Wanted, wanted};

@@ -18,7 +18,7 @@ use super::difference::unchanged;
 use super::envoy_gateway;
 use super::object::{Adapter, ModuleRef, Object, SERVED_ANNOTATION, TARGETS_ANNOTATION};
 use super::observed::Observed;
-use super::report::{Delivered, Delivery, NO_FILTER, State};
+use super::report::{Delivered, Delivery, NO_FILTER, ObjectState};
 use super::run::PlannedCluster;
 use super::served;
 use super::settings::Settings;
@@ -221,8 +221,8 @@ impl Reconciler {
         self.unfetched.apply(&mut wanted, observed);
         let steps = steps(&wanted, observed);
         let kept = wanted.kept.iter();
-        let kept = kept.map(|(key, why)| (key.clone(), State::Failed(why.clone())));
-        let mut failures: BTreeMap<Key, State> = kept.collect();
+        let kept = kept.map(|(key, why)| (key.clone(), ObjectState::Failed(why.clone())));
+        let mut failures: BTreeMap<Key, ObjectState> = kept.collect();
         self.apply(&wanted, &steps, observed, &mut failures).await;
         // Deletions come last, so that the filter stays in force while an object of another name or
         // kind takes over.
@@ -236,9 +236,9 @@ impl Reconciler {
     }
 
     /// Returns the time of the first retry among these failures.
-    fn again(&self, failures: &BTreeMap<Key, State>) -> Option<Instant> {
-        let again = |(key, state): (&Key, &State)| match state {
-            State::Pending(_) => Some(Instant::now() + self.settings.retry),
+    fn again(&self, failures: &BTreeMap<Key, ObjectState>) -> Option<Instant> {
+        let again = |(key, state): (&Key, &ObjectState)| match state {
+            ObjectState::Pending(_) => Some(Instant::now() + self.settings.retry),
             _ => self.refusals.get(key).map(|refusal| refusal.again),
         };
         failures.iter().filter_map(again).min()
@@ -249,7 +249,7 @@ impl Reconciler {
         wanted: &Wanted,
         steps: &Steps,
         observed: &mut Observed,
-        failures: &mut BTreeMap<Key, State>,
+        failures: &mut BTreeMap<Key, ObjectState>,
     ) {
         for key in &steps.delete {
             let (adapter, name) = key;
@@ -270,7 +270,7 @@ impl Reconciler {
                         object = %name,
                         "deleting failed, and is tried again: {why}"
                     );
-                    failures.insert(key.clone(), State::Pending(why));
+                    failures.insert(key.clone(), ObjectState::Pending(why));
                 }
             }
         }
@@ -281,7 +281,7 @@ impl Reconciler {
         wanted: &Wanted,
         steps: &Steps,
         observed: &mut Observed,
-        failures: &mut BTreeMap<Key, State>,
+        failures: &mut BTreeMap<Key, ObjectState>,
     ) {
         self.refusals.retain(|key, _| steps.apply.contains(key));
         let mut ready = Vec::new();
@@ -290,7 +290,7 @@ impl Reconciler {
                 continue;
             };
             if let Some(why) = object.too_large() {
-                failures.insert(key.clone(), State::Failed(why));
+                failures.insert(key.clone(), ObjectState::Failed(why));
                 continue;
             }
             let known = observed.get(key.0, &key.1);
@@ -299,11 +299,11 @@ impl Reconciler {
             if let Some(refusal) = refusal.filter(|r| {
                 r.content == object.content() && r.version == version && Instant::now() < r.again
             }) {
-                failures.insert(key.clone(), State::Failed(refusal.why.clone()));
+                failures.insert(key.clone(), ObjectState::Failed(refusal.why.clone()));
                 continue;
             }
             if let Err(why) = self.check_module(object, known).await {
-                failures.insert(key.clone(), State::Pending(why));
+                failures.insert(key.clone(), ObjectState::Pending(why));
                 continue;
             }
             ready.push((key, object, version));
@@ -337,7 +337,7 @@ impl Reconciler {
                     if before.as_ref().is_none_or(|r| r.why != why) {
                         warn!(kind, object = %name, "not applied, and is tried again: {why}");
                     }
-                    failures.insert(key.clone(), State::Failed(why.clone()));
+                    failures.insert(key.clone(), ObjectState::Failed(why.clone()));
                     let first = || pauses(FIRST_PAUSE.min(retry), LONGEST_PAUSE);
                     let mut pauses = before.map_or_else(first, |r| r.pauses);
                     let refusal = Refusal {
@@ -352,7 +352,7 @@ impl Reconciler {
                 }
                 Outcome::Failed(why) => {
                     warn!(kind, object = %name, "applying failed, and is tried again: {why}");
-                    failures.insert(key.clone(), State::Pending(why));
+                    failures.insert(key.clone(), ObjectState::Pending(why));
                 }
             }
         }
@@ -388,7 +388,7 @@ fn waits_for_successor(
     adapter: Adapter,
     old: &Value,
     wanted: &Wanted,
-    failures: &BTreeMap<Key, State>,
+    failures: &BTreeMap<Key, ObjectState>,
 ) -> bool {
     let targets = |value: &Value| -> BTreeSet<String> {
         let all = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str();
@@ -413,7 +413,11 @@ fn version(value: &Value) -> Option<String> {
 }
 
 /// Returns the outcome of each policy's objects.
-fn report(wanted: &Wanted, observed: &Observed, failures: &BTreeMap<Key, State>) -> Delivered {
+fn report(
+    wanted: &Wanted,
+    observed: &Observed,
+    failures: &BTreeMap<Key, ObjectState>,
+) -> Delivered {
     let mut policies: BTreeMap<String, BTreeSet<Delivery>> = BTreeMap::new();
     let mut add = |names: &[String], delivery: Delivery| {
         for name in names {
@@ -428,9 +432,11 @@ fn report(wanted: &Wanted, observed: &Observed, failures: &BTreeMap<Key, State>)
             let value = observed.get(key.0, &key.1);
             match (key.0, value) {
                 (Adapter::EnvoyGateway, Some(value)) => envoy_gateway::state(value),
-                (_, Some(_)) if !object.seen => State::Unread,
-                (_, Some(_)) => State::Delivered,
-                (_, None) => State::Pending("it was deleted and will be made again".to_owned()),
+                (_, Some(_)) if !object.seen => ObjectState::Unread,
+                (_, Some(_)) => ObjectState::Delivered,
+                (_, None) => {
+                    ObjectState::Pending("it was deleted and will be made again".to_owned())
+                }
             }
         });
         let delivery = Delivery {

@@ -29,12 +29,12 @@ pub struct Delivery {
     /// The object.
     pub object: ObjectKey,
     /// Its outcome.
-    pub state: State,
+    pub state: ObjectState,
 }
 
 /// The outcome for one object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum ObjectState {
     /// It is as wanted, and its reader has accepted it or, like Istio, never reports.
     Delivered,
     /// It is as wanted, but no proxy or Pod that reads it was observed.
@@ -63,9 +63,9 @@ impl Delivered {
         let mut pending = Vec::new();
         for delivery in deliveries {
             match &delivery.state {
-                State::Failed(why) => failed.push(format!("{}: {why}", delivery.name())),
-                State::Pending(why) => pending.push(format!("{}: {why}", delivery.name())),
-                State::Delivered | State::Unread => {}
+                ObjectState::Failed(why) => failed.push(format!("{}: {why}", delivery.name())),
+                ObjectState::Pending(why) => pending.push(format!("{}: {why}", delivery.name())),
+                ObjectState::Delivered | ObjectState::Unread => {}
             }
         }
         let (reason, lines) = match (failed.is_empty(), pending.is_empty()) {
@@ -80,14 +80,16 @@ impl Delivered {
                 {
                     let _ = write!(text, "; {NO_FILTER}: {why}");
                 }
-                return Some(match deliveries.iter().all(|d| d.state == State::Unread) {
-                    false => (true, "Programmed", text),
-                    true => (
-                        false,
-                        "NoProxies",
-                        format!("{text}, {}", unread(deliveries)),
-                    ),
-                });
+                return Some(
+                    match deliveries.iter().all(|d| d.state == ObjectState::Unread) {
+                        false => (true, "Programmed", text),
+                        true => (
+                            false,
+                            "NoProxies",
+                            format!("{text}, {}", unread(deliveries)),
+                        ),
+                    },
+                );
             }
         };
         Some((false, reason, shortened(&lines)))
@@ -125,8 +127,8 @@ fn shortened(lines: &[String]) -> String {
 mod tests {
     use super::*;
 
-    fn delivered(states: &[State]) -> Delivered {
-        let delivery = |(i, state): (usize, &State)| Delivery {
+    fn delivered(states: &[ObjectState]) -> Delivered {
+        let delivery = |(i, state): (usize, &ObjectState)| Delivery {
             adapter: Adapter::Istio,
             object: ObjectKey::new("a", format!("o{i}")),
             state: state.clone(),
@@ -141,32 +143,32 @@ mod tests {
 
     #[test]
     fn the_worst_news_goes_first() {
-        let failed = || State::Failed("no".into());
-        let pending = || State::Pending("soon".into());
-        let said = |states: &[State]| delivered(states).programmed("a/p");
+        let failed = || ObjectState::Failed("no".into());
+        let pending = || ObjectState::Pending("soon".into());
+        let said = |states: &[ObjectState]| delivered(states).programmed("a/p");
         assert_eq!(said(&[]), None);
         assert_eq!(delivered(&[failed()]).programmed("a/other"), None);
         assert_eq!(
-            said(&[State::Delivered, pending(), failed()]),
+            said(&[ObjectState::Delivered, pending(), failed()]),
             Some((false, "DeliveryFailed", "WasmPlugin a/o2: no".into()))
         );
         assert_eq!(
-            said(&[State::Delivered, pending()]),
+            said(&[ObjectState::Delivered, pending()]),
             Some((false, "Pending", "WasmPlugin a/o1: soon".into()))
         );
-        let (status, reason, text) = said(&[State::Unread, State::Unread]).unwrap();
+        let (status, reason, text) = said(&[ObjectState::Unread, ObjectState::Unread]).unwrap();
         assert_eq!((status, reason), (false, "NoProxies"));
         assert!(text.starts_with("delivered as WasmPlugin a/o0; WasmPlugin a/o1, but no Pod"));
-        let mut of_file = delivered(&[State::Unread, State::Unread]);
+        let mut of_file = delivered(&[ObjectState::Unread, ObjectState::Unread]);
         of_file.policies.get_mut("a/p").unwrap()[0].adapter = Adapter::ConfigMap;
         let (_, _, text) = of_file.programmed("a/p").unwrap();
         assert!(
             text.ends_with("run and have a sidecar or mount it"),
             "{text}"
         );
-        let read_once = said(&[State::Unread, State::Delivered]).unwrap();
+        let read_once = said(&[ObjectState::Unread, ObjectState::Delivered]).unwrap();
         assert_eq!((read_once.0, read_once.1), (true, "Programmed"));
-        let (status, reason, text) = said(&vec![State::Delivered; 5]).unwrap();
+        let (status, reason, text) = said(&vec![ObjectState::Delivered; 5]).unwrap();
         assert_eq!((status, reason), (true, "Programmed"));
         assert_eq!(
             text,
@@ -176,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_module_that_cannot_be_loaded_is_reported() {
-        let mut delivered = delivered(&[State::Delivered]);
+        let mut delivered = delivered(&[ObjectState::Delivered]);
         delivered.unserved = Some("URL: answers 503".into());
         let text = "delivered as WasmPlugin a/o0; sidecars that start now have no filter: URL: \
                     answers 503";

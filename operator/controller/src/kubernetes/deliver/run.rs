@@ -125,7 +125,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
-    use super::super::report::State;
+    use super::super::report::ObjectState;
     use super::super::tests::{Example, SHA256, settings};
     use super::*;
     use crate::xds::module::Module;
@@ -183,7 +183,7 @@ mod tests {
             let (_run, delivered) = start(server(Some(code)), settings, example);
             let is_delivered = |now: &Arc<Delivered>| {
                 let objects = now.policies.get("a/p");
-                objects.is_some_and(|o| o.iter().all(|o| o.state == State::Delivered))
+                objects.is_some_and(|o| o.iter().all(|o| o.state == ObjectState::Delivered))
             };
             assert!(becomes(delivered, is_delivered).await, "{code}");
         }

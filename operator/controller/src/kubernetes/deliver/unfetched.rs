@@ -17,7 +17,7 @@ use tracing::info;
 use super::envoy_gateway::{URL, lacks_module, state};
 use super::object::{Adapter, ModuleRef};
 use super::observed::Observed;
-use super::report::State;
+use super::report::ObjectState;
 use super::served;
 use super::wanted::Wanted;
 use crate::kubernetes::cluster::ObjectKey;
@@ -52,7 +52,7 @@ impl Unfetched {
         // Without an answer to the last attempt yet, the pauses continue.
         self.0.retain(|key, _| {
             let value = observed.get(Adapter::EnvoyGateway, key);
-            value.is_some_and(|value| state(value) != State::Delivered)
+            value.is_some_and(|value| state(value) != ObjectState::Delivered)
         });
         let now = Instant::now();
         let is_due = |key: &ObjectKey| self.0.get(key).is_none_or(|asked| asked.again <= now);

@@ -9,7 +9,7 @@ use super::fit::Fit;
 use super::mistaken::Mistaken;
 use super::object::{Adapter, MAX_BYTES, ModuleRef, Object};
 use super::observed::Observed;
-use super::report::{Delivery, State};
+use super::report::{Delivery, ObjectState};
 use super::settings::Settings;
 use super::workload::{ProxyKind, Targets, Workload, workloads};
 use super::{config_map, envoy_gateway, istio, istio_native};
@@ -141,7 +141,7 @@ pub fn wanted(
             policies: workload.policies.clone(),
             delivery: Delivery {
                 adapter: object.adapter,
-                state: State::Failed(format!(
+                state: ObjectState::Failed(format!(
                     "some of its Pods are those of {}, whose policy has precedence, and a {} can't \
                      leave them out; give the others a label of their own and target it",
                     others.join(", "),
@@ -238,7 +238,7 @@ impl Wanted {
                 delivery: Delivery {
                     adapter: object.adapter,
                     object: object.key.clone(),
-                    state: State::Failed(why),
+                    state: ObjectState::Failed(why),
                 },
             });
         }

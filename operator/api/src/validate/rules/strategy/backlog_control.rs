@@ -9,7 +9,7 @@ use headgate_core::config::{
 use super::super::names::{HEADER, all_known, check_known, header};
 use super::super::types::MAX_TYPES;
 use super::super::{At, Block, Field, HOUR, Open, SECOND, Stored, Table, real, time, whole};
-use crate::validate::schema::{self as cel, Place, Rule, some};
+use crate::validate::schema::{self as cel, Rule, SchemaField, some};
 use crate::{AdmissionPolicySpec, BacklogControlSettings, BacklogSignalType, Cost, CostType};
 
 const BLOCKS: [Block<CostType>; 2] = [
@@ -114,7 +114,7 @@ fn costs(spec: &AdmissionPolicySpec, cost: &Cost, at: &At<'_>) -> Vec<u32> {
     costs
 }
 
-pub(super) fn schema(spec: &mut Place<'_>) {
+pub(super) fn schema(spec: &mut SchemaField<'_>) {
     let mut settings = spec.at("strategy.backlogControl");
     for (field, what) in [
         ("integralGain", "no integral part"),
@@ -153,7 +153,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     spec.rule(rule.on(".strategy.backlogControl.cost.costs"));
 }
 
-fn cost_schema(cost: &mut Place<'_>) {
+fn cost_schema(cost: &mut SchemaField<'_>) {
     let costs = some("self.costs");
     let is_given = [costs.as_str(), "has(self.header)"];
     for ((field, owner, _), is_given) in BLOCKS.into_iter().zip(is_given) {

@@ -7,7 +7,7 @@ use headgate_core::config::{
 };
 
 use super::super::{Assumed, At, Field, HOUR, SECOND, Stored, Table, time, whole};
-use crate::validate::schema::{Place, Rule};
+use crate::validate::schema::{Rule, SchemaField};
 use crate::{BouncerSettings, Duration, HistogramWindowType};
 
 const LEAST: Span = Span::from_millis(10);
@@ -67,7 +67,7 @@ fn window(window: &crate::HistogramWindow, interval_us: u64, at: &At<'_>) -> His
     HistogramWindow::Sliding { step_us }
 }
 
-pub(super) fn schema(at: &mut Place<'_>) {
+pub(super) fn schema(at: &mut SchemaField<'_>) {
     at.at("window").forbid(
         ".step",
         "self.type != 'DualBuffer' || !has(self.step)",

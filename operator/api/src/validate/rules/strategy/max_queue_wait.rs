@@ -8,7 +8,7 @@ use super::super::names::{all_known, check_known};
 use super::super::types::MAX_TYPES;
 use super::super::window::{self, window};
 use super::super::{At, Field, HOUR, MILLISECOND, Open, Table, time};
-use crate::validate::schema::Place;
+use crate::validate::schema::SchemaField;
 use crate::{Duration, MaxQueueWaitSettings};
 
 pub(in crate::validate::rules) static FIELDS: Table = fields! {
@@ -74,7 +74,7 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     }
 }
 
-pub(super) fn schema(spec: &mut Place<'_>) {
+pub(super) fn schema(spec: &mut SchemaField<'_>) {
     let mut settings = spec.at("strategy.maxQueueWait");
     window::schema(&mut settings);
     let given = "has(self.maxQueueWait) && has(self.maxQueueWait.limit)";

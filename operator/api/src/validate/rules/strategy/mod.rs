@@ -10,7 +10,7 @@ pub(super) mod starvation_avoidance;
 use headgate_core::config::{ServiceTimesConfig, StageConfig, StarvationAvoidance, StrategyConfig};
 
 use super::{At, Block, window};
-use crate::validate::schema::Place;
+use crate::validate::schema::SchemaField;
 use crate::{AdmissionPolicySpec, StrategyType};
 
 /// The settings of strategies; Bouncer too limits utilization.
@@ -86,7 +86,7 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     response_time_controller::warnings(stage, spec);
 }
 
-pub(super) fn schema(spec: &mut Place<'_>) {
+pub(super) fn schema(spec: &mut SchemaField<'_>) {
     bouncer::schema(&mut spec.at("strategy.bouncer"));
     max_queue_wait::schema(spec);
     window::schema(&mut spec.at("strategy.acceptFraction"));

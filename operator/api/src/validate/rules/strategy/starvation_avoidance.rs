@@ -5,7 +5,7 @@ use headgate_core::config::StarvationAvoidance;
 
 use super::super::window::{self, window};
 use super::super::{At, Block, Stored, Table, real};
-use crate::validate::schema::{self as cel, Place, Rule, some};
+use crate::validate::schema::{self as cel, Rule, SchemaField, some};
 use crate::{ControlScopeType, StarvationAvoidanceType, StrategyType};
 
 const BLOCKS: [Block<StarvationAvoidanceType>; 2] = {
@@ -83,7 +83,7 @@ fn distinguishes_types(strategy: &crate::Strategy) -> bool {
     }
 }
 
-pub(super) fn schema(strategy: &mut Place<'_>) {
+pub(super) fn schema(strategy: &mut SchemaField<'_>) {
     let rule = format!(
         "!has(self.starvationAvoidance) || self.type == 'Bouncer' || \
          self.type == 'MaxQueueWait' && has(self.maxQueueWait) && {} || \

@@ -4,7 +4,7 @@ use headgate_core::config::{MAX_WORKFLOW_SOURCES, WorkflowSource};
 
 use super::super::{At, Block, By, Field, Format, Table};
 use super::MAX_BYTES;
-use crate::validate::schema::{self as cel, Place, Rule};
+use crate::validate::schema::{self as cel, Rule, SchemaField};
 use crate::{MetadataIdentity, WorkflowIdentity, WorkflowIdentityType};
 
 const BLOCKS: [Block<WorkflowIdentityType>; 3] = [
@@ -140,7 +140,7 @@ fn names() -> String {
     )
 }
 
-pub(super) fn schema(list: &mut Place<'_>) {
+pub(super) fn schema(list: &mut SchemaField<'_>) {
     list.rule(Rule::text("self.all(s, self.exists_one(t, t == s))", TWICE))
         .rule(Rule::text(
             "size(self) == 0 || self.filter(s, s.type == 'Type').size() != 1 || \

@@ -16,7 +16,7 @@ use headgate_core::config::{
 };
 
 use super::{At, By, Field, HOUR, Open, SECOND, Stored, Table, micros, real, time, whole};
-use crate::validate::schema::{Place, Rule};
+use crate::validate::schema::{Rule, SchemaField};
 use crate::{AdmissionPolicySpec, Duration, Smoothing};
 
 pub(super) use warnings::warnings;
@@ -118,7 +118,7 @@ fn rate_timeout(given: &crate::Workflows, interval_us: u64, at: &At<'_>) -> u64 
     timeout_us
 }
 
-pub(super) fn schema(workflows: &mut Place<'_>) {
+pub(super) fn schema(workflows: &mut SchemaField<'_>) {
     let right = format!(
         "has(self.rateTimeout) && {} && {}",
         workflows.right("interval"),

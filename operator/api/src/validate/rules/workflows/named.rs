@@ -9,7 +9,7 @@ use super::super::names::check_unique_by;
 use super::super::{At, By, Field, HOUR, MILLISECOND, Open, Stored, Table, WEIGHT, real, time};
 use super::{QUANTILE, services};
 use crate::NamedWorkflow;
-use crate::validate::schema::{Place, Rule};
+use crate::validate::schema::{Rule, SchemaField};
 
 /// The id of the workflows without a rate of their own. It doesn't count towards `maxWorkflows`.
 const OTHER: &str = "_other";
@@ -61,7 +61,7 @@ pub(super) fn named(
     settings
 }
 
-pub(super) fn schema(workflows: &mut Place<'_>) {
+pub(super) fn schema(workflows: &mut SchemaField<'_>) {
     let count = format!("self.named.filter(w, w.name != '{OTHER}').size()");
     let in_bounds = workflows.right("maxWorkflows");
     workflows.rule(

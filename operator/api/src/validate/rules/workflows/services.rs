@@ -7,7 +7,7 @@ use headgate_core::config::{MAX_WORKFLOW_NAME, MAX_WORKFLOW_SERVICES};
 use super::super::names::check_unique_by;
 use super::super::{At, By, Field, Table};
 use super::{MAX_BYTES, smoothing};
-use crate::validate::schema::{Place, Rule};
+use crate::validate::schema::{Rule, SchemaField};
 use crate::{OutboundService, ServiceQuantile};
 
 pub(super) const NAME: Field = Field::Free("the name of a service", MAX_WORKFLOW_NAME);
@@ -55,7 +55,7 @@ pub(super) fn clusters(given: &[OutboundService], at: &At<'_>) -> BTreeMap<Strin
 }
 
 /// Adds the schema of the backend's calls to other services.
-pub(in crate::validate::rules) fn outbound_schema(outbound: &mut Place<'_>) {
+pub(in crate::validate::rules) fn outbound_schema(outbound: &mut SchemaField<'_>) {
     outbound.at("services[].cluster").rule(Rule::quoted(
         "self.matches('^[^*]*[*]?$')",
         "self",

@@ -4,7 +4,7 @@ use headgate_core::config::{ResourceConfig, ResourceReport, SharingConfig};
 
 use super::super::{At, Block, Field, Format, Open, Stored, Table, real};
 use super::MAX_BYTES;
-use crate::validate::schema::{Place, Rule};
+use crate::validate::schema::{Rule, SchemaField};
 use crate::{ReportedMetric, ReportedResource, Sharing, SharingType};
 
 const BLOCKS: [Block<SharingType>; 2] = [
@@ -95,7 +95,7 @@ fn resource(given: Option<&ReportedResource>, at: &At<'_>) -> ResourceConfig {
     }
 }
 
-pub(super) fn schema(sharing: &mut Place<'_>) {
+pub(super) fn schema(sharing: &mut SchemaField<'_>) {
     for (field, owner, other) in BLOCKS {
         sharing.settings_of(owner, other, field);
     }

@@ -6,7 +6,7 @@ use headgate_core::config::{MAX_SMOOTHING_US, SmoothingConfig};
 
 use super::super::{At, MILLISECOND, Open, Table, time};
 use crate::Smoothing;
-use crate::validate::schema::{Place, Rule};
+use crate::validate::schema::{Rule, SchemaField};
 
 const LONGEST: Span = Span::from_micros(MAX_SMOOTHING_US);
 pub(in crate::validate::rules) static FIELDS: Table = fields! {
@@ -38,7 +38,7 @@ pub(in crate::validate::rules) fn smoothing(
     })
 }
 
-pub(super) fn schema(smoothing: &mut Place<'_>) {
+pub(super) fn schema(smoothing: &mut SchemaField<'_>) {
     let right = format!(
         "{} && {}",
         smoothing.right("least"),

@@ -165,7 +165,7 @@ fn policies_are_told_what_became_of_their_objects() {
         &[],
     );
     let wanted = wish(&example);
-    let said = |observed: &Observed, failures: &BTreeMap<Key, State>| {
+    let said = |observed: &Observed, failures: &BTreeMap<Key, ObjectState>| {
         report(&wanted, observed, failures).policies["a/p"][0]
             .state
             .clone()
@@ -173,7 +173,7 @@ fn policies_are_told_what_became_of_their_objects() {
     let mut observed = applied(&wanted);
     let none = BTreeMap::new();
     assert!(
-        matches!(said(&observed, &none), State::Pending(_)),
+        matches!(said(&observed, &none), ObjectState::Pending(_)),
         "Envoy Gateway says nothing"
     );
     let (adapter, name) = key(&wanted);
@@ -187,17 +187,20 @@ fn policies_are_told_what_became_of_their_objects() {
         observed.wrote(adapter, name.clone(), value);
         said(&observed, &none)
     };
-    assert_eq!(status(2, "Accepted", "True"), State::Delivered);
+    assert_eq!(status(2, "Accepted", "True"), ObjectState::Delivered);
     assert!(
-        matches!(status(1, "Accepted", "True"), State::Pending(_)),
+        matches!(status(1, "Accepted", "True"), ObjectState::Pending(_)),
         "of an older version"
     );
     assert_eq!(
         status(2, "Accepted", "False"),
-        State::Failed("Envoy Gateway refuses it: Invalid: no such module".into())
+        ObjectState::Failed("Envoy Gateway refuses it: Invalid: no such module".into())
     );
-    let failures = BTreeMap::from([(key(&wanted), State::Failed("conflict".into()))]);
-    assert_eq!(said(&observed, &failures), State::Failed("conflict".into()));
+    let failures = BTreeMap::from([(key(&wanted), ObjectState::Failed("conflict".into()))]);
+    assert_eq!(
+        said(&observed, &failures),
+        ObjectState::Failed("conflict".into())
+    );
 }
 
 /// A service's only policy outgrows the size limit: proxies keep the version that they run.

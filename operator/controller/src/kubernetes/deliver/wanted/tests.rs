@@ -410,7 +410,7 @@ fn workloads_that_meet_on_a_pod_get_one_object_between_them() {
     assert_eq!(wanted.objects.values().next().unwrap().policies, ["a/p"]);
     let unwanted = &wanted.unwanted[0];
     assert_eq!(unwanted.policies, ["a/q"]);
-    let State::Failed(why) = &unwanted.delivery.state else {
+    let ObjectState::Failed(why) = &unwanted.delivery.state else {
         panic!("{unwanted:?}");
     };
     assert!(
@@ -757,7 +757,7 @@ fn a_policy_that_does_not_fit_is_left_out_and_says_so_and_the_others_stay() {
         "another configuration has another revision"
     );
     assert_eq!(left_out(&wanted), ["a/p1"]);
-    let State::Failed(why) = &wanted.unwanted[0].delivery.state else {
+    let ObjectState::Failed(why) = &wanted.unwanted[0].delivery.state else {
         panic!("{:?}", wanted.unwanted);
     };
     assert!(
@@ -820,7 +820,7 @@ fn a_policy_that_outgrows_a_shared_object_keeps_the_version_that_fitted() {
     let parallelism = &object.value["spec"]["wasm"][0]["config"]["stages"][0]["parallelism"];
     assert_eq!(parallelism, 9, "slots follow endpoints");
     assert_eq!(left_out(&wanted), ["a/p0"]);
-    let State::Failed(why) = &wanted.unwanted[0].delivery.state else {
+    let ObjectState::Failed(why) = &wanted.unwanted[0].delivery.state else {
         panic!("{:?}", wanted.unwanted);
     };
     assert!(

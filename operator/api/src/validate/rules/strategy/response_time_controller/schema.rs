@@ -3,18 +3,18 @@
 use super::super::super::names::all_known;
 use super::targets::{NO_OBJECTIVE, NO_TARGET_OF_POLICY};
 use super::{MAX_CONTROLLERS, PERCENTILE, WITH_POLICY, WITHOUT_CLASSES};
-use crate::validate::schema::{self as cel, Place, Rule, some};
+use crate::validate::schema::{self as cel, Rule, SchemaField, some};
 use headgate_core::config::{ControlScope, ResponseTimeControllerConfig};
 
 const PATH: &str = ".strategy.responseTimeController";
 
-pub(in crate::validate::rules) fn schema(spec: &mut Place<'_>) {
+pub(in crate::validate::rules) fn schema(spec: &mut SchemaField<'_>) {
     settings(&mut spec.at("strategy.responseTimeController"));
     classes(spec);
     targets(spec);
 }
 
-fn settings(settings: &mut Place<'_>) {
+fn settings(settings: &mut SchemaField<'_>) {
     let [with, without] = [
         ResponseTimeControllerConfig::figure_4,
         ResponseTimeControllerConfig::adaptive,
@@ -57,7 +57,7 @@ fn settings(settings: &mut Place<'_>) {
     settings.rule(rule.on(".maxRate"));
 }
 
-fn classes(spec: &mut Place<'_>) {
+fn classes(spec: &mut SchemaField<'_>) {
     let classes = some("self.classes");
     let settings = "self.strategy.responseTimeController";
     let given = format!("has({settings})");
@@ -120,7 +120,7 @@ fn classes(spec: &mut Place<'_>) {
 
 /// Adds the rule about the sources of targets: without a target for all requests, each class has
 /// one, or each type has an objective at the percentile, or one for each class without.
-fn targets(spec: &mut Place<'_>) {
+fn targets(spec: &mut SchemaField<'_>) {
     let settings = "self.strategy.responseTimeController";
     let is_open = format!(
         "(!has({settings}) || !has({settings}.target) && !({} && has({settings}.classTargets) && \
