@@ -111,7 +111,8 @@ pub struct AutoParallelism {
 }
 
 /// A budget of tokens, and the number that each request takes of it while it has a slot: that of
-/// its prompt and of its output, at least 1, at most the whole budget.
+/// its prompt and of its output, at least 1, at most the whole budget. Of the most output, a
+/// request takes what is usual for its type, once outputs are known.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokensConfig {
@@ -150,18 +151,21 @@ impl TokensConfig {
         (self.budget as u32).clamp(1, MAX_TOKENS)
     }
 
-    /// Returns the tokens of a request with these values of the headers.
+    /// Returns the most tokens of a request with these values of the headers, and those of its
+    /// prompt among them.
     #[must_use]
-    pub fn of(&self, prompt: Option<u32>, output: Option<u32>) -> u32 {
+    pub fn of(&self, prompt: Option<u32>, output: Option<u32>) -> (u32, u32) {
         let of = |count: &Option<TokenCount>, value: Option<u32>| match (count, value) {
             (None, _) => 0.0,
             (Some(count), Some(value)) => f64::from(value) * count.per_unit,
             (Some(count), None) => count.otherwise.into(),
         };
-        let tokens = of(&self.prompt, prompt) + of(&self.output, output);
-        let most = self.per_request.unwrap_or(MAX_TOKENS);
+        let prompt = of(&self.prompt, prompt);
+        let most = self.per_request.unwrap_or(MAX_TOKENS).max(1);
         // A float too large becomes the largest integer.
-        (tokens.ceil() as u32).clamp(1, most.max(1))
+        let whole = |tokens: f64| tokens.ceil() as u32;
+        let tokens = whole(prompt + of(&self.output, output)).clamp(1, most);
+        (tokens, whole(prompt).min(tokens))
     }
 }
 

@@ -340,6 +340,13 @@ impl<B: Beside> Engine<B> {
             Classified::Type(kind) => kind,
         };
         let compiled = &policy.compiled;
+        let tokens = compiled.config.tokens.as_ref();
+        let (tokens, prompt_tokens) = tokens.map_or((0, 0), |tokens| {
+            let read = |count: &Option<TokenCount>| {
+                work::size(request.header(count.as_ref()?.header.as_deref()?)?)
+            };
+            tokens.of(read(&tokens.prompt), read(&tokens.output))
+        });
         let attributes = Attributes {
             class: compiled.classifier.class(request),
             own_deadline,
@@ -352,12 +359,8 @@ impl<B: Beside> Engine<B> {
             size: compiled
                 .size_header(kind)
                 .and_then(|name| work::size(request.header(name)?)),
-            tokens: (compiled.config.tokens.as_ref()).map_or(0, |tokens| {
-                let read = |count: &Option<TokenCount>| {
-                    work::size(request.header(count.as_ref()?.header.as_deref()?)?)
-                };
-                tokens.of(read(&tokens.prompt), read(&tokens.output))
-            }),
+            tokens,
+            prompt_tokens,
             progress: if Order::needs_progress(&compiled.config.queue.discipline) {
                 Progress {
                     // An untrusted age may affect the order, but not a controller that refuses

@@ -282,7 +282,7 @@ impl Ledger {
         // drift is corrected), never too low (more than P in the backend). The next booking repairs
         // a share that could not be written; the next audit repairs a total that could not be
         // lowered.
-        if share.slots + share.queued > 0 {
+        if share.slots + share.queued > 0 || share.tokens > 0 {
             if let Err(error) = self.total.book(host, share) {
                 self.booked = self.booked + -share;
                 return Err(error);
@@ -374,6 +374,20 @@ impl Ledger {
     /// [`HostError`].
     pub fn acquire_over_limit(&mut self, host: &impl Shared, tokens: u32) -> Result<(), HostError> {
         self.book(host, running(tokens))
+    }
+
+    /// Takes `tokens` for a request that has a slot, whether they fit into the budget or not.
+    ///
+    /// # Errors
+    /// [`HostError`]; none are taken then.
+    pub fn take_more(&mut self, host: &impl Shared, tokens: u32) -> Result<(), HostError> {
+        self.book(
+            host,
+            Share {
+                tokens: tokens.into(),
+                ..Share::default()
+            },
+        )
     }
 
     /// Gives a slot back, with the `tokens` that were taken with it.

@@ -29,8 +29,12 @@ pub struct Attributes {
     pub cost: Option<u32>,
     /// Its size, if the cost of its type depends on it and the request states it.
     pub size: Option<u32>,
-    /// The tokens that it needs in the backend, 0 without a budget of tokens.
+    /// The most tokens that it needs in the backend, 0 without a budget of tokens.
     pub tokens: u32,
+    /// The tokens of its prompt among these.
+    pub prompt_tokens: u32,
+    /// The tokens of output that are expected of it, 0 without a budget of tokens.
+    pub output: u32,
     /// Whether it is a retry ([`crate::retries`]).
     pub is_retry: bool,
     /// The progress of the request's call tree.
@@ -50,6 +54,8 @@ impl Attributes {
             cost: None,
             size: None,
             tokens: 0,
+            prompt_tokens: 0,
+            output: 0,
             is_retry: false,
             progress: Progress::UNKNOWN,
         }

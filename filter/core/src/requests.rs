@@ -59,7 +59,8 @@ pub struct Request {
     /// The estimated queue wait at its arrival if the queue were a FIFO; `None` if no service time
     /// was known then.
     pub(crate) fifo_wait: Option<Duration>,
-    /// The tokens that it takes or took with its slot.
+    /// The tokens that it has or had of the budget. It takes them with its slot, and more if its
+    /// output grows beyond them.
     pub(crate) tokens: u32,
     /// The number of answers that its own answer represents.
     pub(crate) weight: u32,
@@ -67,6 +68,8 @@ pub struct Request {
     pub(crate) first_byte: Option<Instant>,
     /// The number of output tokens in its response, if they are counted.
     pub(crate) output: u32,
+    /// Whether that number is about one by one, and not of parts of the response.
+    pub(crate) counts_each: bool,
     /// The time per output token of its response; `None` if it isn't measured, or has one token.
     pub(crate) token_time: Option<Duration>,
     pub(crate) counts: Counts,
@@ -105,6 +108,7 @@ impl Request {
             weight: 1,
             first_byte: None,
             output: 0,
+            counts_each: false,
             token_time: None,
             counts: Counts::Real,
             phase: Phase::Arriving,
@@ -114,6 +118,16 @@ impl Request {
             freed: None,
             beside: 0,
             parked: false,
+        }
+    }
+
+    /// Returns the output that it had, if it was counted and one was expected; otherwise the
+    /// expected one.
+    pub(crate) fn real_output(&self) -> u32 {
+        let expects_output = self.attributes.tokens > self.attributes.prompt_tokens;
+        match self.counts_each && expects_output {
+            true => self.output,
+            false => self.attributes.output,
         }
     }
 }

@@ -111,10 +111,16 @@ impl ServiceTimes {
         for kind in &mut slots.types {
             kind.objectives.clear();
         }
-        let slots = || Box::new(Self::new(slots));
+        let slots = || {
+            let costs = Costs::from_config(config, slots.clone(), true);
+            Box::new(Self {
+                costs,
+                ..Self::new(slots)
+            })
+        };
         Self {
+            costs: Costs::from_config(config, settings.clone(), false),
             slots: config.holds_streams().then(slots),
-            costs: Costs::from_config(config, settings.clone()),
             ..Self::new(settings)
         }
     }
@@ -167,18 +173,26 @@ impl ServiceTimes {
         }
     }
 
-    /// Records the processing time of `request` together with its size, if its type has `cost`.
-    pub fn record_cost(&mut self, request: &Attributes, processing: Duration, weight: u32) {
+    /// Records the processing time of `request` together with its size and the `output` that it
+    /// had, if its type has `cost`.
+    pub fn record_cost(
+        &mut self,
+        request: &Attributes,
+        output: u32,
+        processing: Duration,
+        weight: u32,
+    ) {
         if let Some(costs) = &mut self.costs {
-            costs.record(request, processing, weight);
+            costs.record(request, output, processing, weight);
         }
     }
 
-    /// Records the time for which a request held its slot, if that is longer than its processing
-    /// time; `weight` as in [`ServiceTimes::record`].
-    pub fn record_slot(&mut self, kind: TypeId, held: Duration, weight: u32) {
+    /// Records the time for which `request` held its slot, if that is longer than its processing
+    /// time; `output` as in [`ServiceTimes::record_cost`], `weight` as in [`ServiceTimes::record`].
+    pub fn record_slot(&mut self, request: &Attributes, output: u32, held: Duration, weight: u32) {
         if let Some(slots) = &mut self.slots {
-            slots.record(kind, held, weight);
+            slots.record(request.kind, held, weight);
+            slots.record_cost(request, output, held, weight);
         }
     }
 
@@ -192,7 +206,8 @@ impl ServiceTimes {
     #[must_use]
     pub fn estimate(&self, kind: TypeId) -> Estimate<'_> {
         let (source, row) = self.row(kind);
-        let held = |time| self.at_least_held(kind, time);
+        let request = Attributes::of(kind);
+        let held = |time| self.at_least_held(&request, time);
         let own = &self.rows[self.index(kind)];
         Estimate {
             source,
@@ -215,7 +230,7 @@ impl ServiceTimes {
         let mean = ratios.mean.mul_f64(unit);
         let mut estimate = Estimate {
             source: Source::Own,
-            mean: self.at_least_held(request.kind, mean),
+            mean: self.at_least_held(request, mean),
             quantiles: &ratios.quantiles,
             objectives: self.objectives(request.kind),
             condemned: false,
@@ -238,11 +253,11 @@ impl ServiceTimes {
         self.costs.as_ref().is_some_and(|costs| costs.has(kind))
     }
 
-    /// Returns the slot time of a request of `kind` that is processed for `time`; at least `time`.
-    fn at_least_held(&self, kind: TypeId, time: Duration) -> Duration {
+    /// Returns the slot time of a request that is processed for `time`; at least `time`.
+    fn at_least_held(&self, request: &Attributes, time: Duration) -> Duration {
         match &self.slots {
             Some(slots) => {
-                let slots = slots.estimate(kind);
+                let slots = slots.estimate_of(request);
                 time.max(slots.preliminary.unwrap_or(slots.mean))
             }
             None => time,

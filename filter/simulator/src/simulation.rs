@@ -173,7 +173,7 @@ struct World<'a, S, B> {
     host: Local,
     engine: Engine,
     kinds: &'a [TypeId],
-    /// The budget of tokens. A request's cost is the size of its prompt.
+    /// The budget of tokens. A request's cost is the value of its prompt's header.
     tokens: Option<&'a TokensConfig>,
     source: &'a mut S,
     backend: B,
@@ -355,6 +355,12 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         while let Some(stream) = self.backend.begun() {
             self.first_byte(stream)?;
         }
+        while let Some((stream, output)) = self.backend.wrote() {
+            let ticket = self.jobs[stream as usize].ticket;
+            if let (Some(ticket), Some(stage)) = (ticket, self.engine.stage_mut(POLICY)) {
+                stage.grows(&self.host, ticket, output)?;
+            }
+        }
         self.carry_out();
         let Some(stream) = ended else {
             return Ok(());
@@ -376,7 +382,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
             let output = job.request.output;
             let token_time = spoken.and_then(|spoken| spoken.checked_div(output.saturating_sub(1)));
             if let Some(stage) = self.engine.stage_mut(POLICY) {
-                stage.tokens(ticket, output, token_time);
+                stage.tokens(ticket, output, true, token_time);
             }
             if let Some(upstream) = self.upstream(stream).filter(|_| !failed)
                 && let Some(stage) = self.engine.stage_mut(POLICY)
@@ -455,13 +461,16 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
 
     fn attributes(&self, request: &Request) -> Attributes {
         let cost = (request.cost > 0).then_some(request.cost);
+        let most = (request.most_output > 0).then_some(request.most_output);
+        let tokens = self.tokens.map_or((0, 0), |tokens| tokens.of(cost, most));
         Attributes {
             class: ClassId(request.class),
             own_deadline: request.deadline,
             is_retry: request.is_retry,
             cost,
             size: cost,
-            tokens: self.tokens.map_or(0, |tokens| tokens.of(cost, None)),
+            tokens: tokens.0,
+            prompt_tokens: tokens.1,
             ..Attributes::of(self.kinds[request.kind])
         }
     }

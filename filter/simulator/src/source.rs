@@ -22,6 +22,8 @@ pub struct Request {
     pub prompt: u32,
     /// Tokens of its answer.
     pub output: u32,
+    /// The most tokens of its answer that its header allows; 0 without one.
+    pub most_output: u32,
     /// The source's id of the request or of its client, returned with the answer.
     pub client: u32,
     /// Its class, 0 for the highest.
@@ -44,6 +46,7 @@ impl Request {
             processing,
             prompt: 0,
             output: 0,
+            most_output: 0,
             client: 0,
             class: 0,
             cost: 0,

@@ -416,12 +416,22 @@ impl<H: Host, B: Beside> Filter<H, B> {
         if let Some(tokens) = tokens
             && let Some(stage) = self.engine.stage_mut(ticket.policy)
         {
-            stage.tokens(ticket, tokens.count(), tokens.time(now, outcome));
+            let time = tokens.time(now, outcome);
+            stage.tokens(ticket, tokens.count(), tokens.counts_each(), time);
         }
         let done = self
             .engine
             .finish(&self.host, now, ticket, outcome, &mut self.actions);
         self.check(stream, done);
+    }
+
+    /// Reports the tokens so far of the response to request `ticket`.
+    pub(super) fn grows(&mut self, stream: &impl Stream, ticket: Ticket, tokens: &Tokens) {
+        let stage = self.engine.stage_mut(ticket.policy);
+        if let Some(stage) = stage.filter(|_| tokens.counts_each()) {
+            let grown = stage.grows(&self.host, ticket, tokens.count());
+            self.check(stream, grown);
+        }
     }
 
     /// Ends the processing time of request `ticket` at the first byte of its response's body. The

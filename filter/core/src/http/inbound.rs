@@ -174,9 +174,14 @@ impl Inbound {
     }
 
     fn count_tokens(&mut self, filter: &mut Filter<impl Host, impl Beside>, stream: &impl Stream) {
-        if let Some(Err(error)) = self.tokens.as_mut().map(|tokens| tokens.read(stream)) {
+        let Some(tokens) = &mut self.tokens else {
+            return;
+        };
+        if let Err(error) = tokens.read(stream) {
             self.tokens = None;
             filter.complain(stream, &error);
+        } else if let Some(ticket) = self.ticket {
+            filter.grows(stream, ticket, tokens);
         }
     }
 

@@ -378,8 +378,18 @@ fn with_objectives() -> Proxy {
 
 /// Sends headers at once and an event every 20 ms, of which each has this many tokens.
 fn speaks(proxy: &mut Proxy, path: &str, events: &[&str]) -> Request {
+    speaks_as(
+        proxy,
+        path,
+        &[("content-type", "text/event-stream")],
+        events,
+    )
+}
+
+/// Sends a response like [`speaks`], with these headers.
+fn speaks_as(proxy: &mut Proxy, path: &str, headers: &[(&str, &str)], events: &[&str]) -> Request {
     let mut request = proxy.forwarded(&[(":path", path)]);
-    *request.stream.response.borrow_mut() = pairs(&[("content-type", "text/event-stream")]);
+    *request.stream.response.borrow_mut() = pairs(headers);
     request.answered(&mut proxy.filter, "200", false);
     for event in events {
         pass_time(proxy, &request, 20);
@@ -510,6 +520,34 @@ fn the_body_of_a_type_without_objectives_for_tokens_is_not_read() {
     assert!(!plain.inbound.awaits_part());
     proxy.done(&mut plain);
     assert_eq!(proxy.token_times("plain"), None);
+}
+
+/// Headers say 90 tokens of output, and outputs have ten.
+#[test]
+fn a_budget_learns_the_tokens_of_streams_and_follows_them() {
+    let tokens = r#""tokens":{"budget":1000,"prompt":{"otherwise":10},
+        "output":{"header":"x-max-tokens","otherwise":90}}"#;
+    let event = "data: a\n\n";
+    for (content_type, [starts, ends]) in
+        [("text/event-stream", [21, 34]), ("text/plain", [100; 2])]
+    {
+        let mut proxy = Proxy::new(&stage(&format!("{MAX_QUEUE_LENGTH},{tokens}")));
+        let headers = [("content-type", content_type)];
+        for _ in 0..200 {
+            let mut request = speaks_as(&mut proxy, "/", &headers, &[event; 10]);
+            by_body(&mut request, &mut proxy.filter);
+        }
+        for (events, expected) in [(0, starts), (11, starts), (12, ends)] {
+            let mut request = speaks_as(&mut proxy, "/", &headers, &vec![event; events]);
+            assert_eq!(
+                proxy.stat("tokens_in_use"),
+                expected,
+                "{content_type}, {events}"
+            );
+            proxy.done(&mut request);
+            assert_eq!(proxy.stat("tokens_in_use"), 0);
+        }
+    }
 }
 
 #[test]

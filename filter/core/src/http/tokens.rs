@@ -68,6 +68,11 @@ impl Tokens {
         self.count
     }
 
+    /// Whether tokens are counted, and not parts of the body.
+    pub(super) fn counts_each(&self) -> bool {
+        self.events.is_some()
+    }
+
     /// Returns the time per output token of a response that ends at `now`: the time since the first
     /// token ÷ the gaps between tokens; `None` without a gap. If the client left, the time since
     /// the last token counts as one more gap, so one token suffices; otherwise two are needed.

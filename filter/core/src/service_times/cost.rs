@@ -1,17 +1,24 @@
-//! The cost of a request by its size: t = a + b · size, fitted while requests are answered.
+//! The cost of a request by its size and its output: t = a + b · size + c · output, fitted while
+//! requests are answered.
 //!
 //! One type may cover small and very large requests. A histogram of its times then says little
 //! about either, so with `cost` there is a second one, of the ratios t ÷ estimate. A percentile of
 //! a request's processing time is its own estimate times that percentile of the ratios. The ratios
-//! also correct errors of the line: their mean is the factor by which it is wrong on average.
+//! also correct errors of the plane: their mean is the factor by which it is wrong on average.
+//!
+//! **The output** is the number of its tokens, with a budget of tokens; otherwise it is 0, and t =
+//! a + b · size. It is known at the end of a response. The fit uses the real one, and an estimate
+//! the one that is expected at the request's arrival, by its most and by the outputs of its type.
+//! The time to the first byte doesn't depend on it; the time for which a stream holds its slot
+//! does.
 //!
 //! **The fit** is recursive least squares with forgetting, of relative errors: e = t ÷ estimate − 1
-//! against the shares f of a and b in the estimate. The obvious fit of absolute errors follows the
-//! largest requests, whose scatter alone exceeds the cost of small ones. With x, z the relative
-//! corrections of a and b and P the covariance of their errors:
+//! against the shares f of a, b and c in the estimate. The obvious fit of absolute errors follows
+//! the largest requests, whose scatter alone exceeds the cost of small ones. With x, y, z the
+//! relative corrections of a, b and c and P the covariance of their errors:
 //!
 //! ```text
-//! e ≈ f_a x + f_b z      (x, z) = P f e / (1 + r)      r = fᵀ P f
+//! e ≈ f_a x + f_b y + f_c z      (x, y, z) = P f e / (1 + r)      r = fᵀ P f
 //! P ← P + (r' − r) / r² · P f fᵀ P                     r' = r / (λ (1 + r))
 //! ```
 //!
@@ -19,28 +26,29 @@
 //! which the sample has information (Kulhavý's directional forgetting). Exponential forgetting in
 //! all directions loses b while all requests are of one size, and P grows without bound. Here r
 //! tends to (1 − λ) / λ along the sizes that arrive, and P stays unchanged along the others: a size
-//! that no longer gets through, because it is refused, keeps its estimate.
+//! that no longer gets through, because it is refused, keeps its estimate. If outputs are always
+//! the same, or a multiple of the sizes, only their sum with the other terms is learnt, which is
+//! what such requests need.
 //!
-//! **Bounds.** a, b ≥ 0: a correction that crosses zero ends there, and the other coefficient takes
-//! its most likely value given that. A coefficient near zero can grow again, since corrections are
-//! relative to 5% of the mean estimate at least. An error counts as 4 at most, so one answer,
-//! however slow, moves a known estimate by a few percent. The variances in P are at most their
-//! initial values. An estimate is used only while r ≤ 0.05, its relative variance if that of t is
-//! 1: after some 20 samples of one size, and for no size far beyond the measured ones.
+//! **Bounds.** a, b, c ≥ 0: a correction that crosses zero ends there, and the other coefficients
+//! take their most likely values given that. A coefficient near zero can grow again, since
+//! corrections are relative to 5% of the mean estimate at least. An error counts as 4 at most, so
+//! one answer, however slow, moves a known estimate by a few percent. The variances in P are at
+//! most their initial values. An estimate is used only while r ≤ 0.05, its relative variance if
+//! that of t is 1: after some 20 samples of one size, and for no size far beyond the measured ones.
 //!
 //! **Workers** replay their samples into one shared record of each type, by compare-and-swap. If
-//! each fitted its own, the shared histogram would mix ratios of different lines, and a worker with
-//! few requests of a type would have no line.
-//!
-//! Left out: sizes that are known only after the answer.
+//! each fitted its own, the shared histogram would mix ratios of different planes, and a worker
+//! with few requests of a type would have no plane.
 
+use std::array;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::ServiceTimes;
 use super::table::{Row, Settings};
-use crate::config::StageConfig;
+use crate::config::{Measure, StageConfig};
 use crate::host::{HostError, Shared};
 use crate::request::{Attributes, TypeId};
 use crate::shared;
@@ -52,126 +60,193 @@ const KEPT: f64 = 0.99;
 const MOST_ERROR: f64 = 4.0;
 /// The largest relative variance at which an estimate is used.
 const MOST_VARIANCE: f64 = 0.05;
+/// The least relative variance that a sample can lower.
+const LEAST_VARIANCE: f64 = 1e-30;
 /// The bounds of a variance.
 const VARIANCE: (f64, f64) = (1e-9, 1.0);
-/// Corrections of a and of b · usual size are relative to at least this part of the mean estimate.
+/// Corrections of a and of the other usual terms are relative to at least this part of the mean
+/// estimate.
 const PROPORTIONAL: f64 = 0.05;
 /// The least estimate, as a part of the mean estimate.
 const LEAST_PART: f64 = 1e-4;
 /// The bounds of times, s.
 const TIME: (f64, f64) = (1e-9, 86_400.0);
-/// The largest size that a sample counts with, as a multiple of the usual size.
-const MOST_SIZE: f64 = 20.0;
+/// The largest size and output that a sample counts with, as multiples of the usual ones.
+const MOST_TIMES: f64 = 20.0;
 /// The largest number of a worker's samples between two exchanges. Further ones are dropped.
 const FRESH: usize = 1_024;
 
-/// The line of one type.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub(super) struct Line {
-    /// a, s.
-    fixed: f64,
-    /// b, s for each unit of size.
-    per_size: f64,
-    /// The usual size, at least 1; 0 before the first sample.
-    size: f64,
-    /// P: the variance of x, the covariance, the variance of z.
-    covariance: [f64; 3],
+/// The coefficients of a, b and c.
+const FACTORS: usize = 3;
+
+/// The size and the output of a request, on which its cost depends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Amounts {
+    size: u32,
+    output: u32,
 }
 
-crate::shared::record!(Line, 11);
+impl Amounts {
+    /// Returns the factors of a, b and c.
+    fn factors(self) -> [f64; FACTORS] {
+        [1.0, self.size.into(), self.output.into()]
+    }
+}
 
-impl Line {
+/// The plane of one type.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub(super) struct Plane {
+    /// a, s; b, s for each unit of size; c, s for each token of output.
+    coefficients: [f64; FACTORS],
+    /// The usual factors, at least 1; 0 before the first sample.
+    usual: [f64; FACTORS],
+    /// P: the covariance of x, y and z.
+    covariance: [[f64; FACTORS]; FACTORS],
+}
+
+crate::shared::record!(Plane, 17);
+
+impl Plane {
     fn mean(&self) -> f64 {
-        (self.fixed + self.per_size * self.size).max(TIME.0)
+        dot(&self.coefficients, &self.usual).max(TIME.0)
     }
 
-    fn time(&self, size: f64) -> f64 {
-        let time = self.fixed + self.per_size * size;
+    fn time(&self, factors: &[f64; FACTORS]) -> f64 {
+        let time = dot(&self.coefficients, factors);
         time.max(LEAST_PART * self.mean()).min(TIME.1)
     }
 
-    /// Returns the units of x and z.
-    fn units(&self) -> [f64; 2] {
+    /// Returns the units of x, y and z.
+    fn units(&self) -> [f64; FACTORS] {
         let least = PROPORTIONAL * self.mean();
-        let per_size = self.per_size.max(least / self.size.max(1.0));
-        [self.fixed.max(least), per_size]
+        array::from_fn(|at| self.coefficients[at].max(least / self.usual[at].max(1.0)))
     }
 
-    /// Returns P f and r for `size`.
-    fn direction(&self, size: f64) -> ([f64; 2], f64) {
-        let time = self.time(size);
-        let [fixed, per_size] = self.units();
-        let shares = [fixed / time, per_size * size / time];
-        let [p, q, s] = self.covariance;
-        let product = [p * shares[0] + q * shares[1], q * shares[0] + s * shares[1]];
-        let variance = shares[0] * product[0] + shares[1] * product[1];
-        (product, variance)
+    /// Returns P f and r for these factors.
+    fn direction(&self, factors: &[f64; FACTORS]) -> ([f64; FACTORS], f64) {
+        let (time, units) = (self.time(factors), self.units());
+        let shares = array::from_fn(|at| units[at] * factors[at] / time);
+        let product = self.covariance.map(|row| dot(&row, &shares));
+        // Rounding may leave a variance of zero below it.
+        (product, dot(&shares, &product).max(0.0))
     }
 
-    /// Returns the estimate for `size`, s; `None` while there are too few samples of such sizes.
-    fn estimate(&self, size: u32) -> Option<f64> {
-        let size = f64::from(size);
-        let is_known = self.size > 0.0 && self.direction(size).1 <= MOST_VARIANCE;
-        is_known.then(|| self.time(size))
+    /// Returns the estimate for these amounts, s; `None` while there are too few samples like them.
+    fn estimate(&self, amounts: Amounts) -> Option<f64> {
+        let factors = amounts.factors();
+        let is_known = self.usual[0] > 0.0 && self.direction(&factors).1 <= MOST_VARIANCE;
+        is_known.then(|| self.time(&factors))
     }
 
-    fn learn(&mut self, size: u32, time: Duration) {
-        let (size, time) = (f64::from(size), time.as_secs_f64().clamp(TIME.0, TIME.1));
-        if self.size <= 0.0 {
-            // One sample can't separate a and b. A b that is too small is corrected sooner.
-            *self = Self {
-                fixed: 0.9 * time,
-                per_size: 0.1 * time / size.max(1.0),
-                size: size.max(1.0),
-                covariance: [VARIANCE.1, 0.0, VARIANCE.1],
-            };
+    fn learn(&mut self, amounts: Amounts, time: Duration) {
+        let (factors, time) = (amounts.factors(), time.as_secs_f64().clamp(TIME.0, TIME.1));
+        if self.usual[0] <= 0.0 {
+            *self = Self::of_one(factors, time);
             return;
         }
-        let error = (time / self.time(size) - 1.0).min(MOST_ERROR);
-        let (product, variance) = self.direction(size);
-        let units = self.units();
-        let gain = error / (1.0 + variance);
-        let [p, q, s] = self.covariance;
-        let mut fixed = self.fixed + units[0] * product[0] * gain;
-        let mut per_size = self.per_size + units[1] * product[1] * gain;
-        if fixed < 0.0 {
-            per_size -= units[1] * (q / p) * (fixed / units[0]);
-            fixed = 0.0;
+        let error = (time / self.time(&factors) - 1.0).min(MOST_ERROR);
+        let (product, variance) = self.direction(&factors);
+        self.correct(&product, error / (1.0 + variance));
+        // The least corrections depend on the usual factors. Until their estimate is known, use the
+        // geometric mean, which finds the order of magnitude; after that one distant size moves
+        // them little.
+        let is_new = self.direction(&self.usual).1 > MOST_VARIANCE;
+        for (usual, factor) in self.usual.iter_mut().zip(factors) {
+            let factor = factor.clamp(1.0, MOST_TIMES * *usual);
+            *usual = match is_new {
+                true => (*usual * factor).sqrt(),
+                false => *usual + (1.0 - KEPT) * (factor - *usual),
+            };
         }
-        if per_size < 0.0 {
-            fixed -= units[0] * (q / s) * (per_size / units[1]);
-            per_size = 0.0;
-        }
-        self.fixed = fixed.clamp(0.0, TIME.1);
-        self.per_size = per_size.clamp(0.0, TIME.1);
-        // The least corrections depend on the usual size. Until its estimate is known, use the
-        // geometric mean, which finds the order of magnitude; after that one distant size moves it
-        // little.
-        let size = size.clamp(1.0, MOST_SIZE * self.size);
-        self.size = match self.direction(self.size).1 > MOST_VARIANCE {
-            true => (self.size * size).sqrt(),
-            false => self.size + (1.0 - KEPT) * (size - self.size),
-        };
-        if variance > 0.0 {
-            let change = (1.0 / (KEPT * (1.0 + variance)) - 1.0) / variance;
-            let [p, s] = [(p, product[0]), (s, product[1])].map(|(before, part)| {
-                (before + change * part * part).clamp(VARIANCE.0, VARIANCE.1)
-            });
-            let most = (p * s).sqrt();
-            let q = (q + change * product[0] * product[1]).clamp(-most, most);
-            self.covariance = [p, q, s];
+        if variance > LEAST_VARIANCE {
+            self.forget(&product, variance);
         }
     }
+
+    /// Returns the plane after the first sample. One can't separate the coefficients. Those that
+    /// are too small are corrected sooner.
+    fn of_one(factors: [f64; FACTORS], time: f64) -> Self {
+        let part = |factor: f64| {
+            if factor > 0.0 {
+                0.1 * time / factor
+            } else {
+                0.0
+            }
+        };
+        let mut coefficients = factors.map(part);
+        coefficients[0] = 0.0;
+        coefficients[0] = time - dot(&coefficients, &factors);
+        Self {
+            coefficients,
+            usual: factors.map(|factor| factor.max(1.0)),
+            covariance: array::from_fn(|row| {
+                array::from_fn(|at| if row == at { VARIANCE.1 } else { 0.0 })
+            }),
+        }
+    }
+
+    /// Adds the corrections P f `gain`.
+    fn correct(&mut self, product: &[f64; FACTORS], gain: f64) {
+        let units = self.units();
+        for at in 0..FACTORS {
+            self.coefficients[at] += units[at] * product[at] * gain;
+        }
+        for at in 0..FACTORS {
+            let below = self.coefficients[at].min(0.0) / units[at];
+            let row = self.covariance[at];
+            for other in 0..FACTORS {
+                self.coefficients[other] -= units[other] * row[other] / row[at] * below;
+            }
+        }
+        self.coefficients = self.coefficients.map(|of| of.clamp(0.0, TIME.1));
+    }
+
+    /// Updates P after a sample with this P f and r.
+    fn forget(&mut self, product: &[f64; FACTORS], variance: f64) {
+        let change = (1.0 / (KEPT * (1.0 + variance)) - 1.0) / variance;
+        let mut p = self.covariance;
+        for (row, one) in p.iter_mut().zip(product) {
+            for (entry, other) in row.iter_mut().zip(product) {
+                *entry += change * one * other;
+            }
+        }
+        // The same multiple of a row and of its column keeps P a covariance.
+        let scale = |at: usize| (VARIANCE.1 / p[at][at].max(VARIANCE.1)).sqrt();
+        let own = |at: usize| p[at][at].clamp(VARIANCE.0, VARIANCE.1);
+        self.covariance = array::from_fn(|row| {
+            array::from_fn(|at| {
+                let most = (own(row) * own(at)).sqrt();
+                match row == at {
+                    true => own(at),
+                    false => (p[row][at] * scale(row) * scale(at)).clamp(-most, most),
+                }
+            })
+        });
+    }
+}
+
+fn dot(one: &[f64; FACTORS], other: &[f64; FACTORS]) -> f64 {
+    one.iter().zip(other).map(|(one, other)| one * other).sum()
+}
+
+/// The cost of a type.
+#[derive(Debug)]
+struct Cost {
+    /// The name of the shared record.
+    name: String,
+    /// The plane when it was last read.
+    plane: Plane,
+    /// Whether it depends on the output.
+    by_output: bool,
 }
 
 /// The costs of a stage's types on one worker.
 #[derive(Debug)]
 pub(super) struct Costs {
-    /// By type: the name of the shared record, and the line when it was last read; `None` without
-    /// `cost`.
-    lines: Vec<Option<(String, Line)>>,
-    /// Samples that aren't in the shared lines yet.
-    fresh: Vec<(TypeId, u32, Duration)>,
+    /// By type; `None` without `cost`.
+    costs: Vec<Option<Cost>>,
+    /// Samples that aren't in the shared planes yet.
+    fresh: Vec<(TypeId, Amounts, Duration)>,
     /// The type at which the next exchange continues.
     turn: usize,
     /// The ratios t ÷ estimate, stored as times: 1 s for a ratio of 1.
@@ -179,15 +254,24 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// Returns the costs of a stage with these `settings`; `None` if no type has `cost`.
-    pub(super) fn from_config(config: &StageConfig, mut settings: Settings) -> Option<Self> {
-        let lines = config.types.iter().map(|kind| {
+    /// Returns the costs of a stage with these `settings`; `None` if no type has `cost`. They are
+    /// of slot times, or of processing times.
+    pub(super) fn from_config(
+        config: &StageConfig,
+        mut settings: Settings,
+        of_slots: bool,
+    ) -> Option<Self> {
+        let costs = config.types.iter().map(|kind| {
             let header = &kind.cost.as_ref()?.size.header;
-            // Another header may have another unit.
-            Some((format!("cost/{}/{header}", kind.name), Line::default()))
+            Some(Cost {
+                // Another header may have another unit.
+                name: format!("cost/{}/{header}", kind.name),
+                plane: Plane::default(),
+                by_output: of_slots || config.measure_of(kind) == Measure::LastByte,
+            })
         });
-        let lines: Vec<_> = lines.collect();
-        if lines.iter().all(Option::is_none) {
+        let costs: Vec<_> = costs.collect();
+        if costs.iter().all(Option::is_none) {
             return None;
         }
         for objective in settings.types.iter_mut().flat_map(|k| &mut k.objectives) {
@@ -195,43 +279,65 @@ impl Costs {
             objective.response_time = Duration::MAX;
         }
         Some(Self {
-            lines,
+            costs,
             fresh: Vec::with_capacity(FRESH),
             turn: 0,
             ratios: Box::new(ServiceTimes::new(settings)),
         })
     }
 
-    fn line(&self, kind: TypeId) -> Option<&Line> {
-        let line = self.lines.get(usize::from(kind.0))?;
-        line.as_ref().map(|(_, line)| line)
+    fn cost(&self, kind: TypeId) -> Option<&Cost> {
+        self.costs.get(usize::from(kind.0))?.as_ref()
+    }
+
+    /// Returns the plane for `request`, and its size and output; `None` if it has no size, or
+    /// its type no `cost`.
+    fn amounts(&self, request: &Attributes) -> Option<(&Plane, Amounts)> {
+        let cost = self.cost(request.kind)?;
+        let amounts = Amounts {
+            size: request.size?,
+            output: if cost.by_output { request.output } else { 0 },
+        };
+        Some((&cost.plane, amounts))
     }
 
     /// Whether the cost of `kind` depends on the size.
     pub(super) fn has(&self, kind: TypeId) -> bool {
-        self.line(kind).is_some()
+        self.cost(kind).is_some()
     }
 
     /// Returns the estimate for `request`, s, and the statistics of its type's ratios; `None` while
     /// either is not known.
     pub(super) fn of(&self, request: &Attributes) -> Option<(f64, &Row)> {
-        let time = self.line(request.kind)?.estimate(request.size?)?;
+        let (plane, amounts) = self.amounts(request)?;
+        let time = plane.estimate(amounts)?;
         let ratios = &self.ratios.rows[self.ratios.index(request.kind)];
         ratios.is_ready().then_some((time, ratios))
     }
 
-    /// Records a processing time. Neither allocates nor calls the host.
-    pub(super) fn record(&mut self, request: &Attributes, processing: Duration, weight: u32) {
-        let (Some(size), Some(line)) = (request.size, self.line(request.kind)) else {
+    /// Records the processing time of `request`, which had this `output`. The ratio is that to its
+    /// estimate at arrival, so that ratios scatter as the outputs do. Neither allocates nor calls
+    /// the host.
+    pub(super) fn record(
+        &mut self,
+        request: &Attributes,
+        output: u32,
+        processing: Duration,
+        weight: u32,
+    ) {
+        let Some((plane, amounts)) = self.amounts(request) else {
             return;
         };
-        if let Some(expected) = line.estimate(size) {
+        if let Some(expected) = plane.estimate(amounts) {
             let ratio = (processing.as_secs_f64() / expected).clamp(0.0, TIME.1);
             let ratio = Duration::from_secs_f64(ratio);
             self.ratios.record(request.kind, ratio, weight);
         }
-        if self.fresh.len() < FRESH {
-            self.fresh.push((request.kind, size, processing));
+        let had = Attributes { output, ..*request };
+        if self.fresh.len() < FRESH
+            && let Some((_, amounts)) = self.amounts(&had)
+        {
+            self.fresh.push((request.kind, amounts, processing));
         }
     }
 
@@ -259,26 +365,27 @@ impl Costs {
         .map(drop)
     }
 
-    /// Replays this worker's samples into the shared lines of at most `most` types, and reads those
-    /// lines.
+    /// Replays this worker's samples into the shared planes of at most `most` types, and reads
+    /// those planes.
     ///
     /// # Errors
     /// [`HostError::Call`]; samples that could not be shared stay here.
     fn exchange(&mut self, host: &impl Shared, prefix: &str, most: usize) -> Result<(), HostError> {
-        for _ in 0..most.min(self.lines.len()) {
+        for _ in 0..most.min(self.costs.len()) {
             let at = self.turn;
-            self.turn = (at + 1) % self.lines.len();
-            let (fresh, Some((name, line))) = (&mut self.fresh, &mut self.lines[at]) else {
+            self.turn = (at + 1) % self.costs.len();
+            let (fresh, Some(cost)) = (&mut self.fresh, &mut self.costs[at]) else {
                 continue;
             };
-            let is_own = |(kind, ..): &(TypeId, u32, Duration)| usize::from(kind.0) == at;
-            let replayed = shared::change(host, &format!("{prefix}/{name}"), |line: &mut Line| {
+            let is_own = |(kind, ..): &(TypeId, Amounts, Duration)| usize::from(kind.0) == at;
+            let name = format!("{prefix}/{}", cost.name);
+            let replayed = shared::change(host, &name, |plane: &mut Plane| {
                 let own = fresh.iter().filter(|sample| is_own(sample));
-                let replayed = own.map(|(_, size, time)| line.learn(*size, *time)).count();
+                let replayed = own.map(|(_, of, time)| plane.learn(*of, *time)).count();
                 (replayed > 0, ())
             });
             match replayed {
-                Ok((shared, ())) => *line = shared,
+                Ok((shared, ())) => cost.plane = shared,
                 Err(HostError::Conflict) => continue,
                 Err(error) => return Err(error),
             }

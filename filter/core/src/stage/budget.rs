@@ -9,6 +9,14 @@
 //! would never find room beside small ones. Meanwhile up to its tokens, less one, are unused. A
 //! request that is larger than the budget takes all of it, and runs alone.
 //!
+//! **Outputs.** The tokens of an output are known at its end. A request says their most, and most
+//! outputs are far shorter. So where outputs are counted, a request takes, in place of their most,
+//! the length that all but one in twenty outputs of its type don't exceed
+//! ([`super::output_lengths`]). An output that grows beyond that takes as many tokens again as it
+//! has, up to its most, at once and whether they fit or not: the server has them already. The
+//! budget is then exceeded until requests end, and none starts before. Tokens are given back with
+//! the slot, all that were taken.
+//!
 //! **Estimates** divide queued work by the number of slots, and P is too many if the budget binds.
 //! With the mean number of tokens m of the running requests, weighted by time,
 //!
@@ -37,10 +45,13 @@
 
 use std::time::Duration;
 
+use super::Outcome;
+use super::output_lengths::Lengths;
 use crate::config::StageConfig;
 use crate::host::{Host, HostError};
 use crate::ledger::{Ledger, Tokens};
 use crate::request::Attributes;
+use crate::requests::Request;
 use crate::time::Instant;
 
 /// Time constant of the means, s.
@@ -61,6 +72,8 @@ pub(super) struct Budget {
     looked: Instant,
     /// The time at which requests last waited for tokens.
     waited: Option<Instant>,
+    /// By type.
+    outputs: Vec<Lengths>,
 }
 
 impl Budget {
@@ -74,6 +87,7 @@ impl Budget {
             ended: (0.0, 0.0),
             looked: Instant::default(),
             waited: None,
+            outputs: vec![Lengths::default(); config.types.len()],
         })
     }
 
@@ -82,11 +96,50 @@ impl Budget {
         (self.tokens, self.full) = (of.tokens, of.full);
     }
 
+    /// Starts over with the outputs, because types have changed.
+    pub(super) fn forget_outputs(&mut self, config: &StageConfig) {
+        self.outputs.clear();
+        self.outputs.resize(config.types.len(), Lengths::default());
+    }
+
     /// Returns the tokens that a request takes.
     pub(super) fn tokens(&self, request: &Attributes) -> Tokens {
+        let lengths = self.outputs.get(usize::from(request.kind.0));
+        let output = lengths.and_then(Lengths::usual).unwrap_or(u32::MAX);
         Tokens {
-            taken: request.tokens.min(self.tokens),
+            taken: with_output(request, output).min(self.tokens),
             budget: self.tokens,
+        }
+    }
+
+    /// Returns the output that is expected of a request, by its most and the outputs of its type.
+    pub(super) fn output(&self, request: &Attributes) -> u32 {
+        let most = request.tokens - request.prompt_tokens;
+        let lengths = self.outputs.get(usize::from(request.kind.0));
+        lengths.map_or(most, |lengths| lengths.mean(most))
+    }
+
+    /// Returns the tokens that a request takes beside those that it has, because its output has
+    /// grown to this length; 0 if it has enough.
+    pub(super) fn lacks(&self, request: &Request, output: u32) -> u32 {
+        if with_output(&request.attributes, output) <= request.tokens {
+            return 0;
+        }
+        let twice = with_output(&request.attributes, output.saturating_mul(2));
+        twice.min(self.tokens).saturating_sub(request.tokens)
+    }
+
+    /// Records the output of a request whose response ended.
+    pub(super) fn wrote(&mut self, request: &Attributes, output: u32, outcome: Outcome) {
+        let is_whole = match outcome {
+            Outcome::Completed | Outcome::Unsampled => {
+                with_output(request, output) < request.tokens
+            }
+            Outcome::Abandoned => false,
+            Outcome::Failed | Outcome::Unmeasured => return,
+        };
+        if let Some(lengths) = self.outputs.get_mut(usize::from(request.kind.0)) {
+            lengths.learn(output, is_whole);
         }
     }
 
@@ -159,6 +212,13 @@ impl Budget {
     }
 }
 
+/// Returns the tokens of a request with this output.
+fn with_output(request: &Attributes, output: u32) -> u32 {
+    request
+        .tokens
+        .min(request.prompt_tokens.saturating_add(output))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,6 +247,49 @@ mod tests {
             budget().tokens(&request).taken
         };
         assert_eq!([0, 30, 100, 5_000].map(taken), [0, 30, 100, 100]);
+    }
+
+    #[test]
+    fn a_request_takes_the_usual_output_of_its_type() {
+        let request = Attributes {
+            tokens: 90,
+            prompt_tokens: 10,
+            ..Attributes::of(TypeId(0))
+        };
+        let asks_little = Attributes {
+            tokens: 15,
+            ..request
+        };
+        let mut budget = budget();
+        let wrote = |budget: &mut Budget, output, outcome| {
+            (0..2_000).for_each(|_| budget.wrote(&request, output, outcome));
+        };
+        let taken = |budget: &Budget| [request, asks_little].map(|of| budget.tokens(&of).taken);
+        for outcome in [Outcome::Failed, Outcome::Unmeasured, Outcome::Abandoned] {
+            wrote(&mut budget, 20, outcome);
+            assert_eq!(taken(&budget), [90, 15], "no length is known");
+        }
+        assert_eq!(budget.output(&request), 80);
+        wrote(&mut budget, 20, Outcome::Completed);
+        assert_eq!(taken(&budget), [10 + 23, 15]);
+        assert_eq!([request, asks_little].map(|of| budget.output(&of)), [22, 5]);
+        // Cut off at its most.
+        wrote(&mut budget, 80, Outcome::Unsampled);
+        assert_eq!(taken(&budget), [90, 15]);
+    }
+
+    #[test]
+    fn an_output_that_outgrows_its_tokens_takes_as_many_again() {
+        let request = Attributes {
+            tokens: 150,
+            prompt_tokens: 10,
+            ..Attributes::of(TypeId(0))
+        };
+        let mut request = Request::new(1, request, at(0));
+        request.tokens = 33;
+        let lacks = [0, 23, 24, 60, u32::MAX].map(|output| budget().lacks(&request, output));
+        // All of the budget at most.
+        assert_eq!(lacks, [0, 0, 10 + 48 - 33, 100 - 33, 100 - 33]);
     }
 
     #[test]

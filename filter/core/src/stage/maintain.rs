@@ -10,7 +10,7 @@ use super::demand::DemandExchange;
 use super::hosts::Hosts;
 use super::places::Places;
 use super::sampling::Sampling;
-use crate::config::{Mode, QueueMode, RequestCost, StageConfig};
+use crate::config::{Measure, Mode, QueueMode, RequestCost, StageConfig};
 use crate::decision::Action;
 use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
@@ -221,8 +221,8 @@ impl Stage {
             Some((acceptance, DemandExchange::new(host, &prefix, &config)?))
         };
         self.stats.flush(host)?;
-        fn costs(config: &StageConfig) -> impl Iterator<Item = &Option<RequestCost>> {
-            config.types.iter().map(|kind| &kind.cost)
+        fn costs(config: &StageConfig) -> impl Iterator<Item = (&Option<RequestCost>, Measure)> {
+            (config.types.iter()).map(|kind| (&kind.cost, config.measure_of(kind)))
         }
         let learned =
             |config: &StageConfig| (Settings::from_config(config), config.holds_streams());

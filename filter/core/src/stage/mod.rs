@@ -16,6 +16,7 @@ mod demand;
 mod dispatch;
 mod hosts;
 mod maintain;
+mod output_lengths;
 mod output_tokens;
 mod parked;
 mod places;
@@ -310,9 +311,13 @@ impl Stage {
         ticket: Ticket,
         actions: &mut Vec<Action>,
     ) -> Result<Decision, HostError> {
-        let Some(&Request { attributes, .. }) = self.requests.of(ticket) else {
+        let Some(Request { attributes, .. }) = self.requests.of_mut(ticket) else {
             return Ok(Decision::PassBy);
         };
+        if self.service_times.has_cost(attributes.kind) {
+            attributes.output = self.slots.output(attributes);
+        }
+        let attributes = *attributes;
         let decision = self.judge(host, now, ticket, &attributes, actions);
         if !matches!(decision, Ok(Decision::Forward(_) | Decision::Hold(_))) {
             self.requests.take(ticket);
@@ -637,6 +642,7 @@ impl Stage {
                 if let Some(dequeued) = dequeued.filter(|_| request.freed.is_none()) {
                     self.slots.ended(request.tokens, now.since(dequeued));
                 }
+                self.slots.wrote(&request, outcome);
                 let charged = dequeued.map_or(Ok(()), |dequeued| {
                     let usual_us = self.usual_us(&request);
                     (self.order).ended(host, &request, usual_us, now.since(dequeued))
@@ -702,7 +708,7 @@ impl Stage {
         // A large request may usually take longer than the objective.
         let bound = most.map(|most| most.max(usual.unwrap_or_default()));
         let by_size = bound.map_or(time, |bound| time.min(bound));
-        self.service_times.record_cost(request, by_size, 1);
+        (self.service_times).record_cost(request, request.output, by_size, 1);
         let time = most.map_or(time, |most| time.min(most));
         self.service_times.record(kind, time, 1);
         true
@@ -732,7 +738,8 @@ impl Stage {
             Outcome::Completed => self.held(now, request, dequeued),
             Outcome::Abandoned => {
                 let held = now.since(dequeued);
-                self.service_times.record_slot(kind, held, request.weight);
+                let (of, output) = (&request.attributes, request.real_output());
+                (self.service_times).record_slot(of, output, held, request.weight);
             }
             Outcome::Failed | Outcome::Unmeasured | Outcome::Unsampled => {}
         }
@@ -756,8 +763,8 @@ impl Stage {
             Counts::Refused => true,
         };
         if self.slots.is_representative(self.beside(request)) {
-            self.service_times
-                .record_slot(kind, now.since(dequeued), weight);
+            let (of, output) = (&request.attributes, request.real_output());
+            (self.service_times).record_slot(of, output, now.since(dequeued), weight);
         }
         let met = (waited, self.beside(request));
         self.slots.completed(kind, dequeued, now, met, weight);
@@ -809,7 +816,8 @@ impl Stage {
         if self.slots.is_representative(beside) {
             let (times, weight) = (&mut self.service_times, request.weight);
             times.record(kind, processing, weight);
-            times.record_cost(&request.attributes, processing, weight);
+            let (of, output) = (&request.attributes, request.real_output());
+            times.record_cost(of, output, processing, weight);
         }
         // A stream still holds its slot, so use the mean slot time of its type.
         let slot = match request.first_byte {

@@ -10,24 +10,56 @@ use std::time::Duration;
 use super::{Outcome, Stage};
 use crate::decision::Ticket;
 use crate::host::{Host, HostError};
-use crate::requests::Request;
+use crate::requests::{Phase, Request};
 use crate::time::Instant;
 
 impl Stage {
     /// Whether the output tokens of the response to a request must be counted, for its type's
-    /// objectives or for the turns of its flow.
+    /// objectives, for the turns of its flow or for the budget.
     #[must_use]
     pub fn counts_tokens(&self, ticket: Ticket) -> bool {
         let kind = self.type_of(ticket);
         self.config.queue.discipline.token_cost().is_some()
             || kind.is_some_and(|kind| !kind.tpot.is_empty())
+            || (self.config.tokens.as_ref()).is_some_and(|tokens| tokens.output.is_some())
+    }
+
+    /// Takes more tokens of the budget for a request whose output has grown to this length, if it
+    /// has too few. There is a host call only then.
+    ///
+    /// # Errors
+    /// [`HostError`]; none are taken then.
+    pub fn grows(
+        &mut self,
+        host: &impl Host,
+        ticket: Ticket,
+        output: u32,
+    ) -> Result<(), HostError> {
+        let Some(request) = self.requests.of_mut(ticket) else {
+            return Ok(());
+        };
+        let more = self.slots.lacks(request, output);
+        let has_slot = matches!(request.phase, Phase::Running { .. }) && request.freed.is_none();
+        if more > 0 && has_slot {
+            self.ledger.take_more(host, more)?;
+            request.tokens += more;
+        }
+        Ok(())
     }
 
     /// Records the number of output tokens of a response and the time per token, just before
-    /// [`Stage::finish`]. The time is `None` if there are too few of them.
-    pub fn tokens(&mut self, ticket: Ticket, output: u32, token_time: Option<Duration>) {
+    /// [`Stage::finish`]. The time is `None` if there are too few of them. `each` is whether tokens
+    /// were counted, and not parts of the response.
+    pub fn tokens(
+        &mut self,
+        ticket: Ticket,
+        output: u32,
+        each: bool,
+        token_time: Option<Duration>,
+    ) {
         if let Some(request) = self.requests.of_mut(ticket) {
-            (request.output, request.token_time) = (output, token_time);
+            (request.output, request.counts_each) = (output, each);
+            request.token_time = token_time;
         }
     }
 

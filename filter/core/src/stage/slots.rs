@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::Outcome;
 use super::budget::Budget;
 use super::control::Control;
 use crate::config::StageConfig;
@@ -13,6 +14,7 @@ use crate::ledger::{Ledger, Tokens};
 use crate::parallelism::Auto;
 use crate::refusal::Reason;
 use crate::request::{Attributes, TypeId};
+use crate::requests::Request;
 use crate::service_times::ServiceTimes;
 use crate::strategy::ValueCut;
 use crate::time::Instant;
@@ -73,6 +75,9 @@ impl Slots {
         {
             *self = Self::new(new);
         }
+        if let Some(budget) = budget.as_mut().filter(|_| old.types != new.types) {
+            budget.forget_outputs(new);
+        }
         self.budget = budget;
     }
 
@@ -105,6 +110,23 @@ impl Slots {
         if let Some(budget) = &mut self.budget {
             budget.ended(tokens, held);
         }
+    }
+
+    /// Records the output of a response that ended; see [`Budget::wrote`].
+    pub(super) fn wrote(&mut self, request: &Request, outcome: Outcome) {
+        if let Some(budget) = self.budget.as_mut().filter(|_| request.counts_each) {
+            budget.wrote(&request.attributes, request.output, outcome);
+        }
+    }
+
+    /// Returns the output that is expected of a request; 0 without a budget.
+    pub(super) fn output(&self, request: &Attributes) -> u32 {
+        (self.budget.as_ref()).map_or(0, |budget| budget.output(request))
+    }
+
+    /// Returns the tokens that a request lacks for an output; see [`Budget::lacks`].
+    pub(super) fn lacks(&self, request: &Request, output: u32) -> u32 {
+        (self.budget.as_ref()).map_or(0, |budget| budget.lacks(request, output))
     }
 
     /// Returns the time until a request with these tokens fits; see [`Budget::rest`].

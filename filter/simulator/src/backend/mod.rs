@@ -39,6 +39,12 @@ pub trait Backend {
         None
     }
 
+    /// Returns the next job whose response has grown by the event that [`Backend::end`] last ran,
+    /// and its number of output tokens; `None` if there is no more.
+    fn wrote(&mut self) -> Option<(u32, u32)> {
+        None
+    }
+
     /// Whether the job that [`Backend::end`] last returned failed.
     fn failed(&self) -> bool {
         false

@@ -2,9 +2,10 @@
 
 use headgate_core::rng::Rng;
 use headgate_simulator::{Answer, Ending, Request, Source};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::load::{self, SECOND, gap};
+use crate::mix;
 use crate::server::{Batching, Costs, Limits};
 
 const WARM_UP: u64 = 20;
@@ -13,32 +14,38 @@ const MEASURED: u64 = 200;
 const SLOTS: u32 = 64;
 /// Tokens of the server's cache.
 const CACHE: u32 = 8_192;
-/// Tokens of the prompts; one request in five has a long one.
-const PROMPT: [u32; 2] = [128, 2_048];
-const OUTPUT: u32 = 64;
-const LONG: f64 = 0.2;
 /// The objective for the first token, ms.
 const OBJECTIVE: u64 = 3_000;
 
+/// By group of requests: those that were sent, answered, and of these in time.
+type Counts = [[u32; 3]; 2];
+
 /// Requests with Poisson arrivals.
-struct Open {
+struct Open<F> {
     rng: Rng,
     per_second: f64,
+    /// Draws a request that arrives at a time, ns, and its group.
+    draw: F,
+    /// Whether the objective is about the first token, and not the last.
+    by_first: bool,
+    objective_ms: u64,
     next: Request,
-    /// By prompt: requests that were sent, answered, and of these with a first token in time.
-    counts: [[u32; 3]; 2],
-    /// The time of the first token, by client.
-    begun: Vec<u64>,
+    counts: Counts,
+    /// The group and the time of the first token, by client.
+    sent: Vec<(usize, u64)>,
 }
 
-impl Open {
-    fn new(per_second: f64) -> Self {
+impl<F: FnMut(&mut Rng, u64) -> (usize, Request)> Open<F> {
+    fn new(per_second: f64, (by_first, objective_ms): (bool, u64), draw: F) -> Self {
         let mut open = Self {
             rng: Rng::new(1),
             per_second,
+            draw,
+            by_first,
+            objective_ms,
             next: Request::new(0, 0, 0),
-            counts: [[0; 3]; 2],
-            begun: Vec::new(),
+            counts: Counts::default(),
+            sent: Vec::new(),
         };
         open.draw();
         open
@@ -46,26 +53,20 @@ impl Open {
 
     fn draw(&mut self) {
         let at = self.next.at + gap(&mut self.rng, self.per_second);
-        let prompt = PROMPT[usize::from(self.rng.chance(LONG))];
-        self.next = Request {
-            client: self.begun.len() as u32,
-            prompt,
-            output: OUTPUT,
-            // Its size.
-            cost: prompt,
-            ..Request::new(at, 0, 0)
-        };
-        self.begun.push(0);
+        let (group, next) = (self.draw)(&mut self.rng, at);
+        let client = self.sent.len() as u32;
+        self.next = Request { at, client, ..next };
+        self.sent.push((group, 0));
     }
 
     fn count(&mut self, of: &Request, what: usize) {
         if of.at >= WARM_UP * SECOND {
-            self.counts[usize::from(of.prompt == PROMPT[1])][what] += 1;
+            self.counts[self.sent[of.client as usize].0][what] += 1;
         }
     }
 }
 
-impl Source for Open {
+impl<F: FnMut(&mut Rng, u64) -> (usize, Request)> Source for Open<F> {
     fn peek(&self) -> Option<u64> {
         Some(self.next.at)
     }
@@ -78,31 +79,30 @@ impl Source for Open {
     }
 
     fn begun(&mut self, request: &Request, at: u64) {
-        self.begun[request.client as usize] = at;
+        self.sent[request.client as usize].1 = at;
     }
 
-    fn answered(&mut self, of: &Request, _at: u64, answer: Answer) {
+    fn answered(&mut self, of: &Request, at: u64, answer: Answer) {
         if answer.ending != Ending::Served {
             return;
         }
         self.count(of, 1);
-        let took = self.begun[of.client as usize] - of.at;
-        if took <= OBJECTIVE * 1_000_000 {
+        let end = match self.by_first {
+            true => self.sent[of.client as usize].1,
+            false => at,
+        };
+        if end - of.at <= self.objective_ms * 1_000_000 {
             self.count(of, 2);
         }
     }
 }
 
-/// Returns the counts at this load, requests/s.
-fn run(per_second: f64) -> [[u32; 3]; 2] {
-    let stage = json!({
+/// Returns a policy with this budget.
+fn stage(tokens: &Value) -> Value {
+    json!({
         "policy": "default/llm",
         "parallelism": SLOTS,
-        "tokens": {
-            "budget": f64::from(CACHE),
-            "prompt": {"header": "x-tokens", "otherwise": 1},
-            "output": {"otherwise": OUTPUT},
-        },
+        "tokens": tokens,
         "queue": {"max_length": 1_000, "timeout_us": 60_000_000},
         "measure": "FirstByte",
         "strategy": {"type": "Bouncer", "logic": "Any"},
@@ -111,24 +111,200 @@ fn run(per_second: f64) -> [[u32; 3]; 2] {
             "slo": [{"percentile": 90, "objective_us": OBJECTIVE * 1_000}],
             "cost": {"size": {"header": "x-tokens"}},
         }],
-    });
-    let mut source = Open::new(per_second);
+    })
+}
+
+/// Prompts of 128 and, in one request of five, of 2,048 tokens, and outputs of 64. At twice what
+/// the cache carries. By the work ahead alone, 85% of the long prompts that are admitted are in
+/// time, and 89% of the others.
+#[test]
+fn admitted_prompts_get_their_first_tokens_in_time() {
+    let draw = |rng: &mut Rng, at| {
+        let is_long = rng.chance(0.2);
+        let prompt = if is_long { 2_048 } else { 128 };
+        let request = Request {
+            prompt,
+            output: 64,
+            // Its size.
+            cost: prompt,
+            ..Request::new(at, 0, 0)
+        };
+        (usize::from(is_long), request)
+    };
+    let mut source = Open::new(8.0, (true, OBJECTIVE), draw);
     let limits = Limits {
         cache: CACHE.into(),
         ..Limits::llama_server(SLOTS)
     };
+    let stage = stage(&json!({
+        "budget": f64::from(CACHE),
+        "prompt": {"header": "x-tokens", "otherwise": 1},
+        "output": {"otherwise": 64},
+    }));
     let server = Batching::new(limits, Costs::LLAMA_SERVER);
     load::run(stage, (WARM_UP, MEASURED), &mut source, server);
+    for [sent, answered, in_time] in source.counts {
+        assert!(answered > sent / 8, "{:?}", source.counts);
+        assert!(20 * in_time > 19 * answered, "{:?}", source.counts);
+    }
+}
+
+/// The tokens that a request takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Takes {
+    /// Those of its prompt and of the most output.
+    Most,
+    /// Those of its prompt and of its output, which no proxy knows.
+    Exact,
+    /// Those of its prompt and of the output that is usual for its type.
+    Usual,
+}
+
+const PROMPT: u32 = 128;
+const MOST_OUTPUT: u32 = 512;
+
+/// Runs requests that may have up to [`MOST_OUTPUT`] tokens of output and have 64 on average, in
+/// front of a server that needs much the same time for few sequences as for many, as a GPU does.
+/// From the middle of the measured time, outputs are `longer` times as long.
+fn outputs(takes: Takes, longer: f64) -> Counts {
+    let draw = |rng: &mut Rng, at: u64| {
+        let longer = match at < (WARM_UP + MEASURED / 2) * SECOND {
+            true => 1.0,
+            false => longer,
+        };
+        let output = (-64.0 * longer * (1.0 - rng.next_f64()).ln()).ceil();
+        let output = (output as u32).clamp(1, MOST_OUTPUT);
+        let taken = match takes {
+            Takes::Most => PROMPT + MOST_OUTPUT,
+            Takes::Exact => PROMPT + output,
+            Takes::Usual => PROMPT,
+        };
+        let request = Request {
+            prompt: PROMPT,
+            output,
+            most_output: MOST_OUTPUT,
+            cost: taken,
+            ..Request::new(at, 0, 0)
+        };
+        (usize::from(longer > 1.0), request)
+    };
+    let mut source = Open::new(40.0, (true, OBJECTIVE), draw);
+    let mut tokens = json!({
+        "budget": f64::from(CACHE),
+        "prompt": {"header": "x-tokens", "otherwise": 1},
+    });
+    if takes == Takes::Usual {
+        tokens["output"] = json!({"header": "x-max-tokens", "otherwise": MOST_OUTPUT});
+    }
+    let mut stage = stage(&tokens);
+    stage["types"][0] = json!({"name": "default", "slo": [
+        {"percentile": 50, "objective_us": OBJECTIVE * 500},
+        {"percentile": 90, "objective_us": OBJECTIVE * 1_000},
+    ]});
+    let limits = Limits {
+        cache: CACHE.into(),
+        preempts: true,
+        micro_batch: 2_048,
+        ..Limits::llama_server(SLOTS)
+    };
+    let costs = Costs {
+        micro_batch: 12_000_000.0,
+        token: 50_000.0,
+        prompt_attention: 0.0,
+        answer_attention: 0.0,
+        output: 0.0,
+    };
+    load::run(
+        stage,
+        (WARM_UP, MEASURED),
+        &mut source,
+        Batching::new(limits, costs),
+    );
     source.counts
 }
 
-/// At twice what the cache carries. By the work ahead alone, 85% of the long prompts that are
-/// admitted are in time, and 89% of the others.
 #[test]
-fn admitted_prompts_get_their_first_tokens_in_time() {
-    let counts = run(8.0);
-    for [sent, answered, in_time] in counts {
-        assert!(answered > sent / 8, "{counts:?}");
-        assert!(20 * in_time > 19 * answered, "{counts:?}");
+fn a_budget_carries_more_requests_if_each_takes_the_usual_output() {
+    let [most, exact, usual] =
+        [Takes::Most, Takes::Exact, Takes::Usual].map(|takes| outputs(takes, 1.0)[0]);
+    println!("sent, answered, in time: {most:?} by the most, {exact:?} exact, {usual:?} usual");
+    assert!(10 * usual[2] > 15 * most[2], "{usual:?}, {most:?}");
+    assert!(10 * usual[2] > 9 * usual[1], "{usual:?}");
+}
+
+/// Outputs that suddenly are four times as long grow beyond their reservations. The budget follows
+/// them, so few sequences give way, and it carries no less than if each took its most.
+#[test]
+fn outputs_that_grow_longer_take_their_tokens() {
+    let [most, exact, usual] =
+        [Takes::Most, Takes::Exact, Takes::Usual].map(|takes| outputs(takes, 4.0)[1]);
+    println!("sent, answered, in time: {most:?} by the most, {exact:?} exact, {usual:?} usual");
+    assert!(10 * usual[2] > 9 * most[2], "{usual:?}, {most:?}");
+}
+
+/// The source of the estimate of a whole answer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Judged {
+    /// The type.
+    ByType,
+    /// The prompt.
+    ByPrompt,
+    /// The prompt and the most output, beside a budget that is always enough.
+    ByOutput,
+    /// A size that already has the output in it.
+    Exactly,
+}
+
+/// Runs requests for short and for long outputs, which they get, at twice what the server can do.
+fn whole_answers(judged: Judged) -> Counts {
+    const OUTPUTS: [u32; 2] = [16, 256];
+    const MS: u64 = 5_000;
+    let draw = |rng: &mut Rng, at| {
+        let is_long = rng.chance(0.3);
+        let output = OUTPUTS[usize::from(is_long)];
+        let prompt = 64 << (3.0 * rng.next_f64()) as u32;
+        let more = if judged == Judged::Exactly { 40 } else { 0 };
+        let request = Request {
+            prompt,
+            output,
+            most_output: output,
+            cost: prompt + more * output,
+            ..Request::new(at, 0, 0)
+        };
+        (usize::from(is_long), request)
+    };
+    let mut source = Open::new(16.0, (false, MS), draw);
+    let mut stage = stage(&Value::Null);
+    stage["measure"] = json!("LastByte");
+    stage["parallelism"] = json!(mix::SLOTS);
+    stage["types"][0]["slo"] = json!([
+        {"percentile": 50, "objective_us": MS * 500},
+        {"percentile": 90, "objective_us": MS * 1_000},
+    ]);
+    if judged == Judged::ByType {
+        stage["types"][0]["cost"] = Value::Null;
     }
+    if judged == Judged::ByOutput {
+        stage["tokens"] = json!({
+            "budget": 1e9,
+            "prompt": {"header": "x-tokens", "otherwise": 1},
+            "output": {"header": "x-max-tokens", "otherwise": 1},
+        });
+    }
+    load::run(stage, (WARM_UP, MEASURED), &mut source, load::server());
+    source.counts
+}
+
+#[test]
+fn whole_answers_are_judged_by_their_most_outputs() {
+    let all = [
+        Judged::ByType,
+        Judged::ByPrompt,
+        Judged::ByOutput,
+        Judged::Exactly,
+    ];
+    let counts = all.map(|judged| (judged, whole_answers(judged)));
+    println!("sent, answered, in time, of short and of long outputs: {counts:?}");
+    let in_time = counts.map(|(_, [short, long])| short[2] + long[2]);
+    assert!(4 * in_time[2] > 5 * in_time[1], "{in_time:?}");
 }

@@ -19,7 +19,11 @@
 //! because attention is computed over κ tokens for each of its sequences. For each token of an
 //! answer, sampling and sending it take time in addition.
 //!
-//! The model leaves out caches of prompts, speculation and preemption. Nothing in it is random.
+//! The cache of all sequences has a fixed number of tokens. Either a sequence takes all that it
+//! will need at its start, or those that it has. Then the youngest sequences give way when the
+//! cache is full, and are computed again later, as in vLLM.
+//!
+//! The model leaves out caches of prompts and speculation. Nothing in it is random.
 
 use std::collections::VecDeque;
 
@@ -37,9 +41,12 @@ pub(crate) struct Limits {
     pub(crate) batch: u32,
     /// The most tokens of a micro-batch.
     pub(crate) micro_batch: u32,
-    /// The most tokens of all sequences, with prompts and whole answers. A request waits until it
-    /// fits, and all later ones wait behind it; one alone always fits.
+    /// The most tokens of all sequences. A request waits until it fits, and all later ones wait
+    /// behind it; one alone always fits.
     pub(crate) cache: u64,
+    /// Whether sequences give way to older ones when the cache is full. Otherwise a sequence takes
+    /// the tokens of its prompt and of its whole answer at its start.
+    pub(crate) preempts: bool,
 }
 
 /// The times of a server, ns.
@@ -66,6 +73,7 @@ impl Limits {
             batch: 2_048,
             micro_batch: 512,
             cache: u64::MAX,
+            preempts: false,
         }
     }
 }
@@ -88,10 +96,14 @@ impl Costs {
 #[derive(Debug, Clone, Copy)]
 struct Sequence {
     job: u32,
-    /// Tokens of the prompt.
+    /// The number of sequences that started before it.
+    before: u64,
+    /// Tokens of the prompt, and those of the answer that are computed again.
     prompt: u32,
-    /// Tokens of the answer.
+    /// The other tokens of the answer.
     output: u32,
+    /// Tokens of the answer so far.
+    made: u32,
     /// Tokens in its cache.
     context: u32,
     /// Its tokens in the current iteration.
@@ -108,6 +120,14 @@ impl Sequence {
 
     fn tokens(&self) -> u64 {
         u64::from(self.prompt) + u64::from(self.output)
+    }
+
+    /// Returns the tokens of the cache that it takes for the next iteration.
+    fn cached(&self, preempts: bool) -> u64 {
+        match preempts {
+            true => u64::from(self.context.max(self.prompt)) + 1,
+            false => self.tokens(),
+        }
     }
 }
 
@@ -148,6 +168,10 @@ pub(crate) struct Batching {
     now: u64,
     begun: VecDeque<u32>,
     ended: VecDeque<u32>,
+    /// The answers that grew in the last iteration.
+    wrote: VecDeque<(u32, u32)>,
+    /// The number of sequences that have started.
+    started: u64,
 }
 
 impl Batching {
@@ -162,6 +186,8 @@ impl Batching {
             now: 0,
             begun: VecDeque::new(),
             ended: VecDeque::new(),
+            wrote: VecDeque::new(),
+            started: 0,
         }
     }
 
@@ -207,18 +233,48 @@ impl Batching {
 
     /// Gives free slots to waiting requests.
     fn admit(&mut self) {
-        let mut cached: u64 = self.sequences().map(Sequence::tokens).sum();
-        while let Some(next) = self.waiting.front()
-            && (cached == 0 || cached.saturating_add(next.tokens()) <= self.limits.cache)
+        let mut cached = self.cached();
+        while let Some(next) = self.waiting.front_mut()
+            && (cached == 0
+                || cached.saturating_add(next.cached(self.limits.preempts)) <= self.limits.cache)
             && let Some(slot) = self.slots.iter_mut().find(|slot| slot.is_none())
         {
-            cached = cached.saturating_add(next.tokens());
+            cached = cached.saturating_add(next.cached(self.limits.preempts));
+            next.before = self.started;
+            self.started += 1;
             *slot = self.waiting.pop_front();
+        }
+    }
+
+    /// Returns the tokens of the cache that all sequences take for the next iteration.
+    fn cached(&self) -> u64 {
+        let cached = |sequence: &Sequence| sequence.cached(self.limits.preempts);
+        self.sequences().map(cached).sum()
+    }
+
+    /// Sets aside the youngest sequences that don't fit into the cache.
+    fn preempt(&mut self) {
+        while self.cached() > self.limits.cache && self.sequences().count() > 1 {
+            let before = |slot: &&mut Option<Sequence>| slot.map(|sequence| sequence.before);
+            let youngest = self.slots.iter_mut().max_by_key(before);
+            let Some(mut sequence) = youngest.and_then(Option::take) else {
+                return;
+            };
+            let tokens = sequence.prompt + sequence.output;
+            sequence.prompt = sequence
+                .prompt
+                .max(sequence.context + u32::from(sequence.answers()));
+            sequence.output = tokens - sequence.prompt;
+            sequence.context = 0;
+            self.waiting.push_front(sequence);
         }
     }
 
     /// Starts an iteration, if there is work.
     fn start(&mut self, now: u64) {
+        if self.limits.preempts {
+            self.preempt();
+        }
         self.admit();
         let mut free = self.limits.batch;
         let mut take = |sequence: &mut Sequence, tokens: u32| {
@@ -274,18 +330,20 @@ impl Batching {
 
     /// Ends the iteration.
     fn finish(&mut self) {
+        self.wrote.clear();
         for slot in &mut self.slots {
             let Some(sequence) = slot else {
                 continue;
             };
-            let answered = sequence.answers();
             sequence.context += sequence.batched;
             if !sequence.answers() || sequence.batched == 0 {
                 continue;
             }
-            if !answered {
+            if sequence.made == 0 {
                 self.begun.push_back(sequence.job);
             }
+            sequence.made += 1;
+            self.wrote.push_back((sequence.job, sequence.made));
             // The last token isn't put into the cache.
             if u64::from(sequence.context) + 1 >= sequence.tokens() {
                 self.ended.push_back(sequence.job);
@@ -299,8 +357,10 @@ impl Backend for Batching {
     fn take(&mut self, now: u64, job: u32, request: &Request) {
         self.waiting.push_back(Sequence {
             job,
+            before: 0,
             prompt: request.prompt.max(1),
             output: request.output.max(1),
+            made: 0,
             context: 0,
             batched: 0,
             left: 0,
@@ -329,6 +389,10 @@ impl Backend for Batching {
 
     fn begun(&mut self) -> Option<u32> {
         self.begun.pop_front()
+    }
+
+    fn wrote(&mut self) -> Option<(u32, u32)> {
+        self.wrote.pop_front()
     }
 
     fn busy(&self) -> u32 {
@@ -448,5 +512,19 @@ mod tests {
         assert_eq!(begun[0], 701);
         assert_eq!(begun[1], begun[2], "the third overtakes nobody");
         assert!(begun[3] > begun[2], "it runs alone");
+    }
+
+    #[test]
+    fn the_youngest_sequence_gives_way_and_is_computed_again() {
+        let limits = Limits {
+            cache: 30,
+            preempts: true,
+            ..Limits::llama_server(2)
+        };
+        let found = times(limits, COSTS, &[(0, 10, 8), (1, 8, 8)]);
+        let both = 201 + 121 + 171;
+        assert_eq!(found[0], (201, both + 5 * 122 + 111));
+        // Six of its tokens are made before it gives way, and computed again with the prompt.
+        assert_eq!(found[1], (both, found[0].1 + 241 + 111));
     }
 }

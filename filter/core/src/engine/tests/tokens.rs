@@ -6,9 +6,13 @@ use crate::requests::Phase;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Returns a budget of which requests take the tokens that a header says, else 10.
+/// Returns a budget of which requests take the tokens that a header says, else 10, and of output
+/// those that another says, else none.
 fn budget(tokens: u32) -> TokensConfig {
-    let json = format!(r#"{{"budget":{tokens},"prompt":{{"header":"x-tokens","otherwise":10}}}}"#);
+    let json = format!(
+        r#"{{"budget":{tokens},"prompt":{{"header":"x-tokens","otherwise":10}},
+        "output":{{"header":"x-most","otherwise":0}}}}"#
+    );
     serde_json::from_str(&json).unwrap()
 }
 
@@ -34,6 +38,32 @@ impl Process {
     fn arrive_with_tokens(&mut self, worker: usize, tokens: u32) -> u32 {
         let request = MemoryRequest::get("/").with("x-tokens", tokens.to_string());
         self.arrive_as(worker, &request, None)
+    }
+
+    fn arrive_with_output(&mut self, worker: usize, prompt: u32, most: u32) -> u32 {
+        let request = MemoryRequest::get("/").with("x-tokens", prompt.to_string());
+        self.arrive_as(worker, &request.with("x-most", most.to_string()), None)
+    }
+
+    /// Reports the output of a response so far; of none while the request waits.
+    fn writes(&mut self, stream: u32, output: u32) {
+        let (worker, _, At::Backend(ticket)) = self.requests[&stream] else {
+            return;
+        };
+        self.with(worker, |engine, host, _, _| {
+            let stage = engine.stage_mut(ticket.policy).unwrap();
+            stage.grows(host, ticket, output).unwrap();
+            stage.tokens(ticket, output, true, None);
+        });
+    }
+
+    /// Lets each worker learn that outputs have up to 11 tokens.
+    fn learn_outputs(&mut self) {
+        for n in 0..200 * self.workers.len() {
+            let stream = self.arrive_with_output(n % self.workers.len(), 10, 90);
+            self.writes(stream, 10);
+            self.end(stream, Outcome::Completed);
+        }
     }
 
     fn running(&self) -> Vec<u32> {
@@ -145,6 +175,42 @@ fn a_budget_can_be_added_changed_and_removed() {
     process.assert_nothing_booked();
 }
 
+#[test]
+fn a_request_takes_the_usual_output_and_more_when_it_grows() {
+    let mut process = Process::new(1, &budgeted(8, 100));
+    let pair: Vec<u32> = (0..2)
+        .map(|_| process.arrive_with_output(0, 10, 90))
+        .collect();
+    assert_eq!(process.queued(), pair[1..]);
+    pair.into_iter()
+        .for_each(|stream| process.end(stream, Outcome::Completed));
+    process.learn_outputs();
+    process.assert_nothing_booked();
+    let all: Vec<u32> = (0..6)
+        .map(|_| process.arrive_with_output(0, 10, 90))
+        .collect();
+    assert_eq!(process.queued(), all[4..], "each takes 21");
+    process.writes(all[0], 11);
+    assert_eq!(process.gauge("tokens_in_use"), 4 * 21);
+    process.writes(all[0], 12);
+    assert_eq!(
+        process.gauge("tokens_in_use"),
+        34 + 3 * 21,
+        "with twice its output"
+    );
+    process.writes(all[1], 30);
+    assert_eq!(process.gauge("tokens_in_use"), 34 + 70 + 2 * 21);
+    process.end(all[2], Outcome::Abandoned);
+    assert_eq!(process.queued(), all[4..], "more than the budget is in use");
+    process.end(all[1], Outcome::Completed);
+    assert_eq!(process.queued(), Vec::<u32>::new());
+    assert_eq!(process.gauge("tokens_in_use"), 34 + 3 * 21);
+    let rest = process.running();
+    rest.into_iter()
+        .for_each(|stream| process.end(stream, Outcome::Completed));
+    process.assert_nothing_booked();
+}
+
 /// Two of eight slots are in use with heavy requests, and five behind them wait for up to two and
 /// a half times their time. By the slots alone it would be once.
 #[test]
@@ -253,7 +319,8 @@ fn waits_for_tokens_close_no_open_law() {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Arrive(usize, u32),
+    Arrive(usize, u32, u32),
+    Write(usize, u32),
     End(usize, bool),
     Pass(u64),
     Tick,
@@ -264,7 +331,9 @@ enum Step {
 fn steps() -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
     let tokens = prop_oneof![8 => 1_u32..40, 1 => 90_u32..300];
     let step = prop_oneof![
-        8 => (0_usize..3, tokens).prop_map(|(worker, tokens)| Step::Arrive(worker, tokens)),
+        8 => (0_usize..3, tokens, prop_oneof![Just(0), 1_u32..100])
+            .prop_map(|(worker, prompt, most)| Step::Arrive(worker, prompt, most)),
+        4 => (any::<usize>(), 0_u32..150).prop_map(|(n, output)| Step::Write(n, output)),
         5 => (any::<usize>(), any::<bool>()).prop_map(|(n, answered)| Step::End(n, answered)),
         4 => (1_u64..5_000).prop_map(Step::Pass),
         1 => Just(Step::Tick),
@@ -277,18 +346,27 @@ fn steps() -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
 
 proptest! {
     /// After any steps, tokens in use are those of the running requests, and never more than the
-    /// budget; no request waits that fits and is first; none remains at the end.
+    /// budget, except for outputs that outgrow theirs; no request waits that fits and is first;
+    /// none remains at the end.
     #[test]
     fn tokens_are_conserved_and_never_idle_beside_a_first_waiter_that_fits(steps in steps()) {
         let (mut slots, mut tokens) = (4, Some(100));
         let mut process = Process::new(3, &budgeted(slots, 100));
+        process.learn_outputs();
         let mut asked: BTreeMap<u32, u32> = BTreeMap::new();
         for step in steps {
-            let before = process.gauge("tokens_in_use");
+            let mut before = process.gauge("tokens_in_use");
             match step {
-                Step::Arrive(worker, needed) => {
-                    let stream = process.arrive_with_tokens(worker, needed);
-                    asked.insert(stream, needed);
+                Step::Arrive(worker, prompt, most) => {
+                    let stream = process.arrive_with_output(worker, prompt, most);
+                    asked.insert(stream, prompt + most);
+                }
+                Step::Write(n, output) => {
+                    let all: Vec<u32> = process.requests.keys().copied().collect();
+                    if !all.is_empty() {
+                        process.writes(all[n % all.len()], output);
+                        before = process.gauge("tokens_in_use");
+                    }
                 }
                 Step::End(n, answered) => {
                     let all: Vec<u32> = process.requests.keys().copied().collect();
