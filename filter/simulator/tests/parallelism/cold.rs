@@ -200,6 +200,33 @@ fn below_capacity_an_added_type_and_a_reload_are_not_noticed() {
     }
 }
 
+/// Bursts that miss objectives come at this load without a filter, too. They must not make the
+/// ceilings refuse many more requests for the seconds after them.
+#[test]
+fn near_capacity_a_cold_start_with_p_given_refuses_little() {
+    let seeds = 7..31;
+    for (load, refusable) in [(0.9, 0.005), (0.95, 0.01)] {
+        let (mut refused, mut good) = (0.0, [0.0; 2]);
+        for seed in seeds.clone() {
+            let service = Service {
+                load,
+                seed,
+                seconds: 5,
+                warm_up: 0,
+                shed_by_value: true,
+                ..Service::new(PAPER_NATURAL, 16, SLEEP, 16.0)
+            };
+            let [given, unfiltered] = [16, UNFILTERED].map(|slots| service.run(Some(slots)));
+            refused += given.refused / seeds.clone().count() as f64;
+            good[0] += given.goodput;
+            good[1] += unfiltered.goodput;
+        }
+        assert!(refused <= refusable, "{load}: {refused:.4} refused");
+        let part = good[0] / good[1];
+        assert!(part >= 0.995, "{load}: {part:.4} of no filter");
+    }
+}
+
 #[test]
 fn above_capacity_a_cold_start_is_not_behind_no_filter() {
     for row in ROWS {

@@ -75,7 +75,7 @@ impl Record {
         Self {
             stepped: secs,
             first: secs,
-            rho: 1.0,
+            rho: RHO.1,
             above: 0.0,
             refused: 0.0,
             missed: 0.0,
