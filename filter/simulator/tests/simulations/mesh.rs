@@ -9,8 +9,8 @@ use headgate_core::config::{Discipline, StageConfig, WorkflowsConfig};
 use headgate_simulator::ServiceTime;
 use headgate_simulator::mesh::file::MeshFile;
 use headgate_simulator::mesh::{
-    Arrivals, Calls, Clocks, Ending, Graph, Load, Network, Policy, Resource, Route, Run, Seen,
-    Service, Setup, Task, Workflow,
+    Arrivals, Calls, Clocks, Ending, Graph, Load, Network, Policy, Route, Run, Seen, Service,
+    Setup, Step, Task, Workflow,
 };
 use serde_json::json;
 
@@ -45,11 +45,11 @@ fn two_tiers(calls: u32, at_once: u32, time: ServiceTime, network: Network) -> G
         tasks: vec![
             Task {
                 service: 1,
-                steps: vec![Resource::Compute(time)],
+                steps: vec![Step::Compute(time)],
             },
             Task {
                 service: 0,
-                steps: vec![Resource::Call(several)],
+                steps: vec![Step::Call(several)],
             },
         ],
         workflows: vec![Workflow::new("w", 1)],
@@ -70,7 +70,7 @@ fn a_single_queue_is_that_of_the_textbook() {
         services: vec![Service::new("one", 1, 1)],
         tasks: vec![Task {
             service: 0,
-            steps: vec![Resource::Compute(ServiceTime::Exponential(10.0))],
+            steps: vec![Step::Compute(ServiceTime::Exponential(10.0))],
         }],
         workflows: vec![Workflow::new("w", 0)],
         network: still(Duration::ZERO),
