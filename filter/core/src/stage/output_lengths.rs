@@ -144,7 +144,7 @@ mod tests {
         for tokens in (0..5_000).chain([1 << 20, 1 << 31, u32::MAX]) {
             let at = interval(tokens);
             let is_last = at == INTERVALS - 1;
-            let bounds = tokens..=tokens.max(1) / 4 * 5 + 3;
+            let bounds = tokens..=(tokens.max(1) / 4).saturating_mul(5).saturating_add(3);
             assert!(is_last || bounds.contains(&longest(at)), "{tokens}");
             assert!(at == 0 || longest(at - 1) < tokens, "{tokens}");
         }
