@@ -115,7 +115,8 @@ impl Budget {
     /// Returns the output that is expected of a request, by its most and the outputs of its type.
     pub(super) fn output(&self, request: &Attributes) -> u32 {
         let most = request.tokens - request.prompt_tokens;
-        let lengths = self.outputs.get(usize::from(request.kind.0));
+        // Without a budget for outputs, most is 0 in each request.
+        let lengths = (self.outputs.get(usize::from(request.kind.0))).filter(|_| most > 0);
         lengths.map_or(most, |lengths| lengths.mean(most))
     }
 
@@ -237,29 +238,24 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
+    /// Returns a request that takes this many tokens at most, with those of its prompt among them.
+    fn asking(tokens: u32, prompt_tokens: u32) -> Attributes {
+        Attributes {
+            tokens,
+            prompt_tokens,
+            ..Attributes::of(TypeId(0))
+        }
+    }
+
     #[test]
     fn a_request_takes_the_whole_budget_at_most() {
-        let taken = |tokens| {
-            let request = Attributes {
-                tokens,
-                ..Attributes::of(TypeId(0))
-            };
-            budget().tokens(&request).taken
-        };
+        let taken = |tokens| budget().tokens(&asking(tokens, 0)).taken;
         assert_eq!([0, 30, 100, 5_000].map(taken), [0, 30, 100, 100]);
     }
 
     #[test]
     fn a_request_takes_the_usual_output_of_its_type() {
-        let request = Attributes {
-            tokens: 90,
-            prompt_tokens: 10,
-            ..Attributes::of(TypeId(0))
-        };
-        let asks_little = Attributes {
-            tokens: 15,
-            ..request
-        };
+        let (request, asks_little) = (asking(90, 10), asking(15, 10));
         let mut budget = budget();
         let wrote = |budget: &mut Budget, output, outcome| {
             (0..2_000).for_each(|_| budget.wrote(&request, output, outcome));
@@ -280,12 +276,7 @@ mod tests {
 
     #[test]
     fn an_output_that_outgrows_its_tokens_takes_as_many_again() {
-        let request = Attributes {
-            tokens: 150,
-            prompt_tokens: 10,
-            ..Attributes::of(TypeId(0))
-        };
-        let mut request = Request::new(1, request, at(0));
+        let mut request = Request::new(1, asking(150, 10), at(0));
         request.tokens = 33;
         let lacks = [0, 23, 24, 60, u32::MAX].map(|output| budget().lacks(&request, output));
         // All of the budget at most.

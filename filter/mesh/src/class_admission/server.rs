@@ -52,7 +52,7 @@ struct Entry {
     /// The hash of the first sender's namespace.
     namespace: u64,
     used: Instant,
-    service: Algorithm,
+    algorithm: Algorithm,
 }
 
 #[derive(Debug)]
@@ -102,14 +102,14 @@ impl Server {
             let key = self.hashes.hash_one((&of_service.service, rules));
             let known = self.services.get(&key);
             if known.is_none_or(|known| now.since(known.used) >= IDLE) {
-                let service = Algorithm::new(&of_service.rules);
-                let service = service.map_err(|error| ReportError::Rules { at, error })?;
+                let algorithm = Algorithm::new(&of_service.rules);
+                let algorithm = algorithm.map_err(|error| ReportError::Rules { at, error })?;
                 let own = || of_service.service.split_once('/').map_or("", |(of, _)| of);
                 let namespace = namespace.unwrap_or_else(own);
                 let entry = Entry {
                     namespace: self.hashes.hash_one(namespace),
                     used: now,
-                    service,
+                    algorithm,
                 };
                 self.services.remove(&key);
                 self.make_room(now);
@@ -119,16 +119,16 @@ impl Server {
                 continue;
             };
             entry.used = now;
-            let service = &mut entry.service;
+            let algorithm = &mut entry.algorithm;
             let promised = of_service.rules.targets_us.len();
             let classes = || (0..).map(ClassId).take(promised);
             for (class, reported) in classes().zip(&of_service.classes) {
-                service.take(now, sender, class, reported);
+                algorithm.take(now, sender, class, reported);
             }
             services.push(ServiceAnswer {
                 service: of_service.service.as_ref().into(),
                 classes: classes()
-                    .map(|class| service.decide(now, sender, class))
+                    .map(|class| algorithm.decide(now, sender, class))
                     .collect(),
             });
         }

@@ -82,7 +82,7 @@ struct Job {
 #[derive(Debug)]
 struct Station {
     part: f64,
-    step: Resource,
+    resource: Resource,
     busy: u32,
     queue: VecDeque<u32>,
     /// The jobs that share cores. A job ends when `attained` reaches its number.
@@ -113,9 +113,9 @@ impl Network {
     /// time, from which utilization is computed.
     #[must_use]
     pub fn new(workers: u32, steps: &[(f64, Resource)], capacity: u32) -> Self {
-        let station = |&(part, step): &(f64, Resource)| Station {
+        let station = |&(part, resource): &(f64, Resource)| Station {
             part,
-            step,
+            resource,
             busy: 0,
             queue: VecDeque::new(),
             shared: BinaryHeap::new(),
@@ -146,12 +146,12 @@ impl Network {
     /// requests down: locks, aborts, cache misses.
     #[must_use]
     pub fn of_cores(cores: u32, serial: f64) -> Self {
-        let step = Resource::Cores {
+        let resource = Resource::Cores {
             cores: f64::from(cores),
             serial,
             crosstalk: 0.0,
         };
-        Self::new(u32::MAX, &[(1.0, step)], cores)
+        Self::new(u32::MAX, &[(1.0, resource)], cores)
     }
 
     /// Returns this service with refusals of its own: each costs this work, ns, which is done
@@ -173,7 +173,7 @@ impl Network {
             self.workers = scaled(self.workers);
         }
         for station in &mut self.stations {
-            match &mut station.step {
+            match &mut station.resource {
                 Resource::Sleep => {}
                 Resource::Servers(servers) => *servers = scaled(*servers),
                 Resource::Cores { cores, .. } => *cores *= factor,
@@ -225,7 +225,7 @@ impl Network {
         let Reverse((_, job)) = job?;
         let step = self.jobs[job as usize].step;
         let station = &mut self.stations[step];
-        if matches!(station.step, Resource::Servers(_)) {
+        if matches!(station.resource, Resource::Servers(_)) {
             station.busy -= 1;
         }
         let left = step + 1 == self.stations.len();
@@ -262,7 +262,7 @@ impl Network {
             self.enter(now, job);
         }
         for station in &mut self.stations {
-            let Resource::Servers(servers) = station.step else {
+            let Resource::Servers(servers) = station.resource else {
                 continue;
             };
             while station.busy < servers
@@ -280,7 +280,7 @@ impl Network {
         let Job { work, step } = self.jobs[job as usize];
         let station = &mut self.stations[step];
         let work = work * station.part;
-        match station.step {
+        match station.resource {
             Resource::Sleep => self.ends.push(Reverse((At(now + work), job))),
             Resource::Servers(_) => station.queue.push_back(job),
             Resource::Cores { .. } => {
@@ -304,7 +304,7 @@ impl Station {
             cores,
             serial,
             crosstalk,
-        } = self.step
+        } = self.resource
         else {
             return 1.0;
         };
@@ -411,14 +411,14 @@ mod tests {
 
     #[test]
     fn requests_that_hinder_each_other_are_slower_than_their_share() {
-        let step = Resource::Cores {
+        let resource = Resource::Cores {
             cores: 2.0,
             serial: 0.5,
             crosstalk: 0.25,
         };
         // 1 / (1 + 0.5 + 0.25 · 2) = ½ of full speed.
         let found = ends(
-            Network::new(u32::MAX, &[(1.0, step)], 2),
+            Network::new(u32::MAX, &[(1.0, resource)], 2),
             &[(0, 300), (0, 300)],
         );
         assert_eq!(found, [600, 600]);
