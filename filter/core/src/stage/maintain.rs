@@ -119,7 +119,8 @@ impl Stage {
         self.exchange_demand(host, now)?;
         self.find_overdue(now);
         let (slots, is_open) = (self.slots.count(), self.slots.is_unlimited());
-        (self.strategy).learn(now, slots, is_open, &self.service_times);
+        let tokens = |kind| self.slots.token_time(kind);
+        (self.strategy).learn(now, slots, is_open, &self.service_times, tokens);
         self.control.run(host, now, &mut self.strategy)?;
         self.sampling.refill(now);
         self.places.tick(now);
@@ -257,7 +258,8 @@ impl Stage {
             self.strategy = Strategy::from_config(&config);
             self.identify();
             let (slots, is_open) = (self.slots.count(), self.slots.is_unlimited());
-            (self.strategy).learn(now, slots, is_open, &self.service_times);
+            let tokens = |kind| self.slots.token_time(kind);
+            (self.strategy).learn(now, slots, is_open, &self.service_times, tokens);
             // The next request already uses the shared record. On error, the next tick reads it.
             self.control.run(host, now, &mut self.strategy).or(Ok(()))?;
             (self.acceptance, self.demand) = (acceptance, demand);

@@ -640,7 +640,7 @@ impl Stage {
                 self.parked.ended(now, kind, answered);
                 let released = self.release(host, &request);
                 if let Some(dequeued) = dequeued.filter(|_| request.freed.is_none()) {
-                    self.slots.ended(request.tokens, now.since(dequeued));
+                    self.slots.ended(kind, request.tokens, now.since(dequeued));
                 }
                 self.slots.wrote(&request, outcome);
                 let charged = dequeued.map_or(Ok(()), |dequeued| {

@@ -76,7 +76,7 @@ impl Slots {
             *self = Self::new(new);
         }
         if let Some(budget) = budget.as_mut().filter(|_| old.types != new.types) {
-            budget.forget_outputs(new);
+            budget.forget_types(new);
         }
         self.budget = budget;
     }
@@ -106,10 +106,17 @@ impl Slots {
     }
 
     /// Records that a request has released its tokens; see [`Budget::ended`].
-    pub(super) fn ended(&mut self, tokens: u32, held: Duration) {
+    pub(super) fn ended(&mut self, kind: TypeId, tokens: u32, held: Duration) {
         if let Some(budget) = &mut self.budget {
-            budget.ended(tokens, held);
+            budget.ended(kind, tokens, held);
         }
+    }
+
+    /// Returns the slot time, s, that is as large a part of the slots as the tokens of requests of
+    /// `kind` are of the budget, for as long; 0 without a budget.
+    pub(super) fn token_time(&self, kind: TypeId) -> f64 {
+        let part_time = (self.budget.as_ref()).map_or(0.0, |budget| budget.part_time(kind));
+        part_time * self.working()
     }
 
     /// Records the output of a response that ended; see [`Budget::wrote`].

@@ -297,8 +297,16 @@ impl Strategy {
         }
     }
 
-    /// Updates the inputs of the value cut, if any. Called before every run of its law.
-    pub fn learn(&mut self, now: Instant, slots: u32, is_open: bool, times: &ServiceTimes) {
+    /// Updates the inputs of the value cut, if any. Called before every run of its law. `tokens`
+    /// returns the slot time that is worth a request's tokens; see [`ValueCut::learn`].
+    pub fn learn(
+        &mut self,
+        now: Instant,
+        slots: u32,
+        is_open: bool,
+        times: &ServiceTimes,
+        tokens: impl Fn(TypeId) -> f64,
+    ) {
         let Self {
             base,
             avoidance,
@@ -308,9 +316,8 @@ impl Strategy {
             let most = capacity
                 .as_ref()
                 .map_or(f64::INFINITY, |c| c.available(slots));
-            cut.learn((f64::from(slots), most), is_open, times, |kind| {
-                avoidance.as_ref().map_or(0.0, |a| a.floor(kind))
-            });
+            let floor = |kind| avoidance.as_ref().map_or(0.0, |a| a.floor(kind));
+            cut.learn((f64::from(slots), most), is_open, times, tokens, floor);
         }
     }
 

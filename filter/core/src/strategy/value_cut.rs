@@ -108,6 +108,9 @@
 //! others) and no request above the cut was refused for a second. The second condition is for a P
 //! above the backend's capacity, where slots are always free.
 //!
+//! *Tokens.* With a budget of tokens (`parallelism.tokens`), m is the slot time or that which is
+//! worth the request's tokens, whichever is more ([`ValueCut::learn`]).
+//!
 //! **Exceptions.** A type with fewer than 20 samples has no known cost. It is admitted, and its
 //! work is set aside. From 20 samples on it has a rank. Before it has a histogram of its own, Alg.
 //! 1 judges it by other types' times, so its refusals don't count as lost yet. A histogram needs
@@ -200,6 +203,8 @@ struct Kind {
     /// that may slow this type down, nor for a while after this type was broken, because the mean
     /// covers that time.
     own_time: f64,
+    /// The slot time that is as large a part of the slots as its tokens are of the budget, s.
+    tokens: f64,
     /// First and last objective, s; `None` without any.
     objectives: Option<(f64, f64)>,
     /// The part of its value that an admitted request delivers, ratio.
@@ -401,7 +406,7 @@ impl ValueCut {
         let kind = &self.kinds[at / self.classes];
         let cell = &mut self.cells[at];
         // Requests of a type without a known cost show at least that the type has traffic.
-        cell.fresh += kind.mean.max(UNKNOWN);
+        cell.fresh += kind.work().max(UNKNOWN);
         self.arrivals += 1.0;
         if kind.is_broken {
             let presence = &mut self.presence[at / self.classes];
@@ -605,13 +610,16 @@ impl ValueCut {
     }
 
     /// Adopts P and the bound on the slots in use (`slots`), whether there is no limit (`is_open`),
-    /// the measured times of all types, and `floor`, the probability with which starvation
-    /// avoidance overrides a refusal of a type. Called before each [`Controlled::sync`].
+    /// and the measured times of all types. `tokens` returns the slot time that is as large a part
+    /// of the slots as a type's tokens are of their budget, s, and `floor` the probability with
+    /// which starvation avoidance overrides a refusal of a type. Called before each
+    /// [`Controlled::sync`].
     pub fn learn(
         &mut self,
         (slots, bound): (f64, f64),
         is_open: bool,
         times: &ServiceTimes,
+        tokens: impl Fn(TypeId) -> f64,
         floor: impl Fn(TypeId) -> f64,
     ) {
         (self.all, self.slots, self.is_open) = (slots, slots.min(bound), is_open);
@@ -620,6 +628,7 @@ impl ValueCut {
             let id = TypeId(u16::try_from(at).unwrap_or(u16::MAX));
             let objectives = times.objectives(id);
             *kind = Kind::new(&times.estimate(id), objectives, floor(id), kind);
+            kind.tokens = tokens(id);
         }
         self.judge();
     }

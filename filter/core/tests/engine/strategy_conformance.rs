@@ -139,7 +139,7 @@ fn every_strategy_is_in_the_suite() {
 
 /// Ticks the only worker, including the record of a feedback-controlled strategy.
 fn tick(strategy: &mut Strategy, times: &ServiceTimes, record: &mut Vec<u8>, now: Instant) {
-    strategy.learn(now, PARALLELISM, false, times);
+    strategy.learn(now, PARALLELISM, false, times, |_| 0.0);
     if let Some(controlled) = strategy.base.controlled_mut()
         && controlled.due(now)
         && controlled.sync(now, record)

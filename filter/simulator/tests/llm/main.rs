@@ -310,6 +310,22 @@ fn a_budget_of_one_long_prompt_answers_more_than_the_best_limit_with_any_number_
     }
 }
 
+/// Answers of `batch` hold a slot for longer than those of `rag`, whose prompts take most of the
+/// budget. Ranked by slot time, 0.42 and 0.40 of them would be answered in time.
+#[test]
+fn the_type_that_takes_most_of_the_budget_is_shed_first() {
+    let calibration = Calibration::run();
+    let budget = Protection::Budget(Some(SLOTS as u32), LONG_PROMPT);
+    let runs = (0..SEEDS).map(|seed| budget.run(&calibration, 1.5, seed).0);
+    let runs: Vec<Vec<Counts>> = runs.collect();
+    let [chat, rag, batch] = [0, 1, 2].map(|kind| {
+        let sum =
+            |of: fn(&Counts) -> u32| f64::from(runs.iter().map(|run| of(&run[kind])).sum::<u32>());
+        sum(|counts| counts.good) / sum(|counts| counts.sent)
+    });
+    assert!(chat > batch && batch > 1.5 * rag, "{chat}, {rag}, {batch}");
+}
+
 /// The server's tokens slow down with the number of sequences that it decodes together.
 #[test]
 fn slots_are_limited_where_only_tokens_are_too_slow() {

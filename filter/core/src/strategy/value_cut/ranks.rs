@@ -106,7 +106,7 @@ impl ValueCut {
         // Returns the value of the requests that arrive in a second.
         let asked = |cells: &[Cell], cell: u32| {
             let (kind, cell) = (kind_of(cell), &cells[cell as usize]);
-            cell.rate * cell.value / kind.mean.max(1e-9)
+            cell.rate * cell.value / kind.work().max(1e-9)
         };
         order.sort_unstable_by(|&a, &b| {
             let by_density = density(cells, b).total_cmp(&density(cells, a));
@@ -258,6 +258,12 @@ impl Kind {
         }
     }
 
+    /// Returns the part of the capacity that a request takes, as slot time, s: of the slots or of
+    /// the budget of tokens, whichever is more.
+    pub(super) fn work(&self) -> f64 {
+        self.mean.max(self.tokens)
+    }
+
     /// Whether the type's work is set aside and it is admitted regardless of the budget.
     fn is_apart(&self) -> bool {
         self.cold || self.is_broken
@@ -265,6 +271,6 @@ impl Kind {
 
     /// Returns the value that a request of this type delivers per slot time, 1/s.
     pub(super) fn density(&self, cell: &Cell) -> f64 {
-        self.part * cell.value / self.own_time.max(1e-9)
+        self.part * cell.value / self.own_time.max(self.tokens).max(1e-9)
     }
 }

@@ -191,6 +191,33 @@ fn what_cannot_be_weighed_is_left_to_alg_1() {
     );
 }
 
+/// A type that holds its slots for a third of the other's time is worth less than that if its
+/// tokens are worth twice the other's time.
+#[test]
+fn a_type_counts_with_the_larger_part_of_slots_and_tokens() {
+    let types = [Known(1.0, 20.0, 80.0, 0.0), Known(1.0, 60.0, 80.0, 0.0)];
+    let admitted = |tokens: [f64; 2]| {
+        let mut cut = known(&types, &[]);
+        for (kind, ms) in cut.kinds.iter_mut().zip(tokens) {
+            kind.tokens = ms / 1e3;
+        }
+        for kind in [0, 1] {
+            cut.admits(&of(kind), at(0), &mut Rng::new(1));
+            let cell = &mut cut.cells[usize::from(kind)];
+            // 200 such requests per second.
+            cell.rate = 200.0 * cell.fresh;
+        }
+        cut.fill();
+        [0, 1].map(|kind| cut.admitted(TypeId(kind)))
+    };
+    // They ask for 4 and 12 of 16 slots.
+    assert_eq!(admitted([0.0, 0.0]), [1.0, 1.0]);
+    // They ask for what is worth 24 and 12.
+    let [first, second] = admitted([120.0, 60.0]);
+    assert!((first - 4.0 / 24.0).abs() < 1e-9, "{first}");
+    assert!((second - 1.0).abs() < 1e-9, "{second}");
+}
+
 #[test]
 fn a_type_has_a_rank_before_it_has_a_histogram() {
     let objectives = |p50: u64| {
@@ -220,7 +247,7 @@ fn a_type_has_a_rank_before_it_has_a_histogram() {
     for sample in 1..=20 {
         times.record(TypeId(1), ms(60.0), 1);
         times.sync(at(sample), &host, "times").unwrap();
-        cut.learn((16.0, f64::INFINITY), false, &times, |_| 0.0);
+        cut.learn((16.0, f64::INFINITY), false, &times, |_| 0.0, |_| 0.0);
         cut.rho = 1.0;
         // Each asks for 15 of 16 slots.
         cut.cells[0].rate = 15.0;
@@ -282,7 +309,7 @@ fn a_type_that_is_usually_late_is_silent_beyond_twice_its_usual_time() {
         }
         times.sync(at(1), &MemoryHost::new(), "times").unwrap();
         let mut cut = ValueCut::new(&[1.0, 1.0], &[]);
-        cut.learn((16.0, f64::INFINITY), false, &times, |_| 0.0);
+        cut.learn((16.0, f64::INFINITY), false, &times, |_| 0.0, |_| 0.0);
         cut.longest = f64::INFINITY;
         let after = cut.silent_after(TypeId(0)).unwrap().as_secs_f64() * 1e3;
         assert!(
