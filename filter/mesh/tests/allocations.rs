@@ -115,7 +115,7 @@ fn run(
         counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
         // Sharing measurements may allocate, since ticks do it only once in a tenth of an interval.
         times.sync(now, host, "test").unwrap();
-        strategy.learn(now, 8, false, times);
+        strategy.learn(now, 8, false, times, |_| 0.0);
         if let Some(controlled) = strategy.base.controlled_mut()
             && controlled.sync(now, record)
         {

@@ -406,7 +406,12 @@ impl ValueCut {
         let kind = &self.kinds[at / self.classes];
         let cell = &mut self.cells[at];
         // Requests of a type without a known cost show at least that the type has traffic.
-        cell.fresh += kind.work().max(UNKNOWN);
+        // The average must not outlast the fault, in which requests hold slots until a timeout.
+        let work = match kind.is_broken {
+            true => kind.measured,
+            false => kind.work(),
+        };
+        cell.fresh += work.max(UNKNOWN);
         self.arrivals += 1.0;
         if kind.is_broken {
             let presence = &mut self.presence[at / self.classes];

@@ -342,6 +342,21 @@ fn a_backend_that_hangs_as_a_whole_is_used_again_once_it_answers() {
     }
 }
 
+/// Requests that hang hold their slots for the route's timeout, 200 times as long as usual. That
+/// ends with the first answers, also for the slots that the type asks for: averaged over a second,
+/// they exceeded all slots for five more, in which 30% were refused.
+#[test]
+fn requests_of_a_backend_that_answers_again_ask_for_their_usual_slots() {
+    for slots in [Some(WORKERS), None] {
+        for seed in 3..7 {
+            let faults = [fault(None, (8, 13), Effect::Hangs)];
+            let found = run(&constant(HALF, 224.0, seed), slots, 3, &faults);
+            let part = found.in_time(0, 16..24);
+            assert!(part >= 0.97, "{slots:?}, seed {seed}: {part:.3}");
+        }
+    }
+}
+
 /// A type that only fails has no value, however cheap it is. Under overload its slots go to other
 /// types.
 #[test]
