@@ -15,6 +15,7 @@ mod model;
 mod report;
 mod rows;
 mod server;
+mod tenants;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,8 +31,9 @@ use tempfile::TempDir;
 pub use self::fit::{Fit, fit};
 use self::mix::{Demand, Kind, MIX, SIZES, SLOTS, TPOT_PATIENCE, most_answers, times_of};
 pub use self::report::{Ideal, Measured, Report, RowReport, Run, TypeMeasured, TypeReport, table};
-use self::rows::{Candidate, Row, rows};
-use super::lab::{Lab, redirect};
+use self::rows::{Candidate, Row, rows, unfiltered};
+pub use self::tenants::{Tenants, tenants};
+use super::lab::{Lab, Protection, redirect};
 use super::wild::{free_port, leave_core, on_core};
 use crate::backend::{BackendConfig, ServiceType};
 use crate::bootstrap::Bootstrap;
@@ -48,6 +50,10 @@ const CONTEXT: usize = 2_560;
 const OBJECTIVE: &str = "x-gateway-inference-objective";
 /// The load at which candidates are compared, as a multiple of capacity.
 const SEARCH_LOAD: f64 = 1.5;
+/// The load that counts as none, as a multiple of capacity, and its measured time: so long that
+/// type `chat` has a 99th percentile.
+const UNLOADED: f64 = 0.2;
+const UNLOADED_TIME: Duration = Duration::from_secs(60);
 /// Time before the measured part of a closed loop.
 const SETTLING: Duration = Duration::from_secs(3);
 /// The measured time of a closed loop with requests of one type and size.
@@ -104,9 +110,12 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> 
         bench.capacity_rps,
         types.collect::<Vec<_>>().join("; ")
     ));
+    let unloaded = bench.measure(&unfiltered(SLOTS), UNLOADED, 0, UNLOADED_TIME)?;
+    progress(&format!("unloaded, {UNLOADED}×: {}", unloaded.words()));
     let mut report = Report {
         capacity_rps: bench.capacity_rps,
         types: bench.types.clone(),
+        unloaded,
         ideal: options
             .loads
             .iter()
@@ -126,7 +135,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> 
     for round in 1..=options.rounds {
         for &load in &options.loads {
             for (row, candidate) in &chosen {
-                let result = bench.measure(candidate, load, round)?;
+                let result = bench.measure(candidate, load, round, options.measured)?;
                 progress(&format!(
                     "round {round}, {load}×, {row}: {}",
                     result.words()
@@ -181,14 +190,18 @@ fn answer(sample: &Sample) -> Option<Stream> {
     sample.stream.filter(|_| sample.ended == Ended::Ok)
 }
 
-/// Returns the answers per second that ended in `[from, to)`, whenever they were sent. A long
-/// answer at the end of the span compensates for one at its beginning.
-fn answers_per_second(samples: &[Sample], from: Duration, to: Duration) -> f64 {
-    let ended = samples.iter().filter(|sample| {
+/// Yields the answers that ended in `[from, to)`, whenever they were sent. A long answer at the end
+/// of the span compensates for one at its beginning.
+fn ended_in(samples: &[Sample], from: Duration, to: Duration) -> impl Iterator<Item = &Sample> {
+    samples.iter().filter(move |sample| {
         let end = sample.at + sample.latency;
         answer(sample).is_some() && from <= end && end < to
-    });
-    ended.count() as f64 / (to - from).as_secs_f64()
+    })
+}
+
+/// Returns the answers per second that ended in `[from, to)`.
+fn answers_per_second(samples: &[Sample], from: Duration, to: Duration) -> f64 {
+    ended_in(samples, from, to).count() as f64 / (to - from).as_secs_f64()
 }
 
 /// Returns the TTFT and TPOT of a type's answers.
@@ -214,20 +227,31 @@ fn one_request_per_connection(bootstrap: &mut Bootstrap) -> Result<()> {
     Ok(())
 }
 
-/// Runs this many clients before a server. Each sends its next request when it has its answer.
-fn closed_loop(
-    server: &Server,
+/// Returns a load of this many clients. Each sends its next request when it has its answer.
+fn clients(
+    addr: SocketAddr,
     requests: Vec<RequestType>,
-    clients: usize,
+    count: usize,
     until: Duration,
-) -> Result<Vec<Sample>> {
-    let mut spec = LoadSpec::new(server.addr, requests, 0.0, Duration::ZERO);
+) -> LoadSpec {
+    let mut spec = LoadSpec::new(addr, requests, 0.0, Duration::ZERO);
     spec.clients = vec![Clients {
-        count: clients,
+        count,
         from: Duration::ZERO,
         until,
         think: Duration::ZERO,
     }];
+    spec
+}
+
+/// Runs this many clients before a server. Each sends its next request when it has its answer.
+fn closed_loop(
+    server: &Server,
+    requests: Vec<RequestType>,
+    count: usize,
+    until: Duration,
+) -> Result<Vec<Sample>> {
+    let spec = clients(server.addr, requests, count, until);
     let (report, samples) = load::start(spec)?.wait_with_samples()?;
     if report.total.ok == 0 {
         bail!("llama-server answers nothing: {:?}", report.total.status);
@@ -312,6 +336,7 @@ impl<'a> Bench<'a> {
             self.types.push(TypeReport {
                 name: kind.name,
                 alone_ttft_ms: alone_ttft.p50,
+                alone_ttft_p99_ms: alone_ttft.p99,
                 busy_ttft_ms: ttft.p90,
                 busy_tpot_ms: tpot.p90,
                 ttft_ms: ttft.p90 * kind.patience,
@@ -357,7 +382,7 @@ impl<'a> Bench<'a> {
         for candidate in row.candidates {
             let mut goodput = 0.0;
             if !single {
-                let result = self.measure(&candidate, SEARCH_LOAD, 0)?;
+                let result = self.measure(&candidate, SEARCH_LOAD, 0, self.options.measured)?;
                 goodput = result.goodput_rps;
                 let setting = &candidate.setting;
                 progress(&format!(
@@ -381,19 +406,29 @@ impl<'a> Bench<'a> {
         Ok((report, best))
     }
 
-    /// Runs a load in front of a fresh server behind a fresh proxy.
-    fn measure(&self, candidate: &Candidate, load: f64, seed: usize) -> Result<Measured> {
-        let server = self.server(candidate.slots)?;
-        let options = self.options;
+    /// Starts a proxy in front of a server.
+    fn lab(&self, protection: &Protection, server: &Server) -> Result<Lab> {
         let upstream = server.addr;
         // The lab's own backend gets no requests.
         let unused = BackendConfig::new(1, vec![ServiceType::constant("/", Duration::ZERO)]);
-        let protection = &candidate.protection;
-        let lab = Lab::start_with(protection, unused, options.workers, move |bootstrap| {
+        Lab::start_with(protection, unused, self.options.workers, move |bootstrap| {
             redirect(bootstrap, Some(upstream))?;
             one_request_per_connection(bootstrap)
-        })?;
-        let end = options.warmup + options.measured;
+        })
+    }
+
+    /// Runs a load for a measured time in front of a fresh server behind a fresh proxy.
+    fn measure(
+        &self,
+        candidate: &Candidate,
+        load: f64,
+        seed: usize,
+        measured: Duration,
+    ) -> Result<Measured> {
+        let server = self.server(candidate.slots)?;
+        let options = self.options;
+        let lab = self.lab(&candidate.protection, &server)?;
+        let end = options.warmup + measured;
         let mut spec = LoadSpec::new(lab.addr(), requests(), load * self.capacity_rps, end);
         spec.seed = seed as u64;
         spec.warmup = options.warmup;
@@ -417,7 +452,7 @@ impl<'a> Bench<'a> {
             TypeMeasured::of(kind, &of_kind, reports)
         });
         let types: Vec<TypeMeasured> = types.collect();
-        let seconds = options.measured.as_secs_f64();
+        let seconds = measured.as_secs_f64();
         let tokens = samples.iter().filter_map(|sample| answer(sample));
         let tokens: u32 = tokens.map(|stream| stream.tokens).sum();
         Ok(Measured {
@@ -468,9 +503,23 @@ impl TypeMeasured {
 
 #[cfg(test)]
 mod tests {
+    use headgate_api::validate::check_file;
+
     use super::*;
 
-    fn sample(at_ms: u64, latency_ms: u64, ended: Ended) -> Sample {
+    /// Checks that the policy of a protection, if it has one, is accepted.
+    pub(super) fn assert_valid(protection: &Protection) {
+        let Some(policy) = protection.policy() else {
+            return;
+        };
+        let report = check_file(protection.name(), policy.to_string().as_bytes());
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        for document in report.documents {
+            assert!(document.policy.is_ok(), "{document:?}");
+        }
+    }
+
+    pub(super) fn sample(at_ms: u64, latency_ms: u64, ended: Ended) -> Sample {
         let ms = Duration::from_millis;
         Sample {
             kind: 0,
@@ -515,6 +564,7 @@ mod tests {
         let kind = TypeReport {
             name: "chat",
             alone_ttft_ms: 0.0,
+            alone_ttft_p99_ms: 0.0,
             busy_ttft_ms: 0.0,
             busy_tpot_ms: 0.0,
             ttft_ms: 100.0,

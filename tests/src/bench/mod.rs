@@ -8,6 +8,7 @@ pub mod llm;
 pub mod lock;
 pub mod memory;
 pub mod overload;
+mod refusals;
 pub mod scale;
 pub mod simulator;
 pub mod slack_order;

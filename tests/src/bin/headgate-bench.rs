@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use headgate_tests::bench::wild::experiments::{self, Experiment};
 use headgate_tests::bench::{
@@ -69,10 +69,11 @@ struct Args {
     /// Compares the simulator's model of the server of `llm` with the server, and nothing else.
     #[arg(long)]
     model: bool,
-    /// An experiment of `wild` in place of the services; may be given several times. `--only` names
-    /// its cases, and its rows: none, wasm-p, wasm, native-p, native.
+    /// An experiment of `wild` in place of the services, or of `llm` in place of the mix; may be
+    /// given several times. `--only` names its cases, and its rows: in `wild` none, wasm-p, wasm,
+    /// native-p, native; in `llm` none, and wasm or native with -time, -tokens or -workflows.
     #[arg(long)]
-    experiment: Vec<WildExperiment>,
+    experiment: Vec<NamedExperiment>,
     /// Values of P that `wild` searches for Headgate.
     #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,6,8,12")]
     parallelism: Vec<usize>,
@@ -139,15 +140,17 @@ enum WildService {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum WildExperiment {
-    /// One route, one endpoint or all of the backend is broken.
+enum NamedExperiment {
+    /// In `wild`: one route, one endpoint or all of the backend is broken.
     Hang,
-    /// A new proxy process, below and above capacity.
+    /// In `wild`: a new proxy process, below and above capacity.
     Cold,
-    /// Three times the capacity for 5 s.
+    /// In `wild`: three times the capacity for 5 s.
     Spike,
-    /// A retry storm.
+    /// In `wild`: a retry storm.
     Retries,
+    /// In `llm`: two tenants, one with prompts a hundred times as long as the other's.
+    Tenants,
 }
 
 fn main() -> Result<()> {
@@ -367,14 +370,15 @@ fn experiments(args: &Args) -> Result<Value> {
         only: args.only.clone(),
         workers: args.workers,
     };
+    let named = args.experiment.iter().map(|experiment| match experiment {
+        NamedExperiment::Hang => Ok(("hang", Experiment::Hang)),
+        NamedExperiment::Cold => Ok(("cold", Experiment::Cold)),
+        NamedExperiment::Spike => Ok(("spike", Experiment::Spike)),
+        NamedExperiment::Retries => Ok(("retries", Experiment::Retries)),
+        NamedExperiment::Tenants => bail!("wild has no --experiment tenants; llm has it"),
+    });
     let mut all = Map::new();
-    for experiment in &args.experiment {
-        let (name, experiment) = match experiment {
-            WildExperiment::Hang => ("hang", Experiment::Hang),
-            WildExperiment::Cold => ("cold", Experiment::Cold),
-            WildExperiment::Spike => ("spike", Experiment::Spike),
-            WildExperiment::Retries => ("retries", Experiment::Retries),
-        };
+    for (name, experiment) in named.collect::<Result<Vec<_>>>()? {
         let reports =
             experiments::run(experiment, &options, |what| say(&format!("{name}: {what}")))?;
         for report in &reports {
@@ -462,8 +466,30 @@ fn llm(args: &Args) -> Result<Value> {
         println!("{}", fit.table());
         return Ok(json!(fit));
     }
+    if !args.experiment.is_empty() {
+        return tenants(args, options);
+    }
     let report = llm::run(&options, |what| say(&format!("llm: {what}")))?;
     println!("{}", llm::table(&report));
+    Ok(json!(report))
+}
+
+fn tenants(args: &Args, options: llm::Options) -> Result<Value> {
+    if args
+        .experiment
+        .iter()
+        .any(|named| *named != NamedExperiment::Tenants)
+    {
+        bail!("the only --experiment of llm is tenants");
+    }
+    // Few of the long prompts are answered in a second.
+    let measured = seconds(args, if args.quick { 20.0 } else { 60.0 });
+    let options = llm::Options {
+        measured,
+        ..options
+    };
+    let report = llm::tenants(&options, |what| say(&format!("tenants: {what}")))?;
+    println!("{}", report.table());
     Ok(json!(report))
 }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{MIX, SEARCH_LOAD, SIZES};
+use super::{MIX, SEARCH_LOAD, SIZES, UNLOADED};
+use crate::bench::refusals;
 use crate::bench::table::{Table, percent, times};
 use crate::quantiles::Quantiles;
 
@@ -15,6 +16,8 @@ pub struct Report {
     pub capacity_rps: f64,
     /// The types of request.
     pub types: Vec<TypeReport>,
+    /// The results without a filter at a load that leaves slots free.
+    pub unloaded: Measured,
     /// The ideal at each load.
     pub ideal: Vec<Ideal>,
     /// The rows, in the order of the table.
@@ -30,6 +33,8 @@ pub struct TypeReport {
     pub name: &'static str,
     /// Median TTFT of a request alone, ms.
     pub alone_ttft_ms: f64,
+    /// 99th percentile of TTFT of a request alone, ms.
+    pub alone_ttft_p99_ms: f64,
     /// 90th percentile of TTFT with all slots busy, ms.
     pub busy_ttft_ms: f64,
     /// 90th percentile of TPOT with all slots busy, ms.
@@ -129,10 +134,11 @@ impl TypeReport {
     /// Returns a summary for a line of progress.
     pub(super) fn words(&self) -> String {
         format!(
-            "{}: TTFT p50 {:.0} ms alone, p90 {:.0} ms with busy slots, objective {:.0} ms; TPOT p90 \
-             {:.1} ms, objective {:.1} ms",
+            "{}: TTFT p50 {:.0} ms and p99 {:.0} ms alone, p90 {:.0} ms with busy slots, objective \
+             {:.0} ms; TPOT p90 {:.1} ms, objective {:.1} ms",
             self.name,
             self.alone_ttft_ms,
+            self.alone_ttft_p99_ms,
             self.busy_ttft_ms,
             self.ttft_ms,
             self.busy_tpot_ms,
@@ -155,8 +161,12 @@ impl Measured {
             )
         });
         let slots = self.slots.map(|slots| format!(", {slots} slots"));
+        let mut refused = self.refusals();
+        if !refused.is_empty() {
+            refused = format!("; refused: {refused}");
+        }
         format!(
-            "goodput {:.1}/s ({}); {:.0} tokens/s, server {:.2} cores, late {:.1} ms{}",
+            "goodput {:.1}/s ({}); {:.0} tokens/s, server {:.2} cores, late {:.1} ms{}{refused}",
             self.goodput_rps,
             types.collect::<Vec<_>>().join("; "),
             self.tokens_per_s,
@@ -165,14 +175,22 @@ impl Measured {
             slots.unwrap_or_default()
         )
     }
+
+    /// Returns the refusals by type and reason as text, in the mix's order.
+    fn refusals(&self) -> String {
+        let types = self.types.iter();
+        refusals::words(types.map(|kind| (kind.name, &kind.refused_by)))
+    }
 }
 
-/// Returns one table for each load. Of the runs of a row, it shows the one with the median goodput.
+/// Returns one table for each load, with the refusals below it. Of the runs of a row, it shows the
+/// one with the median goodput.
 pub fn table(report: &Report) -> String {
     let mut text = format!("\nCapacity {:.1} requests/s.\n", report.capacity_rps);
     for kind in &report.types {
         text += &format!("  {}\n", kind.words());
     }
+    text += &format!("  unloaded ({UNLOADED}×): {}\n", report.unloaded.words());
     for row in &report.rows {
         for (setting, goodput) in &row.searched {
             text += &format!(
@@ -190,7 +208,8 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-fn table_at(report: &Report, load: f64) -> Table {
+fn table_at(report: &Report, load: f64) -> String {
+    let mut refused = String::new();
     let mut table = Table::new(&[
         "",
         "goodput/s",
@@ -204,6 +223,8 @@ fn table_at(report: &Report, load: f64) -> Table {
         "TTFT p50",
         "p90",
         "p99, ms",
+        "p99 ÷ unloaded",
+        "÷ alone",
         "TPOT p50",
         "p90, ms",
     ]);
@@ -230,12 +251,21 @@ fn table_at(report: &Report, load: f64) -> Table {
                 .slots
                 .map_or("–".to_owned(), |slots| slots.to_string()),
         ];
-        for kind in &median.types {
+        let words = median.refusals();
+        if !words.is_empty() {
+            refused += &format!("  {} {load}×: {words}\n", row.name);
+        }
+        let idle = report.types.iter().zip(&report.unloaded.types);
+        for (kind, (alone, unloaded)) in median.types.iter().zip(idle) {
             let cell = |times: &Quantiles, ms: f64, digits: usize| match times.count {
                 0 => "–".to_owned(),
                 _ => format!("{ms:.digits$}"),
             };
             let (ttft, tpot) = (&kind.ttft_ms, &kind.tpot_ms);
+            let slower = |than_ms: f64| match ttft.count {
+                1.. if than_ms > 0.0 => times(ttft.p99 / than_ms),
+                _ => "–".to_owned(),
+            };
             let mut cells = of_run.clone();
             cells.extend([
                 kind.name.to_owned(),
@@ -244,6 +274,8 @@ fn table_at(report: &Report, load: f64) -> Table {
                 cell(ttft, ttft.p50, 0),
                 cell(ttft, ttft.p90, 0),
                 cell(ttft, ttft.p99, 0),
+                slower(unloaded.ttft_ms.p99),
+                slower(alone.alone_ttft_p99_ms),
                 cell(tpot, tpot.p50, 1),
                 cell(tpot, tpot.p90, 1),
             ]);
@@ -262,10 +294,13 @@ fn table_at(report: &Report, load: f64) -> Table {
         for ((kind, answered), of_mix) in report.types.iter().zip(ideal.by_type).zip(&MIX) {
             let sent = of_mix.share * load * report.capacity_rps;
             cells.extend([kind.name.to_owned(), percent(answered / sent)]);
-            cells.resize(14, "–".to_owned());
+            cells.resize(16, "–".to_owned());
             table.row(cells);
             cells = vec![String::new(); 6];
         }
     }
-    table
+    if !refused.is_empty() {
+        refused.insert_str(0, "  Refused:\n");
+    }
+    format!("{table}{refused}")
 }

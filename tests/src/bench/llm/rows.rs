@@ -26,19 +26,21 @@ pub(super) struct Row {
     pub(super) candidates: Vec<Candidate>,
 }
 
+/// Returns Envoy without a filter, in front of a server with this many slots.
+pub(super) fn unfiltered(slots: usize) -> Candidate {
+    Candidate {
+        setting: format!("--parallel {slots}"),
+        slots,
+        protection: Protection::Native(native_filters::plain()),
+    }
+}
+
 /// Returns all rows to compare.
 pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
     let on_envoy = |setting: String, slots, filter| Candidate {
         setting,
         slots,
         protection: Protection::Native(filter),
-    };
-    let plain = |slots| {
-        on_envoy(
-            format!("--parallel {slots}"),
-            slots,
-            native_filters::plain(),
-        )
     };
     let breaker = |connections: usize, pending: usize| {
         let filter = NativeFilter {
@@ -95,9 +97,13 @@ pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
     let on_headgate = |name, title, native, policy| {
         row(name, title, vec![candidate(name, title, native, policy)])
     };
-    let with_budget = |name, title, native| {
+    let with_budget = |name, title, native, floor: Option<f64>| {
         let of = |bytes| {
             let (setting, policy) = policy(By::Budget(bytes), None);
+            let policy = match floor {
+                Some(share) => policy::with_allowance(policy, share),
+                None => policy,
+            };
             candidate(
                 name,
                 title,
@@ -108,11 +114,11 @@ pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
         row(name, title, BUDGETS.map(of).into())
     };
     vec![
-        row("none", "no filter", vec![plain(SLOTS)]),
+        row("none", "no filter", vec![unfiltered(SLOTS)]),
         row(
             "server",
             "no filter, slots of the server",
-            vec![plain(SLOTS / 2), plain(SLOTS * 2), plain(SLOTS * 4)],
+            [SLOTS / 2, SLOTS * 2, SLOTS * 4].map(unfiltered).into(),
         ),
         row(
             "breaker",
@@ -156,8 +162,19 @@ pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
             policy(By::Tokens, Some(SLOTS)),
         ),
         on_headgate("native", "Headgate, native", true, policy(By::Tokens, None)),
-        with_budget("wasm-budget", "Headgate with a budget, Wasm", false),
-        with_budget("native-budget", "Headgate with a budget, native", true),
+        with_budget("wasm-budget", "Headgate with a budget, Wasm", false, None),
+        with_budget(
+            "native-budget",
+            "Headgate with a budget, native",
+            true,
+            None,
+        ),
+        with_budget(
+            "native-floor",
+            "Headgate with a budget and a floor of 20%, native",
+            true,
+            Some(FLOOR),
+        ),
     ]
 }
 
@@ -171,6 +188,9 @@ fn row(name: &'static str, title: &'static str, candidates: Vec<Candidate>) -> R
 
 /// Budgets to choose from, bytes of prompts: up to one and a half of the longest type's mean.
 const BUDGETS: [usize; 3] = [750, 1_100, 1_650];
+
+/// The part of each type's requests that a floor admits. A policy has one for all types.
+const FLOOR: f64 = 0.2;
 
 /// The knowledge of a policy about requests.
 #[derive(Clone, Copy)]
@@ -213,4 +233,38 @@ fn headgate(types: &[TypeReport], by: By, p: Option<usize>) -> Value {
         policy["spec"]["parallelism"]["tokens"] = json!({"budget": bytes, "prompt": size});
     }
     policy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MIX;
+    use super::super::tests::assert_valid;
+    use super::*;
+
+    #[test]
+    fn the_policies_are_valid_and_one_has_a_floor() {
+        let types = MIX.map(|kind| TypeReport {
+            name: kind.name,
+            alone_ttft_ms: 10.0,
+            alone_ttft_p99_ms: 10.0,
+            busy_ttft_ms: 50.0,
+            busy_tpot_ms: 5.0,
+            ttft_ms: 100.0,
+            tpot_ms: 7.5,
+        });
+        let mut with_floor = Vec::new();
+        for row in rows(&types, 10.0) {
+            for candidate in &row.candidates {
+                assert_valid(&candidate.protection);
+                let policy = candidate.protection.policy();
+                let avoidance =
+                    policy.map(|policy| &policy["spec"]["strategy"]["starvationAvoidance"]);
+                if let Some(avoidance) = avoidance.filter(|avoidance| avoidance.is_object()) {
+                    assert_eq!(avoidance["acceptanceAllowance"]["allowance"], 0.2);
+                    with_floor.push(row.name);
+                }
+            }
+        }
+        assert_eq!(with_floor, ["native-floor"; BUDGETS.len()]);
+    }
 }

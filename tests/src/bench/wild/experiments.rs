@@ -23,6 +23,7 @@ use crate::backend::{Backend, BackendConfig, Fault, OnDisconnect};
 use crate::bench::cpu::median;
 use crate::bench::lab::{Lab, Protection};
 use crate::bench::native_filters;
+use crate::bench::refusals;
 use crate::bench::table::{Table, percent};
 use crate::bootstrap::{Bootstrap, socket};
 use crate::demo::timeline::{self, Totals};
@@ -605,23 +606,21 @@ fn spread(values: Vec<Option<f64>>, unit: Unit) -> String {
 
 /// Returns the refusals in Headgate's stats as text, summed over runs.
 fn refusal_words(row: &str, runs: &[&Run]) -> String {
-    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    let mut sums: BTreeMap<&str, BTreeMap<String, u64>> = BTreeMap::new();
     for (name, count) in runs.iter().flat_map(|run| &run.counters) {
         let parts = name
             .strip_prefix("type.")
             .and_then(|name| name.split_once(".rq_rejected.reason."));
         if let Some((kind, reason)) = parts {
-            *sums.entry(format!("{kind} {reason}")).or_default() += count;
+            let of_type = sums.entry(kind).or_default();
+            *of_type.entry(reason.to_owned()).or_default() += count;
         }
     }
     if sums.is_empty() {
         return String::new();
     }
-    let words: Vec<String> = sums
-        .iter()
-        .map(|(what, count)| format!("{what} {count}"))
-        .collect();
-    format!("  {row} refused: {}\n", words.join(", "))
+    let words = refusals::words(sums.iter().map(|(kind, reasons)| (*kind, reasons)));
+    format!("  {row} refused: {words}\n")
 }
 
 /// Returns a type whose requests all take `ms`, with the objectives of cheap requests.
