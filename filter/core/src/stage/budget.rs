@@ -45,7 +45,7 @@
 //! whichever is more (its dominant resource), in slot time:
 //!
 //! ```text
-//! max(slot time, slots that work at once · tokens · slot time / budget)
+//! max(slot time, P · tokens · slot time / budget)
 //! ```
 //!
 //! In the model of the server of `scripts/bench llm`, with a budget for prompts: 8.0 and 9.8

@@ -118,7 +118,7 @@ impl Stage {
         }
         self.exchange_demand(host, now)?;
         self.find_overdue(now);
-        let (slots, is_open) = (self.slots.count(), self.slots.is_unlimited());
+        let (slots, is_open) = (self.slots.for_value(), self.slots.is_unlimited());
         let tokens = |kind| self.slots.token_time(kind);
         (self.strategy).learn(now, slots, is_open, &self.service_times, tokens);
         self.control.run(host, now, &mut self.strategy)?;
@@ -257,7 +257,7 @@ impl Stage {
         if let Some((acceptance, demand)) = exchanges {
             self.strategy = Strategy::from_config(&config);
             self.identify();
-            let (slots, is_open) = (self.slots.count(), self.slots.is_unlimited());
+            let (slots, is_open) = (self.slots.for_value(), self.slots.is_unlimited());
             let tokens = |kind| self.slots.token_time(kind);
             (self.strategy).learn(now, slots, is_open, &self.service_times, tokens);
             // The next request already uses the shared record. On error, the next tick reads it.

@@ -116,7 +116,17 @@ impl Slots {
     /// `kind` are of the budget, for as long; 0 without a budget.
     pub(super) fn token_time(&self, kind: TypeId) -> f64 {
         let part_time = (self.budget.as_ref()).map_or(0.0, |budget| budget.part_time(kind));
-        part_time * self.working()
+        part_time * f64::from(self.known())
+    }
+
+    /// Returns P for the value cut. With a budget it is P as far as it is known: the part of the
+    /// budget that types take is in [`Self::token_time`], and the upper bound that P is while it
+    /// is open would be a unit in which no type asks for much.
+    pub(super) fn for_value(&self) -> u32 {
+        match self.has_budget() {
+            true => self.known(),
+            false => self.count(),
+        }
     }
 
     /// Records the output of a response that ended; see [`Budget::wrote`].

@@ -15,7 +15,7 @@ use headgate_core::workers::WorkerId;
 
 use super::limiter::Fate;
 use super::part::origin;
-use super::process::Workflows;
+use super::process::{Workflows, takes_turns_by_tokens};
 use super::published::Published;
 use super::record::{Record, Run};
 use super::stats::{Count, ProcessCount};
@@ -253,6 +253,7 @@ impl Workflows {
             self.release_all(now, requests, releases);
         }
         self.enforced = enforced;
+        self.adaptation.share_slots(!takes_turns_by_tokens(new));
         let back = std::mem::take(&mut self.retired);
         if &self.config == config && !back {
             return Ok(());

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use headgate_core::beside::Passage;
-use headgate_core::config::{Mode, StageConfig, WorkflowsConfig};
+use headgate_core::config::{Discipline, Flow, Mode, StageConfig, WorkflowsConfig};
 use headgate_core::decision::{Arrival, Ticket};
 use headgate_core::host::{Host, HostError, Number};
 use headgate_core::refusal::Reason;
@@ -97,6 +97,19 @@ pub(crate) fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessI
     Ok(process)
 }
 
+/// Whether the queue gives workflows turns by tokens. Rates that share the slots' time, by which
+/// long sequences beside short ones cost nearly nothing, would then decide before the queue does.
+pub(super) fn takes_turns_by_tokens(stage: &StageConfig) -> bool {
+    matches!(
+        stage.queue.discipline,
+        Discipline::Wfq {
+            by: Flow::Workflow,
+            tokens: Some(_),
+            ..
+        }
+    )
+}
+
 impl Workflows {
     /// Creates the workflows of `stage` on the worker of `membership`; `None` if none are
     /// configured. `seed` must differ between processes, because the process's id is drawn from its
@@ -149,6 +162,7 @@ impl Workflows {
             config: config.clone(),
             key,
         };
+        this.adaptation.share_slots(!takes_turns_by_tokens(stage));
         this.names.sync(host)?;
         this.reserve(host, now);
         this.learn_names(host)?;

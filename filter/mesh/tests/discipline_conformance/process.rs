@@ -85,6 +85,7 @@ impl RequestView for Sent {
             "x-class" => Some(self.class),
             "baggage" => Some(self.baggage),
             "x-headgate-progress" => self.progress,
+            "x-size" => Some(if self.path == "/a" { "4" } else { "1" }),
             _ => None,
         };
         value.map(str::as_bytes)

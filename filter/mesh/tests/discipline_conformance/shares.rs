@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use headgate_core::config::{Discipline, Flow};
+use headgate_core::config::{Discipline, Flow, TokenCost};
 use headgate_core::stage::Outcome;
 use headgate_core::time::Instant;
 use proptest::prelude::*;
@@ -114,6 +114,67 @@ fn a_flow_whose_clients_give_up_keeps_its_share() {
                 served = [0; 2];
             }
         }
+    }
+}
+
+/// Two workflows always wait: `long` sends type `a` of 4 tokens, which takes 1 ms, `short` type `b`
+/// of 1 token, which takes 10 ms. Rates that share the slots' time would give `long` 0.98 of the
+/// tokens.
+#[test]
+fn workflows_get_as_many_tokens_as_each_other_where_turns_are_by_tokens() {
+    for workers in [1, 2] {
+        let discipline = Discipline::Wfq {
+            by: Flow::Workflow,
+            weights: BTreeMap::new(),
+            tokens: Some(TokenCost {
+                input: 1.0,
+                output: 0.0,
+            }),
+        };
+        let mut config = config(1, &discipline);
+        let stage = &mut config.stages[0];
+        stage.workflows = serde_json::from_str(
+            r#"{"identify":[{"type":"Baggage","key":"workflow"}],"quantile":0.5,
+            "interval_us":100000,"rate_ttl_us":1000000,"max_workflows":10,"max_queue_length":1000,
+            "sharing":{"type":"BottleneckFairness","probe":20.0,"max_utilization":0.9}}"#,
+        )
+        .unwrap();
+        for kind in &mut stage.types {
+            kind.cost = serde_json::from_str(r#"{"size":{"header":"x-size"}}"#).unwrap();
+        }
+        let [long, short] = [(A, "workflow=long"), (B, "workflow=short")]
+            .map(|(sent, baggage)| Sent { baggage, ..sent });
+        let mut process = Process::new(workers, &config);
+        let mut running = process.arrive(0, long);
+        let mut is_long = BTreeMap::from([(running, true)]);
+        let (mut began, mut served) = (0, [0_u64; 2]);
+        for now in 1..=5_000_u64 {
+            process.pass(ms(1));
+            let worker = now as usize % workers;
+            for (sent, every) in [(long, 1), (short, 5)] {
+                if now % every == 0 {
+                    is_long.insert(process.arrive(worker, sent), every == 1);
+                }
+            }
+            let takes = if is_long[&running] { 1 } else { 10 };
+            if now >= began + takes {
+                began = now;
+                process.finish(running, Outcome::Completed);
+                process.settle();
+                running = *process.started.last().unwrap();
+                if now > 1_000 {
+                    served[usize::from(is_long[&running])] += if is_long[&running] { 4 } else { 1 };
+                }
+            }
+            if now % 10 == 0 {
+                process.tick();
+                process.settle();
+            }
+        }
+        let [short, long] = served.map(|tokens| tokens as f64);
+        let share = long / (short + long);
+        let kept = (0.45..0.55).contains(&share);
+        assert!(kept, "{share} of the tokens on {workers} workers");
     }
 }
 

@@ -108,7 +108,8 @@ pub struct WeightedFairQueue {
     /// shared by the requests that they decode together. A request costs `input` for each unit of
     /// its size (`types[].cost.size`; 1 unit without one) and `output` for each token of its
     /// response: each server-sent event with data, or each part of another body. It is expected to
-    /// answer as earlier ones of its type, class or workflow, until its response has ended. Needs
+    /// answer as earlier ones of its type, class or workflow, until its response has ended. With
+    /// `by: Workflow`, the process's slots limit no workflow's rate: turns share them. Needs
     /// `releaseSlot: LastByte`.
     pub tokens: Option<TokenCost>,
 }

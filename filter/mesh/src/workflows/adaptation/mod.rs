@@ -207,6 +207,8 @@ impl State {
 pub struct Adaptation {
     config: WorkflowsConfig,
     sharing: Sharing,
+    /// Whether line 1 runs; without it, only services downstream limit rates.
+    shares_slots: bool,
     state: State,
     loads: Vec<Load>,
     rates: Vec<f64>,
@@ -219,6 +221,7 @@ impl Adaptation {
         let mut adaptation = Self {
             config: config.clone(),
             sharing: Sharing::new(&config.sharing),
+            shares_slots: true,
             state: State::default(),
             loads: Vec::new(),
             rates: Vec::new(),
@@ -255,6 +258,11 @@ impl Adaptation {
         for service in &mut self.state.services {
             service.quantile = config.service_quantiles.get(&service.name.text).copied();
         }
+    }
+
+    /// Sets whether line 1 shares the process's slots among workflows.
+    pub(crate) fn share_slots(&mut self, shares_slots: bool) {
+        self.shares_slots = shares_slots;
     }
 
     /// Assigns a name to the id of a workflow, which then gets its settings. An id that had another
@@ -440,6 +448,12 @@ impl Adaptation {
 
     /// Runs line 1, for all workflows.
     fn share(&mut self, slots: f64, intervals: f64) {
+        if !self.shares_slots {
+            for workflow in &mut self.state.workflows {
+                workflow.local = f64::INFINITY;
+            }
+            return;
+        }
         // A workflow without completed requests is assumed to be like the others.
         let mut all = Estimates::default();
         for Workflow { estimates, .. } in self.state.workflows.iter().filter(|w| w.seen) {
