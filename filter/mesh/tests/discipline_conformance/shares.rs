@@ -117,9 +117,8 @@ fn a_flow_whose_clients_give_up_keeps_its_share() {
     }
 }
 
-/// Two workflows always wait: `long` sends type `a` of 4 tokens, which takes 1 ms, `short` type `b`
-/// of 1 token, which takes 10 ms. Rates that share the slots' time would give `long` 0.98 of the
-/// tokens.
+/// Requests of two workflows always wait: `long` sends type `a` of 4 tokens, which takes 1 ms,
+/// `short` type `b` of 1 token, which takes 10 ms.
 #[test]
 fn workflows_get_as_many_tokens_as_each_other_where_turns_are_by_tokens() {
     for workers in [1, 2] {
@@ -151,9 +150,10 @@ fn workflows_get_as_many_tokens_as_each_other_where_turns_are_by_tokens() {
         for now in 1..=5_000_u64 {
             process.pass(ms(1));
             let worker = now as usize % workers;
-            for (sent, every) in [(long, 1), (short, 5)] {
-                if now % every == 0 {
-                    is_long.insert(process.arrive(worker, sent), every == 1);
+            let waiting = process.queued();
+            for (sent, by_long) in [(long, true), (short, false)] {
+                if waiting.iter().filter(|s| is_long[s] == by_long).count() < 20 {
+                    is_long.insert(process.arrive(worker, sent), by_long);
                 }
             }
             let takes = if is_long[&running] { 1 } else { 10 };
