@@ -407,7 +407,7 @@ impl ValueCut {
         let cell = &mut self.cells[at];
         // Requests of a type without a known cost show at least that the type has traffic.
         // The average must not outlast the fault, in which requests hold slots until a timeout.
-        let work = match kind.is_broken {
+        let work = match self.deliveries[at / self.classes].is_broken() {
             true => kind.measured,
             false => kind.work(),
         };

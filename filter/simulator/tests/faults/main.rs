@@ -38,6 +38,11 @@ const LESS: &[Kind] = &[
     ("fast", 200.0 / 205.0, 20.0, 19.0, [50, 150]),
     ("other", 5.0 / 205.0, 20.0, 19.0, [200, 500]),
 ];
+/// 220 requests/s of 20 ms and 10/s of 100 ms, the work of 5.4 workers.
+const BOTH: &[Kind] = &[
+    ("fast", 220.0 / 230.0, 20.0, 20.0, [50, 150]),
+    ("dear", 10.0 / 230.0, 100.0, 100.0, [200, 500]),
+];
 /// 100 requests/s of 20 ms for each of two types, and 20/s of the type that fails.
 const ONE_OF_THREE: &[Kind] = &[
     ("fast", 100.0 / 220.0, 20.0, 20.0, [50, 150]),
@@ -353,6 +358,21 @@ fn requests_of_a_backend_that_answers_again_ask_for_their_usual_slots() {
             let found = run(&constant(HALF, 224.0, seed), slots, 3, &faults);
             let part = found.in_time(0, 16..24);
             assert!(part >= 0.97, "{slots:?}, seed {seed}: {part:.3}");
+        }
+    }
+}
+
+/// The type that broke last isn't restricted, and its requests hold their slots until the timeout,
+/// too. With that time its arrivals asked for a hundred slots, and for three seconds after the end
+/// of the fault one in twenty was admitted.
+#[test]
+fn the_type_that_broke_last_asks_for_its_usual_slots_again() {
+    for slots in [Some(WORKERS), None] {
+        for seed in 3..15 {
+            let faults = [fault(None, (5, 10), Effect::Hangs)];
+            let found = run(&constant(BOTH, 230.0, seed), slots, 3, &faults);
+            let part = found.in_time(0, 12..18);
+            assert!(part >= 0.9, "{slots:?}, seed {seed}: {part:.3}");
         }
     }
 }
