@@ -100,7 +100,7 @@ impl Ports {
 
 /// Returns a free port below the kernel's range for outgoing connections, so that it is still free
 /// when a stopped server restarts.
-fn free_port(taken: &mut Vec<u16>) -> Result<u16> {
+pub(super) fn free_port(taken: &mut Vec<u16>) -> Result<u16> {
     for _ in 0..1_000 {
         let port = rand::random_range(18_100..32_000);
         if !taken.contains(&port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {

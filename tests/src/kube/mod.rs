@@ -11,6 +11,7 @@ pub mod audit;
 mod certificates;
 mod control_plane;
 pub mod node;
+pub mod picker;
 pub mod programs;
 mod workspace;
 

@@ -60,6 +60,16 @@ pub fn envoy_gateway() -> Result<&'static Path> {
     once(&FOLDER, "get-envoy-gateway")
 }
 
+/// Returns the folder with the inference extension's endpoint picker and its CRDs
+/// (`scripts/get-endpoint-picker`).
+///
+/// # Errors
+/// If they aren't in the cache and can't be built.
+pub fn endpoint_picker() -> Result<&'static Path> {
+    static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
+    once(&FOLDER, "get-endpoint-picker")
+}
+
 /// Returns the folder with Istio's programs and charts (`scripts/get-istio`).
 ///
 /// # Errors

@@ -1,8 +1,10 @@
-//! Tests with the control planes of other projects, on a Kubernetes node: they program the proxies,
-//! and Headgate's operator writes the objects that they read.
+//! Tests with other projects' programs. Control planes run on a Kubernetes node: they program the
+//! proxies, and Headgate's operator writes the objects that they read. An endpoint picker is asked
+//! by an Envoy with Headgate.
 
 mod cluster;
 mod envoy_gateway;
 mod istio;
 mod older;
 mod pages;
+mod picker;
