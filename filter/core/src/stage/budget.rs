@@ -48,7 +48,7 @@
 //! max(slot time, P · tokens · slot time / budget)
 //! ```
 //!
-//! In the model of the server of `scripts/bench llm`, with a budget for prompts: 8.0 and 9.8
+//! In the model of the server of `scripts/bench llm`, with a budget for prompts: 8.1 and 9.6
 //! answers per second in time at 1.5 and 2 times its capacity, by slot time alone 7.7 and 9.3.
 //!
 //! **The search for P** learns nothing while the budget binds: slots are free although requests

@@ -323,7 +323,7 @@ fn the_type_that_takes_most_of_the_budget_is_shed_first() {
             |of: fn(&Counts) -> u32| f64::from(runs.iter().map(|run| of(&run[kind])).sum::<u32>());
         sum(|counts| counts.good) / sum(|counts| counts.sent)
     });
-    assert!(chat > batch && batch > 1.5 * rag, "{chat}, {rag}, {batch}");
+    assert!(chat.min(batch) > 2.0 * rag, "{chat}, {rag}, {batch}");
 }
 
 /// The server's tokens slow down with the number of sequences that it decodes together.

@@ -50,8 +50,11 @@
 //!
 //! ```text
 //! w = Σ reference / elapsed     over about 0.3 s; the maximum of the last 10 s
-//! P = w + √w                    at least 3, at most N/2 with N requests in flight
+//! P = w + √w                    at least 3, at most N/2 with N requests in flight, or w
 //! ```
+//!
+//! With fewer than 2 w in flight, many requests at once are not what makes answers late, but for
+//! example an endpoint that hangs.
 //!
 //! A P that was found before the law opened is used again. After fewer than 100 answers, references
 //! are not reliable, and the law [`start`](super::start)s with few slots. The search continues from
@@ -178,9 +181,8 @@ impl Law {
             self.starting = 1.0;
             FIRST
         } else {
-            (self.peak + self.peak.sqrt())
-                .max(LEAST)
-                .min(MOST * view.in_flight)
+            let most = (MOST * view.in_flight).max(self.peak);
+            (self.peak + self.peak.sqrt()).min(most).max(LEAST)
         };
         let now_ns = now.as_nanos() as f64;
         (self.open, self.late, self.looked) = (0.0, 0.0, now_ns);
