@@ -110,13 +110,6 @@ impl EndpointPicker {
         }
     }
 
-    /// Resumes it after [`pause`](Self::pause).
-    pub fn resume(&self) {
-        if let Some(child) = &self.child {
-            child.resume();
-        }
-    }
-
     /// Returns the number of requests for which it picked an endpoint.
     ///
     /// # Errors

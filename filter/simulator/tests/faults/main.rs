@@ -358,6 +358,18 @@ fn a_backend_that_hangs_as_a_whole_is_used_again_once_it_answers() {
     }
 }
 
+/// Returns the ratio of the first type's requests in these seconds that are answered in time, after
+/// the whole backend has hung for this span.
+fn after_a_hang(
+    service: &Service,
+    slots: Option<u32>,
+    span: (u64, u64),
+    seconds: Range<usize>,
+) -> f64 {
+    let found = run(service, slots, 3, &[fault(None, span, Effect::Hangs)]);
+    found.in_time(0, seconds)
+}
+
 /// Requests that hang hold their slots for the route's timeout, 200 times as long as usual. That
 /// ends with the first answers, also for the slots that the type asks for: averaged over a second,
 /// they exceeded all slots for five more, in which 30% were refused.
@@ -365,9 +377,7 @@ fn a_backend_that_hangs_as_a_whole_is_used_again_once_it_answers() {
 fn requests_of_a_backend_that_answers_again_ask_for_their_usual_slots() {
     for slots in [Some(WORKERS), None] {
         for seed in 3..7 {
-            let faults = [fault(None, (8, 13), Effect::Hangs)];
-            let found = run(&constant(HALF, 224.0, seed), slots, 3, &faults);
-            let part = found.in_time(0, 16..24);
+            let part = after_a_hang(&constant(HALF, 224.0, seed), slots, (8, 13), 16..24);
             assert!(part >= 0.97, "{slots:?}, seed {seed}: {part:.3}");
         }
     }
@@ -380,9 +390,7 @@ fn requests_of_a_backend_that_answers_again_ask_for_their_usual_slots() {
 fn the_type_that_broke_last_asks_for_its_usual_slots_again() {
     for slots in [Some(WORKERS), None] {
         for seed in 3..15 {
-            let faults = [fault(None, (5, 10), Effect::Hangs)];
-            let found = run(&constant(BOTH, 230.0, seed), slots, 3, &faults);
-            let part = found.in_time(0, 12..18);
+            let part = after_a_hang(&constant(BOTH, 230.0, seed), slots, (5, 10), 12..18);
             assert!(part >= 0.9, "{slots:?}, seed {seed}: {part:.3}");
         }
     }

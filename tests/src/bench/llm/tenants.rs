@@ -128,12 +128,12 @@ fn rows() -> Vec<Protection> {
         native("native-tokens", "turns by tokens, native", tokens),
         wasm(
             "wasm-workflows",
-            "turns by tokens, rates of workflows, Wasm",
+            "turns of workflows by tokens, Wasm",
             workflows.clone(),
         ),
         native(
             "native-workflows",
-            "turns by tokens, rates of workflows, native",
+            "turns of workflows by tokens, native",
             workflows,
         ),
     ]
@@ -164,8 +164,8 @@ fn by_class(tokens: bool) -> Value {
     policy
 }
 
-/// Returns a policy whose tenants are workflows, which also have rates: under overload, equal
-/// shares of the slots' time.
+/// Returns a policy whose tenants are workflows. Turns alone share the server: the process's slots
+/// limit no workflow's rate where turns are by tokens.
 fn by_workflow() -> Value {
     let mut policy = turns("Workflow", true);
     policy["spec"]["workflows"] = json!({
