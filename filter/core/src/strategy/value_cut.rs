@@ -209,6 +209,8 @@ struct Kind {
     objectives: Option<(f64, f64)>,
     /// The part of its value that an admitted request delivers, ratio.
     part: f64,
+    /// Whether it is broken.
+    has_fault: bool,
     /// Whether it is broken, and others are protected from it.
     is_broken: bool,
 }
@@ -406,12 +408,7 @@ impl ValueCut {
         let kind = &self.kinds[at / self.classes];
         let cell = &mut self.cells[at];
         // Requests of a type without a known cost show at least that the type has traffic.
-        // The average must not outlast the fault, in which requests hold slots until a timeout.
-        let work = match self.deliveries[at / self.classes].is_broken() {
-            true => kind.measured,
-            false => kind.work(),
-        };
-        cell.fresh += work.max(UNKNOWN);
+        cell.fresh += kind.work().max(UNKNOWN);
         self.arrivals += 1.0;
         if kind.is_broken {
             let presence = &mut self.presence[at / self.classes];

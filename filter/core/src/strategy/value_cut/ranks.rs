@@ -53,7 +53,7 @@ impl ValueCut {
             } else {
                 kind.mean
             };
-            kind.is_broken = false;
+            (kind.has_fault, kind.is_broken) = (delivery.is_broken(), false);
         }
         let arrives = |of: &[Cell]| of.iter().any(|cell| cell.rate > 0.0);
         self.longest = (cells.chunks(*classes).zip(kinds.iter()))
@@ -259,9 +259,13 @@ impl Kind {
     }
 
     /// Returns the part of the capacity that a request takes, as slot time, s: of the slots or of
-    /// the budget of tokens, whichever is more.
+    /// the budget of tokens, whichever is more. While the type is broken, requests hold their slots
+    /// until a timeout. Averages of work must not outlast that, so the processing time counts then.
     pub(super) fn work(&self) -> f64 {
-        self.mean.max(self.tokens)
+        match self.has_fault {
+            true => self.measured,
+            false => self.mean.max(self.tokens),
+        }
     }
 
     /// Whether the type's work is set aside and it is admitted regardless of the budget.
