@@ -29,10 +29,10 @@ macro_rules! reasons {
 
             /// Returns the reason's name and answer.
             #[must_use]
-            pub const fn answer(self) -> &'static Answer {
+            pub const fn answer(self) -> &'static Reply {
                 match self {
                     Self::Objective(_) => &OBJECTIVE,
-                    $(Self::$reason => &Answer { $($field: $value),+ },)+
+                    $(Self::$reason => &Reply { $($field: $value),+ },)+
                 }
             }
         }
@@ -41,7 +41,7 @@ macro_rules! reasons {
 
 /// The name of a reason and the answer to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct Reply {
     /// Name in headers, response code details and stats.
     pub name: &'static str,
     /// The end of the sentence "refused: …".
@@ -58,7 +58,7 @@ pub struct Answer {
     pub lacks_slots: bool,
 }
 
-const OBJECTIVE: Answer = Answer {
+const OBJECTIVE: Reply = Reply {
     name: "slo",
     text: "its response time objective would be missed",
     http: 503,

@@ -31,7 +31,7 @@ use headgate_core::time::Instant;
 use crate::mesh::Policy;
 use crate::workflows::wire::Spent;
 use crate::workflows::{
-    Answer, Call, OTHER, Origin, ProcessId, ServiceId, Token, Workflows, baggage, process, wire,
+    Announced, Call, OTHER, Origin, ProcessId, ServiceId, Token, Workflows, baggage, process, wire,
 };
 use crate::{Engine, Mesh};
 use admission::{Admission, Admitted, Heard};
@@ -385,7 +385,7 @@ pub fn answer(
     host: &impl Host,
     now: Instant,
     ticket: Ticket,
-) -> Option<Answer> {
+) -> Option<Announced> {
     let (mesh, requests) = engine.with_requests(ticket.policy)?;
     let workflows = mesh.workflows_mut(ticket.policy)?;
     workflows.answer(host, now, requests, ticket)
@@ -444,7 +444,7 @@ impl Mesh {
     /// Writes an announcement and the request's times as response headers.
     pub fn write_answer(
         &mut self,
-        answer: Option<&Answer>,
+        answer: Option<&Announced>,
         spent: Option<&Spent>,
         mut set: impl FnMut(&'static str, &str),
     ) {

@@ -12,18 +12,18 @@ use std::time::Duration;
 use headgate_core::request::ClassId;
 use headgate_core::rng::Rng;
 use headgate_core::time::Instant;
-use headgate_mesh::class_admission::{Completion, Distributed, Law, Limits, Settings};
+use headgate_mesh::class_admission::{ChannelLaw, Completion, Distributed, Limits, Settings};
 
 const HIGH: ClassId = ClassId(0);
 const TARGET: Duration = Duration::from_millis(100);
 const SECOND: u64 = 1_000_000_000;
 
-fn law() -> Law {
+fn law() -> ChannelLaw {
     let settings = Settings {
         percentile: 99.0,
         ..Settings::new(vec![TARGET])
     };
-    Law::try_from(settings).unwrap()
+    ChannelLaw::try_from(settings).unwrap()
 }
 
 /// The outcomes of the calls to the class in the second half of the run.

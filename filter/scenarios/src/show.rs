@@ -5,7 +5,7 @@
 //! columns fix the others.
 
 use headgate_simulator::report::{
-    Axis, Cell, Compared, Figure, Group, Level, Record, Series as Line, Style, Table, TableRow,
+    Axis, Cell, Compared, Figure, Group, Level, ReportRow, Series as Line, Style, Table, TableRow,
 };
 use serde::Deserialize;
 
@@ -505,13 +505,17 @@ fn papers(
 }
 
 /// Returns machine-readable rows: one per case and kind, then one per case, kind and time.
-pub(crate) fn rows(fields: &Fields, tables: &[TableEntry], results: &Results<'_>) -> Vec<Record> {
+pub(crate) fn rows(
+    fields: &Fields,
+    tables: &[TableEntry],
+    results: &Results<'_>,
+) -> Vec<ReportRow> {
     let mut rows = Vec::new();
     let columns = || tables.iter().flat_map(|table| &table.columns);
     let has_interval =
         |metric: &str| columns().any(|column| column.interval && column.metric == metric);
     let place = |found: &Found, kind: &str| {
-        let mut row = Record::new();
+        let mut row = ReportRow::new();
         for (name, text) in &found.labels {
             row = row.with(name.clone(), text.as_str());
         }

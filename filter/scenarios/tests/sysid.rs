@@ -5,8 +5,8 @@
 
 use headgate_core::rng::Rng;
 use headgate_scenarios::sysid::{
-    Design, Gains, Goal, IdentifyError, Law, Plant, Segment, Transform, choose_order, closed_loop,
-    design, identify, place, polynomial::Polynomial,
+    ControlLaw, Design, Gains, Goal, IdentifyError, Plant, Segment, Transform, choose_order,
+    closed_loop, design, identify, place, polynomial::Polynomial,
 };
 use num_complex::Complex64;
 use proptest::prelude::*;
@@ -86,11 +86,11 @@ proptest! {
     ) {
         let plant = plant(radius, angle, third, b, order);
         let pole = Complex64::from_polar(wanted, shape);
-        for law in [Law::Bound, Law::Adjustment] {
+        for law in [ControlLaw::Bound, ControlLaw::Adjustment] {
             let Some(gains) = place(&plant, law, [pole, pole.conj()]) else { continue };
             let polynomial = closed_loop(&plant, law, gains);
             let roots = polynomial.roots();
-            let extra = 1 + usize::from(law == Law::Adjustment);
+            let extra = 1 + usize::from(law == ControlLaw::Adjustment);
             prop_assert_eq!(roots.len(), plant.order() + extra);
             for pole in [pole, pole.conj()] {
                 let least = roots.iter().map(|r| (r - pole).norm()).fold(f64::MAX, f64::min);
@@ -114,7 +114,7 @@ proptest! {
     ) {
         let plant = plant(0.5, 1.0, third, b, 1);
         let goal = Goal { overshoot, settling };
-        let found = design(&plant, Law::Bound, goal).unwrap();
+        let found = design(&plant, ControlLaw::Bound, goal).unwrap();
         prop_assert!(found.is_stable() && found.meets(&goal));
         prop_assert!(found.gains.proportional > 0.0 && found.gains.integral > 0.0);
     }
@@ -181,7 +181,7 @@ fn gains_can_be_looked_at_without_any_design() {
         proportional: 40.0,
         integral: 1.0,
     };
-    let found = Design::of(&plant, Law::Bound, wild);
+    let found = Design::of(&plant, ControlLaw::Bound, wild);
     assert!(!found.is_stable());
     assert_eq!(found.response.settling, None);
 }

@@ -19,10 +19,10 @@ use crate::request::TypeId;
 
 /// Entries by path, or by a header's value. Keys come from the configuration, never from requests,
 /// so the hash needs no secret, and a Wasm module needs no source of randomness for it.
-type Drawers = HashMap<Box<[u8]>, Vec<Entry>, BuildHasherDefault<DefaultHasher>>;
+type Drawers = HashMap<Box<[u8]>, Vec<Candidate>, BuildHasherDefault<DefaultHasher>>;
 
 #[derive(Debug)]
-struct Entry {
+struct Candidate {
     kind: TypeId,
     /// `None` if the key is the match's only condition.
     conditions: Option<Box<Conditions>>,
@@ -38,7 +38,7 @@ pub(super) struct Index {
     depth: usize,
     /// Drawers by value, for each header.
     headers: Vec<(Box<str>, Drawers)>,
-    rest: Vec<Entry>,
+    rest: Vec<Candidate>,
 }
 
 impl Index {
@@ -64,14 +64,14 @@ impl Index {
         // No search goes beyond an entry without conditions.
         if drawer.last().is_none_or(|last| last.conditions.is_some()) {
             let conditions = (!conditions.is_path_only()).then(|| Box::new(conditions));
-            drawer.push(Entry { kind, conditions });
+            drawer.push(Candidate { kind, conditions });
         }
     }
 
     /// Returns the first type that matches. `path` has no query string.
     pub(super) fn first(&self, path: Option<&[u8]>, request: &impl RequestView) -> Option<TypeId> {
         let mut best = None;
-        let mut search = |drawer: &[Entry]| {
+        let mut search = |drawer: &[Candidate]| {
             for entry in drawer {
                 if best.is_some_and(|best| entry.kind >= best) {
                     return;

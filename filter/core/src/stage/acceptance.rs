@@ -17,7 +17,7 @@ use crate::window::Window;
 const READS: usize = 64;
 
 #[derive(Debug)]
-struct Row {
+struct Decisions {
     received: Counter,
     accepted: Counter,
     /// The number of requests that others accepted and whose arrivals were not read yet.
@@ -27,7 +27,7 @@ struct Row {
 /// One worker's exchange of decisions with the other workers.
 #[derive(Debug)]
 pub(super) struct Exchange {
-    rows: Vec<Row>,
+    rows: Vec<Decisions>,
     dirty: Vec<u16>,
     turn: usize,
 }
@@ -44,7 +44,7 @@ impl Exchange {
         }
         let row = |kind: &crate::config::TypeConfig| {
             let name = |what| format!("{prefix}.type.{}.window_{what}", kind.name);
-            Ok(Row {
+            Ok(Decisions {
                 received: Counter::new(host, &name("received"))?,
                 accepted: Counter::new(host, &name("accepted"))?,
                 ahead: 0,

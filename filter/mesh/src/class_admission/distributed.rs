@@ -19,14 +19,14 @@ use headgate_core::request::ClassId;
 use headgate_core::rng::Rng;
 use headgate_core::time::Instant;
 
-use super::law::{Change, Law};
+use super::law::{Change, ChannelLaw};
 use super::recent::Recent;
 use super::{Completion, Limits};
 
 /// Admit probabilities of one sender. `D` is a receiver.
 #[derive(Debug, Clone)]
 pub struct Distributed<D> {
-    law: Law,
+    law: ChannelLaw,
     below_one: Recent<(D, ClassId), Channel>,
 }
 
@@ -41,7 +41,7 @@ struct Channel {
 impl<D: Copy + Eq + Hash> Distributed<D> {
     /// Creates the state; all probabilities are 1.
     #[must_use]
-    pub fn new(law: Law, limits: Limits) -> Self {
+    pub fn new(law: ChannelLaw, limits: Limits) -> Self {
         Self {
             law,
             below_one: Recent::new(limits),
@@ -50,7 +50,7 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
 
     /// Returns the law of the probabilities.
     #[must_use]
-    pub fn law(&self) -> &Law {
+    pub fn law(&self) -> &ChannelLaw {
         &self.law
     }
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn distributed() -> Distributed<u32> {
-        let law = Law::try_from(Settings::new(vec![us(14), us(25)])).unwrap();
+        let law = ChannelLaw::try_from(Settings::new(vec![us(14), us(25)])).unwrap();
         Distributed::new(law, Limits::default())
     }
 
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_channels_at_one_take_none() {
-        let law = Law::try_from(Settings::new(vec![us(14)])).unwrap();
+        let law = ChannelLaw::try_from(Settings::new(vec![us(14)])).unwrap();
         let limits = Limits {
             channels: 100,
             ..Limits::default()

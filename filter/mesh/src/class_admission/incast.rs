@@ -33,7 +33,7 @@ use headgate_core::request::ClassId;
 use headgate_core::rng::Rng;
 use headgate_core::time::{Instant, nanos};
 
-use super::law::Law;
+use super::law::ChannelLaw;
 use super::recent::Recent;
 use super::{Completion, Distributed, Limits, Scope, SettingsError, class_of};
 
@@ -62,7 +62,12 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     ///
     /// # Errors
     /// [`SettingsError`] unless 0 ≤ `past` < 1.
-    pub fn new(law: Law, past: f64, scope: Scope, limits: Limits) -> Result<Self, SettingsError> {
+    pub fn new(
+        law: ChannelLaw,
+        past: f64,
+        scope: Scope,
+        limits: Limits,
+    ) -> Result<Self, SettingsError> {
         check_smoothing(past)?;
         Ok(Self {
             past,
@@ -220,8 +225,8 @@ mod tests {
         Instant::from_nanos(us * 1_000)
     }
 
-    fn law() -> Law {
-        Law::try_from(Settings::new(vec![us(14), us(25)])).unwrap()
+    fn law() -> ChannelLaw {
+        ChannelLaw::try_from(Settings::new(vec![us(14), us(25)])).unwrap()
     }
 
     fn incast(past: f64, scope: Scope) -> Incast<u8, u8> {

@@ -42,7 +42,7 @@ use super::{Completion, Settings, SettingsError};
 
 /// Checked [`Settings`].
 #[derive(Debug, Clone, PartialEq)]
-pub struct Law {
+pub struct ChannelLaw {
     settings: Settings,
     /// W of each class except the lowest.
     windows: Vec<Duration>,
@@ -59,7 +59,7 @@ pub enum Change {
     Decrease(f64),
 }
 
-impl TryFrom<Settings> for Law {
+impl TryFrom<Settings> for ChannelLaw {
     type Error = SettingsError;
 
     fn try_from(settings: Settings) -> Result<Self, SettingsError> {
@@ -77,7 +77,7 @@ impl TryFrom<Settings> for Law {
     }
 }
 
-impl Law {
+impl ChannelLaw {
     /// Returns the lowest class, which has no target. Classes beyond it are treated like it.
     #[must_use]
     pub fn lowest(&self) -> ClassId {
@@ -181,14 +181,14 @@ mod tests {
 
     #[test]
     fn a_window_is_a_target_for_each_call_of_which_one_may_miss() {
-        let law = Law::try_from(Settings::new(vec![US(14), US(25)])).unwrap();
+        let law = ChannelLaw::try_from(Settings::new(vec![US(14), US(25)])).unwrap();
         assert_eq!(law.windows, [US(14_000), US(25_000)]);
         assert_eq!(law.lowest(), ClassId(2));
         let lenient = Settings {
             percentile: 98.5,
             ..Settings::new(vec![US(30)])
         };
-        assert_eq!(Law::try_from(lenient).unwrap().windows, [US(2_000)]);
+        assert_eq!(ChannelLaw::try_from(lenient).unwrap().windows, [US(2_000)]);
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
             percentile: 99.0,
             ..Settings::new(vec![US(100_000)])
         };
-        let law = Law::try_from(lenient.clone()).unwrap();
+        let law = ChannelLaw::try_from(lenient.clone()).unwrap();
         assert_eq!(law.recovery(ClassId(0)), Duration::from_secs(900));
         assert!((law.calls_per_window() - 100.0).abs() < 1e-9);
         for (calls, percentile) in [(100.0, 99.0), (10.0, 90.0), (1.0, 0.0), (0.0, 0.0)] {
@@ -207,14 +207,14 @@ mod tests {
             decrease: 0.1,
             ..lenient
         };
-        let law = Law::try_from(strict).unwrap();
+        let law = ChannelLaw::try_from(strict).unwrap();
         assert!((law.percentile(law.calls_per_window()) - 99.0).abs() < 1e-9);
         assert!((law.calls_per_window() - 10.0).abs() < 1e-9);
     }
 
     #[test]
     fn a_miss_counts_by_size_and_a_window_without_one_by_its_end() {
-        let law = Law::try_from(Settings::new(vec![US(14), US(25)])).unwrap();
+        let law = ChannelLaw::try_from(Settings::new(vec![US(14), US(25)])).unwrap();
         let change = |ms: f64, call| {
             law.change(
                 Instant::default(),
@@ -237,7 +237,7 @@ mod tests {
             per_cost: true,
             ..Settings::new(vec![US(2)])
         };
-        let law = Law::try_from(settings).unwrap();
+        let law = ChannelLaw::try_from(settings).unwrap();
         assert!(!law.missed(&call(0, 14, 7)));
         assert!(law.missed(&call(0, 15, 7)));
         assert!(law.missed(&call(0, 3, 0)));
@@ -249,7 +249,7 @@ mod tests {
         let error = |change: &dyn Fn(&mut Settings)| {
             let mut settings = good.clone();
             change(&mut settings);
-            Law::try_from(settings).unwrap_err().to_string()
+            ChannelLaw::try_from(settings).unwrap_err().to_string()
         };
         for (field, error) in [
             ("targets:", error(&|s| s.targets.clear())),

@@ -24,13 +24,13 @@ use std::time::Duration;
 use headgate_core::request::ClassId;
 use headgate_core::time::{Instant, nanos};
 
-use super::law::Law;
+use super::law::ChannelLaw;
 use super::{Completion, Limits, Scope, class_of};
 
 /// The misses of the current period. `D` is a receiver.
 #[derive(Debug, Clone)]
 pub struct Misses<D> {
-    law: Law,
+    law: ChannelLaw,
     /// K, the number of misses allowed in a period.
     allowed: NonZeroU32,
     /// T, the period, ns.
@@ -48,7 +48,7 @@ impl<D: Copy + Eq + Hash> Misses<D> {
     /// [`Limits::channels`] receivers have misses in one period, the rest isn't counted.
     #[must_use]
     pub fn new(
-        law: Law,
+        law: ChannelLaw,
         allowed: NonZeroU32,
         period: Duration,
         scope: Scope,
@@ -147,7 +147,7 @@ mod tests {
             ..Limits::default()
         };
         Misses::new(
-            Law::try_from(Settings::new(targets)).unwrap(),
+            ChannelLaw::try_from(Settings::new(targets)).unwrap(),
             NonZeroU32::new(5).unwrap(),
             Duration::from_millis(25),
             scope,

@@ -41,7 +41,7 @@ use std::time::Duration;
 pub use distributed::Distributed;
 pub use headgate_config::admission_law::{Scope, Settings, SettingsError};
 pub use incast::Incast;
-pub use law::{Change, Law};
+pub use law::{Change, ChannelLaw};
 pub use misses::Misses;
 pub use server::{ReportError, Server};
 pub use shared::SharedChannels;

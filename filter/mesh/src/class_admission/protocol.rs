@@ -24,7 +24,7 @@ use std::time::Duration;
 pub use headgate_config::admission_law::Method;
 use serde::{Deserialize, Serialize};
 
-use super::{Law, Scope, Settings, SettingsError};
+use super::{ChannelLaw, Scope, Settings, SettingsError};
 use headgate_core::config::{MAX_CLASSES, ServiceAdmissionConfig};
 
 /// The path of the server's only resource.
@@ -76,9 +76,9 @@ impl Rules {
     ///
     /// # Errors
     /// [`SettingsError`] with the setting at fault.
-    pub fn law(&self) -> Result<Law, SettingsError> {
+    pub fn law(&self) -> Result<ChannelLaw, SettingsError> {
         let targets = self.targets_us.iter().copied();
-        Law::try_from(Settings {
+        ChannelLaw::try_from(Settings {
             // The limit of `take` is one more than the valid maximum, which is enough to detect an
             // invalid number.
             targets: targets
@@ -145,7 +145,7 @@ fn is_zero(number: &u64) -> bool {
 
 /// The decisions for the sender until its next report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Answer<'a> {
+pub struct Decisions<'a> {
     /// The services of the report.
     pub services: Vec<ServiceAnswer<'a>>,
 }

@@ -27,7 +27,7 @@ use super::SettingsError;
 use super::incast::Incast;
 use super::misses::Misses;
 use super::protocol::{
-    Answer, ClassReport, Decision, MAX_SERVICES, Method, Report, Rules, ServiceAnswer,
+    ClassReport, Decision, Decisions, MAX_SERVICES, Method, Report, Rules, ServiceAnswer,
 };
 use super::{Completion, Limits};
 
@@ -43,12 +43,12 @@ const IDLE: Duration = Duration::from_secs(60);
 pub struct Server {
     /// Services by the hash of name and rules. The hashes are keyed, so that a sender can't
     /// construct a collision.
-    services: HashMap<u64, Entry>,
+    services: HashMap<u64, Service>,
     hashes: RandomState,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Service {
     /// The hash of the first sender's namespace.
     namespace: u64,
     used: Instant,
@@ -90,7 +90,7 @@ impl Server {
         now: Instant,
         namespace: Option<&str>,
         report: &'a Report<'_>,
-    ) -> Result<Answer<'a>, ReportError> {
+    ) -> Result<Decisions<'a>, ReportError> {
         if report.services.len() > MAX_SERVICES {
             return Err(ReportError::Services(report.services.len()));
         }
@@ -106,7 +106,7 @@ impl Server {
                 let algorithm = algorithm.map_err(|error| ReportError::Rules { at, error })?;
                 let own = || of_service.service.split_once('/').map_or("", |(of, _)| of);
                 let namespace = namespace.unwrap_or_else(own);
-                let entry = Entry {
+                let entry = Service {
                     namespace: self.hashes.hash_one(namespace),
                     used: now,
                     algorithm,
@@ -132,7 +132,7 @@ impl Server {
                     .collect(),
             });
         }
-        Ok(Answer { services })
+        Ok(Decisions { services })
     }
 
     /// Makes room for another service. While no service is idle, the least recently used half of
@@ -474,6 +474,9 @@ mod tests {
         let expected =
             r#"{"services":[{"service":"shop/stock","classes":[{"admit":0.0,"for_us":600000}]}]}"#;
         assert_eq!(said, expected);
-        assert_eq!(serde_json::from_str::<Answer<'_>>(&said).unwrap(), answer);
+        assert_eq!(
+            serde_json::from_str::<Decisions<'_>>(&said).unwrap(),
+            answer
+        );
     }
 }

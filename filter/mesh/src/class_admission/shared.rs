@@ -24,7 +24,7 @@ use headgate_core::request::ClassId;
 use headgate_core::rng::Rng;
 use headgate_core::time::Instant;
 
-use super::law::{Change, Law};
+use super::law::{Change, ChannelLaw};
 use super::{Completion, Limits};
 
 /// The number of steps of a probability from 0 to 1.
@@ -33,7 +33,7 @@ const ONE: f64 = (1 << 20) as f64;
 /// The admit probabilities of one receiver.
 #[derive(Debug)]
 pub struct SharedChannels {
-    law: Law,
+    law: ChannelLaw,
     idle: Duration,
     /// Channels by class, without the lowest.
     channels: Vec<Channel>,
@@ -47,7 +47,7 @@ struct Channel {
 
 /// The state of a channel when it was read.
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct Reading {
     /// The number's raw value.
     raw: i64,
     /// 1 − p, clamped to 0 ..= 1 − floor, in steps.
@@ -66,7 +66,7 @@ impl SharedChannels {
     /// [`HostError`] if the host refuses a number.
     pub fn new(
         host: &impl Shared,
-        law: Law,
+        law: ChannelLaw,
         name: impl Fn(ClassId) -> String,
     ) -> Result<Self, HostError> {
         let channel = |class| {
@@ -85,7 +85,7 @@ impl SharedChannels {
 
     /// Returns the law of the probabilities.
     #[must_use]
-    pub fn law(&self) -> &Law {
+    pub fn law(&self) -> &ChannelLaw {
         &self.law
     }
 
@@ -160,11 +160,11 @@ impl SharedChannels {
         now: Instant,
         class: ClassId,
         channel: &Channel,
-    ) -> Result<State, HostError> {
+    ) -> Result<Reading, HostError> {
         let raw = host.get(channel.missing)?.cast_signed();
         // Most calls find p = 1, and need no second number.
         if raw <= 0 {
-            return Ok(State {
+            return Ok(Reading {
                 raw,
                 missing: 0,
                 since: now,
@@ -172,7 +172,7 @@ impl SharedChannels {
         }
         let since = Instant::from_nanos(host.get(channel.since)?.saturating_mul(1_000));
         let forgotten = now.since(since) >= self.law.window(class).saturating_add(self.idle);
-        Ok(State {
+        Ok(Reading {
             raw,
             missing: if forgotten { 0 } else { raw.min(self.most()) },
             since,
@@ -196,9 +196,9 @@ mod tests {
 
     const HIGH: ClassId = ClassId(0);
 
-    fn law() -> Law {
+    fn law() -> ChannelLaw {
         let targets = vec![Duration::from_micros(14), Duration::from_micros(25)];
-        Law::try_from(Settings::new(targets)).unwrap()
+        ChannelLaw::try_from(Settings::new(targets)).unwrap()
     }
 
     fn channels(host: &MemoryHost) -> SharedChannels {

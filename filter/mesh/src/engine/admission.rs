@@ -30,7 +30,7 @@ use headgate_core::time::Instant;
 use headgate_core::work;
 
 use super::central::{Central, Reports};
-use crate::class_admission::{Completion, Law, SharedChannels};
+use crate::class_admission::{ChannelLaw, Completion, SharedChannels};
 use crate::workflows::wire::Spent;
 use crate::workflows::{stat_name, wire};
 
@@ -111,7 +111,7 @@ impl Service {
     ) -> Result<Self, ConfigError> {
         let at = format!("outbound.class_admission.{name}");
         let of_host = |error: HostError| ConfigError::new(&at, error.to_string());
-        let law = Law::try_from(config.settings());
+        let law = ChannelLaw::try_from(config.settings());
         let law = law.map_err(|error| ConfigError::new(&at, error.to_string()))?;
         let prefix = format!(
             "{}.service.{}",

@@ -28,7 +28,7 @@ use super::admission::permille;
 use crate::Mesh;
 use crate::class_admission::Completion;
 use crate::class_admission::protocol::{
-    self, Answer, ClassReport, Decision, MAX_BYTES, MAX_SERVICES, Method, Report, Rules,
+    self, ClassReport, Decision, Decisions, MAX_BYTES, MAX_SERVICES, Method, Report, Rules,
     ServiceReport,
 };
 use crate::shared;
@@ -397,8 +397,8 @@ impl Mesh {
             return Ok(None);
         };
         let answer = answer.filter(|json| json.len() <= MAX_BYTES);
-        let answer = answer.and_then(|json| serde_json::from_slice::<Answer<'_>>(json).ok());
-        let valid = |answer: &Answer<'_>| {
+        let answer = answer.and_then(|json| serde_json::from_slice::<Decisions<'_>>(json).ok());
+        let valid = |answer: &Decisions<'_>| {
             let mut decisions = answer.services.iter().flat_map(|s| &s.classes);
             decisions.all(|decision| (0.0..=1.0).contains(&decision.admit))
         };

@@ -20,7 +20,7 @@ use super::{OTHER, Origin, ProcessId, ServiceId, Token, WorkflowId};
 /// A response's announcement to the calling process (headers [`super::wire::RATE`] and
 /// [`super::wire::PROGRESS`]).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Answer {
+pub struct Announced {
     /// This process's id, and the rate at which it accepts requests from the caller.
     pub announcement: Announcement,
     /// The elapsed time and the work of the request and all calls below it.
@@ -101,12 +101,12 @@ impl Workflows {
         now: Instant,
         requests: &mut Requests,
         ticket: Ticket,
-    ) -> Option<Answer> {
+    ) -> Option<Announced> {
         let (request, part) = self.parts.of(requests, ticket)?;
         let (part, origin) = (*part, origin(request));
         let done = self.done(host, now, &part, origin.workflow, part.started?);
         self.parts.both_mut(requests, ticket)?.1.done = Some(done);
-        origin.upstream.map(|_| Answer {
+        origin.upstream.map(|_| Announced {
             announcement: self.announcement(origin),
             progress: done,
         })

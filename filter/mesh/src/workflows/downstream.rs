@@ -52,7 +52,7 @@ type Key = (WorkflowId, ServiceId, ProcessId);
 
 /// A process that requests of a workflow call.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct Callee {
     pub(super) key: Key,
     /// Answered calls: a moving sum over the same window as that of completed requests.
     pub(super) calls: f64,
@@ -63,7 +63,7 @@ pub(super) struct Entry {
     pub(super) heard: Option<(f64, Instant)>,
 }
 
-impl Pair for Entry {
+impl Pair for Callee {
     type Key = Key;
     const PER_WORKFLOW: usize = PER_WORKFLOW;
     const TOTAL: usize = TOTAL;
@@ -97,7 +97,7 @@ impl Pair for Entry {
 /// The downstream processes, in ascending order of workflow, service and process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Downstream {
-    pub(super) entries: Pairs<Entry>,
+    pub(super) entries: Pairs<Callee>,
     #[serde(skip)]
     expired: u64,
     /// The rates of one service, a buffer.
@@ -213,7 +213,7 @@ impl Downstream {
             .chunk_by(|one, other| one.key.1 == other.key.1)
         {
             let service = processes[0].key.1;
-            let named = |entry: &&Entry| entry.key.2 != ProcessId::UNKNOWN;
+            let named = |entry: &&Callee| entry.key.2 != ProcessId::UNKNOWN;
             let all: f64 = processes.iter().map(|entry| entry.calls).sum();
             let known: f64 = processes.iter().filter(named).map(|e| e.calls).sum();
             // A low rate makes calls rare, and announcements come only with answers. So while a low
@@ -249,7 +249,7 @@ impl Downstream {
         least
     }
 
-    fn of(&self, workflow: WorkflowId) -> &[Entry] {
+    fn of(&self, workflow: WorkflowId) -> &[Callee] {
         &self.entries[self.entries.range(workflow)]
     }
 }

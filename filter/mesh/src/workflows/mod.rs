@@ -31,7 +31,7 @@ pub mod upstream;
 pub mod wire;
 
 pub use call_tree::Token;
-pub use calls::{Answer, Call};
+pub use calls::{Announced, Call};
 pub use process::Workflows;
 pub(crate) use process::process;
 pub(crate) use stats::stat_name;

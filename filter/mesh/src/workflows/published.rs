@@ -10,7 +10,7 @@ use super::{ProcessId, WorkflowId};
 
 /// The results for a workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub(super) struct Row {
+pub(super) struct WorkflowResults {
     pub(super) workflow: WorkflowId,
     /// σ, and the limiter's level at [`Published::at`]; `None` for no limit.
     pub(super) limit: Option<(f64, f64)>,
@@ -29,13 +29,13 @@ pub(super) struct Row {
 pub(super) struct Published {
     pub(super) at: Instant,
     /// Results by workflow, ascending.
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<WorkflowResults>,
     /// The rates that upstream processes may send, requests/s; ascending by workflow and process.
     pub(super) announced: Vec<(WorkflowId, ProcessId, f64)>,
 }
 
 impl Published {
-    pub(super) fn row(&self, workflow: WorkflowId) -> Option<&Row> {
+    pub(super) fn row(&self, workflow: WorkflowId) -> Option<&WorkflowResults> {
         let at = self
             .rows
             .binary_search_by_key(&workflow, |row| row.workflow);

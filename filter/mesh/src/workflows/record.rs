@@ -16,7 +16,7 @@ use super::adaptation::{
 };
 use super::limiter::{Level, Limiter};
 use super::names::Directory;
-use super::published::{Published, Row};
+use super::published::{Published, WorkflowResults};
 use super::tally::{Entered, MAX_PAIRS, Tally};
 use super::{ServiceId, WorkflowId};
 
@@ -199,7 +199,7 @@ impl Record {
                 (rate, tickets)
             });
             let span = |s: f64| Duration::try_from_secs_f64(s).unwrap_or_default();
-            rows.push(Row {
+            rows.push(WorkflowResults {
                 workflow,
                 limit,
                 completion: found.completion,
@@ -400,11 +400,11 @@ mod tests {
             ),
             processes in prop::collection::vec((any::<u64>(), 0.0..1e9_f64), 0..20),
         ) {
-            let row = |(id, (limit, newcomers))| Row {
+            let row = |(id, (limit, newcomers))| WorkflowResults {
                 workflow: WorkflowId(id),
                 limit,
                 newcomers,
-                ..Row::default()
+                ..WorkflowResults::default()
             };
             let mut announced: Vec<_> = processes
                 .iter()

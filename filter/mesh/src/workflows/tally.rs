@@ -30,7 +30,7 @@ pub(super) struct Entered {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub(super) struct Row {
+pub(super) struct Measurements {
     pub(super) measured: Measured,
     pub(super) entered: Entered,
 }
@@ -39,7 +39,7 @@ pub(super) struct Row {
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// Measurements by workflow.
-    rows: Vec<Row>,
+    rows: Vec<Measurements>,
     /// Workflows with measurements.
     dirty: Vec<u16>,
     calls: HashMap<(WorkflowId, ServiceId, ProcessId), u64>,
@@ -63,13 +63,13 @@ fn count<K: Eq + Hash>(sums: &mut HashMap<K, u64>, key: K, otherwise: K, n: u64)
 
 impl Tally {
     /// Returns the row of a workflow, for adding to it.
-    pub(super) fn row(&mut self, workflow: WorkflowId) -> &mut Row {
+    pub(super) fn row(&mut self, workflow: WorkflowId) -> &mut Measurements {
         let at = usize::from(workflow.0);
         if at >= self.rows.len() {
-            self.rows.resize(at + 1, Row::default());
+            self.rows.resize(at + 1, Measurements::default());
         }
         let row = &mut self.rows[at];
-        if *row == Row::default() {
+        if *row == Measurements::default() {
             row.measured.workflow = workflow;
             self.dirty.push(workflow.0);
         }
@@ -104,7 +104,7 @@ impl Tally {
         count(&mut self.upstream, (workflow, upstream), unknown, n);
     }
 
-    pub(super) fn rows(&self) -> impl Iterator<Item = &Row> {
+    pub(super) fn rows(&self) -> impl Iterator<Item = &Measurements> {
         let at = |&id: &u16| self.rows.get(usize::from(id));
         self.dirty.iter().filter_map(at)
     }
@@ -153,7 +153,7 @@ impl Tally {
     pub(super) fn clear(&mut self) {
         for id in self.dirty.drain(..) {
             if let Some(row) = self.rows.get_mut(usize::from(id)) {
-                *row = Row::default();
+                *row = Measurements::default();
             }
         }
         self.calls.clear();

@@ -42,7 +42,7 @@ type Key = (WorkflowId, ProcessId);
 
 /// A process that sends requests of a workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct Caller {
     pub(super) key: Key,
     /// Requests that the process sent, a moving sum.
     pub(super) sent: f64,
@@ -52,7 +52,7 @@ pub(super) struct Entry {
     pub(super) rate: f64,
 }
 
-impl Pair for Entry {
+impl Pair for Caller {
     type Key = Key;
     const PER_WORKFLOW: usize = PER_WORKFLOW;
     const TOTAL: usize = TOTAL;
@@ -86,7 +86,7 @@ impl Pair for Entry {
 /// The upstream processes, in ascending order of workflow and process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Upstream {
-    pub(super) entries: Pairs<Entry>,
+    pub(super) entries: Pairs<Caller>,
 }
 
 impl Upstream {

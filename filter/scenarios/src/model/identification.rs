@@ -10,8 +10,8 @@ use super::Amount;
 use super::threads::{self, Threads};
 use crate::measured::{ALL, Measured, mean};
 use crate::sysid::{
-    Design, Fit, Gains, Goal, Law, MAX_ORDER, Plant, Segment, Transform, choose_order, design,
-    identify, roots_text,
+    ControlLaw, Design, Fit, Gains, Goal, MAX_ORDER, Plant, Segment, Transform, choose_order,
+    design, identify, roots_text,
 };
 
 /// The allowed overshoot, ratio. Table 1: S_v = 2.5 s for S_t = 2 s.
@@ -64,8 +64,8 @@ impl Identification {
         threads::draw(&mut measured, &samples);
         if let Some(chosen) = choose_order(&plain) {
             for (law, kind) in [
-                (Law::Adjustment, "Eq. 1 and 7, for our model"),
-                (Law::Bound, "Eq. 8, for our model"),
+                (ControlLaw::Adjustment, "Eq. 1 and 7, for our model"),
+                (ControlLaw::Bound, "Eq. 8, for our model"),
             ] {
                 let goal = |settling: f64| Goal {
                     overshoot: OVERSHOOT,
@@ -115,11 +115,11 @@ impl Identification {
             .map(|(i, a)| if i == 1 { -a } else { *a })
             .collect();
         for (a, law, kind) in [
-            (a, Law::Bound, "Eq. 6 and 8 as printed"),
-            (&turned, Law::Bound, "Eq. 6 and 8 with +0.104"),
+            (a, ControlLaw::Bound, "Eq. 6 and 8 as printed"),
+            (&turned, ControlLaw::Bound, "Eq. 6 and 8 with +0.104"),
             (
                 a,
-                Law::Adjustment,
+                ControlLaw::Adjustment,
                 "Eq. 6, 7, and 1, which integrates once more",
             ),
         ] {

@@ -137,7 +137,7 @@ fn rows_tell_where_they_belong() {
         (&json!("Bouncer"), &json!("FIFO"))
     );
     let traced = run("chronos-sysid", 1, 1, 2);
-    let is_trace = |row: &headgate_simulator::report::Record| {
+    let is_trace = |row: &headgate_simulator::report::ReportRow| {
         ["time_s", "delay_s", "backlog"]
             .into_iter()
             .all(|name| row.get(name).is_some())

@@ -10,7 +10,7 @@
 //!
 //! **The output of the gains.** Eq. 7 gives δd(k), and Eq. 1 adds that to the bound:
 //! d_t(k) = d_t(k−1) + δd(k). Taken literally, the loop integrates twice, which Eq. 8 does not
-//! show. [`Law`] has both readings.
+//! show. [`ControlLaw`] has both readings.
 
 use std::f64::consts::PI;
 
@@ -24,7 +24,7 @@ const WITHIN: f64 = 0.02;
 
 /// The meaning of the output of Eq. 7.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Law {
+pub enum ControlLaw {
     /// The bound on the backlog itself. This is the loop of Figure 2 and Eq. 8, to which the
     /// paper's poles belong.
     #[default]
@@ -104,7 +104,7 @@ pub struct Design {
 impl Design {
     /// Returns the effect of `gains` on `plant`.
     #[must_use]
-    pub fn of(plant: &Plant, law: Law, gains: Gains) -> Self {
+    pub fn of(plant: &Plant, law: ControlLaw, gains: Gains) -> Self {
         Self {
             gains,
             poles: closed_loop(plant, law, gains).roots(),
@@ -169,7 +169,7 @@ pub enum DesignError {
 
 /// Returns the polynomial whose roots are the closed loop's poles: the denominator of η(z).
 #[must_use]
-pub fn closed_loop(plant: &Plant, law: Law, gains: Gains) -> Polynomial {
+pub fn closed_loop(plant: &Plant, law: ControlLaw, gains: Gains) -> Polynomial {
     let controller = Polynomial::new([gains.x(), -gains.proportional]);
     let (integrator, zero) = parts(law);
     let open = plant.denominator().times(&integrator);
@@ -177,18 +177,18 @@ pub fn closed_loop(plant: &Plant, law: Law, gains: Gains) -> Polynomial {
 }
 
 /// Returns the factors of the controller other than x z − y: denominator and numerator.
-fn parts(law: Law) -> (Polynomial, Polynomial) {
+fn parts(law: ControlLaw) -> (Polynomial, Polynomial) {
     let once = Polynomial::new([1.0, -1.0]);
     match law {
-        Law::Bound => (once, Polynomial::new([1.0])),
-        Law::Adjustment => (once.times(&once), Polynomial::new([1.0, 0.0])),
+        ControlLaw::Bound => (once, Polynomial::new([1.0])),
+        ControlLaw::Adjustment => (once.times(&once), Polynomial::new([1.0, 0.0])),
     }
 }
 
 /// Returns the gains that place `poles` in the closed loop: two real poles, or a complex one and
 /// its conjugate. `None` if no gains do. The gains may be negative, or other poles unstable.
 #[must_use]
-pub fn place(plant: &Plant, law: Law, poles: [Complex64; 2]) -> Option<Gains> {
+pub fn place(plant: &Plant, law: ControlLaw, poles: [Complex64; 2]) -> Option<Gains> {
     let (integrator, zero) = parts(law);
     // Each pole p gives the equation x p − y = q.
     let q = |p: Complex64| {
@@ -218,7 +218,7 @@ pub fn place(plant: &Plant, law: Law, poles: [Complex64; 2]) -> Option<Gains> {
 ///
 /// # Errors
 /// [`DesignError`].
-pub fn design(plant: &Plant, law: Law, goal: Goal) -> Result<Design, DesignError> {
+pub fn design(plant: &Plant, law: ControlLaw, goal: Goal) -> Result<Design, DesignError> {
     let Goal {
         overshoot,
         settling,
@@ -268,7 +268,7 @@ fn pairs() -> impl Iterator<Item = [Complex64; 2]> {
 const LONGEST: usize = 1_000;
 
 /// Simulates Eq. 4 and 7 from rest, with a target of 1.
-fn step(plant: &Plant, law: Law, gains: Gains) -> Response {
+fn step(plant: &Plant, law: ControlLaw, gains: Gains) -> Response {
     let n = plant.order();
     // The latest value is first.
     let (mut delays, mut bounds) = (vec![0.0; n], vec![0.0; n]);
@@ -284,8 +284,8 @@ fn step(plant: &Plant, law: Law, gains: Gains) -> Response {
         output += gains.x() * error - gains.proportional * error_before;
         error_before = error;
         let bound = match law {
-            Law::Bound => output,
-            Law::Adjustment => bounds[0] + output,
+            ControlLaw::Bound => output,
+            ControlLaw::Adjustment => bounds[0] + output,
         };
         delays.rotate_right(1);
         delays[0] = delay;

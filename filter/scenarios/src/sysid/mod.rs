@@ -22,7 +22,9 @@ pub mod polynomial;
 pub mod qr;
 pub mod trace;
 
-pub use design::{Design, DesignError, Gains, Goal, Law, Response, closed_loop, design, place};
+pub use design::{
+    ControlLaw, Design, DesignError, Gains, Goal, Response, closed_loop, design, place,
+};
 pub use identify::{Fit, IdentifyError, MAX_ORDER, Segment, Transform, choose_order, identify};
 pub use plant::Plant;
 pub use polynomial::{roots_json, roots_text, significant};

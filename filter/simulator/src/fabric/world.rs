@@ -9,7 +9,7 @@ use headgate_core::request::ClassId;
 use headgate_core::rng::Rng;
 use headgate_core::time::{Instant, nanos};
 use headgate_mesh::class_admission::{
-    Completion, Distributed, Incast, Law, Limits, Misses, Settings,
+    ChannelLaw, Completion, Distributed, Incast, Limits, Misses, Settings,
 };
 
 use super::lanes::Lanes;
@@ -279,7 +279,7 @@ impl Admission {
             percentile: setup.percentile,
             ..Settings::new(targets.collect())
         };
-        let law = Law::try_from(settings)?;
+        let law = ChannelLaw::try_from(settings)?;
         let hosts = usize::from(setup.hosts);
         let limits = Limits {
             channels: 4 * hosts * hosts * setup.weights.len(),

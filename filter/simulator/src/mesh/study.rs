@@ -12,7 +12,7 @@ use super::seen::{self, ProcessSample};
 use super::{Ending, Policy, Run, Seen, Setup};
 use crate::progress::Progress;
 use crate::report::{
-    Axis, Cell, Figure, Group, Record, Report, Series, Style, Subject, Table, TableRow,
+    Axis, Cell, Figure, Group, Report, ReportRow, Series, Style, Subject, Table, TableRow,
 };
 use crate::results;
 use crate::simulation::SimulationError;
@@ -332,10 +332,10 @@ impl Results<'_> {
     }
 
     /// Returns a setup's machine-readable rows.
-    fn records(&self, setup: usize, variant: &str) -> impl Iterator<Item = Record> {
+    fn records(&self, setup: usize, variant: &str) -> impl Iterator<Item = ReportRow> {
         let rows = self.values.get(setup).into_iter().flatten();
         self.names.iter().zip(rows).map(move |(name, values)| {
-            let record = Record::new().with("variant", variant);
+            let record = ReportRow::new().with("variant", variant);
             let record = record.with(self.kind, *name);
             let values = self.columns.iter().zip(values);
             values.fold(record, |record, (column, value)| {

@@ -2,7 +2,7 @@
 
 use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
-use super::{Claim, Record, Report, Subject};
+use super::{Claim, Report, ReportRow, Subject};
 
 /// Returns the report as JSON, ending with a line break. It has the subject, `rows` with one object
 /// for each result, and the `claims`, if there are any. `holds` is null for a claim that is not
@@ -31,15 +31,15 @@ impl Serialize for Json<'_> {
         }
         object.serialize_field("rows", &report.rows)?;
         if !report.claims.is_empty() {
-            let claims: Vec<Record> = report.claims.iter().map(claim).collect();
+            let claims: Vec<ReportRow> = report.claims.iter().map(claim).collect();
             object.serialize_field("claims", &claims)?;
         }
         object.end()
     }
 }
 
-fn claim(claim: &Claim) -> Record {
-    Record::new()
+fn claim(claim: &Claim) -> ReportRow {
+    ReportRow::new()
         .with("claim", claim.text.as_str())
         .with("expected", claim.paper.as_str())
         .with("found", claim.ours.as_str())
@@ -54,7 +54,7 @@ mod tests {
     fn rows_come_after_what_was_simulated_and_claims_only_where_there_are_some() {
         let mut report = Report::new(Subject::Scenario("bouncer-table3".into()), "Title");
         report.rows.push(
-            Record::new()
+            ReportRow::new()
                 .with("strategy", "Bouncer")
                 .with("factor", 1.5),
         );

@@ -11,7 +11,7 @@
 //! - [`Figure`]s: curves, steps or points over named axes, with reference levels and the paper's
 //!   values;
 //! - [`Claim`]s: the paper's statement, its value, the measured value, and whether the claim holds;
-//! - [`Record`]s: machine-readable rows, with the experiment's own fields.
+//! - [`ReportRow`]s: machine-readable rows, with the experiment's own fields.
 //!
 //! [`text`], [`json`] and [`html`] are the outputs. A report contains nothing about the machine or
 //! the time, so that one seed gives one report, byte for byte.
@@ -20,13 +20,13 @@ pub mod chart;
 mod figure;
 pub mod html;
 pub mod json;
-mod record;
+mod row;
 mod table;
 pub mod text;
 pub mod words;
 
 pub use figure::{Axis, Figure, Level, Point, Scale, Series, Style};
-pub use record::Record;
+pub use row::ReportRow;
 pub use table::{Cell, Compared, Group, Limited, Table, TableRow};
 
 /// The results of a simulation.
@@ -47,7 +47,7 @@ pub struct Report {
     /// Caveats about the numbers, one sentence each.
     pub notes: Vec<String>,
     /// The machine-readable rows.
-    pub rows: Vec<Record>,
+    pub rows: Vec<ReportRow>,
 }
 
 /// The simulated experiment.

@@ -5,7 +5,7 @@ use headgate_core::strategy::TypeId;
 use super::ideal::{Demand, ideal};
 use super::{Case, CaseOutcome, Offered, Trial};
 use crate::observe::Timeline;
-use crate::report::Record;
+use crate::report::ReportRow;
 use crate::results::{ALL, mean};
 use crate::workload::Workload;
 
@@ -61,10 +61,10 @@ impl TypeRow {
 
 impl CaseRows {
     /// Returns the machine-readable rows.
-    pub(super) fn records(&self, trial: &Trial) -> Vec<Record> {
+    pub(super) fn records(&self, trial: &Trial) -> Vec<ReportRow> {
         let strategy = trial.strategy();
         let record = |row: &TypeRow| {
-            let mut record = Record::new().with("strategy", strategy.as_str());
+            let mut record = ReportRow::new().with("strategy", strategy.as_str());
             if let Span::Phase(number, from, to) = self.span {
                 record = record
                     .with("phase", number as u64)

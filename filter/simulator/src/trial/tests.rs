@@ -3,7 +3,7 @@ use std::num::NonZeroUsize;
 
 use super::*;
 use crate::progress::Silent;
-use crate::report::Record;
+use crate::report::ReportRow;
 use crate::report::json::json;
 use crate::samples;
 use crate::source::{Request, Source as _};
@@ -32,12 +32,12 @@ fn run(plan: Plan, size: &Size) -> Report {
     trial.run(size, &Silent).unwrap()
 }
 
-fn number(row: &Record, name: &str) -> f64 {
+fn number(row: &ReportRow, name: &str) -> f64 {
     row.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN)
 }
 
-fn row<'a>(report: &'a Report, kind: &str) -> &'a Record {
-    let of_kind = |row: &&Record| row.get("type") == Some(&Value::from(kind));
+fn row<'a>(report: &'a Report, kind: &str) -> &'a ReportRow {
+    let of_kind = |row: &&ReportRow| row.get("type") == Some(&Value::from(kind));
     report.rows.iter().find(of_kind).unwrap()
 }
 
@@ -177,7 +177,7 @@ fn a_faster_replay_meets_the_load_of_its_speed() {
         })
     };
     let report = run(recorded, &Size::default());
-    let all: Vec<&Record> = report
+    let all: Vec<&ReportRow> = report
         .rows
         .iter()
         .filter(|row| row.get("type") == Some(&Value::from("ALL")))
@@ -203,7 +203,7 @@ fn phases_are_told_apart() {
     };
     let phases = vec![phase(0.6), phase(2.0), phase(0.6)];
     let report = run(plan(Offered::Phases { workload, phases }), &Size::default());
-    let all: Vec<&Record> = report
+    let all: Vec<&ReportRow> = report
         .rows
         .iter()
         .filter(|row| row.get("type") == Some(&Value::from("ALL")))

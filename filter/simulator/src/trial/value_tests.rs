@@ -8,7 +8,7 @@ use headgate_core::config::{
 
 use super::*;
 use crate::progress::Silent;
-use crate::report::Record;
+use crate::report::ReportRow;
 use crate::samples;
 use crate::workload::{LogNormal, Pareto, ServiceTime, TypeLoad};
 use serde_json::Value;
@@ -137,12 +137,12 @@ fn mean_report(stage: StageConfig, kinds: &[Kind], load: f64, seeds: u32) -> Rep
     trial.run(&Size::default(), &Silent).unwrap()
 }
 
-pub(super) fn number(row: &Record, name: &str) -> f64 {
+pub(super) fn number(row: &ReportRow, name: &str) -> f64 {
     row.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN)
 }
 
-pub(super) fn row<'a>(report: &'a Report, kind: &str) -> &'a Record {
-    let of_kind = |row: &&Record| row.get("type") == Some(&Value::from(kind));
+pub(super) fn row<'a>(report: &'a Report, kind: &str) -> &'a ReportRow {
+    let of_kind = |row: &&ReportRow| row.get("type") == Some(&Value::from(kind));
     report.rows.iter().find(of_kind).unwrap()
 }
 

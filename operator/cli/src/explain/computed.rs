@@ -9,7 +9,7 @@ use headgate_core::config::{
 };
 use headgate_core::request::ClassId;
 use headgate_core::strategy::Gains;
-use headgate_mesh::class_admission::Law;
+use headgate_mesh::class_admission::ChannelLaw;
 use headgate_mesh::class_admission::protocol::Method;
 use headgate_mesh::smoothing::Smoothing;
 
@@ -129,7 +129,7 @@ fn derived_gains(control: &BacklogControlConfig, stage: &StageConfig) -> String 
 /// Returns the window in which calls are admitted to the class, what holds then, and the time to
 /// recover; `None` if the class has no target.
 pub(super) fn recovery(promises: &ServiceAdmissionConfig, class: ClassId) -> Option<String> {
-    let law = Law::try_from(promises.settings()).ok()?;
+    let law = ChannelLaw::try_from(promises.settings()).ok()?;
     if !law.promises(class) {
         return None;
     }

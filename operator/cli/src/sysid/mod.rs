@@ -9,7 +9,8 @@ use clap::{Args, ValueEnum};
 use headgate_api::Duration as Text;
 use headgate_scenarios::sysid::trace::{self, Columns, Trace};
 use headgate_scenarios::sysid::{
-    Design, Fit, Gains, Goal, Law, MAX_ORDER, Plant, Transform, choose_order, design, identify,
+    ControlLaw, Design, Fit, Gains, Goal, MAX_ORDER, Plant, Transform, choose_order, design,
+    identify,
 };
 
 use super::Output;
@@ -92,7 +93,7 @@ pub enum LawName {
     Bound,
 }
 
-impl From<LawName> for Law {
+impl From<LawName> for ControlLaw {
     fn from(name: LawName) -> Self {
         match name {
             LawName::Adjustment => Self::Adjustment,
@@ -154,7 +155,7 @@ pub fn run(args: &SysidArgs) -> anyhow::Result<Output> {
         );
     }
     let overshoot = args.overshoot.as_secs_f64() / target - 1.0;
-    let law = Law::from(args.law);
+    let law = ControlLaw::from(args.law);
     let (goal, outcome) = match args.gains {
         Some(gains) => (None, Ok(Design::of(&plant, law, gains))),
         None => {
@@ -192,7 +193,7 @@ const SETTLING_S: [f64; 9] = [10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 3
 
 fn designed(
     plant: &Plant,
-    law: Law,
+    law: ControlLaw,
     overshoot: f64,
     period: f64,
     settling: Option<std::time::Duration>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use headgate_scenarios::sysid::trace::Trace;
 use headgate_scenarios::sysid::{
-    Design, Fit, Goal, Law, Plant, roots_json, roots_text, significant,
+    ControlLaw, Design, Fit, Goal, Plant, roots_json, roots_text, significant,
 };
 use serde_json::json;
 
@@ -30,7 +30,7 @@ pub(super) struct Results<'a> {
     /// The sampling period, s.
     pub(super) period: f64,
     pub(super) target: Duration,
-    pub(super) law: Law,
+    pub(super) law: ControlLaw,
     /// The goal of the design; `None` if gains were given.
     pub(super) goal: Option<Goal>,
     pub(super) design: Option<&'a Design>,
@@ -124,7 +124,7 @@ pub(super) fn text(answer: &Results<'_>) -> String {
         ));
         return text;
     }
-    if answer.law == Law::Bound {
+    if answer.law == ControlLaw::Bound {
         line(format_args!(
             "These are gains for the loop that the paper analyses. Headgate sums up adjustments \
              (Eq. 1): for the policy, leave out --law."
@@ -167,7 +167,7 @@ pub(super) fn json(answer: &Results<'_>) -> anyhow::Result<String> {
         "r_squared": answer.identified.map(|found| found.chosen.r_squared),
         "fits": answer.identified.map(|found| found.fits.iter().map(fit).collect::<Vec<_>>()),
         "model": model(answer.plant),
-        "law": match answer.law { Law::Bound => "bound", Law::Adjustment => "adjustment" },
+        "law": match answer.law { ControlLaw::Bound => "bound", ControlLaw::Adjustment => "adjustment" },
         "design": answer.design.map(|design| json!({
             "proportionalGain": design.gains.proportional,
             "integralGain": design.gains.integral,

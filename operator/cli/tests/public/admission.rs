@@ -15,7 +15,7 @@ use headgate_controller::xds::registry::Registry;
 use headgate_controller::xds::tls::TlsFiles;
 use headgate_controller::xds::{AdmissionServer, Limits};
 use headgate_core::config::FilterConfig;
-use headgate_mesh::class_admission::protocol::{Answer, MAX_BYTES, PATH};
+use headgate_mesh::class_admission::protocol::{Decisions, MAX_BYTES, PATH};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use tokio::net::TcpListener;
@@ -93,7 +93,7 @@ async fn post(channel: &mut Channel, path: &str, body: String) -> (StatusCode, S
 }
 
 fn admit(answer: &str) -> f64 {
-    let answer: Answer<'_> = serde_json::from_str(answer).unwrap();
+    let answer: Decisions<'_> = serde_json::from_str(answer).unwrap();
     answer.services[0].classes[0].admit
 }
 

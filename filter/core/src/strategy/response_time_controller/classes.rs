@@ -20,20 +20,20 @@
 //! The paper doesn't say when lc is reset. Here that happens when the lower classes' rates can be
 //! decreased again.
 
-use super::law::{Law, Step};
+use super::law::{RateLaw, Step};
 use super::record::Controller;
 
 /// The number of timeouts after which the result of a class's last run no longer counts.
 const STALE: f64 = 60.0;
 
 /// Whether one of the `higher` classes misses its target.
-pub(super) fn hold(law: &Law, higher: &[Controller], now: f64) -> bool {
+pub(super) fn hold(law: &RateLaw, higher: &[Controller], now: f64) -> bool {
     let recent = |class: &Controller| now - class.ran < STALE * law.timeout;
     higher.iter().any(|class| class.missing && recent(class))
 }
 
 /// Decreases rates after `class` missed its target.
-pub(super) fn decrease(law: &Law, classes: &mut [Controller], class: usize, step: &Step) {
+pub(super) fn decrease(law: &RateLaw, classes: &mut [Controller], class: usize, step: &Step) {
     let (upper, lower) = classes.split_at_mut(class + 1);
     let own = &mut upper[class];
     if lower.is_empty() {

@@ -25,13 +25,13 @@
 //! only.
 
 use super::classes;
-use super::law::{Law, Step};
+use super::law::{RateLaw, Step};
 use super::record::Controller;
 use crate::config::DegradationConfig;
 
 /// Decreases quality, or rates, after `class` missed its target.
 pub(super) fn decrease(
-    law: &Law,
+    law: &RateLaw,
     degradation: &DegradationConfig,
     classes: &mut [Controller],
     class: usize,
@@ -48,7 +48,7 @@ pub(super) fn decrease(
 
 /// Increases rate or quality after a controller met its target by more than the band.
 pub(super) fn increase(
-    law: &Law,
+    law: &RateLaw,
     degradation: &DegradationConfig,
     own: &mut Controller,
     step: &Step,

@@ -71,7 +71,7 @@ const FORGET: f64 = 300.0;
 
 /// The parameters of Figure 4 and of §3.3.
 #[derive(Debug)]
-pub(super) struct Law {
+pub(super) struct RateLaw {
     smoothing: f64,
     increase_below: f64,
     decrease_above: f64,
@@ -106,7 +106,7 @@ impl Step {
     }
 }
 
-impl Law {
+impl RateLaw {
     pub(super) fn new(config: &ResponseTimeControllerConfig) -> Self {
         Self {
             smoothing: config.smoothing,

@@ -52,13 +52,13 @@ use crate::time::Instant;
 
 use batch::Batch;
 use bucket::Bucket;
-use law::Law;
+use law::RateLaw;
 use record::{Controller, seconds};
 
 /// Rates set by feedback, one for each controller.
 #[derive(Debug)]
 pub struct ResponseTimeController {
-    law: Law,
+    law: RateLaw,
     scope: ControlScope,
     classes: usize,
     /// Identifies the types and classes to which the record's numbers belong.
@@ -91,7 +91,7 @@ impl ResponseTimeController {
     /// Creates the controllers of a stage; `settings` and `config` have been checked.
     #[must_use]
     pub fn new(settings: &ResponseTimeControllerConfig, config: &StageConfig) -> Self {
-        let law = Law::new(settings);
+        let law = RateLaw::new(settings);
         let targets: Vec<f64> = settings
             .targets_us
             .iter()
@@ -168,7 +168,7 @@ impl ResponseTimeController {
         if part.batch.is_begun() {
             if since(own.ran.max(part.begun)) >= self.law.timeout {
                 let median = part.batch.median();
-                let is_late = median.is_some_and(|median| Law::is_late(median, target));
+                let is_late = median.is_some_and(|median| RateLaw::is_late(median, target));
                 let sample = part.batch.partial();
                 self.law.run(classes, class, target, sample, is_late, now);
                 part.folded = true;
@@ -260,7 +260,7 @@ impl Admission for ResponseTimeController {
             }
             let in_system = served.age + served.response_time();
             part.batch.add(in_system, served.weight);
-            let is_late = Law::is_late(in_system.as_secs_f64(), self.targets[at]);
+            let is_late = RateLaw::is_late(in_system.as_secs_f64(), self.targets[at]);
             part.bucket.answered(served.weight, is_late);
             part.active = true;
         }

@@ -53,7 +53,7 @@ pub(super) struct Record {
     pub(super) arrival_rate: f64,
     pub(super) direction: f64,
     /// By cell.
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<Work>,
     /// By type.
     pub(super) deliveries: Vec<Delivery>,
     /// Requests of broken types.
@@ -63,7 +63,7 @@ pub(super) struct Record {
 crate::shared::record!(Record, 15);
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub(super) struct Row {
+pub(super) struct Work {
     /// Slots asked for: λm.
     pub(super) rate: f64,
     /// Work that arrived in this step, s of slot time.
@@ -86,7 +86,7 @@ impl Record {
             arrivals: 0.0,
             arrival_rate: 0.0,
             direction: 0.0,
-            rows: vec![Row::default(); cells],
+            rows: vec![Work::default(); cells],
             deliveries: vec![Delivery::default(); kinds],
             held: Vec::new(),
         }

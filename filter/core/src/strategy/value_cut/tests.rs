@@ -1,7 +1,7 @@
 use proptest::prelude::{Just, Strategy, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 use super::ranks::{EQUAL, PROBES};
-use super::record::Row;
+use super::record::Work;
 use super::*;
 use crate::memory::MemoryHost;
 use crate::service_times::{Objective, Settings, TypeSettings};
@@ -504,7 +504,7 @@ fn bursts_count_as_their_mean() {
 #[test]
 fn odd_records_and_clocks_are_survived() {
     let mut cut = filled(&MIX);
-    let huge = Row {
+    let huge = Work {
         rate: 1e300,
         fresh: 1e300,
     };

@@ -20,7 +20,7 @@ pub(super) struct Probing {
 
 /// The state of the process in an interval.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct State<const N: usize> {
+pub(super) struct IntervalState<const N: usize> {
     /// The allowed use of each resource, units.
     pub(super) usable: [f64; N],
     /// Whether the demand or the use exceeds the allowed use.
@@ -46,7 +46,7 @@ impl Probing {
         capacity: &Capacity,
         units: [f64; N],
         loads: &[Load],
-    ) -> State<N> {
+    ) -> IntervalState<N> {
         let usable = units.map(|units| number(units) * self.max_utilization);
         let mut overloaded = false;
         let mut spare: f64 = 1.0;
@@ -61,7 +61,7 @@ impl Probing {
             // A resource without capacity has nothing to spare.
             spare = spare.min(if used.is_nan() { 0.0 } else { 1.0 - used });
         }
-        State {
+        IntervalState {
             usable,
             overloaded,
             rise: self.probe * spare.max(0.0) * number(capacity.intervals),
@@ -69,7 +69,7 @@ impl Probing {
     }
 }
 
-impl<const N: usize> State<N> {
+impl<const N: usize> IntervalState<N> {
     /// Returns the demand of `load` in fair shares, requests/s. Under overload, it is unlimited for
     /// a workflow that was limited to its rate. Its measured demand is limited as well, and shares
     /// based on that would oscillate between cutting and probing.

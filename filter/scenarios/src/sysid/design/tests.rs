@@ -23,7 +23,7 @@ fn assert_poles(found: &[Complex64], expected: &[(f64, f64)], tolerance: f64) {
 #[test]
 fn gains_of_the_paper_do_not_give_its_poles_with_equation_6_as_printed() {
     let (plant, gains) = of_the_paper();
-    let design = Design::of(&plant, Law::Bound, gains);
+    let design = Design::of(&plant, ControlLaw::Bound, gains);
     assert_poles(
         &design.poles,
         &[(0.7353, 0.0), (0.0004, 0.405), (0.0004, -0.405)],
@@ -39,7 +39,7 @@ fn gains_of_the_paper_do_not_give_its_poles_with_equation_6_as_printed() {
 fn poles_of_the_paper_belong_to_the_other_sign_of_a_2() {
     let (_, gains) = of_the_paper();
     let plant = Plant::new(vec![-0.003, 0.104], vec![0.015, 0.006]).unwrap();
-    let design = Design::of(&plant, Law::Bound, gains);
+    let design = Design::of(&plant, ControlLaw::Bound, gains);
     assert_poles(
         &design.poles,
         &[(-0.308, 0.0), (0.52, 0.106), (0.52, -0.106)],
@@ -53,12 +53,12 @@ fn poles_of_the_paper_belong_to_the_other_sign_of_a_2() {
 #[test]
 fn taken_by_the_letter_equation_1_integrates_once_more_and_rings() {
     let (plant, gains) = of_the_paper();
-    let design = Design::of(&plant, Law::Adjustment, gains);
+    let design = Design::of(&plant, ControlLaw::Adjustment, gains);
     assert_eq!(design.poles.len(), 4);
     assert!((design.poles[0].norm() - 0.991).abs() < 1e-3);
     assert!(design.response.overshoot > 1.0);
     assert!(design.response.settling.is_some_and(|k| k > 200));
-    let once = Design::of(&plant, Law::Bound, gains);
+    let once = Design::of(&plant, ControlLaw::Bound, gains);
     assert!(once.response.overshoot < 0.25);
     assert!(once.response.settling.is_some_and(|k| k <= 15), "{once:?}");
 }
@@ -66,7 +66,7 @@ fn taken_by_the_letter_equation_1_integrates_once_more_and_rings() {
 #[test]
 fn placed_poles_are_roots_of_the_closed_loop() {
     let (plant, _) = of_the_paper();
-    for law in [Law::Bound, Law::Adjustment] {
+    for law in [ControlLaw::Bound, ControlLaw::Adjustment] {
         for pair in [
             [Complex64::new(0.6, 0.3), Complex64::new(0.6, -0.3)],
             [Complex64::new(0.8, 0.0), Complex64::new(0.3, 0.0)],
@@ -89,7 +89,7 @@ fn a_goal_is_met_or_refused() {
         settling: 10.0,
     };
     assert!((goal.pole().norm() - (-0.4_f64).exp()).abs() < 1e-12);
-    let found = design(&plant, Law::Bound, goal).unwrap();
+    let found = design(&plant, ControlLaw::Bound, goal).unwrap();
     assert!(found.meets(&goal) && found.gains.are_usable(), "{found:?}");
     for (overshoot, settling) in [(0.26, Some(10)), (0.25, Some(11)), (0.25, None)] {
         let response = Response {
@@ -107,12 +107,12 @@ fn a_goal_is_met_or_refused() {
         settling: 1.0,
     };
     assert!(matches!(
-        design(&plant, Law::Bound, hasty),
+        design(&plant, ControlLaw::Bound, hasty),
         Err(DesignError::Unreachable { .. })
     ));
     let backwards = Plant::new(vec![0.5], vec![-1.0]).unwrap();
     assert_eq!(
-        design(&backwards, Law::Bound, goal),
+        design(&backwards, ControlLaw::Bound, goal),
         Err(DesignError::NegativeGain(-2.0))
     );
     let none = Goal {
@@ -120,7 +120,7 @@ fn a_goal_is_met_or_refused() {
         settling: 10.0,
     };
     assert!(matches!(
-        design(&plant, Law::Bound, none),
+        design(&plant, ControlLaw::Bound, none),
         Err(DesignError::Goal { .. })
     ));
 }

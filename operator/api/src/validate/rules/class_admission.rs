@@ -11,7 +11,7 @@ use headgate_core::config::{
 };
 use headgate_core::request::ClassId;
 use headgate_mesh::class_admission::protocol::Method;
-use headgate_mesh::class_admission::{Law, Scope};
+use headgate_mesh::class_admission::{ChannelLaw, Scope};
 
 use super::names::{all_known, check_known};
 use super::workflows::{outbound, peers, services};
@@ -255,7 +255,7 @@ pub(crate) fn warnings(
 /// Adds warnings about targets that hold at their percentile only for callers with unusually many
 /// calls.
 fn few_calls(promises: &ServiceAdmissionConfig, at: &At<'_>) {
-    let Ok(law) = Law::try_from(promises.settings()) else {
+    let Ok(law) = ChannelLaw::try_from(promises.settings()) else {
         return;
     };
     for (class, config) in (0..).map(ClassId).zip(&promises.classes) {

@@ -8,13 +8,13 @@ use serde_json::Value;
 /// A row: names and values in a fixed order. A number that is not finite is written as null, as is
 /// a missing value, such as the response time of a type without served requests.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Record(Vec<(Cow<'static, str>, Value)>);
+pub struct ReportRow(Vec<(Cow<'static, str>, Value)>);
 
 /// The precision of numbers with a fraction. One rejection in ten million requests, in percent,
 /// must still differ from none.
 const DECIMALS: f64 = 1e6;
 
-impl Record {
+impl ReportRow {
     /// Returns an empty row.
     #[must_use]
     pub fn new() -> Self {
@@ -41,7 +41,7 @@ impl Record {
     }
 }
 
-impl Serialize for Record {
+impl Serialize for ReportRow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
     }
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_row_is_an_object_in_the_order_in_which_it_was_filled() {
-        let row = Record::new()
+        let row = ReportRow::new()
             .with("z", 1.5)
             .with("a", "text")
             .with("missing", None::<f64>)
