@@ -31,33 +31,8 @@ pub use workflows::*;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use headgate_core::config;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
-
-/// Turns enumerations of a policy into those of the filter's configuration with the same values.
-macro_rules! mirrored {
-    ($($own:ident => $filter:ident { $($value:ident),+ })+) => {$(
-        impl From<$own> for config::$filter {
-            fn from(own: $own) -> Self {
-                match own {
-                    $($own::$value => Self::$value,)+
-                }
-            }
-        }
-    )+};
-}
-
-mirrored! {
-    BacklogSignalType => BacklogSignal { Backlog, QueueLength, Proportional }
-    ControlScopeType => ControlScope { Type, Policy }
-    FlowType => Flow { Type, Class, Workflow }
-    LogicType => Logic { Any, All }
-    MeasureType => Measure { LastByte, FirstByte }
-    ModeType => Mode { Enforce, DryRun }
-    QueueModeType => QueueMode { Hold, Observe }
-    StringMatchType => StringMatchKind { Exact, RegularExpression }
-}
 
 /// Formats the values of enumerations as policies write them.
 macro_rules! written {

@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use std::time::Duration as Span;
 
 use headgate_core::config::{
-    CentralConfig, ClassAdmissionConfig, ClassConfig, Discipline, Fallback, Flow, Mode,
-    OutboundConfig, QueueMode, ServiceAdmissionConfig, StageConfig,
+    CentralConfig, ClassAdmissionConfig, ClassConfig, Discipline, Flow, Mode, OutboundConfig,
+    QueueMode, ServiceAdmissionConfig, StageConfig,
 };
 use headgate_core::request::ClassId;
 use headgate_mesh::class_admission::protocol::Method;
@@ -20,8 +20,7 @@ use super::{
 };
 use crate::validate::schema::{Rule, SchemaField, some};
 use crate::{
-    AdmissionFallback, AdmissionPolicySpec, AdmissionScope, CentralizedMethod,
-    ClassAdmissionMethod, Duration,
+    AdmissionPolicySpec, AdmissionScope, CentralizedMethod, ClassAdmissionMethod, Duration,
 };
 
 const STEP: Field = real(Stored(0.01), 0.0, 1.0, "").above();
@@ -112,7 +111,7 @@ pub(super) fn class_admission(
         }
     }
     let peers = peers::peers(&given.peers, &at.field("peers"));
-    let enforced = Mode::from(spec.mode) == Mode::Enforce;
+    let enforced = spec.mode == Mode::Enforce;
     let calls = (policy, enforced);
     let calls_at = at.field("outbound");
     let outbound = outbound(calls, &given.outbound, peers.clone(), &calls_at);
@@ -191,10 +190,7 @@ fn centralized(given: &crate::ClassAdmission, at: &At<'_>) -> Option<CentralConf
             AdmissionScope::Destination => Scope::Destination,
         },
         report_us,
-        fallback: match settings.fallback {
-            AdmissionFallback::Distributed => Fallback::Distributed,
-            AdmissionFallback::Admit => Fallback::Admit,
-        },
+        fallback: settings.fallback,
     })
 }
 

@@ -1,8 +1,8 @@
 //! Rules for the admission stage: `parallelism`, `retries`, and all parts together.
 
 use headgate_core::config::{
-    ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, MAX_TOKENS, OutboundConfig, QueueMode,
-    RetriesConfig, ServiceAdmissionConfig, StageConfig, TokenCount, TokensConfig,
+    ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, MAX_TOKENS, Measure, OutboundConfig,
+    QueueMode, RetriesConfig, ServiceAdmissionConfig, StageConfig, TokenCount, TokensConfig,
 };
 
 use super::class_admission::{self, class_admission};
@@ -17,7 +17,7 @@ use super::workflows::workflows;
 use super::{Assumed, At, Field, Open, Stored, Table, real, shadow, whole};
 use crate::validate::policy::Slots;
 use crate::validate::schema::{Rule, SchemaField, some};
-use crate::{AdmissionPolicySpec, DisciplineType, MeasureType, StrategyType};
+use crate::{AdmissionPolicySpec, DisciplineType, StrategyType};
 
 /// Fields of blocks without a file of their own.
 pub(super) static FIELDS: Table = fields! {
@@ -82,7 +82,7 @@ pub(crate) fn stage(
     if slots.auto().is_some() && queue.mode == QueueMode::Observe {
         root.add(OBSERVED);
     }
-    if spec.release_slot == MeasureType::FirstByte && spec.measure == MeasureType::LastByte {
+    if spec.release_slot == Measure::FirstByte && spec.measure == Measure::LastByte {
         root.add(RELEASED_UNMEASURED);
     }
     let counts_tokens = spec.types.iter().any(|t| !t.tpot.is_empty())
@@ -92,7 +92,7 @@ pub(crate) fn stage(
             .as_ref()
             .is_some_and(|wfq| wfq.tokens.is_some())
         || spec.parallelism.tokens.is_some();
-    if spec.release_slot == MeasureType::FirstByte && counts_tokens {
+    if spec.release_slot == Measure::FirstByte && counts_tokens {
         root.add(RELEASED_UNSEEN);
     }
     let strategy = strategy(spec, &root.field("strategy"));
@@ -116,13 +116,13 @@ pub(crate) fn stage(
         policy,
         generation,
         routes: Vec::new(),
-        mode: spec.mode.into(),
+        mode: spec.mode,
         parallelism: slots.for_endpoints(1),
         auto_parallelism: slots.auto(),
         tokens,
         queue,
-        measure: spec.measure.into(),
-        release_slot: spec.release_slot.into(),
+        measure: spec.measure,
+        release_slot: spec.release_slot,
         errors,
         retries,
         service_times: strategy.service_times,

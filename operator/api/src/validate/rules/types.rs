@@ -11,7 +11,7 @@ use super::matches::check_matches;
 use super::names::{HEADER, NAMES, check_unique, check_unique_by, header};
 use super::{At, By, Field, Format, HOUR, MILLISECOND, Open, Table, VALUE, time};
 use crate::validate::schema::{self as cel, Rule, SchemaField, not_time, some};
-use crate::{Duration, MeasureType, QueryType};
+use crate::{Duration, QueryType};
 
 /// The most types of one policy: the number with stats of their own.
 pub(super) const MAX_TYPES: usize = MAX_TYPES_IN_STATS;
@@ -58,7 +58,7 @@ pub(super) const SLACK_NEEDS_OBJECTIVES: &str = "the discipline Slack orders by 
 /// `measure` is the end of measured times, unless a type has its own.
 pub(super) fn types(
     types: &[QueryType],
-    measure: MeasureType,
+    measure: Measure,
     reason: Option<&str>,
     at: &At<'_>,
 ) -> Vec<TypeConfig> {
@@ -123,7 +123,7 @@ pub(super) fn types(
             name: kind.name.clone(),
             matches: rules,
             slo: if starts { first } else { whole },
-            measure: (starts && measure == MeasureType::LastByte).then_some(Measure::FirstByte),
+            measure: (starts && measure == Measure::LastByte).then_some(Measure::FirstByte),
             tpot: objectives(&kind.tpot, &at.field("tpot")),
             value: at.field("value").real(kind.value),
             cost,

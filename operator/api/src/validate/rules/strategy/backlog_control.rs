@@ -3,14 +3,14 @@
 use std::time::Duration as Span;
 
 use headgate_core::config::{
-    BacklogControlConfig, CostConfig, DEFAULT_TYPE, MAX_COST, StrategyConfig,
+    BacklogControlConfig, BacklogSignal, CostConfig, DEFAULT_TYPE, MAX_COST, StrategyConfig,
 };
 
 use super::super::names::{HEADER, all_known, check_known, header};
 use super::super::types::MAX_TYPES;
 use super::super::{At, Block, Field, HOUR, Open, SECOND, Stored, Table, real, time, whole};
 use crate::validate::schema::{self as cel, Rule, SchemaField, some};
-use crate::{AdmissionPolicySpec, BacklogControlSettings, BacklogSignalType, Cost, CostType};
+use crate::{AdmissionPolicySpec, BacklogControlSettings, Cost, CostType};
 
 const BLOCKS: [Block<CostType>; 2] = [
     ("costs", CostType::Type, None),
@@ -41,7 +41,7 @@ pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig 
     check_gains(&given, at);
     StrategyConfig::BacklogControl(BacklogControlConfig {
         target_us: at.field("target").time(given.target.as_ref()),
-        control: given.control.into(),
+        control: given.control,
         cost: cost(spec, &given.cost, &at.field("cost")),
         period_us: at.field("period").time(given.period.as_ref()),
         proportional_gain: at
@@ -57,7 +57,7 @@ pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig 
 /// an integral part nor a bound.
 fn check_gains(given: &BacklogControlSettings, at: &At<'_>) {
     let (proportional, integral) = (given.proportional_gain, given.integral_gain);
-    if given.control == BacklogSignalType::Proportional {
+    if given.control == BacklogSignal::Proportional {
         for (field, is_given, what) in [
             ("integralGain", integral.is_some(), "no integral part"),
             ("maxBacklog", given.max_backlog.is_some(), "no bound"),

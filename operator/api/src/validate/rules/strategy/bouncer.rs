@@ -26,7 +26,7 @@ pub(super) fn config(
 ) -> StrategyConfig {
     let logic = settings.map(|s| s.logic).unwrap_or_default();
     StrategyConfig::Bouncer {
-        logic: logic.into(),
+        logic,
         shed_by_value: settings.and_then(|s| s.shed_by_value).unwrap_or(true),
         capacity,
     }

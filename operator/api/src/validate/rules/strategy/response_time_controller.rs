@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration as Span;
 
 use headgate_core::config::{
-    DegradationConfig, MAX_CLASSES, ResponseTimeControllerConfig, StageConfig, StrategyConfig,
+    ControlScope, DegradationConfig, MAX_CLASSES, ResponseTimeControllerConfig, StageConfig,
+    StrategyConfig,
 };
 
 use super::super::names::check_known;
@@ -15,9 +16,7 @@ use super::super::types::MAX_TYPES;
 use super::super::{
     Assumed, At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, real, time, whole,
 };
-use crate::{
-    AdmissionPolicySpec, ControlScopeType, DegradationSettings, ResponseTimeControllerSettings,
-};
+use crate::{AdmissionPolicySpec, DegradationSettings, ResponseTimeControllerSettings};
 
 pub(super) use schema::schema;
 
@@ -66,7 +65,7 @@ pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig 
     let percentile = at.field("percentile").real(given.percentile);
     check_scope(spec, given.scope, at);
     check_classes(spec, &given, at);
-    let scope = given.scope.into();
+    let scope = given.scope;
     let defaults = match given.increase {
         Some(_) => ResponseTimeControllerConfig::figure_4(scope, Vec::new()),
         None => ResponseTimeControllerConfig::adaptive(scope, Vec::new()),
@@ -104,9 +103,9 @@ pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig 
     })
 }
 
-fn check_scope(spec: &AdmissionPolicySpec, scope: ControlScopeType, at: &At<'_>) {
+fn check_scope(spec: &AdmissionPolicySpec, scope: ControlScope, at: &At<'_>) {
     let (types, classes) = (spec.types.len(), spec.classes.len().max(1));
-    if scope == ControlScopeType::Type && types * classes > MAX_CONTROLLERS {
+    if scope == ControlScope::Type && types * classes > MAX_CONTROLLERS {
         let right =
             format!("at most {MAX_CONTROLLERS} controllers; scope Policy has one for all types");
         at.field("scope").add(format!(
@@ -117,7 +116,7 @@ fn check_scope(spec: &AdmissionPolicySpec, scope: ControlScopeType, at: &At<'_>)
 
 /// Checks settings that only make a difference between classes, or between types of a class.
 fn check_classes(spec: &AdmissionPolicySpec, given: &ResponseTimeControllerSettings, at: &At<'_>) {
-    if given.scope == ControlScopeType::Policy && !given.type_targets.is_empty() {
+    if given.scope == ControlScope::Policy && !given.type_targets.is_empty() {
         at.field("typeTargets").add(WITH_POLICY);
     }
     if spec.classes.is_empty() {

@@ -1,12 +1,12 @@
 //! Starvation avoidance around a strategy: allowed only if the strategy refuses some types more
 //! than others.
 
-use headgate_core::config::StarvationAvoidance;
+use headgate_core::config::{ControlScope, StarvationAvoidance};
 
 use super::super::window::{self, window};
 use super::super::{At, Block, Stored, Table, real};
 use crate::validate::schema::{self as cel, Rule, SchemaField, some};
-use crate::{ControlScopeType, StarvationAvoidanceType, StrategyType};
+use crate::{StarvationAvoidanceType, StrategyType};
 
 const BLOCKS: [Block<StarvationAvoidanceType>; 2] = {
     use StarvationAvoidanceType as Kind;
@@ -77,7 +77,7 @@ fn distinguishes_types(strategy: &crate::Strategy) -> bool {
         }
         StrategyType::ResponseTimeController => {
             let settings = strategy.response_time_controller.as_ref();
-            settings.is_none_or(|s| s.scope == ControlScopeType::Type)
+            settings.is_none_or(|s| s.scope == ControlScope::Type)
         }
         _ => false,
     }

@@ -69,7 +69,7 @@ pub(super) fn workflows(
         edge: given.edge,
         peers: peers.clone(),
     };
-    let enforced = Mode::from(spec.mode) == Mode::Enforce;
+    let enforced = spec.mode == Mode::Enforce;
     let at = at.field("outbound");
     let outbound = outbound((policy, enforced), &given.outbound, peers, &at);
     (Some(inbound), Some(outbound))

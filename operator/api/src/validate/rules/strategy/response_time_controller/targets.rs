@@ -3,12 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use headgate_core::config::DEFAULT_TYPE;
+use headgate_core::config::{ControlScope, DEFAULT_TYPE};
 
 use super::super::super::At;
-use crate::{
-    AdmissionPolicySpec, ControlScopeType, Duration, QueryType, ResponseTimeControllerSettings,
-};
+use crate::{AdmissionPolicySpec, Duration, QueryType, ResponseTimeControllerSettings};
 
 pub(super) const NO_TARGET_OF_POLICY: &str =
     "missing; scope Policy holds one for all types, such as 500ms";
@@ -56,7 +54,7 @@ pub(super) fn targets(
         classes.iter().zip(&of_classes).map(target).collect()
     };
     let is_open = |row: &[Option<u64>]| row.iter().any(Option::is_none);
-    let rows = if given.scope == ControlScopeType::Policy {
+    let rows = if given.scope == ControlScope::Policy {
         let row = row(None);
         if is_open(&row) {
             at.field("target").add(NO_TARGET_OF_POLICY);
