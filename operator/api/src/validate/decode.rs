@@ -10,7 +10,7 @@ mod reader;
 use serde::de::DeserializeOwned;
 
 use super::node::{Member, Node, Position, Value};
-use super::path::Path;
+use super::path::{Path, Segment};
 use super::suggest::{closest, instead_of};
 use reader::Fault;
 
@@ -34,7 +34,7 @@ pub(crate) type Example = fn(&Path, &str) -> &'static str;
 pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example) -> Decoded<T> {
     let (mut problems, mut repaired) = (Vec::new(), Vec::new());
     while problems.len() < MAX_PROBLEMS {
-        let error = match T::deserialize(&*document) {
+        let error = match serde_path_to_error::deserialize::<_, T>(&*document) {
             Ok(value) => {
                 return Decoded {
                     value: Some(value),
@@ -44,7 +44,8 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example)
             }
             Err(error) => error,
         };
-        let (path, fault) = error.into_parts();
+        let path = path_of(&error);
+        let fault = error.into_inner();
         let place = document.position(&path);
         let Some(node) = document.find_mut(path.segments()) else {
             problems.push((path, document.at, "not readable".to_owned()));
@@ -109,6 +110,22 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example)
         problems,
         repaired,
     }
+}
+
+/// Returns the field with the mistake; for an unknown field, the mapping that contains it.
+fn path_of(error: &serde_path_to_error::Error<Fault>) -> Path {
+    use serde_path_to_error::Segment as Step;
+    let segment = |step: &Step| match step {
+        Step::Seq { index } => Some(Segment::Item(*index)),
+        Step::Map { key } => Some(Segment::Field(key.clone())),
+        // A variant is a value, not a field.
+        Step::Enum { .. } | Step::Unknown => None,
+    };
+    let mut path: Vec<Segment> = error.path().iter().filter_map(segment).collect();
+    if let Fault::UnknownField { .. } = error.inner() {
+        path.pop();
+    }
+    Path::new(path)
 }
 
 fn rename_or_remove(node: &mut Node, field: &str, expected: &[&str]) {
