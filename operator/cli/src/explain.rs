@@ -13,7 +13,7 @@ use headgate_core::config::{Match, Measure, Objective, WorkflowSource, Workflows
 use headgate_mesh::engine::named;
 use serde::Serialize;
 
-use super::input::{Scale, Selection};
+use super::input::Selection;
 use super::validate::ReportFormat;
 use super::{Output, input};
 use headgate_api::Duration;
@@ -164,7 +164,7 @@ struct Rule {
 /// # Errors
 /// Returns an error for a file that can't be read, or several targets without a choice.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
-    let selection = input::select(&args.files, args.workload.as_ref(), Scale::ONE)?;
+    let selection = input::select(&args.files, args.workload.as_ref(), 1, 1)?;
     let explanation = explain(&selection, args)?;
     let text = match args.output {
         ReportFormat::Json => serde_json::to_string_pretty(&explanation)? + "\n",

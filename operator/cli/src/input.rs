@@ -12,7 +12,7 @@ use headgate_core::config::{FilterConfig, ServiceAdmissionConfig, StageConfig};
 
 use headgate_api::AdmissionPolicySpec;
 use headgate_api::compile::{Compiled, compile};
-use headgate_api::plan::{Endpoints, Share, TargetRef};
+use headgate_api::plan::TargetRef;
 use headgate_api::validate::{
     FileReport, MAX_FILE, Problem, ValidPolicy, check_file, leave_out_other_apis, refuse_duplicates,
 };
@@ -39,23 +39,6 @@ impl From<Vec<Problem>> for Mistakes {
                 .collect(),
         )
     }
-}
-
-/// The numbers of endpoints and proxies that share a policy's slots.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Scale {
-    /// The number of ready endpoints behind the proxies.
-    pub(super) endpoints: u32,
-    /// The number of proxies in front of them.
-    pub(super) proxies: u32,
-}
-
-impl Scale {
-    /// One proxy in front of one endpoint.
-    pub(super) const ONE: Self = Self {
-        endpoints: 1,
-        proxies: 1,
-    };
 }
 
 /// The policies of one workload.
@@ -90,7 +73,8 @@ impl Selection {
 }
 
 /// Reads and compiles `paths` and chooses a workload: the given one, or the first if all have the
-/// same configuration.
+/// same configuration. The slots are those of one of `proxies` proxies in front of `endpoints`
+/// endpoints.
 ///
 /// # Errors
 /// Returns [`Mistakes`], or an error for a file that can't be read, or several targets without a
@@ -98,11 +82,12 @@ impl Selection {
 pub(super) fn select(
     paths: &[PathBuf],
     workload: Option<&TargetRef>,
-    scale: Scale,
+    endpoints: u32,
+    proxies: u32,
 ) -> anyhow::Result<Selection> {
     let reports = read(paths)?;
     let policies = policies(&reports)?;
-    let compiled = compiled(&policies, scale);
+    let compiled = compile(&policies, endpoints.into(), proxies);
     let (target, config) = choose(&compiled, workload)?;
     let names = |r: &FileReport| r.policies().map(ValidPolicy::full_name).collect();
     Ok(Selection {
@@ -214,17 +199,4 @@ fn choose<'c>(
         );
     }
     Ok(first)
-}
-
-/// Compiles policies of files, for the given numbers of endpoints and proxies.
-pub(super) fn compiled(policies: &[&ValidPolicy], scale: Scale) -> Compiled {
-    compile(policies, |policy, target| {
-        let endpoints = BTreeMap::from([(target.clone(), scale.endpoints)]);
-        let share = Share {
-            slots: policy.slots,
-            proxies: scale.proxies,
-            endpoints: Endpoints::Shared(Arc::new(endpoints)),
-        };
-        share.portion()
-    })
 }

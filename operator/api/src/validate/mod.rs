@@ -347,25 +347,12 @@ fn namespace(policy: &AdmissionPolicy) -> &str {
 fn interpret(policy: &AdmissionPolicy, document: &At<'_>) -> ValidPolicy {
     rules::identity(policy, document);
     let spec = document.field("spec");
-    let (namespace, name) = (namespace(policy).to_owned(), policy.metadata.name.clone());
-    let targets = rules::targets(
-        &policy.spec.target_refs,
-        &namespace,
-        &spec.field("targetRefs"),
-    );
-    let generation = policy.metadata.generation.unwrap_or(0);
-    let full_name = format!("{namespace}/{name}");
-    let rules::Meaning {
-        stage,
-        slots,
-        outbound,
-        promises,
-    } = rules::stage(&policy.spec, full_name, generation, &spec);
+    let mut valid = rules::policy(policy, namespace(policy), &spec);
     if document.found() == 0 {
         // The filter checks again; this must refuse all that the filter would refuse.
         let config = FilterConfig {
             revision: String::new(),
-            stages: vec![stage.clone()],
+            stages: vec![valid.stage.clone()],
             ..FilterConfig::default()
         };
         if let Err(error) = config.check() {
@@ -373,20 +360,9 @@ fn interpret(policy: &AdmissionPolicy, document: &At<'_>) -> ValidPolicy {
         }
     }
     let noted = Problems::default();
-    rules::warnings(&stage, promises.as_ref(), &noted.document().field("spec"));
-    let created = policy.metadata.creation_timestamp.clone();
-    ValidPolicy {
-        namespace,
-        name,
-        generation,
-        created,
-        targets,
-        slots,
-        stage,
-        outbound,
-        promises,
-        warnings: (noted.into_inner().into_iter())
-            .map(|(path, message)| format!("{path}: {message}"))
-            .collect(),
-    }
+    rules::warnings(&valid, &noted.document().field("spec"));
+    valid.warnings = (noted.into_inner().into_iter())
+        .map(|(path, message)| format!("{path}: {message}"))
+        .collect();
+    valid
 }

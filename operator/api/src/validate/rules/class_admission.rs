@@ -7,7 +7,7 @@ use std::time::Duration as Span;
 
 use headgate_core::config::{
     CentralConfig, ClassAdmissionConfig, ClassConfig, Discipline, Flow, Mode, OutboundConfig,
-    QueueMode, ServiceAdmissionConfig, StageConfig,
+    QueueMode, ServiceAdmissionConfig,
 };
 use headgate_core::request::ClassId;
 use headgate_mesh::class_admission::protocol::Method;
@@ -18,6 +18,7 @@ use super::workflows::{outbound, peers, services};
 use super::{
     Assumed, At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, real, time, whole,
 };
+use crate::validate::policy::ValidPolicy;
 use crate::validate::schema::{Rule, SchemaField, some};
 use crate::{
     AdmissionPolicySpec, AdmissionScope, CentralizedMethod, ClassAdmissionMethod, Duration,
@@ -221,11 +222,9 @@ fn targets(spec: &AdmissionPolicySpec, at: &At<'_>) -> Vec<u64> {
 }
 
 /// Adds warnings about consequences that the author may have overlooked.
-pub(crate) fn warnings(
-    stage: &StageConfig,
-    promises: Option<&ServiceAdmissionConfig>,
-    spec: &At<'_>,
-) {
+pub(super) fn warnings(policy: &ValidPolicy, spec: &At<'_>) {
+    let stage = &policy.stage;
+    let promises = policy.promises.as_ref();
     if let Some(promises) = promises.filter(|promises| promises.central.is_none()) {
         few_calls(promises, &spec.field("classAdmission.targets"));
     }

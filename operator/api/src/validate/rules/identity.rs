@@ -75,7 +75,7 @@ pub(crate) fn identity(policy: &AdmissionPolicy, root: &At<'_>) {
 }
 
 /// Checks `spec.targetRefs`, which are of the policy's own namespace.
-pub(crate) fn targets(refs: &[PolicyTargetRef], namespace: &str, at: &At<'_>) -> Vec<TargetRef> {
+pub(super) fn targets(refs: &[PolicyTargetRef], namespace: &str, at: &At<'_>) -> Vec<TargetRef> {
     if refs.is_empty() || refs.len() > MAX_TARGETS {
         at.add(format!("{} targets; 1 to {MAX_TARGETS}", refs.len()));
     }

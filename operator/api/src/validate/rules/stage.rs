@@ -1,13 +1,14 @@
 //! Rules for the admission stage: `parallelism`, `retries`, and all parts together.
 
 use headgate_core::config::{
-    ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, MAX_TOKENS, Measure, OutboundConfig,
-    QueueMode, RetriesConfig, ServiceAdmissionConfig, StageConfig, TokenCount, TokensConfig,
+    ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, MAX_TOKENS, Measure, QueueMode,
+    RetriesConfig, StageConfig, TokenCount, TokensConfig,
 };
 
 use super::class_admission::{self, class_admission};
 use super::classes::classes;
 use super::errors::errors;
+use super::identity::targets;
 use super::matches::check_matches;
 use super::names::{HEADER, header};
 use super::queue::queue;
@@ -15,9 +16,9 @@ use super::strategy::strategy;
 use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, types};
 use super::workflows::workflows;
 use super::{Assumed, At, Field, Open, Stored, Table, real, shadow, whole};
-use crate::validate::policy::Slots;
+use crate::validate::policy::{Slots, ValidPolicy};
 use crate::validate::schema::{Rule, SchemaField, some};
-use crate::{AdmissionPolicySpec, DisciplineType, StrategyType};
+use crate::{AdmissionPolicy, AdmissionPolicySpec, DisciplineType, StrategyType};
 
 /// Fields of blocks without a file of their own.
 pub(super) static FIELDS: Table = fields! {
@@ -52,25 +53,14 @@ const RELEASED_UNSEEN: &str = "with releaseSlot FirstByte nothing is measured af
                                and no token is kept; leave out releaseSlot, or the types' tpot, \
                                queue.wfq.tokens and parallelism.tokens";
 
-/// A policy's spec in the filter's types.
-pub(crate) struct Meaning {
-    /// The stage of one endpoint.
-    pub(crate) stage: StageConfig,
-    /// Slots as in the policy.
-    pub(crate) slots: Slots,
-    /// The settings of the backend's calls to other services.
-    pub(crate) outbound: Option<OutboundConfig>,
-    /// The classes' targets for the service's callers.
-    pub(crate) promises: Option<ServiceAdmissionConfig>,
-}
-
-/// Checks the spec and returns it in the filter's types.
-pub(crate) fn stage(
-    spec: &AdmissionPolicySpec,
-    policy: String,
-    generation: i64,
-    root: &At<'_>,
-) -> Meaning {
+/// Checks the targets and the spec of a policy, and returns it in the filter's types, without
+/// warnings.
+pub(crate) fn policy(policy: &AdmissionPolicy, namespace: &str, root: &At<'_>) -> ValidPolicy {
+    let spec = &policy.spec;
+    let name = policy.metadata.name.clone();
+    let full_name = format!("{namespace}/{name}");
+    let generation = policy.metadata.generation.unwrap_or(0);
+    let targets = targets(&spec.target_refs, namespace, &root.field("targetRefs"));
     let at = root.field("parallelism");
     let slots = parallelism(&spec.parallelism, &at);
     let given = spec.parallelism.tokens.as_ref();
@@ -105,19 +95,19 @@ pub(crate) fn stage(
     let classes = classes(&spec.classes, &root.field("classes"));
     let excluded = check_matches(&spec.exclude, &root.field("exclude"));
     shadow::check(spec, root);
-    let (workflows, outbound) = workflows(spec, &policy, &root.field("workflows"));
+    let (workflows, outbound) = workflows(spec, &full_name, &root.field("workflows"));
     let at = root.field("classAdmission");
     let class_admission::Meaning {
         stage: class_admission,
         promises,
         outbound: calls,
-    } = class_admission(spec, &policy, &classes, &at);
+    } = class_admission(spec, &full_name, &classes, &at);
     let stage = StageConfig {
-        policy,
+        policy: full_name,
         generation,
         routes: Vec::new(),
         mode: spec.mode,
-        parallelism: slots.for_endpoints(1),
+        parallelism: slots.portion(1, 1).parallelism,
         auto_parallelism: slots.auto(),
         tokens,
         queue,
@@ -134,11 +124,17 @@ pub(crate) fn stage(
         class_admission,
         excluded,
     };
-    Meaning {
-        stage,
+    ValidPolicy {
+        namespace: namespace.to_owned(),
+        name,
+        generation,
+        created: policy.metadata.creation_timestamp.clone(),
+        targets,
         slots,
+        stage,
         outbound: outbound.or(calls),
         promises,
+        warnings: Vec::new(),
     }
 }
 
