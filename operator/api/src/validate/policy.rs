@@ -74,8 +74,8 @@ impl Slots {
         }
     }
 
-    /// Returns the part of each of `proxies` proxies in front of the same `endpoints` endpoints; 0 of
-    /// either counts as 1. A proxy that is configured before its backend is ready must not start
+    /// Returns the part of each of `proxies` proxies in front of the same `endpoints` endpoints; 0
+    /// of either counts as 1. A proxy that is configured before its backend is ready must not start
     /// without slots.
     #[must_use]
     pub fn portion(self, endpoints: u64, proxies: u32) -> Portion {

@@ -1,5 +1,5 @@
-//! serde's reading of a [`Node`] tree, with errors that keep serde's details: the field and the known
-//! names.
+//! serde's reading of a [`Node`] tree, with errors that keep serde's details: the field and the
+//! known names.
 
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{self, Deserializer, IntoDeserializer, MapAccess, Unexpected, Visitor};
@@ -7,7 +7,8 @@ use serde::de::{self, Deserializer, IntoDeserializer, MapAccess, Unexpected, Vis
 use crate::validate::node::{Member, Node, Value};
 
 /// A mistake.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("not as its type says")]
 pub(crate) enum Fault {
     UnknownField {
         field: String,
@@ -20,31 +21,19 @@ pub(crate) enum Fault {
     Missing {
         field: &'static str,
     },
-    Wrong {
-        expected: String,
-    },
-    Other(String),
+    /// The expected value.
+    Wrong(String),
 }
 
 impl Fault {
     fn wrong(expected: impl Into<String>) -> Self {
-        Self::Wrong {
-            expected: expected.into(),
-        }
+        Self::Wrong(expected.into())
     }
 }
-
-impl std::fmt::Display for Fault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{self:?}")
-    }
-}
-
-impl std::error::Error for Fault {}
 
 impl de::Error for Fault {
     fn custom<T: std::fmt::Display>(message: T) -> Self {
-        Self::Other(message.to_string())
+        Self::wrong(message.to_string())
     }
 
     fn invalid_type(_: Unexpected<'_>, expected: &dyn de::Expected) -> Self {

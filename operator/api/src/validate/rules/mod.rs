@@ -29,7 +29,7 @@ use std::time::Duration as Span;
 use super::policy::ValidPolicy;
 use super::schema::SchemaField;
 
-use at::Block;
+pub(in crate::validate) use at::Block;
 pub(crate) use at::{At, Problems};
 use field::Absent::{Assumed, Open, Stored};
 pub(in crate::validate) use field::{Absent, By, Field, Format, Range};

@@ -34,8 +34,6 @@ const NO_CLASSES: &str = "there are none; add spec.classes or use Type or Workfl
 
 pub(super) fn queue(spec: &AdmissionPolicySpec, at: &At<'_>) -> QueueConfig {
     let queue = &spec.queue;
-    let max_length = at.field("maxLength").whole(queue.max_length);
-    let timeout_us = at.field("timeout").time(queue.timeout.as_ref());
     let chosen = in_use(spec);
     let name = chosen.to_string();
     if queue.mode == QueueMode::Observe && chosen != DisciplineType::Fifo {
@@ -46,21 +44,18 @@ pub(super) fn queue(spec: &AdmissionPolicySpec, at: &At<'_>) -> QueueConfig {
         let problem = format!("{name:?}; {NO_PRIORITIES}");
         at.field("discipline").add(problem);
     }
-    for (field, given, needed) in [
-        ("drr", queue.drr.is_some(), DisciplineType::Drr),
-        ("wfq", queue.wfq.is_some(), DisciplineType::Wfq),
-    ] {
-        if given && chosen != needed {
-            at.field(field).add(format!(
-                "given with discipline {name}; leave it out or use discipline {needed}"
-            ));
+    for (field, needed) in [("drr", DisciplineType::Drr), ("wfq", DisciplineType::Wfq)] {
+        let at = at.field(field);
+        if at.is_given() && chosen != needed {
+            let right = format!("leave it out or use discipline {needed}");
+            at.add(format!("given with discipline {name}; {right}"));
         }
     }
     QueueConfig {
         mode: queue.mode,
         discipline: discipline(spec, at),
-        max_length,
-        timeout_us,
+        max_length: at.field("maxLength").whole(),
+        timeout_us: at.field("timeout").time(),
     }
 }
 
@@ -88,12 +83,10 @@ fn discipline(spec: &AdmissionPolicySpec, at: &At<'_>) -> Discipline {
         DisciplineType::Drr => {
             let settings = spec.queue.drr.clone().unwrap_or_default();
             let at = at.field("drr");
-            let quantum = settings.quantum.as_ref();
-            let quantum_us = at.field("quantum").time(quantum);
             flows(spec, settings.by, &settings.weights, &at);
             Discipline::Drr {
                 by: settings.by,
-                quantum_us,
+                quantum_us: at.field("quantum").time(),
                 weights: weights(spec, settings.by, settings.weights),
             }
         }
@@ -101,11 +94,11 @@ fn discipline(spec: &AdmissionPolicySpec, at: &At<'_>) -> Discipline {
             let settings = spec.queue.wfq.clone().unwrap_or_default();
             let at = at.field("wfq");
             flows(spec, settings.by, &settings.weights, &at);
-            let tokens = settings.tokens.as_ref().map(|tokens| {
+            let tokens = settings.tokens.as_ref().map(|_| {
                 let at = at.field("tokens");
                 TokenCost {
-                    input: at.field("input").real(tokens.input),
-                    output: at.field("output").real(tokens.output),
+                    input: at.field("input").real(),
+                    output: at.field("output").real(),
                 }
             });
             Discipline::Wfq {
@@ -158,8 +151,8 @@ fn flows(spec: &AdmissionPolicySpec, by: Flow, all: &BTreeMap<String, f64>, at: 
             }
         }
     }
-    for (name, weight) in all {
-        weights.key(name).given_real(Some(*weight));
+    for name in all.keys() {
+        weights.key(name).given_real();
     }
 }
 

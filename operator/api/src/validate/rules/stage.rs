@@ -62,7 +62,7 @@ pub(crate) fn policy(policy: &AdmissionPolicy, namespace: &str, root: &At<'_>) -
     let generation = policy.metadata.generation.unwrap_or(0);
     let targets = targets(&spec.target_refs, namespace, &root.field("targetRefs"));
     let at = root.field("parallelism");
-    let slots = parallelism(&spec.parallelism, &at);
+    let slots = parallelism(&at);
     let given = spec.parallelism.tokens.as_ref();
     let tokens = given.map(|given| tokens(given, &at.field("tokens")));
     let errors = errors(&spec.errors, &root.field("errors"));
@@ -76,12 +76,9 @@ pub(crate) fn policy(policy: &AdmissionPolicy, namespace: &str, root: &At<'_>) -
         root.add(RELEASED_UNMEASURED);
     }
     let counts_tokens = spec.types.iter().any(|t| !t.tpot.is_empty())
-        || spec
-            .queue
-            .wfq
-            .as_ref()
-            .is_some_and(|wfq| wfq.tokens.is_some())
-        || spec.parallelism.tokens.is_some();
+        || ["queue.wfq.tokens", "parallelism.tokens"]
+            .iter()
+            .any(|field| root.field(field).is_given());
     if spec.release_slot == Measure::FirstByte && counts_tokens {
         root.add(RELEASED_UNSEEN);
     }
@@ -199,7 +196,7 @@ fn retries(given: &crate::Retries, at: &At<'_>) -> RetriesConfig {
     let at = at.field("firstAttempt");
     RetriesConfig {
         header: name,
-        first_attempt: at.whole(given.first_attempt),
+        first_attempt: at.whole(),
     }
 }
 
@@ -212,33 +209,29 @@ fn tokens(given: &crate::TokenBudget, at: &At<'_>) -> TokensConfig {
         let name = given.header.as_ref();
         Some(TokenCount {
             header: name.map(|name| header(name, &at.field("header"))),
-            per_unit: at.field("perUnit").real(given.per_unit),
-            otherwise: at.field("otherwise").whole(Some(given.otherwise)),
+            per_unit: at.field("perUnit").real(),
+            otherwise: at.field("otherwise").whole(),
         })
     };
     TokensConfig {
-        budget: at.field("budget").whole(Some(given.budget)).into(),
+        budget: at.field("budget").whole().into(),
         prompt: count(&given.prompt, at.field("prompt")),
         output: count(&given.output, at.field("output")),
-        per_request: at.field("perRequest").given_whole(given.per_request),
+        per_request: at.field("perRequest").given_whole(),
     }
 }
 
-fn parallelism(parallelism: &crate::Parallelism, at: &At<'_>) -> Slots {
-    match (
-        &parallelism.auto,
-        parallelism.total,
-        parallelism.per_endpoint,
-    ) {
-        (None, total @ Some(_), None) => Slots::Total(at.field("total").whole(total)),
-        (None, None, each @ Some(_)) => Slots::PerEndpoint(at.field("perEndpoint").whole(each)),
-        (auto, None, None) => {
-            let crate::AutoParallelism { min, max } = auto.clone().unwrap_or_default();
+fn parallelism(at: &At<'_>) -> Slots {
+    match ["auto", "total", "perEndpoint"].map(|field| at.field(field).is_given()) {
+        [false, true, false] => Slots::Total(at.field("total").whole()),
+        [false, false, true] => Slots::PerEndpoint(at.field("perEndpoint").whole()),
+        [_, false, false] => {
             let at = at.field("auto");
-            let most = at.field("max").whole(max);
-            let fewest = match min {
-                None => FEWEST.min(most),
-                given => at.field("min").whole(given),
+            let most = at.field("max").whole();
+            let min = at.field("min");
+            let fewest = match min.is_given() {
+                true => min.whole(),
+                false => FEWEST.min(most),
             };
             if fewest > most {
                 at.add(format!("min {fewest} and max {most}; min at most max"));
