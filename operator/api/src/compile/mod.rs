@@ -128,23 +128,23 @@ pub fn calls(policy: &ValidPolicy, promises: &Promises<'_>) -> Option<OutboundCo
 /// Returns the configuration of outbound slots with these `calls`. It doesn't depend on the number
 /// of proxies.
 pub fn outbound(calls: OutboundConfig) -> FilterConfig {
-    let mut config = FilterConfig {
+    revised(FilterConfig {
         direction: Direction::Outbound,
         outbound: Some(calls),
         ..FilterConfig::default()
-    };
-    config.revision = revision(&config);
-    config
+    })
 }
 
 /// Returns the configuration of these stages, in matching order.
 #[must_use]
 pub fn of_stages(stages: Vec<StageConfig>) -> FilterConfig {
-    let mut config = FilterConfig {
-        revision: String::new(),
+    revised(FilterConfig {
         stages,
         ..FilterConfig::default()
-    };
+    })
+}
+
+fn revised(mut config: FilterConfig) -> FilterConfig {
     config.revision = revision(&config);
     config
 }
