@@ -1,34 +1,25 @@
 //! Policies named on the command line: files, folders, or `-` for standard input.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 
-use headgate_core::config::{FilterConfig, ServiceAdmissionConfig, StageConfig};
+use headgate_core::config::{FilterConfig, StageConfig};
 
-use headgate_api::AdmissionPolicySpec;
 use headgate_api::compile::{Compiled, compile};
 use headgate_api::plan::TargetRef;
 use headgate_api::validate::{
-    FileReport, MAX_FILE, Problem, ValidPolicy, check_file, leave_out_other_apis, refuse_duplicates,
+    Document, FileReport, MAX_FILE, Problem, ValidPolicy, check_file, leave_out_other_apis,
+    refuse_duplicates,
 };
 use headgate_controller::source::read::{read_dir, read_file};
 
 /// The mistakes in files, a line each: the error of a command that can't continue with them.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(super) struct Mistakes(String);
-
-impl fmt::Display for Mistakes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Mistakes {}
 
 impl From<Vec<Problem>> for Mistakes {
     fn from(problems: Vec<Problem>) -> Self {
@@ -50,11 +41,7 @@ pub(super) struct Selection {
     pub(super) config: Arc<FilterConfig>,
     /// The configuration of their outbound slots, with workflows or class admission.
     pub(super) outbound: Option<Arc<FilterConfig>>,
-    /// The targets of policies for classes, by `namespace/name`.
-    pub(super) promises: BTreeMap<String, ServiceAdmissionConfig>,
-    /// The `spec` of each policy as written, by `namespace/name`.
-    pub(super) specs: BTreeMap<String, AdmissionPolicySpec>,
-    files: Vec<(String, Vec<String>)>,
+    reports: Vec<FileReport>,
 }
 
 impl Selection {
@@ -64,11 +51,11 @@ impl Selection {
         self.config.stages.first().with_context(nothing)
     }
 
-    /// Returns the file of a policy, by `namespace/name`.
-    pub(super) fn file_of(&self, policy: &str) -> &str {
-        let holds = |(_, names): &&(String, Vec<String>)| names.iter().any(|n| n == policy);
-        let found = self.files.iter().find(holds);
-        found.map_or("", |(file, _)| file.as_str())
+    /// Returns the file and the document of a policy, by `namespace/name`.
+    pub(super) fn document(&self, policy: &str) -> Option<(&str, &Document)> {
+        let all = self.reports.iter();
+        let mut all = all.flat_map(|r| r.documents.iter().map(|d| (r.file.as_str(), d)));
+        all.find(|(_, document)| document.name.as_deref() == Some(policy))
     }
 }
 
@@ -89,18 +76,11 @@ pub(super) fn select(
     let policies = policies(&reports)?;
     let compiled = compile(&policies, endpoints.into(), proxies);
     let (target, config) = choose(&compiled, workload)?;
-    let names = |r: &FileReport| r.policies().map(ValidPolicy::full_name).collect();
     Ok(Selection {
         target: target.clone(),
         config: Arc::clone(config),
         outbound: (config.stages.iter()).find_map(|s| compiled.outbound.get(&s.policy).cloned()),
-        promises: (policies.iter())
-            .filter_map(|p| Some((p.full_name(), p.promises.clone()?)))
-            .collect(),
-        files: reports.iter().map(|r| (r.file.clone(), names(r))).collect(),
-        specs: (reports.into_iter().flat_map(|r| r.documents))
-            .filter_map(|d| Some((d.name?, d.spec?)))
-            .collect(),
+        reports,
     })
 }
 
