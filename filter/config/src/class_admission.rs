@@ -67,11 +67,12 @@ pub struct CentralConfig {
 
 /// The decision while the server does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Fallback {
     /// Each sender decides by its own measurements.
     #[default]
     Distributed,
-    /// Calls keep the class that they ask for.
+    /// Calls run in the class that they ask for.
     Admit,
 }
 

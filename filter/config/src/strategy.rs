@@ -141,11 +141,12 @@ impl AcceptFractionConfig {
 
 /// The objectives of a type that an estimate must miss for a refusal (Bouncer §7, future work).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Logic {
-    /// Any of them (Alg. 1).
+    /// Any of them: by their estimates, all objectives of admitted requests are kept.
     #[default]
     Any,
-    /// All of them.
+    /// All of them: at least one objective is kept, and fewer requests are refused.
     All,
 }
 
@@ -233,11 +234,12 @@ impl ResponseTimeControllerConfig {
 
 /// The scope of a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ControlScope {
-    /// One controller for each type, like one for each stage of SEDA.
+    /// Each type (times classes), as each stage of SEDA.
     #[default]
     Type,
-    /// One controller for all types together.
+    /// All types together (times classes).
     Policy,
 }
 
@@ -316,13 +318,14 @@ impl BacklogControlConfig {
 
 /// The controlled quantity of backlog control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum BacklogSignal {
-    /// The cost of queued requests (FC-D).
+    /// A bound on the cost of queued requests (FC-D).
     #[default]
     Backlog,
-    /// The number of queued requests (FC-Q).
+    /// A bound on the number of queued requests (FC-Q).
     QueueLength,
-    /// The probability of refusal, in proportion to the error (AC).
+    /// No bound: refuses with a probability in proportion to the error (AC).
     Proportional,
 }
 

@@ -171,6 +171,7 @@ impl TokensConfig {
 
 /// Whether decisions take effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Mode {
     /// Refuse and queue.
     #[default]
@@ -182,11 +183,14 @@ pub enum Mode {
 /// A moment in a response. The arrival of its headers is no option, because streaming servers send
 /// them before they do the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Measure {
-    /// The end of the response: of its headers, body or trailers, whichever comes last.
+    // The end of its headers, body or trailers, whichever comes last.
+    /// Its end.
     #[default]
     LastByte,
-    /// The first byte of the response's body; the end of a response without a body.
+    /// The first byte of its body, which for gRPC is that of the first message; its end if it has
+    /// no body. Headers don't count: streaming servers send them before they work.
     FirstByte,
 }
 
@@ -286,12 +290,13 @@ pub struct QueueConfig {
 
 /// The place of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum QueueMode {
-    /// The proxy: at most P requests are in the backend.
+    /// The proxy: no more requests than `parallelism` are in the backend.
     #[default]
     Hold,
-    /// The backend: no request is held. Wait and processing time are reconstructed from the arrival
-    /// and completion order of a FIFO with P servers.
+    // From the arrival and completion order of a FIFO with P servers.
+    /// The backend. Wait and processing time are reconstructed, and the order is the backend's.
     Observe,
 }
 
@@ -388,13 +393,19 @@ impl Discipline {
 }
 
 /// The flows of a fair queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Flow {
-    /// The query type.
+    /// Query types.
+    #[default]
     Type,
-    /// The class.
+    /// Classes.
     Class,
-    /// The workflow (`workflow`).
+    /// Workflows. A request's workflow is its id as `workflows.identifyBy` finds it; without
+    /// `identifyBy`, the header `x-headgate-workflow` or the member `workflow` of `baggage`.
+    /// Requests without an id share one flow. So do requests with ids longer than 128 bytes, and
+    /// workflows beyond the first `workflows.maxWorkflows`, or the first 1000 where the policy has
+    /// no `workflows`.
     Workflow,
 }
 
@@ -538,11 +549,12 @@ pub enum PathMatch {
 
 /// The comparison of a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum StringMatchKind {
     /// Equal.
     #[default]
     Exact,
-    /// The whole value matches this regular expression.
+    /// The whole text matches this regular expression.
     RegularExpression,
 }
 

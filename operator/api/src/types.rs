@@ -31,33 +31,8 @@ pub use workflows::*;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use headgate_core::config;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
-
-/// Turns enumerations of a policy into those of the filter's configuration with the same values.
-macro_rules! mirrored {
-    ($($own:ident => $filter:ident { $($value:ident),+ })+) => {$(
-        impl From<$own> for config::$filter {
-            fn from(own: $own) -> Self {
-                match own {
-                    $($own::$value => Self::$value,)+
-                }
-            }
-        }
-    )+};
-}
-
-mirrored! {
-    BacklogSignalType => BacklogSignal { Backlog, QueueLength, Proportional }
-    ControlScopeType => ControlScope { Type, Policy }
-    FlowType => Flow { Type, Class, Workflow }
-    LogicType => Logic { Any, All }
-    MeasureType => Measure { LastByte, FirstByte }
-    ModeType => Mode { Enforce, DryRun }
-    QueueModeType => QueueMode { Hold, Observe }
-    StringMatchType => StringMatchKind { Exact, RegularExpression }
-}
 
 /// Formats the values of enumerations as policies write them.
 macro_rules! written {
@@ -94,8 +69,7 @@ pub struct AdmissionPolicy {
     /// The desired state.
     pub spec: AdmissionPolicySpec,
     /// The observed state; written by the operator in a cluster, ignored in a file.
-    #[serde(default)]
-    pub status: IgnoredAny,
+    pub status: Option<IgnoredAny>,
 }
 
 /// The fields of Kubernetes' `ObjectMeta` that Headgate reads. The rest is accepted and ignored, so
@@ -117,22 +91,13 @@ pub struct Metadata {
     /// Annotations.
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
-    #[serde(default)]
-    generate_name: IgnoredAny,
-    #[serde(default)]
-    uid: IgnoredAny,
-    #[serde(default)]
-    resource_version: IgnoredAny,
-    #[serde(default)]
-    deletion_timestamp: IgnoredAny,
-    #[serde(default)]
-    deletion_grace_period_seconds: IgnoredAny,
-    #[serde(default)]
-    finalizers: IgnoredAny,
-    #[serde(default)]
-    owner_references: IgnoredAny,
-    #[serde(default)]
-    managed_fields: IgnoredAny,
-    #[serde(default)]
-    self_link: IgnoredAny,
+    generate_name: Option<IgnoredAny>,
+    uid: Option<IgnoredAny>,
+    resource_version: Option<IgnoredAny>,
+    deletion_timestamp: Option<IgnoredAny>,
+    deletion_grace_period_seconds: Option<IgnoredAny>,
+    finalizers: Option<IgnoredAny>,
+    owner_references: Option<IgnoredAny>,
+    managed_fields: Option<IgnoredAny>,
+    self_link: Option<IgnoredAny>,
 }

@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::path::PathBuf;
-use std::time::Duration as Span;
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
@@ -13,7 +12,7 @@ use headgate_core::config::{Match, Measure, Objective, WorkflowSource, Workflows
 use headgate_mesh::engine::named;
 use serde::Serialize;
 
-use super::input::{Scale, Selection};
+use super::input::Selection;
 use super::validate::ReportFormat;
 use super::{Output, input};
 use headgate_api::Duration;
@@ -164,7 +163,7 @@ struct Rule {
 /// # Errors
 /// Returns an error for a file that can't be read, or several targets without a choice.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
-    let selection = input::select(&args.files, args.workload.as_ref(), Scale::ONE)?;
+    let selection = input::select(&args.files, args.workload.as_ref(), 1, 1)?;
     let explanation = explain(&selection, args)?;
     let text = match args.output {
         ReportFormat::Json => serde_json::to_string_pretty(&explanation)? + "\n",
@@ -175,6 +174,8 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
 
 fn explain(selection: &Selection, request: &ExplainArgs) -> anyhow::Result<Explanation> {
     let stage = selection.stage()?;
+    let found = selection.document(&stage.policy);
+    let (file, document) = found.context("policy without a document")?;
     let trace = trace(stage, request).map_err(|e| anyhow!("{e}"))?;
     let mut tried = rules("exclude", &stage.excluded, &trace.excluded, request);
     let types = stage.types.iter().map(|t| (&t.name, t.matches.as_slice()));
@@ -185,7 +186,7 @@ fn explain(selection: &Selection, request: &ExplainArgs) -> anyhow::Result<Expla
         .map(|c| (&c.name, c.matches.as_slice()));
     let explanation = Explanation {
         policy: stage.policy.clone(),
-        file: selection.file_of(&stage.policy).to_owned(),
+        file: file.to_owned(),
         workload: selection.target.to_string(),
         matched: matched(&tried),
         tried,
@@ -199,7 +200,8 @@ fn explain(selection: &Selection, request: &ExplainArgs) -> anyhow::Result<Expla
     let (kind, class_config) = (&stage.types[id], stage.classes.get(class));
     let workflow = stage.workflows.as_ref();
     let workflow = workflow.map(|config| workflow_of(config, &kind.name, request));
-    let promises = selection.promises.get(&stage.policy);
+    let promises = document.policy.as_ref().ok();
+    let promises = promises.and_then(|policy| policy.promises.as_ref());
     let computed = computed::strategy(stage, id, class).into_iter();
     let computed = computed.chain(computed::cost(stage, id));
     let computed = computed.chain(computed::tokens(stage));
@@ -208,10 +210,7 @@ fn explain(selection: &Selection, request: &ExplainArgs) -> anyhow::Result<Expla
     let calls = selection.outbound.as_ref();
     let calls = calls.and_then(|config| config.outbound.as_ref());
     let reductions = calls.into_iter().flat_map(computed::reductions);
-    let spec = selection
-        .specs
-        .get(&stage.policy)
-        .context("policy without a spec")?;
+    let spec = document.spec.as_ref().context("policy without a spec")?;
     let end = match stage.measure_of(kind) {
         Measure::LastByte => "",
         Measure::FirstByte => " to the first byte",
@@ -219,7 +218,11 @@ fn explain(selection: &Selection, request: &ExplainArgs) -> anyhow::Result<Expla
     let all = kind.slo.iter().map(|o| (o, end));
     let all = all.chain(kind.tpot.iter().map(|o| (o, " per output token")));
     let objective = |(o, of): (&Objective, &str)| {
-        format!("p{}{of} within {}", o.percentile, duration(o.objective_us))
+        format!(
+            "p{}{of} within {}",
+            o.percentile,
+            Duration::of_micros(o.objective_us)
+        )
     };
     Ok(Explanation {
         kind: Some(kind.name.clone()),
@@ -299,8 +302,4 @@ fn rules(owner: &str, rules: &[Match], outcomes: &[Outcome], request: &ExplainAr
         because: outcome.map(|failing| conditions::because(rule, failing, request)),
     };
     rules.iter().zip(outcomes).enumerate().map(rule).collect()
-}
-
-fn duration(us: u64) -> Duration {
-    Duration::from(Span::from_micros(us))
 }

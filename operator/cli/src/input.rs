@@ -1,34 +1,25 @@
 //! Policies named on the command line: files, folders, or `-` for standard input.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 
-use headgate_core::config::{FilterConfig, ServiceAdmissionConfig, StageConfig};
+use headgate_core::config::{FilterConfig, StageConfig};
 
-use headgate_api::AdmissionPolicySpec;
 use headgate_api::compile::{Compiled, compile};
-use headgate_api::plan::{Endpoints, Share, TargetRef};
+use headgate_api::plan::TargetRef;
 use headgate_api::validate::{
-    FileReport, MAX_FILE, Problem, ValidPolicy, check_file, leave_out_other_apis, refuse_duplicates,
+    Document, FileReport, MAX_FILE, Problem, ValidPolicy, check_file, leave_out_other_apis,
+    refuse_duplicates,
 };
 use headgate_controller::source::read::{read_dir, read_file};
 
 /// The mistakes in files, a line each: the error of a command that can't continue with them.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(super) struct Mistakes(String);
-
-impl fmt::Display for Mistakes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Mistakes {}
 
 impl From<Vec<Problem>> for Mistakes {
     fn from(problems: Vec<Problem>) -> Self {
@@ -41,23 +32,6 @@ impl From<Vec<Problem>> for Mistakes {
     }
 }
 
-/// The numbers of endpoints and proxies that share a policy's slots.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Scale {
-    /// The number of ready endpoints behind the proxies.
-    pub(super) endpoints: u32,
-    /// The number of proxies in front of them.
-    pub(super) proxies: u32,
-}
-
-impl Scale {
-    /// One proxy in front of one endpoint.
-    pub(super) const ONE: Self = Self {
-        endpoints: 1,
-        proxies: 1,
-    };
-}
-
 /// The policies of one workload.
 #[derive(Debug)]
 pub(super) struct Selection {
@@ -67,11 +41,7 @@ pub(super) struct Selection {
     pub(super) config: Arc<FilterConfig>,
     /// The configuration of their outbound slots, with workflows or class admission.
     pub(super) outbound: Option<Arc<FilterConfig>>,
-    /// The targets of policies for classes, by `namespace/name`.
-    pub(super) promises: BTreeMap<String, ServiceAdmissionConfig>,
-    /// The `spec` of each policy as written, by `namespace/name`.
-    pub(super) specs: BTreeMap<String, AdmissionPolicySpec>,
-    files: Vec<(String, Vec<String>)>,
+    reports: Vec<FileReport>,
 }
 
 impl Selection {
@@ -81,16 +51,17 @@ impl Selection {
         self.config.stages.first().with_context(nothing)
     }
 
-    /// Returns the file of a policy, by `namespace/name`.
-    pub(super) fn file_of(&self, policy: &str) -> &str {
-        let holds = |(_, names): &&(String, Vec<String>)| names.iter().any(|n| n == policy);
-        let found = self.files.iter().find(holds);
-        found.map_or("", |(file, _)| file.as_str())
+    /// Returns the file and the document of a policy, by `namespace/name`.
+    pub(super) fn document(&self, policy: &str) -> Option<(&str, &Document)> {
+        let all = self.reports.iter();
+        let mut all = all.flat_map(|r| r.documents.iter().map(|d| (r.file.as_str(), d)));
+        all.find(|(_, document)| document.name.as_deref() == Some(policy))
     }
 }
 
 /// Reads and compiles `paths` and chooses a workload: the given one, or the first if all have the
-/// same configuration.
+/// same configuration. The slots are those of one of `proxies` proxies in front of `endpoints`
+/// endpoints.
 ///
 /// # Errors
 /// Returns [`Mistakes`], or an error for a file that can't be read, or several targets without a
@@ -98,24 +69,18 @@ impl Selection {
 pub(super) fn select(
     paths: &[PathBuf],
     workload: Option<&TargetRef>,
-    scale: Scale,
+    endpoints: u32,
+    proxies: u32,
 ) -> anyhow::Result<Selection> {
     let reports = read(paths)?;
     let policies = policies(&reports)?;
-    let compiled = compiled(&policies, scale);
+    let compiled = compile(&policies, endpoints.into(), proxies);
     let (target, config) = choose(&compiled, workload)?;
-    let names = |r: &FileReport| r.policies().map(ValidPolicy::full_name).collect();
     Ok(Selection {
         target: target.clone(),
         config: Arc::clone(config),
         outbound: (config.stages.iter()).find_map(|s| compiled.outbound.get(&s.policy).cloned()),
-        promises: (policies.iter())
-            .filter_map(|p| Some((p.full_name(), p.promises.clone()?)))
-            .collect(),
-        files: reports.iter().map(|r| (r.file.clone(), names(r))).collect(),
-        specs: (reports.into_iter().flat_map(|r| r.documents))
-            .filter_map(|d| Some((d.name?, d.spec?)))
-            .collect(),
+        reports,
     })
 }
 
@@ -214,17 +179,4 @@ fn choose<'c>(
         );
     }
     Ok(first)
-}
-
-/// Compiles policies of files, for the given numbers of endpoints and proxies.
-pub(super) fn compiled(policies: &[&ValidPolicy], scale: Scale) -> Compiled {
-    compile(policies, |policy, target| {
-        let endpoints = BTreeMap::from([(target.clone(), scale.endpoints)]);
-        let share = Share {
-            slots: policy.slots,
-            proxies: scale.proxies,
-            endpoints: Endpoints::Shared(Arc::new(endpoints)),
-        };
-        share.portion()
-    })
 }

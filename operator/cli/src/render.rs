@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use headgate_core::config::{Direction, FilterConfig};
 
-use super::input::{Scale, Selection};
+use super::input::Selection;
 use super::run::check_kind;
 use super::{Output, input};
 use headgate_api::plan::TargetRef;
@@ -97,11 +97,8 @@ pub enum FileFormat {
 /// # Errors
 /// Returns an error for a file that can't be read, or several targets without a choice.
 pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
-    let scale = Scale {
-        endpoints: args.endpoints,
-        proxies: args.proxies,
-    };
-    let selection = input::select(&args.files, args.workload.as_ref(), scale)?;
+    let workload = args.workload.as_ref();
+    let selection = input::select(&args.files, workload, args.endpoints, args.proxies)?;
 
     let (option, module) = match args.filter {
         Kind::Wasm => ("--wasm", &args.wasm),

@@ -192,14 +192,11 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let probes = optional("--probes", args.probes)?;
     let modules_listener = optional("--modules", args.modules)?;
     let admission_listener = optional("--admission", args.admission)?;
-    let admission_address = admission_listener.as_ref().map(TcpListener::local_addr);
-    let admission_address = admission_address.transpose()?;
+    let bound = |listener: Option<&TcpListener>| listener.map(TcpListener::local_addr).transpose();
+    let admission_address = bound(admission_listener.as_ref())?;
     let trust = tls.as_ref().map(Tls::subscribe);
     let webhook = args.injection.webhook(trust.clone())?;
-    let injection_address = webhook
-        .as_ref()
-        .map(|webhook| webhook.listener.local_addr());
-    let injection_address = injection_address.transpose()?;
+    let injection_address = bound(webhook.as_ref().map(|webhook| &webhook.listener))?;
     let (xds_address, admin_address) = (xds.local_addr()?, admin.local_addr()?);
 
     let mut stop = StopSignals::new()?;

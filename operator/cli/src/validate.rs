@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{Output, input};
+use headgate_api::compile::{compile, configuration};
 use headgate_api::plan::{Conflict, TargetRef};
 use headgate_api::validate::{FileReport, Problem, ValidPolicy};
 
@@ -64,7 +65,7 @@ pub fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
         .collect();
     let problems: Vec<&Problem> = reports.iter().flat_map(FileReport::all_problems).collect();
     let policies: Vec<&ValidPolicy> = valid.iter().map(|(_, policy)| *policy).collect();
-    let compiled = input::compiled(&policies, input::Scale::ONE);
+    let compiled = compile(&policies, 1, 1);
     let conflicts = |policy: &ValidPolicy| {
         compiled
             .conflicts
@@ -78,7 +79,7 @@ pub fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
             name: policy.full_name(),
             file,
             targets: &policy.targets,
-            revision: headgate_api::compile::configuration(policy, 1).revision,
+            revision: configuration(policy, 1).revision,
             conflicts: conflicts(policy),
             warnings: &policy.warnings,
         });

@@ -13,7 +13,7 @@ use headgate_core::config::{
 };
 use sha2::{Digest, Sha256};
 
-use crate::plan::{Conflict, Portion, TargetKind, TargetRef};
+use crate::plan::{Conflict, TargetKind, TargetRef};
 use crate::validate::ValidPolicy;
 
 /// The result of compiling a set of policies.
@@ -28,14 +28,10 @@ pub struct Compiled {
     pub conflicts: BTreeMap<String, Vec<Conflict>>,
 }
 
-/// Compiles `policies`, whose names are unique. `portion` returns the part of a policy for one
-/// proxy of its target. In a folder, where endpoints and proxies are unknown, it is the part of one
-/// proxy for one endpoint.
+/// Compiles `policies`, whose names are unique, for `proxies` proxies in front of `endpoints`
+/// endpoints of each target. In a folder, where both are unknown, they are 1.
 #[must_use]
-pub fn compile(
-    policies: &[&ValidPolicy],
-    portion: impl Fn(&ValidPolicy, &TargetRef) -> Portion,
-) -> Compiled {
+pub fn compile(policies: &[&ValidPolicy], endpoints: u64, proxies: u32) -> Compiled {
     let mut by_age = policies.to_vec();
     by_age.sort_by(|a, b| precedence(a).cmp(&precedence(b)));
 
@@ -61,7 +57,7 @@ pub fn compile(
                     .push(conflict);
             } else {
                 winners.insert(target, policy);
-                let config = Arc::new(enforcing(policy, portion(policy, target)));
+                let config = Arc::new(enforcing(policy, endpoints, proxies));
                 compiled.workloads.insert(target.clone(), config);
             }
         }
@@ -72,11 +68,11 @@ pub fn compile(
 /// Returns the configuration that enforces `policy` alone, in front of `endpoints` endpoints.
 #[must_use]
 pub fn configuration(policy: &ValidPolicy, endpoints: u32) -> FilterConfig {
-    enforcing(policy, policy.slots.portion(endpoints))
+    enforcing(policy, endpoints.into(), 1)
 }
 
-/// Returns the configuration that enforces this part of `policy` alone.
-pub fn enforcing(policy: &ValidPolicy, portion: Portion) -> FilterConfig {
+fn enforcing(policy: &ValidPolicy, endpoints: u64, proxies: u32) -> FilterConfig {
+    let portion = policy.slots.portion(endpoints, proxies);
     of_stages(vec![portion.of(&policy.stage)])
 }
 
@@ -132,23 +128,23 @@ pub fn calls(policy: &ValidPolicy, promises: &Promises<'_>) -> Option<OutboundCo
 /// Returns the configuration of outbound slots with these `calls`. It doesn't depend on the number
 /// of proxies.
 pub fn outbound(calls: OutboundConfig) -> FilterConfig {
-    let mut config = FilterConfig {
+    revised(FilterConfig {
         direction: Direction::Outbound,
         outbound: Some(calls),
         ..FilterConfig::default()
-    };
-    config.revision = revision(&config);
-    config
+    })
 }
 
 /// Returns the configuration of these stages, in matching order.
 #[must_use]
 pub fn of_stages(stages: Vec<StageConfig>) -> FilterConfig {
-    let mut config = FilterConfig {
-        revision: String::new(),
+    revised(FilterConfig {
         stages,
         ..FilterConfig::default()
-    };
+    })
+}
+
+fn revised(mut config: FilterConfig) -> FilterConfig {
     config.revision = revision(&config);
     config
 }

@@ -26,16 +26,12 @@ fn service(name: &str) -> TargetRef {
     format!("Service/default/{name}").parse().unwrap()
 }
 
-fn one_endpoint(policy: &ValidPolicy, _: &TargetRef) -> Portion {
-    policy.slots.portion(1)
-}
-
 #[test]
 fn the_oldest_policy_of_a_target_applies() {
     let old = policy("b", "2026-01-01T00:00:00Z", &["x"]);
     let young = policy("a", "2026-02-01T00:00:00Z", &["x", "y"]);
     let ageless = policy("aa", "", &["y", "z"]);
-    let compiled = compile(&[&ageless, &young, &old], one_endpoint);
+    let compiled = compile(&[&ageless, &young, &old], 1, 1);
     let enforced = |t: &str| compiled.workloads[&service(t)].stages[0].policy.clone();
     assert_eq!(
         [enforced("x"), enforced("y"), enforced("z")],
@@ -72,7 +68,7 @@ spec:
   - {name: default, slo: *batch}
 ";
     let report = check_file("test.yaml", yaml.as_bytes());
-    let compiled = compile(&[report.policies().next().unwrap()], one_endpoint);
+    let compiled = compile(&[report.policies().next().unwrap()], 1, 1);
     let types = &compiled.workloads[&service("x")].stages[0].types;
     let objectives = |at: usize| {
         let pairs = types[at].slo.iter().map(|o| (o.percentile, o.objective_us));
@@ -90,7 +86,7 @@ spec:
 fn equal_ages_are_ordered_by_name() {
     for created in ["", "2026-01-01T00:00:00Z"] {
         let (a, b) = (policy("a", created, &["x"]), policy("b", created, &["x"]));
-        let compiled = compile(&[&b, &a], one_endpoint);
+        let compiled = compile(&[&b, &a], 1, 1);
         assert_eq!(
             compiled.workloads[&service("x")].stages[0].policy,
             "default/a"
@@ -100,11 +96,10 @@ fn equal_ages_are_ordered_by_name() {
 
 #[test]
 fn slots_follow_endpoints_and_the_revision_follows_slots() {
-    let policy = policy("a", "", &["x", "y", "z"]);
-    let compiled = compile(&[&policy], |policy, t| {
-        policy.slots.portion(if t.name == "z" { 5 } else { 1 })
-    });
-    let [x, y, z] = ["x", "y", "z"].map(|t| &compiled.workloads[&service(t)]);
+    let policy = policy("a", "", &["x", "y"]);
+    let [one, five] = [1, 5].map(|endpoints| compile(&[&policy], endpoints, 1));
+    let [x, y] = ["x", "y"].map(|t| &one.workloads[&service(t)]);
+    let z = &five.workloads[&service("x")];
     assert_eq!((x.stages[0].parallelism, z.stages[0].parallelism), (4, 20));
     assert_eq!(x.revision, y.revision);
     assert_ne!(x.revision, z.revision);
@@ -172,8 +167,8 @@ proptest! {
         if reverse {
             shuffled.reverse();
         }
-        let straight = compile(&policies.iter().collect::<Vec<_>>(), one_endpoint);
-        prop_assert_eq!(&straight, &compile(&shuffled, one_endpoint));
+        let straight = compile(&policies.iter().collect::<Vec<_>>(), 1, 1);
+        prop_assert_eq!(&straight, &compile(&shuffled, 1, 1));
         // Each target of each policy is either won or lost.
         for policy in &policies {
             let lost = straight.conflicts.get(&policy.full_name()).map_or(0, Vec::len);
@@ -215,7 +210,7 @@ fn callers_know_what_services_promise() {
         let problems: Vec<String> = report.all_problems().map(ToString::to_string).collect();
         assert_eq!(problems, [""; 0]);
         let policies: Vec<ValidPolicy> = report.policies().cloned().collect();
-        let compiled = compile(&policies.iter().collect::<Vec<_>>(), one_endpoint);
+        let compiled = compile(&policies.iter().collect::<Vec<_>>(), 1, 1);
         assert_eq!(compiled.outbound.len(), 1, "the others make no calls");
         let outbound = compiled.outbound["near/p-shop"].outbound.clone().unwrap();
         let known = outbound.class_admission.into_iter();

@@ -77,11 +77,8 @@ impl Enforced {
                 .entry(&attachment.stage.policy)
                 .or_insert(stages.len());
             match stages.get_mut(at) {
-                Some(part) => part.more.push(attachment),
-                None => stages.push(Part {
-                    first: attachment,
-                    more: Vec::new(),
-                }),
+                Some(part) => part.0.push(attachment),
+                None => stages.push(Part(vec![attachment])),
             }
             enforced.in_force.push(InForce { policy, target });
         }
@@ -104,54 +101,48 @@ impl Enforced {
     }
 }
 
-/// The attachments of one policy at one proxy, which make one stage.
-struct Part<'a> {
-    first: &'a Attachment,
-    more: Vec<&'a Attachment>,
-}
+/// The attachments of one policy at one proxy, at least one, which make one stage.
+struct Part<'a>(Vec<&'a Attachment>);
 
 impl Part<'_> {
+    fn policy(&self) -> &str {
+        &self.0[0].stage.policy
+    }
+
     fn is_for_all(&self) -> bool {
-        let is_for_all = |a: &Attachment| a.stage.routes.is_empty();
-        is_for_all(self.first) || self.more.iter().any(|a| is_for_all(a))
+        self.0.iter().any(|a| a.stage.routes.is_empty())
     }
 
     fn stage(&self) -> StageConfig {
-        let mut stage = StageConfig::clone(&self.first.stage);
-        if self.more.is_empty() {
+        let mut stage = StageConfig::clone(&self.0[0].stage);
+        if self.0.len() == 1 {
             return stage;
         }
-        if self.is_for_all() {
-            stage.routes.clear();
-        } else {
-            stage
-                .routes
-                .extend(self.more.iter().flat_map(|a| a.stage.routes.clone()));
-        }
-        self.share().instead_of(&self.first.share, &stage)
+        stage.routes = match self.is_for_all() {
+            true => Vec::new(),
+            false => self.0.iter().flat_map(|a| a.stage.routes.clone()).collect(),
+        };
+        self.share().instead_of(&self.0[0].share, &stage)
     }
 
     /// Returns the share of all attachments together.
     fn share(&self) -> Share {
         let and = |all: Share, a: &&Attachment| all.and(&a.share);
-        self.more.iter().fold(self.first.share.clone(), and)
+        self.0[1..].iter().fold(self.0[0].share.clone(), and)
     }
 
     /// Returns a key that identifies this stage as long as the attachments' stages live.
     fn key(&self) -> StageKey {
-        let address = |a: &Attachment| Arc::as_ptr(&a.stage) as usize;
-        let portion = match self.more.as_slice() {
-            [] => Portion {
-                parallelism: self.first.stage.parallelism,
+        let portion = match self.0.as_slice() {
+            [only] => Portion {
+                parallelism: only.stage.parallelism,
                 factor: 1.0,
             },
             _ => self.share().portion(),
         };
+        let address = |a: &&Attachment| Arc::as_ptr(&a.stage) as usize;
         StageKey {
-            stages: std::iter::once(self.first)
-                .chain(self.more.iter().copied())
-                .map(address)
-                .collect(),
+            stages: self.0.iter().map(address).collect(),
             parallelism: portion.parallelism,
             factor: portion.factor.to_bits(),
         }
@@ -168,8 +159,8 @@ fn drop_beyond_limit(stages: &mut Vec<Part<'_>>) -> Vec<String> {
     let mut of_namespace: HashMap<&str, usize> = HashMap::new();
     let mut order: Vec<(bool, usize, usize)> = Vec::with_capacity(stages.len());
     for (at, part) in stages.iter().enumerate() {
-        let policy = part.first.stage.policy.as_str();
-        let namespace = policy
+        let namespace = part
+            .policy()
             .split_once('/')
             .map_or("", |(namespace, _)| namespace);
         let before = of_namespace.entry(namespace).or_default();
@@ -182,7 +173,7 @@ fn drop_beyond_limit(stages: &mut Vec<Part<'_>>) -> Vec<String> {
     let mut places = 0..;
     let is_beyond = |_: &mut Part<'_>| places.next().is_some_and(|at| beyond.contains(&at));
     let dropped = stages.extract_if(.., is_beyond);
-    dropped.map(|s| s.first.stage.policy.clone()).collect()
+    dropped.map(|part| part.policy().to_owned()).collect()
 }
 
 /// Removes the workflows from all stages but the first that has some. A process announces one rate
@@ -240,7 +231,7 @@ impl Configurations {
         let config = Arc::new(compile::of_stages(whole));
         let stages = parts
             .iter()
-            .flat_map(|p| std::iter::once(p.first).chain(p.more.iter().copied()))
+            .flat_map(|part| &part.0)
             .map(|a| Arc::clone(&a.stage))
             .collect();
         let mut known = self.made();

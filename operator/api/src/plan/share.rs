@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headgate_core::config::{MAX_PARALLELISM, MAX_TOKENS, SharingConfig, StageConfig};
+use headgate_core::config::{MAX_TOKENS, SharingConfig, StageConfig};
 
 use super::TargetRef;
 use crate::validate::Slots;
@@ -41,7 +41,7 @@ pub enum Endpoints {
 /// gets the exact part.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Portion {
-    /// Slots, 1 ..= [`MAX_PARALLELISM`].
+    /// Slots, 1 ..= [`MAX_PARALLELISM`](headgate_core::config::MAX_PARALLELISM).
     pub parallelism: u32,
     /// The factor from the policy's quantities to the proxy's, above 0: 1 with one proxy for one
     /// endpoint.
@@ -124,35 +124,12 @@ impl Share {
     /// Returns the part of one proxy.
     #[must_use]
     pub fn portion(&self) -> Portion {
-        let proxies = self.proxies.max(1);
-        let (slots, endpoints) = match (self.slots, &self.endpoints) {
-            (Slots::Total(total), _) => (total, 1),
-            (Slots::Auto(_), _) => {
-                // Each proxy finds its own part; rates are divided as with a total.
-                return Portion {
-                    parallelism: self.slots.for_endpoints(1),
-                    factor: 1.0 / f64::from(proxies),
-                };
-            }
-            (Slots::PerEndpoint(each), Endpoints::Own) => {
-                return Portion {
-                    parallelism: each,
-                    factor: 1.0,
-                };
-            }
-            (Slots::PerEndpoint(each), Endpoints::Shared(ready)) => {
-                let ready: u64 = ready.values().copied().map(u64::from).sum();
-                (each, ready.max(1))
-            }
+        let shared = match (&self.endpoints, self.slots) {
+            (Endpoints::Own, Slots::PerEndpoint(_)) => return self.slots.portion(1, 1),
+            (Endpoints::Own, _) => 1,
+            (Endpoints::Shared(ready), _) => ready.values().copied().map(u64::from).sum(),
         };
-        let slots = u64::from(slots).saturating_mul(endpoints) / u64::from(proxies);
-        Portion {
-            parallelism: u32::try_from(slots)
-                .unwrap_or(MAX_PARALLELISM)
-                .clamp(1, MAX_PARALLELISM),
-            // Exact: the number of endpoints is far below 2^53.
-            factor: endpoints as f64 / f64::from(proxies),
-        }
+        self.slots.portion(shared, self.proxies)
     }
 
     /// Returns the stage of a proxy with this share, from the `stage` of a proxy with the share
@@ -191,6 +168,7 @@ impl Share {
 
 #[cfg(test)]
 mod tests {
+    use headgate_core::config::MAX_PARALLELISM;
     use proptest::prelude::*;
 
     use super::*;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use headgate_core::config::BacklogSignal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ pub struct BacklogControlSettings {
     /// connecting and waiting for a workflow's rate doesn't count.
     pub target: Option<Duration>,
     /// The controlled quantity; the cost of queued requests (`Backlog`) by default.
-    pub control: BacklogSignalType,
+    pub control: BacklogSignal,
     /// The amount that a request adds to the backlog; the measured mean processing time of its type
     /// by default.
     pub cost: Cost,
@@ -42,18 +43,6 @@ pub struct BacklogControlSettings {
     /// the last one to two periods, and counts requests that timed out in the queue as refused.
     /// Mode `DryRun` sends no header.
     pub hint: Option<bool>,
-}
-
-/// The controlled quantity of backlog control.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub enum BacklogSignalType {
-    /// A bound on the cost of queued requests (FC-D).
-    #[default]
-    Backlog,
-    /// A bound on the number of queued requests (FC-Q).
-    QueueLength,
-    /// No bound: refuses with a probability in proportion to the error (AC).
-    Proportional,
 }
 
 /// The amount that a request adds to the backlog (n_i).

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use headgate_core::config::Fallback;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +79,7 @@ pub struct CentralizedAdmission {
     /// shorter.
     pub report: Option<Duration>,
     /// The decision while the server doesn't answer; each sender's own (`Distributed`) by default.
-    pub fallback: AdmissionFallback,
+    pub fallback: Fallback,
 }
 
 /// How the server decides.
@@ -100,16 +101,6 @@ pub enum AdmissionScope {
     Class,
     /// The service.
     Destination,
-}
-
-/// The decision while the server doesn't answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub enum AdmissionFallback {
-    /// Each sender decides by its own measurements.
-    #[default]
-    Distributed,
-    /// Calls run in the class that they ask for.
-    Admit,
 }
 
 /// Settings of `Distributed`.

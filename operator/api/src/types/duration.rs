@@ -54,6 +54,12 @@ impl Duration {
         parse(&self.0)
     }
 
+    /// Returns the text of `us` µs, rounded as those of [`Span`].
+    #[must_use]
+    pub fn of_micros(us: u64) -> Self {
+        Span::from_micros(us).into()
+    }
+
     /// Returns the length of the duration in `text`, an argument that must be more than 0.
     ///
     /// # Errors

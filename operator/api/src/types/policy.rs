@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use headgate_core::config::{Measure, Mode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,7 @@ pub struct AdmissionPolicySpec {
     pub target_refs: Vec<PolicyTargetRef>,
     /// Whether decisions take effect; `Enforce` by default.
     #[serde(default)]
-    pub mode: ModeType,
+    pub mode: Mode,
     /// The number of requests that the backend works on at once. By default each proxy finds it
     /// while the backend works (`auto`); `total` or `perEndpoint` fix it.
     #[serde(default)]
@@ -23,12 +24,12 @@ pub struct AdmissionPolicySpec {
     /// The moment at which a request's processing time, which objectives are about, ends; the last
     /// byte of the response by default.
     #[serde(default)]
-    pub measure: MeasureType,
+    pub measure: Measure,
     /// The moment at which a request's slot becomes free; the last byte of the response by default,
     /// whatever `measure` says, or the moment its client disconnects. `FirstByte` needs `measure:
     /// FirstByte`, and is for backends that are done with a request by then.
     #[serde(default)]
-    pub release_slot: MeasureType,
+    pub release_slot: Measure,
     /// The responses that are errors of the backend; 5xx and their gRPC equivalents by default.
     #[serde(default)]
     pub errors: Errors,
@@ -81,16 +82,6 @@ pub struct PolicyTargetRef {
     /// Only with kind `Pod`: labels that the Pods must all have, 1 to 16.
     #[serde(default)]
     pub match_labels: BTreeMap<String, String>,
-}
-
-/// Whether decisions take effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub enum ModeType {
-    /// Refuse and queue.
-    #[default]
-    Enforce,
-    /// Decide and count, refuse nothing, hold nothing.
-    DryRun,
 }
 
 /// P of Bouncer §2: one of `auto`, `total` and `perEndpoint`; and a budget of tokens beside it.
@@ -153,17 +144,6 @@ pub struct AutoParallelism {
     pub min: Option<i64>,
     /// Most slots, `min` to 1000000; 1000000 by default.
     pub max: Option<i64>,
-}
-
-/// A moment of a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub enum MeasureType {
-    /// Its end.
-    #[default]
-    LastByte,
-    /// The first byte of its body, which for gRPC is that of the first message; its end if it has
-    /// no body. Headers don't count: streaming servers send them before they work.
-    FirstByte,
 }
 
 /// A header by which clients or gateways number attempts.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use headgate_core::config::{Flow, QueueMode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ use super::Duration;
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Queue {
     /// The place of the queue; the proxy (`Hold`) by default.
-    pub mode: QueueModeType,
+    pub mode: QueueMode,
     /// The order of the queue. The default is `Slack` where the proxy holds the queue and the
     /// strategy is Bouncer, so that every type has objectives, and otherwise `FIFO`.
     pub discipline: Option<DisciplineType>,
@@ -27,16 +28,6 @@ pub struct Queue {
     /// shorter. It then waits only while its deadline leaves the 10th percentile of its type's
     /// processing time, and is refused at once if it doesn't.
     pub timeout: Option<Duration>,
-}
-
-/// The place of the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub enum QueueModeType {
-    /// The proxy: no more requests than `parallelism` are in the backend.
-    #[default]
-    Hold,
-    /// The backend. Wait and processing time are reconstructed, and the order is the backend's.
-    Observe,
 }
 
 /// Order of the queue.
@@ -87,7 +78,7 @@ pub enum DisciplineType {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DeficitRoundRobin {
     /// The flows that take turns; types by default.
-    pub by: FlowType,
+    pub by: Flow,
     /// Processing time that a flow of weight 1 may spend in a round, 1ms to 1m; 10ms by default.
     pub quantum: Option<Duration>,
     /// Weights, by name of the type or class or by id of the workflow (1 to 128 bytes): 0.01 to
@@ -101,7 +92,7 @@ pub struct DeficitRoundRobin {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct WeightedFairQueue {
     /// The flows that take turns; types by default.
-    pub by: FlowType,
+    pub by: Flow,
     /// Weights, as with `drr`.
     pub weights: BTreeMap<String, f64>,
     /// Makes turns of tokens in place of slots' time, for servers of language models, whose time is
@@ -123,20 +114,4 @@ pub struct TokenCost {
     pub input: Option<f64>,
     /// Cost of a token of the response, 0 to 1000; 2 by default.
     pub output: Option<f64>,
-}
-
-/// The flows that take turns in a fair queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub enum FlowType {
-    /// Query types.
-    #[default]
-    Type,
-    /// Classes.
-    Class,
-    /// Workflows. A request's workflow is its id as `workflows.identifyBy` finds it; without
-    /// `identifyBy`, the header `x-headgate-workflow` or the member `workflow` of `baggage`.
-    /// Requests without an id share one flow. So do requests with ids longer than 128 bytes, and
-    /// workflows beyond the first `workflows.maxWorkflows`, or the first 1000 where the policy has
-    /// no `workflows`.
-    Workflow,
 }

@@ -1,6 +1,6 @@
 //! Matches of requests, shaped like those of `HTTPRoute` and `GRPCRoute`.
 
-use headgate_core::config;
+use headgate_core::config::{self, StringMatchKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -43,23 +43,13 @@ pub enum PathMatchType {
     RegularExpression,
 }
 
-/// How a text is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub enum StringMatchType {
-    /// Equal.
-    #[default]
-    Exact,
-    /// The whole text matches this regular expression.
-    RegularExpression,
-}
-
 /// A condition on a request header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HeaderMatch {
     /// How `value` is compared; `Exact` by default.
     #[serde(default, rename = "type")]
-    pub kind: StringMatchType,
+    pub kind: StringMatchKind,
     /// Name, in any case; 1 to 256 bytes.
     pub name: String,
     /// Value or regular expression, at most 4096 bytes.
@@ -72,7 +62,7 @@ pub struct HeaderMatch {
 pub struct GrpcMatch {
     /// How `service` and `method` are compared; `Exact` by default.
     #[serde(rename = "type")]
-    pub kind: StringMatchType,
+    pub kind: StringMatchKind,
     /// Fully qualified service, such as `search.v1.Search`; at most 256 bytes.
     pub service: Option<String>,
     /// Method, such as `Query`; at most 256 bytes.
@@ -93,12 +83,12 @@ impl From<&PathMatch> for config::PathMatch {
 impl From<&RequestMatch> for config::Match {
     fn from(rule: &RequestMatch) -> Self {
         let header = |h: &HeaderMatch| config::HeaderMatch {
-            kind: h.kind.into(),
+            kind: h.kind,
             name: h.name.to_ascii_lowercase(),
             value: h.value.clone(),
         };
         let grpc = |g: &GrpcMatch| config::GrpcMatch {
-            kind: g.kind.into(),
+            kind: g.kind,
             service: g.service.clone(),
             method: g.method.clone(),
         };

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use headgate_core::config::ControlScope;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +27,7 @@ pub struct ResponseTimeControllerSettings {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub type_targets: BTreeMap<String, BTreeMap<String, Duration>>,
     /// The scope of a controller; each type by default.
-    pub scope: ControlScopeType,
+    pub scope: ControlScope,
     /// Weight of the past in the moving average of the percentile (α), 0 or more, below 1; 0.3 by
     /// default, 0.7 with `increase`.
     pub smoothing: Option<f64>,
@@ -64,16 +65,6 @@ pub struct ResponseTimeControllerSettings {
     /// Lets the application lower its quality first, as the header `x-headgate-quality` says.
     /// Without it, requests are only refused.
     pub degradation: Option<DegradationSettings>,
-}
-
-/// The scope of a controller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub enum ControlScopeType {
-    /// Each type (times classes), as each stage of SEDA.
-    #[default]
-    Type,
-    /// All types together (times classes).
-    Policy,
 }
 
 /// Service degradation (SEDA §3.4).

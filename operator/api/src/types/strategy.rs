@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use headgate_core::config::Logic;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -73,7 +74,7 @@ pub struct BouncerSettings {
     /// The way the window moves; by its whole length (`DualBuffer`) by default.
     pub window: HistogramWindow,
     /// The objectives of a type whose miss refuses a request; `Any` by default.
-    pub logic: LogicType,
+    pub logic: Logic,
     /// Whether the requests that are worth least per processing time (`types[].value`,
     /// `classes[].value`) are refused first under overload, also where they would meet their
     /// objectives; true by default. A type's requests may then be late for a third of what an
@@ -101,16 +102,6 @@ pub enum HistogramWindowType {
     DualBuffer,
     /// By a step at a time: follows changes sooner, at more cost (Bouncer §7).
     Sliding,
-}
-
-/// The objectives of a type that an estimate must miss for a refusal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub enum LogicType {
-    /// Any of them: by their estimates, all objectives of admitted requests are kept.
-    #[default]
-    Any,
-    /// All of them: at least one objective is kept, and fewer requests are refused.
-    All,
 }
 
 /// Settings of `MaxQueueWait`.

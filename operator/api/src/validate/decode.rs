@@ -10,7 +10,8 @@ mod reader;
 use serde::de::DeserializeOwned;
 
 use super::node::{Member, Node, Position, Value};
-use super::path::Path;
+use super::path::{Path, Segment};
+use super::problem::Problem;
 use super::suggest::{closest, instead_of};
 use reader::Fault;
 
@@ -18,6 +19,7 @@ use reader::Fault;
 const MAX_PROBLEMS: usize = 100;
 
 /// The result of reading a document.
+#[derive(Debug)]
 pub(crate) struct Decoded<T> {
     /// The value, unless there are too many mistakes.
     pub(crate) value: Option<T>,
@@ -27,24 +29,58 @@ pub(crate) struct Decoded<T> {
     pub(crate) repaired: Vec<Path>,
 }
 
+impl<T> Decoded<T> {
+    /// Adds the mistakes that rules have found in the value, each with its field and the message. A
+    /// mistake that follows from a replaced value is none of the user's, and the original one is
+    /// reported already.
+    pub(crate) fn add(
+        &mut self,
+        document: &Node,
+        found: impl IntoIterator<Item = (Path, String)>,
+        follows: fn(&Path, &Path) -> bool,
+    ) {
+        for (path, message) in found {
+            if !self.repaired.iter().any(|field| follows(&path, field)) {
+                let at = document.position(&path);
+                self.problems.push((path, at, message));
+            }
+        }
+    }
+
+    /// Returns all mistakes, in the order of the file.
+    pub(crate) fn into_problems(self, file: &str) -> Vec<Problem> {
+        let problem = |(path, at, message): (Path, Position, String)| {
+            Problem::at(file, Some(at), path.to_string(), message)
+        };
+        let mut problems: Vec<Problem> = self.problems.into_iter().map(problem).collect();
+        problems.sort_by_key(|p| (p.line, p.column));
+        problems
+    }
+}
+
 /// Returns an example of a missing field, by the place and the name of the field.
 pub(crate) type Example = fn(&Path, &str) -> &'static str;
 
 /// Reads `document`, and repairs it if necessary.
 pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example) -> Decoded<T> {
-    let (mut problems, mut repaired) = (Vec::new(), Vec::new());
+    let mut decoded = Decoded {
+        value: None,
+        problems: Vec::new(),
+        repaired: Vec::new(),
+    };
+    let Decoded {
+        problems, repaired, ..
+    } = &mut decoded;
     while problems.len() < MAX_PROBLEMS {
-        let error = match T::deserialize(&*document) {
+        let error = match serde_path_to_error::deserialize::<_, T>(&*document) {
             Ok(value) => {
-                return Decoded {
-                    value: Some(value),
-                    problems,
-                    repaired,
-                };
+                decoded.value = Some(value);
+                break;
             }
             Err(error) => error,
         };
-        let (path, fault) = error.into_parts();
+        let path = path_of(&error);
+        let fault = error.into_inner();
         let place = document.position(&path);
         let Some(node) = document.find_mut(path.segments()) else {
             problems.push((path, document.at, "not readable".to_owned()));
@@ -86,7 +122,7 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example)
                 repaired.push(at.clone());
                 format!("missing; {}", example(&at, field))
             }
-            Fault::Wrong { expected } => {
+            Fault::Wrong(expected) => {
                 let quote = matches!(node.value, Value::Bool(_) | Value::Int(_) | Value::Float(_))
                     && expected == "a string";
                 let quote = if quote { " (put it in quotes)" } else { "" };
@@ -95,20 +131,26 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example)
                 repaired.push(at.clone());
                 message
             }
-            Fault::Other(message) => {
-                let message = format!("{}; {message}", node.describe());
-                node.value = Value::Anything;
-                repaired.push(at.clone());
-                message
-            }
         };
         problems.push((at, position, message));
     }
-    Decoded {
-        value: None,
-        problems,
-        repaired,
+    decoded
+}
+
+/// Returns the field with the mistake; for an unknown field, the mapping that contains it.
+fn path_of(error: &serde_path_to_error::Error<Fault>) -> Path {
+    use serde_path_to_error::Segment as Step;
+    let segment = |step: &Step| match step {
+        Step::Seq { index } => Some(Segment::Item(*index)),
+        Step::Map { key } => Some(Segment::Field(key.clone())),
+        // A variant is a value, not a field.
+        Step::Enum { .. } | Step::Unknown => None,
+    };
+    let mut path: Vec<Segment> = error.path().iter().filter_map(segment).collect();
+    if let Fault::UnknownField { .. } = error.inner() {
+        path.pop();
     }
+    Path::new(path)
 }
 
 fn rename_or_remove(node: &mut Node, field: &str, expected: &[&str]) {
@@ -148,7 +190,7 @@ mod tests {
     use crate::validate::{example, node};
 
     fn decoded(yaml: &str) -> Decoded<AdmissionPolicy> {
-        decode(&mut node::parse(yaml).unwrap().remove(0), example)
+        decode(&mut node::parse("a.yaml", yaml).unwrap().remove(0), example)
     }
 
     fn problems(yaml: &str) -> Vec<String> {
@@ -204,7 +246,7 @@ mod tests {
     #[test]
     fn anything_at_all_ends_in_problems() {
         for yaml in ["7", "[]", "a: {b: [c]}", "text", "{}", "? [a]\n: b"] {
-            if let Ok(mut documents) = node::parse(yaml) {
+            if let Ok(mut documents) = node::parse("a.yaml", yaml) {
                 assert_ne!(
                     decode::<AdmissionPolicy>(&mut documents.remove(0), example).problems,
                     [],

@@ -139,11 +139,8 @@ pub fn leave_out_other_apis(reports: &mut [FileReport]) {
 /// Returns the objects of a document: kubectl writes and reads several as the items of a kind such
 /// as `List`.
 fn objects(document: Node) -> Vec<Node> {
-    let text = |node: &Node| match &node.value {
-        Value::Text(text) => text.ends_with("List"),
-        _ => false,
-    };
-    if !document.get("kind").is_some_and(text) {
+    let kind = document.get("kind").and_then(Node::text);
+    if !kind.is_some_and(|kind| kind.ends_with("List")) {
         return vec![document];
     }
     match document.get("items").map(|items| &items.value) {
@@ -155,7 +152,8 @@ fn objects(document: Node) -> Vec<Node> {
 /// Returns the documents of a file.
 fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Node>, Problem> {
     if bytes.len() > MAX_FILE {
-        return Err(too_large(file, bytes.len()));
+        let message = format!("{} bytes; at most {MAX_FILE}, so split it", bytes.len());
+        return Err(Problem::of_file(file, message));
     }
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let line = 1 + bytes[..error.valid_up_to()]
@@ -165,19 +163,7 @@ fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Node>, Problem> {
         let message = format!("not UTF-8 on line {line}; save it as UTF-8");
         Problem::of_file(file, message)
     })?;
-    node::parse(text).map_err(|error| {
-        let field = error.field.unwrap_or_default();
-        Problem::at(file, error.at, field, error.message)
-    })
-}
-
-/// Returns the problem of a file of `size` bytes.
-#[must_use]
-pub fn too_large(file: &str, size: usize) -> Problem {
-    Problem::of_file(
-        file,
-        format!("{size} bytes; at most {MAX_FILE}, so split it"),
-    )
+    node::parse(file, text)
 }
 
 /// Refuses policies whose name an earlier document or file has. Must be called only once with the
@@ -209,39 +195,22 @@ pub fn refuse_duplicates(reports: &mut [FileReport]) {
 fn check_document(file: &str, mut document: Node) -> Document {
     let line = document.at.line;
     let is_policy = is_policy(&document);
-    let decoded = decode::decode::<AdmissionPolicy>(&mut document, example);
-    let mut found = decoded.problems;
+    let mut decoded = decode::decode::<AdmissionPolicy>(&mut document, example);
     let problems = Problems::default();
     let valid = decoded
         .value
         .as_ref()
-        .map(|policy| interpret(policy, &problems.document()));
-    for (path, message) in problems.into_inner() {
-        // A replaced value is no mistake of the user's, and the original mistake is reported
-        // already.
-        if !decoded
-            .repaired
-            .iter()
-            .any(|repaired| follows_from(&path, repaired))
-        {
-            let at = document.position(&path);
-            found.push((path, at, message));
-        }
-    }
+        .map(|policy| interpret(policy, &problems.document(Some(&document))));
+    decoded.add(&document, problems.into_inner(), follows_from);
 
     // In an object of another kind all fields would be wrong; the problem with the kind suffices.
     if !is_policy {
-        found.retain(|(path, ..)| *path == Path::default().field("kind"));
+        let kind = Path::default().field("kind");
+        decoded.problems.retain(|(path, ..)| *path == kind);
     }
-    let name = decoded
-        .value
-        .as_ref()
-        .filter(|p| !p.metadata.name.is_empty());
-    let mut problems: Vec<Problem> = found
-        .into_iter()
-        .map(|(path, at, message)| Problem::at(file, Some(at), path.to_string(), message))
-        .collect();
-    problems.sort_by_key(|p| (p.line, p.column));
+    let value = decoded.value.take();
+    let name = value.as_ref().filter(|p| !p.metadata.name.is_empty());
+    let problems = decoded.into_problems(file);
     Document {
         name: name.map(|p| format!("{}/{}", namespace(p), p.metadata.name)),
         generation: name.and_then(|p| p.metadata.generation).unwrap_or(0),
@@ -250,7 +219,7 @@ fn check_document(file: &str, mut document: Node) -> Document {
             .map(|v| v.targets.clone())
             .unwrap_or_default(),
         line,
-        spec: decoded.value.map(|policy| policy.spec),
+        spec: value.map(|policy| policy.spec),
         policy: match valid {
             Some(valid) if problems.is_empty() => Ok(valid),
             _ => Err(problems),
@@ -324,10 +293,7 @@ fn is_policy(document: &Node) -> bool {
 /// Whether a document is an object of another API: neither its kind nor its group is a misspelling
 /// of ours.
 fn is_of_another_api(document: &Node) -> bool {
-    let text = |field| match document.get(field).map(|node| &node.value) {
-        Some(Value::Text(text)) => Some(text.as_str()),
-        _ => None,
-    };
+    let text = |field| document.get(field).and_then(Node::text);
     let (Some(version), Some(kind)) = (text("apiVersion"), text("kind")) else {
         return false;
     };
@@ -336,36 +302,19 @@ fn is_of_another_api(document: &Node) -> bool {
 }
 
 fn namespace(policy: &AdmissionPolicy) -> &str {
-    policy
-        .metadata
-        .namespace
-        .as_deref()
-        .unwrap_or(DEFAULT_NAMESPACE)
+    let namespace = policy.metadata.namespace.as_deref();
+    namespace.unwrap_or(DEFAULT_NAMESPACE)
 }
 
 /// Returns the policy in the filter's types, with all problems noted.
 fn interpret(policy: &AdmissionPolicy, document: &At<'_>) -> ValidPolicy {
     rules::identity(policy, document);
     let spec = document.field("spec");
-    let (namespace, name) = (namespace(policy).to_owned(), policy.metadata.name.clone());
-    let targets = rules::targets(
-        &policy.spec.target_refs,
-        &namespace,
-        &spec.field("targetRefs"),
-    );
-    let generation = policy.metadata.generation.unwrap_or(0);
-    let full_name = format!("{namespace}/{name}");
-    let rules::Meaning {
-        stage,
-        slots,
-        outbound,
-        promises,
-    } = rules::stage(&policy.spec, full_name, generation, &spec);
+    let mut valid = rules::policy(policy, namespace(policy), &spec);
     if document.found() == 0 {
         // The filter checks again; this must refuse all that the filter would refuse.
         let config = FilterConfig {
-            revision: String::new(),
-            stages: vec![stage.clone()],
+            stages: vec![valid.stage.clone()],
             ..FilterConfig::default()
         };
         if let Err(error) = config.check() {
@@ -373,20 +322,9 @@ fn interpret(policy: &AdmissionPolicy, document: &At<'_>) -> ValidPolicy {
         }
     }
     let noted = Problems::default();
-    rules::warnings(&stage, promises.as_ref(), &noted.document().field("spec"));
-    let created = policy.metadata.creation_timestamp.clone();
-    ValidPolicy {
-        namespace,
-        name,
-        generation,
-        created,
-        targets,
-        slots,
-        stage,
-        outbound,
-        promises,
-        warnings: (noted.into_inner().into_iter())
-            .map(|(path, message)| format!("{path}: {message}"))
-            .collect(),
-    }
+    rules::warnings(&valid, &noted.document(None).field("spec"));
+    valid.warnings = (noted.into_inner().into_iter())
+        .map(|(path, message)| format!("{path}: {message}"))
+        .collect();
+    valid
 }

@@ -12,6 +12,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Error as YamlError, NonFiniteFloatPolicy, Spanned};
 
 use super::path::{Path, Segment};
+use super::problem::Problem;
 
 /// Line and column, both from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,25 +60,16 @@ pub(crate) struct Member {
     pub(crate) node: Node,
 }
 
-/// The reason why a text isn't YAML.
-#[derive(Debug)]
-pub(crate) struct SyntaxError {
-    pub(crate) at: Option<Position>,
-    /// The field at fault, if the parser names it.
-    pub(crate) field: Option<String>,
-    pub(crate) message: String,
-}
-
-/// Reads all documents of `text`; empty ones are left out.
-pub(crate) fn parse(text: &str) -> Result<Vec<Node>, SyntaxError> {
+/// Reads all documents of `text`, the content of `file`; empty ones are left out.
+pub(crate) fn parse(file: &str, text: &str) -> Result<Vec<Node>, Problem> {
     let options = serde_saphyr::options! {
         // `no` and `on` are texts, as in YAML 1.2.
         strict_booleans: true,
         // Leave `.nan` to the rules.
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
     };
-    let documents: Vec<Spanned<Value>> =
-        serde_saphyr::from_multiple_with_options(text, options).map_err(|e| SyntaxError::of(&e))?;
+    let documents: Vec<Spanned<Value>> = serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|e| syntax_error(file, &e))?;
     Ok(documents
         .into_iter()
         .map(Node::from)
@@ -99,6 +91,22 @@ impl Node {
     pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|e| e.key == key).map(|e| &e.node),
+            _ => None,
+        }
+    }
+
+    /// Returns the text, if it is one.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Returns the item `index` of a list.
+    pub(crate) fn item(&self, index: usize) -> Option<&Self> {
+        match &self.value {
+            Value::List(items) => items.get(index),
             _ => None,
         }
     }
@@ -155,34 +163,26 @@ impl Node {
     }
 }
 
-impl SyntaxError {
-    fn of(error: &YamlError) -> Self {
-        let error = error.without_snippet();
-        let at = error.location().map(Position::of).filter(|at| at.line > 0);
-        let (field, message) = match error {
-            YamlError::DuplicateMappingKey { key: Some(key), .. } => (
-                Some(key.clone()),
-                "given twice in one mapping; keep one".to_owned(),
-            ),
-            YamlError::ExternalMessage { msg, .. } | YamlError::Message { msg, .. } => (
-                None,
-                format!("not valid YAML: {}{}", one_line(msg), advice(msg)),
-            ),
-            YamlError::UnknownAnchor { .. } => (
-                None,
-                "not valid YAML: no such anchor; define it with & or write the value".to_owned(),
-            ),
-            YamlError::Eof { .. } => (
-                None,
-                "not valid YAML: it ends too early; is the file whole?".to_owned(),
-            ),
-            other => (
-                None,
-                format!("not usable YAML: {}", one_line(&other.to_string())),
-            ),
-        };
-        Self { at, field, message }
-    }
+/// Returns the reason why a text isn't YAML.
+fn syntax_error(file: &str, error: &YamlError) -> Problem {
+    let error = error.without_snippet();
+    let at = error.location().map(Position::of).filter(|at| at.line > 0);
+    let mut field = String::new();
+    let message = match error {
+        YamlError::DuplicateMappingKey { key: Some(key), .. } => {
+            field.clone_from(key);
+            "given twice in one mapping; keep one".to_owned()
+        }
+        YamlError::ExternalMessage { msg, .. } | YamlError::Message { msg, .. } => {
+            format!("not valid YAML: {}{}", one_line(msg), advice(msg))
+        }
+        YamlError::UnknownAnchor { .. } => {
+            "not valid YAML: no such anchor; define it with & or write the value".to_owned()
+        }
+        YamlError::Eof { .. } => "not valid YAML: it ends too early; is the file whole?".to_owned(),
+        other => format!("not usable YAML: {}", one_line(&other.to_string())),
+    };
+    Problem::at(file, at, field, message)
 }
 
 /// Returns advice for a message of the parser.

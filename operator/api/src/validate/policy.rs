@@ -56,17 +56,6 @@ pub enum Slots {
 const FIRST: u32 = 4;
 
 impl Slots {
-    /// Returns the slots in front of `endpoints` endpoints, 1 to 1,000,000. No endpoints count as
-    /// one: a proxy that is configured before its backend is ready must not start without slots.
-    #[must_use]
-    pub fn for_endpoints(self, endpoints: u32) -> u32 {
-        match self {
-            Self::Total(total) => total,
-            Self::PerEndpoint(each) => each.saturating_mul(endpoints.max(1)).min(MAX_PARALLELISM),
-            Self::Auto(AutoParallelism { min, max }) => FIRST.max(min).min(max),
-        }
-    }
-
     /// Returns the bounds of the slots that proxies find; `None` for fixed slots.
     #[must_use]
     pub fn auto(self) -> Option<AutoParallelism> {
@@ -85,15 +74,30 @@ impl Slots {
         }
     }
 
-    /// Returns the part of one proxy in front of `endpoints` endpoints.
+    /// Returns the part of each of `proxies` proxies in front of the same `endpoints` endpoints; 0
+    /// of either counts as 1. A proxy that is configured before its backend is ready must not start
+    /// without slots.
     #[must_use]
-    pub fn portion(self, endpoints: u32) -> Portion {
+    pub fn portion(self, endpoints: u64, proxies: u32) -> Portion {
+        let proxies = proxies.max(1);
+        let (slots, endpoints) = match self {
+            Self::Total(total) => (total, 1),
+            Self::PerEndpoint(each) => (each, endpoints.max(1)),
+            Self::Auto(AutoParallelism { min, max }) => {
+                // Each proxy finds its own part; rates are divided as with a total.
+                return Portion {
+                    parallelism: FIRST.max(min).min(max),
+                    factor: 1.0 / f64::from(proxies),
+                };
+            }
+        };
+        let slots = u64::from(slots).saturating_mul(endpoints) / u64::from(proxies);
         Portion {
-            parallelism: self.for_endpoints(endpoints),
-            factor: match self {
-                Self::Total(_) | Self::Auto(_) => 1.0,
-                Self::PerEndpoint(_) => f64::from(endpoints.max(1)),
-            },
+            parallelism: u32::try_from(slots)
+                .unwrap_or(MAX_PARALLELISM)
+                .clamp(1, MAX_PARALLELISM),
+            // Exact: the number of endpoints is far below 2^53.
+            factor: endpoints as f64 / f64::from(proxies),
         }
     }
 }
@@ -104,12 +108,10 @@ mod tests {
 
     #[test]
     fn slots_multiply_with_endpoints_within_bounds() {
-        assert_eq!(Slots::Total(20).for_endpoints(7), 20);
-        assert_eq!(Slots::PerEndpoint(8).for_endpoints(3), 24);
-        assert_eq!(Slots::PerEndpoint(8).for_endpoints(0), 8);
-        assert_eq!(
-            Slots::PerEndpoint(1_000_000).for_endpoints(u32::MAX),
-            1_000_000
-        );
+        let slots = |of: Slots, endpoints| of.portion(endpoints, 1).parallelism;
+        assert_eq!(slots(Slots::Total(20), 7), 20);
+        assert_eq!(slots(Slots::PerEndpoint(8), 3), 24);
+        assert_eq!(slots(Slots::PerEndpoint(8), 0), 8);
+        assert_eq!(slots(Slots::PerEndpoint(1_000_000), u64::MAX), 1_000_000);
     }
 }

@@ -10,7 +10,7 @@ use headgate_simulator::workload::file::{Problem as Finding, Right, WorkloadFile
 use headgate_simulator::workload::recorded::Recording;
 use serde::de::DeserializeOwned;
 
-use super::decode::{self, Example};
+use super::decode::{self, Decoded, Example};
 use super::node::Node;
 use super::parse;
 use super::path::{Path, Segment};
@@ -22,94 +22,63 @@ const CHOICES: [&str; 2] = ["distribution", "process"];
 
 /// A file as far as it could be read.
 #[derive(Debug)]
-struct Document<T> {
+pub struct Document<T> {
     file: String,
     node: Node,
     value: T,
-    problems: Vec<Problem>,
-    /// Fields whose values were replaced by the repair.
-    repaired: Vec<Path>,
+    /// The rest of its reading.
+    decoded: Decoded<T>,
 }
 
 impl<T: DeserializeOwned> Document<T> {
     /// Reads `bytes`, the content of the file named `file`, as one `what`.
-    fn read(file: &str, bytes: &[u8], what: &str, example: Example) -> Result<Self, Vec<Problem>> {
+    fn of(file: &str, bytes: &[u8], what: &str, example: Example) -> Result<Self, Vec<Problem>> {
         let mut documents = parse(file, bytes).map_err(|problem| vec![problem])?;
         let count = documents.len();
         let (Some(mut node), true) = (documents.pop(), count == 1) else {
             let message = format!("{count} documents; one {what}");
             return Err(vec![Problem::of_file(file, message)]);
         };
-        let decoded = decode::decode::<T>(&mut node, example);
-        let problem = |(path, at, message): (Path, _, String)| {
-            Problem::at(file, Some(at), path.to_string(), message)
-        };
-        let problems: Vec<Problem> = decoded.problems.into_iter().map(problem).collect();
-        let Some(value) = decoded.value else {
-            return Err(problems);
+        let mut decoded = decode::decode::<T>(&mut node, example);
+        let Some(value) = decoded.value.take() else {
+            return Err(decoded.into_problems(file));
         };
         Ok(Self {
             file: file.to_owned(),
             node,
             value,
-            problems,
-            repaired: decoded.repaired.into_iter().map(depending).collect(),
+            decoded,
         })
     }
 
     /// Returns the simulator's plan, or all mistakes of the file, in its order.
     fn planned<P>(mut self, planned: Result<P, Vec<Finding>>) -> Result<P, Vec<Problem>> {
-        let findings = planned.as_ref().err().map_or(&[][..], Vec::as_slice);
-        let found = findings.iter().filter_map(|finding| self.problem(finding));
-        let found: Vec<Problem> = found.collect();
-        self.problems.extend(found);
+        let findings = planned.as_ref().err().into_iter().flatten();
+        let found = findings.map(|finding| (path(&finding.at), message(finding)));
+        self.decoded.add(&self.node, found, follows_from);
         match planned {
-            Ok(plan) if self.problems.is_empty() => Ok(plan),
-            _ => {
-                self.problems.sort_by_key(|p| (p.line, p.column));
-                Err(self.problems)
-            }
+            Ok(plan) if self.decoded.problems.is_empty() => Ok(plan),
+            _ => Err(self.decoded.into_problems(&self.file)),
         }
-    }
-
-    /// Returns a finding with its position. `None` if it depends on a replaced value: that is no
-    /// mistake of the user's, and the original mistake is reported already.
-    fn problem(&self, finding: &Finding) -> Option<Problem> {
-        let path = path(&finding.at);
-        if self
-            .repaired
-            .iter()
-            .any(|repaired| path.is_within(repaired))
-        {
-            return None;
-        }
-        let at = Some(self.node.position(&path));
-        Some(Problem::at(
-            &self.file,
-            at,
-            path.to_string(),
-            message(finding),
-        ))
     }
 }
 
 /// A workload file as far as it could be read.
-#[derive(Debug)]
-pub struct WorkloadDocument(Document<WorkloadFile>);
+pub type WorkloadDocument = Document<WorkloadFile>;
 
-impl WorkloadDocument {
+impl Document<WorkloadFile> {
     /// Reads `bytes`, the content of the file named `file`.
     ///
     /// # Errors
     /// Returns the mistakes of a file that can't be read.
     pub fn read(file: &str, bytes: &[u8]) -> Result<Self, Vec<Problem>> {
-        Ok(Self(Document::read(file, bytes, "workload", of_workloads)?))
+        Self::of(file, bytes, "workload", of_workloads)
     }
 
     /// Returns the access log that it names.
     #[must_use]
     pub fn access_log(&self) -> Option<&str> {
-        let recorded = self.0.value.recorded.as_ref()?;
+        let recorded = self.value.recorded.as_ref()?;
         Some(recorded.access_log.as_str()).filter(|log| !log.is_empty())
     }
 
@@ -117,8 +86,8 @@ impl WorkloadDocument {
     #[must_use]
     pub fn bad_access_log(&self, found: &str) -> Problem {
         let path = Path::default().field("recorded.accessLog");
-        let at = self.0.node.position(&path);
-        Problem::at(&self.0.file, Some(at), path.to_string(), found.to_owned())
+        let at = self.node.position(&path);
+        Problem::at(&self.file, Some(at), path.to_string(), found.to_owned())
     }
 
     /// Returns the plan of the workload under `stage`; `recording` is the content of its access
@@ -131,8 +100,8 @@ impl WorkloadDocument {
         stage: &StageConfig,
         recording: Option<&Recording>,
     ) -> Result<trial::Plan, Vec<Problem>> {
-        let planned = self.0.value.plan(stage, recording);
-        self.0.planned(planned)
+        let planned = self.value.plan(stage, recording);
+        self.planned(planned)
     }
 }
 
@@ -141,7 +110,7 @@ impl WorkloadDocument {
 /// # Errors
 /// Returns all mistakes, in the order of the file.
 pub fn mesh(file: &str, bytes: &[u8]) -> Result<mesh::file::Plan, Vec<Problem>> {
-    let document = Document::<MeshFile>::read(file, bytes, "mesh", of_meshes)?;
+    let document = Document::<MeshFile>::of(file, bytes, "mesh", of_meshes)?;
     let planned = document.value.plan();
     document.planned(planned)
 }
@@ -169,14 +138,14 @@ fn message(finding: &Finding) -> String {
     }
 }
 
-/// Returns the fields that a replaced value makes meaningless: for a choice, all fields beside it.
-fn depending(repaired: Path) -> Path {
-    match repaired.segments() {
-        [beside @ .., Segment::Field(name)] if CHOICES.contains(&name.as_str()) => {
-            Path::new(beside.to_vec())
-        }
-        _ => repaired,
-    }
+/// Whether a problem at `path` results from the replaced value of `repaired`: it is a part of that
+/// value, or for a choice, of the block around it.
+fn follows_from(path: &Path, repaired: &Path) -> bool {
+    let block = match repaired.segments() {
+        [block @ .., Segment::Field(name)] if CHOICES.contains(&name.as_str()) => block,
+        value => value,
+    };
+    path.segments().starts_with(block)
 }
 
 /// Returns an example of a missing field of a workload.

@@ -53,42 +53,36 @@ pub struct Checked {
 }
 
 impl Finding {
+    fn new(verdict: Verdict, message: impl Into<String>, fix: Option<String>) -> Self {
+        Self {
+            verdict,
+            message: message.into(),
+            fix,
+        }
+    }
+
     /// Returns a finding with nothing to do.
     #[must_use]
     pub fn ok(message: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::Ok,
-            message: message.into(),
-            fix: None,
-        }
+        Self::new(Verdict::Ok, message, None)
     }
 
     /// Returns the finding of a check that couldn't run.
     #[must_use]
     pub fn skipped(why: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::Skipped,
-            ..Self::ok(why)
-        }
+        Self::new(Verdict::Skipped, why, None)
     }
 
     /// Returns a warning with its remedy.
     #[must_use]
     pub fn warning(message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::Warning,
-            ..Self::error(message, fix)
-        }
+        Self::new(Verdict::Warning, message, Some(fix.into()))
     }
 
     /// Returns an error with its remedy.
     #[must_use]
     pub fn error(message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::Error,
-            message: message.into(),
-            fix: Some(fix.into()),
-        }
+        Self::new(Verdict::Error, message, Some(fix.into()))
     }
 }
 

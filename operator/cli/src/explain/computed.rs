@@ -13,8 +13,6 @@ use headgate_mesh::class_admission::ChannelLaw;
 use headgate_mesh::class_admission::protocol::Method;
 use headgate_mesh::smoothing::Smoothing;
 
-use super::duration;
-
 /// The times between calls, and the rejection rates, for which Eq. 3 of Chronos is evaluated.
 const BETWEEN: [Span; 3] = [
     Span::from_millis(100),
@@ -41,7 +39,7 @@ pub(super) fn strategy(stage: &StageConfig, kind: usize, class: usize) -> Option
                 true => "; careful: queue.timeout ends waits before, so set it above the target",
                 false => "",
             };
-            let (percentile, target) = (control.percentile, duration(target));
+            let (percentile, target) = (control.percentile, Duration::of_micros(target));
             Some(format!(
                 "target: p{percentile} of response times at {target}{careful}"
             ))
@@ -161,7 +159,7 @@ pub(super) fn recovery(promises: &ServiceAdmissionConfig, class: ClassId) -> Opt
             format!(
                 "classAdmission: {allowed} misses, of all callers together, end the class until a \
                  period of {} is over; p{percentile} allows as many of {} calls/s in the class",
-                duration(period_us),
+                Duration::of_micros(period_us),
                 calls.round(),
             )
         }

@@ -1,7 +1,5 @@
 //! The settings of a policy: its `spec` with all defaults, and the descriptions that the CRD gives.
 
-use std::time::Duration as Span;
-
 use headgate_api::{AdmissionPolicySpec, Duration};
 use headgate_controller::kubernetes::crd;
 use headgate_core::config::{
@@ -29,14 +27,14 @@ pub(super) struct Setting {
 /// Returns the settings in force; of `workflows.named`, only the settings of `workflow`.
 ///
 /// # Errors
-/// Those of [`crd::spec`].
+/// Returns an error for a spec that has no form as JSON.
 pub(super) fn settings(
     spec: &AdmissionPolicySpec,
     stage: &StageConfig,
     promises: Option<&ServiceAdmissionConfig>,
     workflow: Option<&Workflow>,
 ) -> anyhow::Result<Vec<Setting>> {
-    let schema = &crd::spec()?;
+    let schema = &crd::spec();
     let mut spec = serde_json::to_value(spec)?;
     crd::prune(&mut spec, &schema["properties"]);
     if let Value::Object(fields) = &mut spec {
@@ -79,7 +77,7 @@ fn complete(value: &mut Value, schema: &Value) {
 
 /// Returns the defaults that depend on other settings; null for a block without any.
 fn dependent(stage: &StageConfig, promises: Option<&ServiceAdmissionConfig>) -> Value {
-    let time = |us| json!(Duration::from(Span::from_micros(us)));
+    let time = |us| json!(Duration::of_micros(us));
     let is_slack = stage.queue.discipline == Discipline::Slack;
     let strategy = match (&stage.strategy, stage.service_times.window) {
         (StrategyConfig::Bouncer { .. }, HistogramWindow::Sliding { step_us }) => {

@@ -73,7 +73,7 @@ fn tracked(policy: &ValidPolicy) -> Vec<Tracked<'_>> {
     all.map(|(kind, objective, named, of)| Tracked {
         kind,
         percentile: objective.percentile,
-        response_time: std::time::Duration::from_micros(objective.objective_us).into(),
+        response_time: Duration::of_micros(objective.objective_us),
         of,
         name: free_name([&*kind.name, &*named], &mut names),
         labels: format!(

@@ -5,7 +5,7 @@ use headgate_core::config::StageConfig;
 use headgate_simulator::workload::recorded::Recording;
 
 use super::*;
-use crate::input::{Scale, select};
+use crate::input::select;
 
 /// Returns the output for a log with these requests, a tenth of a second apart (method, path and
 /// ms), and the log.
@@ -45,7 +45,7 @@ fn policy_of(log: &str, gateway: Option<ObjectKey>) -> anyhow::Result<String> {
 fn stage(policy: &str) -> StageConfig {
     let mut file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     file.write_all(policy.as_bytes()).unwrap();
-    let selection = select(&[file.path().to_owned()], None, Scale::ONE);
+    let selection = select(&[file.path().to_owned()], None, 1, 1);
     let selection = selection.unwrap_or_else(|error| panic!("{error:#}\n{policy}"));
     selection.stage().unwrap().clone()
 }

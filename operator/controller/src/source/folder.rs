@@ -103,7 +103,7 @@ impl Folder {
         self.keep_last_good(&reports);
 
         let effective: Vec<&ValidPolicy> = self.files.values().flat_map(|f| &f.good).collect();
-        let compiled = compile(&effective, |policy, _| policy.slots.portion(1));
+        let compiled = compile(&effective, 1, 1);
         let mut plan = Plan::default();
         plan.problems
             .extend(self.problem.iter().map(|message| SourceProblem {

@@ -77,7 +77,7 @@ pub(crate) fn compiled(policies: &str) -> Result<Compiled> {
     let mistakes: Vec<String> = report.all_problems().map(ToString::to_string).collect();
     ensure!(mistakes.is_empty(), "{mistakes:#?}");
     let policies: Vec<_> = report.policies().collect();
-    Ok(compile(&policies, |policy, _| policy.slots.portion(1)))
+    Ok(compile(&policies, 1, 1))
 }
 
 /// Returns the configuration of a Service in the namespace `shop`.

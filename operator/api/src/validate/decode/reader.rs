@@ -1,21 +1,15 @@
-//! serde's reading of a [`Node`] tree, with errors that keep serde's details: the field, the known
-//! names, and the path.
+//! serde's reading of a [`Node`] tree, with errors that keep serde's details: the field and the
+//! known names.
 
-use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, Unexpected, Visitor};
+use serde::de::value::{MapDeserializer, SeqDeserializer};
+use serde::de::{self, Deserializer, IntoDeserializer, MapAccess, Unexpected, Visitor};
 
 use crate::validate::node::{Member, Node, Value};
-use crate::validate::path::{Path, Segment};
 
-/// A mistake and its path, innermost step first.
-#[derive(Debug)]
-pub(crate) struct DecodeError {
-    fault: Fault,
-    way: Vec<Segment>,
-}
-
-/// The kind of a mistake.
-#[derive(Debug)]
-pub(super) enum Fault {
+/// A mistake.
+#[derive(Debug, thiserror::Error)]
+#[error("not as its type says")]
+pub(crate) enum Fault {
     UnknownField {
         field: String,
         expected: &'static [&'static str],
@@ -27,51 +21,19 @@ pub(super) enum Fault {
     Missing {
         field: &'static str,
     },
-    Wrong {
-        expected: String,
-    },
-    Other(String),
+    /// The expected value.
+    Wrong(String),
 }
 
-impl DecodeError {
-    fn below(mut self, segment: Segment) -> Self {
-        self.way.push(segment);
-        self
-    }
-
-    pub(super) fn into_parts(mut self) -> (Path, Fault) {
-        self.way.reverse();
-        (Path::new(self.way), self.fault)
-    }
-
+impl Fault {
     fn wrong(expected: impl Into<String>) -> Self {
-        Fault::Wrong {
-            expected: expected.into(),
-        }
-        .into()
+        Self::Wrong(expected.into())
     }
 }
 
-impl From<Fault> for DecodeError {
-    fn from(fault: Fault) -> Self {
-        Self {
-            fault,
-            way: Vec::new(),
-        }
-    }
-}
-
-impl std::fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}", self.fault)
-    }
-}
-
-impl std::error::Error for DecodeError {}
-
-impl de::Error for DecodeError {
+impl de::Error for Fault {
     fn custom<T: std::fmt::Display>(message: T) -> Self {
-        Fault::Other(message.to_string()).into()
+        Self::wrong(message.to_string())
     }
 
     fn invalid_type(_: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
@@ -84,45 +46,41 @@ impl de::Error for DecodeError {
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
-        Fault::UnknownVariant {
+        Self::UnknownVariant {
             variant: variant.to_owned(),
             expected,
         }
-        .into()
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
-        Fault::UnknownField {
+        Self::UnknownField {
             field: field.to_owned(),
             expected,
         }
-        .into()
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Fault::Missing { field }.into()
+        Self::Missing { field }
     }
 }
 
 impl Node {
-    fn integer(&self) -> Result<i64, DecodeError> {
+    fn integer(&self) -> Result<i64, Fault> {
         match self.value {
-            Value::Int(n) => {
-                i64::try_from(n).map_err(|_| DecodeError::wrong("a smaller whole number"))
-            }
+            Value::Int(n) => i64::try_from(n).map_err(|_| Fault::wrong("a smaller whole number")),
             Value::Anything => Ok(0),
-            _ => Err(DecodeError::wrong("a whole number")),
+            _ => Err(Fault::wrong("a whole number")),
         }
     }
 
-    fn mismatch<'de, V: Visitor<'de>>(visitor: &V) -> DecodeError {
+    fn mismatch<'de, V: Visitor<'de>>(visitor: &V) -> Fault {
         de::Error::invalid_type(Unexpected::Unit, visitor)
     }
 }
 
 macro_rules! integers {
     ($($method:ident)*) => {$(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
             visitor.visit_i64(self.integer()?)
         }
     )*};
@@ -130,7 +88,7 @@ macro_rules! integers {
 
 macro_rules! texts {
     ($($method:ident)*) => {$(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
             match &self.value {
                 Value::Text(text) => visitor.visit_str(text),
                 Value::Anything => visitor.visit_str(""),
@@ -141,21 +99,17 @@ macro_rules! texts {
 }
 
 impl<'de> Deserializer<'de> for &Node {
-    type Error = DecodeError;
+    type Error = Fault;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         match &self.value {
             Value::Null | Value::Anything => visitor.visit_unit(),
             Value::Bool(b) => visitor.visit_bool(*b),
             Value::Int(_) => visitor.visit_i64(self.integer()?),
             Value::Float(n) => visitor.visit_f64(*n),
             Value::Text(text) => visitor.visit_str(text),
-            Value::List(items) => visitor.visit_seq(Items { items, next: 0 }),
-            Value::Map(entries) => visitor.visit_map(Fields {
-                entries,
-                next: 0,
-                known: &[],
-            }),
+            Value::List(items) => visitor.visit_seq(SeqDeserializer::new(items.iter())),
+            Value::Map(entries) => visitor.visit_map(fields(entries, &[])),
         }
     }
 
@@ -164,15 +118,15 @@ impl<'de> Deserializer<'de> for &Node {
 
     texts! { deserialize_str deserialize_string deserialize_identifier }
 
-    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         match self.value {
             Value::Float(n) => visitor.visit_f64(n),
             Value::Int(_) | Value::Anything => visitor.visit_i64(self.integer()?),
-            _ => Err(DecodeError::wrong("a number")),
+            _ => Err(Fault::wrong("a number")),
         }
     }
 
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         match self.value {
             Value::Bool(b) => visitor.visit_bool(b),
             Value::Anything => visitor.visit_bool(false),
@@ -180,7 +134,7 @@ impl<'de> Deserializer<'de> for &Node {
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         match self.value {
             Value::Null => visitor.visit_none(),
             _ => visitor.visit_some(self),
@@ -191,22 +145,20 @@ impl<'de> Deserializer<'de> for &Node {
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, DecodeError> {
+    ) -> Result<V::Value, Fault> {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        match &self.value {
-            Value::List(items) => visitor.visit_seq(Items { items, next: 0 }),
-            Value::Anything => visitor.visit_seq(Items {
-                items: &[],
-                next: 0,
-            }),
-            _ => Err(Node::mismatch(&visitor)),
-        }
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let items: &[Node] = match &self.value {
+            Value::List(items) => items,
+            Value::Anything => &[],
+            _ => return Err(Node::mismatch(&visitor)),
+        };
+        visitor.visit_seq(SeqDeserializer::new(items.iter()))
     }
 
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         self.deserialize_struct("", &[], visitor)
     }
 
@@ -215,20 +167,13 @@ impl<'de> Deserializer<'de> for &Node {
         _: &'static str,
         known: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, DecodeError> {
-        match &self.value {
-            Value::Map(entries) => visitor.visit_map(Fields {
-                entries,
-                next: 0,
-                known,
-            }),
-            Value::Anything => visitor.visit_map(Fields {
-                entries: &[],
-                next: 0,
-                known,
-            }),
-            _ => Err(DecodeError::wrong(a_mapping_with(known))),
-        }
+    ) -> Result<V::Value, Fault> {
+        let members: &[Member] = match &self.value {
+            Value::Map(members) => members,
+            Value::Anything => &[],
+            _ => return Err(Fault::wrong(a_mapping_with(known))),
+        };
+        visitor.visit_map(fields(members, known))
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -236,21 +181,18 @@ impl<'de> Deserializer<'de> for &Node {
         _: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, DecodeError> {
+    ) -> Result<V::Value, Fault> {
         let name = match (&self.value, variants.first()) {
             (Value::Text(text), _) => text.as_str(),
             (Value::Anything, Some(first)) => first,
             _ => {
-                return Err(DecodeError::wrong(format!(
-                    "one of {}",
-                    variants.join(", ")
-                )));
+                return Err(Fault::wrong(format!("one of {}", variants.join(", "))));
             }
         };
         visitor.visit_enum(name.into_deserializer())
     }
 
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         visitor.visit_unit()
     }
 
@@ -271,64 +213,22 @@ fn a_mapping_with(fields: &[&str]) -> String {
     }
 }
 
-struct Items<'a> {
-    items: &'a [Node],
-    next: usize,
-}
+impl<'de> IntoDeserializer<'de, Fault> for &Node {
+    type Deserializer = Self;
 
-impl<'de> de::SeqAccess<'de> for Items<'_> {
-    type Error = DecodeError;
-
-    fn next_element_seed<T: DeserializeSeed<'de>>(
-        &mut self,
-        seed: T,
-    ) -> Result<Option<T::Value>, DecodeError> {
-        let Some(item) = self.items.get(self.next) else {
-            return Ok(None);
-        };
-        let index = self.next;
-        self.next += 1;
-        seed.deserialize(item)
-            .map(Some)
-            .map_err(|e| e.below(Segment::Item(index)))
+    fn into_deserializer(self) -> Self {
+        self
     }
 }
 
-struct Fields<'a> {
-    entries: &'a [Member],
-    next: usize,
-    /// Fields of the struct that is read: `null` counts as absent for them, as in Kubernetes.
+/// Returns the fields of a mapping. For the fields of a struct, which are `known`, null counts as
+/// absent, as in Kubernetes.
+fn fields<'a, 'de>(
+    members: &'a [Member],
     known: &'static [&'static str],
-}
-
-impl<'de> de::MapAccess<'de> for Fields<'_> {
-    type Error = DecodeError;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(
-        &mut self,
-        seed: K,
-    ) -> Result<Option<K::Value>, DecodeError> {
-        while let Some(entry) = self.entries.get(self.next) {
-            if entry.node.value == Value::Null && self.known.contains(&entry.key.as_str()) {
-                self.next += 1;
-                continue;
-            }
-            return seed
-                .deserialize(entry.key.as_str().into_deserializer())
-                .map(Some);
-        }
-        Ok(None)
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(
-        &mut self,
-        seed: V,
-    ) -> Result<V::Value, DecodeError> {
-        let Some(entry) = self.entries.get(self.next) else {
-            return Err(de::Error::custom("no value after the last field"));
-        };
-        self.next += 1;
-        seed.deserialize(&entry.node)
-            .map_err(|e| e.below(Segment::Field(entry.key.clone())))
-    }
+) -> impl MapAccess<'de, Error = Fault> + use<'a, 'de> {
+    let is_given =
+        move |m: &&Member| m.node.value != Value::Null || !known.contains(&m.key.as_str());
+    let given = members.iter().filter(is_given);
+    MapDeserializer::new(given.map(|m| (m.key.as_str(), &m.node)))
 }

@@ -1,12 +1,14 @@
-//! A place in a policy, through which rules read its setting and record its problems.
+//! A place in a policy, through which rules read the setting given there and record its problems.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt::Display;
 
-use super::field::Field;
+use super::field::{By, Field};
 use super::micros;
 use crate::Duration;
-use crate::validate::path::Path;
+use crate::validate::node::{Node, Value};
+use crate::validate::path::{Path, Segment};
 use crate::validate::schema::right_types;
 
 /// The problems found.
@@ -14,11 +16,12 @@ use crate::validate::schema::right_types;
 pub(crate) struct Problems(RefCell<Vec<(Path, String)>>);
 
 impl Problems {
-    /// Returns the place of the whole document.
-    pub(crate) fn document(&self) -> At<'_> {
+    /// Returns the place of the whole document, whose content is `given`.
+    pub(crate) fn document<'p>(&'p self, given: Option<&'p Node>) -> At<'p> {
         At {
             path: Path::default(),
             row: String::new(),
+            given,
             problems: self,
         }
     }
@@ -29,7 +32,7 @@ impl Problems {
 }
 
 /// The field of a block of settings, and the one or two types that it belongs to.
-pub(super) type Block<T> = (&'static str, T, Option<T>);
+pub(in crate::validate) type Block<T> = (&'static str, T, Option<T>);
 
 /// A place in a policy.
 #[derive(Debug, Clone)]
@@ -37,13 +40,19 @@ pub(crate) struct At<'p> {
     path: Path,
     /// The path of its row in the tables of fields.
     row: String,
+    /// The value given there; null counts as none.
+    given: Option<&'p Node>,
     problems: &'p Problems,
 }
 
 impl<'p> At<'p> {
-    fn below(&self, path: Path, row: &str) -> Self {
-        let row = format!("{}{row}", self.row);
-        Self { path, row, ..*self }
+    fn below(&self, path: Path, row: &str, given: Option<&'p Node>) -> Self {
+        Self {
+            path,
+            row: format!("{}{row}", self.row),
+            given: given.filter(|node| node.value != Value::Null),
+            problems: self.problems,
+        }
     }
 
     /// Returns the place of a field, or of one in nested blocks (`cost.size`).
@@ -53,22 +62,27 @@ impl<'p> At<'p> {
             "spec" => String::new(),
             fields => format!(".{fields}"),
         };
-        self.below(self.path.field(fields), &row)
+        let field = |node: &'p Node, name| node.get(name);
+        let given = self.given;
+        let given = given.and_then(|node| fields.split('.').try_fold(node, field));
+        self.below(self.path.field(fields), &row, given)
     }
 
     /// Returns the place of the value of `key`, which may contain dots.
     pub(super) fn key(&self, key: &str) -> Self {
-        self.below(self.path.key(key), "{}")
+        let given = self.given.and_then(|node| node.get(key));
+        self.below(self.path.key(key), "{}", given)
     }
 
     /// Returns the place of an item of a list.
     pub(super) fn item(&self, index: usize) -> Self {
-        self.below(self.path.item(index), "[]")
+        let given = self.given.and_then(|node| node.item(index));
+        self.below(self.path.item(index), "[]", given)
     }
 
     /// Returns the place of the whole document.
     pub(super) fn document(&self) -> At<'p> {
-        self.problems.document()
+        self.problems.document(None)
     }
 
     pub(super) const fn path(&self) -> &Path {
@@ -93,18 +107,30 @@ impl<'p> At<'p> {
         self.problems.0.borrow().len()
     }
 
-    /// Adds a problem at each of `blocks` of settings that `is_given`, but not for type `kind`.
-    pub(super) fn only_blocks_of<T: Copy + Display + PartialEq, const N: usize>(
+    /// Whether a value is given, other than an empty list or mapping.
+    pub(super) fn is_given(&self) -> bool {
+        let is_empty = |node: &Node| match &node.value {
+            Value::List(items) => items.is_empty(),
+            Value::Map(members) => members.is_empty(),
+            _ => matches!(node.value, Value::Anything),
+        };
+        match Field::at(&self.row) {
+            Some(Field::List(..) | Field::Map(..)) => !self.given.is_none_or(is_empty),
+            _ => self.given.is_some(),
+        }
+    }
+
+    /// Adds a problem at each of `blocks` of settings that is given, but not for type `kind`.
+    pub(super) fn only_blocks_of<T: Copy + Display + PartialEq>(
         &self,
         kind: T,
-        blocks: [Block<T>; N],
-        is_given: [bool; N],
+        blocks: &[Block<T>],
     ) {
-        for ((field, owner, other), is_given) in blocks.into_iter().zip(is_given) {
-            if is_given && kind != owner && Some(kind) != other {
+        for &(field, owner, other) in blocks {
+            let at = self.field(field);
+            if at.is_given() && kind != owner && Some(kind) != other {
                 let right = right_types(owner, other);
-                self.field(field)
-                    .add(format!("given with type {kind}; {right}"));
+                at.add(format!("given with type {kind}; {right}"));
             }
         }
     }
@@ -127,6 +153,28 @@ impl<'p> At<'p> {
         }
     }
 
+    /// Adds a problem at each item of the list that has the key of an earlier one; `right` is the
+    /// rule.
+    pub(super) fn unique(&self, right: &str) {
+        let (Some(Field::List(.., By::Key(key))), Some(Segment::Field(list)), Some(node)) =
+            (self.row(), self.path.segments().last(), self.given)
+        else {
+            return;
+        };
+        let mut first_of = HashMap::new();
+        let items = (0..).map_while(|index| node.item(index));
+        for (i, item) in items.enumerate() {
+            let Some(name) = item.get(key).and_then(Node::text) else {
+                continue;
+            };
+            let first = *first_of.entry(name).or_insert(i);
+            if first < i {
+                let problem = format!("{name:?} is also {list}[{first}]; {right}");
+                self.item(i).field(key).add(problem);
+            }
+        }
+    }
+
     /// Adds a problem unless the text is right. Returns whether it is.
     pub(super) fn text(&self, text: &str) -> bool {
         let problem = self.row().and_then(|row| row.problem(text));
@@ -136,25 +184,25 @@ impl<'p> At<'p> {
     }
 
     /// Returns the given value, or the default.
-    pub(super) fn flag(&self, given: Option<bool>) -> bool {
-        match self.row() {
-            Some(Field::Flag(default)) => given.unwrap_or(*default),
-            _ => false,
+    pub(super) fn flag(&self) -> bool {
+        match (self.row(), self.given) {
+            (Some(Field::Flag(default)), None) => *default,
+            (_, given) => given.is_some_and(|node| node.value == Value::Bool(true)),
         }
     }
 
     /// Returns the length of the duration in µs, or of the default.
-    pub(super) fn time(&self, given: Option<&Duration>) -> u64 {
+    pub(super) fn time(&self) -> u64 {
         match self.row() {
-            Some(Field::Time(range)) => self.given_time(given).unwrap_or(micros(range.instead())),
+            Some(Field::Time(range)) => self.given_time().unwrap_or(micros(range.instead())),
             _ => 0,
         }
     }
 
     /// Returns the length of the duration in µs; `None`, with a problem added, if it isn't a
     /// duration or is out of bounds.
-    pub(super) fn given_time(&self, given: Option<&Duration>) -> Option<u64> {
-        let given = given?;
+    pub(super) fn given_time(&self) -> Option<u64> {
+        let given = Duration(self.given?.text().unwrap_or_default().to_owned());
         match (given.parse(), self.row()?) {
             (Ok(span), Field::Time(range)) if range.holds(span) => return Some(micros(span)),
             (Ok(_), row) => self.add(format!("{given}; {}", row.right())),
@@ -164,16 +212,20 @@ impl<'p> At<'p> {
     }
 
     /// Returns the number, or the default.
-    pub(super) fn real(&self, given: Option<f64>) -> f64 {
+    pub(super) fn real(&self) -> f64 {
         match self.row() {
-            Some(Field::Real(range)) => self.given_real(given).unwrap_or(range.instead()),
+            Some(Field::Real(range)) => self.given_real().unwrap_or(range.instead()),
             _ => 0.0,
         }
     }
 
     /// Returns the number; `None`, with a problem added, if it is out of bounds.
-    pub(super) fn given_real(&self, given: Option<f64>) -> Option<f64> {
-        let given = given?;
+    pub(super) fn given_real(&self) -> Option<f64> {
+        let given = match self.given?.value {
+            Value::Float(number) => number,
+            Value::Int(number) => number as f64,
+            _ => 0.0,
+        };
         match self.row()? {
             Field::Real(range) if range.holds(given) => return Some(given),
             row => self.add(format!("{given}; {}", row.right())),
@@ -182,16 +234,19 @@ impl<'p> At<'p> {
     }
 
     /// Returns the number, or the default.
-    pub(super) fn whole(&self, given: Option<i64>) -> u32 {
+    pub(super) fn whole(&self) -> u32 {
         match self.row() {
-            Some(Field::Whole(range)) => self.given_whole(given).unwrap_or(range.instead()),
+            Some(Field::Whole(range)) => self.given_whole().unwrap_or(range.instead()),
             _ => 0,
         }
     }
 
     /// Returns the number; `None`, with a problem added, if it is out of bounds.
-    pub(super) fn given_whole(&self, given: Option<i64>) -> Option<u32> {
-        let given = given?;
+    pub(super) fn given_whole(&self) -> Option<u32> {
+        let given = match self.given?.value {
+            Value::Int(number) => number,
+            _ => 0,
+        };
         match (u32::try_from(given), self.row()?) {
             (Ok(number), Field::Whole(range)) if range.holds(number) => return Some(number),
             (_, row) => self.add(format!("{given}; {}", row.right())),

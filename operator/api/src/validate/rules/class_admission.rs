@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use std::time::Duration as Span;
 
 use headgate_core::config::{
-    CentralConfig, ClassAdmissionConfig, ClassConfig, Discipline, Fallback, Flow, Mode,
-    OutboundConfig, QueueMode, ServiceAdmissionConfig, StageConfig,
+    CentralConfig, ClassAdmissionConfig, ClassConfig, Discipline, Flow, Mode, OutboundConfig,
+    QueueMode, ServiceAdmissionConfig,
 };
 use headgate_core::request::ClassId;
 use headgate_mesh::class_admission::protocol::Method;
@@ -18,10 +18,10 @@ use super::workflows::{outbound, peers, services};
 use super::{
     Assumed, At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, real, time, whole,
 };
+use crate::validate::policy::ValidPolicy;
 use crate::validate::schema::{Rule, SchemaField, some};
 use crate::{
-    AdmissionFallback, AdmissionPolicySpec, AdmissionScope, CentralizedMethod,
-    ClassAdmissionMethod, Duration,
+    AdmissionPolicySpec, AdmissionScope, CentralizedMethod, ClassAdmissionMethod, Duration,
 };
 
 const STEP: Field = real(Stored(0.01), 0.0, 1.0, "").above();
@@ -43,24 +43,11 @@ pub(super) static FIELDS: Table = fields! {
 const REPORT_US: u64 = 100_000;
 const NOT_CENTRALIZED: &str =
     "given with method Distributed; leave it out or use method Centralized";
-/// For each method: the field of its settings, the method, and the remedy if the field is given
-/// with another method.
+/// Settings of a method, each with the method and the other one.
 const OF_METHODS: [(&str, &str, &str); 3] = [
-    (
-        "misses",
-        "Misses",
-        "given with method Incast; leave it out or use method Misses",
-    ),
-    (
-        "period",
-        "Misses",
-        "given with method Incast; leave it out or use method Misses",
-    ),
-    (
-        "smoothing",
-        "Incast",
-        "given with method Misses; leave it out or use method Incast",
-    ),
+    ("misses", "Misses", "Incast"),
+    ("period", "Misses", "Incast"),
+    ("smoothing", "Incast", "Misses"),
 ];
 const AT_MOST_A_PERIOD: &str = "at most the period";
 const ENDS_WITH_IT: &str = "with which the server's decisions end";
@@ -112,23 +99,22 @@ pub(super) fn class_admission(
         }
     }
     let peers = peers::peers(&given.peers, &at.field("peers"));
-    let enforced = Mode::from(spec.mode) == Mode::Enforce;
+    let enforced = spec.mode == Mode::Enforce;
     let calls = (policy, enforced);
     let calls_at = at.field("outbound");
     let outbound = outbound(calls, &given.outbound, peers.clone(), &calls_at);
-    let targets_us = targets(spec, &at.field("targets"));
-    let percentile = at.field("percentile").real(given.percentile);
+    let targets_us = targets(spec, &given.targets, &at.field("targets"));
+    let percentile = at.field("percentile").real();
     let central = centralized(given, at);
-    let steps = given.distributed.clone().unwrap_or_default();
     let at = at.field("distributed");
     let promises = ServiceAdmissionConfig {
         classes: classes.to_vec(),
         targets_us,
         percentile,
         per_cost: given.per_cost,
-        increase: at.field("increase").real(steps.increase),
-        decrease: at.field("decrease").real(steps.decrease),
-        min_probability: at.field("minProbability").real(steps.min_probability),
+        increase: at.field("increase").real(),
+        decrease: at.field("decrease").real(),
+        min_probability: at.field("minProbability").real(),
         enforced,
         central,
     };
@@ -150,33 +136,28 @@ fn centralized(given: &crate::ClassAdmission, at: &At<'_>) -> Option<CentralConf
         return None;
     }
     let settings = given.centralized.clone().unwrap_or_default();
-    let is_given = [
-        settings.misses.is_some(),
-        settings.period.is_some(),
-        settings.smoothing.is_some(),
-    ];
     let method = match settings.method {
         CentralizedMethod::Misses => "Misses",
         CentralizedMethod::Incast => "Incast",
     };
-    for ((field, owner, problem), is_given) in OF_METHODS.into_iter().zip(is_given) {
-        if is_given && owner != method {
-            at.field(field).add(problem);
+    for (field, owner, other) in OF_METHODS {
+        let at = at.field(field);
+        if at.is_given() && owner != method {
+            at.add(with_method(owner, other));
         }
     }
     let known = at.found();
-    let allowed = at.field("misses").whole(settings.misses);
-    let period_us = at.field("period").time(settings.period.as_ref());
-    let report_us = at.field("report").given_time(settings.report.as_ref());
+    let allowed = at.field("misses").whole();
+    let period_us = at.field("period").time();
+    let report_us = at.field("report").given_time();
     let report_us = report_us.unwrap_or(REPORT_US.min(period_us));
     if settings.method == CentralizedMethod::Misses && at.found() == known && report_us > period_us
     {
-        let text = |us| Duration::from(Span::from_micros(us));
-        let (report, period) = (text(report_us), text(period_us));
+        let [report, period] = [report_us, period_us].map(Duration::of_micros);
         let problem = format!("{report}; {AT_MOST_A_PERIOD} ({period}), {ENDS_WITH_IT}");
         at.field("report").add(problem);
     }
-    let smoothing = at.field("smoothing").real(settings.smoothing);
+    let smoothing = at.field("smoothing").real();
     Some(CentralConfig {
         service: String::new(),
         method: match settings.method {
@@ -191,17 +172,20 @@ fn centralized(given: &crate::ClassAdmission, at: &At<'_>) -> Option<CentralConf
             AdmissionScope::Destination => Scope::Destination,
         },
         report_us,
-        fallback: match settings.fallback {
-            AdmissionFallback::Distributed => Fallback::Distributed,
-            AdmissionFallback::Admit => Fallback::Admit,
-        },
+        fallback: settings.fallback,
     })
 }
 
+fn with_method(owner: &str, other: &str) -> String {
+    format!("given with method {other}; leave it out or use method {owner}")
+}
+
 /// Returns the target of each class but the last, µs.
-fn targets(spec: &AdmissionPolicySpec, at: &At<'_>) -> Vec<u64> {
-    let targets = spec.class_admission.iter().flat_map(|a| &a.targets);
-    let targets: BTreeMap<_, _> = targets.collect();
+fn targets(
+    spec: &AdmissionPolicySpec,
+    targets: &BTreeMap<String, Duration>,
+    at: &At<'_>,
+) -> Vec<u64> {
     if targets.is_empty() {
         return Vec::new();
     }
@@ -210,26 +194,25 @@ fn targets(spec: &AdmissionPolicySpec, at: &At<'_>) -> Vec<u64> {
         at.add(NO_CLASSES);
         return Vec::new();
     };
-    check_known(targets.keys().copied(), "class", &names, at);
+    check_known(targets.keys(), "class", &names, at);
     if targets.keys().any(|name| name == last) {
         at.key(last).add(LAST);
     }
     let mut found = Vec::with_capacity(promised.len());
     for name in promised {
-        match targets.get(&(*name).to_owned()) {
-            Some(target) => found.push(at.key(name).given_time(Some(target)).unwrap_or(1)),
-            None => at.key(name).add(MISSING),
+        let at = at.key(name);
+        match at.is_given() {
+            true => found.push(at.given_time().unwrap_or(1)),
+            false => at.add(MISSING),
         }
     }
     found
 }
 
 /// Adds warnings about consequences that the author may have overlooked.
-pub(crate) fn warnings(
-    stage: &StageConfig,
-    promises: Option<&ServiceAdmissionConfig>,
-    spec: &At<'_>,
-) {
+pub(super) fn warnings(policy: &ValidPolicy, spec: &At<'_>) {
+    let stage = &policy.stage;
+    let promises = policy.promises.as_ref();
     if let Some(promises) = promises.filter(|promises| promises.central.is_none()) {
         few_calls(promises, &spec.field("classAdmission.targets"));
     }
@@ -277,11 +260,11 @@ fn few_calls(promises: &ServiceAdmissionConfig, at: &At<'_>) {
 pub(super) fn schema(spec: &mut SchemaField<'_>) {
     let mut admission = spec.at("classAdmission");
     let mut central = admission.at("centralized");
-    for (field, owner, problem) in OF_METHODS {
+    for (field, owner, other) in OF_METHODS {
         let condition = format!(
             "!has(self.{field}) || (has(self.method) ? self.method : 'Misses') == '{owner}'"
         );
-        central.forbid(&format!(".{field}"), condition, problem);
+        central.forbid(&format!(".{field}"), condition, with_method(owner, other));
     }
     let report = "self.report";
     let period = central.value("period");

@@ -3,7 +3,7 @@
 use headgate_core::config::{ClassConfig, MAX_CLASSES};
 
 use super::matches::check_matches;
-use super::names::{NAMES, check_unique};
+use super::names::NAMES;
 use super::{At, By, Field, Table, VALUE};
 use crate::RequestClass;
 use crate::validate::schema::{self as cel, Rule, SchemaField, some};
@@ -20,8 +20,7 @@ const NO_MATCHES: &str = "none; only the last class has none; one or more, such 
 
 pub(super) fn classes(classes: &[RequestClass], at: &At<'_>) -> Vec<ClassConfig> {
     at.count(classes.len());
-    let names: Vec<&str> = classes.iter().map(|c| c.name.as_str()).collect();
-    check_unique(&names, at, "classes");
+    at.unique("names of classes are unique");
     let mut checked = Vec::new();
     for (i, class) in classes.iter().enumerate() {
         let at = at.item(i);
@@ -37,7 +36,7 @@ pub(super) fn classes(classes: &[RequestClass], at: &At<'_>) -> Vec<ClassConfig>
         checked.push(ClassConfig {
             name: class.name.clone(),
             matches: check_matches(&class.matches, &at.field("matches")),
-            value: at.field("value").real(class.value),
+            value: at.field("value").real(),
         });
     }
     checked

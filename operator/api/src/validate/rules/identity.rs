@@ -75,7 +75,7 @@ pub(crate) fn identity(policy: &AdmissionPolicy, root: &At<'_>) {
 }
 
 /// Checks `spec.targetRefs`, which are of the policy's own namespace.
-pub(crate) fn targets(refs: &[PolicyTargetRef], namespace: &str, at: &At<'_>) -> Vec<TargetRef> {
+pub(super) fn targets(refs: &[PolicyTargetRef], namespace: &str, at: &At<'_>) -> Vec<TargetRef> {
     if refs.is_empty() || refs.len() > MAX_TARGETS {
         at.add(format!("{} targets; 1 to {MAX_TARGETS}", refs.len()));
     }
@@ -251,47 +251,29 @@ pub(super) fn schema(targets: &mut SchemaField<'_>) {
             ".name",
             format!("!({is_pod} && has(self.name))"),
             NAME_OF_PODS,
-        )
-        .rule(
-            Rule::quoted(
-                format!(
-                    "!({named} && self.kind == 'Service') || {}",
-                    LABEL.cel("self.name")
-                ),
-                "self.name",
-                LABEL.right,
-            )
-            .on(".name"),
-        )
-        .rule(
-            Rule::quoted(
-                format!(
-                    "!({named} && self.kind != 'Service') || {}",
-                    SUBDOMAIN.cel("self.name")
-                ),
-                "self.name",
-                SUBDOMAIN.right,
-            )
-            .on(".name"),
-        )
-        .rule(
-            Rule::value(
-                format!("{is_pod} || !{labels}"),
-                &cel::format("given with kind %s", &["self.kind"]),
-                LABELS_OF_OTHERS,
-            )
-            .on(".matchLabels")
-            .forbidden(),
-        )
-        .rule(
-            Rule::value(
-                "self.kind == 'Gateway' || !has(self.sectionName)",
-                &cel::format("given with kind %s", &["self.kind"]),
-                SECTION_OF_OTHERS,
-            )
-            .on(".sectionName")
-            .forbidden(),
-        )
+        );
+    for (is, format) in [("==", &LABEL), ("!=", &SUBDOMAIN)] {
+        let is_right = format.cel("self.name");
+        let rule = format!("!({named} && self.kind {is} 'Service') || {is_right}");
+        target.rule(Rule::quoted(rule, "self.name", format.right).on(".name"));
+    }
+    let given = cel::format("given with kind %s", &["self.kind"]);
+    let is_gateway = "self.kind == 'Gateway'";
+    for (field, rule, right) in [
+        (
+            ".matchLabels",
+            format!("{is_pod} || !{labels}"),
+            LABELS_OF_OTHERS,
+        ),
+        (
+            ".sectionName",
+            format!("{is_gateway} || !has(self.sectionName)"),
+            SECTION_OF_OTHERS,
+        ),
+    ] {
+        target.rule(Rule::value(rule, &given, right).on(field).forbidden());
+    }
+    target
         .require(
             ".matchLabels",
             format!("!({is_pod}) || {labels}"),

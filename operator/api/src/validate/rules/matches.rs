@@ -1,12 +1,12 @@
 //! Rules for matches.
 
 use headgate_core::classify::check_pattern;
-use headgate_core::config::Match;
+use headgate_core::config::{Match, StringMatchKind};
 
 use super::{At, By, Field, Format, Table};
 use crate::validate::schema::{Rule, SchemaField, some};
 use crate::validate::suggest::instead_of;
-use crate::{GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch, StringMatchType};
+use crate::{GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch};
 
 /// The methods of HTTPRoute.
 const METHODS: [&str; 9] = [
@@ -160,17 +160,17 @@ fn check_headers(headers: &[HeaderMatch], at: &At<'_>) {
             continue;
         }
         match header.kind {
-            StringMatchType::RegularExpression => check_regex(value, &at.field("value")),
-            StringMatchType::Exact if !(1..=MAX_HEADER_VALUE).contains(&value.len()) => {
+            StringMatchKind::RegularExpression => check_regex(value, &at.field("value")),
+            StringMatchKind::Exact if !(1..=MAX_HEADER_VALUE).contains(&value.len()) => {
                 let right = format!("1 to {MAX_HEADER_VALUE} bytes");
                 at.field("value")
                     .add(format!("{} bytes; {right}", value.len()));
             }
-            StringMatchType::Exact if value.trim() != value => {
+            StringMatchKind::Exact if value.trim() != value => {
                 at.field("value")
                     .add(format!("{value:?}; {SPACE_AROUND_VALUE}"));
             }
-            StringMatchType::Exact => {}
+            StringMatchKind::Exact => {}
         }
     }
 }
@@ -187,8 +187,8 @@ fn check_grpc(grpc: &GrpcMatch, at: &At<'_>) {
             continue;
         }
         match grpc.kind {
-            StringMatchType::RegularExpression => check_regex(value, &at.field(field)),
-            StringMatchType::Exact => {
+            StringMatchKind::RegularExpression => check_regex(value, &at.field(field)),
+            StringMatchKind::Exact => {
                 at.field(field).add_any(Field::Text(format).problem(value));
             }
         }

@@ -26,29 +26,24 @@ mod workflows;
 
 use std::time::Duration as Span;
 
-use headgate_core::config::{ServiceAdmissionConfig, StageConfig};
-
+use super::policy::ValidPolicy;
 use super::schema::SchemaField;
 
-use at::Block;
+pub(in crate::validate) use at::Block;
 pub(crate) use at::{At, Problems};
 use field::Absent::{Assumed, Open, Stored};
 pub(in crate::validate) use field::{Absent, By, Field, Format, Range};
 use field::{Table, real, time, whole};
+pub(crate) use identity::identity;
 pub use identity::is_label;
-pub(crate) use identity::{identity, targets};
 pub use names::{NAME, is_name};
-pub(crate) use stage::{Meaning, stage};
+pub(crate) use stage::policy;
 
 /// Adds warnings about settings that are valid but seldom intended.
-pub(crate) fn warnings(
-    stage: &StageConfig,
-    promises: Option<&ServiceAdmissionConfig>,
-    spec: &At<'_>,
-) {
-    strategy::warnings(stage, spec);
-    workflows::warnings(stage, spec);
-    class_admission::warnings(stage, promises, spec);
+pub(crate) fn warnings(policy: &ValidPolicy, spec: &At<'_>) {
+    strategy::warnings(&policy.stage, spec);
+    workflows::warnings(&policy.stage, spec);
+    class_admission::warnings(policy, spec);
 }
 
 const MILLISECOND: Span = Span::from_millis(1);

@@ -1,8 +1,6 @@
 //! Rules for names of types, classes and headers: their characters, and that settings by name refer
 //! to an existing one.
 
-use std::collections::HashMap;
-
 use super::{At, Format};
 use crate::AdmissionPolicySpec;
 use crate::validate::schema::{self as cel, Rule};
@@ -72,31 +70,6 @@ pub fn is_name(name: &str) -> bool {
 pub(super) fn header(name: &str, at: &At<'_>) -> String {
     at.text(name);
     name.to_ascii_lowercase()
-}
-
-/// Checks that the items of the list at `list` have unique names; `plural` names the items.
-pub(super) fn check_unique(names: &[&str], list: &At<'_>, plural: &str) {
-    let right = format!("names of {plural} are unique");
-    check_unique_by(names, (plural, "name"), &right, list);
-}
-
-/// Checks that the items of the list at `list`, whose name is `field`, are unique by `key`.
-pub(super) fn check_unique_by(
-    values: &[&str],
-    (field, key): (&str, &str),
-    right: &str,
-    list: &At<'_>,
-) {
-    let mut first_of: HashMap<&str, usize> = HashMap::new();
-    for (i, value) in values.iter().enumerate() {
-        if let Some(first) = first_of.get(value) {
-            list.item(i)
-                .field(key)
-                .add(format!("{value:?} is also {field}[{first}]; {right}"));
-        } else {
-            first_of.insert(value, i);
-        }
-    }
 }
 
 /// Returns the rule that, if `condition` holds, the keys of `mapping` are names of items of `list`,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration as Span;
 
 use headgate_core::config::{
-    Discipline, MAX_QUEUE_LENGTH, MAX_WORKFLOW_NAME, QueueConfig, TokenCost,
+    Discipline, Flow, MAX_QUEUE_LENGTH, MAX_WORKFLOW_NAME, QueueConfig, QueueMode, TokenCost,
 };
 
 use super::names::{all_known, check_known};
@@ -12,7 +12,7 @@ use super::{
     Assumed, At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, WEIGHT, real, time, whole,
 };
 use crate::validate::schema::{self as cel, Rule, SchemaField, some};
-use crate::{AdmissionPolicySpec, DisciplineType, FlowType, QueueModeType, StrategyType};
+use crate::{AdmissionPolicySpec, DisciplineType, StrategyType};
 
 /// The most weights; each is looked up by a name.
 const MAX_WEIGHTS: usize = 1024;
@@ -34,11 +34,9 @@ const NO_CLASSES: &str = "there are none; add spec.classes or use Type or Workfl
 
 pub(super) fn queue(spec: &AdmissionPolicySpec, at: &At<'_>) -> QueueConfig {
     let queue = &spec.queue;
-    let max_length = at.field("maxLength").whole(queue.max_length);
-    let timeout_us = at.field("timeout").time(queue.timeout.as_ref());
     let chosen = in_use(spec);
     let name = chosen.to_string();
-    if queue.mode == QueueModeType::Observe && chosen != DisciplineType::Fifo {
+    if queue.mode == QueueMode::Observe && chosen != DisciplineType::Fifo {
         let problem = format!("{name:?}; {ORDER_IS_THE_BACKENDS}");
         at.field("discipline").add(problem);
     }
@@ -46,28 +44,25 @@ pub(super) fn queue(spec: &AdmissionPolicySpec, at: &At<'_>) -> QueueConfig {
         let problem = format!("{name:?}; {NO_PRIORITIES}");
         at.field("discipline").add(problem);
     }
-    for (field, given, needed) in [
-        ("drr", queue.drr.is_some(), DisciplineType::Drr),
-        ("wfq", queue.wfq.is_some(), DisciplineType::Wfq),
-    ] {
-        if given && chosen != needed {
-            at.field(field).add(format!(
-                "given with discipline {name}; leave it out or use discipline {needed}"
-            ));
+    for (field, needed) in [("drr", DisciplineType::Drr), ("wfq", DisciplineType::Wfq)] {
+        let at = at.field(field);
+        if at.is_given() && chosen != needed {
+            let right = format!("leave it out or use discipline {needed}");
+            at.add(format!("given with discipline {name}; {right}"));
         }
     }
     QueueConfig {
-        mode: queue.mode.into(),
+        mode: queue.mode,
         discipline: discipline(spec, at),
-        max_length,
-        timeout_us,
+        max_length: at.field("maxLength").whole(),
+        timeout_us: at.field("timeout").time(),
     }
 }
 
 /// Returns the discipline of the policy. The default with a held queue and Bouncer is `Slack`, as
 /// every type then has objectives; it is FIFO otherwise.
 pub(super) fn in_use(spec: &AdmissionPolicySpec) -> DisciplineType {
-    let held = spec.queue.mode == QueueModeType::Hold;
+    let held = spec.queue.mode == QueueMode::Hold;
     let default = match spec.strategy.kind {
         StrategyType::Bouncer if held => DisciplineType::Slack,
         _ => DisciplineType::Fifo,
@@ -88,12 +83,10 @@ fn discipline(spec: &AdmissionPolicySpec, at: &At<'_>) -> Discipline {
         DisciplineType::Drr => {
             let settings = spec.queue.drr.clone().unwrap_or_default();
             let at = at.field("drr");
-            let quantum = settings.quantum.as_ref();
-            let quantum_us = at.field("quantum").time(quantum);
             flows(spec, settings.by, &settings.weights, &at);
             Discipline::Drr {
-                by: settings.by.into(),
-                quantum_us,
+                by: settings.by,
+                quantum_us: at.field("quantum").time(),
                 weights: weights(spec, settings.by, settings.weights),
             }
         }
@@ -101,15 +94,15 @@ fn discipline(spec: &AdmissionPolicySpec, at: &At<'_>) -> Discipline {
             let settings = spec.queue.wfq.clone().unwrap_or_default();
             let at = at.field("wfq");
             flows(spec, settings.by, &settings.weights, &at);
-            let tokens = settings.tokens.as_ref().map(|tokens| {
+            let tokens = settings.tokens.as_ref().map(|_| {
                 let at = at.field("tokens");
                 TokenCost {
-                    input: at.field("input").real(tokens.input),
-                    output: at.field("output").real(tokens.output),
+                    input: at.field("input").real(),
+                    output: at.field("output").real(),
                 }
             });
             Discipline::Wfq {
-                by: settings.by.into(),
+                by: settings.by,
                 weights: weights(spec, settings.by, settings.weights),
                 tokens,
             }
@@ -121,10 +114,10 @@ fn discipline(spec: &AdmissionPolicySpec, at: &At<'_>) -> Discipline {
 /// names it.
 fn weights(
     spec: &AdmissionPolicySpec,
-    by: FlowType,
+    by: Flow,
     own: BTreeMap<String, f64>,
 ) -> BTreeMap<String, f64> {
-    if by != FlowType::Workflow {
+    if by != Flow::Workflow {
         return own;
     }
     let named = spec.workflows.iter().flat_map(|workflows| &workflows.named);
@@ -135,31 +128,31 @@ fn weights(
 }
 
 /// Checks the flows that take turns, and their weights.
-fn flows(spec: &AdmissionPolicySpec, by: FlowType, all: &BTreeMap<String, f64>, at: &At<'_>) {
+fn flows(spec: &AdmissionPolicySpec, by: Flow, all: &BTreeMap<String, f64>, at: &At<'_>) {
     let weights = at.field("weights");
     let names = all.keys();
     weights.count(names.len());
     match by {
-        FlowType::Type => {
+        Flow::Type => {
             let types = spec.type_names();
             check_known(names, "type", &types, &weights);
         }
-        FlowType::Class if spec.classes.is_empty() => {
+        Flow::Class if spec.classes.is_empty() => {
             at.field("by").add(format!("Class; {NO_CLASSES}"));
         }
-        FlowType::Class => {
+        Flow::Class => {
             let classes = spec.class_names();
             check_known(names, "class", &classes, &weights);
         }
-        FlowType::Workflow => {
+        Flow::Workflow => {
             for id in names.filter(|id| !(1..=MAX_WORKFLOW_NAME).contains(&id.len())) {
                 let right = format!("the id of a workflow, 1 to {MAX_WORKFLOW_NAME} bytes");
                 weights.key(id).add(format!("{} bytes; {right}", id.len()));
             }
         }
     }
-    for (name, weight) in all {
-        weights.key(name).given_real(Some(*weight));
+    for name in all.keys() {
+        weights.key(name).given_real();
     }
 }
 

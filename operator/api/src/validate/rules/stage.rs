@@ -1,13 +1,14 @@
 //! Rules for the admission stage: `parallelism`, `retries`, and all parts together.
 
 use headgate_core::config::{
-    ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, MAX_TOKENS, OutboundConfig, QueueMode,
-    RetriesConfig, ServiceAdmissionConfig, StageConfig, TokenCount, TokensConfig,
+    ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, MAX_TOKENS, Measure, QueueMode,
+    RetriesConfig, StageConfig, TokenCount, TokensConfig,
 };
 
 use super::class_admission::{self, class_admission};
 use super::classes::classes;
 use super::errors::errors;
+use super::identity::targets;
 use super::matches::check_matches;
 use super::names::{HEADER, header};
 use super::queue::queue;
@@ -15,9 +16,9 @@ use super::strategy::strategy;
 use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, types};
 use super::workflows::workflows;
 use super::{Assumed, At, Field, Open, Stored, Table, real, shadow, whole};
-use crate::validate::policy::Slots;
+use crate::validate::policy::{Slots, ValidPolicy};
 use crate::validate::schema::{Rule, SchemaField, some};
-use crate::{AdmissionPolicySpec, DisciplineType, MeasureType, StrategyType};
+use crate::{AdmissionPolicy, AdmissionPolicySpec, DisciplineType, StrategyType};
 
 /// Fields of blocks without a file of their own.
 pub(super) static FIELDS: Table = fields! {
@@ -52,27 +53,16 @@ const RELEASED_UNSEEN: &str = "with releaseSlot FirstByte nothing is measured af
                                and no token is kept; leave out releaseSlot, or the types' tpot, \
                                queue.wfq.tokens and parallelism.tokens";
 
-/// A policy's spec in the filter's types.
-pub(crate) struct Meaning {
-    /// The stage of one endpoint.
-    pub(crate) stage: StageConfig,
-    /// Slots as in the policy.
-    pub(crate) slots: Slots,
-    /// The settings of the backend's calls to other services.
-    pub(crate) outbound: Option<OutboundConfig>,
-    /// The classes' targets for the service's callers.
-    pub(crate) promises: Option<ServiceAdmissionConfig>,
-}
-
-/// Checks the spec and returns it in the filter's types.
-pub(crate) fn stage(
-    spec: &AdmissionPolicySpec,
-    policy: String,
-    generation: i64,
-    root: &At<'_>,
-) -> Meaning {
+/// Checks the targets and the spec of a policy, and returns it in the filter's types, without
+/// warnings.
+pub(crate) fn policy(policy: &AdmissionPolicy, namespace: &str, root: &At<'_>) -> ValidPolicy {
+    let spec = &policy.spec;
+    let name = policy.metadata.name.clone();
+    let full_name = format!("{namespace}/{name}");
+    let generation = policy.metadata.generation.unwrap_or(0);
+    let targets = targets(&spec.target_refs, namespace, &root.field("targetRefs"));
     let at = root.field("parallelism");
-    let slots = parallelism(&spec.parallelism, &at);
+    let slots = parallelism(&at);
     let given = spec.parallelism.tokens.as_ref();
     let tokens = given.map(|given| tokens(given, &at.field("tokens")));
     let errors = errors(&spec.errors, &root.field("errors"));
@@ -82,17 +72,14 @@ pub(crate) fn stage(
     if slots.auto().is_some() && queue.mode == QueueMode::Observe {
         root.add(OBSERVED);
     }
-    if spec.release_slot == MeasureType::FirstByte && spec.measure == MeasureType::LastByte {
+    if spec.release_slot == Measure::FirstByte && spec.measure == Measure::LastByte {
         root.add(RELEASED_UNMEASURED);
     }
     let counts_tokens = spec.types.iter().any(|t| !t.tpot.is_empty())
-        || spec
-            .queue
-            .wfq
-            .as_ref()
-            .is_some_and(|wfq| wfq.tokens.is_some())
-        || spec.parallelism.tokens.is_some();
-    if spec.release_slot == MeasureType::FirstByte && counts_tokens {
+        || ["queue.wfq.tokens", "parallelism.tokens"]
+            .iter()
+            .any(|field| root.field(field).is_given());
+    if spec.release_slot == Measure::FirstByte && counts_tokens {
         root.add(RELEASED_UNSEEN);
     }
     let strategy = strategy(spec, &root.field("strategy"));
@@ -105,24 +92,24 @@ pub(crate) fn stage(
     let classes = classes(&spec.classes, &root.field("classes"));
     let excluded = check_matches(&spec.exclude, &root.field("exclude"));
     shadow::check(spec, root);
-    let (workflows, outbound) = workflows(spec, &policy, &root.field("workflows"));
+    let (workflows, outbound) = workflows(spec, &full_name, &root.field("workflows"));
     let at = root.field("classAdmission");
     let class_admission::Meaning {
         stage: class_admission,
         promises,
         outbound: calls,
-    } = class_admission(spec, &policy, &classes, &at);
+    } = class_admission(spec, &full_name, &classes, &at);
     let stage = StageConfig {
-        policy,
+        policy: full_name,
         generation,
         routes: Vec::new(),
-        mode: spec.mode.into(),
-        parallelism: slots.for_endpoints(1),
+        mode: spec.mode,
+        parallelism: slots.portion(1, 1).parallelism,
         auto_parallelism: slots.auto(),
         tokens,
         queue,
-        measure: spec.measure.into(),
-        release_slot: spec.release_slot.into(),
+        measure: spec.measure,
+        release_slot: spec.release_slot,
         errors,
         retries,
         service_times: strategy.service_times,
@@ -134,11 +121,17 @@ pub(crate) fn stage(
         class_admission,
         excluded,
     };
-    Meaning {
-        stage,
+    ValidPolicy {
+        namespace: namespace.to_owned(),
+        name,
+        generation,
+        created: policy.metadata.creation_timestamp.clone(),
+        targets,
         slots,
+        stage,
         outbound: outbound.or(calls),
         promises,
+        warnings: Vec::new(),
     }
 }
 
@@ -203,7 +196,7 @@ fn retries(given: &crate::Retries, at: &At<'_>) -> RetriesConfig {
     let at = at.field("firstAttempt");
     RetriesConfig {
         header: name,
-        first_attempt: at.whole(given.first_attempt),
+        first_attempt: at.whole(),
     }
 }
 
@@ -216,33 +209,29 @@ fn tokens(given: &crate::TokenBudget, at: &At<'_>) -> TokensConfig {
         let name = given.header.as_ref();
         Some(TokenCount {
             header: name.map(|name| header(name, &at.field("header"))),
-            per_unit: at.field("perUnit").real(given.per_unit),
-            otherwise: at.field("otherwise").whole(Some(given.otherwise)),
+            per_unit: at.field("perUnit").real(),
+            otherwise: at.field("otherwise").whole(),
         })
     };
     TokensConfig {
-        budget: at.field("budget").whole(Some(given.budget)).into(),
+        budget: at.field("budget").whole().into(),
         prompt: count(&given.prompt, at.field("prompt")),
         output: count(&given.output, at.field("output")),
-        per_request: at.field("perRequest").given_whole(given.per_request),
+        per_request: at.field("perRequest").given_whole(),
     }
 }
 
-fn parallelism(parallelism: &crate::Parallelism, at: &At<'_>) -> Slots {
-    match (
-        &parallelism.auto,
-        parallelism.total,
-        parallelism.per_endpoint,
-    ) {
-        (None, total @ Some(_), None) => Slots::Total(at.field("total").whole(total)),
-        (None, None, each @ Some(_)) => Slots::PerEndpoint(at.field("perEndpoint").whole(each)),
-        (auto, None, None) => {
-            let crate::AutoParallelism { min, max } = auto.clone().unwrap_or_default();
+fn parallelism(at: &At<'_>) -> Slots {
+    match ["auto", "total", "perEndpoint"].map(|field| at.field(field).is_given()) {
+        [false, true, false] => Slots::Total(at.field("total").whole()),
+        [false, false, true] => Slots::PerEndpoint(at.field("perEndpoint").whole()),
+        [_, false, false] => {
             let at = at.field("auto");
-            let most = at.field("max").whole(max);
-            let fewest = match min {
-                None => FEWEST.min(most),
-                given => at.field("min").whole(given),
+            let most = at.field("max").whole();
+            let min = at.field("min");
+            let fewest = match min.is_given() {
+                true => min.whole(),
+                false => FEWEST.min(most),
             };
             if fewest > most {
                 at.add(format!("min {fewest} and max {most}; min at most max"));

@@ -8,10 +8,10 @@ use headgate_core::config::{
 use headgate_core::stats::MAX_TYPES_IN_STATS;
 
 use super::matches::check_matches;
-use super::names::{HEADER, NAMES, check_unique, check_unique_by, header};
+use super::names::{HEADER, NAMES, header};
 use super::{At, By, Field, Format, HOUR, MILLISECOND, Open, Table, VALUE, time};
 use crate::validate::schema::{self as cel, Rule, SchemaField, not_time, some};
-use crate::{Duration, MeasureType, QueryType};
+use crate::{Duration, QueryType};
 
 /// The most types of one policy: the number with stats of their own.
 pub(super) const MAX_TYPES: usize = MAX_TYPES_IN_STATS;
@@ -58,7 +58,7 @@ pub(super) const SLACK_NEEDS_OBJECTIVES: &str = "the discipline Slack orders by 
 /// `measure` is the end of measured times, unless a type has its own.
 pub(super) fn types(
     types: &[QueryType],
-    measure: MeasureType,
+    measure: Measure,
     reason: Option<&str>,
     at: &At<'_>,
 ) -> Vec<TypeConfig> {
@@ -83,8 +83,7 @@ pub(super) fn types(
         };
         at.add(format!("{found}; {NO_DEFAULT}"));
     }
-    let names: Vec<&str> = types.iter().map(|t| t.name.as_str()).collect();
-    check_unique(&names, at, "types");
+    at.unique("names of types are unique");
     let mut checked = Vec::new();
     for (i, kind) in types.iter().enumerate() {
         let at = at.item(i);
@@ -123,9 +122,9 @@ pub(super) fn types(
             name: kind.name.clone(),
             matches: rules,
             slo: if starts { first } else { whole },
-            measure: (starts && measure == MeasureType::LastByte).then_some(Measure::FirstByte),
+            measure: (starts && measure == Measure::LastByte).then_some(Measure::FirstByte),
             tpot: objectives(&kind.tpot, &at.field("tpot")),
-            value: at.field("value").real(kind.value),
+            value: at.field("value").real(),
             cost,
             on_refusal: (kind.on_refusal.as_ref())
                 .map_or_else(Vec::new, |given| on_refusal(&given.set, &at)),
@@ -142,8 +141,7 @@ fn on_refusal(given: &[crate::SetHeader], at: &At<'_>) -> Vec<SetHeader> {
     if given.is_empty() {
         at.add(SETS_NOTHING);
     }
-    let names: Vec<&str> = given.iter().map(|header| header.name.as_str()).collect();
-    check_unique_by(&names, ("set", "name"), "a header has one value", &at);
+    at.unique("a header has one value");
     let set = |(i, of): (usize, &crate::SetHeader)| {
         let at = at.item(i);
         at.field("value").text(&of.value);
@@ -167,7 +165,7 @@ fn objectives(given: &BTreeMap<String, Duration>, at: &At<'_>) -> Vec<Objective>
                 None
             }
         };
-        let objective_us = at.given_time(Some(time));
+        let objective_us = at.given_time();
         if let (Some(percentile), Some(objective_us)) = (percentile, objective_us) {
             objectives.push((
                 name,

@@ -22,18 +22,13 @@ pub(super) static MINUTE_IN_SECONDS: Table = fields! {
 };
 
 /// Returns D and Δ in µs: `window` and `step` of the settings at `at`.
-pub(super) fn window(
-    window: Option<&Duration>,
-    step: Option<&Duration>,
-    at: &At<'_>,
-) -> (u64, u64) {
+pub(super) fn window(at: &At<'_>) -> (u64, u64) {
     let known = at.found();
-    let window_us = at.field("window").time(window);
-    let step_us = at.field("step").time(step);
+    let window_us = at.field("window").time();
+    let step_us = at.field("step").time();
     let steps = window_us.checked_div(step_us).unwrap_or(0);
     if at.found() == known && !(2..=MAX_STEPS).contains(&steps) {
-        let text = |us| Duration::from(Span::from_micros(us));
-        let (window, step) = (text(window_us), text(step_us));
+        let [window, step] = [window_us, step_us].map(Duration::of_micros);
         at.field("window").add(format!(
             "{window} in steps of {step}; the window holds 2 to {MAX_STEPS} steps"
         ));

@@ -4,7 +4,6 @@ use headgate_core::config::{AcceptFractionConfig, StageConfig};
 
 use super::super::window::window;
 use super::super::{At, Open, Stored, Table, real};
-use crate::AcceptFractionSettings;
 
 pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "maxUtilization" =>
@@ -12,17 +11,11 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "processingUnits" => real(Open, 0.0, 1e6, "what works in parallel").above(),
 };
 
-pub(super) fn config(
-    settings: Option<&AcceptFractionSettings>,
-    at: &At<'_>,
-) -> AcceptFractionConfig {
-    let settings = settings.cloned().unwrap_or_default();
-    let (window_us, step_us) = window(settings.window.as_ref(), settings.step.as_ref(), at);
+pub(super) fn config(at: &At<'_>) -> AcceptFractionConfig {
+    let (window_us, step_us) = window(at);
     AcceptFractionConfig {
-        max_utilization: at.field("maxUtilization").real(settings.max_utilization),
-        units: at
-            .field("processingUnits")
-            .given_real(settings.processing_units),
+        max_utilization: at.field("maxUtilization").real(),
+        units: at.field("processingUnits").given_real(),
         window_us,
         step_us,
     }

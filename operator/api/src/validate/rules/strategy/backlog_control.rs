@@ -3,14 +3,14 @@
 use std::time::Duration as Span;
 
 use headgate_core::config::{
-    BacklogControlConfig, CostConfig, DEFAULT_TYPE, MAX_COST, StrategyConfig,
+    BacklogControlConfig, BacklogSignal, CostConfig, DEFAULT_TYPE, MAX_COST, StrategyConfig,
 };
 
 use super::super::names::{HEADER, all_known, check_known, header};
 use super::super::types::MAX_TYPES;
 use super::super::{At, Block, Field, HOUR, Open, SECOND, Stored, Table, real, time, whole};
 use crate::validate::schema::{self as cel, Rule, SchemaField, some};
-use crate::{AdmissionPolicySpec, BacklogControlSettings, BacklogSignalType, Cost, CostType};
+use crate::{AdmissionPolicySpec, Cost, CostType};
 
 const BLOCKS: [Block<CostType>; 2] = [
     ("costs", CostType::Type, None),
@@ -30,6 +30,16 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "cost.costs{}" => whole(Open, 1, MAX_COST),
     "cost.header" => Field::Text(&HEADER),
 };
+/// Settings that control `Proportional` doesn't have, and why.
+const NOT_PROPORTIONAL: [(&str, &str); 2] = [
+    ("integralGain", "no integral part"),
+    ("maxBacklog", "no bound"),
+];
+/// The gains, each with the one that it needs.
+const GAINS: [(&str, &str); 2] = [
+    ("proportionalGain", "integralGain"),
+    ("integralGain", "proportionalGain"),
+];
 const NO_TARGET: &str = "missing; the mean service delay to hold, such as 500ms";
 const NO_COSTS: &str = "none; costs of one type or more, such as {slow: 20}; the others cost 1";
 
@@ -38,51 +48,49 @@ pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig 
     if given.target.is_none() {
         at.field("target").add(NO_TARGET);
     }
-    check_gains(&given, at);
+    check_gains(given.control, at);
     StrategyConfig::BacklogControl(BacklogControlConfig {
-        target_us: at.field("target").time(given.target.as_ref()),
-        control: given.control.into(),
+        target_us: at.field("target").time(),
+        control: given.control,
         cost: cost(spec, &given.cost, &at.field("cost")),
-        period_us: at.field("period").time(given.period.as_ref()),
-        proportional_gain: at
-            .field("proportionalGain")
-            .given_real(given.proportional_gain),
-        integral_gain: at.field("integralGain").given_real(given.integral_gain),
-        max_backlog: at.field("maxBacklog").given_real(given.max_backlog),
-        hint: at.field("hint").flag(given.hint),
+        period_us: at.field("period").time(),
+        proportional_gain: at.field("proportionalGain").given_real(),
+        integral_gain: at.field("integralGain").given_real(),
+        max_backlog: at.field("maxBacklog").given_real(),
+        hint: at.field("hint").flag(),
     })
 }
 
 /// Checks the gains. The control law takes both gains or derives both; `Proportional` has neither
 /// an integral part nor a bound.
-fn check_gains(given: &BacklogControlSettings, at: &At<'_>) {
-    let (proportional, integral) = (given.proportional_gain, given.integral_gain);
-    if given.control == BacklogSignalType::Proportional {
-        for (field, is_given, what) in [
-            ("integralGain", integral.is_some(), "no integral part"),
-            ("maxBacklog", given.max_backlog.is_some(), "no bound"),
-        ] {
-            if is_given {
-                let problem =
-                    format!("given with control Proportional, which has {what}; leave it out");
-                at.field(field).add(problem);
-            }
+fn check_gains(control: BacklogSignal, at: &At<'_>) {
+    let is_given = |field| at.field(field).is_given();
+    if control == BacklogSignal::Proportional {
+        for (field, what) in NOT_PROPORTIONAL
+            .into_iter()
+            .filter(|(field, _)| is_given(field))
+        {
+            at.field(field).add(not_proportional(what));
         }
         return;
     }
-    let (field, missing) = match (proportional, integral) {
-        (Some(_), None) => ("proportionalGain", "integralGain"),
-        (None, Some(_)) => ("integralGain", "proportionalGain"),
-        _ => return,
-    };
-    at.field(field).add(format!(
-        "given without {missing}; give both, or none to have them derived"
-    ));
+    for (field, missing) in GAINS {
+        if is_given(field) && !is_given(missing) {
+            at.field(field).add(one_gain(missing));
+        }
+    }
+}
+
+fn not_proportional(what: &str) -> String {
+    format!("given with control Proportional, which has {what}; leave it out")
+}
+
+fn one_gain(missing: &str) -> String {
+    format!("given without {missing}; give both, or none to have them derived")
 }
 
 fn cost(spec: &AdmissionPolicySpec, cost: &Cost, at: &At<'_>) -> CostConfig {
-    let is_given = [!cost.costs.is_empty(), cost.header.is_some()];
-    at.only_blocks_of(cost.kind, BLOCKS, is_given);
+    at.only_blocks_of(cost.kind, &BLOCKS);
     match cost.kind {
         CostType::Measured => CostConfig::Measured,
         CostType::Type => CostConfig::Type {
@@ -104,10 +112,7 @@ fn costs(spec: &AdmissionPolicySpec, cost: &Cost, at: &At<'_>) -> Vec<u32> {
     }
     let types = spec.type_names();
     check_known(cost.costs.keys(), "type", &types, at);
-    let of_type = |name: &str| {
-        let given = cost.costs.get(name).copied();
-        at.key(name).whole(given)
-    };
+    let of_type = |name: &str| at.key(name).whole();
     let others = types.iter().filter(|name| **name != DEFAULT_TYPE);
     let mut costs: Vec<u32> = others.map(|name| of_type(name)).collect();
     costs.push(of_type(DEFAULT_TYPE));
@@ -116,29 +121,17 @@ fn costs(spec: &AdmissionPolicySpec, cost: &Cost, at: &At<'_>) -> Vec<u32> {
 
 pub(super) fn schema(spec: &mut SchemaField<'_>) {
     let mut settings = spec.at("strategy.backlogControl");
-    for (field, what) in [
-        ("integralGain", "no integral part"),
-        ("maxBacklog", "no bound"),
-    ] {
+    for (field, what) in NOT_PROPORTIONAL {
         settings.forbid(
             &format!(".{field}"),
             format!("self.control != 'Proportional' || !has(self.{field})"),
-            format!("given with control Proportional, which has {what}; leave it out"),
+            not_proportional(what),
         );
     }
-    for (given, missing) in [
-        ("proportionalGain", "integralGain"),
-        ("integralGain", "proportionalGain"),
-    ] {
-        settings.rule(
-            Rule::text(
-                format!(
-                    "self.control == 'Proportional' || !has(self.{given}) || has(self.{missing})"
-                ),
-                format!("given without {missing}; give both, or none to have them derived"),
-            )
-            .on(&format!(".{given}")),
-        );
+    for (given, missing) in GAINS {
+        let rule =
+            format!("self.control == 'Proportional' || !has(self.{given}) || has(self.{missing})");
+        settings.rule(Rule::text(rule, one_gain(missing)).on(&format!(".{given}")));
     }
     cost_schema(&mut settings.at("cost"));
     let given = "has(self.backlogControl) && has(self.backlogControl.target)";

@@ -26,7 +26,7 @@ pub(super) fn config(
 ) -> StrategyConfig {
     let logic = settings.map(|s| s.logic).unwrap_or_default();
     StrategyConfig::Bouncer {
-        logic: logic.into(),
+        logic,
         shed_by_value: settings.and_then(|s| s.shed_by_value).unwrap_or(true),
         capacity,
     }
@@ -35,31 +35,30 @@ pub(super) fn config(
 /// Returns the settings of the estimates of processing times. Other strategies need them, too, for
 /// estimated waits and Retry-After, but don't decide by their percentiles: they take the defaults.
 pub(super) fn service_times(strategy: &crate::Strategy, at: &At<'_>) -> ServiceTimesConfig {
-    let settings = strategy.bouncer.clone().unwrap_or_default();
-    let interval_us = at.field("interval").time(settings.interval.as_ref());
+    let given = strategy.bouncer.clone().unwrap_or_default();
+    let interval_us = at.field("interval").time();
     ServiceTimesConfig {
         interval_us,
-        min_samples: at.field("minSamples").whole(settings.min_samples),
-        window: window(&settings.window, interval_us, &at.field("window")),
+        min_samples: at.field("minSamples").whole(),
+        window: window(given.window.kind, interval_us, &at.field("window.step")),
     }
 }
 
-fn window(window: &crate::HistogramWindow, interval_us: u64, at: &At<'_>) -> HistogramWindow {
-    let at = at.field("step");
-    if window.kind == HistogramWindowType::DualBuffer {
-        if window.step.is_some() {
+/// Returns the window, whose step is given `at`.
+fn window(kind: HistogramWindowType, interval_us: u64, at: &At<'_>) -> HistogramWindow {
+    if kind == HistogramWindowType::DualBuffer {
+        if at.is_given() {
             at.add(STEP_OF_DUAL_BUFFER);
         }
         return HistogramWindow::DualBuffer;
     }
     let known = at.found();
-    let step_us = at.time(window.step.as_ref());
+    let step_us = at.time();
     let steps = interval_us / step_us.max(1);
     let is_whole = interval_us.is_multiple_of(step_us);
     let most = MAX_HISTOGRAM_STEPS as u64;
     if at.found() == known && !(is_whole && (2..=most).contains(&steps)) {
-        let text = |us| Duration::from(Span::from_micros(us));
-        let (step, interval) = (text(step_us), text(interval_us));
+        let [step, interval] = [step_us, interval_us].map(Duration::of_micros);
         at.add(format!(
             "{step}; 2 to {most} whole steps make the interval of {interval}"
         ));

@@ -1,7 +1,5 @@
 //! Settings of `MaxQueueWait`.
 
-use std::time::Duration as Span;
-
 use headgate_core::config::{QueueMode, StageConfig, StrategyConfig};
 
 use super::super::names::{all_known, check_known};
@@ -27,15 +25,12 @@ pub(super) fn config(
     if settings.limit.is_none() {
         at.field("limit").add(NO_LIMIT);
     }
-    let limit_us = at.field("limit").time(settings.limit.as_ref());
+    let limit_us = at.field("limit").time();
     let limits = at.field("limits");
     check_known(settings.limits.keys(), "type", types, &limits);
-    let type_limits_us = settings.limits.iter().filter_map(|(name, limit)| {
-        let us = limits.key(name).given_time(Some(limit))?;
-        Some((name.clone(), us))
-    });
-    let type_limits_us = type_limits_us.collect();
-    let (window_us, step_us) = window(settings.window.as_ref(), settings.step.as_ref(), at);
+    let of_type = |name: &String| Some((name.clone(), limits.key(name).given_time()?));
+    let type_limits_us = settings.limits.keys().filter_map(of_type).collect();
+    let (window_us, step_us) = window(at);
     StrategyConfig::MaxQueueWait {
         limit_us,
         type_limits_us,
@@ -64,12 +59,11 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     let of_types = of_types.map(|(name, limit_us)| (limits.key(name), limit_us));
     let all = [(settings.field("limit"), limit_us)].into_iter();
     for (at, &limit_us) in all.chain(of_types).filter(|(_, us)| **us > timeout_us) {
-        let text = |us| Duration::from(Span::from_micros(us));
         at.add(format!(
             "{}, above queue.timeout ({}): requests that would wait longer are let in, and refused \
              when they have waited for the timeout; give a limit below it, or a longer timeout",
-            text(limit_us),
-            text(timeout_us),
+            Duration::of_micros(limit_us),
+            Duration::of_micros(timeout_us),
         ));
     }
 }

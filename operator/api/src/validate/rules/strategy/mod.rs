@@ -34,14 +34,7 @@ pub(super) struct Strategy {
 
 pub(super) fn strategy(spec: &AdmissionPolicySpec, at: &At<'_>) -> Strategy {
     let strategy = &spec.strategy;
-    let is_given = [
-        strategy.bouncer.is_some(),
-        strategy.max_queue_wait.is_some(),
-        strategy.accept_fraction.is_some(),
-        strategy.response_time_controller.is_some(),
-        strategy.backlog_control.is_some(),
-    ];
-    at.only_blocks_of(strategy.kind, BLOCKS, is_given);
+    at.only_blocks_of(strategy.kind, &BLOCKS);
     Strategy {
         config: config(spec, at),
         service_times: bouncer::service_times(strategy, &at.field("bouncer")),
@@ -57,9 +50,8 @@ fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig {
     let types = spec.type_names();
     match strategy.kind {
         StrategyType::Bouncer => {
-            let settings = strategy.accept_fraction.as_ref();
-            let capacity =
-                settings.map(|s| accept_fraction::config(Some(s), &at.field("acceptFraction")));
+            let at = at.field("acceptFraction");
+            let capacity = at.is_given().then(|| accept_fraction::config(&at));
             bouncer::config(strategy.bouncer.as_ref(), capacity)
         }
         StrategyType::MaxQueueLength => StrategyConfig::MaxQueueLength,
@@ -68,10 +60,9 @@ fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig {
             &types,
             &at.field("maxQueueWait"),
         ),
-        StrategyType::AcceptFraction => StrategyConfig::AcceptFraction(accept_fraction::config(
-            strategy.accept_fraction.as_ref(),
-            &at.field("acceptFraction"),
-        )),
+        StrategyType::AcceptFraction => {
+            StrategyConfig::AcceptFraction(accept_fraction::config(&at.field("acceptFraction")))
+        }
         StrategyType::ResponseTimeController => {
             response_time_controller::config(spec, &at.field("responseTimeController"))
         }
@@ -94,7 +85,5 @@ pub(super) fn schema(spec: &mut SchemaField<'_>) {
     backlog_control::schema(spec);
     let mut strategy = spec.at("strategy");
     starvation_avoidance::schema(&mut strategy);
-    for (field, owner, other) in BLOCKS {
-        strategy.settings_of(owner, other, field);
-    }
+    strategy.only_blocks_of(&BLOCKS);
 }

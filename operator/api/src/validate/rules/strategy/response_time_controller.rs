@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration as Span;
 
 use headgate_core::config::{
-    DegradationConfig, MAX_CLASSES, ResponseTimeControllerConfig, StageConfig, StrategyConfig,
+    ControlScope, DegradationConfig, MAX_CLASSES, ResponseTimeControllerConfig, StageConfig,
+    StrategyConfig,
 };
 
 use super::super::names::check_known;
@@ -15,9 +16,7 @@ use super::super::types::MAX_TYPES;
 use super::super::{
     Assumed, At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, real, time, whole,
 };
-use crate::{
-    AdmissionPolicySpec, ControlScopeType, DegradationSettings, ResponseTimeControllerSettings,
-};
+use crate::{AdmissionPolicySpec, Duration, ResponseTimeControllerSettings};
 
 pub(super) use schema::schema;
 
@@ -63,50 +62,47 @@ const MAX_CONTROLLERS: usize = 256;
 pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig {
     let given = spec.strategy.response_time_controller.clone();
     let given = given.unwrap_or_default();
-    let percentile = at.field("percentile").real(given.percentile);
+    let percentile = at.field("percentile").real();
     check_scope(spec, given.scope, at);
     check_classes(spec, &given, at);
-    let scope = given.scope.into();
+    let scope = given.scope;
     let defaults = match given.increase {
         Some(_) => ResponseTimeControllerConfig::figure_4(scope, Vec::new()),
         None => ResponseTimeControllerConfig::adaptive(scope, Vec::new()),
     };
-    let errors = errors(&given, defaults.increase_below, at);
-    let rates = rates(&given, defaults.max_rate, at);
+    let [increase_below, decrease_above, increase_offset] =
+        errors(&given, defaults.increase_below, at);
+    let (min_rate, max_rate) = rates(defaults.max_rate, at);
     StrategyConfig::ResponseTimeController(ResponseTimeControllerConfig {
         percentile,
         targets_us: targets::targets(spec, &given, percentile, at),
         scope,
         smoothing: { at.field("smoothing") }
-            .given_real(given.smoothing)
+            .given_real()
             .unwrap_or(defaults.smoothing),
         requests: { at.field("requests") }
-            .given_whole(given.requests)
+            .given_whole()
             .unwrap_or(defaults.requests),
-        timeout_us: at.field("timeout").time(given.timeout.as_ref()),
-        increase_below: errors.increase_below,
-        decrease_above: errors.decrease_above,
-        increase: at.field("increase").given_real(given.increase),
-        decrease: at.field("decrease").real(given.decrease),
-        increase_offset: errors.increase_offset,
-        min_rate: rates.0,
-        max_rate: rates.1,
-        lower_class_decrease: at
-            .field("lowerClassDecrease")
-            .real(given.lower_class_decrease),
-        lower_class_patience: at
-            .field("lowerClassPatience")
-            .whole(given.lower_class_patience),
+        timeout_us: at.field("timeout").time(),
+        increase_below,
+        decrease_above,
+        increase: at.field("increase").given_real(),
+        decrease: at.field("decrease").real(),
+        increase_offset,
+        min_rate,
+        max_rate,
+        lower_class_decrease: at.field("lowerClassDecrease").real(),
+        lower_class_patience: at.field("lowerClassPatience").whole(),
         degradation: given
             .degradation
             .as_ref()
-            .map(|d| degradation(d, &at.field("degradation"))),
+            .map(|_| degradation(&at.field("degradation"))),
     })
 }
 
-fn check_scope(spec: &AdmissionPolicySpec, scope: ControlScopeType, at: &At<'_>) {
+fn check_scope(spec: &AdmissionPolicySpec, scope: ControlScope, at: &At<'_>) {
     let (types, classes) = (spec.types.len(), spec.classes.len().max(1));
-    if scope == ControlScopeType::Type && types * classes > MAX_CONTROLLERS {
+    if scope == ControlScope::Type && types * classes > MAX_CONTROLLERS {
         let right =
             format!("at most {MAX_CONTROLLERS} controllers; scope Policy has one for all types");
         at.field("scope").add(format!(
@@ -117,18 +113,19 @@ fn check_scope(spec: &AdmissionPolicySpec, scope: ControlScopeType, at: &At<'_>)
 
 /// Checks settings that only make a difference between classes, or between types of a class.
 fn check_classes(spec: &AdmissionPolicySpec, given: &ResponseTimeControllerSettings, at: &At<'_>) {
-    if given.scope == ControlScopeType::Policy && !given.type_targets.is_empty() {
+    if given.scope == ControlScope::Policy && !given.type_targets.is_empty() {
         at.field("typeTargets").add(WITH_POLICY);
     }
     if spec.classes.is_empty() {
-        for (field, is_given) in [
-            ("classTargets", !given.class_targets.is_empty()),
-            ("typeTargets", !given.type_targets.is_empty()),
-            ("lowerClassDecrease", given.lower_class_decrease.is_some()),
-            ("lowerClassPatience", given.lower_class_patience.is_some()),
+        for field in [
+            "classTargets",
+            "typeTargets",
+            "lowerClassDecrease",
+            "lowerClassPatience",
         ] {
-            if is_given {
-                at.field(field).add(WITHOUT_CLASSES);
+            let at = at.field(field);
+            if at.is_given() {
+                at.add(WITHOUT_CLASSES);
             }
         }
     } else {
@@ -146,17 +143,12 @@ fn check_classes(spec: &AdmissionPolicySpec, given: &ResponseTimeControllerSetti
     }
 }
 
-struct Errors {
-    increase_below: f64,
-    decrease_above: f64,
-    increase_offset: f64,
-}
-
-/// Returns the errors, relative to the target, at which the rate changes.
-fn errors(given: &ResponseTimeControllerSettings, below: f64, at: &At<'_>) -> Errors {
+/// Returns the errors, relative to the target, at which the rate changes: `increaseBelow`,
+/// `decreaseAbove` and `increaseOffset`.
+fn errors(given: &ResponseTimeControllerSettings, below: f64, at: &At<'_>) -> [f64; 3] {
     let known = at.found();
-    let decrease_above = at.field("decreaseAbove").real(given.decrease_above);
-    let increase_offset = at.field("increaseOffset").real(given.increase_offset);
+    let decrease_above = at.field("decreaseAbove").real();
+    let increase_offset = at.field("increaseOffset").real();
     let increase_below = given.increase_below.unwrap_or(below);
     let most = increase_offset.min(decrease_above);
     if at.found() == known && !(increase_below > -1.0 && increase_below <= most) {
@@ -165,21 +157,14 @@ fn errors(given: &ResponseTimeControllerSettings, below: f64, at: &At<'_>) -> Er
                  decreaseAbove ({decrease_above})"
         ));
     }
-    Errors {
-        increase_below,
-        decrease_above,
-        increase_offset,
-    }
+    [increase_below, decrease_above, increase_offset]
 }
 
 /// Returns the least and the greatest rate.
-fn rates(given: &ResponseTimeControllerSettings, most: f64, at: &At<'_>) -> (f64, f64) {
+fn rates(most: f64, at: &At<'_>) -> (f64, f64) {
     let known = at.found();
-    let least = at.field("minRate").real(given.min_rate);
-    let greatest = at
-        .field("maxRate")
-        .given_real(given.max_rate)
-        .unwrap_or(most);
+    let least = at.field("minRate").real();
+    let greatest = at.field("maxRate").given_real().unwrap_or(most);
     if at.found() == known && greatest < least {
         at.field("maxRate")
             .add(format!("{greatest}; at least minRate ({least})"));
@@ -205,7 +190,6 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
         .map_or(stage.parallelism, |auto| auto.max);
     let each_us = 1e6 * f64::from(slots) / control.max_rate;
     if each_us * FAR_BELOW < *target_us as f64 {
-        let time = |us| crate::Duration::from(Span::from_micros(us));
         spec.field("strategy.responseTimeController.maxRate")
             .add(format!(
                 "{} requests/s, the rate at first, are more than {slots} slots (of an endpoint, \
@@ -213,17 +197,17 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
                  the queue then grows until response times have lowered the rate; give about what \
                  the service can serve",
                 control.max_rate,
-                time(each_us as u64),
-                time(*target_us),
+                Duration::of_micros(each_us as u64),
+                Duration::of_micros(*target_us),
             ));
     }
 }
 
-fn degradation(given: &DegradationSettings, at: &At<'_>) -> DegradationConfig {
+fn degradation(at: &At<'_>) -> DegradationConfig {
     DegradationConfig {
-        min_quality: at.field("minQuality").real(given.min_quality),
-        decrease: at.field("decrease").real(given.decrease),
-        increase: at.field("increase").real(given.increase),
-        admission: at.field("admission").flag(given.admission),
+        min_quality: at.field("minQuality").real(),
+        decrease: at.field("decrease").real(),
+        increase: at.field("increase").real(),
+        admission: at.field("admission").flag(),
     }
 }

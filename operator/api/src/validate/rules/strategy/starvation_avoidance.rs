@@ -1,12 +1,12 @@
 //! Starvation avoidance around a strategy: allowed only if the strategy refuses some types more
 //! than others.
 
-use headgate_core::config::StarvationAvoidance;
+use headgate_core::config::{ControlScope, StarvationAvoidance};
 
 use super::super::window::{self, window};
 use super::super::{At, Block, Stored, Table, real};
 use crate::validate::schema::{self as cel, Rule, SchemaField, some};
-use crate::{ControlScopeType, StarvationAvoidanceType, StrategyType};
+use crate::{StarvationAvoidanceType, StrategyType};
 
 const BLOCKS: [Block<StarvationAvoidanceType>; 2] = {
     use StarvationAvoidanceType as Kind;
@@ -31,35 +31,22 @@ pub(super) fn starvation_avoidance(
     if !distinguishes_types(strategy) {
         at.add(format!("given with type {}; {WITH_TYPES}", strategy.kind));
     }
-    let is_given = [
-        avoidance.acceptance_allowance.is_some(),
-        avoidance.helping_the_underserved.is_some(),
-    ];
-    at.only_blocks_of(avoidance.kind, BLOCKS, is_given);
+    at.only_blocks_of(avoidance.kind, &BLOCKS);
     Some(match avoidance.kind {
         StarvationAvoidanceType::AcceptanceAllowance => {
-            let settings = avoidance.acceptance_allowance.clone().unwrap_or_default();
             let at = at.field("acceptanceAllowance");
-            let allowance = at.field("allowance").real(settings.allowance);
-            let (length, step) = (settings.window.as_ref(), settings.step.as_ref());
-            let (window_us, step_us) = window(length, step, &at);
+            let (window_us, step_us) = window(&at);
             StarvationAvoidance::AcceptanceAllowance {
-                allowance,
+                allowance: at.field("allowance").real(),
                 window_us,
                 step_us,
             }
         }
         StarvationAvoidanceType::HelpingTheUnderserved => {
-            let settings = avoidance
-                .helping_the_underserved
-                .clone()
-                .unwrap_or_default();
             let at = at.field("helpingTheUnderserved");
-            let alpha = at.field("alpha").real(settings.alpha);
-            let (length, step) = (settings.window.as_ref(), settings.step.as_ref());
-            let (window_us, step_us) = window(length, step, &at);
+            let (window_us, step_us) = window(&at);
             StarvationAvoidance::HelpingTheUnderserved {
-                alpha,
+                alpha: at.field("alpha").real(),
                 window_us,
                 step_us,
             }
@@ -77,7 +64,7 @@ fn distinguishes_types(strategy: &crate::Strategy) -> bool {
         }
         StrategyType::ResponseTimeController => {
             let settings = strategy.response_time_controller.as_ref();
-            settings.is_none_or(|s| s.scope == ControlScopeType::Type)
+            settings.is_none_or(|s| s.scope == ControlScope::Type)
         }
         _ => false,
     }
@@ -98,8 +85,8 @@ pub(super) fn schema(strategy: &mut SchemaField<'_>) {
             .forbidden(),
     );
     let mut avoidance = strategy.at("starvationAvoidance");
-    for (field, owner, other) in BLOCKS {
-        avoidance.settings_of(owner, other, field);
+    avoidance.only_blocks_of(&BLOCKS);
+    for (field, ..) in BLOCKS {
         window::schema(&mut avoidance.at(field));
     }
 }

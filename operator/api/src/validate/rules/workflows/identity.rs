@@ -75,12 +75,7 @@ pub(super) fn identify(given: &[WorkflowIdentity], at: &At<'_>) -> Vec<WorkflowS
 
 fn source(identity: &WorkflowIdentity, at: &At<'_>) -> WorkflowSource {
     use WorkflowIdentityType as Kind;
-    let is_given = [
-        identity.baggage.is_some(),
-        identity.header.is_some(),
-        identity.metadata.is_some(),
-    ];
-    at.only_blocks_of(identity.kind, BLOCKS, is_given);
+    at.only_blocks_of(identity.kind, &BLOCKS);
     match identity.kind {
         Kind::Baggage => {
             let key = identity.baggage.as_ref().and_then(|b| b.key.as_deref());
@@ -148,9 +143,7 @@ pub(super) fn schema(list: &mut SchemaField<'_>) {
             NOT_LAST,
         ));
     let mut source = list.at("[]");
-    for (field, owner, other) in BLOCKS {
-        source.settings_of(owner, other, field);
-    }
+    source.only_blocks_of(&BLOCKS);
     source.require(
         ".metadata.path",
         "self.type != 'Metadata' || has(self.metadata)",

@@ -49,27 +49,23 @@ pub(super) fn workflows(
     let Some(given) = &spec.workflows else {
         return (None, None);
     };
-    let interval = given.interval.as_ref();
-    let interval_us = at.field("interval").time(interval);
-    let max_workflows = at.field("maxWorkflows");
-    let max_workflows = max_workflows.whole(given.max_workflows);
-    let max_queue_length = at.field("maxQueueLength");
-    let max_queue_length = max_queue_length.whole(given.max_queue_length);
+    let interval_us = at.field("interval").time();
+    let max_workflows = at.field("maxWorkflows").whole();
     let peers = peers::peers(&given.peers, &at.field("peers"));
     let inbound = WorkflowsConfig {
         identify: identity::identify(&given.identify_by, &at.field("identifyBy")),
-        quantile: at.field("quantile").real(given.quantile),
+        quantile: at.field("quantile").real(),
         service_quantiles: services::quantiles(&given.services, &at.field("services")),
         interval_us,
         rate_ttl_us: rate_timeout(given, interval_us, &at.field("rateTimeout")),
         sharing: sharing::sharing(&given.sharing, &at.field("sharing")),
         max_workflows: u16::try_from(max_workflows).unwrap_or(MAX_WORKFLOWS),
-        max_queue_length,
+        max_queue_length: at.field("maxQueueLength").whole(),
         workflows: named::named(&given.named, max_workflows, &at.field("named")),
         edge: given.edge,
         peers: peers.clone(),
     };
-    let enforced = Mode::from(spec.mode) == Mode::Enforce;
+    let enforced = spec.mode == Mode::Enforce;
     let at = at.field("outbound");
     let outbound = outbound((policy, enforced), &given.outbound, peers, &at);
     (Some(inbound), Some(outbound))
@@ -109,9 +105,9 @@ fn rate_timeout(given: &crate::Workflows, interval_us: u64, at: &At<'_>) -> u64 
         return (interval_us * RATE_INTERVALS).max(micros(SECOND));
     };
     let known = at.found();
-    let timeout_us = at.time(Some(timeout));
+    let timeout_us = at.time();
     if at.found() == known && timeout_us < 2 * interval_us {
-        let interval = Duration::from(Span::from_micros(interval_us));
+        let interval = Duration::of_micros(interval_us);
         let problem = format!("{timeout}; at least 2 intervals of {interval}");
         at.add(problem);
     }

@@ -5,7 +5,6 @@ use headgate_core::config::{
 };
 use std::collections::BTreeMap;
 
-use super::super::names::check_unique_by;
 use super::super::{At, By, Field, HOUR, MILLISECOND, Open, Stored, Table, WEIGHT, real, time};
 use super::{QUANTILE, services};
 use crate::NamedWorkflow;
@@ -36,13 +35,7 @@ pub(super) fn named(
         let problem = format!("{count} workflows; at most maxWorkflows, {most}");
         at.add(problem);
     }
-    let names: Vec<&str> = given.iter().map(|w| w.name.as_str()).collect();
-    check_unique_by(
-        &names,
-        ("named", "name"),
-        "names of workflows are unique",
-        at,
-    );
+    at.unique("names of workflows are unique");
     let mut settings = BTreeMap::new();
     for (i, workflow) in given.iter().enumerate() {
         let at = at.item(i);
@@ -50,11 +43,11 @@ pub(super) fn named(
         settings.insert(
             workflow.name.clone(),
             WorkflowConfig {
-                quantile: at.field("quantile").given_real(workflow.quantile),
+                quantile: at.field("quantile").given_real(),
                 service_quantiles: services::quantiles(&workflow.services, &at.field("services")),
-                guarantee: at.field("guarantee").given_real(workflow.guarantee),
-                weight: at.field("weight").real(workflow.weight),
-                deadline_us: at.field("deadline").given_time(workflow.deadline.as_ref()),
+                guarantee: at.field("guarantee").given_real(),
+                weight: at.field("weight").real(),
+                deadline_us: at.field("deadline").given_time(),
             },
         );
     }

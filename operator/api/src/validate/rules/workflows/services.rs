@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use headgate_core::config::{MAX_WORKFLOW_NAME, MAX_WORKFLOW_SERVICES};
 
-use super::super::names::check_unique_by;
 use super::super::{At, By, Field, Table};
 use super::{MAX_BYTES, smoothing};
 use crate::validate::schema::{Rule, SchemaField};
@@ -22,14 +21,12 @@ const STAR: &str = "* only at the end, where it matches any text";
 /// Returns the quantiles by service.
 pub(super) fn quantiles(given: &[ServiceQuantile], at: &At<'_>) -> BTreeMap<String, f64> {
     at.count(given.len());
-    let names: Vec<&str> = given.iter().map(|s| s.name.as_str()).collect();
-    let unique = "names of services are unique";
-    check_unique_by(&names, ("services", "name"), unique, at);
+    at.unique("names of services are unique");
     let mut quantiles = BTreeMap::new();
     for (i, service) in given.iter().enumerate() {
         let at = at.item(i);
         at.field("name").text(&service.name);
-        let quantile = at.field("quantile").real(Some(service.quantile));
+        let quantile = at.field("quantile").real();
         quantiles.insert(service.name.clone(), quantile);
     }
     quantiles
@@ -38,9 +35,7 @@ pub(super) fn quantiles(given: &[ServiceQuantile], at: &At<'_>) -> BTreeMap<Stri
 /// Returns the names of services by cluster.
 pub(super) fn clusters(given: &[OutboundService], at: &At<'_>) -> BTreeMap<String, String> {
     at.count(given.len());
-    let clusters: Vec<&str> = given.iter().map(|s| s.cluster.as_str()).collect();
-    let unique = "a cluster is of one service";
-    check_unique_by(&clusters, ("services", "cluster"), unique, at);
+    at.unique("a cluster is of one service");
     for (i, service) in given.iter().enumerate() {
         let at = at.item(i);
         let cluster = &service.cluster;

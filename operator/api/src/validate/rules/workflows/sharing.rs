@@ -34,26 +34,24 @@ const NO_REPORT: &str = "empty; orca or serverTiming, such as serverTiming: {met
 const TWO_REPORTS: &str = "orca and serverTiming; give one of them";
 
 pub(super) fn sharing(given: &Sharing, at: &At<'_>) -> SharingConfig {
-    let (bottleneck, dominant) = (&given.bottleneck_fairness, &given.dominant_resource);
-    let is_given = [bottleneck.is_some(), dominant.is_some()];
-    at.only_blocks_of(given.kind, BLOCKS, is_given);
+    at.only_blocks_of(given.kind, &BLOCKS);
     match given.kind {
         SharingType::StaticGuarantees => SharingConfig::StaticGuarantees,
         SharingType::BottleneckFairness => {
-            let settings = bottleneck.clone().unwrap_or_default();
             let at = at.field("bottleneckFairness");
             SharingConfig::BottleneckFairness {
-                probe: at.field("probe").real(settings.probe),
-                max_utilization: at.field("maxUtilization").real(settings.max_utilization),
+                probe: at.field("probe").real(),
+                max_utilization: at.field("maxUtilization").real(),
             }
         }
         SharingType::DominantResource => {
-            let settings = dominant.clone().unwrap_or_default();
+            let settings = given.dominant_resource.as_ref();
+            let resource_of = settings.and_then(|settings| settings.resource.as_ref());
             let at = at.field("dominantResource");
             SharingConfig::DominantResource {
-                probe: at.field("probe").real(settings.probe),
-                max_utilization: at.field("maxUtilization").real(settings.max_utilization),
-                resource: resource(settings.resource.as_ref(), &at.field("resource")),
+                probe: at.field("probe").real(),
+                max_utilization: at.field("maxUtilization").real(),
+                resource: resource(resource_of, &at.field("resource")),
             }
         }
     }
@@ -90,15 +88,13 @@ fn resource(given: Option<&ReportedResource>, at: &At<'_>) -> ResourceConfig {
         }
     };
     ResourceConfig {
-        capacity: at.field("capacity").real(Some(given.capacity)),
+        capacity: at.field("capacity").real(),
         report,
     }
 }
 
 pub(super) fn schema(sharing: &mut SchemaField<'_>) {
-    for (field, owner, other) in BLOCKS {
-        sharing.settings_of(owner, other, field);
-    }
+    sharing.only_blocks_of(&BLOCKS);
     sharing.require(
         ".dominantResource.resource",
         "self.type != 'DominantResource' || \

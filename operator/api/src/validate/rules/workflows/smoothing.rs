@@ -22,8 +22,8 @@ pub(in crate::validate::rules) fn smoothing(
     at: &At<'_>,
 ) -> Option<SmoothingConfig> {
     let Smoothing { least, most } = given?;
-    let least_us = at.field("least").given_time(Some(least));
-    let most_us = at.field("most").given_time(Some(most));
+    let least_us = at.field("least").given_time();
+    let most_us = at.field("most").given_time();
     if least_us
         .zip(most_us)
         .is_some_and(|(least, most)| least > most)

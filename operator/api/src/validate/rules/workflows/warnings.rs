@@ -23,32 +23,23 @@ pub(in crate::validate::rules) fn warnings(stage: &StageConfig, spec: &At<'_>) {
 }
 
 /// Returns the order of a held queue if that ignores the workflow and the progress of requests.
-fn blind_order(stage: &StageConfig) -> Option<&'static str> {
-    if stage.queue.mode == QueueMode::Observe {
-        return None;
-    }
-    match &stage.queue.discipline {
-        Discipline::Fifo => Some("FIFO"),
-        Discipline::Priority => Some("Priority"),
-        Discipline::Slack => Some("Slack"),
-        Discipline::Drr { by: Flow::Type, .. } => Some("DRR by Type"),
-        Discipline::Drr {
-            by: Flow::Class, ..
-        } => Some("DRR by Class"),
-        Discipline::Wfq { by: Flow::Type, .. } => Some("WFQ by Type"),
-        Discipline::Wfq {
-            by: Flow::Class, ..
-        } => Some("WFQ by Class"),
-        Discipline::Drr {
-            by: Flow::Workflow, ..
-        }
-        | Discipline::Wfq {
-            by: Flow::Workflow, ..
-        }
-        | Discipline::Edf
+fn blind_order(stage: &StageConfig) -> Option<String> {
+    let (name, by) = match &stage.queue.discipline {
+        Discipline::Fifo => ("FIFO", None),
+        Discipline::Priority => ("Priority", None),
+        Discipline::Slack => ("Slack", None),
+        Discipline::Drr { by, .. } => ("DRR", Some(by)),
+        Discipline::Wfq { by, .. } => ("WFQ", Some(by)),
+        Discipline::Edf
         | Discipline::Lstf
         | Discipline::Sjf
         | Discipline::Srtf
-        | Discipline::Lasf => None,
+        | Discipline::Lasf => return None,
+    };
+    match by {
+        _ if stage.queue.mode == QueueMode::Observe => None,
+        Some(Flow::Workflow) => None,
+        Some(by) => Some(format!("{name} by {by:?}")),
+        None => Some(name.to_owned()),
     }
 }

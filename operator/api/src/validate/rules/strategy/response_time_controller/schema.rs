@@ -63,17 +63,12 @@ fn classes(spec: &mut SchemaField<'_>) {
     let given = format!("has({settings})");
     let class_targets = some(&format!("{settings}.classTargets"));
     let type_targets = some(&format!("{settings}.typeTargets"));
+    let has = |field: &str| format!("has({settings}.{field})");
     for (field, is_given) in [
         ("classTargets", class_targets.clone()),
         ("typeTargets", type_targets.clone()),
-        (
-            "lowerClassDecrease",
-            format!("has({settings}.lowerClassDecrease)"),
-        ),
-        (
-            "lowerClassPatience",
-            format!("has({settings}.lowerClassPatience)"),
-        ),
+        ("lowerClassDecrease", has("lowerClassDecrease")),
+        ("lowerClassPatience", has("lowerClassPatience")),
     ] {
         spec.forbid(
             &format!("{PATH}.{field}"),

@@ -1,14 +1,10 @@
 //! The targets of a controller: that of the type's class, else that of the class, else the one for
 //! all, else the type's own objective at the percentile.
 
-use std::collections::BTreeMap;
-
-use headgate_core::config::DEFAULT_TYPE;
+use headgate_core::config::{ControlScope, DEFAULT_TYPE};
 
 use super::super::super::At;
-use crate::{
-    AdmissionPolicySpec, ControlScopeType, Duration, QueryType, ResponseTimeControllerSettings,
-};
+use crate::{AdmissionPolicySpec, QueryType, ResponseTimeControllerSettings};
 
 pub(super) const NO_TARGET_OF_POLICY: &str =
     "missing; scope Policy holds one for all types, such as 500ms";
@@ -22,11 +18,8 @@ pub(super) fn targets(
     percentile: f64,
     at: &At<'_>,
 ) -> Vec<Vec<u64>> {
-    let parse = |at: &At<'_>, target: &Duration| at.given_time(Some(target)).unwrap_or(1);
-    let of_all = given
-        .target
-        .as_ref()
-        .map(|target| parse(&at.field("target"), target));
+    let time = |at: At<'_>| at.is_given().then(|| at.given_time().unwrap_or(1));
+    let of_all = time(at.field("target"));
     let at_classes = at.field("classTargets");
     let at_types = at.field("typeTargets");
     // A stage without classes has one, which has no name.
@@ -34,29 +27,20 @@ pub(super) fn targets(
         [] => vec![None],
         classes => classes.iter().map(|class| Some(&class.name)).collect(),
     };
-    let of = |targets: &BTreeMap<String, Duration>, at: &At<'_>, class: Option<&String>| {
-        let name = class?;
-        Some(parse(&at.key(name), targets.get(name)?))
-    };
-    let of_classes: Vec<Option<u64>> = { classes.iter() }
-        .map(|class| of(&given.class_targets, &at_classes, *class))
-        .collect();
+    let of = |at: &At<'_>, class: Option<&String>| time(at.key(class?));
+    let of_classes = classes.iter().map(|class| of(&at_classes, *class));
+    let of_classes: Vec<Option<u64>> = of_classes.collect();
     let row = |kind: Option<&QueryType>| -> Vec<Option<u64>> {
-        let own = kind.and_then(|kind| {
-            let targets = given.type_targets.get(&kind.name)?;
-            Some((targets, at_types.key(&kind.name)))
-        });
+        let own = kind.map(|kind| at_types.key(&kind.name));
         let objective = kind.and_then(|kind| objective(kind, percentile));
         let target = |(class, of_class): (&Option<&String>, &Option<u64>)| {
-            let own = own
-                .as_ref()
-                .and_then(|(targets, at)| of(targets, at, *class));
+            let own = own.as_ref().and_then(|at| of(at, *class));
             own.or(*of_class).or(of_all).or(objective)
         };
         classes.iter().zip(&of_classes).map(target).collect()
     };
     let is_open = |row: &[Option<u64>]| row.iter().any(Option::is_none);
-    let rows = if given.scope == ControlScopeType::Policy {
+    let rows = if given.scope == ControlScope::Policy {
         let row = row(None);
         if is_open(&row) {
             at.field("target").add(NO_TARGET_OF_POLICY);
