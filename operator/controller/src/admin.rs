@@ -74,7 +74,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const JSON: &str = "application/json";
 
 /// The state that the admin address shows.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Admin {
     view: watch::Receiver<Option<View>>,
     missing: watch::Receiver<String>,

@@ -218,7 +218,7 @@ mod tests {
         let (now, life) = (SystemTime::now(), Duration::from_secs(3_600));
         let ca = new_authority("test", life, now).unwrap();
         let signer = Authority::from_pem(ca.cert.as_bytes(), ca.key.as_bytes()).unwrap();
-        let own = signer.server(&["headgate".to_owned()], &[], life, now);
+        let own = signer.server(&["headgate".to_owned()], life, now);
         let own = own.unwrap();
         let file = |name: &str, content: &str| {
             let path = dir.path().join(name);

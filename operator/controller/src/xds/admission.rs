@@ -46,7 +46,7 @@ const LEAST_BYTES: usize = 1 << 10;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A server that isn't listening yet.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct AdmissionServer {
     plans: watch::Receiver<Arc<Plan>>,
     registry: Arc<Registry>,

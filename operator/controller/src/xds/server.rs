@@ -28,7 +28,6 @@ use headgate_api::plan::Plan;
 const AGGREGATED: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}";
 
 /// An xDS server that isn't listening yet.
-#[derive(Debug)]
 pub struct Server {
     snapshots: watch::Sender<Arc<Snapshot>>,
     plans: watch::Receiver<Arc<Plan>>,
