@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use kube::Client;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::core::NamespaceResourceScope;
+use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -23,7 +24,7 @@ use super::read;
 use super::resolve::Planner;
 use super::resource::PolicyResource;
 use super::store::{Change, Effect, Observations, Store};
-use super::watch::{Namespaces, Seen, Watch, send_if_changed};
+use super::watch::{Namespaces, Seen, Watch, api, api_of, send_if_changed};
 use crate::metrics::Metrics;
 use crate::source::report;
 use headgate_api::plan::{Plan, TargetKind};
@@ -200,17 +201,16 @@ impl Controller {
     }
 
     fn begin(&mut self) {
-        let (client, namespaces) = (self.client.clone(), self.namespaces.clone());
-        let policies = Watch::new("admissionpolicies", &client, &namespaces);
+        let policies = self.objects();
         self.watch(policies, prune, Change::Policies);
-        let services = Watch::new("services", &client, &namespaces);
+        let services = self.objects();
         self.watch(services, read::service, Change::Services);
         // Includes EndpointSlices of the replicas' own namespace, by which replicas find each
         // other.
-        let mut slices = Watch::new("endpointslices", &client, &namespaces);
+        let mut slices = self.objects();
         slices.always = Some(self.store.own_namespace().to_owned());
         self.watch(slices, read::slice, Change::Slices);
-        let pods = Watch::new("pods", &client, &namespaces);
+        let pods = self.objects();
         self.watch(pods, read::pod, Change::Pods);
         let gateways = self.gateway_api(TargetKind::Gateway);
         self.watch(gateways, |object| read::gateway(&object), Change::Gateways);
@@ -223,12 +223,25 @@ impl Controller {
         self.watch(pools, |object| read::pool(&object), Change::Pools);
     }
 
+    /// Returns a watch of a kind that every API server serves.
+    fn objects<K>(&self) -> Watch<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let client = self.client.clone();
+        let api = move |namespace: &str| api(&client, namespace);
+        Watch::new(&K::plural(&()), &self.namespaces, api)
+    }
+
     /// Returns a watch of a kind of Gateway API or its extension. While that isn't installed, the
     /// API server answers 404, and the list is tried again.
     fn gateway_api(&self, kind: TargetKind) -> Watch<DynamicObject> {
         let version = GroupVersionKind::gvk(kind.group(), "v1", kind.as_str());
-        let resource = ApiResource::from_gvk_with_plural(&version, plural(kind));
-        Watch::of(plural(kind), resource, &self.client, &self.namespaces)
+        let (resource, client) = (ApiResource::from_gvk(&version), self.client.clone());
+        let plural = resource.plural.clone();
+        let api = move |namespace: &str| api_of(&resource, &client, namespace);
+        Watch::new(&plural, &self.namespaces, api)
     }
 
     fn watch<K, V>(
@@ -237,31 +250,19 @@ impl Controller {
         read: impl Fn(K) -> V + Send + 'static,
         wrap: impl Fn(Seen<V>) -> Change + Send + 'static,
     ) where
-        K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
         V: Send + 'static,
     {
-        let (resource, metrics) = (watch.what, self.metrics.clone());
+        let (resource, metrics) = (watch.what.clone(), self.metrics.clone());
         let counted = move |seen: Seen<V>| {
             // Not for 404: a kind that isn't installed is listed again periodically.
             if matches!(seen, Seen::Failed { status } if status != Some(404)) {
-                metrics.kubernetes.watch_restarted(resource);
+                metrics.kubernetes.watch_restarted(&resource);
             }
             wrap(seen)
         };
         self.watches
             .spawn(watch.follow(read, counted, self.sender.clone()));
-    }
-}
-
-/// Returns the plural of a kind.
-const fn plural(kind: TargetKind) -> &'static str {
-    match kind {
-        TargetKind::Gateway => "gateways",
-        TargetKind::HttpRoute => "httproutes",
-        TargetKind::GrpcRoute => "grpcroutes",
-        TargetKind::InferencePool => "inferencepools",
-        TargetKind::Service => "services",
-        TargetKind::Pod => "pods",
     }
 }
 

@@ -168,37 +168,18 @@ where
 }
 
 /// Like [`api`], for a kind without a Rust type.
-fn api_of(resource: &ApiResource, client: &Client, namespace: &str) -> Api<DynamicObject> {
+#[must_use]
+pub fn api_of(resource: &ApiResource, client: &Client, namespace: &str) -> Api<DynamicObject> {
     match namespace {
         "" => Api::all_with(client.clone(), resource),
         name => Api::namespaced_with(client.clone(), name, resource),
     }
 }
 
-/// Returns the APIs of a kind in these namespaces, or in all if the list is empty.
-#[must_use]
-pub fn apis<K>(client: &Client, namespaces: &[String]) -> Vec<Api<K>>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
-{
-    match namespaces {
-        [] => vec![api(client, "")],
-        some => some.iter().map(|name| api(client, name)).collect(),
-    }
-}
-
-/// Like [`apis`], for a kind without a Rust type.
-#[must_use]
-pub fn apis_of(
-    resource: &ApiResource,
-    client: &Client,
-    namespaces: &[String],
-) -> Vec<Api<DynamicObject>> {
-    let of = |name: &str| api_of(resource, client, name);
-    match namespaces {
-        [] => vec![of("")],
-        some => some.iter().map(|name| of(name)).collect(),
-    }
+/// Returns the names for [`api`] of these namespaces, or of all if the list is empty.
+pub(super) fn places(namespaces: &[String]) -> impl Iterator<Item = &str> {
+    let all = namespaces.is_empty().then_some("");
+    all.into_iter().chain(namespaces.iter().map(String::as_str))
 }
 
 /// The namespaces of a watch.
@@ -242,18 +223,15 @@ impl Namespaces {
     }
 }
 
-/// Returns the API of a kind in a namespace, or in all if the name is empty.
-type ApiOf<K> = Box<dyn Fn(&str) -> Api<K> + Send>;
-
 /// A watch that hasn't started.
 pub struct Watch<K> {
-    api: ApiOf<K>,
+    api: Box<dyn Fn(&str) -> Api<K> + Send>,
     /// The namespaces of the objects.
     pub namespaces: Namespaces,
     /// A namespace that is watched in addition to some others.
     pub always: Option<String>,
     /// The name of the objects in log lines.
-    pub what: &'static str,
+    pub what: String,
     /// The selectors of the objects.
     pub config: Config,
     /// The longest pause after failures.
@@ -266,19 +244,19 @@ impl<K> Watch<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    /// Returns a watch of the objects of `api`: those of a kind without namespaces, or of all
-    /// namespaces.
+    /// Returns a watch of the objects in these namespaces. `api` returns the API of a namespace, or
+    /// of all if the name is empty.
     #[must_use]
-    pub fn all(what: &'static str, api: Api<K>) -> Self {
-        Self::with(what, Box::new(move |_| api.clone()), Namespaces::All)
-    }
-
-    fn with(what: &'static str, api: ApiOf<K>, namespaces: Namespaces) -> Self {
+    pub fn new(
+        what: &str,
+        namespaces: &Namespaces,
+        api: impl Fn(&str) -> Api<K> + Send + 'static,
+    ) -> Self {
         Self {
-            api,
-            namespaces,
+            api: Box::new(api),
+            namespaces: namespaces.clone(),
             always: None,
-            what,
+            what: what.to_owned(),
             config: Config::default().timeout(WATCH_SECONDS),
             longest_pause: LONGEST_PAUSE,
             served: Arc::default(),
@@ -307,7 +285,7 @@ where
         let is_partial = matches!(self.namespaces, Namespaces::Some(_));
         let mut events = SelectAll::new();
         let mut watched: BTreeMap<String, AbortHandle> = BTreeMap::new();
-        let mut places = Places::new(self.what, is_partial);
+        let mut places = Places::new(&self.what, is_partial);
         let mut names = self.names();
         loop {
             let mut news = Vec::new();
@@ -418,38 +396,9 @@ where
     }
 }
 
-impl<K> Watch<K>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
-    K: Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    /// Returns a watch of all objects in these namespaces.
-    #[must_use]
-    pub fn new(what: &'static str, client: &Client, namespaces: &Namespaces) -> Self {
-        let client = client.clone();
-        let api = move |name: &str| api(&client, name);
-        Self::with(what, Box::new(api), namespaces.clone())
-    }
-}
-
-impl Watch<DynamicObject> {
-    /// Like [`Watch::new`], for a kind without a Rust type.
-    #[must_use]
-    pub fn of(
-        what: &'static str,
-        resource: ApiResource,
-        client: &Client,
-        namespaces: &Namespaces,
-    ) -> Self {
-        let client = client.clone();
-        let api = move |name: &str| api_of(&resource, &client, name);
-        Self::with(what, Box::new(api), namespaces.clone())
-    }
-}
-
 /// The namespaces of one watch.
 struct Places<V> {
-    what: &'static str,
+    what: String,
     /// Whether there may be several, each with lists of its own.
     is_partial: bool,
     all: BTreeMap<String, NamespaceWatch<V>>,
@@ -480,9 +429,9 @@ impl<V> NamespaceWatch<V> {
 }
 
 impl<V> Places<V> {
-    const fn new(what: &'static str, is_partial: bool) -> Self {
+    fn new(what: &str, is_partial: bool) -> Self {
         Self {
-            what,
+            what: what.to_owned(),
             is_partial,
             all: BTreeMap::new(),
             complete: false,
@@ -768,7 +717,8 @@ mod tests {
         client: &Client,
         names: &Namespaces,
     ) -> (AbortOnDropHandle<()>, mpsc::Receiver<Seen<String>>) {
-        let mut watch = Watch::<Pod>::new("pods", client, names);
+        let client = client.clone();
+        let mut watch = Watch::<Pod>::new("pods", names, move |name| api(&client, name));
         watch.longest_pause = Duration::from_millis(2);
         let (out, news) = mpsc::channel(8);
         let following = tokio::spawn(watch.follow(|pod| pod.name_any(), |seen| seen, out));
@@ -834,7 +784,7 @@ mod tests {
             _ => one(namespace, number),
         });
         let api = move |name: &str| Api::<Pod>::namespaced(client.clone(), name);
-        let watch = Watch::with("pods", Box::new(api), Namespaces::All);
+        let watch = Watch::new("pods", &Namespaces::All, api);
         let (mut a, mut b) = (watch.events("a", 1), watch.events("b", usize::MAX));
         let absent = loop {
             if let Err(error) = b.next().await.unwrap() {
