@@ -23,7 +23,7 @@ use super::deliver::PlannedCluster;
 use super::read;
 use super::resolve::Planner;
 use super::resource::PolicyResource;
-use super::store::{Change, Effect, Observations, Store};
+use super::store::{Change, Effect, Store};
 use super::watch::{Namespaces, Seen, Watch, api, api_of, send_if_changed};
 use crate::metrics::Metrics;
 use crate::source::report;
@@ -36,32 +36,26 @@ const LONGEST_WAIT: Duration = Duration::from_millis(30);
 /// The number of changes in the queue; watches wait while it is full.
 const BACKLOG: usize = 1_024;
 
-/// The controller's outputs to the rest of the process.
-#[derive(Debug)]
-pub struct Outputs {
-    /// The newest plan; the first one is sent once every resource has been listed.
-    pub plans: watch::Sender<Arc<Plan>>,
-    /// The cluster as observed last, with its plan.
-    pub resolved: watch::Sender<Option<PlannedCluster>>,
-    /// Whether any delivery is on. If so, it reads [`PlannedCluster::cluster`]. Otherwise that
-    /// cluster is empty, because a cluster that is held elsewhere is copied at the next change.
-    pub delivers: bool,
-    /// The resources that the first plan still waits for.
-    pub waiting: watch::Sender<String>,
-    /// Marked when a policy's status has changed on the API server.
-    pub statuses: watch::Sender<()>,
-    /// The addresses of Headgate's ready replicas.
-    pub replicas: watch::Sender<BTreeSet<SocketAddr>>,
-}
-
 /// Watches the cluster and makes plans.
 pub struct Controller {
     client: Client,
     namespaces: Namespaces,
-    store: Store,
+    pub(super) store: Store,
     planner: Planner,
     metrics: Metrics,
-    outputs: Outputs,
+    /// The newest plan; the first one is sent once every resource has been listed.
+    plans: watch::Sender<Arc<Plan>>,
+    /// The cluster as observed last, with its plan.
+    pub(super) resolved: watch::Sender<Option<PlannedCluster>>,
+    /// Whether any delivery is on. If so, it reads [`PlannedCluster::cluster`]. Otherwise that
+    /// cluster is empty, because a cluster that is held elsewhere is copied at the next change.
+    delivers: bool,
+    /// The resources that the first plan still waits for.
+    pub(super) waiting: watch::Sender<String>,
+    /// Marked when a policy's status has changed on the API server.
+    pub(super) statuses: watch::Sender<()>,
+    /// The addresses of Headgate's ready replicas.
+    pub(super) replicas: watch::Sender<BTreeSet<SocketAddr>>,
     changes: mpsc::Receiver<Change>,
     sender: mpsc::Sender<Change>,
     /// All watches, which end with the controller.
@@ -79,8 +73,9 @@ impl Controller {
         namespaces: Namespaces,
         store: Store,
         planner: Planner,
+        delivers: bool,
+        plans: watch::Sender<Arc<Plan>>,
         metrics: Metrics,
-        outputs: Outputs,
     ) -> Self {
         let (sender, changes) = mpsc::channel(BACKLOG);
         Self {
@@ -89,18 +84,17 @@ impl Controller {
             store,
             planner,
             metrics,
-            outputs,
+            plans,
+            resolved: watch::Sender::new(None),
+            delivers,
+            waiting: watch::Sender::new("the API server".to_owned()),
+            statuses: watch::Sender::new(()),
+            replicas: watch::Sender::default(),
             changes,
             sender,
             watches: JoinSet::new(),
             is_ready: false,
         }
-    }
-
-    /// Returns the policies' statuses as observed.
-    #[must_use]
-    pub fn observations(&self) -> Arc<Observations> {
-        self.store.observations()
     }
 
     /// Watches and plans until `shutdown` holds `true`.
@@ -141,10 +135,10 @@ impl Controller {
 
     async fn pass_on(&mut self, effect: Effect) -> anyhow::Result<()> {
         if effect.peers {
-            self.outputs.replicas.send_replace(self.store.replicas());
+            self.replicas.send_replace(self.store.replicas());
         }
         if effect.status {
-            self.outputs.statuses.send_replace(());
+            self.statuses.send_replace(());
         }
         if !self.is_ready && !self.report_missing() {
             return Ok(());
@@ -158,7 +152,7 @@ impl Controller {
     /// Makes a plan and publishes it if it differs from the last one.
     async fn plan(&mut self) -> anyhow::Result<()> {
         let cluster = self.store.cluster();
-        let seen = match self.outputs.delivers {
+        let seen = match self.delivers {
             true => Arc::clone(&cluster),
             false => Arc::default(),
         };
@@ -171,7 +165,7 @@ impl Controller {
         .await
         .context("making a plan failed")?;
         self.planner = planner;
-        let before = Arc::clone(&self.outputs.plans.borrow());
+        let before = Arc::clone(&self.plans.borrow());
         let changed = !self.is_ready || *before != plan;
         self.metrics.plan.made(begun.elapsed(), changed);
         let plan = match changed {
@@ -179,16 +173,16 @@ impl Controller {
             false => before,
         };
         if changed {
-            report::log(&self.outputs.plans.borrow(), &plan);
+            report::log(&self.plans.borrow(), &plan);
             self.is_ready = true;
-            self.outputs.plans.send_replace(Arc::clone(&plan));
+            self.plans.send_replace(Arc::clone(&plan));
         }
         // Readers may need changes that leave the plan equal, such as a Gateway's class.
         let resolved = PlannedCluster {
             cluster: seen,
             plan,
         };
-        self.outputs.resolved.send_replace(Some(resolved));
+        self.resolved.send_replace(Some(resolved));
         Ok(())
     }
 
@@ -196,7 +190,7 @@ impl Controller {
     fn report_missing(&self) -> bool {
         let missing = self.store.waiting_for().join(", ");
         let done = missing.is_empty();
-        send_if_changed(&self.outputs.waiting, missing);
+        send_if_changed(&self.waiting, missing);
         done
     }
 
@@ -285,21 +279,14 @@ mod tests {
 
     fn controller(delivers: bool) -> Controller {
         let never = |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
-        let outputs = Outputs {
-            plans: watch::channel(Arc::default()).0,
-            resolved: watch::channel(None).0,
-            delivers,
-            waiting: watch::channel(String::new()).0,
-            statuses: watch::channel(()).0,
-            replicas: watch::channel(BTreeSet::new()).0,
-        };
         Controller::new(
             Client::new(tower::service_fn(never), "default"),
             Namespaces::All,
             Store::new(ObjectKey::new("a", "peers")),
             Planner::default(),
+            delivers,
+            watch::Sender::default(),
             Metrics::new(),
-            outputs,
         )
     }
 
