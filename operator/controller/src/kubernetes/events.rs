@@ -34,10 +34,7 @@ pub type News = (ObjectReference, Event);
 
 /// Returns the transitions from `old` to `new` that deserve an Event, each reason once.
 #[must_use]
-pub fn transitions(
-    old: Option<&AdmissionPolicyStatus>,
-    new: &AdmissionPolicyStatus,
-) -> Vec<Event> {
+pub fn transitions(old: Option<&AdmissionPolicyStatus>, new: &AdmissionPolicyStatus) -> Vec<Event> {
     let mut notes_by_reason: BTreeMap<(&str, &str, bool), Vec<String>> = BTreeMap::new();
     for entry in ours(new) {
         let before = old.and_then(|old| ours(old).find(|e| e.ancestor_ref == entry.ancestor_ref));

@@ -104,6 +104,5 @@ impl Deref for Metrics {
     }
 }
 
-
 #[cfg(test)]
 mod tests;

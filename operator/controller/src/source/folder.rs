@@ -64,9 +64,7 @@ impl Folder {
         let name = path.display().to_string();
         let report = match &content {
             Ok(bytes) => check_file(&name, bytes),
-            Err(problem) => {
-                FileReport::failed(&name, Problem::of_file(&name, problem.clone()))
-            }
+            Err(problem) => FileReport::failed(&name, Problem::of_file(&name, problem.clone())),
         };
         let good = self.files.remove(&path).map(|f| f.good).unwrap_or_default();
         self.files.insert(
