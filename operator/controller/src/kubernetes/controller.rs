@@ -281,7 +281,7 @@ mod tests {
         let never = |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
         Controller::new(
             Client::new(tower::service_fn(never), "default"),
-            Namespaces::All,
+            Namespaces::fixed(&[]),
             Store::new(ObjectKey::new("a", "peers")),
             Planner::default(),
             delivers,

@@ -182,43 +182,24 @@ pub(super) fn places(namespaces: &[String]) -> impl Iterator<Item = &str> {
     all.into_iter().chain(namespaces.iter().map(String::as_str))
 }
 
-/// The namespaces of a watch.
+/// The namespaces of a watch, as they come and go, each by a list and watch of its own; `None`
+/// until they are known. The name for all of them, by one list and watch, is empty.
 #[derive(Debug, Clone)]
-pub enum Namespaces {
-    /// All, by one list and watch.
-    All,
-    /// These, as they come and go, each by a list and watch of its own; `None` until they are
-    /// known.
-    Some(watch::Receiver<Option<BTreeSet<String>>>),
-}
+pub struct Namespaces(pub(super) watch::Receiver<Option<BTreeSet<String>>>);
 
 impl Namespaces {
     /// Returns a fixed list of namespaces, or all if the list is empty.
     #[must_use]
     pub fn fixed(names: &[String]) -> Self {
-        match names {
-            [] => Self::All,
-            some => Self::Some(watch::channel(Some(some.iter().cloned().collect())).1),
-        }
+        let names = places(names).map(str::to_owned);
+        Self(watch::channel(Some(names.collect())).1)
     }
 
     /// Completes after a change.
     async fn changed(&mut self) {
-        let changed = match self {
-            Self::Some(names) => names.changed().await.is_ok(),
-            Self::All => false,
-        };
-        if !changed {
+        if self.0.changed().await.is_err() {
             // These namespaces don't change any more.
             pending::<()>().await;
-        }
-    }
-
-    /// Returns the names; the name for all namespaces is empty. `None` until they are known.
-    fn names(&mut self) -> Option<BTreeSet<String>> {
-        match self {
-            Self::All => Some(BTreeSet::from([String::new()])),
-            Self::Some(names) => names.borrow_and_update().clone(),
         }
     }
 }
@@ -282,44 +263,34 @@ where
         V: Send,
         M: Send,
     {
-        let is_partial = matches!(self.namespaces, Namespaces::Some(_));
         let mut events = SelectAll::new();
         let mut watched: BTreeMap<String, AbortHandle> = BTreeMap::new();
-        let mut places = Places::new(&self.what, is_partial);
-        let mut names = self.names();
+        let mut places = Places::new(&self.what);
+        self.namespaces.0.mark_changed();
         loop {
-            let mut news = Vec::new();
-            if let Some(names) = names.take() {
-                for name in &names {
-                    if watched.contains_key(name) {
-                        continue;
-                    }
-                    let of_it = name.clone();
-                    let of_it = self
-                        .events(name, names.len())
-                        .map(move |event| (of_it.clone(), event));
-                    let (of_it, stop) = abortable(of_it);
-                    events.push(of_it.boxed());
-                    watched.insert(name.clone(), stop);
-                }
-                watched.retain(|name, stop| {
-                    let stays = names.contains(name);
-                    if !stays {
-                        stop.abort();
-                    }
-                    stays
-                });
-                news = places.set(&names);
-            }
-            for seen in news {
-                if out.send(wrap(seen)).await.is_err() {
-                    return;
-                }
-            }
             let news = tokio::select! {
                 () = self.namespaces.changed() => {
-                    names = self.names();
-                    continue;
+                    let Some(names) = self.names() else { continue };
+                    for name in &names {
+                        if watched.contains_key(name) {
+                            continue;
+                        }
+                        let of_it = name.clone();
+                        let of_it = self
+                            .events(name, names.len())
+                            .map(move |event| (of_it.clone(), event));
+                        let (of_it, stop) = abortable(of_it);
+                        events.push(of_it.boxed());
+                        watched.insert(name.clone(), stop);
+                    }
+                    watched.retain(|name, stop| {
+                        let stays = names.contains(name);
+                        if !stays {
+                            stop.abort();
+                        }
+                        stays
+                    });
+                    places.set(&names)
                 }
                 Some((name, event)) = events.next(), if !events.is_empty() => {
                     places.take(&name, event, &read)
@@ -333,10 +304,10 @@ where
         }
     }
 
-    /// Returns the names of the namespaces, as [`Namespaces::names`] does.
-    fn names(&mut self) -> Option<BTreeSet<String>> {
-        let mut names = self.namespaces.names()?;
-        if matches!(self.namespaces, Namespaces::Some(_)) {
+    /// Returns the names of the namespaces; `None` until they are known.
+    fn names(&self) -> Option<BTreeSet<String>> {
+        let mut names = self.namespaces.0.borrow().clone()?;
+        if !names.contains("") {
             names.extend(self.always.clone());
         }
         Some(names)
@@ -399,8 +370,6 @@ where
 /// The namespaces of one watch.
 struct Places<V> {
     what: String,
-    /// Whether there may be several, each with lists of its own.
-    is_partial: bool,
     all: BTreeMap<String, NamespaceWatch<V>>,
     /// Whether the first lists have been sent.
     complete: bool,
@@ -429,10 +398,9 @@ impl<V> NamespaceWatch<V> {
 }
 
 impl<V> Places<V> {
-    fn new(what: &str, is_partial: bool) -> Self {
+    fn new(what: &str) -> Self {
         Self {
             what: what.to_owned(),
-            is_partial,
             all: BTreeMap::new(),
             complete: false,
         }
@@ -499,7 +467,8 @@ impl<V> Places<V> {
                 place.changes.push(change);
                 Vec::new()
             }
-            None if self.complete && self.is_partial => {
+            // One of several.
+            None if self.complete && !name.is_empty() => {
                 vec![Seen::Within(
                     name.to_owned(),
                     std::mem::take(&mut place.list),
@@ -784,7 +753,7 @@ mod tests {
             _ => one(namespace, number),
         });
         let api = move |name: &str| Api::<Pod>::namespaced(client.clone(), name);
-        let watch = Watch::new("pods", &Namespaces::All, api);
+        let watch = Watch::new("pods", &Namespaces::fixed(&[]), api);
         let (mut a, mut b) = (watch.events("a", 1), watch.events("b", usize::MAX));
         let absent = loop {
             if let Err(error) = b.next().await.unwrap() {
@@ -819,7 +788,7 @@ mod tests {
         });
         let names = |names: &[&str]| Some(names.iter().map(|&n| n.to_owned()).collect());
         let (selected, receiver) = watch::channel(None);
-        let (_following, mut news) = follow_in(&client, &Namespaces::Some(receiver));
+        let (_following, mut news) = follow_in(&client, &Namespaces(receiver));
         selected.send_replace(names(&[]));
         assert_eq!(next(&mut news).await.0, all(&[]));
         selected.send_replace(names(&["b"]));
@@ -843,7 +812,7 @@ mod tests {
         });
         let (selected, receiver) =
             watch::channel(Some(BTreeSet::from(["b", "c"].map(str::to_owned))));
-        let (_following, mut news) = follow_in(&client, &Namespaces::Some(receiver));
+        let (_following, mut news) = follow_in(&client, &Namespaces(receiver));
         assert!(matches!(news.recv().await, Some(Seen::Failed { .. })));
         selected.send_replace(Some(BTreeSet::from(["c".to_owned()])));
         assert_eq!(next(&mut news).await.0, all(&["c-0"]));
@@ -851,7 +820,7 @@ mod tests {
 
     #[tokio::test]
     async fn while_all_are_refused_nothing_is_forgotten() {
-        let mut places = Places::<String>::new("pods", true);
+        let mut places = Places::<String>::new("pods");
         let names = BTreeSet::from(["a", "b"].map(str::to_owned));
         assert_eq!(places.set(&names), []);
         let refusal = || {
@@ -873,7 +842,7 @@ mod tests {
     /// An API server that starts refuses all namespaces at first; `b` was deleted shortly before.
     #[test]
     fn a_namespace_that_is_back_waits_for_no_other_after_all_were_refused() {
-        let mut places = Places::<String>::new("pods", true);
+        let mut places = Places::<String>::new("pods");
         let names = BTreeSet::from(["a", "b"].map(str::to_owned));
         assert_eq!(places.set(&names), []);
         let mut take = |name, event| places.take(name, event, |pod: Pod| pod.name_any());

@@ -93,7 +93,9 @@ pub fn follow(
             }
             Source::GatewayClasses => {
                 let all = Api::all_with(client.clone(), &resource);
-                Watch::new("GatewayClass", &Namespaces::All, move |_| all.clone())
+                Watch::new("GatewayClass", &Namespaces::fixed(&[]), move |_| {
+                    all.clone()
+                })
             }
         };
         watch.longest_pause = settings.retry;
