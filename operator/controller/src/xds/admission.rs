@@ -68,28 +68,23 @@ struct Shared {
 
 impl AdmissionServer {
     /// Returns a server for the services of the newest of `plans`, which counts its connections in
-    /// `registry`. With `trust` it serves over TLS only.
+    /// `registry`. With `trust` it serves over TLS only, and accepts proxies without a certificate
+    /// if `tokens` accepts their token.
     #[must_use]
     pub fn new(
         plans: watch::Receiver<Arc<Plan>>,
         registry: Arc<Registry>,
         trust: Option<watch::Receiver<Arc<Trust>>>,
+        tokens: Option<ProxyTokens>,
         limits: Limits,
     ) -> Self {
         Self {
             plans,
             registry,
             trust,
-            tokens: None,
+            tokens,
             limits,
         }
-    }
-
-    /// Over TLS, accepts proxies without a certificate if `tokens` accepts their token.
-    #[must_use]
-    pub fn with_tokens(mut self, tokens: Option<ProxyTokens>) -> Self {
-        self.tokens = tokens;
-        self
     }
 
     /// Serves until `end`, and then connected proxies for a grace period. It starts without state.
