@@ -142,7 +142,7 @@ async fn a_leader_follows_the_counts_of_another_replica() {
                 && peers
                     .tallies
                     .get(&world.admin)
-                    .is_some_and(|told| **told == own)
+                    .is_some_and(|told| *told == own)
         };
         let waited = tokio::time::timeout(PATIENCE, heard.wait_for(is_same)).await;
         assert!(waited.is_ok(), "{what}");

@@ -143,7 +143,7 @@ fn every_family_has_help_and_type_before_its_samples() {
 #[tokio::test]
 async fn requests_to_the_api_server_are_labelled_as_audit_logs_do() {
     let metrics = Metrics::new();
-    let answers = tower::service_fn(async |_: Request<Body>| {
+    let answers = tower::service_fn(|_: Request<Body>| async {
         Ok::<_, Infallible>(Response::new(Body::from(b"{}".to_vec())))
     });
     let client = Client::new(CountRequests(metrics.clone()).layer(answers), "a");
@@ -159,7 +159,8 @@ async fn requests_to_the_api_server_are_labelled_as_audit_logs_do() {
     let nodes = Api::<Node>::all(client.clone());
     let _ = nodes.get_metadata("n").await;
     let reviews = Api::<TokenReview>::all(client);
-    let _ = { reviews.create(&PostParams::default(), &TokenReview::default()) }.await;
+    let create = PostParams::default();
+    let _ = reviews.create(&create, &TokenReview::default()).await;
     let text = metrics.render(&report());
     for (labels, requests) in [
         ("verb=\"list\",resource=\"pods\"", 2),

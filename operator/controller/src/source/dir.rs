@@ -2,7 +2,8 @@
 //!
 //! The folder is read again and again. The operating system could report changes, but its reports
 //! miss some (a link whose target is edited elsewhere, a folder on a network file system, one that
-//! is replaced) and arrive while a file is half written. A file that did not change costs a comparison.
+//! is replaced) and arrive while a file is half written. A file that did not change costs a
+//! comparison.
 
 use std::path::PathBuf;
 use std::sync::Arc;

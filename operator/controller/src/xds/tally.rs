@@ -80,7 +80,7 @@ impl Tallies {
     /// Counts the proxies of `policy` anew. `streams` are all that have a stage of it. Streams of
     /// one node over one connection belong to one proxy, which runs the policy once all of them do.
     pub fn count(&mut self, policy: &str, streams: &[Arc<Proxy>]) {
-        let mut proxies: BTreeMap<(&str, &str), (i64, &Proxy, Tally)> = BTreeMap::new();
+        let mut proxies: BTreeMap<(&str, &str), (i64, &Arc<Proxy>, Tally)> = BTreeMap::new();
         for stream in streams {
             let Some(stage) = stream.stages().find(|stage| stage.policy == policy) else {
                 continue;
