@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use headgate_api::plan::{Plan, ProxyClaims};
@@ -52,7 +53,7 @@ fn edit(cluster: &mut Cluster, n: usize, max_length: usize) {
         checked: Ok(policy),
         last_good: None,
     };
-    cluster.policies.insert(key, object.into());
+    Arc::make_mut(&mut cluster.policies).insert(key, object.into());
 }
 
 fn labels(n: usize) -> BTreeMap<String, String> {
@@ -76,10 +77,8 @@ fn cluster() -> Cluster {
             .into_iter()
             .filter(|(key, _)| key == "app" || key.ends_with("part-of"))
             .collect();
-        cluster
-            .services
-            .insert(service.clone(), Service { selector });
-        cluster.ready_endpoints.insert(service, PODS as u32);
+        Arc::make_mut(&mut cluster.services).insert(service.clone(), Service { selector });
+        Arc::make_mut(&mut cluster.ready_endpoints).insert(service, PODS as u32);
         for i in 0..PODS {
             let pod = Pod {
                 labels: labels(n),
@@ -87,7 +86,7 @@ fn cluster() -> Cluster {
                 ..Pod::default()
             };
             let key = ObjectKey::new("shop", format!("s{n:04}-{i}"));
-            cluster.pods.insert(key, pod);
+            Arc::make_mut(&mut cluster.pods).insert(key, pod);
         }
     }
     cluster

@@ -234,11 +234,11 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let limits = Limits::of_connections(args.max_connections);
     let mut server = Server::new(plan.clone(), modules.subscribe(), limits, metrics.clone());
     if let Some(tls) = tls {
-        server = server.with_tls(tls).with_tokens(tokens.clone());
+        server = server.with_tls(tls, tokens.clone());
     }
     let registry = server.registry();
-    let admission = AdmissionServer::new(plan.clone(), Arc::clone(&registry), trust, limits)
-        .with_tokens(tokens);
+    let counts = Arc::clone(&registry);
+    let admission = AdmissionServer::new(plan.clone(), counts, trust, tokens, limits);
     views.send_replace(Some(View {
         registry: Arc::clone(&registry),
         snapshots: server.snapshots(),

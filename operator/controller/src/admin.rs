@@ -32,18 +32,15 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::http_server::{self, HttpLimits};
 use crate::kubernetes::authorize::{Authorizer, Refusal, TOKEN_HEADER};
-use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::peers::{
     COUNTS_PATH, Counted, LONGEST_WAIT, PATCH, TAKES_CHANGES, Versions,
 };
 use crate::kubernetes::review::bearer;
-use crate::kubernetes::status;
 use crate::kubernetes::store::Observations;
 use crate::metrics;
 use crate::xds::registry::Registry;
 use crate::xds::snapshot::Snapshot;
-use crate::xds::status::{Report, Written};
-use headgate_api::plan::PolicyState;
+use crate::xds::status::Report;
 
 /// Limits of the admin address. A connection carries one request; the longest is a long poll.
 const LIMITS: HttpLimits = HttpLimits {
@@ -74,7 +71,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const JSON: &str = "application/json";
 
 /// The state that the admin address shows.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Admin {
     view: watch::Receiver<Option<View>>,
     missing: watch::Receiver<String>,
@@ -100,15 +97,8 @@ pub struct View {
 impl View {
     fn report(&self) -> Report {
         let snapshot = Arc::clone(&self.snapshots.borrow());
-        let written = self.statuses.as_ref().map(|statuses| {
-            |state: &PolicyState| {
-                let (namespace, name) = state.name.split_once('/').unwrap_or_default();
-                let observed = statuses.get(&ObjectKey::new(namespace, name));
-                status::written(state, observed.as_ref().and_then(|o| o.status.as_ref()))
-            }
-        });
-        let written = written.as_ref().map(|w| w as Written<'_>);
-        Report::new(&snapshot, &self.registry, written, SystemTime::now())
+        let statuses = self.statuses.as_deref();
+        Report::new(&snapshot, &self.registry, statuses, SystemTime::now())
     }
 }
 

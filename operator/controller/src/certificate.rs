@@ -1,6 +1,5 @@
 //! The operator's own CA and the certificates that it signs, for clusters without a PKI.
 
-use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{anyhow, bail};
@@ -22,8 +21,6 @@ pub struct Pair {
     pub cert: String,
     /// Its private key, PEM (PKCS #8).
     pub key: String,
-    /// The end of its validity.
-    pub expires: SystemTime,
 }
 
 /// A CA with its private key.
@@ -32,13 +29,6 @@ pub struct Authority {
     /// The CA's certificate, PEM.
     cert: String,
     expires: SystemTime,
-}
-
-impl std::fmt::Debug for Authority {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The private key is never shown.
-        f.debug_struct("Authority").finish_non_exhaustive()
-    }
 }
 
 /// Creates a CA.
@@ -51,14 +41,12 @@ pub fn new_authority(name: &str, life: Duration, now: SystemTime) -> anyhow::Res
     params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    let expires = now + life;
     params.not_before = (now - SKEW).into();
-    params.not_after = expires.into();
+    params.not_after = (now + life).into();
     let key = KeyPair::generate()?;
     Ok(Pair {
         cert: params.self_signed(&key)?.pem(),
         key: key.serialize_pem(),
-        expires,
     })
 }
 
@@ -101,34 +89,24 @@ impl Authority {
     pub fn server(
         &self,
         names: &[String],
-        addresses: &[IpAddr],
         life: Duration,
         now: SystemTime,
     ) -> anyhow::Result<Pair> {
         let mut params = CertificateParams::default();
         for name in names {
-            let text = name.as_str().try_into();
-            let text = text.map_err(|_| anyhow!("{name:?} is no DNS name"))?;
-            params.subject_alt_names.push(SanType::DnsName(text));
+            params.subject_alt_names.push(match name.parse() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => SanType::DnsName(
+                    { name.as_str().try_into() }.map_err(|_| anyhow!("{name:?} is no DNS name"))?,
+                ),
+            });
         }
-        let addresses = addresses.iter().copied().map(SanType::IpAddress);
-        params.subject_alt_names.extend(addresses);
-        let common = names.first().map_or("headgate", String::as_str);
-        self.issue(params, common, life, now)
-    }
-
-    fn issue(
-        &self,
-        mut params: CertificateParams,
-        common_name: &str,
-        life: Duration,
-        now: SystemTime,
-    ) -> anyhow::Result<Pair> {
         if self.expires <= now {
             bail!("the CA has expired; delete its Secret, and the operator makes a new one");
         }
         params.distinguished_name = rcgen::DistinguishedName::new();
         // X.520 bounds the length of a common name; clients verify the SANs.
+        let common_name = names.first().map_or("headgate", String::as_str);
         let common_name: String = common_name.chars().take(64).collect();
         params
             .distinguished_name
@@ -137,14 +115,12 @@ impl Authority {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         // A certificate that outlives its CA isn't valid anyway.
-        let expires = (now + life).min(self.expires);
         params.not_before = (now - SKEW).into();
-        params.not_after = expires.into();
+        params.not_after = (now + life).min(self.expires).into();
         let key = KeyPair::generate()?;
         Ok(Pair {
             cert: params.signed_by(&key, &self.issuer)?.pem(),
             key: key.serialize_pem(),
-            expires,
         })
     }
 }

@@ -41,14 +41,14 @@ fn cluster() -> Result<Cluster> {
         served_kinds: vec![TargetKind::Gateway, TargetKind::HttpRoute],
         ..Cluster::default()
     };
-    cluster.gateways.insert(edge.clone(), Gateway::default());
+    Arc::make_mut(&mut cluster.gateways).insert(edge.clone(), Gateway::default());
     let labels = BTreeMap::from([(GATEWAY_NAME_LABEL.to_owned(), "edge".to_owned())]);
     let pod = Pod {
         labels,
         ready: true,
         ..Pod::default()
     };
-    cluster.pods.insert(edge.clone(), pod);
+    Arc::make_mut(&mut cluster.pods).insert(edge.clone(), pod);
     for route in ["search", "ads"] {
         let target = format!("HTTPRoute/shop/{route}").parse()?;
         let names = match route {
@@ -62,7 +62,7 @@ fn cluster() -> Result<Cluster> {
             names,
             ..Route::default()
         };
-        cluster.routes.insert(target, route);
+        Arc::make_mut(&mut cluster.routes).insert(target, route);
     }
     for (name, kind, target, slots) in POLICIES {
         let mut document = policy::queue_only(slots, 1);
@@ -78,9 +78,7 @@ fn cluster() -> Result<Cluster> {
             checked: Ok(valid),
             last_good: None,
         };
-        cluster
-            .policies
-            .insert(ObjectKey::new("shop", name), object.into());
+        Arc::make_mut(&mut cluster.policies).insert(ObjectKey::new("shop", name), object.into());
     }
     Ok(cluster)
 }
@@ -246,7 +244,7 @@ fn policies_of_routes_and_of_their_gateway_are_apart() -> Result<()> {
     }
 
     // Without a policy of its own a route is the gateway's again.
-    cluster.policies.remove(&ObjectKey::new("shop", "ads"));
+    Arc::make_mut(&mut cluster.policies).remove(&ObjectKey::new("shop", "ads"));
     operator
         .plans
         .send_replace(Arc::new(planner.plan(&cluster)));

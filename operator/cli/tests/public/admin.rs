@@ -3,12 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use headgate_controller::admin::Admin;
 use headgate_controller::kubernetes::peers::{self, COUNTS_PATH, Counted, Peers};
 use headgate_controller::xds::status::Report;
-use headgate_controller::xds::tally::Tallies;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
@@ -138,12 +137,12 @@ async fn a_leader_follows_the_counts_of_another_replica() {
     ));
     let mut follows = async |what: &str| {
         let is_same = |peers: &Peers| {
-            let own = Tallies::of(&world.registry.proxies(SystemTime::now()));
+            let own = world.registry.tallies();
             peers.complete
                 && peers
                     .tallies
                     .get(&world.admin)
-                    .is_some_and(|told| **told == own)
+                    .is_some_and(|told| *told == own)
         };
         let waited = tokio::time::timeout(PATIENCE, heard.wait_for(is_same)).await;
         assert!(waited.is_ok(), "{what}");

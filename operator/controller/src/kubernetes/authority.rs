@@ -12,7 +12,6 @@
 //! new CA is trusted for some minutes before it signs, and the old one for as long afterwards.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, anyhow};
@@ -195,11 +194,7 @@ impl OwnCertificate {
     }
 
     fn sign(&self, data: &Data) -> anyhow::Result<()> {
-        let address = |name: &String| name.parse::<IpAddr>().ok();
-        let addresses: Vec<IpAddr> = self.names.iter().filter_map(address).collect();
-        let names = self.names.iter().filter(|name| address(name).is_none());
-        let names: Vec<String> = names.cloned().collect();
-        let pair = signer(data)?.server(&names, &addresses, LIFE, SystemTime::now())?;
+        let pair = signer(data)?.server(&self.names, LIFE, SystemTime::now())?;
         let files = &self.files;
         for (path, content) in [(&files.key, &pair.key), (&files.cert, &pair.cert)] {
             replace(path, content.as_bytes(), PRIVATE)

@@ -14,7 +14,6 @@
 //! token doesn't cost one review per request. A missing permission is not cached: a new RoleBinding
 //! takes effect at once.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,12 +50,6 @@ pub struct Authorizer {
     permissions: Arc<Kept<()>>,
     refused: Arc<Kept<()>>,
     turns: Arc<Turns>,
-}
-
-impl fmt::Debug for Authorizer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Authorizer").finish_non_exhaustive()
-    }
 }
 
 /// The reason why a request isn't answered.

@@ -25,7 +25,7 @@ use crate::xds::tls::Trust;
 const RETRY: Duration = Duration::from_secs(5);
 
 /// The webhook configuration that gets the CA.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct CaBundle {
     /// The name of the MutatingWebhookConfiguration.
     pub name: String,

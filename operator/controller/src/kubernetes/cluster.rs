@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use super::shared::Shared;
 use headgate_api::plan::{TargetKind, TargetRef};
 use headgate_api::validate::ValidPolicy;
 
@@ -54,19 +54,19 @@ impl FromStr for ObjectKey {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cluster {
     /// Policies.
-    pub policies: Shared<BTreeMap<ObjectKey, Shared<PolicyObject>>>,
+    pub policies: Arc<BTreeMap<ObjectKey, Arc<PolicyObject>>>,
     /// Services.
-    pub services: Shared<BTreeMap<ObjectKey, Service>>,
+    pub services: Arc<BTreeMap<ObjectKey, Service>>,
     /// The number of ready endpoints of each Service, each counted once over its EndpointSlices.
-    pub ready_endpoints: Shared<BTreeMap<ObjectKey, u32>>,
+    pub ready_endpoints: Arc<BTreeMap<ObjectKey, u32>>,
     /// Running Pods.
-    pub pods: Shared<BTreeMap<ObjectKey, Pod>>,
+    pub pods: Arc<BTreeMap<ObjectKey, Pod>>,
     /// Gateways; empty while Gateway API isn't installed.
-    pub gateways: Shared<BTreeMap<ObjectKey, Gateway>>,
+    pub gateways: Arc<BTreeMap<ObjectKey, Gateway>>,
     /// HTTPRoutes and GRPCRoutes, by their target.
-    pub routes: Shared<BTreeMap<TargetRef, Route>>,
+    pub routes: Arc<BTreeMap<TargetRef, Route>>,
     /// InferencePools; empty while Gateway API's inference extension isn't installed.
-    pub pools: Shared<BTreeMap<ObjectKey, Pool>>,
+    pub pools: Arc<BTreeMap<ObjectKey, Pool>>,
     /// Kinds of Gateway API and its extension that the API server serves; a target of another kind
     /// can't be found yet.
     pub served_kinds: Vec<TargetKind>,

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use kube::Client;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::core::NamespaceResourceScope;
+use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -22,8 +23,8 @@ use super::deliver::PlannedCluster;
 use super::read;
 use super::resolve::Planner;
 use super::resource::PolicyResource;
-use super::store::{Change, Effect, Observations, Store};
-use super::watch::{Namespaces, Seen, Watch, send_if_changed};
+use super::store::{Change, Effect, Store};
+use super::watch::{Namespaces, Seen, Watch, api, api_of, send_if_changed};
 use crate::metrics::Metrics;
 use crate::source::report;
 use headgate_api::plan::{Plan, TargetKind};
@@ -35,32 +36,26 @@ const LONGEST_WAIT: Duration = Duration::from_millis(30);
 /// The number of changes in the queue; watches wait while it is full.
 const BACKLOG: usize = 1_024;
 
-/// The controller's outputs to the rest of the process.
-#[derive(Debug)]
-pub struct Outputs {
-    /// The newest plan; the first one is sent once every resource has been listed.
-    pub plans: watch::Sender<Arc<Plan>>,
-    /// The cluster as observed last, with its plan.
-    pub resolved: watch::Sender<Option<PlannedCluster>>,
-    /// Whether any delivery is on. If so, it reads [`PlannedCluster::cluster`]. Otherwise that
-    /// cluster is empty, because a cluster that is held elsewhere is copied at the next change.
-    pub delivers: bool,
-    /// The resources that the first plan still waits for.
-    pub waiting: watch::Sender<String>,
-    /// Marked when a policy's status has changed on the API server.
-    pub statuses: watch::Sender<()>,
-    /// The addresses of Headgate's ready replicas.
-    pub replicas: watch::Sender<BTreeSet<SocketAddr>>,
-}
-
 /// Watches the cluster and makes plans.
 pub struct Controller {
     client: Client,
     namespaces: Namespaces,
-    store: Store,
+    pub(super) store: Store,
     planner: Planner,
     metrics: Metrics,
-    outputs: Outputs,
+    /// The newest plan; the first one is sent once every resource has been listed.
+    plans: watch::Sender<Arc<Plan>>,
+    /// The cluster as observed last, with its plan.
+    pub(super) resolved: watch::Sender<Option<PlannedCluster>>,
+    /// Whether any delivery is on. If so, it reads [`PlannedCluster::cluster`]. Otherwise that
+    /// cluster is empty, because a cluster that is held elsewhere is copied at the next change.
+    delivers: bool,
+    /// The resources that the first plan still waits for.
+    pub(super) waiting: watch::Sender<String>,
+    /// Marked when a policy's status has changed on the API server.
+    pub(super) statuses: watch::Sender<()>,
+    /// The addresses of Headgate's ready replicas.
+    pub(super) replicas: watch::Sender<BTreeSet<SocketAddr>>,
     changes: mpsc::Receiver<Change>,
     sender: mpsc::Sender<Change>,
     /// All watches, which end with the controller.
@@ -78,8 +73,9 @@ impl Controller {
         namespaces: Namespaces,
         store: Store,
         planner: Planner,
+        delivers: bool,
+        plans: watch::Sender<Arc<Plan>>,
         metrics: Metrics,
-        outputs: Outputs,
     ) -> Self {
         let (sender, changes) = mpsc::channel(BACKLOG);
         Self {
@@ -88,18 +84,17 @@ impl Controller {
             store,
             planner,
             metrics,
-            outputs,
+            plans,
+            resolved: watch::Sender::new(None),
+            delivers,
+            waiting: watch::Sender::new("the API server".to_owned()),
+            statuses: watch::Sender::new(()),
+            replicas: watch::Sender::default(),
             changes,
             sender,
             watches: JoinSet::new(),
             is_ready: false,
         }
-    }
-
-    /// Returns the policies' statuses as observed.
-    #[must_use]
-    pub fn observations(&self) -> Arc<Observations> {
-        self.store.observations()
     }
 
     /// Watches and plans until `shutdown` holds `true`.
@@ -140,10 +135,10 @@ impl Controller {
 
     async fn pass_on(&mut self, effect: Effect) -> anyhow::Result<()> {
         if effect.peers {
-            self.outputs.replicas.send_replace(self.store.replicas());
+            self.replicas.send_replace(self.store.replicas());
         }
         if effect.status {
-            self.outputs.statuses.send_replace(());
+            self.statuses.send_replace(());
         }
         if !self.is_ready && !self.report_missing() {
             return Ok(());
@@ -157,7 +152,7 @@ impl Controller {
     /// Makes a plan and publishes it if it differs from the last one.
     async fn plan(&mut self) -> anyhow::Result<()> {
         let cluster = self.store.cluster();
-        let seen = match self.outputs.delivers {
+        let seen = match self.delivers {
             true => Arc::clone(&cluster),
             false => Arc::default(),
         };
@@ -170,7 +165,7 @@ impl Controller {
         .await
         .context("making a plan failed")?;
         self.planner = planner;
-        let before = Arc::clone(&self.outputs.plans.borrow());
+        let before = Arc::clone(&self.plans.borrow());
         let changed = !self.is_ready || *before != plan;
         self.metrics.plan.made(begun.elapsed(), changed);
         let plan = match changed {
@@ -178,16 +173,16 @@ impl Controller {
             false => before,
         };
         if changed {
-            report::log(&self.outputs.plans.borrow(), &plan);
+            report::log(&self.plans.borrow(), &plan);
             self.is_ready = true;
-            self.outputs.plans.send_replace(Arc::clone(&plan));
+            self.plans.send_replace(Arc::clone(&plan));
         }
         // Readers may need changes that leave the plan equal, such as a Gateway's class.
         let resolved = PlannedCluster {
             cluster: seen,
             plan,
         };
-        self.outputs.resolved.send_replace(Some(resolved));
+        self.resolved.send_replace(Some(resolved));
         Ok(())
     }
 
@@ -195,22 +190,21 @@ impl Controller {
     fn report_missing(&self) -> bool {
         let missing = self.store.waiting_for().join(", ");
         let done = missing.is_empty();
-        send_if_changed(&self.outputs.waiting, missing);
+        send_if_changed(&self.waiting, missing);
         done
     }
 
     fn begin(&mut self) {
-        let (client, namespaces) = (self.client.clone(), self.namespaces.clone());
-        let policies = Watch::new("admissionpolicies", &client, &namespaces);
+        let policies = self.objects();
         self.watch(policies, prune, Change::Policies);
-        let services = Watch::new("services", &client, &namespaces);
+        let services = self.objects();
         self.watch(services, read::service, Change::Services);
         // Includes EndpointSlices of the replicas' own namespace, by which replicas find each
         // other.
-        let mut slices = Watch::new("endpointslices", &client, &namespaces);
+        let mut slices = self.objects();
         slices.always = Some(self.store.own_namespace().to_owned());
         self.watch(slices, read::slice, Change::Slices);
-        let pods = Watch::new("pods", &client, &namespaces);
+        let pods = self.objects();
         self.watch(pods, read::pod, Change::Pods);
         let gateways = self.gateway_api(TargetKind::Gateway);
         self.watch(gateways, |object| read::gateway(&object), Change::Gateways);
@@ -223,12 +217,25 @@ impl Controller {
         self.watch(pools, |object| read::pool(&object), Change::Pools);
     }
 
+    /// Returns a watch of a kind that every API server serves.
+    fn objects<K>(&self) -> Watch<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let client = self.client.clone();
+        let api = move |namespace: &str| api(&client, namespace);
+        Watch::new(&K::plural(&()), &self.namespaces, api)
+    }
+
     /// Returns a watch of a kind of Gateway API or its extension. While that isn't installed, the
     /// API server answers 404, and the list is tried again.
     fn gateway_api(&self, kind: TargetKind) -> Watch<DynamicObject> {
         let version = GroupVersionKind::gvk(kind.group(), "v1", kind.as_str());
-        let resource = ApiResource::from_gvk_with_plural(&version, plural(kind));
-        Watch::of(plural(kind), resource, &self.client, &self.namespaces)
+        let (resource, client) = (ApiResource::from_gvk(&version), self.client.clone());
+        let plural = resource.plural.clone();
+        let api = move |namespace: &str| api_of(&resource, &client, namespace);
+        Watch::new(&plural, &self.namespaces, api)
     }
 
     fn watch<K, V>(
@@ -237,31 +244,19 @@ impl Controller {
         read: impl Fn(K) -> V + Send + 'static,
         wrap: impl Fn(Seen<V>) -> Change + Send + 'static,
     ) where
-        K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
         V: Send + 'static,
     {
-        let (resource, metrics) = (watch.what, self.metrics.clone());
+        let (resource, metrics) = (watch.what.clone(), self.metrics.clone());
         let counted = move |seen: Seen<V>| {
             // Not for 404: a kind that isn't installed is listed again periodically.
             if matches!(seen, Seen::Failed { status } if status != Some(404)) {
-                metrics.kubernetes.watch_restarted(resource);
+                metrics.kubernetes.watch_restarted(&resource);
             }
             wrap(seen)
         };
         self.watches
             .spawn(watch.follow(read, counted, self.sender.clone()));
-    }
-}
-
-/// Returns the plural of a kind.
-const fn plural(kind: TargetKind) -> &'static str {
-    match kind {
-        TargetKind::Gateway => "gateways",
-        TargetKind::HttpRoute => "httproutes",
-        TargetKind::GrpcRoute => "grpcroutes",
-        TargetKind::InferencePool => "inferencepools",
-        TargetKind::Service => "services",
-        TargetKind::Pod => "pods",
     }
 }
 
@@ -284,21 +279,14 @@ mod tests {
 
     fn controller(delivers: bool) -> Controller {
         let never = |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
-        let outputs = Outputs {
-            plans: watch::channel(Arc::default()).0,
-            resolved: watch::channel(None).0,
-            delivers,
-            waiting: watch::channel(String::new()).0,
-            statuses: watch::channel(()).0,
-            replicas: watch::channel(BTreeSet::new()).0,
-        };
         Controller::new(
             Client::new(tower::service_fn(never), "default"),
-            Namespaces::All,
+            Namespaces::fixed(&[]),
             Store::new(ObjectKey::new("a", "peers")),
             Planner::default(),
+            delivers,
+            watch::Sender::default(),
             Metrics::new(),
-            outputs,
         )
     }
 

@@ -29,34 +29,12 @@ const MAX_NOTE: usize = 1_000;
 /// The timeout of one Event.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One transition of a policy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Transition {
-    /// The reason, which is that of the condition.
-    pub reason: String,
-    /// The message, with the target.
-    pub note: String,
-    /// Whether the Event is of type `Warning`.
-    pub is_warning: bool,
-}
-
-/// A transition of one policy.
-#[derive(Debug, Clone)]
-pub struct News {
-    /// The policy.
-    pub policy: ObjectKey,
-    /// Its `metadata.uid`.
-    pub uid: String,
-    /// The transition.
-    pub transition: Transition,
-}
+/// An Event about a policy.
+pub type News = (ObjectReference, Event);
 
 /// Returns the transitions from `old` to `new` that deserve an Event, each reason once.
 #[must_use]
-pub fn transitions(
-    old: Option<&AdmissionPolicyStatus>,
-    new: &AdmissionPolicyStatus,
-) -> Vec<Transition> {
+pub fn transitions(old: Option<&AdmissionPolicyStatus>, new: &AdmissionPolicyStatus) -> Vec<Event> {
     let mut notes_by_reason: BTreeMap<(&str, &str, bool), Vec<String>> = BTreeMap::new();
     for entry in ours(new) {
         let before = old.and_then(|old| ours(old).find(|e| e.ancestor_ref == entry.ancestor_ref));
@@ -80,12 +58,30 @@ pub fn transitions(
     }
     notes_by_reason
         .into_iter()
-        .map(|((_, reason, is_true), notes)| Transition {
+        .map(|((_, reason, is_true), notes)| Event {
+            type_: match is_true {
+                true => EventType::Normal,
+                false => EventType::Warning,
+            },
             reason: reason.to_owned(),
-            note: clip(&notes.join("; "), MAX_NOTE),
-            is_warning: !is_true,
+            note: Some(clip(&notes.join("; "), MAX_NOTE)),
+            action: "Reconcile".to_owned(),
+            secondary: None,
         })
         .collect()
+}
+
+/// Returns the reference of an Event to a policy.
+#[must_use]
+pub fn reference(policy: ObjectKey, uid: String) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(API_VERSION.to_owned()),
+        kind: Some(KIND.to_owned()),
+        namespace: Some(policy.namespace),
+        name: Some(policy.name),
+        uid: Some(uid),
+        ..ObjectReference::default()
+    }
 }
 
 fn ours(status: &AdmissionPolicyStatus) -> impl Iterator<Item = &PolicyAncestorStatus> {
@@ -114,30 +110,7 @@ pub async fn publish(
         instance: Some(instance),
     };
     let recorder = Recorder::new(client, reporter);
-    while let Some(News {
-        policy,
-        uid,
-        transition,
-    }) = news.recv().await
-    {
-        let event = Event {
-            type_: match transition.is_warning {
-                true => EventType::Warning,
-                false => EventType::Normal,
-            },
-            reason: transition.reason,
-            note: Some(transition.note),
-            action: "Reconcile".to_owned(),
-            secondary: None,
-        };
-        let policy = ObjectReference {
-            api_version: Some(API_VERSION.to_owned()),
-            kind: Some(KIND.to_owned()),
-            namespace: Some(policy.namespace),
-            name: Some(policy.name),
-            uid: Some(uid),
-            ..ObjectReference::default()
-        };
+    while let Some((policy, event)) = news.recv().await {
         let result = timeout(WRITE_TIMEOUT, recorder.publish(&event, &policy)).await;
         let result = match result {
             Ok(Ok(())) => WriteResult::Applied,
@@ -200,7 +173,7 @@ mod tests {
     ) -> Vec<(String, bool)> {
         transitions(old, new)
             .into_iter()
-            .map(|t| (t.reason, t.is_warning))
+            .map(|e| (e.reason, e.type_ == EventType::Warning))
             .collect()
     }
 
@@ -244,7 +217,8 @@ mod tests {
     fn a_listener_is_named() {
         let mut new = status(&[("g", "Accepted", "Pending")]);
         new.ancestors[0].ancestor_ref.section_name = Some("web".to_owned());
-        assert_eq!(transitions(None, &new)[0].note, "Service g/web: why");
+        let note = transitions(None, &new)[0].note.clone();
+        assert_eq!(note.unwrap(), "Service g/web: why");
     }
 
     #[test]
@@ -252,6 +226,7 @@ mod tests {
         let new = status(&[("s", "Accepted", "Pending"), ("t", "Accepted", "Pending")]);
         let events = transitions(None, &new);
         assert_eq!(events.len(), 1);
-        assert_eq!(events[0].note, "Service s: why; Service t: why");
+        let note = events[0].note.as_deref();
+        assert_eq!(note, Some("Service s: why; Service t: why"));
     }
 }

@@ -178,23 +178,14 @@ pub struct Candidate {
     failing: bool,
 }
 
-/// The action on a Lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LeaseAction {
-    /// The Lease is ours or free: write this replica as its holder.
-    Take,
-    /// Another replica holds it.
-    Wait,
-}
-
-/// Returns the action on a Lease that has been unchanged for `unchanged`.
-fn step(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> LeaseAction {
+/// Whether `identity` may take a Lease that has been unchanged for `unchanged`: it is its own or
+/// free.
+fn is_free(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> bool {
     let seconds = spec.lease_duration_seconds.unwrap_or(0);
     let duration = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     match spec.holder_identity.as_deref() {
-        None | Some("") => LeaseAction::Take,
-        Some(holder) if holder == identity || unchanged >= duration => LeaseAction::Take,
-        Some(_) => LeaseAction::Wait,
+        None | Some("") => true,
+        Some(holder) => holder == identity || unchanged >= duration,
     }
 }
 
@@ -330,9 +321,9 @@ impl Candidate {
             Some(lease) => {
                 let unchanged = self.look(&lease);
                 let spec = lease.spec.clone().unwrap_or_default();
-                match step(&spec, &self.identity, unchanged) {
-                    LeaseAction::Take => self.take(lease).await,
-                    LeaseAction::Wait => Ok(false),
+                match is_free(&spec, &self.identity, unchanged) {
+                    true => self.take(lease).await,
+                    false => Ok(false),
                 }
             }
             None => self.create().await,
@@ -487,12 +478,12 @@ mod tests {
 
     #[test]
     fn a_lease_is_taken_when_it_is_free_ours_or_abandoned() {
-        let at = |spec: &LeaseSpec, seconds| step(spec, "me", Duration::from_secs(seconds));
-        assert_eq!(at(&LeaseSpec::default(), 0), LeaseAction::Take);
-        assert_eq!(at(&lease(Some(""), 15), 0), LeaseAction::Take, "given back");
-        assert_eq!(at(&lease(Some("me"), 15), 0), LeaseAction::Take);
-        assert_eq!(at(&lease(Some("other"), 15), 14), LeaseAction::Wait);
-        assert_eq!(at(&lease(Some("other"), 15), 15), LeaseAction::Take);
+        let at = |spec: &LeaseSpec, seconds| is_free(spec, "me", Duration::from_secs(seconds));
+        assert!(at(&LeaseSpec::default(), 0));
+        assert!(at(&lease(Some(""), 15), 0), "given back");
+        assert!(at(&lease(Some("me"), 15), 0));
+        assert!(!at(&lease(Some("other"), 15), 14));
+        assert!(at(&lease(Some("other"), 15), 15));
     }
 
     /// Failures of the API server meanwhile don't matter: the time counts from the last observed

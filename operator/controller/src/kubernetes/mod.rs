@@ -27,7 +27,6 @@ pub mod resolve;
 pub mod resource;
 pub(crate) mod review;
 pub mod selected;
-pub mod shared;
 pub mod status;
 pub mod store;
 pub mod tokens;

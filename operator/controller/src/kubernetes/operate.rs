@@ -16,7 +16,7 @@ use super::authorize::Authorizer;
 use super::ca_bundle::CaBundle;
 use super::client::{Access, connect};
 use super::cluster::ObjectKey;
-use super::controller::{Controller, Outputs};
+use super::controller::Controller;
 use super::deliver::{self, DeliverArgs};
 use super::events;
 use super::leader::{Candidate, ElectionArgs, Leadership, while_leading};
@@ -170,19 +170,6 @@ impl Operator {
         });
         let lease = ObjectKey::new(namespace.clone(), args.lease);
         let peers_service = ObjectKey::new(namespace, args.peers_service);
-        let (waiting, waiting_receiver) = watch::channel("the API server".to_owned());
-        let (statuses, observed) = watch::channel(());
-        let (replicas, replicas_receiver) = watch::channel(BTreeSet::new());
-        let (resolved, resolved_receiver) = watch::channel(None);
-        let outputs = Outputs {
-            plans,
-            resolved,
-            delivers: deliver.is_on(),
-            waiting,
-            statuses,
-            replicas,
-        };
-        let store = Store::new(peers_service);
         let namespaces = match &args.namespace_selector {
             // Objects are delivered, and removed, in all namespaces: one that lost its label may
             // still have some.
@@ -193,30 +180,29 @@ impl Operator {
         let controller = Controller::new(
             client.clone(),
             namespaces,
-            store,
+            Store::new(peers_service),
             planner,
+            deliver.is_on(),
+            plans,
             metrics.clone(),
-            outputs,
         );
-        let observations = controller.observations();
-        let following = tokio::spawn(controller.run(shutdown));
         let operator = Self {
             client,
             lease,
             election: args.election,
             identity,
             metrics,
-            observations,
-            observed,
-            replicas: replicas_receiver,
-            resolved: resolved_receiver,
+            observations: controller.store.observations(),
+            observed: controller.statuses.subscribe(),
+            replicas: controller.replicas.subscribe(),
+            resolved: controller.resolved.subscribe(),
             peers_token: args.peers_token,
             deliver,
             publisher,
             ca_bundle,
-            waiting: waiting_receiver,
+            waiting: controller.waiting.subscribe(),
         };
-        Ok((operator, following))
+        Ok((operator, tokio::spawn(controller.run(shutdown))))
     }
 
     /// Returns the authorizer of requests for this operator's status and metrics, which asks the
@@ -262,23 +248,24 @@ impl Operator {
             leadership: leadership.clone(),
         };
         let leading_now = leadership.clone();
-        let publishing_ca = self
-            .publisher
-            .map(|publisher| publisher.run(leadership.clone()));
-        let writing_ca = self
-            .ca_bundle
-            .map(|bundle| bundle.run(self.client.clone(), leadership.clone()));
         let writer = Writer::new(self.client.clone(), inputs, news, self.metrics.clone());
-        let following_peers = peers::follow(
+        let mut others = JoinSet::new();
+        others.spawn(peers::follow(
             self.replicas,
             self.identity.clone(),
             self.peers_token,
             leadership.clone(),
             peers,
             shutdown.clone(),
-        );
+        ));
+        if let Some(publisher) = self.publisher {
+            others.spawn(publisher.run(leadership.clone()));
+        }
+        if let Some(bundle) = self.ca_bundle {
+            others.spawn(bundle.run(self.client.clone(), leadership.clone()));
+        }
         let client = self.client.clone();
-        let delivering = while_leading(leadership, move || {
+        let delivering = tokio::spawn(while_leading(leadership, move || {
             deliver::run(
                 client.clone(),
                 self.deliver.clone(),
@@ -287,21 +274,16 @@ impl Operator {
                 modules.clone(),
                 deliveries.clone(),
             )
-        });
-        let publishing = events::publish(self.client, self.identity, news_receiver, self.metrics);
+        }));
+        others.spawn(events::publish(
+            self.client,
+            self.identity,
+            news_receiver,
+            self.metrics,
+        ));
         let task = tokio::spawn(async move {
             let (stop_leading, stopped) = watch::channel(false);
             let leading = tokio::spawn(candidate.run(stopped));
-            let mut others = JoinSet::new();
-            others.spawn(following_peers);
-            others.spawn(publishing);
-            if let Some(publishing_ca) = publishing_ca {
-                others.spawn(publishing_ca);
-            }
-            if let Some(writing_ca) = writing_ca {
-                others.spawn(writing_ca);
-            }
-            let delivering = tokio::spawn(delivering);
             writer.run(shutdown).await;
             delivering.abort();
             // The last write of a delivery has ended when this returns.

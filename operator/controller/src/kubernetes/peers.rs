@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 use tokio::fs::read_to_string;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::leader::Leadership;
@@ -122,16 +122,13 @@ pub struct Peers {
 #[derive(Debug)]
 enum Peer {
     Silent,
-    /// This replica itself.
-    Itself,
     Heard(Arc<Tallies>),
-    Unreachable,
+    /// This replica itself, or one that is unreachable.
+    WithoutCounts,
 }
 
-enum News {
-    Counted(Counted<Arc<Tallies>>),
-    Unreachable,
-}
+/// The counts of a replica; `None` if it is unreachable.
+type News = Option<Counted<Arc<Tallies>>>;
 
 /// The counts of a replica, and their version.
 type Known = (String, Arc<Tallies>);
@@ -147,8 +144,7 @@ pub async fn follow(
     mut shutdown: watch::Receiver<bool>,
 ) {
     let (sender, mut news) = mpsc::channel(MAX_PEERS);
-    let mut tasks = JoinSet::new();
-    let mut peers: BTreeMap<SocketAddr, (Peer, AbortHandle)> = BTreeMap::new();
+    let mut peers: BTreeMap<SocketAddr, (Peer, AbortOnDropHandle<()>)> = BTreeMap::new();
     loop {
         let wanted: BTreeSet<SocketAddr> = match leadership.borrow_and_update().is_some() {
             true => replicas
@@ -159,17 +155,11 @@ pub async fn follow(
                 .collect(),
             false => BTreeSet::new(),
         };
-        peers.retain(|address, (_, task)| {
-            let stays = wanted.contains(address);
-            if !stays {
-                task.abort();
-            }
-            stays
-        });
+        peers.retain(|address, _| wanted.contains(address));
         for address in wanted {
             peers.entry(address).or_insert_with(|| {
-                let task = tasks.spawn(ask(address, token.clone(), sender.clone()));
-                (Peer::Silent, task)
+                let task = tokio::spawn(ask(address, token.clone(), sender.clone()));
+                (Peer::Silent, AbortOnDropHandle::new(task))
             });
         }
         let state = Peers {
@@ -179,7 +169,7 @@ pub async fn follow(
                 .iter()
                 .filter_map(|(address, (peer, _))| match peer {
                     Peer::Heard(tallies) => Some((*address, Arc::clone(tallies))),
-                    Peer::Silent | Peer::Itself | Peer::Unreachable => None,
+                    Peer::Silent | Peer::WithoutCounts => None,
                 })
                 .collect(),
         };
@@ -188,16 +178,15 @@ pub async fn follow(
             _ = shutdown.wait_for(|stop| *stop) => return,
             Ok(()) = replicas.changed() => {}
             Ok(()) = leadership.changed() => {}
-            Some(_) = tasks.join_next(), if !tasks.is_empty() => {}
             Some((address, latest)) = news.recv() => {
                 let Some((peer, task)) = peers.get_mut(&address) else { continue };
                 *peer = match latest {
-                    News::Counted(counted) if counted.instance == instance => {
+                    Some(counted) if counted.instance == instance => {
                         task.abort();
-                        Peer::Itself
+                        Peer::WithoutCounts
                     }
-                    News::Counted(counted) => Peer::Heard(counted.policies),
-                    News::Unreachable => Peer::Unreachable,
+                    Some(counted) => Peer::Heard(counted.policies),
+                    None => Peer::WithoutCounts,
                 };
             }
         }
@@ -220,7 +209,7 @@ async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(Soc
                 (failures, after_failures) = (0, pauses(PAUSE, LONGEST_PAUSE));
                 answer.map(|(version, counted)| {
                     known = version.map(|version| (version, Arc::clone(&counted.policies)));
-                    News::Counted(counted)
+                    Some(counted)
                 })
             }
             failed => {
@@ -241,7 +230,7 @@ async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(Soc
                 let is_over = known.is_some() && since.elapsed() > KEEP;
                 (never_heard || is_over).then(|| {
                     known = None;
-                    News::Unreachable
+                    None
                 })
             }
         };

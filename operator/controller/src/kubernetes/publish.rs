@@ -27,7 +27,7 @@ use super::FIELD_MANAGER;
 use super::cluster::ObjectKey;
 use super::deliver::object::MANAGED_BY;
 use super::leader::{Leadership, while_leading};
-use super::watch::apis;
+use super::watch::{api, places};
 use crate::xds::tls::Trust;
 
 /// The key in the ConfigMap.
@@ -84,7 +84,7 @@ impl Publisher {
     fn changes(&self) -> impl Stream<Item = ()> + use<> {
         let only =
             watcher::Config::default().fields(&format!("metadata.name={}", self.config_maps.name));
-        let config_maps = self.config_maps().into_iter().map(|api| {
+        let config_maps = self.config_maps().map(|api| {
             let events = watcher(api, only.clone()).default_backoff();
             events
                 .filter_map(|event| ready(event.ok().map(drop)))
@@ -103,8 +103,8 @@ impl Publisher {
         stream::select_all(all)
     }
 
-    fn config_maps(&self) -> Vec<Api<ConfigMap>> {
-        apis(&self.client, &self.namespaces)
+    fn config_maps(&self) -> impl Iterator<Item = Api<ConfigMap>> {
+        places(&self.namespaces).map(|name| api(&self.client, name))
     }
 
     /// Writes the ConfigMaps that lack the CA.
@@ -218,7 +218,7 @@ mod tests {
         let (now, life) = (SystemTime::now(), Duration::from_secs(3_600));
         let ca = new_authority("test", life, now).unwrap();
         let signer = Authority::from_pem(ca.cert.as_bytes(), ca.key.as_bytes()).unwrap();
-        let own = signer.server(&["headgate".to_owned()], &[], life, now);
+        let own = signer.server(&["headgate".to_owned()], life, now);
         let own = own.unwrap();
         let file = |name: &str, content: &str| {
             let path = dir.path().join(name);

@@ -45,13 +45,14 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (method, uri) = (request.method().clone(), request.uri().clone());
+        let operation = request.extensions().get::<&'static str>().copied();
+        let (operation, uri) = (operation.unwrap_or("other"), request.uri().clone());
         let metrics = self.metrics.clone();
         let response = self.inner.call(request);
         Box::pin(async move {
             let response = response.await;
             let status = response.as_ref().ok().map(Response::status);
-            metrics.kubernetes.requested(&method, &uri, status);
+            metrics.kubernetes.requested(operation, &uri, status);
             response
         })
     }

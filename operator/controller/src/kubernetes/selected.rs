@@ -19,7 +19,7 @@ pub fn selected(client: &Client, selector: &str) -> Namespaces {
     let (names, receiver) = watch::channel(None);
     let (out, mut news) = mpsc::channel(BACKLOG);
     let api = Api::<PartialObjectMeta<Namespace>>::all(client.clone());
-    let mut watch = Watch::all("namespaces", api);
+    let mut watch = Watch::new("namespaces", &Namespaces::fixed(&[]), move |_| api.clone());
     watch.config = watch.config.labels(selector);
     let name = |namespace: PartialObjectMeta<Namespace>| namespace.name_any();
     tokio::spawn(watch.follow(name, |seen| seen, out));
@@ -33,7 +33,7 @@ pub fn selected(client: &Client, selector: &str) -> Namespaces {
             names.send_if_modified(|known| apply(known, seen));
         }
     });
-    Namespaces::Some(receiver)
+    Namespaces(receiver)
 }
 
 /// Applies an observation. Returns whether the names changed.

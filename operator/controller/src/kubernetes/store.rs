@@ -14,7 +14,6 @@ use super::cluster::{Cluster, Gateway, ObjectKey, Pod, PolicyObject, Pool, Route
 use super::judge::judge;
 use super::read::{Keyed, Slice, key};
 use super::resource::{AdmissionPolicyStatus, PolicyResource};
-use super::shared::Shared;
 use super::watch::Seen;
 use headgate_api::plan::{TargetKind, TargetRef};
 
@@ -259,15 +258,15 @@ impl Store {
 
     /// Applies changes to one of the cluster's maps. Returns whether there are any. The map is
     /// copied only if a plan or a delivery holds it.
-    fn put<K: Ord, V>(
+    fn put<K: Ord + Clone, V: Clone>(
         &mut self,
-        map: impl Fn(&mut Cluster) -> &mut BTreeMap<K, V>,
+        map: impl Fn(&mut Cluster) -> &mut Arc<BTreeMap<K, V>>,
         news: Vec<(K, Option<V>)>,
     ) -> bool {
         if news.is_empty() {
             return false;
         }
-        let map = map(Arc::make_mut(&mut self.cluster));
+        let map = Arc::make_mut(map(Arc::make_mut(&mut self.cluster)));
         for (key, value) in news {
             match value {
                 Some(value) => map.insert(key, value),
@@ -297,9 +296,9 @@ impl Store {
                 cluster.served_kinds.push(kind);
                 cluster.served_kinds.sort();
             }
-            (false, TargetKind::Gateway) => cluster.gateways.clear(),
-            (false, TargetKind::InferencePool) => cluster.pools.clear(),
-            (false, _) => cluster.routes.retain(|route, _| route.kind != kind),
+            (false, TargetKind::Gateway) => Arc::make_mut(&mut cluster.gateways).clear(),
+            (false, TargetKind::InferencePool) => Arc::make_mut(&mut cluster.pools).clear(),
+            (false, _) => Arc::make_mut(&mut cluster.routes).retain(|route, _| route.kind != kind),
         }
         if !is_served {
             info!("{kind} is no longer served by the API server");
@@ -315,7 +314,8 @@ impl Store {
         for service in touched {
             let count = self.slices.ready(&service);
             if self.cluster.ready_endpoints.get(&service).copied() != count {
-                let counts = &mut Arc::make_mut(&mut self.cluster).ready_endpoints;
+                let cluster = Arc::make_mut(&mut self.cluster);
+                let counts = Arc::make_mut(&mut cluster.ready_endpoints);
                 match count {
                     Some(count) => counts.insert(service, count),
                     None => counts.remove(&service),
@@ -353,7 +353,7 @@ impl Store {
     }
 
     /// Validates a policy, unless only its status or metadata has changed.
-    fn judge(&self, policy: &PolicyResource) -> Shared<PolicyObject> {
+    fn judge(&self, policy: &PolicyResource) -> Arc<PolicyObject> {
         let before = self.cluster.policies.get(&key(&policy.metadata));
         let same = before.filter(|b| {
             policy.metadata.uid.as_deref() == Some(b.uid.as_str())

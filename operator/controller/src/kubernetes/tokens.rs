@@ -9,7 +9,6 @@
 //! the API server is away, an older answer counts until the token expires, so that a proxy that
 //! reconnects then keeps its policies.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -81,12 +80,6 @@ pub struct ProxyTokens {
     /// Reviews in progress, by token: concurrent streams of a proxy share one.
     running: Arc<InUse<Key, Running>>,
     turns: Arc<Turns>,
-}
-
-impl fmt::Debug for ProxyTokens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProxyTokens").finish_non_exhaustive()
-    }
 }
 
 impl ProxyTokens {

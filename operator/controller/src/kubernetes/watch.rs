@@ -168,92 +168,51 @@ where
 }
 
 /// Like [`api`], for a kind without a Rust type.
-fn api_of(resource: &ApiResource, client: &Client, namespace: &str) -> Api<DynamicObject> {
+#[must_use]
+pub fn api_of(resource: &ApiResource, client: &Client, namespace: &str) -> Api<DynamicObject> {
     match namespace {
         "" => Api::all_with(client.clone(), resource),
         name => Api::namespaced_with(client.clone(), name, resource),
     }
 }
 
-/// Returns the APIs of a kind in these namespaces, or in all if the list is empty.
-#[must_use]
-pub fn apis<K>(client: &Client, namespaces: &[String]) -> Vec<Api<K>>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
-{
-    match namespaces {
-        [] => vec![api(client, "")],
-        some => some.iter().map(|name| api(client, name)).collect(),
-    }
+/// Returns the names for [`api`] of these namespaces, or of all if the list is empty.
+pub(super) fn places(namespaces: &[String]) -> impl Iterator<Item = &str> {
+    let all = namespaces.is_empty().then_some("");
+    all.into_iter().chain(namespaces.iter().map(String::as_str))
 }
 
-/// Like [`apis`], for a kind without a Rust type.
-#[must_use]
-pub fn apis_of(
-    resource: &ApiResource,
-    client: &Client,
-    namespaces: &[String],
-) -> Vec<Api<DynamicObject>> {
-    let of = |name: &str| api_of(resource, client, name);
-    match namespaces {
-        [] => vec![of("")],
-        some => some.iter().map(|name| of(name)).collect(),
-    }
-}
-
-/// The namespaces of a watch.
+/// The namespaces of a watch, as they come and go, each by a list and watch of its own; `None`
+/// until they are known. The name for all of them, by one list and watch, is empty.
 #[derive(Debug, Clone)]
-pub enum Namespaces {
-    /// All, by one list and watch.
-    All,
-    /// These, as they come and go, each by a list and watch of its own; `None` until they are
-    /// known.
-    Some(watch::Receiver<Option<BTreeSet<String>>>),
-}
+pub struct Namespaces(pub(super) watch::Receiver<Option<BTreeSet<String>>>);
 
 impl Namespaces {
     /// Returns a fixed list of namespaces, or all if the list is empty.
     #[must_use]
     pub fn fixed(names: &[String]) -> Self {
-        match names {
-            [] => Self::All,
-            some => Self::Some(watch::channel(Some(some.iter().cloned().collect())).1),
-        }
+        let names = places(names).map(str::to_owned);
+        Self(watch::channel(Some(names.collect())).1)
     }
 
     /// Completes after a change.
     async fn changed(&mut self) {
-        let changed = match self {
-            Self::Some(names) => names.changed().await.is_ok(),
-            Self::All => false,
-        };
-        if !changed {
+        if self.0.changed().await.is_err() {
             // These namespaces don't change any more.
             pending::<()>().await;
         }
     }
-
-    /// Returns the names; the name for all namespaces is empty. `None` until they are known.
-    fn names(&mut self) -> Option<BTreeSet<String>> {
-        match self {
-            Self::All => Some(BTreeSet::from([String::new()])),
-            Self::Some(names) => names.borrow_and_update().clone(),
-        }
-    }
 }
-
-/// Returns the API of a kind in a namespace, or in all if the name is empty.
-type ApiOf<K> = Box<dyn Fn(&str) -> Api<K> + Send>;
 
 /// A watch that hasn't started.
 pub struct Watch<K> {
-    api: ApiOf<K>,
+    api: Box<dyn Fn(&str) -> Api<K> + Send>,
     /// The namespaces of the objects.
     pub namespaces: Namespaces,
     /// A namespace that is watched in addition to some others.
     pub always: Option<String>,
     /// The name of the objects in log lines.
-    pub what: &'static str,
+    pub what: String,
     /// The selectors of the objects.
     pub config: Config,
     /// The longest pause after failures.
@@ -266,19 +225,19 @@ impl<K> Watch<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    /// Returns a watch of the objects of `api`: those of a kind without namespaces, or of all
-    /// namespaces.
+    /// Returns a watch of the objects in these namespaces. `api` returns the API of a namespace, or
+    /// of all if the name is empty.
     #[must_use]
-    pub fn all(what: &'static str, api: Api<K>) -> Self {
-        Self::with(what, Box::new(move |_| api.clone()), Namespaces::All)
-    }
-
-    fn with(what: &'static str, api: ApiOf<K>, namespaces: Namespaces) -> Self {
+    pub fn new(
+        what: &str,
+        namespaces: &Namespaces,
+        api: impl Fn(&str) -> Api<K> + Send + 'static,
+    ) -> Self {
         Self {
-            api,
-            namespaces,
+            api: Box::new(api),
+            namespaces: namespaces.clone(),
             always: None,
-            what,
+            what: what.to_owned(),
             config: Config::default().timeout(WATCH_SECONDS),
             longest_pause: LONGEST_PAUSE,
             served: Arc::default(),
@@ -304,44 +263,34 @@ where
         V: Send,
         M: Send,
     {
-        let is_partial = matches!(self.namespaces, Namespaces::Some(_));
         let mut events = SelectAll::new();
         let mut watched: BTreeMap<String, AbortHandle> = BTreeMap::new();
-        let mut places = Places::new(self.what, is_partial);
-        let mut names = self.names();
+        let mut places = Places::new(&self.what);
+        self.namespaces.0.mark_changed();
         loop {
-            let mut news = Vec::new();
-            if let Some(names) = names.take() {
-                for name in &names {
-                    if watched.contains_key(name) {
-                        continue;
-                    }
-                    let of_it = name.clone();
-                    let of_it = self
-                        .events(name, names.len())
-                        .map(move |event| (of_it.clone(), event));
-                    let (of_it, stop) = abortable(of_it);
-                    events.push(of_it.boxed());
-                    watched.insert(name.clone(), stop);
-                }
-                watched.retain(|name, stop| {
-                    let stays = names.contains(name);
-                    if !stays {
-                        stop.abort();
-                    }
-                    stays
-                });
-                news = places.set(&names);
-            }
-            for seen in news {
-                if out.send(wrap(seen)).await.is_err() {
-                    return;
-                }
-            }
             let news = tokio::select! {
                 () = self.namespaces.changed() => {
-                    names = self.names();
-                    continue;
+                    let Some(names) = self.names() else { continue };
+                    for name in &names {
+                        if watched.contains_key(name) {
+                            continue;
+                        }
+                        let of_it = name.clone();
+                        let of_it = self
+                            .events(name, names.len())
+                            .map(move |event| (of_it.clone(), event));
+                        let (of_it, stop) = abortable(of_it);
+                        events.push(of_it.boxed());
+                        watched.insert(name.clone(), stop);
+                    }
+                    watched.retain(|name, stop| {
+                        let stays = names.contains(name);
+                        if !stays {
+                            stop.abort();
+                        }
+                        stays
+                    });
+                    places.set(&names)
                 }
                 Some((name, event)) = events.next(), if !events.is_empty() => {
                     places.take(&name, event, &read)
@@ -355,10 +304,10 @@ where
         }
     }
 
-    /// Returns the names of the namespaces, as [`Namespaces::names`] does.
-    fn names(&mut self) -> Option<BTreeSet<String>> {
-        let mut names = self.namespaces.names()?;
-        if matches!(self.namespaces, Namespaces::Some(_)) {
+    /// Returns the names of the namespaces; `None` until they are known.
+    fn names(&self) -> Option<BTreeSet<String>> {
+        let mut names = self.namespaces.0.borrow().clone()?;
+        if !names.contains("") {
             names.extend(self.always.clone());
         }
         Some(names)
@@ -418,40 +367,9 @@ where
     }
 }
 
-impl<K> Watch<K>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
-    K: Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    /// Returns a watch of all objects in these namespaces.
-    #[must_use]
-    pub fn new(what: &'static str, client: &Client, namespaces: &Namespaces) -> Self {
-        let client = client.clone();
-        let api = move |name: &str| api(&client, name);
-        Self::with(what, Box::new(api), namespaces.clone())
-    }
-}
-
-impl Watch<DynamicObject> {
-    /// Like [`Watch::new`], for a kind without a Rust type.
-    #[must_use]
-    pub fn of(
-        what: &'static str,
-        resource: ApiResource,
-        client: &Client,
-        namespaces: &Namespaces,
-    ) -> Self {
-        let client = client.clone();
-        let api = move |name: &str| api_of(&resource, &client, name);
-        Self::with(what, Box::new(api), namespaces.clone())
-    }
-}
-
 /// The namespaces of one watch.
 struct Places<V> {
-    what: &'static str,
-    /// Whether there may be several, each with lists of its own.
-    is_partial: bool,
+    what: String,
     all: BTreeMap<String, NamespaceWatch<V>>,
     /// Whether the first lists have been sent.
     complete: bool,
@@ -480,10 +398,9 @@ impl<V> NamespaceWatch<V> {
 }
 
 impl<V> Places<V> {
-    const fn new(what: &'static str, is_partial: bool) -> Self {
+    fn new(what: &str) -> Self {
         Self {
-            what,
-            is_partial,
+            what: what.to_owned(),
             all: BTreeMap::new(),
             complete: false,
         }
@@ -550,7 +467,8 @@ impl<V> Places<V> {
                 place.changes.push(change);
                 Vec::new()
             }
-            None if self.complete && self.is_partial => {
+            // One of several.
+            None if self.complete && !name.is_empty() => {
                 vec![Seen::Within(
                     name.to_owned(),
                     std::mem::take(&mut place.list),
@@ -768,7 +686,8 @@ mod tests {
         client: &Client,
         names: &Namespaces,
     ) -> (AbortOnDropHandle<()>, mpsc::Receiver<Seen<String>>) {
-        let mut watch = Watch::<Pod>::new("pods", client, names);
+        let client = client.clone();
+        let mut watch = Watch::<Pod>::new("pods", names, move |name| api(&client, name));
         watch.longest_pause = Duration::from_millis(2);
         let (out, news) = mpsc::channel(8);
         let following = tokio::spawn(watch.follow(|pod| pod.name_any(), |seen| seen, out));
@@ -834,7 +753,7 @@ mod tests {
             _ => one(namespace, number),
         });
         let api = move |name: &str| Api::<Pod>::namespaced(client.clone(), name);
-        let watch = Watch::with("pods", Box::new(api), Namespaces::All);
+        let watch = Watch::new("pods", &Namespaces::fixed(&[]), api);
         let (mut a, mut b) = (watch.events("a", 1), watch.events("b", usize::MAX));
         let absent = loop {
             if let Err(error) = b.next().await.unwrap() {
@@ -869,7 +788,7 @@ mod tests {
         });
         let names = |names: &[&str]| Some(names.iter().map(|&n| n.to_owned()).collect());
         let (selected, receiver) = watch::channel(None);
-        let (_following, mut news) = follow_in(&client, &Namespaces::Some(receiver));
+        let (_following, mut news) = follow_in(&client, &Namespaces(receiver));
         selected.send_replace(names(&[]));
         assert_eq!(next(&mut news).await.0, all(&[]));
         selected.send_replace(names(&["b"]));
@@ -893,7 +812,7 @@ mod tests {
         });
         let (selected, receiver) =
             watch::channel(Some(BTreeSet::from(["b", "c"].map(str::to_owned))));
-        let (_following, mut news) = follow_in(&client, &Namespaces::Some(receiver));
+        let (_following, mut news) = follow_in(&client, &Namespaces(receiver));
         assert!(matches!(news.recv().await, Some(Seen::Failed { .. })));
         selected.send_replace(Some(BTreeSet::from(["c".to_owned()])));
         assert_eq!(next(&mut news).await.0, all(&["c-0"]));
@@ -901,7 +820,7 @@ mod tests {
 
     #[tokio::test]
     async fn while_all_are_refused_nothing_is_forgotten() {
-        let mut places = Places::<String>::new("pods", true);
+        let mut places = Places::<String>::new("pods");
         let names = BTreeSet::from(["a", "b"].map(str::to_owned));
         assert_eq!(places.set(&names), []);
         let refusal = || {
@@ -923,7 +842,7 @@ mod tests {
     /// An API server that starts refuses all namespaces at first; `b` was deleted shortly before.
     #[test]
     fn a_namespace_that_is_back_waits_for_no_other_after_all_were_refused() {
-        let mut places = Places::<String>::new("pods", true);
+        let mut places = Places::<String>::new("pods");
         let names = BTreeSet::from(["a", "b"].map(str::to_owned));
         assert_eq!(places.set(&names), []);
         let mut take = |name, event| places.take(name, event, |pod: Pod| pod.name_any());

@@ -29,7 +29,7 @@ use tracing::{debug, warn};
 use super::FIELD_MANAGER;
 use super::cluster::ObjectKey;
 use super::deliver::Delivered;
-use super::events::{News, transitions};
+use super::events::{self, News, transitions};
 use super::leader::{Leadership, may_write};
 use super::peers::Peers;
 use super::resource::{AdmissionPolicyStatus, PolicyResource};
@@ -437,15 +437,10 @@ impl Writer {
         }
         let result = match written.result {
             Ok(observed) => {
-                let (policy, uid) = (written.key.clone(), observed.uid.clone());
+                let policy = events::reference(written.key.clone(), observed.uid.clone());
                 self.inputs.observations.newer(written.key, observed);
-                for transition in transitions(written.before.status.as_ref(), &written.status) {
-                    let news = News {
-                        policy: policy.clone(),
-                        uid: uid.clone(),
-                        transition,
-                    };
-                    if self.events.try_send(news).is_err() {
+                for event in transitions(written.before.status.as_ref(), &written.status) {
+                    if self.events.try_send((policy.clone(), event)).is_err() {
                         debug!("too many Events at once; one is left out");
                     }
                 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use http::{Method, StatusCode, Uri};
+use http::{StatusCode, Uri};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -82,14 +82,14 @@ impl KubernetesMetrics {
     }
 
     /// Counts a request to the API server that was answered with `status`; `None`: without an
-    /// answer.
-    pub fn requested(&self, method: &Method, uri: &Uri, status: Option<StatusCode>) {
-        let path = Path::of(uri);
-        let verb = verb(method, &path, uri.query().unwrap_or_default());
+    /// answer. `operation` is the client's name of it, such as `list_metadata`.
+    pub fn requested(&self, operation: &'static str, uri: &Uri, status: Option<StatusCode>) {
+        // RBAC and audit logs have one verb for all of these.
+        let verb = operation.split('_').next().unwrap_or(operation);
         let code = status.map_or("error".into(), |s| s.as_str().to_owned().into());
         let labels = [
             ("verb", verb.into()),
-            ("resource", path.resource.to_owned().into()),
+            ("resource", resource(uri).to_owned().into()),
             ("code", code),
         ];
         self.requests.get_or_create(&labels).inc();
@@ -112,52 +112,20 @@ impl KubernetesMetrics {
     }
 }
 
-/// The parts of a request's path: `/api/v1/namespaces/a/pods/b`, `/apis/GROUP/VERSION/pods`.
-struct Path<'a> {
-    resource: &'a str,
-    /// Whether it is one object rather than a collection.
-    named: bool,
-}
-
-impl<'a> Path<'a> {
-    fn of(uri: &'a Uri) -> Self {
-        let mut parts = uri.path().split('/').filter(|part| !part.is_empty());
-        let versioned = match parts.next() {
-            Some("api") => parts.next().is_some(),
-            Some("apis") => parts.next().is_some() && parts.next().is_some(),
-            _ => false,
-        };
-        let mut rest = parts.filter(|_| versioned);
-        let (first, second, third) = (rest.next(), rest.next(), rest.next());
-        let (resource, name) = match (first, second, third) {
-            // An object in a namespace, rather than a namespace itself.
-            (Some("namespaces"), Some(_), Some(resource)) => (Some(resource), rest.next()),
-            (resource, name, _) => (resource, name),
-        };
-        Self {
-            // Discovery, /version, /healthz.
-            resource: resource.unwrap_or("none"),
-            named: name.is_some(),
-        }
-    }
-}
-
-/// Returns the verb as RBAC and audit logs name it.
-fn verb(method: &Method, path: &Path<'_>, query: &str) -> &'static str {
-    let watches = || {
-        query
-            .split('&')
-            .any(|p| matches!(p, "watch=true" | "watch=1"))
+/// Returns the resource in a request's path: `/api/v1/namespaces/a/pods/b`,
+/// `/apis/GROUP/VERSION/pods`.
+fn resource(uri: &Uri) -> &str {
+    let mut parts = uri.path().split('/').filter(|part| !part.is_empty());
+    let versioned = match parts.next() {
+        Some("api") => parts.next().is_some(),
+        Some("apis") => parts.next().is_some() && parts.next().is_some(),
+        _ => false,
     };
-    match *method {
-        Method::GET if watches() => "watch",
-        Method::GET if path.named || path.resource == "none" => "get",
-        Method::GET => "list",
-        Method::POST => "create",
-        Method::PUT => "update",
-        Method::PATCH => "patch",
-        Method::DELETE if path.named => "delete",
-        Method::DELETE => "deletecollection",
-        _ => "other",
+    let mut rest = parts.filter(|_| versioned);
+    match (rest.next(), rest.next(), rest.next()) {
+        // An object in a namespace, rather than a namespace itself.
+        (Some("namespaces"), Some(_), Some(resource)) => resource,
+        // Discovery, /version and /healthz have none.
+        (resource, ..) => resource.unwrap_or("none"),
     }
 }

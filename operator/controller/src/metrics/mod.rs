@@ -18,7 +18,6 @@ mod process;
 mod report;
 mod xds;
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -38,7 +37,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 const PREFIX: &str = "headgate";
 
 /// All metrics of a process. Clones share the same numbers.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Metrics(Arc<Inner>);
 
 /// The metrics by component.
@@ -102,12 +101,6 @@ impl Deref for Metrics {
 
     fn deref(&self) -> &Inner {
         &self.0
-    }
-}
-
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").finish_non_exhaustive()
     }
 }
 

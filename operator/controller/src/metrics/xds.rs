@@ -98,20 +98,12 @@ impl XdsMetrics {
         self.ack_duration.observe(span.as_secs_f64());
     }
 
-    /// Sets the expiry of the certificate in use or of the clients' last CA, whichever comes first;
-    /// `None`: no certificate.
-    pub fn set_certificate_expiry(&self, expiry: Option<SystemTime>) {
-        match expiry {
-            Some(at) => {
-                let since_epoch = at
-                    .duration_since(SystemTime::UNIX_EPOCH)
-                    .unwrap_or_default();
-                let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX);
-                self.certificate_expiry
-                    .get_or_create(&Vec::new())
-                    .set(seconds);
-            }
-            None => self.certificate_expiry.clear(),
-        }
+    /// Sets the expiry of the certificate in use or of the clients' last CA, whichever comes first.
+    pub fn set_certificate_expiry(&self, expiry: SystemTime) {
+        let since_epoch = expiry.duration_since(SystemTime::UNIX_EPOCH);
+        let seconds = since_epoch.unwrap_or_default().as_secs();
+        self.certificate_expiry
+            .get_or_create(&Vec::new())
+            .set(i64::try_from(seconds).unwrap_or(i64::MAX));
     }
 }

@@ -10,8 +10,6 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
-
 use super::read::Scan;
 use headgate_api::compile::{Compiled, compile};
 use headgate_api::plan::{Plan, PolicyState, SourceProblem};
@@ -29,17 +27,11 @@ pub struct Folder {
 
 #[derive(Debug)]
 struct PolicyFile {
-    content: Content,
+    /// The content, or the reason why it can't be read.
+    content: Result<Vec<u8>, String>,
     report: FileReport,
     /// Last good version of each of its policies.
     good: Vec<ValidPolicy>,
-}
-
-/// The content of a file, kept to detect changes.
-#[derive(Debug, PartialEq, Eq)]
-enum Content {
-    Read([u8; 32]),
-    Failed(String),
 }
 
 impl Folder {
@@ -66,23 +58,13 @@ impl Folder {
     }
 
     fn take_in(&mut self, path: PathBuf, content: Result<Vec<u8>, String>) -> bool {
+        if { self.files.get(&path) }.is_some_and(|known| known.content == content) {
+            return false;
+        }
         let name = path.display().to_string();
-        let (content, report) = match content {
-            Ok(bytes) => {
-                let content = Content::Read(Sha256::digest(&bytes).into());
-                if self.files.get(&path).is_some_and(|f| f.content == content) {
-                    return false;
-                }
-                (content, check_file(&name, &bytes))
-            }
-            Err(problem) => {
-                let content = Content::Failed(problem.clone());
-                if self.files.get(&path).is_some_and(|f| f.content == content) {
-                    return false;
-                }
-                let problem = Problem::of_file(&name, problem);
-                (content, FileReport::failed(&name, problem))
-            }
+        let report = match &content {
+            Ok(bytes) => check_file(&name, bytes),
+            Err(problem) => FileReport::failed(&name, Problem::of_file(&name, problem.clone())),
         };
         let good = self.files.remove(&path).map(|f| f.good).unwrap_or_default();
         self.files.insert(

@@ -46,7 +46,7 @@ const LEAST_BYTES: usize = 1 << 10;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A server that isn't listening yet.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct AdmissionServer {
     plans: watch::Receiver<Arc<Plan>>,
     registry: Arc<Registry>,
@@ -68,28 +68,23 @@ struct Shared {
 
 impl AdmissionServer {
     /// Returns a server for the services of the newest of `plans`, which counts its connections in
-    /// `registry`. With `trust` it serves over TLS only.
+    /// `registry`. With `trust` it serves over TLS only, and accepts proxies without a certificate
+    /// if `tokens` accepts their token.
     #[must_use]
     pub fn new(
         plans: watch::Receiver<Arc<Plan>>,
         registry: Arc<Registry>,
         trust: Option<watch::Receiver<Arc<Trust>>>,
+        tokens: Option<ProxyTokens>,
         limits: Limits,
     ) -> Self {
         Self {
             plans,
             registry,
             trust,
-            tokens: None,
+            tokens,
             limits,
         }
-    }
-
-    /// Over TLS, accepts proxies without a certificate if `tokens` accepts their token.
-    #[must_use]
-    pub fn with_tokens(mut self, tokens: Option<ProxyTokens>) -> Self {
-        self.tokens = tokens;
-        self
     }
 
     /// Serves until `end`, and then connected proxies for a grace period. It starts without state.

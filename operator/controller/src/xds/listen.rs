@@ -8,7 +8,6 @@
 //! streams, one that is old, one whose certificate has expired, and one whose certificate the
 //! operator would no longer accept.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -34,6 +33,7 @@ use super::peer::Peer;
 use super::registry::Registry;
 use super::stream::stopped;
 use super::tls::Trust;
+use crate::kubernetes::watch::random;
 use crate::quota::{Addresses, Full, Slot};
 
 /// The shortest interval between two log lines about rejected connections.
@@ -64,7 +64,7 @@ impl Connections {
         } = self.limits;
         let all = Addresses::new(connections, connections_per_address);
         let shaking = Addresses::new(connections, handshakes_per_address);
-        let (random, mut said) = (RandomState::new(), None);
+        let mut said = None;
         let mut shutdown = self.shutdown.clone();
         let mut open = JoinSet::new();
         loop {
@@ -81,7 +81,7 @@ impl Connections {
             });
             match slots {
                 Ok((slot, shaking)) => {
-                    let age = jittered(self.limits.max_age, random.hash_one(address));
+                    let age = jittered(self.limits.max_age, random());
                     let serving = self.clone().connection(stream, address, age, shaking);
                     open.spawn(async move {
                         serving.await;

@@ -53,14 +53,6 @@ impl Kind {
         }
     }
 
-    /// Returns the kind of this name in [`headgate_api::plan::FILTER_METADATA`].
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        [Self::Wasm, Self::Native]
-            .into_iter()
-            .find(|kind| kind.name() == name)
-    }
-
     /// Returns the kind's name.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use clap::ValueEnum as _;
 use envoy_types::pb::envoy::config::core::v3::node::UserAgentVersionType;
 use envoy_types::pb::envoy::config::core::v3::{Extension, Node};
 use envoy_types::pb::google::protobuf::value::Kind;
@@ -164,20 +165,18 @@ fn target(node: &Node) -> Result<Option<TargetRef>, String> {
 }
 
 fn namespace(node: &Node) -> Result<Option<String>, String> {
-    match metadata(node, NAMESPACE_METADATA) {
+    let name = |key| match metadata(node, key) {
         Some(Kind::StringValue(name)) if (1..=MAX_NAMESPACE).contains(&name.len()) => {
-            Ok(Some(name.clone()))
+            Some(name.clone())
         }
-        Some(_) => Err(format!(
+        _ => None,
+    };
+    match (metadata(node, NAMESPACE_METADATA), name(NAMESPACE_METADATA)) {
+        (Some(_), None) => Err(format!(
             "node metadata {NAMESPACE_METADATA:?} is no namespace; write the Pod's, a string of 1 \
              to {MAX_NAMESPACE} characters"
         )),
-        None => Ok(match metadata(node, ISTIO_NAMESPACE) {
-            Some(Kind::StringValue(name)) if (1..=MAX_NAMESPACE).contains(&name.len()) => {
-                Some(name.clone())
-            }
-            _ => None,
-        }),
+        (_, own) => Ok(own.or_else(|| name(ISTIO_NAMESPACE))),
     }
 }
 
@@ -240,7 +239,7 @@ fn filter(node: &Node) -> Result<Filter, String> {
         None => Ok(Filter::default()),
         Some(kind) => {
             let named = match kind {
-                Kind::StringValue(name) => Filter::named(name),
+                Kind::StringValue(name) => Filter::from_str(name, false).ok(),
                 _ => None,
             };
             named.ok_or_else(|| {

@@ -28,7 +28,6 @@ use headgate_api::plan::Plan;
 const AGGREGATED: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}";
 
 /// An xDS server that isn't listening yet.
-#[derive(Debug)]
 pub struct Server {
     snapshots: watch::Sender<Arc<Snapshot>>,
     plans: watch::Receiver<Arc<Plan>>,
@@ -63,19 +62,16 @@ impl Server {
         }
     }
 
-    /// Serves over TLS only, to proxies whose certificate is signed by the files' CA, and reloads
-    /// the files when they change.
+    /// Serves over TLS only, to proxies whose certificate is signed by the files' CA or whose token
+    /// `tokens` accepts, and reloads the files when they change.
     #[must_use]
-    pub fn with_tls(mut self, tls: Tls) -> Self {
-        self.tls = Some(tls);
-        self
-    }
-
-    /// Over TLS, accepts proxies without a certificate if `tokens` accepts their token.
-    #[must_use]
-    pub fn with_tokens(mut self, tokens: Option<ProxyTokens>) -> Self {
-        self.tokens = tokens;
-        self
+    pub fn with_tls(self, tls: Tls, tokens: Option<ProxyTokens>) -> Self {
+        let tls = Some(tls);
+        Self {
+            tls,
+            tokens,
+            ..self
+        }
     }
 
     /// Returns the registry of proxies.

@@ -19,7 +19,7 @@ use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 use crate::quota::Slot;
 
 /// The implementation of the service.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct DiscoveryService {
     context: Context,
     tenants: Arc<Tenants>,

@@ -27,32 +27,10 @@ pub struct Snapshot {
     pub modules: Arc<Modules>,
     /// The time at which it was made.
     pub made: Instant,
-    /// The namespaces in which less may be enforced than intended.
-    incomplete: Incomplete,
     /// The configuration of a proxy to which no policy applies.
     empty: Arc<FilterConfig>,
     /// The configuration of an outbound slot without workflows.
     no_calls: Arc<FilterConfig>,
-}
-
-/// The namespaces in which a policy is refused and has no valid version, or a source can't be read.
-#[derive(Debug)]
-enum Incomplete {
-    /// A file that can't be read may hold policies of any namespace.
-    Everywhere,
-    /// These namespaces only: an error in one must not affect the proxies of others.
-    In(BTreeSet<String>),
-}
-
-impl Incomplete {
-    fn new(plan: &Plan) -> Self {
-        if !plan.problems.is_empty() {
-            return Self::Everywhere;
-        }
-        let namespace = |p: &PolicyState| p.name.split_once('/').map(|(ns, _)| ns.to_owned());
-        let lost = lost(plan);
-        Self::In(lost.filter_map(namespace).collect())
-    }
 }
 
 /// Returns the policies that are refused and have no valid version.
@@ -110,12 +88,10 @@ impl Snapshot {
     /// Returns the snapshot of `plan` and `modules`.
     #[must_use]
     pub fn new(plan: Arc<Plan>, modules: Arc<Modules>) -> Self {
-        let incomplete = Incomplete::new(&plan);
         Self {
             plan,
             modules,
             made: Instant::now(),
-            incomplete,
             empty: Arc::default(),
             no_calls: Arc::new(FilterConfig {
                 direction: Direction::Outbound,
@@ -217,12 +193,13 @@ impl Snapshot {
     pub fn is_incomplete_for(&self, identity: &Identity) -> bool {
         let of_target = identity.target.as_ref().map(|target| &target.namespace);
         let namespace = identity.namespace.as_ref().or(of_target);
-        match (&self.incomplete, namespace) {
-            (Incomplete::Everywhere, _) => true,
-            (Incomplete::In(some), Some(namespace)) => some.contains(namespace),
-            // The proxy's namespace is unknown, so it might be any of these.
-            (Incomplete::In(some), None) => !some.is_empty(),
-        }
+        let concerns = |policy: &PolicyState| {
+            let of = policy.name.split_once('/').map(|(of, _)| of);
+            // If the proxy's namespace is unknown, it might be any.
+            namespace.is_none_or(|own| of == Some(own.as_str()))
+        };
+        // A file that can't be read may hold policies of any namespace.
+        !self.plan.problems.is_empty() || lost(&self.plan).any(concerns)
     }
 
     /// Whether a policy without a valid version may have been in force on this proxy.

@@ -14,6 +14,9 @@ use super::registry::Registry;
 use super::snapshot::Snapshot;
 use super::tally::Tallies;
 use super::timestamp::rfc3339;
+use crate::kubernetes::cluster::ObjectKey;
+use crate::kubernetes::status;
+use crate::kubernetes::store::Observations;
 use headgate_api::plan::{PolicyState, SourceProblem, TargetRef};
 
 /// The state of the operator at one moment.
@@ -141,36 +144,28 @@ pub struct NackReport {
     pub message: String,
 }
 
-/// Returns a policy's conditions as written.
-pub type Written<'a> = &'a dyn Fn(&PolicyState) -> Conditions;
-
 impl Report {
-    /// Returns the report of `snapshot` and of the proxies in `registry`. `written` returns a
-    /// policy's conditions as observed on the API server, which cover the proxies of all replicas
-    /// and delivered objects; without it there is no other replica.
+    /// Returns the report of `snapshot` and of the proxies in `registry`. `statuses` are the
+    /// policies' as observed on the API server, which cover the proxies of all replicas and
+    /// delivered objects; without them there is no other replica.
     #[must_use]
     pub fn new(
         snapshot: &Snapshot,
         registry: &Registry,
-        written: Option<Written<'_>>,
+        statuses: Option<&Observations>,
         now: SystemTime,
     ) -> Self {
-        let proxies = registry.proxies(now);
-        let policies = &snapshot.plan.policies;
-        let policies = match written {
-            Some(written) => policies.iter().map(|p| policy(p, written(p))).collect(),
-            None => {
-                let tallies = Tallies::of(&proxies);
-                let policies = policies.iter();
-                policies.map(|p| policy(p, counted(p, &tallies))).collect()
-            }
+        let (proxies, tallies) = (registry.proxies(now), registry.tallies());
+        let report = |state: &PolicyState| match statuses {
+            Some(statuses) => policy(state, written(state, statuses)),
+            None => policy(state, counted(state, &tallies)),
         };
         Self {
             time: rfc3339(now),
             version: VERSION.to_owned(),
             module: ModuleReport::of(&snapshot.modules.wasm),
             native: snapshot.modules.native.as_ref().map(ModuleReport::of),
-            policies,
+            policies: snapshot.plan.policies.iter().map(report).collect(),
             proxies: proxies.iter().map(|p| proxy(p)).collect(),
             problems: snapshot.plan.problems.clone(),
         }
@@ -210,6 +205,12 @@ fn policy(state: &PolicyState, conditions: Conditions) -> PolicyReport {
 }
 
 /// Returns the conditions of a policy from `tallies`, for a source without written conditions.
+fn written(state: &PolicyState, statuses: &Observations) -> Conditions {
+    let (namespace, name) = state.name.split_once('/').unwrap_or_default();
+    let observed = statuses.get(&ObjectKey::new(namespace, name));
+    status::written(state, observed.as_ref().and_then(|o| o.status.as_ref()))
+}
+
 fn counted(state: &PolicyState, tallies: &Tallies) -> Conditions {
     let at = |target: &TargetRef| {
         let conditions = conditions::at(state, Some(target), tallies, None);

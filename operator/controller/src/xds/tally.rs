@@ -4,8 +4,8 @@
 //! each replica counts its own proxies, those of a policy when one of them has changed, and the
 //! leader adds up all counts. Counts are small, unlike lists of proxies.
 
-use std::borrow::Borrow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -77,26 +77,11 @@ impl Tally {
 }
 
 impl Tallies {
-    /// Returns the counts of the proxies with these streams, in `O(streams × policies of a proxy)`.
-    pub fn of<'a, P: Borrow<Proxy> + 'a>(streams: impl IntoIterator<Item = &'a P>) -> Self {
-        let mut of_policy: BTreeMap<&str, Vec<&Proxy>> = BTreeMap::new();
-        for stream in streams.into_iter().map(Borrow::<Proxy>::borrow) {
-            for stage in stream.stages().filter(|_| stream.disconnected.is_none()) {
-                of_policy.entry(&stage.policy).or_default().push(stream);
-            }
-        }
-        let mut tallies = Self::default();
-        for (policy, streams) in of_policy {
-            tallies.count(policy, &streams);
-        }
-        tallies
-    }
-
     /// Counts the proxies of `policy` anew. `streams` are all that have a stage of it. Streams of
     /// one node over one connection belong to one proxy, which runs the policy once all of them do.
-    pub fn count<P: Borrow<Proxy>>(&mut self, policy: &str, streams: &[P]) {
-        let mut proxies: BTreeMap<(&str, &str), (i64, &Proxy, Tally)> = BTreeMap::new();
-        for stream in streams.iter().map(Borrow::<Proxy>::borrow) {
+    pub fn count(&mut self, policy: &str, streams: &[Arc<Proxy>]) {
+        let mut proxies: BTreeMap<(&str, &str), (i64, &Arc<Proxy>, Tally)> = BTreeMap::new();
+        for stream in streams {
             let Some(stage) = stream.stages().find(|stage| stage.policy == policy) else {
                 continue;
             };
@@ -242,7 +227,7 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::borrow::Borrow;
     use std::time::SystemTime;
 
     use headgate_core::config::FilterConfig;
@@ -253,6 +238,26 @@ mod tests {
     use super::*;
 
     const SEARCH: &str = "Service/a/search";
+
+    impl Tallies {
+        /// Returns the counts of the proxies with these streams.
+        pub(crate) fn of<'a, P: Borrow<Proxy> + 'a>(
+            streams: impl IntoIterator<Item = &'a P>,
+        ) -> Self {
+            let mut of_policy: BTreeMap<&str, Vec<Arc<Proxy>>> = BTreeMap::new();
+            for stream in streams.into_iter().map(Borrow::<Proxy>::borrow) {
+                for stage in stream.stages().filter(|_| stream.disconnected.is_none()) {
+                    let of_it = of_policy.entry(&stage.policy).or_default();
+                    of_it.push(Arc::new(stream.clone()));
+                }
+            }
+            let mut tallies = Self::default();
+            for (policy, streams) in of_policy {
+                tallies.count(policy, &streams);
+            }
+            tallies
+        }
+    }
 
     fn target(text: &str) -> TargetRef {
         text.parse().unwrap()

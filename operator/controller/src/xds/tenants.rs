@@ -48,7 +48,6 @@ pub(super) enum Refused {
 }
 
 /// The shares of the tenants of one port.
-#[derive(Debug)]
 pub(super) struct Tenants {
     tokens: Option<ProxyTokens>,
     connections: Quota<Tenant>,

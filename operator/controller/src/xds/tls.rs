@@ -72,14 +72,6 @@ pub struct Trust {
     validity: (SystemTime, SystemTime),
 }
 
-impl std::fmt::Debug for Trust {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Trust")
-            .field("expires", &rfc3339(self.expires()))
-            .finish_non_exhaustive()
-    }
-}
-
 impl TlsFiles {
     async fn read(&self) -> anyhow::Result<Pem> {
         Ok(Pem {
@@ -251,15 +243,6 @@ pub struct Tls {
     trust: watch::Sender<Arc<Trust>>,
 }
 
-impl std::fmt::Debug for Tls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The private key is never shown.
-        f.debug_struct("Tls")
-            .field("files", &self.files)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Tls {
     /// Returns the current and later values.
     #[must_use]
@@ -318,7 +301,7 @@ impl Tls {
 
 /// Updates the metric, and logs one warning before the expiry and one error at the expiry.
 fn report_age(trust: &Trust, logged: &mut Age, metrics: &XdsMetrics, files: &TlsFiles) {
-    metrics.set_certificate_expiry(Some(trust.expires()));
+    metrics.set_certificate_expiry(trust.expires());
     let age = trust.age(SystemTime::now());
     if age == *logged {
         return;

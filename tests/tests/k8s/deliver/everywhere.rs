@@ -1,6 +1,7 @@
 //! A cluster with everything that a policy can be attached to.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use headgate_api::plan::{TargetKind, TargetRef};
 use headgate_controller::kubernetes::cluster::{
@@ -35,7 +36,7 @@ pub(crate) fn everywhere(
             .collect()
     };
     let selector = labels(&[("app", "search")]);
-    cluster.services.insert(key("search"), Service { selector });
+    Arc::make_mut(&mut cluster.services).insert(key("search"), Service { selector });
     let gateways = [
         ("of-istio", "istio"),
         ("of-eg", "eg"),
@@ -45,9 +46,7 @@ pub(crate) fn everywhere(
     for (name, class) in gateways {
         let class = class.to_owned();
         let listeners = ["http".to_owned()].into();
-        cluster
-            .gateways
-            .insert(key(name), Gateway { class, listeners });
+        Arc::make_mut(&mut cluster.gateways).insert(key(name), Gateway { class, listeners });
     }
     let route = |gateway: &str| Route {
         gateways: vec![key(gateway)],
@@ -57,9 +56,9 @@ pub(crate) fn everywhere(
     let http = target(TargetKind::HttpRoute, "shop");
     let grpc = target(TargetKind::GrpcRoute, "shop");
     let of_both = target(TargetKind::HttpRoute, "of-both");
-    cluster.routes.insert(http.clone(), route("with-routes"));
-    cluster.routes.insert(grpc.clone(), route("with-routes"));
-    cluster.routes.insert(of_both.clone(), route("both"));
+    Arc::make_mut(&mut cluster.routes).insert(http.clone(), route("with-routes"));
+    Arc::make_mut(&mut cluster.routes).insert(grpc.clone(), route("with-routes"));
+    Arc::make_mut(&mut cluster.routes).insert(of_both.clone(), route("both"));
     let pool = target(TargetKind::InferencePool, "llm");
     let to_pool = Route {
         gateways: vec![key("both")],
@@ -67,12 +66,8 @@ pub(crate) fn everywhere(
         ..Route::default()
     };
     let selector = labels(&[("app", "llm")]);
-    cluster
-        .pools
-        .insert(key("llm"), Pool { selector, ports: 1 });
-    cluster
-        .routes
-        .insert(target(TargetKind::HttpRoute, "llm"), to_pool);
+    Arc::make_mut(&mut cluster.pools).insert(key("llm"), Pool { selector, ports: 1 });
+    Arc::make_mut(&mut cluster.routes).insert(target(TargetKind::HttpRoute, "llm"), to_pool);
     let targets = [
         pool,
         target(TargetKind::Service, "search"),
@@ -97,7 +92,7 @@ pub(crate) fn everywhere(
             checked: Ok(policy.clone()),
             last_good: None,
         };
-        cluster.policies.insert(key(&policy.name), object.into());
+        Arc::make_mut(&mut cluster.policies).insert(key(&policy.name), object.into());
     }
     cluster
 }

@@ -1,5 +1,7 @@
 //! Objects of 1 MB, which is as much as an API server takes.
 
+use std::sync::Arc;
+
 use anyhow::{Context as _, Result, anyhow};
 use headgate_api::plan::{TargetKind, TargetRef};
 use headgate_controller::kubernetes::cluster::{Gateway, ObjectKey, Route};
@@ -19,7 +21,7 @@ fn gateway(stage: &mut Stage, routes: &[&str]) {
         class,
         ..Gateway::default()
     };
-    stage.cluster.gateways.insert(edge.clone(), gateway);
+    Arc::make_mut(&mut stage.cluster.gateways).insert(edge.clone(), gateway);
     for &name in routes {
         let target = TargetRef {
             kind: TargetKind::HttpRoute,
@@ -31,7 +33,7 @@ fn gateway(stage: &mut Stage, routes: &[&str]) {
             gateways: vec![edge.clone()],
             ..Route::default()
         };
-        stage.cluster.routes.insert(target, route);
+        Arc::make_mut(&mut stage.cluster.routes).insert(target, route);
     }
 }
 

@@ -166,7 +166,7 @@ async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
     })?;
     assert_eq!(slots(&again), 5);
 
-    stage.cluster.policies.clear();
+    Arc::make_mut(&mut stage.cluster.policies).clear();
     stage.show();
     stage.wait_until_gone("trafficextensions")?;
     stage.wait_until_gone("configmaps")
@@ -202,7 +202,7 @@ async fn nothing_is_written_when_nothing_changed() -> Result<()> {
     // object that a user adds to.
     for i in 0..5 {
         let pod = ObjectKey::new(&namespace, format!("other-{i}"));
-        stage.cluster.pods.insert(pod, Pod::default());
+        Arc::make_mut(&mut stage.cluster.pods).insert(pod, Pod::default());
         stage.show();
         stage.kubectl(&[
             "annotate",
@@ -272,7 +272,7 @@ async fn a_field_of_somebody_elses_is_left_to_them() -> Result<()> {
     );
     for i in 0..3 {
         let pod = ObjectKey::new(&namespace, format!("other-{i}"));
-        stage.cluster.pods.insert(pod, Pod::default());
+        Arc::make_mut(&mut stage.cluster.pods).insert(pod, Pod::default());
         stage.show();
     }
     // A ConfigMap shows that those rounds are over.
@@ -318,7 +318,7 @@ async fn an_object_of_somebody_elses_is_not_taken() -> Result<()> {
         .programmed("p", false, "that Headgate doesn't manage")
         .await?;
     assert!(said.contains("ConfigMap"), "{said}");
-    stage.cluster.policies.clear();
+    Arc::make_mut(&mut stage.cluster.policies).clear();
     stage.show();
     stage.wait_until_gone("trafficextensions")?;
     let theirs = stage.kubectl(&[
@@ -376,7 +376,7 @@ async fn a_control_plane_may_come_later_and_be_upgraded_and_go() -> Result<()> {
         labels: labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
         ..Pod::default()
     };
-    stage.cluster.pods.insert(istiod.clone(), pod);
+    Arc::make_mut(&mut stage.cluster.pods).insert(istiod.clone(), pod);
     stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
     stage.show();
     install(stage.server, "istio")?;
@@ -386,7 +386,7 @@ async fn a_control_plane_may_come_later_and_be_upgraded_and_go() -> Result<()> {
     assert_eq!(stage.all("trafficextensions")?, [] as [Value; 0]);
 
     let mark = stage.server.audit_mark();
-    stage.cluster.pods.remove(&istiod);
+    Arc::make_mut(&mut stage.cluster.pods).remove(&istiod);
     stage.show();
     let new = stage.wait_for("trafficextensions", "the successor", |_| true)?;
     stage.wait_until_gone("wasmplugins")?;
@@ -578,7 +578,7 @@ async fn at_envoy_gateway() -> Result<(Stage, String)> {
     let namespace = stage.namespace.clone();
     let class = "eg".to_owned();
     stage.cluster.served_kinds = vec![TargetKind::Gateway];
-    stage.cluster.gateways.insert(
+    Arc::make_mut(&mut stage.cluster.gateways).insert(
         ObjectKey::new(&namespace, "edge"),
         Gateway {
             class,

@@ -215,7 +215,7 @@ impl Stage {
         let (name, namespace) = (valid.name.clone(), valid.namespace.clone());
         let object = self.kubectl(&["get", "admissionpolicy", &name, "--output=json"])?;
         let object: Value = serde_json::from_str(&object)?;
-        self.cluster.policies.insert(
+        Arc::make_mut(&mut self.cluster.policies).insert(
             ObjectKey::new(namespace, name),
             PolicyObject {
                 uid: object["metadata"]["uid"]
@@ -266,11 +266,11 @@ impl Stage {
         };
         let selector = owned(selector);
         let labels = owned(&[("app", "search"), ("tier", "web")]);
-        self.cluster.services.insert(
+        Arc::make_mut(&mut self.cluster.services).insert(
             ObjectKey::new(&self.namespace, "search"),
             Service { selector },
         );
-        self.cluster.pods.insert(
+        Arc::make_mut(&mut self.cluster.pods).insert(
             ObjectKey::new(&self.namespace, "search-1"),
             Pod {
                 labels,

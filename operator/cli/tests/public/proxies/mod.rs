@@ -166,7 +166,7 @@ impl Running {
         let mut server = Server::new(plan_rx, module_rx, limits, metrics.clone());
         if let Some((pair, client_ca)) = tls {
             let files = write_tls(dir.path(), pair, client_ca);
-            server = server.with_tls(files.load().await.unwrap());
+            server = server.with_tls(files.load().await.unwrap(), None);
         }
         let (registry, snapshots) = (server.registry(), server.snapshots());
         // Accepts on all addresses of 127.0.0.0/8, so that clients can have different ones.

@@ -4,8 +4,9 @@
 //! or absent. An enum's values are described in the field's description, since Kubernetes describes
 //! fields only.
 
-use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
+use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
 /// Returns the structural schema of `T`.
@@ -13,18 +14,16 @@ pub(super) fn schema<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::openapi3().with(|s| {
         s.inline_subschemas = true;
         s.meta_schema = None;
-        s.transforms.clear();
+        s.transforms = vec![Box::new(RecursiveTransform(restructure))];
     });
-    let mut schema = settings
-        .into_generator()
-        .into_root_schema_for::<T>()
-        .to_value();
-    restructure(&mut schema);
-    schema
+    let schema = settings.into_generator().into_root_schema_for::<T>();
+    schema.to_value()
 }
 
-fn restructure(schema: &mut Value) {
-    let Value::Object(node) = schema else { return };
+fn restructure(schema: &mut Schema) {
+    let Some(node) = schema.as_object_mut() else {
+        return;
+    };
     take_only_alternative(node);
     name_values(node);
     node.remove("title");
@@ -48,14 +47,6 @@ fn restructure(schema: &mut Value) {
     }
     if let Some(Value::String(text)) = node.get_mut("description") {
         *text = unwrap_lines(text);
-    }
-    if let Some(Value::Object(properties)) = node.get_mut("properties") {
-        properties.values_mut().for_each(restructure);
-    }
-    for part in ["items", "additionalProperties"] {
-        if let Some(part) = node.get_mut(part) {
-            restructure(part);
-        }
     }
 }
 

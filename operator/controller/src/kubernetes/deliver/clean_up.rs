@@ -23,7 +23,7 @@ use super::object::{ADAPTER_LABEL, Adapter, MANAGED_BY};
 use super::observed::ours;
 use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::read;
-use crate::kubernetes::watch::{apis, apis_of};
+use crate::kubernetes::watch::{api, api_of, places};
 
 /// The number of Pods in one page of a list.
 const PAGE: u32 = 500;
@@ -89,7 +89,10 @@ pub async fn clean_up(
     ca: Option<&str>,
 ) -> Result<CleanedUp, String> {
     let mut done = CleanedUp::default();
-    let objects = |adapter: Adapter| apis_of(&adapter.resource(), client, namespaces);
+    let objects = |adapter: Adapter| {
+        let resource = adapter.resource();
+        places(namespaces).map(move |name| api_of(&resource, client, name))
+    };
     for adapter in Adapter::ALL {
         if adapter == Adapter::ConfigMap {
             continue;
@@ -134,7 +137,7 @@ fn failed(adapter: Adapter, why: Stopped) -> String {
 /// Returns the ConfigMaps that Pods mount.
 async fn mounted(client: &Client, namespaces: &[String]) -> Result<BTreeSet<ObjectKey>, String> {
     let mut mounted = BTreeSet::new();
-    for api in apis::<Pod>(client, namespaces) {
+    for api in places(namespaces).map(|name| api::<Pod>(client, name)) {
         let mut page = ListParams::default().limit(PAGE);
         loop {
             let list = api.list(&page).await.map_err(|e| format!("Pod: {e}"))?;

@@ -83,7 +83,7 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef, kind: 
             "match": [{"mode": mode}],
         })
     };
-    let selects = match &workload.kind {
+    let mut spec = match &workload.kind {
         ProxyKind::Gateway(gateway) => json!({"targetRefs": [{
             "group": "gateway.networking.k8s.io",
             "kind": "Gateway",
@@ -92,9 +92,24 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef, kind: 
         ProxyKind::Pods => pods("SERVER"),
         ProxyKind::Calls => pods("CLIENT"),
     };
+    // After authorization: a denied request must not take a slot or a place in the queue.
+    spec["phase"] = json!("STATS");
+    let wasm = json!({
+        "url": module.url,
+        "sha256": module.sha256,
+        "pluginName": PLUGIN,
+        "type": "HTTP",
+        "failStrategy": "FAIL_OPEN",
+        "pluginConfig": plugin_config(workload),
+    });
+    match (&mut spec, wasm) {
+        (Value::Object(spec), Value::Object(wasm)) if kind == Adapter::Istio => spec.extend(wasm),
+        (spec, wasm) => spec["wasm"] = wasm,
+    }
     let (readable, identity) = names(workload);
-    let name = name(&readable, &identity);
-    plugin(workload, &name, selects, cluster, module, kind)
+    let key = ObjectKey::new(&workload.proxies.namespace, name(&readable, &identity));
+    let (module, content) = (Some(module.clone()), json!({"spec": spec}));
+    Object::new(kind, key, workload, cluster, module, content)
 }
 
 /// Returns the readable part of the name of an object for `workload`, and its identity.
@@ -114,34 +129,6 @@ pub(super) fn names(workload: &Workload) -> (String, String) {
             format!("outbound {identity}"),
         ),
     }
-}
-
-/// Returns a plugin of this name with the configuration of `workload`; `spec` has its selector.
-fn plugin(
-    workload: &Workload,
-    name: &str,
-    mut spec: Value,
-    cluster: &Cluster,
-    module: &ModuleRef,
-    kind: Adapter,
-) -> Object {
-    // After authorization: a denied request must not take a slot or a place in the queue.
-    spec["phase"] = json!("STATS");
-    let wasm = json!({
-        "url": module.url,
-        "sha256": module.sha256,
-        "pluginName": PLUGIN,
-        "type": "HTTP",
-        "failStrategy": "FAIL_OPEN",
-        "pluginConfig": plugin_config(workload),
-    });
-    match (&mut spec, wasm) {
-        (Value::Object(spec), Value::Object(wasm)) if kind == Adapter::Istio => spec.extend(wasm),
-        (spec, wasm) => spec["wasm"] = wasm,
-    }
-    let key = ObjectKey::new(&workload.proxies.namespace, name);
-    let (module, content) = (Some(module.clone()), json!({"spec": spec}));
-    Object::new(kind, key, workload, cluster, module, content)
 }
 
 /// Returns the configuration as an object. Serialization of plain structs with string keys doesn't

@@ -13,7 +13,7 @@ use super::object::Adapter;
 use super::observed::{Source, ours};
 use super::settings::Settings;
 use crate::kubernetes::cluster::ObjectKey;
-use crate::kubernetes::watch::apis_of;
+use crate::kubernetes::watch::{api_of, places};
 
 /// The number of objects in one page of a list.
 const PAGE: u32 = 100;
@@ -22,7 +22,8 @@ const PAGE: u32 = 100;
 /// pause.
 pub(super) async fn remove(client: Client, settings: Settings) {
     for adapter in Source::off(&settings) {
-        for api in apis_of(&adapter.resource(), &client, &settings.watch_namespaces) {
+        for namespace in places(&settings.watch_namespaces) {
+            let api = api_of(&adapter.resource(), &client, namespace);
             while let Err(why) = remove_from(&client, adapter, &api).await {
                 warn!(
                     kind = adapter.kind(),

@@ -85,13 +85,17 @@ pub fn follow(
         let mut watch = match source {
             Source::Objects(adapter) => {
                 let namespaces = Namespaces::fixed(&settings.watch_namespaces);
-                let mut watch = Watch::of(adapter.kind(), resource, client, &namespaces);
+                let client = client.clone();
+                let api = move |namespace: &str| watch::api_of(&resource, &client, namespace);
+                let mut watch = Watch::new(adapter.kind(), &namespaces, api);
                 watch.config = watch.config.labels(&ours());
                 watch
             }
             Source::GatewayClasses => {
                 let all = Api::all_with(client.clone(), &resource);
-                Watch::all("GatewayClass", all)
+                Watch::new("GatewayClass", &Namespaces::fixed(&[]), move |_| {
+                    all.clone()
+                })
             }
         };
         watch.longest_pause = settings.retry;

@@ -147,11 +147,7 @@ impl Reconciler {
         if !observed.objects().any(named) {
             return false;
         }
-        let checked = match is_glance {
-            true => served::glance(module).await,
-            false => served::check(module).await,
-        };
-        match checked {
+        match served::check(module, is_glance).await {
             Ok(()) if std::mem::take(&mut self.interrupted) => {
                 self.unserved = None;
                 info!("the module is served again; Istio's agents will fetch it");

@@ -30,29 +30,17 @@ const MAX_BYTES: usize = 64 << 20;
 /// One line: the URL and what is wrong with it.
 pub(super) async fn check_all(module: &ModuleRef) -> Result<(), String> {
     for _ in 0..CONNECTIONS {
-        check(module).await?;
+        check(module, false).await?;
     }
     Ok(())
 }
 
-/// Checks that the module's URL serves content with its SHA-256.
+/// Checks that the module's URL serves content with its SHA-256. If `is_known`, the server may
+/// answer that the module is unchanged instead of sending it.
 ///
 /// # Errors
 /// One line: the URL and what is wrong with it.
-pub(super) async fn check(module: &ModuleRef) -> Result<(), String> {
-    found(module, false).await
-}
-
-/// Does the same as [`check`], except that the server may answer that the module is unchanged
-/// instead of sending it.
-///
-/// # Errors
-/// One line: the URL and what is wrong with it.
-pub(super) async fn glance(module: &ModuleRef) -> Result<(), String> {
-    found(module, true).await
-}
-
-async fn found(module: &ModuleRef, is_known: bool) -> Result<(), String> {
+pub(super) async fn check(module: &ModuleRef, is_known: bool) -> Result<(), String> {
     let digest = match tokio::time::timeout(TIMEOUT, digest(module, is_known)).await {
         Ok(digest) => digest.map_err(|why| format!("{}: {why:#}", module.url))?,
         Err(_) => {
@@ -119,7 +107,7 @@ mod tests {
             url: url.clone(),
             sha256: sha256.to_owned(),
         };
-        let checked = check(&module).await;
+        let checked = check(&module, false).await;
         server.await.unwrap();
         checked.map_err(|e| e.replace(&url, "URL"))
     }
@@ -141,7 +129,7 @@ mod tests {
             url: "http://127.0.0.1:1/m.wasm".into(),
             sha256: ABC.into(),
         };
-        assert!(check(&nobody).await.unwrap_err().contains("refused"));
+        assert!(check(&nobody, false).await.unwrap_err().contains("refused"));
     }
 
     /// One of two replicas has the module already.
@@ -183,7 +171,7 @@ mod tests {
                 stream.write_all(answer.as_bytes()).await.unwrap();
             });
             let sha256 = sha256.to_owned();
-            let seen = glance(&ModuleRef { url, sha256 }).await;
+            let seen = check(&ModuleRef { url, sha256 }, true).await;
             assert_eq!(seen.is_ok(), is_served, "{seen:?}");
             server.await.unwrap();
         }

@@ -104,7 +104,7 @@ impl Example {
             }),
         );
         let (at, name) = policy.split_once('/').unwrap();
-        self.cluster.policies.insert(
+        Arc::make_mut(&mut self.cluster.policies).insert(
             ObjectKey::new(at, name),
             PolicyObject {
                 uid: format!("uid-of-{name}"),
@@ -162,7 +162,7 @@ impl Example {
     pub(super) fn gateway(mut self, gateway: &str, class: &str) -> Self {
         let (namespace, name) = gateway.split_once('/').unwrap();
         let class = class.to_owned();
-        self.cluster.gateways.insert(
+        Arc::make_mut(&mut self.cluster.gateways).insert(
             ObjectKey::new(namespace, name),
             Gateway {
                 class,
@@ -181,7 +181,7 @@ impl Example {
             gateways: gateways.iter().map(key).collect(),
             ..Route::default()
         };
-        self.cluster.routes.insert(route.parse().unwrap(), route_at);
+        Arc::make_mut(&mut self.cluster.routes).insert(route.parse().unwrap(), route_at);
         self
     }
 
@@ -189,7 +189,7 @@ impl Example {
     pub(super) fn mounting(self, namespace: &str, name: &str, config_map: &str) -> Self {
         let mut example = self.pod(namespace, name, "app=file");
         let pod = ObjectKey::new(namespace, name);
-        let pod = example.cluster.pods.get_mut(&pod);
+        let pod = Arc::make_mut(&mut example.cluster.pods).get_mut(&pod);
         pod.unwrap().config_maps.push(config_map.to_owned());
         example
     }
@@ -200,9 +200,7 @@ impl Example {
             ready: true,
             ..Pod::default()
         };
-        self.cluster
-            .pods
-            .insert(ObjectKey::new(namespace, name), pod);
+        Arc::make_mut(&mut self.cluster.pods).insert(ObjectKey::new(namespace, name), pod);
         self
     }
 }

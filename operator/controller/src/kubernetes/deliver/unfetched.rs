@@ -62,7 +62,7 @@ impl Unfetched {
             .filter(|(_, key, value)| lacks_module(value) && is_due(key))
             .map(|(_, key, _)| key.clone())
             .collect();
-        if due.is_empty() || served::check(module).await.is_err() {
+        if due.is_empty() || served::check(module, false).await.is_err() {
             return false;
         }
         for key in due {

@@ -219,7 +219,7 @@ fn meetings(all: &[Workload], cluster: &Cluster) -> (BTreeSet<Vec<usize>>, Vec<b
         meet(&group);
     }
     let mut seen = vec![false; all.len()];
-    for (key, pod) in &cluster.pods {
+    for (key, pod) in cluster.pods.iter() {
         selectors.matching(&key.namespace, &pod.labels, &mut group);
         let is_injected = INJECTED.iter().any(|label| pod.labels.contains_key(*label));
         for &i in &group {

@@ -24,7 +24,7 @@ pub(super) struct Claims<'a>(HashMap<&'a TargetRef, (u32, u32)>);
 impl<'a> Claims<'a> {
     pub(super) fn new(cluster: &'a Cluster) -> Self {
         let mut claims: HashMap<&TargetRef, (u32, u32)> = HashMap::new();
-        for (key, pod) in &cluster.pods {
+        for (key, pod) in cluster.pods.iter() {
             if let Some(target) = claim(key, pod) {
                 let (ready, all) = claims.entry(target).or_default();
                 *ready += u32::from(pod.ready);
@@ -85,7 +85,7 @@ pub(super) fn count(
     let mut sets: HashSet<Vec<usize>> = HashSet::new();
     let mut seen = vec![false; drafts.len()];
     let mut matching = Vec::new();
-    for (key, pod) in &cluster.pods {
+    for (key, pod) in cluster.pods.iter() {
         if let Some(owner) = owner(key, pod, envoy_gateway) {
             *owned.entry(owner).or_default() += 1;
         }

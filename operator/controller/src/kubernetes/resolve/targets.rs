@@ -100,7 +100,7 @@ impl<'a> Finder<'a> {
         let mut routes: HashMap<&ObjectKey, Routes<'_>> = HashMap::new();
         let mut to_pools: HashMap<&TargetRef, Routes<'_>> = HashMap::new();
         let mut named: BTreeMap<(&ObjectKey, &str), usize> = BTreeMap::new();
-        for (target, route) in &cluster.routes {
+        for (target, route) in cluster.routes.iter() {
             let is_pool = |b: &&TargetRef| {
                 b.kind == TargetKind::InferencePool && b.namespace == target.namespace
             };

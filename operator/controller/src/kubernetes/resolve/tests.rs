@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::sync::LazyLock;
 
 use headgate_core::config::Mode;
@@ -95,16 +96,14 @@ impl World {
             checked: Ok(policy),
             last_good: None,
         };
-        self.cluster.policies.insert(key(name), object.into());
+        Arc::make_mut(&mut self.cluster.policies).insert(key(name), object.into());
         self
     }
 
     pub(in crate::kubernetes) fn service(mut self, name: &str, selector: &str, ready: u32) -> Self {
         let selector = labels(selector);
-        self.cluster
-            .services
-            .insert(key(name), Service { selector });
-        self.cluster.ready_endpoints.insert(key(name), ready);
+        Arc::make_mut(&mut self.cluster.services).insert(key(name), Service { selector });
+        Arc::make_mut(&mut self.cluster.ready_endpoints).insert(key(name), ready);
         self
     }
 
@@ -114,7 +113,7 @@ impl World {
             ready: true,
             ..Pod::default()
         };
-        self.cluster.pods.insert(key(name), pod);
+        Arc::make_mut(&mut self.cluster.pods).insert(key(name), pod);
         self
     }
 
@@ -124,12 +123,18 @@ impl World {
     }
 
     pub(in crate::kubernetes) fn unready(mut self, pod: &str) -> Self {
-        self.cluster.pods.get_mut(&key(pod)).unwrap().ready = false;
+        Arc::make_mut(&mut self.cluster.pods)
+            .get_mut(&key(pod))
+            .unwrap()
+            .ready = false;
         self
     }
 
     pub(in crate::kubernetes) fn claims(mut self, pod: &str, claimed: &str) -> Self {
-        self.cluster.pods.get_mut(&key(pod)).unwrap().target = Some(target(claimed));
+        Arc::make_mut(&mut self.cluster.pods)
+            .get_mut(&key(pod))
+            .unwrap()
+            .target = Some(target(claimed));
         self
     }
 
@@ -152,7 +157,7 @@ impl World {
             class: "envoy".to_owned(),
             listeners: listeners.iter().map(|&l| l.to_owned()).collect(),
         };
-        self.cluster.gateways.insert(key(name), gateway);
+        Arc::make_mut(&mut self.cluster.gateways).insert(key(name), gateway);
         self.gateway_api()
     }
 
@@ -181,13 +186,15 @@ impl World {
             rules: backends.iter().map(rule).collect(),
             names: BTreeMap::new(),
         };
-        self.cluster.routes.insert(target(route), at);
+        Arc::make_mut(&mut self.cluster.routes).insert(target(route), at);
         self.gateway_api()
     }
 
     /// Gives a rule of a route a name.
     pub(in crate::kubernetes) fn named(mut self, route: &str, rule: usize, name: &str) -> Self {
-        let route = self.cluster.routes.get_mut(&target(route)).unwrap();
+        let route = Arc::make_mut(&mut self.cluster.routes)
+            .get_mut(&target(route))
+            .unwrap();
         route.names.insert(rule, name.to_owned());
         self
     }
@@ -195,7 +202,7 @@ impl World {
     pub(in crate::kubernetes) fn pool(mut self, name: &str, selector: &str, ports: u32) -> Self {
         let selector = labels(selector);
         let pool = Pool { selector, ports };
-        self.cluster.pools.insert(key(name), pool);
+        Arc::make_mut(&mut self.cluster.pools).insert(key(name), pool);
         self.gateway_api()
     }
 
@@ -308,7 +315,8 @@ fn a_policy_with_mistakes_keeps_its_last_good_version_in_force() {
         .service("a/x", "app=x", 1)
         .pod("a/x-0", "app=x");
     let good = world.state("a/p");
-    let object = world.cluster.policies.get_mut(&key("a/p")).unwrap();
+    let object = Arc::make_mut(&mut world.cluster.policies).get_mut(&key("a/p"));
+    let object = Arc::make_mut(object.unwrap());
     object.generation = 2;
     object.last_good = object.checked.clone().ok();
     object.checked = Err(vec!["spec.types: one".into(), "spec.mode: two".into()]);
@@ -327,12 +335,8 @@ fn a_policy_with_mistakes_keeps_its_last_good_version_in_force() {
         [("a/p".into(), 8)]
     );
 
-    world
-        .cluster
-        .policies
-        .get_mut(&key("a/p"))
-        .unwrap()
-        .last_good = None;
+    let object = Arc::make_mut(&mut world.cluster.policies).get_mut(&key("a/p"));
+    Arc::make_mut(object.unwrap()).last_good = None;
     let never = world.state("a/p");
     assert_eq!((never.revision.as_str(), never.mode), ("", Mode::Enforce));
     assert_eq!(never.targets, [target("Service/a/x")]);
@@ -356,7 +360,8 @@ fn a_policy_that_was_never_right_wins_nothing() {
             winner: "a/old".into()
         }]
     );
-    let old = world.cluster.policies.get_mut(&key("a/old")).unwrap();
+    let old = Arc::make_mut(&mut world.cluster.policies).get_mut(&key("a/old"));
+    let old = Arc::make_mut(old.unwrap());
     old.checked = Err(vec!["spec.types: none".into()]);
     assert_eq!(world.state("a/young").conflicts, []);
     let plan = world.plan();

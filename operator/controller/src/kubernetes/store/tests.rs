@@ -112,17 +112,17 @@ fn a_change_copies_only_what_it_changes() {
     store.apply(pod("x"));
     let after = store.cluster();
     assert_eq!((before.pods.len(), after.pods.len()), (0, 1));
-    assert!(before.policies.is_same(&after.policies));
-    assert!(before.services.is_same(&after.services));
+    assert!(Arc::ptr_eq(&before.policies, &after.policies));
+    assert!(Arc::ptr_eq(&before.services, &after.services));
 
     let mut other = policy(1, "2", "9ms");
     Arc::make_mut(&mut other).metadata.name = Some("q".to_owned());
     store.apply(Change::Policies(Seen::Applied(other)));
     let last = store.cluster();
     assert_eq!((after.policies.len(), last.policies.len()), (1, 2));
-    assert!(after.pods.is_same(&last.pods));
+    assert!(Arc::ptr_eq(&after.pods, &last.pods));
     let [p, q] = [&after, &last].map(|c| &c.policies[&key("p")]);
-    assert!(p.is_same(q), "not its content either");
+    assert!(Arc::ptr_eq(p, q), "not its content either");
 }
 
 #[test]

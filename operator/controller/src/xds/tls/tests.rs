@@ -145,11 +145,11 @@ async fn what_is_wrong_with_a_file_is_said() {
         ([&cert, &key, garbage], "no X.509 certificate"),
     ] {
         mount.put(&content);
-        let error = mount.files().load().await.unwrap_err().to_string();
+        let error = mount.files().load().await.err().unwrap().to_string();
         assert!(error.contains(says) && !error.contains('\n'), "{error}");
     }
     fs::remove_file(mount.files().key).unwrap();
-    let error = mount.files().load().await.unwrap_err().to_string();
+    let error = mount.files().load().await.err().unwrap().to_string();
     assert!(
         error.starts_with("--tls-key ") && error.contains("No such file"),
         "{error}"

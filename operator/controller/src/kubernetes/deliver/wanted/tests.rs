@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use headgate_core::config::{Direction, FilterConfig, PathMatch, StageConfig};
 use serde_json::{Value, json};
 
@@ -601,7 +603,10 @@ fn a_gateway_s_slots_are_divided_by_its_pods_however_envoy_gateway_keeps_them() 
                 "gateway.envoyproxy.io/owning-gatewayclass=eg",
             )
             .unready("envoy-gateway-system/unready");
-        let edge = world.cluster.gateways.values_mut().next().unwrap();
+        let edge = Arc::make_mut(&mut world.cluster.gateways)
+            .values_mut()
+            .next()
+            .unwrap();
         edge.class = "eg".to_owned();
         let plan = world.plan();
         let all = wanted(
@@ -705,7 +710,10 @@ fn a_config_map_holds_the_file_that_render_writes() {
         "claimed",
         "its Pods share the slots by their number"
     );
-    let pod = example.cluster.pods.values_mut().next().unwrap();
+    let pod = Arc::make_mut(&mut example.cluster.pods)
+        .values_mut()
+        .next()
+        .unwrap();
     pod.target = Some("Service/a/search".parse().unwrap());
     assert_eq!(
         revision(&file(&example)),

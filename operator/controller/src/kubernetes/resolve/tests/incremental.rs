@@ -1,5 +1,7 @@
 //! Consecutive plans share their unchanged parts.
 
+use std::sync::Arc;
+
 use headgate_core::config::{AcceptFractionConfig, StrategyConfig};
 
 use super::*;
@@ -20,7 +22,8 @@ fn what_did_not_change_is_the_same_object() {
     let mut planner = Planner::default();
     let before = planner.plan(&world.cluster);
     let [x, y] = ["app=x", "app=y"].map(|pod| by_labels(&before, "a", pod));
-    let object = world.cluster.policies.get_mut(&key("a/y")).unwrap();
+    let object = Arc::make_mut(&mut world.cluster.policies).get_mut(&key("a/y"));
+    let object = Arc::make_mut(object.unwrap());
     let mut edited = object.checked.clone().unwrap();
     edited.stage.queue.max_length += 1;
     object.checked = Ok(edited);
@@ -100,7 +103,8 @@ fn fractions_follow_scale_where_slots_do_not() {
         .policy("a/x", "total: 2", &["Service/a/x"])
         .service("a/x", "app=x", 2)
         .pods(2, "a/x", "app=x");
-    let object = world.cluster.policies.get_mut(&key("a/x")).unwrap();
+    let object = Arc::make_mut(&mut world.cluster.policies).get_mut(&key("a/x"));
+    let object = Arc::make_mut(object.unwrap());
     let mut policy = object.checked.clone().unwrap();
     policy.stage.strategy = StrategyConfig::AcceptFraction(AcceptFractionConfig {
         max_utilization: 0.5,

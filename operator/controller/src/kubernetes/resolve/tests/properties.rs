@@ -162,7 +162,7 @@ proptest! {
     #[test]
     fn no_more_slots_than_total_unless_proxies_outnumber_them(world in cluster()) {
         let plan = world.plan();
-        for (key, object) in &world.cluster.policies {
+        for (key, object) in world.cluster.policies.iter() {
             let policy = object.effective().unwrap();
             let Slots::Total(total) = policy.slots else { continue };
             for target in &policy.targets {

@@ -1,5 +1,7 @@
 //! Policies with workflows: their rates scale with slots, and one of them is in force at a proxy.
 
+use std::sync::Arc;
+
 use headgate_core::config::{Direction, SharingConfig};
 
 use super::*;
@@ -20,7 +22,8 @@ impl World {
         );
         let report = check_file("test.yaml", yaml.as_bytes());
         let made = report.policies().next().unwrap().clone();
-        let object = self.cluster.policies.get_mut(&key(name)).unwrap();
+        let object = Arc::make_mut(&mut self.cluster.policies).get_mut(&key(name));
+        let object = Arc::make_mut(object.unwrap());
         let policy = object.checked.as_mut().unwrap();
         policy.stage.workflows = made.stage.workflows;
         policy.outbound = made.outbound.map(|mut outbound| {
