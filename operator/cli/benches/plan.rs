@@ -136,7 +136,7 @@ fn bench(c: &mut Criterion) {
         let mut ready = true;
         b.iter(|| {
             ready = !ready;
-            let last = cluster.pods.last_entry();
+            let last = Arc::make_mut(&mut cluster.pods).last_entry();
             last.into_iter()
                 .for_each(|mut pod| pod.get_mut().ready = ready);
             planner.plan(black_box(&cluster))

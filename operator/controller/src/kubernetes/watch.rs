@@ -204,9 +204,12 @@ impl Namespaces {
     }
 }
 
+/// Returns the API of a namespace, or of all if the name is empty.
+type ApiOf<K> = Box<dyn Fn(&str) -> Api<K> + Send>;
+
 /// A watch that hasn't started.
 pub struct Watch<K> {
-    api: Box<dyn Fn(&str) -> Api<K> + Send>,
+    api: ApiOf<K>,
     /// The namespaces of the objects.
     pub namespaces: Namespaces,
     /// A namespace that is watched in addition to some others.
