@@ -1,17 +1,23 @@
 //! Follows a folder of policy files.
 //!
-//! The folder is read again and again. The operating system could report changes, but its reports
-//! miss some (a link whose target is edited elsewhere, a folder on a network file system, one that
-//! is replaced) and arrive while a file is half written. A file that did not change costs a
+//! The operating system reports changes, and each report causes a new reading. Reading starts after
+//! the watch is set, so no change is missed in between. Events may be lost (a link whose target is
+//! edited elsewhere, an overflowing queue, a folder on a network file system, a folder that is
+//! replaced), so the folder is also read every few seconds; files that did not change cost a
 //! comparison.
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use tokio::sync::watch;
+use notify::event::{AccessKind, AccessMode};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
+use tracing::warn;
 
 use super::folder::Folder;
 use super::read::read_dir;
@@ -19,8 +25,13 @@ use super::report;
 use crate::metrics::Metrics;
 use headgate_api::plan::Plan;
 
-/// Time between two readings of the folder.
-const POLL: Duration = Duration::from_millis(250);
+/// Longest time between two readings of the folder without an event.
+const REREAD: Duration = Duration::from_secs(2);
+/// Time without an event after which a change is complete; editors and `kubectl cp` write in
+/// several steps.
+const QUIET: Duration = Duration::from_millis(5);
+/// Longest wait for a change to be complete, in multiples of [`QUIET`].
+const MAX_STEPS: usize = 20;
 
 /// Sends a plan after the first reading, and then one for each change that matters, until
 /// `shutdown` holds `true` or its sender is dropped. A folder that can't be read is a problem of
@@ -35,38 +46,126 @@ pub async fn watch(
     metrics: Metrics,
 ) -> anyhow::Result<()> {
     let mut folder = Folder::default();
-    let mut last = None;
+    let mut changes = Changes::new(dir.clone());
     let mut first = true;
     loop {
+        changes.arm();
         let path = dir.clone();
         let scan = tokio::task::spawn_blocking(move || read_dir(&path))
             .await
             .with_context(|| format!("reading {} failed", dir.display()))?;
-        // Editors and `kubectl cp` write in several steps: a change is complete when two readings
-        // agree.
-        if first || last.as_ref() == Some(&scan) {
-            let begun = Instant::now();
-            let plan = folder
-                .update(&dir, scan)
-                .or_else(|| first.then(Plan::default));
-            if let Some(plan) = plan {
-                report::log(&plans.borrow(), &plan);
-                // An edit of a comment changes no plan and wakes no receiver.
-                let changed = plans.send_if_modified(|current| {
-                    let changed = first || **current != plan;
-                    if changed {
-                        *current = Arc::new(plan);
-                    }
-                    changed
-                });
-                metrics.plan.made(begun.elapsed(), changed);
-                first = false;
-            }
-        } else {
-            last = Some(scan);
+        let begun = Instant::now();
+        let plan = folder
+            .update(&dir, scan)
+            .or_else(|| first.then(Plan::default));
+        if let Some(plan) = plan {
+            report::log(&plans.borrow(), &plan);
+            // An edit of a comment changes no plan and wakes no receiver.
+            let changed = plans.send_if_modified(|current| {
+                let changed = first || **current != plan;
+                if changed {
+                    *current = Arc::new(plan);
+                }
+                changed
+            });
+            metrics.plan.made(begun.elapsed(), changed);
+            first = false;
         }
-        if { timeout(POLL, shutdown.wait_for(|stop| *stop)).await }.is_ok() {
-            return Ok(());
+        tokio::select! {
+            _ = shutdown.wait_for(|stop| *stop) => return Ok(()),
+            _ = timeout(REREAD, changes.next()) => {}
         }
     }
+}
+
+/// Waits for changes of the folder.
+struct Changes {
+    dir: PathBuf,
+    happened: Arc<Notify>,
+    /// The watcher, and the folder that existed when it was set.
+    watcher: Option<(RecommendedWatcher, Option<FolderId>)>,
+    /// Whether the watch fails, so that a failure is logged once.
+    failed: bool,
+}
+
+/// Device and inode: a folder that was replaced has another one.
+type FolderId = (u64, u64);
+
+impl Changes {
+    fn new(dir: PathBuf) -> Self {
+        // The watcher names absolute paths.
+        let dir = std::path::absolute(&dir).unwrap_or(dir);
+        Self {
+            dir,
+            happened: Arc::new(Notify::new()),
+            watcher: None,
+            failed: false,
+        }
+    }
+
+    /// Watches the folder, unless it is watched already. While the folder doesn't exist, watches
+    /// its parent.
+    fn arm(&mut self) {
+        let id = fs::metadata(&self.dir).map(|m| (m.dev(), m.ino())).ok();
+        if self
+            .watcher
+            .as_ref()
+            .is_some_and(|(_, watched)| *watched == id)
+        {
+            return;
+        }
+        self.watcher = None;
+        match self.start(id.is_some()) {
+            Ok(watcher) => {
+                self.watcher = Some((watcher, id));
+                self.failed = false;
+            }
+            Err(error) if !self.failed => {
+                let seconds = REREAD.as_secs();
+                let dir = self.dir.display();
+                warn!("can't watch {dir}: {error}; reading it every {seconds} s");
+                self.failed = true;
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn start(&self, exists: bool) -> notify::Result<RecommendedWatcher> {
+        let (happened, dir) = (Arc::clone(&self.happened), self.dir.clone());
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+            if event.is_ok_and(|event| concerns(&event, &dir)) {
+                happened.notify_one();
+            }
+        })?;
+        if exists {
+            watcher.watch(&self.dir, RecursiveMode::NonRecursive)?;
+        }
+        // The parent is watched to learn at once that the folder was created, deleted or replaced;
+        // it may be missing or unreadable.
+        if let Some(parent) = self.dir.parent() {
+            let _ = watcher.watch(parent, RecursiveMode::NonRecursive);
+        }
+        Ok(watcher)
+    }
+
+    /// Waits until a change is complete.
+    async fn next(&self) {
+        self.happened.notified().await;
+        for _ in 0..MAX_STEPS {
+            if timeout(QUIET, self.happened.notified()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether `event` is a change of the folder or of a file directly in it. Reading files makes
+/// events, too; those must not cause another reading.
+fn concerns(event: &Event, dir: &Path) -> bool {
+    let changes = match event.kind {
+        EventKind::Access(kind) => kind == AccessKind::Close(AccessMode::Write),
+        _ => true,
+    };
+    let here = |path: &PathBuf| path == dir || path.parent() == Some(dir);
+    changes && (event.paths.is_empty() || event.paths.iter().any(here))
 }
