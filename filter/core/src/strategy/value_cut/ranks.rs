@@ -121,7 +121,7 @@ impl ValueCut {
                 set_aside += cell
                     .rate
                     .min(delivery::probes(self.slots, self.working, 0.0));
-            } else if kind.cold {
+            } else if kind.has_no_rank() {
                 set_aside += cell.rate;
             } else {
                 floors += kind.floor * cell.rate;
@@ -268,9 +268,14 @@ impl Kind {
         }
     }
 
+    /// Whether neither the slot time nor the tokens of a request are known.
+    pub(super) fn has_no_rank(&self) -> bool {
+        self.cold && self.tokens <= 0.0
+    }
+
     /// Whether the type's work is set aside and it is admitted regardless of the budget.
     fn is_apart(&self) -> bool {
-        self.cold || self.is_broken
+        self.has_no_rank() || self.is_broken
     }
 
     /// Returns the value that a request of this type delivers per slot time, 1/s.

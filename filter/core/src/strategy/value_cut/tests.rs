@@ -191,6 +191,24 @@ fn what_cannot_be_weighed_is_left_to_alg_1() {
     );
 }
 
+/// Set aside, the tokens of the last type would be all that there is.
+#[test]
+fn a_type_without_a_known_slot_time_is_ranked_by_its_tokens() {
+    let mut cut = known(&MIX, &[]);
+    cut.kinds[2] = Kind {
+        cold: true,
+        tokens: 0.06,
+        part: 1.0,
+        ..Kind::default()
+    };
+    cut.fill();
+    let left = SLOTS - MIX[0].3 - MIX[1].3;
+    let admitted = [0, 1, 2].map(|kind| cut.admitted(TypeId(kind)));
+    assert_eq!(admitted[..2], [1.0; 2]);
+    assert!((admitted[2] - left / MIX[2].3).abs() < 1e-9, "{admitted:?}");
+    assert!(cut.density(TypeId(2)) > 0.0);
+}
+
 /// A type that holds its slots for a third of the other's time is worth less than that if its
 /// tokens are worth twice the other's time.
 #[test]
