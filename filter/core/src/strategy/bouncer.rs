@@ -154,7 +154,9 @@ impl Admission for Bouncer {
         if let Some(ByValue { cut, budget }) = &mut self.by_value {
             budget.begin();
             match cut.admits(request, view.now, rng) {
-                Admitted::No if !(has_room(view) && cut.is_calm(view.now)) => {
+                // Free slots are no room for tokens: a large request would take those that requests
+                // above the cut are about to need.
+                Admitted::No if request.tokens > 0 || !has_room(view) || !cut.is_calm(view.now) => {
                     return Err(Reason::Value);
                 }
                 Admitted::No => {}

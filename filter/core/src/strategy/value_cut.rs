@@ -106,7 +106,9 @@
 //! *Room.* The averages lag behind the end of a load by a second, and ρ by several seconds. So a
 //! request below the cut is admitted if slots are free (a quarter, and three at least, is kept for
 //! others) and no request above the cut was refused for a second. The second condition is for a P
-//! above the backend's capacity, where slots are always free.
+//! above the backend's capacity, where slots are always free. With a budget of tokens, slots are
+//! often free although tokens aren't, so this rule doesn't apply: the model of an LLM server
+//! answered up to 6% less with it at twice its capacity.
 //!
 //! *Tokens.* With a budget of tokens (`parallelism.tokens`), m is the slot time or that which is
 //! worth the request's tokens, whichever is more ([`ValueCut::learn`]). Tokens are known from the

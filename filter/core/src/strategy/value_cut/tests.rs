@@ -3,8 +3,11 @@ use proptest::prelude::{Just, Strategy, prop_assert, prop_assert_eq, prop_oneof,
 use super::ranks::{EQUAL, PROBES};
 use super::record::Work;
 use super::*;
+use crate::config::Logic;
 use crate::memory::MemoryHost;
+use crate::refusal::Reason;
 use crate::service_times::{Objective, Settings, TypeSettings};
+use crate::strategy::{Admission, Bouncer, ErrorBudget, View};
 
 /// A type with known value, mean and slack in ms, and the slots that it asks for.
 #[derive(Debug, Clone, Copy)]
@@ -207,6 +210,47 @@ fn a_type_without_a_known_slot_time_is_ranked_by_its_tokens() {
     assert_eq!(admitted[..2], [1.0; 2]);
     assert!((admitted[2] - left / MIX[2].3).abs() < 1e-9, "{admitted:?}");
     assert!(cut.density(TypeId(2)) > 0.0);
+}
+
+/// Free slots admit requests below the cut after a calm second, but not those that take tokens.
+#[test]
+fn free_slots_are_no_room_for_tokens() {
+    let types = MIX.map(|_| TypeSettings {
+        name: String::new().into(),
+        objectives: Vec::new(),
+    });
+    let times = ServiceTimes::new(Settings {
+        interval: Duration::from_secs(5),
+        steps: 1,
+        min_samples: 50,
+        types: types.into(),
+    });
+    let view = View {
+        now: at(2_000),
+        parallelism: SLOTS as u32,
+        slots_in_use: 0,
+        queue_length: 0,
+        queue_work: 0,
+        work: 1_000,
+        queue_wait: Duration::ZERO,
+        rival_wait: Duration::ZERO,
+        service_times: &times,
+    };
+    let refused = |tokens| {
+        let mut cut = known(&MIX, &[]);
+        cut.rho = 0.3;
+        cut.fill();
+        assert!(cut.admitted(TypeId(2)) < 0.01);
+        let budget = ErrorBudget::new(MIX.len(), 0);
+        let mut bouncer = Bouncer::by_value(Logic::Any, cut, budget);
+        let request = Attributes { tokens, ..of(2) };
+        let mut rng = Rng::new(1);
+        (0..1_000)
+            .filter(|_| bouncer.decide(&request, &view, &mut rng) == Err(Reason::Value))
+            .count()
+    };
+    assert_eq!(refused(0), 0);
+    assert!(refused(1) > 980);
 }
 
 /// A type that holds its slots for a third of the other's time is worth less than that if its
