@@ -23,7 +23,8 @@ pub struct ClassAdmissionConfig {
     pub peers: Vec<String>,
 }
 
-/// The targets of a service's classes, and the law by which its callers keep them.
+/// The latency targets of a service's classes, and the parameters of the law that its callers
+/// apply.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceAdmissionConfig {

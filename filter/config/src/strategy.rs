@@ -22,7 +22,7 @@ pub enum StrategyConfig {
         /// (`strategy::value_cut`).
         #[serde(default, skip_serializing_if = "is_default")]
         shed_by_value: bool,
-        /// A bound of utilization for the requests that Bouncer admits (Bouncer §2).
+        /// The limit on utilization that also applies to requests that Bouncer admits (Bouncer §2).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         capacity: Option<AcceptFractionConfig>,
     },

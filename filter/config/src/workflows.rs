@@ -85,7 +85,8 @@ pub struct WorkflowConfig {
     /// q of this workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantile: Option<f64>,
-    /// q of this workflow by downstream service. It takes precedence over both.
+    /// q of this workflow by downstream service. It takes precedence over the workflow's q and the
+    /// service's q.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_quantiles: BTreeMap<String, f64>,
     /// The rate that this process always admits, whatever the fair share, requests/s.

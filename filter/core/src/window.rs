@@ -68,7 +68,7 @@ pub struct Window {
     sums: Vec<Sum>,
     /// Σ of the types' ratios, in [`RATIO_ONE`]s.
     ratios: u64,
-    /// The number of types that received something.
+    /// The number of types with requests in the window.
     active: u32,
 }
 

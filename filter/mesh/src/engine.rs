@@ -491,7 +491,7 @@ impl Mesh {
             .is_some_and(|o| o.admission.is_some())
     }
 
-    /// Whether trust in an answer depends on the peer that sent it.
+    /// Whether an answer is trusted only if it comes from a configured peer.
     #[must_use]
     pub fn asks_who_answers(&self) -> bool {
         let outbound = self.outbound.as_ref();

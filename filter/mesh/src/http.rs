@@ -173,7 +173,7 @@ pub(crate) fn forwarded_ended(filter: &mut Filter<impl Host>, stream: &impl Stre
     }
 }
 
-/// Records the end of a call that may still have been delayed.
+/// Records the end of a call, which may still be held for its delay.
 pub(crate) fn held_ended(filter: &mut Filter<impl Host>, stream: &impl Stream) {
     mesh(filter).forget_call(stream.id());
     forwarded_ended(filter, stream);

@@ -25,7 +25,7 @@ use crate::workflows::{WorkflowId, Workflows, wire};
 #[derive(Debug)]
 pub struct Mesh {
     pub(crate) seed: u64,
-    /// The state of the process's calls; `None` until an outbound listener is configured.
+    /// The state of the process's calls; `None` without an outbound configuration.
     pub(crate) outbound: Option<Outbound>,
     /// The number of times that `outbound` was configured.
     generation: u32,

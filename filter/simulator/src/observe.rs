@@ -198,7 +198,7 @@ impl Timeline {
         served.filter(is_within).count() as u64
     }
 
-    /// Returns the response times of served requests at these quantiles, ms.
+    /// Returns these quantiles of the response times of served requests, ms; `None` without any.
     pub(crate) fn quantiles(
         &self,
         bin: usize,

@@ -85,8 +85,8 @@ pub trait Stream: Proxy {
     /// Returns the stream's number, unique among the open streams.
     fn id(&self) -> u32;
 
-    /// Returns the name of the stream's listener, which its configuration has, too
-    /// ([`Filter::configure`]).
+    /// Returns the name of the stream's listener: the name that was passed to
+    /// [`Filter::configure`].
     fn listener(&self) -> &str {
         ""
     }
