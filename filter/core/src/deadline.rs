@@ -1,6 +1,6 @@
-//! A request's own deadline, from headers in which clients and proxies state it.
+//! A request's own deadline, read from headers in which clients and proxies state it.
 //!
-//! It is always relative to now, so that clocks needn't agree. If there are several, the shortest
+//! Deadlines are always relative to now, so that clocks needn't agree. Of several, the shortest
 //! counts.
 
 use std::time::Duration;
@@ -28,8 +28,7 @@ pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
     ]
     .into_iter()
     .flatten()
-    // In the conventions of Envoy and gRPC 0 means "no limit", or an expired one. Neither is a
-    // deadline that this stage can keep.
+    // In Envoy 0 means no limit, in gRPC an expired deadline. The stage can keep neither.
     .filter(|deadline| !deadline.is_zero())
     .min()
 }
