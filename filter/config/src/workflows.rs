@@ -116,8 +116,8 @@ impl Default for WorkflowConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum SharingConfig {
-    /// Workflows get their guarantees, and those without share the rest in proportion to their
-    /// weights.
+    /// Workflows get their guarantees. Those without a guarantee share the rest in proportion to
+    /// their weights.
     StaticGuarantees,
     /// Rates rise by a probe while there is spare capacity; max-min fair shares when there is none.
     BottleneckFairness {
