@@ -43,8 +43,8 @@ pub fn lower(request: &impl RequestView, by: Duration, mut set: impl FnMut(&'sta
             false => number(value).map(Duration::from_millis),
         });
         let left = stated.map_or(0, |stated| stated.saturating_sub(by).as_millis());
-        // A longer gRPC timeout needs more than 8 digits. It stays, because `by` is negligible
-        // compared with it.
+        // A longer gRPC timeout would need more than 8 digits. It stays unchanged, because `by` is
+        // negligible in comparison.
         if left > 0 && (!is_grpc || left <= 99_999_999) {
             set(name, &format!("{left}{}", if is_grpc { "m" } else { "" }));
         }

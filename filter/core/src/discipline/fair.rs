@@ -102,11 +102,11 @@ use crate::host::{HostError, Number, Shared};
 use crate::request::Attributes;
 use crate::time::Instant;
 
-/// The binary logarithm of the most rounds that a request is charged.
+/// The binary logarithm of the maximum number of rounds that a request is charged.
 const MAX_ROUNDS: u32 = 30;
 /// Sums of corrections start here, because gauges don't fall below 0.
 const NONE_CORRECTED: u64 = 1 << 62;
-/// The most slot time that a flow may owe if twice the queued work is less, µs.
+/// The maximum slot time that a flow may owe if twice the queued work is less, µs.
 const DEBT_US: u64 = 60_000_000;
 /// Slot time that a flow of the least weight may use in a round of a weighted fair queue, µs.
 const TAG_US: f64 = 16.0;

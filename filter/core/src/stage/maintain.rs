@@ -33,9 +33,9 @@ const AUDITS: usize = 20;
 
 /// Detects a lasting difference between totals and shares.
 ///
-/// An audit reads the numbers one after the other while other workers book, so under load hardly
-/// two audits agree. A booking in progress is sometimes only in the total and sometimes only in a
-/// share, so its error has either sign. Without a drift, nine of ten audits hardly ever find the
+/// An audit reads the numbers one after the other while other workers book, so under load two
+/// audits rarely agree. A booking in progress is sometimes only in the total and sometimes only in
+/// a share, so its error has either sign. Without a drift, nine of ten audits almost never find the
 /// same sign.
 #[derive(Debug, Default)]
 pub(super) struct DriftWatch {

@@ -1,10 +1,10 @@
 //! The lengths of a type's outputs, learnt from responses whose tokens were counted.
 //!
-//! A request says the most tokens of its output. Most outputs are far shorter, so a reservation of
-//! the most leaves a budget half empty. The obvious remedy is a quantile of the outputs so far. But
-//! an output that ends at its request's most, or whose client leaves, only shows that the model
-//! would have written more. Counted as a whole length, the outputs of many requests with a small
-//! most make those with a large one look short.
+//! A request states the maximum length of its output. Outputs are usually far shorter, so a
+//! reservation of the maximum leaves a budget half empty. The obvious remedy is a quantile of the
+//! outputs so far. But an output that ends at its request's maximum, or because the client leaves,
+//! only shows that the model would have written more. If such outputs counted as complete, many
+//! requests with a small maximum would make the outputs of those with a large one look short.
 //!
 //! Such lengths are censored samples, and the estimator for these is E. Kaplan and P. Meier's
 //! ("Nonparametric Estimation from Incomplete Observations", 1958): with d_k outputs that end in
@@ -19,7 +19,7 @@
 //! requests may reach. Each new sample reduces the weight of the old ones.
 //!
 //! Each worker learns from its own responses, as fair queues do. While a type's lengths are not
-//! known, each request counts with its most.
+//! known, each request counts with its maximum.
 
 /// The number of intervals in an octave.
 const STEPS: u32 = 4;

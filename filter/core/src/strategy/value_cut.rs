@@ -73,7 +73,7 @@
 //! the first means cover few requests. With a start at 1.0, 16 workers answer 1% less in the first
 //! five seconds at 1.5 times their capacity, and 2% less if P is found automatically.
 //!
-//! *A bound of utilization.* `acceptFraction` bounds the slots in use. If that bound is below P,
+//! *A limit on utilization.* `acceptFraction` bounds the slots in use. If that bound is below P,
 //! the law uses it in place of P, and ρ is at most 1; otherwise ρ is at most bound/P. So the bound,
 //! whose refusals are at random, finds little to refuse. The refusals that remain don't change ρ,
 //! because the bound follows averages of a minute and would make ρ swing. They close free slots to
@@ -544,7 +544,7 @@ impl ValueCut {
         }
     }
 
-    /// Records that the bound of utilization refused a request that the cut admitted.
+    /// Records that the limit on utilization refused a request that the cut admitted.
     pub fn overruled(&mut self, now: Instant) {
         self.missed_at = now;
     }

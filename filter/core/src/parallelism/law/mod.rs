@@ -122,8 +122,9 @@ pub struct Law {
     watched: f64,
     /// The recent maximum of work that ended, in slots.
     peak: f64,
-    /// The most slots in use while the law is open, 0 for no ceiling; the mean service time before
-    /// it was reached, s; the time since then, s; and the sums of `times` over that time.
+    /// The ceiling: the number of slots that may be in use while the law is open, 0 for no ceiling;
+    /// the mean service time before it was reached, s; the time since then, s; and the sums of
+    /// `times` over that time.
     ceiling: f64,
     turn: f64,
     full_for: f64,

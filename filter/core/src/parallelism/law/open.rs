@@ -195,7 +195,7 @@ impl Law {
         self.go(target.ceil(), now, &View { mean, ..*view });
     }
 
-    /// Returns the most slots that may be in use while the law is open.
+    /// Returns the number of slots that may be in use while the law is open.
     pub(super) fn ceiling(&self, (least, most): (u32, u32)) -> u32 {
         if self.ceiling > 0.0 {
             (self.ceiling as u32).clamp(least.max(1).min(most), most)

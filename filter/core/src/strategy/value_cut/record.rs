@@ -22,7 +22,7 @@ const INCREASE: f64 = 0.04;
 const ENOUGH: f64 = 50.0;
 /// The time after which ρ moves even after fewer requests, s.
 const LONGEST: f64 = 1.0;
-/// The range of ρ, without a bound of utilization.
+/// The range of ρ, without a limit on utilization.
 pub(super) const RHO: (f64, f64) = (0.3, 1.3);
 /// Time constant of the averages that decide whether the ceilings apply, s.
 const PROTECTION: f64 = 3.0;
