@@ -47,11 +47,11 @@
 //! doesn't count, since slots are the shared resource here.
 //!
 //! With [`TokenCost`] a flow is charged for tokens instead of slot time, because the requests that
-//! a server of language models decodes together share its time. This is the virtual token counter
-//! of Y. Sheng et al. ("Fairness in Serving Large Language Models", OSDI '24, Alg. 2), `w_p · input
-//! + w_q · output`. The first charge uses the request's size and, by the ratio above, the output of
-//! the flow's earlier requests. The second charge uses the output tokens that were counted. A
-//! request without a size counts as one of size 1.
+//! a server of language models decodes together share its time. The charge `w_p · input + w_q ·
+//! output` is the virtual token counter of Y. Sheng et al. ("Fairness in Serving Large Language
+//! Models", OSDI '24, Alg. 2). The first charge uses the request's size and, by the ratio above,
+//! the output of the flow's earlier requests. The second charge uses the output tokens that were
+//! counted. A request without a size counts as one of size 1.
 //!
 //! A correction also counts for requests that are waiting already. It is added to *corrected* of
 //! its flow, and a request that becomes the first of its flow on its worker gets the rank

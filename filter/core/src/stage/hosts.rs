@@ -2,7 +2,7 @@
 //!
 //! The proxy selects the host after the decision, so requests that hang at one host soon hold all
 //! slots. A slow request alone doesn't show that its host hangs. So requests release their slots
-//! only if all of these conditions hold, and then their host *hangs*:
+//! only if their host *hangs*, which means that all of these conditions hold:
 //!
 //! - A request of a type *is overtaken* there. It takes longer than the first objective, and than
 //!   1.5 times any recent answer of its type.

@@ -46,8 +46,8 @@ impl Sampling {
         }
     }
 
-    /// Decides whether to measure an answer of the type. Returns the number of answers that it
-    /// represents: itself, and those skipped before it. `None` if it is skipped.
+    /// Decides by the type's budget whether to measure an answer. Returns the number of answers
+    /// that it represents: itself, and those skipped before it. `None` if it is skipped.
     pub(super) fn take(&mut self, kind: TypeId) -> Option<u32> {
         let Some(budget) = self.budgets.get_mut(kind.0 as usize) else {
             return Some(1);

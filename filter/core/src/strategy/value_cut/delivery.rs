@@ -29,11 +29,11 @@
 //! after its last objective, or if its type is usually late, after twice the type's usual time.
 //!
 //! A broken type is restricted while requests arrive of a type that delivers more value per slot
-//! time. Its requests are then *probes*, which get one slot, or ⅛ of the slots that types that
-//! aren't broken use. If probes take long, one more enters every two seconds, up to ¼ of the slots
-//! and half of those in use. An outcome of a type that is broken, or whose requests mostly fail,
-//! has five times the usual weight, so that four good answers in a row end that state. Alg. 1
-//! doesn't judge probes, because the type can't recover without them.
+//! time. Its requests are then *probes*, which get one slot, or ⅛ of the slots that unrestricted
+//! types ask for. If probes take long, one more enters every two seconds, up to ¼ of the slots and
+//! half of those in use. An outcome of a type that is broken, or whose requests mostly fail, has
+//! five times the usual weight, so that four good answers in a row end that state. Alg. 1 doesn't
+//! judge probes, because the type can't recover without them.
 //!
 //! *Victims.* A queue inside the backend delays the answers of all types alike, and those with the
 //! tightest objectives are late first. Such a type is not the cause: it keeps its rank and is not
@@ -354,8 +354,8 @@ impl Delivery {
 }
 
 /// Returns the number of slots for probes of a broken type whose last probe entered `pause` s ago.
-/// `working` is the part of all `slots` that types that aren't broken ask for. At least that many
-/// slots work, whereas a P that was found automatically may be too high.
+/// `working` is the part of all `slots` that unrestricted types ask for. At least that many slots
+/// work, whereas a P that was found automatically may be too high.
 pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
     let part = if pause < PAUSE {
         (PROBES.0 * working).floor()
