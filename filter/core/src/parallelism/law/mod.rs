@@ -101,7 +101,7 @@ pub struct Law {
     open: f64,
     /// P; while the law is open, the recent maximum of slots in use.
     base: f64,
-    /// P before the law opened, 0 for none.
+    /// The P at rest that was found before the law opened, 0 for none.
     found: f64,
     /// Moving average of the lateness of answers.
     late: f64,

@@ -57,9 +57,10 @@
 //! With fewer than 2 w requests in flight, concurrency is not the cause of late answers; an
 //! endpoint that hangs may be.
 //!
-//! If P was known before the law opened, the law closes with that P. If fewer than 100 answers were
-//! measured, references are not reliable, and a [`start`](super::start) with few slots follows. In
-//! both cases the search for the knee continues from there.
+//! If P was found (was at rest) before the law opened, the law closes with that P, but at most N.
+//! If fewer than 100 answers were measured, references are not reliable, and a
+//! [`start`](super::start) with few slots follows. In both cases the search for the knee continues
+//! from there.
 //!
 //! Histograms omit the service time of a request if more than 2 w slots were in use, because later
 //! decisions are made with a limit.
