@@ -22,7 +22,7 @@ pub struct Settings {
     pub increase: f64,
     /// β: the decrease after a miss, for each unit of size.
     pub decrease: f64,
-    /// Least probability, above 0, because the recovery of a class without calls would never be
+    /// Least probability, above 0: without any calls in the class, its recovery would never be
     /// measured.
     pub min_probability: f64,
 }

@@ -1,6 +1,6 @@
-//! The checks of [`FilterConfig::from_json`], which keep the data path safe, whatever configuration
-//! arrives. The operator explains users' mistakes earlier, in terms of their YAML. So a
-//! configuration that fails here was not compiled by the operator.
+//! The checks of [`FilterConfig::from_json`], which protect the data path from any configuration.
+//! The operator explains users' mistakes earlier, in terms of their YAML. So a configuration that
+//! fails here was not compiled by the operator.
 
 mod class_admission;
 mod response_time_controller;

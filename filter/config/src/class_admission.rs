@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::ClassConfig;
 use super::admission_law::{Method, Scope, Settings};
 
-/// Class admission of a stage. The stage's queue orders requests by class, and this selects the
-/// senders whose classes are trusted.
+/// Class admission of a stage: the senders whose classes are trusted. The stage's queue orders
+/// requests by class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassAdmissionConfig {
-    /// Whether classes have targets at this stage: senders name the class of their requests, and
-    /// responses carry the queue wait.
+    /// Whether classes have targets at this stage. Then senders name the class of their requests,
+    /// and responses report the queue wait.
     pub receives: bool,
     /// SPIFFE ids of the trusted senders, as in
     /// [`WorkflowsConfig::peers`](super::WorkflowsConfig::peers). If the stage has workflows, their
@@ -23,7 +23,8 @@ pub struct ClassAdmissionConfig {
     pub peers: Vec<String>,
 }
 
-/// The targets of a service's classes, and the law by which its callers keep them.
+/// The latency targets of a service's classes, and the parameters of the law that its callers
+/// apply.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceAdmissionConfig {

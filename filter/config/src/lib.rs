@@ -2,9 +2,9 @@
 //!
 //! One [`FilterConfig`] has all policies of one workload, because Envoy creates a VM per
 //! configuration and worker. Its form is JSON (a protobuf `Struct` in the plugin's configuration),
-//! so all numbers are plain and have their unit in the field's name. Users never write this: they
-//! write `AdmissionPolicy`, whose mistakes the operator explains in terms of their YAML. The checks
-//! here keep the data path safe, whatever configuration arrives.
+//! so all numbers are plain, with their unit in the field's name. Users don't write it: they write
+//! `AdmissionPolicy`, and the operator explains mistakes in terms of their YAML. The checks here
+//! protect the data path from any configuration.
 
 pub mod admission_law;
 mod bounds;

@@ -18,11 +18,11 @@ pub enum StrategyConfig {
         /// Whether one missed objective refuses a request, or only all of its type's.
         #[serde(default)]
         logic: Logic,
-        /// Whether, before Alg. 1, requests of the least value per slot time are refused first
-        /// (`strategy::value_cut`).
+        /// Whether a value cut (`strategy::value_cut`) refuses the requests of the least value per
+        /// slot time before Alg. 1 decides.
         #[serde(default, skip_serializing_if = "is_default")]
         shed_by_value: bool,
-        /// A bound of utilization for the requests that Bouncer admits (Bouncer §2).
+        /// The limit on utilization that also applies to requests that Bouncer admits (Bouncer §2).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         capacity: Option<AcceptFractionConfig>,
     },
@@ -41,7 +41,7 @@ pub enum StrategyConfig {
         /// Δ, µs.
         step_us: u64,
     },
-    /// Refuses the share of the requests that exceeds a utilization (Bouncer §5.2.3).
+    /// Refuses the part of the requests that exceeds a utilization (Bouncer §5.2.3).
     AcceptFraction(AcceptFractionConfig),
     /// Bounds the backlog by feedback (Chronos §2-4).
     BacklogControl(BacklogControlConfig),
@@ -50,7 +50,7 @@ pub enum StrategyConfig {
 }
 
 impl StrategyConfig {
-    /// Returns the bound of utilization: the strategy itself, or the bound that follows Bouncer.
+    /// Returns the limit on utilization: the strategy itself, or the one that follows Bouncer.
     #[must_use]
     pub fn accept_fraction(&self) -> Option<&AcceptFractionConfig> {
         match self {
@@ -69,8 +69,8 @@ impl StrategyConfig {
         }
     }
 
-    /// Whether a strategy with the settings `other` can continue with these and keep its state:
-    /// they differ at most in the processing units, which change with the endpoints.
+    /// Whether a strategy with the settings `other` can continue with these and keep its state.
+    /// That is so if they differ at most in the processing units, which change with the endpoints.
     #[must_use]
     pub fn continues(&self, other: &Self) -> bool {
         let mut known = other.clone();
@@ -111,7 +111,7 @@ impl StrategyConfig {
     }
 }
 
-/// A bound of the backend's utilization (Bouncer §5.2.3).
+/// A limit on the backend's utilization (Bouncer §5.2.3).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcceptFractionConfig {
@@ -185,8 +185,8 @@ pub struct ResponseTimeControllerConfig {
     pub max_rate: f64,
     /// Divisor of the rates of lower classes (adj_lo), above 1.
     pub lower_class_decrease: f64,
-    /// Runs in which all lower classes must be at their least rate before the class itself is
-    /// decreased (lc_thresh).
+    /// The number of runs in which all lower classes must be at their least rate before the class's
+    /// own rate is decreased (lc_thresh).
     pub lower_class_patience: u32,
     /// Service degradation, which comes before refusals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -194,7 +194,8 @@ pub struct ResponseTimeControllerConfig {
 }
 
 impl ResponseTimeControllerConfig {
-    /// SEDA's own settings: Figure 4, and §3.3 for classes. `targets_us` is of the 90th percentile.
+    /// Returns SEDA's own settings: Figure 4, and §3.3 for classes. `targets_us` is the target of
+    /// the 90th percentile.
     #[must_use]
     pub fn figure_4(scope: ControlScope, targets_us: Vec<Vec<u64>>) -> Self {
         Self {

@@ -56,7 +56,8 @@ pub struct StageConfig {
     /// The bounds of a P that is found automatically. Absent: P is fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_parallelism: Option<AutoParallelism>,
-    /// A budget of tokens, which requests take beside their slots. Absent: slots alone count.
+    /// A budget of tokens, which requests take in addition to their slots. Absent: only slots limit
+    /// requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokensConfig>,
     /// The queue in front of the slots.
@@ -64,7 +65,8 @@ pub struct StageConfig {
     /// The moment at which a request's processing time ends.
     #[serde(default)]
     pub measure: Measure,
-    /// The moment at which a request's slot becomes free: no earlier than its processing time ends.
+    /// The moment at which a request's slot becomes free, not before the end of its processing
+    /// time.
     #[serde(default, skip_serializing_if = "is_default")]
     pub release_slot: Measure,
     /// The responses that are errors of the backend.
@@ -110,22 +112,22 @@ pub struct AutoParallelism {
     pub max: u32,
 }
 
-/// A budget of tokens, and the number that each request takes of it while it has a slot: that of
-/// its prompt and of its output, at least 1, at most the whole budget. Of the most output, a
-/// request takes what is usual for its type, once outputs are known.
+/// A budget of tokens, and the number of tokens that each request takes while it has a slot: those
+/// of its prompt and its output, at least 1, at most the whole budget. Once outputs are known, a
+/// request takes the usual output of its type instead of its maximum.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokensConfig {
-    /// The budget of this proxy, above 0, at most [`MAX_TOKENS`]. It is rounded down, but to 1 at
-    /// least.
+    /// The budget of this proxy, above 0, at most [`MAX_TOKENS`]. It is rounded down, but not below
+    /// 1.
     pub budget: f64,
     /// The tokens of a request's prompt. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<TokenCount>,
-    /// The most tokens of a request's output. Absent: none.
+    /// The maximum tokens of a request's output. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<TokenCount>,
-    /// The most tokens of one request. Absent: the budget.
+    /// The maximum tokens of one request. Absent: the budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_request: Option<u32>,
 }
@@ -151,8 +153,8 @@ impl TokensConfig {
         (self.budget as u32).clamp(1, MAX_TOKENS)
     }
 
-    /// Returns the most tokens of a request with these values of the headers, and those of its
-    /// prompt among them.
+    /// Returns the maximum tokens of a request with these values of the headers, and the part of
+    /// them that is its prompt.
     #[must_use]
     pub fn of(&self, prompt: Option<u32>, output: Option<u32>) -> (u32, u32) {
         let of = |count: &Option<TokenCount>, value: Option<u32>| match (count, value) {
@@ -434,14 +436,14 @@ pub struct TypeConfig {
     /// same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<RequestCost>,
-    /// Headers to set on a request that would be refused, at most 8. It then goes on without a
+    /// Headers to set on a request that would be refused, at most 8. It then continues without a
     /// slot, by the route that matches them. Empty: it is refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on_refusal: Vec<SetHeader>,
 }
 
 impl Default for TypeConfig {
-    /// A type without a name, which takes all requests and has no objectives.
+    /// Returns a type without a name or objectives that matches all requests.
     fn default() -> Self {
         Self {
             name: String::new(),

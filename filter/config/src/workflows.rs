@@ -85,7 +85,8 @@ pub struct WorkflowConfig {
     /// q of this workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantile: Option<f64>,
-    /// q of this workflow by downstream service. It takes precedence over both.
+    /// q of this workflow by downstream service. It takes precedence over the workflow's q and the
+    /// service's q.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_quantiles: BTreeMap<String, f64>,
     /// The rate that this process always admits, whatever the fair share, requests/s.
@@ -115,8 +116,8 @@ impl Default for WorkflowConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum SharingConfig {
-    /// Workflows get their guarantees, and those without share the rest in proportion to their
-    /// weights.
+    /// Workflows get their guarantees. Those without a guarantee share the rest in proportion to
+    /// their weights.
     StaticGuarantees,
     /// Rates rise by a probe while there is spare capacity; max-min fair shares when there is none.
     BottleneckFairness {

@@ -1,12 +1,13 @@
-//! The extension point for behaviour beside the stages of an engine: a type that implements
-//! [`Beside`] is a parameter of [`Engine`](crate::engine::Engine) and [`Filter`].
+//! The extension point for behaviour beside the stages of an engine. A type that implements
+//! [`Beside`] is a type parameter of [`Engine`](crate::engine::Engine) and [`Filter`].
 //!
 //! ```text
 //! request ─► Beside::arrive (may hold or refuse it) ─► stage (strategy, queue, slots) ─► backend
 //! ```
 //!
-//! Both identify a request by the same [`Ticket`], of the stage's table of requests. Every method
-//! but [`Beside::new`] does nothing by default. With `()` an engine has stages only.
+//! The behaviour and the stage identify a request by the same [`Ticket`], its place in the stage's
+//! table of requests. Every method except [`Beside::new`] does nothing by default. With `()` an
+//! engine has stages only.
 
 use std::fmt::Debug;
 use std::time::Duration;

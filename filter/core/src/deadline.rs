@@ -1,6 +1,6 @@
-//! A request's own deadline, from headers in which clients and proxies state it.
+//! A request's own deadline, read from headers in which clients and proxies state it.
 //!
-//! It is always relative to now, so that clocks needn't agree. If there are several, the shortest
+//! Deadlines are always relative to now, so that clocks needn't agree. Of several, the shortest
 //! counts.
 
 use std::time::Duration;
@@ -28,8 +28,7 @@ pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
     ]
     .into_iter()
     .flatten()
-    // In the conventions of Envoy and gRPC 0 means "no limit", or an expired one. Neither is a
-    // deadline that this stage can keep.
+    // In Envoy 0 means no limit, in gRPC an expired deadline. The stage can keep neither.
     .filter(|deadline| !deadline.is_zero())
     .min()
 }
@@ -44,8 +43,8 @@ pub fn lower(request: &impl RequestView, by: Duration, mut set: impl FnMut(&'sta
             false => number(value).map(Duration::from_millis),
         });
         let left = stated.map_or(0, |stated| stated.saturating_sub(by).as_millis());
-        // A longer gRPC timeout needs more than 8 digits. It stays, because `by` is negligible
-        // compared with it.
+        // A longer gRPC timeout would need more than 8 digits. It stays unchanged, because `by` is
+        // negligible in comparison.
         if left > 0 && (!is_grpc || left <= 99_999_999) {
             set(name, &format!("{left}{}", if is_grpc { "m" } else { "" }));
         }

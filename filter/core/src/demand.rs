@@ -4,9 +4,9 @@
 //! slides by Δ (60 s and 1 s in the paper). Sums are in D/Δ buckets of 24 bytes, so counting and
 //! reading cost the same for any number of requests in the window.
 //!
-//! Averages are over the part of the window since the first request. Dividing by all of D from the
-//! start would yield a sixtieth of the demand in the first second, and let a queue build up that
-//! takes minutes to drain.
+//! Averages cover the part of the window since the first request. If sums were always divided by D,
+//! the demand in the first second would appear as a sixtieth of its value, and a queue would build
+//! up that takes minutes to drain.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ impl Demand {
         self.sum.add(more);
     }
 
-    /// Counts a request that was served, with its weight.
+    /// Counts a served request with its weight.
     pub fn completed(&mut self, now: Instant, served: &Served) {
         let micros = u64::try_from(served.slot.as_micros()).unwrap_or(u64::MAX >> 40);
         let weight = u64::from(served.weight);

@@ -1,8 +1,9 @@
 //! One worker's engine: the stages of its configuration, and its membership in the process.
 //!
-//! The filter's glue holds one of these per VM and forwards Envoy's callbacks to it. An engine
-//! joins the process at its first request, not at its configuration: Envoy also configures VMs that
-//! never see one (a canary for every update, a base VM on the main thread).
+//! A host has one engine per VM (Wasm) or per process (native), and forwards Envoy's callbacks to
+//! it. In a VM an engine joins the process at its first request, not at its configuration: Envoy
+//! also configures VMs that never get a request (a canary for every update, a base VM on the main
+//! thread).
 
 mod policy;
 mod prepared;
@@ -47,8 +48,8 @@ pub struct Words<'a> {
     pub kind: &'a str,
 }
 
-/// The stages for the requests of one listener, in matching order. The policy that runs may have
-/// newer settings, from another listener's configuration.
+/// The stages for the requests of one listener, in matching order. A running policy may have newer
+/// settings from the configuration of another listener.
 #[derive(Debug)]
 struct Listener {
     name: String,
@@ -64,14 +65,15 @@ pub struct Engine<B = ()> {
     listeners: Vec<Listener>,
     /// Policies of the current configurations. They run from the first request on.
     compiled: Vec<Arc<Compiled>>,
-    /// Whether the host failed while the running policies changed, so that the next tick continues.
+    /// Whether a host error interrupted a change of the running policies. The next tick then
+    /// continues it.
     unbuilt: bool,
     /// The policies that run, and removed ones that still have requests.
     policies: Vec<Policy>,
     next_policy: u32,
     /// Whether any stage degrades service.
     degrades: bool,
-    /// Requests, with their streams, whose upstream host the caller must report.
+    /// Requests, with their streams, whose upstream hosts the caller must report.
     suspects: Vec<(Ticket, u32)>,
     beside: B,
 }
@@ -179,9 +181,9 @@ impl<B: Beside> Engine<B> {
 
     /// Adopts the inbound configurations of all listeners, each with its listener's name, oldest
     /// first. A request is subject to the configuration of its own listener
-    /// ([`RequestView::listener`]). A policy that several of them contain runs once, with its
-    /// settings from the newest and its routes from each. An invalid configuration changes nothing.
-    /// [`Engine::build`] must follow.
+    /// ([`RequestView::listener`]). A policy in several configurations runs once. Its settings come
+    /// from the newest one, its routes from each. If any configuration is invalid, nothing changes.
+    /// The caller must then call [`Engine::build`].
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -439,7 +441,7 @@ impl<B: Beside> Engine<B> {
         let policy = self.policy(ticket.policy);
         let own = policy.and_then(|policy| policy.stage.stream(ticket));
         let ticked = self.resume_lease(host, now, actions);
-        // The request is over, so drop actions that the tick decided for it.
+        // The request has ended, so drop actions that the tick decided for it.
         actions.retain(|action| Some(action.stream()) != own);
         let done = match self.policy_beside(ticket.policy) {
             Some((policy, beside)) => policy.finish(beside, host, now, ticket, outcome, actions),
@@ -499,8 +501,8 @@ impl<B: Beside> Engine<B> {
         }
     }
 
-    /// Whether any stage passes a quality to its application. Then only Headgate may set its
-    /// header.
+    /// Whether any stage requests a quality from its application. Then only Headgate may set the
+    /// quality header.
     #[must_use]
     pub fn degrades(&self) -> bool {
         self.degrades

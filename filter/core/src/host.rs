@@ -11,14 +11,14 @@ mod memory_tests;
 
 use std::time::Duration;
 
-/// A metric that was defined through [`Metrics::define`].
+/// The id of a metric, from [`Metrics::define`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MetricId(pub u32);
 
 /// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MetricKind {
-    /// Only grows.
+    /// A count that only grows.
     Counter,
     /// A gauge for dashboards. The stats matcher may reject it; writes are then dropped silently.
     Gauge,

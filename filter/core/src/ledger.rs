@@ -17,9 +17,9 @@
 //! releaser frees the slot before it looks for waiters. One of the two sees the other.
 //!
 //! **Tokens.** With a budget of tokens, a request takes tokens together with its slot, from a third
-//! gauge, by the same rule: add, then read. It looks whether they fit before it adds them, because
-//! an addition that is taken back hides room from another worker until its next tick. Without a
-//! budget there is no such gauge.
+//! gauge, by the same rule: add, then read. A worker also checks beforehand whether the tokens fit,
+//! because an addition that is taken back hides room from another worker until its next tick.
+//! Without a budget this gauge doesn't exist.
 
 use std::ops::{Add, Neg};
 
@@ -29,17 +29,17 @@ use crate::workers::WorkerId;
 
 /// Bits of the queue gauge that hold the work.
 const WORK_BITS: u32 = 44;
-/// Largest work of one request; more counts as this. In µs it is 71 minutes, about the longest time
-/// that a histogram measures.
+/// The largest work of one request; larger values count as this. In µs it is 71 minutes, about the
+/// longest time that a histogram measures.
 pub const MAX_WORK: u64 = 1 << 32;
-/// Work of a queue at which a request's own work is no longer added; in µs, 101 days. Even if each
-/// of [`crate::workers::MAX_WORKERS`] reads the queue before the others add their work, the sum
-/// fits into [`WORK_BITS`].
+/// The work of a queue above which no more work is added; in µs, 101 days. Even if each of
+/// [`crate::workers::MAX_WORKERS`] reads the queue before the others add their work, the sum fits
+/// into [`WORK_BITS`].
 const FULL: u64 = 1 << (WORK_BITS - 1);
 const _: () = assert!(FULL + MAX_WORK * crate::workers::MAX_WORKERS as u64 <= 1 << WORK_BITS);
 
-/// The least length that is read as a negative one. A length is negative if an audit corrected too
-/// much; the next audit repairs it.
+/// The smallest stored length that means a negative one. A length is negative if an audit corrected
+/// too much; the next audit repairs it.
 const NEGATIVE: u32 = (1 << 20) - (1 << 14);
 const _: () = assert!(crate::config::MAX_QUEUE_LENGTH < NEGATIVE);
 
@@ -76,10 +76,10 @@ impl QueueState {
     }
 }
 
-/// The tokens that a request takes with its slot. By default none, and there is no budget.
+/// The tokens that a request takes with its slot; by default none, without a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tokens {
-    /// Its tokens, at most the budget.
+    /// The request's tokens, at most the budget.
     pub taken: u32,
     /// The budget of all requests.
     pub budget: u32,
@@ -173,8 +173,8 @@ impl Gauges {
         }
     }
 
-    /// Writes the parts of `booked` that `changed` touched. Only for gauges with one writer: the
-    /// next write repairs one that failed.
+    /// Writes those parts of `booked` that are not 0 in `changed`. Only for gauges with one writer:
+    /// if a write fails, the next one repairs the gauge.
     fn set(&self, host: &impl Shared, booked: Share, changed: Share) -> Result<(), HostError> {
         if changed.slots != 0 {
             host.set(self.slots, booked.slots.cast_unsigned())?;
@@ -234,8 +234,8 @@ impl Ledger {
         };
         this.workers.resize(own_id as usize + 1, None);
         this.workers[own_id as usize] = Some(this.own);
-        // The number may be that of a dead worker whose share is still booked: the worker that
-        // buried it may not have had this stage.
+        // The number may have been a dead worker's, whose share is still booked here if the worker
+        // that buried it did not have this stage.
         this.give_back(host, own_id)?;
         Ok(this)
     }
@@ -253,7 +253,8 @@ impl Ledger {
         self.total = total;
         self.workers.fill(None);
         self.workers[self.own_id as usize] = Some(self.own);
-        // Tokens of the number's last owner, or that this worker booked under another number.
+        // These tokens are left from the number's last owner, or from this worker's own bookings
+        // under another number.
         let left = -self.own.share.read(host)?.tokens;
         let left = Share {
             tokens: left,

@@ -1,10 +1,11 @@
 //! Headgate's admission engine: all decisions, but no input and output.
 //!
-//! The same code runs inside Envoy (one instance per worker thread, compiled to WebAssembly), in
-//! the simulator and in the tests. It therefore reads no clock, has no randomness of its own, and
-//! depends on neither proxy-wasm nor Kubernetes. Time and random numbers are arguments, state that
-//! several workers share is behind [`host::Host`], and a stream of the proxy is behind
-//! [`http::Stream`]. Behaviour between processes is in another crate, behind [`beside::Beside`].
+//! The same code runs in Envoy (as a WebAssembly module with one instance per worker thread, or as
+//! a native module with one instance per process), in the simulator and in the tests. So it reads
+//! no clock, has no randomness of its own, and depends on neither proxy-wasm nor Kubernetes. Time
+//! and random numbers are arguments, state that several workers share is behind [`host::Host`], and
+//! a stream of the proxy is behind [`http::Stream`]. Behaviour between processes is in another
+//! crate, behind [`beside::Beside`].
 //!
 //! Points 1, 2 and 3 of Bouncer's Figure 1 are [`stage::Stage::arrive`],
 //! [`decision::Action::Resume`] and [`stage::Stage::finish`].

@@ -1,19 +1,19 @@
 //! One worker's part of a stage's queue, in the order of the discipline.
 //!
-//! Every discipline is a *rank*: a number given to a request when it arrives, and the smallest rank
-//! goes first (FIFO's rank is the arrival). The process-wide order then needs no shared queue: each
-//! worker publishes the rank of its first waiter, and the smallest of those goes first.
+//! Every discipline is a *rank*: a number given to a request when it arrives. The smallest rank
+//! goes first; for a FIFO it is the arrival time. So the process-wide order needs no shared queue:
+//! each worker publishes the rank of its first waiter, and the smallest of those goes first.
 //!
-//! It is an indexed binary heap, because clients leave from anywhere in the queue, and their
-//! requests must be removed at once. Equal ranks keep their order of arrival.
+//! The queue is an indexed binary heap, because requests whose clients leave must be removed from
+//! any position at once. Equal ranks keep their order of arrival.
 //!
 //! Waiters may be in *lines* (the flows of a fair queue). A line is first in, first out, and only
-//! its first waiter is in the heap. Turns belong to the line and not to its waiters: a waiter that
-//! leaves early gives its turn to the one behind, and the line's last turn is dropped. Otherwise
-//! early turns would be lost with clients that give up, and a flow of such clients would not be
-//! served until all others have used as many rounds as it has waiters. The rank of a turn is only
-//! known when it is the line's first: the caller ranks the next waiter of a line when the one
-//! before it is served.
+//! its first waiter is in the heap. Turns belong to the line and not to its waiters: if a waiter
+//! leaves early, its turn goes to the waiter behind it, and the line's last turn is dropped.
+//! Otherwise early turns would be lost with clients that give up, and a flow of such clients would
+//! not be served until all others have used as many rounds as it has waiters. The rank of a turn is
+//! only known when it is the first of its line, so the caller ranks the next waiter of a line when
+//! the one before it is served.
 
 use std::collections::VecDeque;
 
@@ -106,7 +106,7 @@ impl Queue {
         (behind != NOWHERE).then_some(behind)
     }
 
-    /// Adds a waiter: one without a line, or the first of its line. A slot waits at most once.
+    /// Adds a waiter that has no line, or is the first of its line. A slot must not be added twice.
     pub fn push(&mut self, slot: Slot, rank: u64) {
         let needed = slot as usize + 1;
         if self.positions.len() < needed {
@@ -140,8 +140,8 @@ impl Queue {
         }
         debug_assert!(self.link(slot).is_none(), "slot waits twice");
         let Line { first, last, turns } = &mut self.lines[line as usize];
-        // A turn may be lower than the last one if another worker took a cost back. Within the line
-        // turns must not fall.
+        // A turn may be lower than the last one if another worker took a charge back, but turns
+        // must not fall within a line.
         turns.push_back(turns.back().map_or(turn, |last| turn.max(*last)));
         let before = std::mem::replace(last, slot);
         self.links[slot as usize] = Some(Link {
@@ -174,7 +174,7 @@ impl Queue {
         Some(First { slot, rank, next })
     }
 
-    /// Removes a waiter anywhere in the queue; returns false if it doesn't wait.
+    /// Removes a waiter from any position; returns false if it isn't in the queue.
     pub fn remove(&mut self, slot: Slot) -> bool {
         let rank = self.take(slot);
         let Some(link) = self.link(slot) else {

@@ -1,7 +1,7 @@
 //! A refusal's reason and the time after which a retry is worthwhile.
 //!
-//! That is the time until the queue has drained so far that the same request would be admitted,
-//! with jitter so that refused clients don't return together.
+//! The time is that until the queue has drained so far that the same request would be admitted. It
+//! has jitter, so that refused clients don't all return at once.
 
 use std::fmt;
 use std::time::Duration;
@@ -50,11 +50,11 @@ pub struct Reply {
     pub http: u32,
     /// gRPC status code.
     pub grpc: i32,
-    /// Whether the reason is about response times, not about a lack of room. Starvation avoidance
-    /// may override only such reasons.
+    /// Whether the reason is a response time rather than a limit. Starvation avoidance may override
+    /// only such reasons.
     pub about_objectives: bool,
-    /// Whether more slots would have helped, so that the search for P must take the refusal into
-    /// account. False for a strategy with a target of its own, which more slots don't help.
+    /// Whether more slots would have avoided the refusal, so that the search for P must take it
+    /// into account. False for strategies with a target of their own.
     pub lacks_slots: bool,
 }
 

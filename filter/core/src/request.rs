@@ -29,11 +29,11 @@ pub struct Attributes {
     pub cost: Option<u32>,
     /// Its size, if the cost of its type depends on it and the request states it.
     pub size: Option<u32>,
-    /// The most tokens that it needs in the backend, 0 without a budget of tokens.
+    /// The maximum number of tokens that it needs in the backend; 0 without a budget of tokens.
     pub tokens: u32,
-    /// The tokens of its prompt among these.
+    /// The part of `tokens` that is its prompt.
     pub prompt_tokens: u32,
-    /// The tokens of output that are expected of it, 0 without a budget of tokens.
+    /// The expected number of its output tokens; 0 without a budget of tokens.
     pub output: u32,
     /// Whether it is a retry ([`crate::retries`]).
     pub is_retry: bool,

@@ -46,7 +46,7 @@ pub struct Request {
     pub origin: Option<Origin>,
     /// The time at which it entered the stage.
     pub arrived: Instant,
-    /// The end of its longest queue wait.
+    /// The time at which its longest allowed queue wait ends.
     pub(crate) deadline: Instant,
     /// The reason for its refusal at the deadline.
     pub(crate) late: Reason,
@@ -62,15 +62,16 @@ pub struct Request {
     /// The tokens that it has or had of the budget. It takes them with its slot, and more if its
     /// output grows beyond them.
     pub(crate) tokens: u32,
-    /// The number of answers that its own answer represents.
+    /// The number of answers that this answer represents, because not every answer is measured.
     pub(crate) weight: u32,
     /// The end of its processing time, if its response continues after that as a stream.
     pub(crate) first_byte: Option<Instant>,
     /// The number of output tokens in its response, if they are counted.
     pub(crate) output: u32,
-    /// Whether that number is about one by one, and not of parts of the response.
+    /// Whether `output` counts tokens; otherwise it counts parts of the response.
     pub(crate) counts_each: bool,
-    /// The time per output token of its response; `None` if it isn't measured, or has one token.
+    /// The time per output token of its response; `None` if it isn't measured, or if the response
+    /// has too few tokens.
     pub(crate) token_time: Option<Duration>,
     pub(crate) counts: Counts,
     /// Its phase.
@@ -121,8 +122,8 @@ impl Request {
         }
     }
 
-    /// Returns the output that it had, if it was counted and one was expected; otherwise the
-    /// expected one.
+    /// Returns the number of output tokens that were counted; the expected number if none were
+    /// counted or none were expected.
     pub(crate) fn real_output(&self) -> u32 {
         let expects_output = self.attributes.tokens > self.attributes.prompt_tokens;
         match self.counts_each && expects_output {

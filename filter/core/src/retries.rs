@@ -2,16 +2,16 @@
 //!
 //! **The problem.** A refused request costs the backend nothing, but its client may retry, as may a
 //! client that gave up on a late answer. While the backend has less capacity than usual, each
-//! request then arrives several times, and a retry takes the slot of a first attempt. The load is a
-//! multiple of the users' demand, and it stays so after the cause is gone.
+//! request then arrives several times, and a retry takes the slot of a first attempt. The load is
+//! then a multiple of the users' demand, and remains so after the cause is gone.
 //!
 //! **The rule.** A retry of a type is refused if a first attempt of that type was refused within
 //! the last second. So slots go to first attempts while there are too few slots for them, and the
 //! rule has no effect while all are admitted. Refused retries don't count as demand: the value cut
 //! and the search for P use first attempts only.
 //!
-//! **Retries.** Envoy numbers attempts from 1 in `x-envoy-attempt-count` (a route with
-//! `include_request_attempt_count`, as Istio's have). gRPC clients count the attempts before this
+//! **Detection.** Envoy numbers attempts from 1 in `x-envoy-attempt-count` (on routes with
+//! `include_request_attempt_count`, such as Istio's). gRPC clients count the attempts before this
 //! one in `grpc-previous-rpc-attempts` (gRFC A6). Other clients and gateways use other headers; a
 //! policy may name one of them (`retries.header`). A client that marks a first attempt as a retry
 //! harms only itself.

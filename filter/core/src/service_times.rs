@@ -9,10 +9,10 @@
 //! through a lull.
 //!
 //! The difficulty is that each worker of the proxy sees only its part of the completions, and that
-//! VMs come and go with every policy edit and upgrade. So all histograms of a type live in data
-//! that the workers share (`record::Record`), under the type's *name*. They survive edits that
-//! reorder, add or remove types or change the window, and upgrades of the code. As whole histograms
-//! are shared, an edit may ask for other percentiles and gets them from the existing data.
+//! every policy edit and upgrade replaces VMs. So all histograms of a type are in data that the
+//! workers share (`record::Record`), under the type's *name*. They survive edits that reorder, add
+//! or remove types or change the window, and upgrades of the code. Because whole histograms are
+//! shared, an edit may ask for other percentiles and gets them from the existing data.
 //!
 //! - A worker appends its samples to a log of fixed size: [`ServiceTimes::record`] neither
 //!   allocates nor calls the host, and costs the same for 1 type or 1,024.
@@ -94,9 +94,9 @@ pub struct ServiceTimes {
     visits: VecDeque<u16>,
     /// The shared number of changes when it was last read; `None` before the first sync.
     seen: Option<u64>,
-    /// Whether a change remains to be announced.
+    /// Whether a change has not been announced yet.
     announce: bool,
-    /// Slot times; `None` if they end with processing times.
+    /// Slot times; `None` if slots are released when processing times end.
     slots: Option<Box<ServiceTimes>>,
     /// Costs of requests by their size; `None` if no type has `cost`.
     costs: Option<Costs>,
@@ -163,8 +163,8 @@ impl ServiceTimes {
 
     /// Records one processing time. The sample counts as `weight` requests, because not every
     /// answer is measured ([`Served::weight`](crate::request::Served)). A type's own statistics
-    /// don't depend on the weight; those over all types weight every type by its traffic. Neither
-    /// allocates nor calls the host.
+    /// don't depend on the weight; statistics over all types weight every type by its traffic. The
+    /// call neither allocates nor calls the host.
     pub fn record(&mut self, kind: TypeId, processing: Duration, weight: u32) {
         let kind = self.index(kind);
         if self.log.push(kind, processing, weight) {
@@ -288,7 +288,7 @@ impl ServiceTimes {
         (estimate.source != Source::None).then_some(estimate.mean)
     }
 
-    /// Returns [`ServiceTimes::mean`], but by the size of `request` if it has one.
+    /// Returns the same as [`ServiceTimes::mean`], but by the size of `request` if it has one.
     #[must_use]
     pub fn mean_of(&self, request: &Attributes) -> Option<Duration> {
         let estimate = self.estimate_of(request);
@@ -330,8 +330,8 @@ impl ServiceTimes {
         }
     }
 
-    /// Returns the mean time that a busy slot still needs for its request, over all types: E\[pt²\]
-    /// / (2 E\[pt\]). Zero when there are too few samples.
+    /// Returns the mean residual time of a busy slot, over all types: E\[pt²\] / (2 E\[pt\]). Zero
+    /// when there are too few samples.
     #[must_use]
     pub fn mean_residual(&self) -> Duration {
         self.held().mean_residual

@@ -1,14 +1,14 @@
-//! State that all workers of a process share: counters to which each adds its part, and records
-//! that each may change.
+//! State that all workers of a process share: counters to which each worker adds, and records that
+//! each may change.
 //!
 //! A [`Counter`] needs no lock and no message: a worker adds its count to a process-wide number,
 //! and infers the others' counts from its growth. That number isn't one of Envoy's counters: `POST
 //! /reset_counters` resets those, and a stats matcher may reject them. A [`Shared::number`] has
 //! neither problem.
 //!
-//! A record is for more than a sum. It is a value in shared data that only changes by
-//! compare-and-swap, so no worker leads or waits: a change that conflicts with another worker's is
-//! repeated on the newer value. Each failed attempt means that another worker's succeeded.
+//! A record is for state that isn't a sum. It is a value in shared data that is only changed by
+//! compare-and-swap, without a leader or a lock: a change that conflicts with another worker's is
+//! repeated on the newer value. Each failed attempt means that another worker's change succeeded.
 //!
 //! A record's bytes don't describe themselves, and during an upgrade workers of two versions share
 //! the process. So each layout has an id, [`Record::SCHEMA`], in the record's key and in its first
@@ -20,9 +20,9 @@ use serde::de::DeserializeOwned;
 
 use crate::host::{Expected, HostError, Number, Shared};
 
-/// The number of attempts of a change that conflicts with other workers', before it fails until the
-/// next occasion. It is small, because a record of thousands of names takes milliseconds to read
-/// and write.
+/// The number of attempts of a change that conflicts with other workers' changes. After these it
+/// fails, and the caller tries again later. The number is small, because a record of thousands of
+/// names takes milliseconds to read and write.
 pub const ATTEMPTS: u32 = 8;
 
 /// A value that workers share by [`load`] and [`change`]. Implemented by [`record!`].
@@ -50,7 +50,7 @@ pub(crate) use record;
 
 record!(u64, 1);
 
-/// Returns the first bytes of a record. A blob with different ones is not read, and the record
+/// Returns the first bytes of a record. A blob that starts differently is ignored, and the record
 /// starts over.
 pub fn header(schema: u32) -> [u8; 6] {
     let [a, b, c, d] = schema.to_le_bytes();
@@ -66,7 +66,7 @@ pub fn key(name: &str, schema: u32) -> String {
 #[derive(Debug)]
 pub struct Counter {
     number: Number,
-    /// This worker's count that is not added yet.
+    /// The part of this worker's count that is not yet in the number.
     fresh: u64,
     /// The number when it was last read, plus this worker's additions since.
     seen: u64,
@@ -92,7 +92,7 @@ impl Counter {
         self.fresh = self.fresh.saturating_add(n);
     }
 
-    /// Returns this worker's count that is not published yet.
+    /// Returns the part of this worker's count that is not published yet.
     #[must_use]
     pub(crate) fn fresh(&self) -> u64 {
         self.fresh
@@ -124,8 +124,8 @@ impl Counter {
     /// [`HostError`].
     pub fn others(&mut self, host: &impl Shared) -> Result<u64, HostError> {
         let total = host.get(self.number)?;
-        // It may be less than `seen` because another worker tests whether the host keeps the number
-        // (the Wasm host's `Unfiltered`).
+        // The number may briefly be less than `seen` while another worker tests whether the host
+        // keeps it (the Wasm host's `Unfiltered`).
         let others = total.saturating_sub(self.seen);
         self.seen = total;
         Ok(others)
@@ -156,7 +156,7 @@ pub fn load<T: Record + Default>(host: &impl Shared, name: &str) -> Result<T, Ho
 }
 
 /// Changes the record `name`. `change` gets the record as [`load`] returns it, and returns whether
-/// it changed it, and a result. Returns the new record, and that result.
+/// it has changed the record, and a result. Returns the new record and that result.
 ///
 /// # Errors
 /// [`HostError`]; the record is unchanged. [`HostError::Conflict`] if other workers kept changing

@@ -32,8 +32,8 @@
 //! `<reason>` is [`Reason`]'s name. A type has one such reason for each of its objectives, and for
 //! each objective of `default`, by which a cold type is judged.
 //!
-//! The last three are the response time controller's; one controller for all types has them without
-//! the type. Bouncer's value cut has
+//! The last three belong to the response time controller; if one controller serves all types, their
+//! names don't contain the type. Bouncer's value cut has
 //!
 //! ```text
 //! headgate.policy.<namespace>/<name>.type.<type>.value_admitted_permille    gauge      part of the requests above the cut
@@ -43,8 +43,8 @@
 //! headgate.policy.<namespace>/<name>.floors_over_capacity                   gauge      1: starvation avoidance asks for more than P
 //! ```
 //!
-//! Counters are tallied in the worker and added to the host's once a tick: a host call per tick
-//! instead of several per request. Distributions are recorded as they happen.
+//! Each worker adds up its counts and adds them to the host's counters once a tick, which saves
+//! several host calls per request. Distributions are recorded immediately.
 
 mod gauges;
 mod objectives;
@@ -63,7 +63,8 @@ use gauges::Gauges;
 use objectives::Objectives;
 use outputs::Outputs;
 
-/// Types beyond this many share the stats of `_other`: each type costs some twenty metrics.
+/// The number of types with stats of their own. Further types share the stats of `_other`, because
+/// each type needs some twenty metrics.
 pub const MAX_TYPES_IN_STATS: usize = 256;
 
 /// Counters of a type.
@@ -86,8 +87,8 @@ pub enum Count {
     Unmeasured,
     /// The part of `rq_unmeasured` that left while queued.
     Abandoned,
-    /// Answered with an error, or not at all: a status that the policy counts as one, a timeout, a
-    /// reset. An estimate where answers are sampled: each counts with its weight.
+    /// Answered with an error status as the policy defines it, or not answered because of a timeout
+    /// or a reset. An estimate if answers are sampled: each counts with its weight.
     Failed,
     /// Answered while the type was answered more than 800 times a second
     /// ([`crate::stage::SAMPLES_PER_SECOND`]); not measured.
@@ -348,7 +349,7 @@ impl StageStats {
         host.record(stats.response_time, micros(queue_wait + processing))
     }
 
-    /// Records the time that a freed slot took to reach a request on another worker.
+    /// Records the time for which a freed slot was idle before a request on another worker got it.
     ///
     /// # Errors
     /// [`HostError`].

@@ -3,15 +3,16 @@
 //!
 //! Both starvation avoidance strategies compare acceptance ratios over the last D. The obvious ring
 //! of steps × types costs O(types) at every step, and memory for combinations that never occur.
-//! Here the ring has one entry for each (step, type) *that received something*, and there are
-//! running sums per type. So counting and expiry are O(1) amortised for any number of types, and an
-//! idle type costs nothing.
+//! Here the ring has one entry for each (step, type) *with requests*, and each type has running
+//! sums. So counting and expiry are O(1) amortised for any number of types, and an idle type costs
+//! nothing.
 //!
-//! The window covers the current step, even if it has just started, and the D/Δ − 1 before it.
+//! The window consists of the current step, even if it has just started, and the D/Δ − 1 steps
+//! before it.
 //!
-//! Memory: 24 bytes a type, and 16 bytes for each (step, type) that received something. The number
-//! of those is at most types × D/Δ. If that product exceeds [`MAX_ENTRIES`] (2 MB), Δ is
-//! lengthened: 1,024 types get at most 128 steps, 4 types get up to 10,000.
+//! Memory: 24 bytes a type, and 16 bytes for each (step, type) with requests. The number of those
+//! is at most types × D/Δ. If that product exceeds [`MAX_ENTRIES`] (2 MB), Δ is lengthened: 1,024
+//! types get at most 128 steps, 4 types get up to 10,000.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -68,7 +69,7 @@ pub struct Window {
     sums: Vec<Sum>,
     /// Σ of the types' ratios, in [`RATIO_ONE`]s.
     ratios: u64,
-    /// The number of types that received something.
+    /// The number of types with requests in the window.
     active: u32,
 }
 
@@ -94,14 +95,15 @@ impl Window {
         }
     }
 
-    /// Returns AR = aqc / rqc of a type, 0..=1; `None` if it received nothing.
+    /// Returns AR = aqc / rqc of a type, 0..=1; `None` without requests in the window.
     #[must_use]
     pub fn acceptance_ratio(&self, kind: TypeId) -> Option<f64> {
         let Counts { received, accepted } = self.sums.get(kind.0 as usize)?.counts;
         (received > 0).then(|| f64::from(accepted) / f64::from(received))
     }
 
-    /// Returns the unweighted mean of AR over all types that received anything; `None` if none did.
+    /// Returns the unweighted mean of AR over all types with requests in the window; `None` without
+    /// any.
     #[must_use]
     pub fn average_acceptance_ratio(&self) -> Option<f64> {
         (self.active > 0).then(|| self.ratios as f64 / RATIO_ONE as f64 / f64::from(self.active))
@@ -111,7 +113,8 @@ impl Window {
     pub fn advance(&mut self, now: Instant) {
         let origin = *self.origin.get_or_insert(now);
         let Ok(step) = u32::try_from(nanos(now.since(origin)) / self.step_nanos) else {
-            // 2³² steps of 10 ms are 500 days. Then start over.
+            // The number of the step wraps around after 2³² steps, at 10 ms after 500 days. Start
+            // over then.
             self.clear();
             self.origin = Some(now);
             return;

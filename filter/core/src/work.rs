@@ -16,7 +16,7 @@ use crate::service_times::ServiceTimes;
 
 pub use crate::ledger::MAX_WORK;
 
-/// The source of n_i.
+/// The source of n_i, the work of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
     /// The measured mean processing time of its type, µs.

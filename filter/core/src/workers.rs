@@ -1,28 +1,29 @@
 //! Membership: a record of the VMs that share a process, and leases that detect crashed VMs.
 //!
 //! Slots and queued work are process-wide numbers, so the share of a VM that dies (a trap under
-//! load) would stay booked forever. Each VM therefore claims a number, keeps its own share in
-//! gauges of that number ([`crate::ledger`]), and renews a heartbeat. When a heartbeat is older
-//! than [`LEASE`], one of the others (a compare-and-swap decides which) gives the dead VM's share
-//! back. The code calls this a burial.
+//! load) would stay booked forever. So each VM claims a worker number, keeps its own share in
+//! gauges of that number ([`crate::ledger`]), and renews a heartbeat. If a heartbeat is older than
+//! [`LEASE`], another VM, selected by a compare-and-swap, releases the dead VM's share. The code
+//! calls this a burial.
 //!
 //! The lease is long compared with any pause of a healthy thread, and with the service times of
 //! requests that a dead VM left in the backend: a slot is given back late rather than twice. A VM
-//! that resumes after its lease ran out detects that, joins again under another number and books
-//! its share again.
+//! that resumes after its lease has expired detects that, joins again under another number and
+//! books its share again.
 //!
 //! A VM may resume at the moment when another buries it. It writes its heartbeat before it reads
 //! the list; the other marks the list before it reads the heartbeat a second time. One of the two
 //! sees the other's write.
 //!
-//! A number may become free with a share still booked under it: the VM that buried it may not have
-//! had the stage. Members sweep free numbers in turn, under the same mark as a burial.
+//! A number may become free while a share is still booked under it, because the VM that buried its
+//! owner may not have had the stage. So members check free numbers in turn (a sweep), under the
+//! same mark as a burial.
 //!
 //! One process may have several lists of VMs: Envoy keeps shared data per `vm_id`, but gauges for
 //! all of them together. Totals are then sums over all lists, so no two VMs may have the same
-//! worker number. A VM therefore takes a number only if no VM of any list renews its heartbeat, and
-//! an audit covers all numbers that any list gave out. A number of another list looks free in this
-//! one. It is swept only when its heartbeat has been silent for longer than its own list needs to
+//! worker number. So a VM takes a number only if no VM of any list renews that number's heartbeat,
+//! and an audit covers all numbers that any list gave out. A number of another list looks free in
+//! this one. It is swept only if its heartbeat has stopped for longer than its own list needs to
 //! bury it.
 
 use std::time::Duration;
@@ -35,15 +36,16 @@ use crate::time::Instant;
 pub const LEASE: Duration = Duration::from_secs(3);
 /// Time between two renewals of a heartbeat.
 const RENEW: Duration = Duration::from_millis(100);
-/// Most VMs at once: the worker threads, times two while code is upgraded. The list only grows, up
-/// to the highest number that was ever claimed.
+/// The maximum number of VMs at once: the worker threads, times two while code is upgraded. The
+/// list has an entry for every number up to the highest that was ever claimed.
 pub const MAX_WORKERS: u32 = 1024;
 
 const KEY: &str = "headgate/workers/1";
 const ENTRY: usize = 8;
 /// Attempts of a change to the list. VMs that start at once may conflict, and an attempt is cheap.
 const ATTEMPTS: u32 = 64;
-/// Set in an entry while the VM with the rest of the nonce gives a dead VM's share back.
+/// The bit that marks an entry while the VM with the remaining bits of the nonce releases a dead
+/// VM's share.
 const BURIAL: u64 = 1 << 63;
 
 /// The number of a VM among those that share the process; 0..[`MAX_WORKERS`].
@@ -60,10 +62,10 @@ pub struct Membership {
     ticked: Instant,
     judge_after: Instant,
     others: Vec<WorkerId>,
-    /// The number of worker numbers ever given out, by any list, as last read.
+    /// The number of worker numbers that any list ever gave out, as last read.
     numbers: u32,
     all_numbers: Number,
-    /// Each VM sets it to 1, so a larger value is a sum over two processes.
+    /// Each VM sets this number to 1, so a larger value is a sum over two processes.
     processes: Number,
     swept: Instant,
     /// The number at which the next search for a free number starts.
@@ -73,18 +75,18 @@ pub struct Membership {
 /// The result of [`Membership::tick`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// VMs that died, each returned to one caller only. The caller gives their share back, then
+    /// VMs that died, each returned to one caller only. The caller releases their shares, then
     /// calls [`Membership::buried`].
     pub dead: Vec<WorkerId>,
-    /// Free numbers, marked like those of dead VMs. The caller gives back their bookings, then
-    /// calls [`Membership::buried`].
+    /// Free numbers, marked like those of dead VMs. The caller releases their bookings, then calls
+    /// [`Membership::buried`].
     pub free: Vec<WorkerId>,
-    /// Whether this VM's lease had run out and it has a new number. The caller then books its share
-    /// again.
+    /// Whether this VM has a new number because its lease had expired. The caller then books its
+    /// share again.
     pub rejoined: bool,
-    /// Whether gauges have larger values than this process wrote: after a hot restart Envoy
-    /// periodically adds the gauges of its parent process to those of the same name, and nothing
-    /// else shows it. Totals, shares and heads are then wrong, too.
+    /// Whether gauges have larger values than this process wrote. After a hot restart Envoy
+    /// periodically adds the gauges of its parent process to those of the same name, which can't be
+    /// detected in any other way. Totals, shares and heads are then wrong, too.
     pub hot_restart: bool,
 }
 
@@ -252,8 +254,8 @@ impl Membership {
         if stale(host.get(heartbeat)?) {
             return Ok(true);
         }
-        // It resumed. If it has already seen the mark, it has another number by now, and the lease
-        // of this one runs out.
+        // The VM has resumed. If it has already seen the mark, it has another number by now, and
+        // the lease of this number will expire.
         replace(other, mark, entry, host)?;
         Ok(false)
     }
@@ -312,7 +314,7 @@ impl Membership {
     /// [`HostError`]; the lease then runs out instead.
     pub fn leave(self, host: &impl Shared) -> Result<(), HostError> {
         if replace(self.id, self.nonce, 0, host)? {
-            // Otherwise the number could not be claimed before the lease has run out.
+            // Clear the heartbeat, so that the number can be claimed before the lease expires.
             host.set(self.heartbeat, 0)?;
         }
         Ok(())

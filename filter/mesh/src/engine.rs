@@ -1,6 +1,6 @@
 //! Headers that carry workflows and class admission between processes (see [`wire`]).
 //!
-//! Workflows and class admission work without each other.
+//! Workflows and class admission are independent of each other.
 //!
 //! The inbound side of a sidecar reads a request's workflow, sender and progress. It passes a token
 //! to the application and, with the response, the rate that the sender may use. The outbound side
@@ -62,7 +62,7 @@ pub(crate) struct Outbound {
     /// Indices of services in `admission`, by cluster.
     admitted: HashMap<String, Option<usize>>,
     pub(crate) smoother: Option<Smoother>,
-    /// The number of the configuration, to recognise calls that began under an earlier one.
+    /// The number of the configuration, which identifies calls that began under an earlier one.
     generation: u32,
     /// This process's id; `None` until a call without a workflow needs it.
     process: Option<ProcessId>,
@@ -228,9 +228,9 @@ pub fn named(
     Some((at, found))
 }
 
-/// Returns the class that the sender passes on: the parent's, or the one to which the sender
-/// downgraded the request. A sub-request keeps its parent's class, since in a lower one it could
-/// wait behind requests that its parent overtook.
+/// Returns the class that the sender names: that of the parent request, or the one to which the
+/// sender downgraded this request. A sub-request keeps its parent's class, because in a lower one
+/// it could wait behind requests that its parent overtook.
 fn inherited_class(config: &StageConfig, request: &impl RequestView) -> Option<ClassId> {
     if config.classes.is_empty() {
         return None;
@@ -292,7 +292,8 @@ pub struct Calling {
 }
 
 impl Calling {
-    /// Whether calls like this one are delayed, so that the application needn't delay them.
+    /// Whether smoothing applies to calls like this one, so that the application needn't delay its
+    /// calls.
     #[must_use]
     pub fn is_delayed(&self) -> bool {
         self.smoothed.is_some_and(|(_, smoothed)| smoothed.enforced)
@@ -315,8 +316,8 @@ pub struct Reply<'a> {
 }
 
 /// Whether Headgate's headers of a request are trusted. If false, they are hidden from all rules
-/// and from the application. If true, the proxy reads them and removes them before the application.
-/// `None` means that they stay as they are.
+/// and from the application. If true, the proxy reads them and removes them before the application
+/// sees the request. `None` means that they stay unchanged.
 #[must_use]
 pub fn trusts(engine: &Engine, request: &impl RequestView) -> Option<bool> {
     let StageConfig {
@@ -491,7 +492,7 @@ impl Mesh {
             .is_some_and(|o| o.admission.is_some())
     }
 
-    /// Whether trust in an answer depends on the peer that sent it.
+    /// Whether an answer is trusted only if it comes from a configured peer.
     #[must_use]
     pub fn asks_who_answers(&self) -> bool {
         let outbound = self.outbound.as_ref();

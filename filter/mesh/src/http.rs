@@ -173,7 +173,7 @@ pub(crate) fn forwarded_ended(filter: &mut Filter<impl Host>, stream: &impl Stre
     }
 }
 
-/// Records the end of a call that may still have been delayed.
+/// Records the end of a call, which may still be held for its delay.
 pub(crate) fn held_ended(filter: &mut Filter<impl Host>, stream: &impl Stream) {
     mesh(filter).forget_call(stream.id());
     forwarded_ended(filter, stream);
@@ -236,8 +236,8 @@ pub fn send(filter: &mut Filter<impl Host>, stream: &impl Stream) {
     }
 }
 
-/// Handles a call of the application, on `stream`, when it comes and after its delay. `since` is
-/// the time at which it came, if it was delayed.
+/// Handles a call of the application on `stream`, at its arrival or after its delay. `since` is the
+/// time of its arrival if it was delayed.
 fn call(filter: &mut Filter<impl Host>, stream: &impl Stream, since: Option<Instant>) -> Called {
     let mesh = filter.engine().beside();
     let matters =
@@ -280,8 +280,8 @@ fn describe(
             Err(error) => filter.complain(stream, &error),
         }
     }
-    // Headers that the application copied from its own request, or made up, are removed. Only those
-    // set below count.
+    // Remove headers that the application copied from its own request, or set itself. Only the
+    // headers set below count.
     for name in internal(&headers).take_while(|_| workflows) {
         result = result.and(stream.remove_request_header(name));
     }
@@ -332,8 +332,8 @@ pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, cal
         peer: peer.as_deref().filter(|id| !id.is_empty()),
         failed: mesh.admits_calls() && has_failed(stream, &response),
     };
-    // The header is removed; otherwise an application that also delays its requests would delay
-    // them twice.
+    // Remove the header: an application that delays its own requests would otherwise delay them
+    // twice.
     let obeyed = calling.is_delayed().then_some(hint::HEADER);
     filter.check(stream, set);
     let (host, engine, _) = filter.parts();
@@ -362,8 +362,8 @@ pub(crate) fn unanswered(filter: &mut Filter<impl Host>, stream: &impl Stream, c
 }
 
 /// Whether the call was refused for lack of room or not answered in time. A refusal because of the
-/// workflow's rate doesn't count. A response with progress was served, so a refusal in it is one
-/// that the called application passed on; it doesn't count either.
+/// workflow's rate doesn't count. A response with progress comes from the called application, so a
+/// refusal in it was only passed on and doesn't count either.
 fn has_failed(stream: &impl Stream, response: &Response) -> bool {
     if response.header(wire::PROGRESS).is_some() {
         return false;

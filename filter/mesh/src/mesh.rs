@@ -25,11 +25,12 @@ use crate::workflows::{WorkflowId, Workflows, wire};
 #[derive(Debug)]
 pub struct Mesh {
     pub(crate) seed: u64,
-    /// The state of the process's calls; `None` until an outbound listener is configured.
+    /// The state of the process's calls; `None` without an outbound configuration.
     pub(crate) outbound: Option<Outbound>,
     /// The number of times that `outbound` was configured.
     generation: u32,
-    /// Whether `outbound` came with the stages, so that requests are also calls.
+    /// Whether `outbound` is part of an inbound configuration, so that the proxy is a gateway,
+    /// whose requests are also its calls.
     pub(crate) gateway: bool,
     /// Delayed calls, which survive changes of the configuration.
     pub(crate) held: Held,
@@ -42,7 +43,7 @@ pub struct Mesh {
     pub(crate) classes: bool,
     /// A buffer for baggage, with or without a token.
     pub(crate) baggage: Vec<u8>,
-    /// Calls that were delayed, and at a gateway requests, by stream. They were sent and aren't
+    /// Calls by stream that were sent after a delay, or at a gateway requests, and that aren't
     /// answered yet.
     pub(crate) forwarded: HashMap<u32, Calling>,
     /// Whether the admission server answered the last report; `None` before the first.
@@ -131,8 +132,8 @@ impl Beside for Mesh {
         host: &impl Host,
         newest_first: impl Iterator<Item = &'a FilterConfig> + Clone,
     ) -> Result<(), ConfigError> {
-        // Only a gateway's `outbound` comes with the stages. A listener for calls has its own
-        // configuration.
+        // Only a gateway has `outbound` in an inbound configuration. A listener for calls has its
+        // own configuration.
         let gateway = newest_first
             .clone()
             .find(|config| config.outbound.is_some());

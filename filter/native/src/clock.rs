@@ -37,8 +37,8 @@ impl Clock {
         UNDER_WAY.store(false, Ordering::SeqCst);
         if clock.thread.is_none() {
             let name = "headgate".to_owned();
-            // If the thread can't start, only ticks are missing. The ends of other requests still
-            // resume held ones.
+            // If the thread can't start, only ticks are missing. Ends of requests still resume held
+            // requests.
             clock.thread = thread::Builder::new().name(name).spawn(Self::run).ok();
         }
     }

@@ -5,7 +5,8 @@
 //! the order of the queue are exact by construction. Envoy's scheduler resumes a held request on
 //! its own worker. [`abi`] is the only interface to Envoy: it has Envoy's functions, the hooks that
 //! Envoy calls, and [`abi::Envoy`], the interface to a stream. [`shared`] is the state that the
-//! libraries of one process share while one replaces another. No other file has `unsafe`.
+//! libraries of one process share while one replaces another. Only [`abi`] and [`shared`] contain
+//! `unsafe` code.
 
 mod abi;
 mod clock;

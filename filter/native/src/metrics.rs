@@ -1,11 +1,11 @@
 //! Metrics, which are counted in this process's memory and written to Envoy at ticks.
 //!
 //! Each write to one of Envoy's metrics costs a look-up, and only Envoy's own threads can write
-//! histograms. So requests count in cells under the lock that they hold anyway, and the main thread
-//! writes the changes.
+//! histograms. So hooks count in cells, under the lock that they hold anyway, and the main thread
+//! writes the changes to Envoy.
 //!
-//! Names have their own lock, so that requests continue while those of a large configuration are
-//! defined, here and in Envoy.
+//! Names have their own lock, so that requests continue while the metrics of a large configuration
+//! are defined, here and in Envoy.
 //!
 //! Envoy accepts no definitions after it has created a configuration. Metrics whose names come from
 //! requests are defined as families beforehand ([`crate::family`]).
@@ -35,7 +35,8 @@ pub(crate) struct Name {
 #[derive(Debug, Default)]
 struct Table {
     ids: HashMap<String, u32>,
-    /// A number is not reused, because Envoy's older configurations still refer to it.
+    /// The names by number. Numbers are not reused, because Envoy's older configurations still
+    /// refer to them.
     all: Vec<Option<Arc<Name>>>,
 }
 
@@ -181,7 +182,7 @@ impl Cells {
 
 impl Counts {
     /// Removes the metrics of policies for which `is_gone` is true; some bytes of each remain.
-    /// Don't call this while a configuration is being prepared, because its metrics belong to no
+    /// Don't call this while a configuration is being prepared: its metrics don't belong to any
     /// configuration yet.
     pub(crate) fn forget(&self, is_gone: impl Fn(&str) -> bool) {
         let mut cells = self.0.borrow_mut();
@@ -219,8 +220,8 @@ impl Counts {
         cells.all.iter().enumerate().filter_map(member).collect()
     }
 
-    /// Moves the changes to `out`. Changes of counters and gauges that the configuration lacks wait
-    /// for one that has them; such values of histograms are dropped.
+    /// Moves the changes to `out`. If the configuration lacks a metric, changes of counters and
+    /// gauges stay for a configuration that has it; values of histograms are dropped.
     pub(crate) fn take(&self, defined: &Defined, out: &mut Vec<Change>) {
         let mut cells = self.0.borrow_mut();
         cells.grow();

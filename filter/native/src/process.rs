@@ -2,7 +2,7 @@
 //!
 //! A thread that holds the lock may read and change its own streams, because Envoy then never calls
 //! a hook. Replies, resumptions and messages to other workers may call hooks, or are slow, so they
-//! follow after the lock is released.
+//! take place after the lock is released.
 //!
 //! A panic fails open ([`crate::recovery`]): the engine is not used again, held requests continue,
 //! and all requests pass until a tick replaces the engine.
@@ -80,7 +80,7 @@ fn nonce() -> u64 {
 struct Waiting {
     /// The handle that resumes the request; taken when the request's turn has come.
     scheduler: Option<Scheduler>,
-    /// The action for the request then.
+    /// The action for the request when its turn has come.
     action: Option<Action>,
 }
 
@@ -109,7 +109,7 @@ impl Proxy for Main {
     }
 }
 
-/// Locks the process, even if its engine failed.
+/// Locks the process, even if its engine has failed.
 fn lock() -> MutexGuard<'static, Option<Process>> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -122,7 +122,7 @@ pub(crate) fn reset() {
     FAILED.store(false, Ordering::SeqCst);
 }
 
-/// Whether a thread holds the lock.
+/// Whether any thread holds the lock.
 #[cfg(test)]
 pub(crate) fn is_locked() -> bool {
     PROCESS.try_lock().is_err()
@@ -171,7 +171,7 @@ pub(crate) fn panicked() {
     }
 }
 
-/// Handles a panic in a hook. Held requests continue.
+/// Handles a panic in a hook: held requests continue.
 pub(crate) fn failed() {
     let mut locked = lock();
     let waiting = locked.as_mut().map(|process| {
@@ -186,7 +186,7 @@ pub(crate) fn failed() {
     let_go(waiting.unwrap_or_default());
 }
 
-/// Continues the held requests of a failed engine.
+/// Resumes the held requests of a failed engine.
 fn let_go(waiting: HashMap<u32, Waiting>) {
     let waiting = waiting.into_values();
     for scheduler in waiting.filter_map(|waiting| waiting.scheduler) {
@@ -355,7 +355,8 @@ impl Configuration {
             scheduler.commit();
         }
         applied.ok()?;
-        // Not under the lock: Envoy takes a microsecond for each of some thousand definitions.
+        // Don't hold the lock here: Envoy takes a microsecond for each of some thousand
+        // definitions.
         let defined = this.defined.get_or_init(|| metrics::define_in(scope));
         let members = with(|process| process.filter.host().metrics().members(defined));
         for member in &members.unwrap_or_default() {
@@ -373,7 +374,7 @@ impl Configuration {
         self.direction
     }
 
-    /// Removes a configuration that Envoy dropped, after its last stream or because an update
+    /// Removes a configuration that Envoy has dropped, after its last stream or because an update
     /// failed.
     pub(crate) fn gone(self: Arc<Self>) {
         let handled = with(|process| process.filter.gone(&Main, self.id));
@@ -409,7 +410,7 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
     for change in &changed {
         configuration.scope.write(change);
     }
-    // Not under the lock: Envoy may call back with the response at once.
+    // Don't hold the lock here: Envoy may call back with the response at once.
     if let Some(callout) = callout
         && !configuration.scope.post(&callout)
     {

@@ -1,9 +1,9 @@
 //! Recovery from a panic: the pause in which all requests pass, and the log line.
 //!
 //! A panic in a Wasm VM loses the requests of its worker, and Envoy creates another VM after a
-//! pause. Here a panic loses no request. The engine is also replaced after a pause, which doubles
-//! while panics recur, so that requests that cause a panic each time don't keep the process busy
-//! with restarts.
+//! pause. In this module a panic loses no request. The engine is also replaced after a pause, which
+//! doubles while panics recur, so that requests that always cause a panic don't keep the process
+//! busy with restarts.
 
 use std::panic::{self, PanicHookInfo};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -180,7 +180,7 @@ fn tag_turn(span: Span, action: &Action, waited: Duration) {
     span.tag(QUEUE_WAIT, &waited.as_millis().to_string());
 }
 
-/// Answers a refused request, or lets it go on to another route.
+/// Answers a refused request, or lets it continue to another route.
 fn refuse(process: &mut process::Process, stream: &Attached<'_>, refusal: &Refusal) -> Head {
     let reply = process.filter.refuse(stream, refusal);
     reply.map_or(Head::Continue, Head::Reply)
@@ -244,7 +244,7 @@ impl Request {
         };
         let decided = match &mut *side {
             Side::Inbound(inbound) => {
-                // Copy and parse them before the lock, because that takes time.
+                // Copy and parse the headers before taking the lock, because that takes time.
                 let headers = Headers::of_request(&stream);
                 let span = span(envoy);
                 process::with(|process| {

@@ -26,11 +26,11 @@ pub(crate) struct ClaimEntry {
     difference: Option<[String; 2]>,
     /// A limit. The claim is about the first point of the sweep at which the numbers exceed it.
     crossing: Option<f64>,
-    /// The claim holds above this.
+    /// The value above which the claim holds.
     above: Option<f64>,
-    /// The claim holds below this.
+    /// The value below which the claim holds.
     below: Option<f64>,
-    /// The claim holds within these bounds, both included.
+    /// The bounds within which the claim holds, both included.
     within: Option<[f64; 2]>,
     #[serde(default = "two")]
     decimals: usize,

@@ -7,7 +7,7 @@ use crate::results::nearest_rank;
 use crate::source::{Answer, Ending, Request, Source};
 
 /// The number of requests between two progress reports: small enough for a smooth bar, and large
-/// enough to cost nothing.
+/// enough that reports take no noticeable time.
 const TELL_EVERY: u64 = 1 << 16;
 
 /// A source with progress reports and timelines.
@@ -198,7 +198,7 @@ impl Timeline {
         served.filter(is_within).count() as u64
     }
 
-    /// Returns the response times of served requests at these quantiles, ms.
+    /// Returns these quantiles of the response times of served requests, ms; `None` without any.
     pub(crate) fn quantiles(
         &self,
         bin: usize,

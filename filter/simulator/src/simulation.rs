@@ -28,7 +28,7 @@ use crate::workload::{Traffic, Workload, WorkloadError};
 
 /// The only policy of a run.
 const POLICY: PolicyId = PolicyId(0);
-/// The same tick period as in Envoy.
+/// The tick period, as in Envoy while requests wait.
 const TICK_NS: u64 = 10_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 

@@ -1,8 +1,8 @@
 //! Envoy's contexts: configurations, requests to the process behind the proxy, and its outbound
 //! calls.
 //!
-//! A callback does nothing while the VM's state is borrowed ([`vm::with`]). Then a later callback,
-//! at the latest the last one, handles the end of a request.
+//! A callback has no effect while the VM's state is borrowed ([`vm::with`]). The end of a request
+//! is then handled by a later callback, at the latest by the last one.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -2,10 +2,10 @@
 //! others.
 //!
 //! Envoy calls every function of the ABI that a module exports. Each call enters the VM, which
-//! costs more than the work that most of them would do. Callbacks for request bodies, for logs, and
-//! a second one for the end of a stream would be three useless entries for each request. So a
-//! request costs these entries: its context, its headers, those of its response, each part of the
-//! response's body, and its end.
+//! costs more than the work of most callbacks. Callbacks for request bodies, for logs, and a second
+//! one for the end of a stream would be three useless entries for each request. So a request causes
+//! these entries only: its context, its headers, those of its response, each part of the response's
+//! body, and its end.
 #![allow(unsafe_code)] // exported names
 
 use headgate_core::http::Level;
@@ -26,7 +26,7 @@ const PAUSE: u32 = 1;
 #[unsafe(no_mangle)]
 extern "C" fn _initialize() {
     #[cfg(target_os = "wasi")]
-    // SAFETY: the linker defines it, and Envoy calls this function once.
+    // SAFETY: the linker defines this function, and Envoy calls `_initialize` once.
     unsafe {
         __wasm_call_ctors();
     }

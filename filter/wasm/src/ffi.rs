@@ -1,5 +1,5 @@
-//! The proxy-wasm calls, each with its status checked. This is the only file with `unsafe` blocks;
-//! `exports` only has `no_mangle` names.
+//! The proxy-wasm calls, each with its status checked. All `unsafe` calls are in this file, except
+//! for the one in `exports` that starts the module.
 //!
 //! The wrappers of proxy-wasm's Rust SDK panic on an unexpected status, and a panic loses every
 //! request of the worker.
@@ -30,7 +30,7 @@ const CALLOUT_BODY: u32 = 4;
 const REQUEST_STREAM: u32 = 0;
 /// `WasmBufferType::PluginConfiguration`.
 const PLUGIN_CONFIGURATION: u32 = 7;
-/// More bytes than any buffer has. The host returns as many as there are.
+/// A number of bytes that exceeds every buffer. The host returns the whole buffer.
 const ALL: usize = i32::MAX as usize;
 /// `CLOCK_REALTIME` of WASI.
 const REALTIME: u32 = 0;
@@ -166,8 +166,8 @@ fn take(data: *mut u8, size: usize) -> Option<Vec<u8>> {
     Some(unsafe { Vec::from_raw_parts(data, size, size) })
 }
 
-/// Returns all request headers, in the format of [`headgate_core::http::Headers`]. One host call
-/// and one allocation, instead of one of each per header.
+/// Returns all request headers, in the format of [`headgate_core::http::Headers`]: one host call
+/// and one allocation for all headers instead of one per header.
 pub(crate) fn request_headers() -> Result<Vec<u8>, HostError> {
     headers(REQUEST_HEADERS)
 }
@@ -282,12 +282,12 @@ fn set_header(map: u32, name: &str, value: &[u8]) -> Result<(), HostError> {
     check("proxy_replace_header_map_value", status)
 }
 
-/// Removes all headers of this name from the request; there may be none.
+/// Removes all headers of this name from the request, if any.
 pub(crate) fn remove_request_header(name: &[u8]) -> Result<(), HostError> {
     remove_header(REQUEST_HEADERS, name)
 }
 
-/// Removes all headers of this name from the response; there may be none.
+/// Removes all headers of this name from the response, if any.
 pub(crate) fn remove_response_header(name: &[u8]) -> Result<(), HostError> {
     remove_header(RESPONSE_HEADERS, name)
 }
@@ -298,8 +298,8 @@ fn remove_header(map: u32, name: &[u8]) -> Result<(), HostError> {
     check("proxy_remove_header_map_value", status)
 }
 
-/// Makes Envoy select the route of the effective stream again, by a function that Envoy registers
-/// beside the ABI. It has neither arguments nor results.
+/// Makes Envoy select the route of the effective stream again. Envoy registers this function in
+/// addition to the ABI; it has neither arguments nor results.
 pub(crate) fn clear_route_cache() -> Result<(), HostError> {
     let name = "clear_route_cache";
     let (mut data, mut size) = (std::ptr::null_mut(), 0);
@@ -362,8 +362,8 @@ pub(crate) fn send_local_response(
     check("proxy_send_local_response", status)
 }
 
-/// Returns the time since an arbitrary point that is the same for all workers of the process.
-/// Monotonic: the wall clock may step.
+/// Returns the monotonic time since an arbitrary point that is the same for all workers of the
+/// process. The wall clock may step.
 pub(crate) fn monotonic_time() -> Result<Duration, HostError> {
     time(MONOTONIC)
 }

@@ -126,7 +126,7 @@ impl Shared for EnvoyHost {
     fn wake(&self, worker: WorkerId) -> Result<(), HostError> {
         let queue = self.queue_of(worker)?;
         ffi::enqueue(queue).inspect_err(|_| {
-            // Its VM has ended. The next worker with this number has another queue.
+            // The worker's VM has ended. The next worker with this number has another queue.
             self.queues.borrow_mut().remove(&worker);
         })
     }

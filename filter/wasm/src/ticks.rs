@@ -2,9 +2,9 @@
 //!
 //! Ticks are frequent while requests wait, and rare otherwise: a hundred a second would cost an
 //! idle worker more than its requests. Near saturation the queue fills and empties within
-//! milliseconds. Envoy restarts the timer each time its period is set. Setting it at every change
-//! would postpone the tick as long as there are changes, and cost a timer each time. So ticks
-//! become more frequent at once, but less frequent only at a tick.
+//! milliseconds. Envoy restarts the timer each time its period is set. Setting the period at every
+//! change would postpone the tick while changes continue, and cost a timer each time. So the period
+//! becomes shorter at once, but longer only at a tick.
 
 use std::time::Duration;
 

@@ -11,7 +11,7 @@
 //! reply as one to that stream, and holds the current part of its response permanently. So the
 //! callbacks of streams don't refuse other requests.
 //!
-//! Hence the number of actions in a turn is bounded. Further ones wait for the next turn, for which
+//! So the number of actions in a turn is bounded. Further actions wait for the next turn, for which
 //! the worker wakes itself: Envoy delivers a shared queue's wake-up from its event loop, with the
 //! stack unwound.
 
@@ -43,7 +43,7 @@ impl<A> Default for Turn<A> {
 }
 
 impl<A> Turn<A> {
-    /// Starts a turn. It is called from Envoy's event loop, with the stack unwound.
+    /// Starts a turn. Called from Envoy's event loop, with the stack unwound.
     pub(crate) fn begin(&mut self) {
         self.done = 0;
         self.asked = false;
@@ -79,8 +79,8 @@ impl<A> Turn<A> {
         }
     }
 
-    /// Whether the caller must send a wake-up for the next turn. This is true once a turn, and
-    /// early enough that a worker with many actions hardly ever waits for it.
+    /// Whether the caller must send a wake-up for the next turn. True once a turn, and so early
+    /// that a worker with many actions hardly ever waits for the wake-up.
     pub(crate) fn needs_wake(&mut self) -> bool {
         if self.asked || (self.done < MOST / 2 && self.postponed.is_empty()) {
             return false;

@@ -5,11 +5,12 @@
 //! rejected gauge accepts every write and always reads 0: slots in use would stay 0, and the limit
 //! would silently have no effect.
 //!
-//! [`Unfiltered`] therefore tests the gauge of each number when it is defined. Numbers whose gauges
-//! don't keep a value are in shared data, where compare-and-swap makes additions as exact as those
-//! of a gauge. The alternative, to refuse the configuration, is worse: Envoy reports the refusal
-//! without its reason. If the module is fetched remotely, Envoy then answers every request with 500
-//! or lets it pass unmanaged, depending on the filter's failure policy.
+//! So [`Unfiltered`] tests the gauge of each number when the number is defined. If the gauge
+//! doesn't keep a value, the number is in shared data instead, where compare-and-swap makes
+//! additions as exact as those of a gauge. The alternative, to refuse the configuration, is worse:
+//! Envoy reports the refusal without its reason. If the module is fetched remotely, Envoy then
+//! answers every request with 500 or lets it pass unmanaged, depending on the filter's failure
+//! policy.
 //!
 //! The cost applies only with such a matcher: about 1 µs for each call (a gauge's is 0.06 µs),
 //! because shared data is read into memory that the guest allocates.

@@ -1,12 +1,12 @@
 //! The VM's state: one engine for all root contexts and streams of this worker.
 //!
-//! It is in a thread-local, because several root contexts share it. A change of configuration
-//! creates a new root context in the same VM while the old one's streams continue, and both have
-//! the same queue. The inbound and the outbound listener also share it: they have the same code and
-//! VM id, so Envoy runs one VM for both on each worker, and a call of the application belongs to a
-//! request that it received. No callback re-enters the VM while it is borrowed, because Envoy
-//! defers resumed requests and local replies until the callback returns. If that ever changes,
-//! [`with`] lets the request through instead of panicking.
+//! The state is in a thread-local, because several root contexts share it. A change of
+//! configuration creates a new root context in the same VM while the old one's streams continue,
+//! and both use the same queue. The inbound and the outbound listener also share the state: they
+//! have the same code and VM id, so Envoy runs one VM for both on each worker. A call of the
+//! application belongs to a request that the application received. No callback re-enters the VM
+//! while the state is borrowed, because Envoy defers resumed requests and local replies until the
+//! callback returns. If that ever changes, [`with`] lets the request through instead of panicking.
 
 use std::cell::RefCell;
 
@@ -306,7 +306,7 @@ impl Vm {
             &callout.body,
             callout.timeout,
         );
-        // Envoy doesn't call back if it can't send the request, as when it lacks the cluster.
+        // Envoy doesn't call back if it can't send the request, for example without the cluster.
         if sent.is_err() {
             headgate_mesh::reported(&mut self.filter, &Effective(root), None);
         }
@@ -331,7 +331,8 @@ impl Vm {
             }
             any = true;
             let stream = action.stream();
-            // An ended stream has reported its end or is about to, which releases its slot.
+            // The stream has ended. Its end has been reported or is about to be, which releases its
+            // slot.
             if ffi::set_effective_context(stream).is_err() {
                 continue;
             }

@@ -8,9 +8,9 @@ use crate::config::{ConfigError, GrpcMatch, HeaderMatch, Match, PathMatch, Strin
 /// Longest regular expression, bytes.
 pub const MAX_PATTERN: usize = 1024;
 
-/// Longest value that is compared with a regular expression, bytes; a longer one doesn't match.
-/// Envoy accepts paths of 60 KiB, the time of a match is proportional to the product of both
-/// lengths, and it is spent before a request can be refused.
+/// Longest value that is compared with a regular expression, bytes; a longer value doesn't match.
+/// Envoy accepts paths of 60 KiB, a match takes time in proportion to the product of both lengths,
+/// and it takes place before a request can be refused.
 pub(super) const MAX_VALUE: usize = 4 * 1024;
 
 /// Largest compiled regular expression, bytes. Counted repetitions multiply its size, and every
@@ -220,7 +220,7 @@ pub(super) enum Drawer {
     Prefix(Box<[u8]>),
     /// Any path may match, with this value of this header.
     Header(Box<str>, Box<[u8]>),
-    /// Anything may match.
+    /// Any request may match.
     Any,
 }
 

@@ -1,5 +1,5 @@
-//! An index of matches by path or header, so that a request tries only the matches that its path
-//! and headers allow.
+//! An index of matches by path or header, so that a request is compared only with matches that its
+//! path and headers allow.
 //!
 //! Matches with the same key are in one list, a *drawer*. The key is an exact path or, without one,
 //! a prefix; otherwise the exact value of a header. The rest is in one list. A request with path
@@ -61,7 +61,7 @@ impl Index {
             }
             Drawer::Any => &mut self.rest,
         };
-        // No search goes beyond an entry without conditions.
+        // A search ends at an entry without conditions, so later entries are never reached.
         if drawer.last().is_none_or(|last| last.conditions.is_some()) {
             let conditions = (!conditions.is_path_only()).then(|| Box::new(conditions));
             drawer.push(Candidate { kind, conditions });

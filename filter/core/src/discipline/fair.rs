@@ -46,12 +46,12 @@
 //! type. Wisp §4.3 requires this: a request is charged to its flow. Its cost elsewhere in its tree
 //! doesn't count, since slots are the shared resource here.
 //!
-//! With [`TokenCost`] a flow is charged for tokens in place of slot time, because the requests that
-//! a server of language models decodes together share its time. It is the virtual token counter of
-//! Y. Sheng et al. ("Fairness in Serving Large Language Models", OSDI '24, Alg. 2),
-//! `w_p · input + w_q · output`. The first charge has the request's size and, by the ratio above,
-//! the output of the flow's earlier requests; the second one has the output tokens that passed. A
-//! request without a size counts as one of 1.
+//! With [`TokenCost`] a flow is charged for tokens instead of slot time, because the requests that
+//! a server of language models decodes together share its time. The charge `w_p · input + w_q ·
+//! output` is the virtual token counter of Y. Sheng et al. ("Fairness in Serving Large Language
+//! Models", OSDI '24, Alg. 2). The first charge uses the request's size and, by the ratio above,
+//! the output of the flow's earlier requests. The second charge uses the output tokens that were
+//! counted. A request without a size counts as one of size 1.
 //!
 //! A correction also counts for requests that are waiting already. It is added to *corrected* of
 //! its flow, and a request that becomes the first of its flow on its worker gets the rank
@@ -64,9 +64,9 @@
 //! before the charge has an effect. Before any measurement all costs are 0 and the order is a
 //! FIFO's. A request that finds a free slot is not charged, since no other request waited.
 //!
-//! Wisp's credits follow the flow's share as bottleneck fairness finds it. A fair queue needs
-//! no such share: among the waiting flows it is max-min fair by itself, in proportion to their
-//! weights. Left out are the shares of dominant resource fairness.
+//! Wisp gives a flow credits by the share that bottleneck fairness assigns to it. A fair queue
+//! needs no such share: among the waiting flows it is max-min fair by itself, in proportion to
+//! their weights. Left out are the shares of dominant resource fairness.
 //!
 //! Two flows that always have requests waiting are served in proportion to their weights. Their
 //! service divided by weight differs by at most Q + the largest cost / the smaller weight, plus the
@@ -82,11 +82,11 @@
 //!   lost, once.
 //! - Requests leave the queue early: their cost is taken back, and their turn goes to the next
 //!   request of the flow ([`crate::queue`]).
-//! - A worker dies, a weight or quantum is edited, a gauge is left from long ago: `finish` is
-//!   clamped to round now and the most that a flow may owe: a minute of a slot, or twice the queued
-//!   work if all of it were like this request.
+//! - A worker dies, a weight or quantum is edited, or a gauge is left from long ago: `finish` is
+//!   clamped between round now and the most that a flow may owe, which is a minute of a slot, or
+//!   twice the queued work if all queued requests cost as much as this one.
 //! - Flows that are neither types nor classes have ids of a bounded directory ([`crate::beside`]).
-//!   An id that passes to another name leaves it a `finish` that round now has passed.
+//!   If an id passes to another name, round now has already passed its `finish`.
 //! - A late writer lowers round now: the next start corrects it.
 //! - Rounds reach half of the range of a rank, 2³⁷ in deficit round robin (two weeks of load at
 //!   100,000 rounds a second) and 2⁴³ in a weighted fair queue (16 days of 100 slots without a
@@ -102,11 +102,11 @@ use crate::host::{HostError, Number, Shared};
 use crate::request::Attributes;
 use crate::time::Instant;
 
-/// The binary logarithm of the most rounds that a request is charged.
+/// The binary logarithm of the maximum number of rounds that a request is charged.
 const MAX_ROUNDS: u32 = 30;
 /// Sums of corrections start here, because gauges don't fall below 0.
 const NONE_CORRECTED: u64 = 1 << 62;
-/// The most slot time that a flow may owe if twice the queued work is less, µs.
+/// The maximum slot time that a flow may owe if twice the queued work is less, µs.
 const DEBT_US: u64 = 60_000_000;
 /// Slot time that a flow of the least weight may use in a round of a weighted fair queue, µs.
 const TAG_US: f64 = 16.0;
@@ -292,7 +292,7 @@ impl Fair {
             host.set(self.round, 0)?;
         }
         let least = round.saturating_sub(1) << fraction;
-        // Leave a round to spare: another worker may have raised `finish` for a request that it has
+        // Allow one more round: another worker may have raised `finish` for a request that it has
         // not announced yet.
         let waiting_us = cost_us.saturating_mul(2 * u64::from(queued));
         let owed = self.rounds(request, waiting_us.max(DEBT_US)) + 2 * self.grain.one();
@@ -342,7 +342,7 @@ impl Fair {
 
     /// Returns the number of rounds, in fixed point, that the flow of `request` needs to use `us`
     /// of slot time. Any cost above 0 takes at least one step, so that a flow of cheap requests
-    /// moves on.
+    /// advances, too.
     fn rounds(&self, request: &Attributes, us: u64) -> u64 {
         let weight = match self.by {
             Flow::Type | Flow::Class => self.flows[usize::from(self.flow_of(request))].weight,
@@ -407,8 +407,8 @@ impl Fair {
         charged.and(host.add_to(gauges.corrected, more))
     }
 
-    /// Whether the id `flow` can pass to other requests at no loss: its `finish` is behind round
-    /// now, so that the rest of its quantum is forfeited anyway.
+    /// Whether the id `flow` can be reused without loss: its `finish` is behind round now, so the
+    /// rest of its quantum is forfeited anyway.
     pub(super) fn is_idle(&mut self, host: &impl Shared, flow: u16) -> Result<bool, HostError> {
         if usize::from(flow) >= self.flows.len() {
             return Ok(true);

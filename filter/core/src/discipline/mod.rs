@@ -66,9 +66,9 @@ pub(crate) struct Turn {
 /// A request's position in the order of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Place {
-    /// The smallest goes first, over all workers.
+    /// The rank; the smallest goes first, over all workers.
     pub(crate) rank: u64,
-    /// The turn; `None` under orders without turns.
+    /// The turn in a fair queue; `None` under other orders.
     pub(crate) turn: Option<Turn>,
 }
 
@@ -162,16 +162,16 @@ impl Order {
     /// Whether requests are admitted by the time in which the queue drains, rather than by the wait
     /// that each request can expect.
     ///
-    /// Orders by deadline or slack bring all requests equally close to their limits: one with time
-    /// left waits for one without. So under overload *every* type's own wait ends near its limit,
-    /// and admission by it refuses all alike, the many cheap requests like the few expensive ones.
-    /// At 1.5 times the full load Bouncer with an allowance of 0.3 then rejects 40% of all
-    /// requests, where a FIFO rejects 13.7%. The drain time shows which requests have slack to
-    /// spare: one whose slack doesn't cover it is served in time only at the expense of others'
-    /// slack. Judged by that, the same strategy rejects 13.7% and keeps all objectives (simulator,
-    /// `slack-order`).
+    /// Orders by deadline or slack bring all requests equally close to their limits: a request with
+    /// slack waits for one without. So under overload the wait of *every* type is close to its
+    /// limit, and admission by that wait refuses the many cheap requests as often as the few
+    /// expensive ones. At 1.5 times the full load Bouncer with an allowance of 0.3 then rejects 40%
+    /// of all requests, whereas a FIFO rejects 13.7%. The drain time shows which requests have
+    /// enough slack: a request whose slack is shorter is served in time only at the expense of
+    /// others' slack. Judged by the drain time, the same strategy rejects 13.7% and meets all
+    /// objectives (simulator, `slack-order`).
     ///
-    /// With a value cut, few queued requests have slack to spare
+    /// With a value cut, few queued requests have much slack
     /// ([`ValueCut`](crate::strategy::ValueCut)). Then each type is judged by its own wait.
     ///
     /// Orders by size, attained service, class or turn give each type its own place in the queue,
@@ -247,7 +247,7 @@ impl Order {
         }
     }
 
-    /// Resets a flow of a fair queue, whose id now belongs to other requests.
+    /// Resets the state of a flow of a fair queue, because its id now belongs to other requests.
     pub(crate) fn forget(&mut self, flow: u16) {
         if let Some(fair) = &mut self.fair {
             fair.forget(flow);

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Each objective of a type leaves `objective_p − pt_p` for waiting (Bouncer Eq. 3 and 4, solved
-//! for the wait), and the request must start before the least of them has passed. In one FIFO a
-//! query that takes 12 ms at the median waits behind queries of 0.4 ms that have 17 ms to spare. By
-//! latest start it overtakes them. Requests that have waited long still go first, so nothing
+//! for the wait), and the request must start before the least of these has passed. In a FIFO a
+//! query that takes 12 ms at the median waits behind queries of 0.4 ms that have 17 ms of slack. By
+//! latest start it overtakes them. Requests that have waited long still go first, so no type
 //! starves.
 
 use std::time::Duration;

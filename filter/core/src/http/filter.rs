@@ -91,7 +91,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
     }
 
     /// Yields the policies of the proxy's configurations and of unfinished requests. A host may
-    /// forget the metrics of other policies: the filter doesn't hold their ids.
+    /// forget the metrics of other policies, because the filter has no ids of them.
     pub fn policies(&self) -> impl Iterator<Item = &str> {
         self.listeners.policies().chain(self.engine.policies())
     }
@@ -262,7 +262,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
 
     /// Replaces the engine after it panicked, on the same host. The old engine may be inconsistent,
     /// so none of its state is reused. The new engine adopts the configurations in force, joins the
-    /// process, and releases the old one's bookings. It doesn't have the old one's requests: the
+    /// process, and releases the old one's bookings. It doesn't know the old one's requests: the
     /// caller continues them and doesn't report their ends. `seed` must differ from the previous
     /// one.
     pub fn restart(&mut self, proxy: &impl Proxy, seed: u64) {
@@ -317,7 +317,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         asked: &mut Asked,
     ) -> Result<Decision, HostError> {
         if self.engine.degrades() && headers.any_of_ours() && headers.header(QUALITY).is_some() {
-            // This holds for every decision: only Headgate may set qualities, not clients.
+            // Whatever the decision, only Headgate may set a quality, not clients.
             let removed = stream.remove_request_header(QUALITY.as_bytes());
             self.check(stream, removed);
         }
@@ -463,7 +463,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
     pub(super) fn hint(&mut self, stream: &impl Stream, ticket: Ticket) {
         let stage = self.engine.stage(ticket.policy);
         if let Some(rate) = stage.and_then(Stage::rejection_rate) {
-            // This replaces the backend's own header, which would be about another queue.
+            // This replaces a header from the backend, which would be about another queue.
             let set = stream.set_response_header(hint::HEADER, hint::value(rate).as_bytes());
             self.check(stream, set);
         }

@@ -29,7 +29,7 @@ pub struct Headers<'a, S> {
     upgrade: bool,
     timeout: bool,
     attempt: bool,
-    /// Whether a name starts with [`OURS`].
+    /// Whether any name starts with [`OURS`].
     ours: bool,
     disowned: bool,
     route_name: OnceCell<Option<Vec<u8>>>,
@@ -49,8 +49,8 @@ pub(super) enum Upgrade {
 }
 
 impl Upgrade {
-    /// Whether the upgrade happened, by the response's status. The backend may also ignore the
-    /// request for it.
+    /// Whether the response's status shows that the upgrade happened. The backend may also ignore
+    /// the upgrade request.
     pub(super) fn happened(self, status: &[u8]) -> bool {
         match self {
             Self::Protocol => status == b"101",

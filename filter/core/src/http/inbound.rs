@@ -1,4 +1,4 @@
-//! One request, from its headers to the end of its response, however it ends.
+//! The handling of one request, from its headers to the end of its response, however it ends.
 
 use crate::beside::Beside;
 use crate::config::Measure;
@@ -104,7 +104,7 @@ impl Inbound {
             return;
         };
         if filter.has_left(ticket) {
-            // The answer to a refusal, or of another backend.
+            // This is the answer to a refused request, or the answer of another backend.
             self.ticket = None;
             return;
         }
@@ -135,9 +135,9 @@ impl Inbound {
         if counts_tokens && answered {
             self.tokens = Some(Tokens::of_response(stream));
         }
-        // The backend has no more work for a request that Envoy answers itself.
+        // The backend no longer works on a request that Envoy answers itself.
         let local = self.outcome != Outcome::Unsampled && !self.from_backend;
-        // After an upgrade, the rest of the connection is no part of the request.
+        // After an upgrade, the rest of the connection doesn't belong to the request.
         let switched = self.asked.upgrade.is_some_and(|upgrade| {
             let status = stream.response_header(":status").ok().flatten();
             status.is_some_and(|status| upgrade.happened(&status))
@@ -154,7 +154,7 @@ impl Inbound {
         (self.awaits_first_byte || self.tokens.is_some()) && self.is_pending()
     }
 
-    /// Handles a part of the response's body, if more follows. It isn't empty.
+    /// Handles a part of the response's body that isn't the last. It isn't empty.
     pub fn response_part(
         &mut self,
         filter: &mut Filter<impl Host, impl Beside>,

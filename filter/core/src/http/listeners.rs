@@ -36,7 +36,8 @@ impl Listeners {
     }
 
     /// Adds `id`, whose configuration was refused although the proxy keeps the listener. The last
-    /// good configuration stays in force for it, even if that one's listener version is removed.
+    /// good configuration stays in force for the listener, even after its own version of the
+    /// listener is removed.
     pub(super) fn refused(&mut self, (id, name): (u32, &str), direction: Direction) {
         let in_force = self.in_force(direction);
         let good = in_force.iter().find(|(other, _)| *other == name);
@@ -59,14 +60,14 @@ impl Listeners {
         });
     }
 
-    /// Removes `id` and returns its direction.
+    /// Removes `id` and returns its direction; `None` if it is unknown.
     pub(super) fn gone(&mut self, id: u32) -> Option<Direction> {
         let at = self.0.iter().position(|listener| listener.id == id)?;
         Some(self.0.remove(at).direction)
     }
 
-    /// Returns the newest of `direction`. It outlives the streams of the older ones, unless its
-    /// update fails.
+    /// Returns the newest configuration of `direction`. It outlives the streams of the older ones,
+    /// unless its update fails.
     #[must_use]
     pub fn newest(&self, direction: Direction) -> Option<u32> {
         self.of(direction).map(|listener| listener.id).next()
@@ -78,7 +79,7 @@ impl Listeners {
         self.of(direction).nth(1).is_some()
     }
 
-    /// Returns the newest of all.
+    /// Returns the newest configuration of either direction.
     #[must_use]
     pub fn last(&self) -> Option<u32> {
         self.0.last().map(|listener| listener.id)

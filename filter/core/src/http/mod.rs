@@ -85,14 +85,14 @@ pub trait Stream: Proxy {
     /// Returns the stream's number, unique among the open streams.
     fn id(&self) -> u32;
 
-    /// Returns the name of the stream's listener, which its configuration has, too
-    /// ([`Filter::configure`]).
+    /// Returns the name of the stream's listener: the name that was passed to
+    /// [`Filter::configure`].
     fn listener(&self) -> &str {
         ""
     }
 
-    /// Returns all request headers, in the format that [`Headers`] reads. That takes one call and
-    /// one allocation instead of one of each per header.
+    /// Returns all request headers, in the format that [`Headers`] reads: one call and one
+    /// allocation for all headers instead of one per header.
     fn request_headers(&self) -> Result<Vec<u8>, HostError>;
 
     /// Returns all response headers, in the same format.
@@ -104,7 +104,8 @@ pub trait Stream: Proxy {
     /// Returns the first value of a response trailer.
     fn response_trailer(&self, name: &str) -> Result<Option<Vec<u8>>, HostError>;
 
-    /// Calls `each` with the bytes of the part of the response's body that arrives, in slices.
+    /// Calls `each` with the bytes, in slices, of the part of the response's body that has just
+    /// arrived.
     fn response_body(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), HostError>;
 
     /// Sets a request header, and removes all others of that name.
@@ -113,13 +114,14 @@ pub trait Stream: Proxy {
     /// Sets a response header, and removes all others of that name.
     fn set_response_header(&self, name: &str, value: &[u8]) -> Result<(), HostError>;
 
-    /// Removes all headers of this name from the request; there may be none.
+    /// Removes all headers of this name from the request, if any.
     fn remove_request_header(&self, name: &[u8]) -> Result<(), HostError>;
 
-    /// Removes all headers of this name from the response; there may be none.
+    /// Removes all headers of this name from the response, if any.
     fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError>;
 
-    /// Makes the proxy select the stream's route again, by the current headers, when it needs one.
+    /// Makes the proxy select the stream's route again, by the current headers, when it next needs
+    /// the route.
     fn clear_route_cache(&self) -> Result<(), HostError>;
 
     /// Returns a property; `None` if it is absent.

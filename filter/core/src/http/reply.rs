@@ -25,7 +25,7 @@ pub struct LocalReply {
 }
 
 impl LocalReply {
-    /// Returns the response for `refusal`, with `told` as additional headers.
+    /// Returns the response for `refusal`, with the additional headers `told`.
     pub(super) fn new(
         words: Words<'_>,
         refusal: &Refusal,

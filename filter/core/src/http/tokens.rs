@@ -1,9 +1,9 @@
 //! The output tokens of a response, counted as its body passes.
 //!
-//! Servers of language models send a token, or a few, in each server-sent event. So in a body of
-//! the type `text/event-stream` an event with data is a token, except for `[DONE]`, by which such
-//! servers say that no more follow. Of any other body, and of a compressed one, the parts in which
-//! it passes are counted. Bytes are looked at once, and none is kept.
+//! Servers of language models send one token, or a few, in each server-sent event. So in a body of
+//! the type `text/event-stream` each event with data counts as a token, except `[DONE]`, which
+//! marks the end. For any other body, and for a compressed one, the parts in which it arrives are
+//! counted. Each byte is read once, and none is stored.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ impl Tokens {
         self.count
     }
 
-    /// Whether tokens are counted, and not parts of the body.
+    /// Whether tokens are counted; otherwise parts of the body are.
     pub(super) fn counts_each(&self) -> bool {
         self.events.is_some()
     }
@@ -104,7 +104,7 @@ enum At {
     Colon,
     /// In the data, after this many bytes of [`DONE`], and no others.
     Value(usize),
-    /// In the rest of a line that doesn't matter.
+    /// In the rest of a line without further meaning.
     Rest,
 }
 
@@ -156,7 +156,7 @@ impl Events {
                 self.counted = false;
                 0
             }
-            // Data that only begins like the end of the stream.
+            // The data only begins like [`DONE`].
             At::Value(n) if (1..DONE.len()).contains(&n) => self.token(),
             At::Name(_) | At::Colon | At::Value(_) | At::Rest => 0,
         }

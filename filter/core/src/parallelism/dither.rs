@@ -1,4 +1,4 @@
-//! The schedule by which the number of slots moves around its estimate.
+//! The schedule that varies the number of slots around the estimate.
 //!
 //! ```text
 //! P(t) = base        in slots of the schedule that are not drawn
@@ -6,11 +6,11 @@
 //!        base − down in 5·q of 5; q is the share of time that may be spent below
 //! ```
 //!
-//! An estimate of the effect of more slots needs times with more slots and times with fewer. A
-//! comparison of a minute with the minute before mixes the effect of the slots with all other
+//! The effect of more slots can only be estimated from service times with more slots and with
+//! fewer. A comparison of one minute with the minute before would mix that effect with all other
 //! changes: load, mix, caches, neighbours. So the number of slots changes several times a second.
-//! Every block of five slots of the schedule has its own random order, and only times of one block
-//! are compared with each other.
+//! Every block of five slots of the schedule has its own random order, and only service times
+//! within one block are compared.
 //!
 //! The schedule is a function of the time and of the policy's name, without any exchange. So all
 //! workers of a process change P at the same moment, and so do all proxies in front of a backend,
@@ -121,7 +121,7 @@ impl Dither {
         (now + self.offset).as_nanos() / nanos(self.slot).max(1)
     }
 
-    /// Returns 1 above, −1 below, and 0 at the base.
+    /// Returns 1 in a slot of the schedule above the base, −1 below it, and 0 at the base.
     fn side(&self, index: u64) -> i8 {
         if self.up == 0 && self.down == 0 {
             return 0;

@@ -9,10 +9,11 @@
 //! e_down = −β_d / ln(base / (base − down))  the same, from below to base
 //! ```
 //!
-//! At 0, another slot does not slow the others down, so it adds throughput. At 1, service times
-//! grow as the slots do, so it only adds waiting (Little's law: throughput = slots / service time).
-//! A queue in the backend adds the same wait to short and to long requests, which is more than 1 on
-//! the logarithmic mean. A shared processor stretches all alike, which is exactly 1. Because of the
+//! With an elasticity of 0, another slot does not slow down the other requests, so it adds
+//! throughput. With 1, service times grow in proportion to the slots, so another slot only adds
+//! waiting (Little's law: throughput = slots / service time). A queue in the backend adds the same
+//! wait to short and long requests, so the mean of the logarithms shows more than 1. A shared
+//! processor stretches all service times by the same factor, so it shows exactly 1. Because of the
 //! logarithm, one slow answer doesn't outweigh a thousand.
 //!
 //! The regression uses no rate and no absolute time, so neither the load nor the mix of types

@@ -1,25 +1,25 @@
 //! `parallelism: auto`: finds P, the number of requests that should be in the backend at once,
 //! under live traffic.
 //!
-//! All decisions of a stage depend on P, and its right value is not known. Half of the right P
-//! costs a fifth of the goodput, four times the right P breaks objectives, and a service on one
-//! core answers four times as much within its objectives with three slots as with one. Limits that
-//! are found from latencies alone (Envoy's `adaptive_concurrency`, Netflix's Gradient2, TCP Vegas)
-//! compare current latencies with the least that they remember. A cache that warms up, a neighbour
-//! on the same machine, or a changing mix of types makes that comparison wrong, and Envoy's filter
-//! throttles traffic every minute to repeat it.
+//! All decisions of a stage depend on P, and the right value is not known. Half of the right P
+//! costs a fifth of the goodput. Four times the right P breaks objectives. A service on one core
+//! answers four times as many requests within their objectives with three slots as with one. Limits
+//! that are found from latencies alone (Envoy's `adaptive_concurrency`, Netflix's Gradient2, TCP
+//! Vegas) compare current latencies with the least that they remember. A cache that warms up, a
+//! neighbour on the same machine, or a changing mix of types makes that comparison wrong, and
+//! Envoy's filter throttles traffic every minute to repeat it.
 //!
 //! Headgate owns the queue in front of the backend. So it knows when all slots are taken, it
-//! decides how many requests are in flight, and it knows the type of each. It moves P by a few
-//! slots up and down ([`dither`]), measures the effect on service times, type by type
-//! ([`elasticity`]), and moves to the point beyond which more slots only add waiting ([`law`]).
-//! Traffic is never paused. Only the few slots by which the schedule goes below the estimate are
-//! lost, at most 3% of the throughput while P is constant or above 12. Nothing is learned while
-//! slots are free.
+//! decides how many requests are in flight, and it knows the type of each. It varies the number of
+//! slots around P ([`dither`]), measures the effect on service times by type ([`elasticity`]), and
+//! moves P to the point beyond which more slots only add waiting ([`law`]). Traffic is never
+//! paused. Only the few slots by which the schedule goes below the estimate are lost, at most 3% of
+//! the throughput while P is constant or above 12. Nothing is learned while slots are free.
 //!
-//! This file has the worker's part. It normalises service times by type, and adds its sums to the
-//! law's state, which all workers share ([`Controlled`]) and which outlives edits and VMs. The
-//! references of service times are not shared. A new worker starts with the times that it measures.
+//! This file contains the part that runs on each worker. It normalises service times by type, and
+//! adds its sums to the law's state. All workers share that state ([`Controlled`]), which outlives
+//! edits and VMs. Reference service times are not shared: a new worker starts with the times that
+//! it measures.
 
 pub mod dither;
 pub mod elasticity;
@@ -42,25 +42,25 @@ use law::{Fresh, Law, View};
 const MEMORY: f64 = 300.0;
 /// The largest number of first requests that a type's reference covers.
 const FIRST: f64 = 100.0;
-/// With a limit, the number of requests in flight up to which a service time counts in full for the
-/// reference. Without a limit, only the time of a request that is alone counts in full, because
-/// several may already queue in the backend.
+/// The number of slots in use up to which a service time counts in full for the reference, if there
+/// is a limit. Without a limit, a time counts in full only if no other slot is in use, because two
+/// requests may already queue in the backend.
 const COMPARABLE: f64 = 4.0;
-/// A type is late without any queue wait if its reference is longer than this part of its last
-/// objective.
+/// A type nearly misses its last objective without any queue wait if its reference is longer than
+/// this part of the objective.
 const BY_ITSELF: f64 = 0.7;
 /// Part of the requests that may miss the last objective, in addition to those that its percentile
 /// allows.
 const BEYOND: f64 = 0.15;
-/// The objective at p90 for a type without objectives, or one that nearly misses them by itself, as
-/// a multiple of its reference.
+/// The assumed p90 objective of a type without objectives, and of a type that nearly misses them
+/// without any queue wait; as a multiple of its reference.
 const WITHOUT: f64 = 4.0;
-/// The number of requests in flight up to which a service time is representative, as a multiple of
-/// the working slots.
+/// The number of slots in use up to which a service time is representative, as a multiple of the
+/// working slots.
 const REPRESENTATIVE: f64 = 2.0;
 /// The least number of requests in a reference.
 const FEWEST: f64 = 3.0;
-/// The number of requests that a type's current mean covers.
+/// The number of requests that a type's current mean covers: 2 / 0.01 − 1, with its gain of 0.01.
 const LATEST: f64 = 199.0;
 /// Least relative variance of service times, because few samples underestimate it.
 const LEAST_VARIANCE: f64 = 0.3;
@@ -68,16 +68,16 @@ const LEAST_VARIANCE: f64 = 0.3;
 const FOLLOW: f64 = 0.05;
 /// Part of the difference by which references approach shorter current times, per block.
 const FALL: f64 = 0.1;
-/// Time constant in which traffic of a type is forgotten, s.
+/// Time constant of the moving sum of a type's requests, s.
 const RECENT: f64 = 5.0;
-/// There is room if service times take at most this part of their objectives.
+/// A type has room if each quantile of its service times is at most this part of its objective.
 const ROOM: f64 = 0.6;
-/// Part of the requests that must have room, for [`View::room`].
+/// The part of the requests whose types must have room, for [`View::room`].
 const ROOMY: f64 = 0.7;
 /// A type with at most this part of the requests doesn't count.
 const RARE: f64 = 0.03;
 
-/// The mean of a type's times with few requests in flight.
+/// The mean of a type's times with few slots in use.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reference {
     /// s.
@@ -87,9 +87,9 @@ struct Reference {
 }
 
 impl Reference {
-    /// Adds the time of one of the first requests, s, which had `beside` others beside it. With a
-    /// limit, a type without a reference has to accept times that were measured at the usual number
-    /// of slots in use.
+    /// Adds the time of one of the first requests, s, with the number of slots in use at its start
+    /// or its end, whichever is larger (`beside`). With a limit, a type without a reference has to
+    /// use times that were measured with the usual number of slots in use.
     fn learn(&mut self, secs: f64, beside: u32, law: &Law) {
         if self.requests >= FIRST {
             return;
@@ -137,30 +137,30 @@ impl Kind {
         self.reference.time * (self.variance() / self.reference.requests.max(1.0)).sqrt()
     }
 
-    /// Returns the mean time until an answer is measured with few requests in flight, s; `None`
-    /// while it is not known.
+    /// Returns the reference of the times that are measured, to the first byte or to the end, s;
+    /// `None` while it is not known.
     fn known(&self) -> Option<f64> {
         self.first.known().or(self.reference.known())
     }
 
-    /// Returns the objective by which answers show that slots are too many. `None` for a type
-    /// without objectives, and for one that nearly misses them without any queue wait, because that
-    /// says nothing about slots.
+    /// Returns the last objective. `None` for a type without objectives, and for one that nearly
+    /// misses it without any queue wait: its late answers say nothing about the number of slots.
     fn kept(&self) -> Option<(f64, f64)> {
         let (_, last) = self.objective?;
         let is_kept = self.known().is_none_or(|known| known <= BY_ITSELF * last);
         self.objective.filter(|_| is_kept)
     }
 
-    /// Returns the percentile, as a ratio, and the response time, s, beyond which an answer shows
-    /// that slots are too many. `None` for a type with neither an objective that it keeps nor a
+    /// Returns the objective by which answers count as late for the search for P: its percentile as
+    /// a ratio, and its time, s. `None` for a type with neither an objective that it can meet nor a
     /// reference.
     fn late_after(&self) -> Option<(f64, f64)> {
         let without = || Some((0.9, WITHOUT * self.known()?));
         self.kept().or_else(without)
     }
 
-    /// Returns one answer and its lateness ([`law::open`]), for this response time, s.
+    /// Returns the number of answers, which is 1, and the lateness ([`law::open`]) of an answer
+    /// with this response time, s.
     fn lateness(&self, secs: f64) -> Option<[f64; 2]> {
         let (part, last) = self.late_after()?;
         Some([1.0, f64::from(u8::from(secs > last)) * late(part)])
@@ -206,7 +206,7 @@ impl Auto {
     pub fn new(policy: &str, bounds: &AutoParallelism, first: u32, types: usize) -> Self {
         let now = Instant::default();
         let bounds = (bounds.min, bounds.max);
-        // Proxies of one policy agree on the schedule, and those of different policies don't.
+        // All proxies of one policy have the same schedule; different policies have different ones.
         let seed = rng::hash(policy.bytes());
         let law = Law::new(now, first, Duration::ZERO);
         Self {
@@ -258,14 +258,14 @@ impl Auto {
         })
     }
 
-    /// Whether there is no limit.
+    /// Whether the number of slots is unlimited.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.law.is_open()
     }
 
     /// Whether the service time of a request is representative for a limited number of slots.
-    /// `beside` is the number of other slots in use.
+    /// `beside` as in [`Auto::completed`].
     #[must_use]
     pub fn is_representative(&self, beside: u32) -> bool {
         f64::from(beside) <= REPRESENTATIVE * self.law.working()
@@ -317,10 +317,10 @@ impl Auto {
     /// Records the time per output token of a response, with the type's last objective for it: the
     /// percentile, as a ratio, and the time. `beside` as in [`Auto::completed`].
     ///
-    /// A response beyond the objective is late. It has already counted as an answer in time. So it
-    /// counts as another one, whose lateness makes up for that: the law closes when the same part
-    /// of the responses is late as with other objectives. An objective that a response nearly
-    /// misses with few requests in flight says nothing about slots.
+    /// A response beyond the objective is late, but it has already counted as an answer in time. So
+    /// it counts as a second answer, whose lateness includes the first one's: the law closes at the
+    /// same part of late responses as with other objectives. An objective that responses nearly
+    /// miss with few slots in use is ignored, because it says nothing about slots.
     pub fn streamed(
         &mut self,
         kind: TypeId,
@@ -341,8 +341,8 @@ impl Auto {
     }
 
     /// Records a request that the backend answered. `waited` says whether it had to wait for a
-    /// slot. `beside` is the largest number of other slots in use meanwhile. It counts as `weight`
-    /// requests.
+    /// slot. `beside` is the number of slots in use when it got its slot or now, whichever is
+    /// larger. The request counts as `weight` requests.
     pub fn completed(
         &mut self,
         kind: TypeId,
@@ -417,7 +417,7 @@ impl Auto {
         }
     }
 
-    /// Records `weight` requests that ended without an answer of the backend.
+    /// Records `weight` requests that ended without an answer from the backend.
     pub fn failed(&mut self, weight: u32) {
         self.fresh.requests += f64::from(weight);
     }
@@ -466,7 +466,7 @@ impl Auto {
             }
             shortest = shortest.min(kind.mean);
             if let Some((_, last)) = kind.kept() {
-                // The law compares it with slot times.
+                // The law compares this time with slot times.
                 let held = kind
                     .known()
                     .map_or(0.0, |known| kind.reference.time - known);

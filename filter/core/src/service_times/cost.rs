@@ -6,11 +6,11 @@
 //! a request's processing time is its own estimate times that percentile of the ratios. The ratios
 //! also correct errors of the plane: their mean is the factor by which it is wrong on average.
 //!
-//! **The output** is the number of its tokens, with a budget of tokens; otherwise it is 0, and t =
-//! a + b · size. It is known at the end of a response. The fit uses the real one, and an estimate
-//! the one that is expected at the request's arrival, by its most and by the outputs of its type.
-//! The time to the first byte doesn't depend on it; the time for which a stream holds its slot
-//! does.
+//! **The output** is the number of output tokens if the policy has a budget of tokens; otherwise it
+//! is 0, and t = a + b · size. It is only known at the end of a response. The fit uses the actual
+//! output. An estimate uses the output that is expected at the request's arrival, from its maximum
+//! and the outputs of its type. The time to the first byte doesn't depend on the output; the time
+//! for which a stream holds its slot does.
 //!
 //! **The fit** is recursive least squares with forgetting, of relative errors: e = t ÷ estimate − 1
 //! against the shares f of a, b and c in the estimate. The obvious fit of absolute errors follows
@@ -26,12 +26,11 @@
 //! which the sample has information (Kulhavý's directional forgetting). Exponential forgetting in
 //! all directions loses b while all requests are of one size, and P grows without bound. Here r
 //! tends to (1 − λ) / λ along the sizes that arrive, and P stays unchanged along the others: a size
-//! that no longer gets through, because it is refused, keeps its estimate. If outputs are always
-//! the same, or a multiple of the sizes, only their sum with the other terms is learnt, which is
-//! what such requests need.
+//! that is always refused keeps its estimate. If outputs are always the same, or a multiple of the
+//! sizes, only their sum with the other terms is learnt, which is sufficient for such requests.
 //!
-//! **Bounds.** a, b, c ≥ 0: a correction that crosses zero ends there, and the other coefficients
-//! take their most likely values given that. A coefficient near zero can grow again, since
+//! **Bounds.** a, b, c ≥ 0: a correction that crosses zero ends at zero, and the other coefficients
+//! get their most likely values under that condition. A coefficient near zero can grow again, since
 //! corrections are relative to 5% of the mean estimate at least. An error counts as 4 at most, so
 //! one answer, however slow, moves a known estimate by a few percent. The variances in P are at
 //! most their initial values. An estimate is used only while r ≤ 0.05, its relative variance if
@@ -71,12 +70,13 @@ const PROPORTIONAL: f64 = 0.05;
 const LEAST_PART: f64 = 1e-4;
 /// The bounds of times, s.
 const TIME: (f64, f64) = (1e-9, 86_400.0);
-/// The largest size and output that a sample counts with, as multiples of the usual ones.
+/// The largest size and the largest output with which a sample counts, as multiples of the usual
+/// ones.
 const MOST_TIMES: f64 = 20.0;
 /// The largest number of a worker's samples between two exchanges. Further ones are dropped.
 const FRESH: usize = 1_024;
 
-/// The coefficients of a, b and c.
+/// The number of coefficients: a, b and c.
 const FACTORS: usize = 3;
 
 /// The size and the output of a request, on which its cost depends.
@@ -163,8 +163,8 @@ impl Plane {
         }
     }
 
-    /// Returns the plane after the first sample. One can't separate the coefficients. Those that
-    /// are too small are corrected sooner.
+    /// Returns the plane after the first sample. A single sample can't separate the coefficients;
+    /// later samples correct those that are too small sooner than those that are too large.
     fn of_one(factors: [f64; FACTORS], time: f64) -> Self {
         let part = |factor: f64| {
             if factor > 0.0 {
@@ -236,7 +236,7 @@ struct Cost {
     name: String,
     /// The plane when it was last read.
     plane: Plane,
-    /// Whether it depends on the output.
+    /// Whether the cost depends on the output.
     by_output: bool,
 }
 
@@ -254,8 +254,8 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// Returns the costs of a stage with these `settings`; `None` if no type has `cost`. They are
-    /// of slot times, or of processing times.
+    /// Returns the costs of a stage with these `settings`, either of slot times or of processing
+    /// times; `None` if no type has `cost`.
     pub(super) fn from_config(
         config: &StageConfig,
         mut settings: Settings,
@@ -315,9 +315,9 @@ impl Costs {
         ratios.is_ready().then_some((time, ratios))
     }
 
-    /// Records the processing time of `request`, which had this `output`. The ratio is that to its
-    /// estimate at arrival, so that ratios scatter as the outputs do. Neither allocates nor calls
-    /// the host.
+    /// Records the processing time of `request`, which had this `output`. The recorded ratio is
+    /// that to the estimate at its arrival, so that ratios include the scatter of outputs. The call
+    /// neither allocates nor calls the host.
     pub(super) fn record(
         &mut self,
         request: &Attributes,

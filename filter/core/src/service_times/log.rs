@@ -2,12 +2,12 @@
 //! allocates nor calls the host.
 //!
 //! Only a sample of a busy type's answers is measured (see `stage/sampling.rs`). That doesn't
-//! affect the type's own histogram. In the general one, which is over *all* requests, the type
-//! would count for less than its traffic: with 10,000 requests/s of 1 ms, of which 800 are
-//! measured, and 200 requests/s of 20 ms, the mean over all requests is 1.4 ms, the mean over all
-//! samples 4.8 ms. So every type also counts its unmeasured answers, and samples have weights in
-//! the general histogram. The weights are spread evenly over the type's samples of an exchange,
-//! since the unmeasured answers are independent of the sample that came before them.
+//! affect the type's own histogram. But in the general histogram, which covers *all* requests, the
+//! type would have too little weight: with 10,000 requests/s of 1 ms, of which 800 are measured,
+//! and 200 requests/s of 20 ms, the mean over all requests is 1.4 ms, the mean over all samples 4.8
+//! ms. So every type also counts its unmeasured answers, and samples have weights in the general
+//! histogram. The weights are spread evenly over the type's samples of an exchange, since the
+//! unmeasured answers are independent of the sample that came before them.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ struct Fresh {
 #[derive(Debug, Default)]
 pub(super) struct Log {
     pub(super) samples: Vec<u64>,
-    /// The number of first samples that are already in the general histogram.
+    /// The number of samples, from the first, that are already in the general histogram.
     pub(super) in_general: usize,
     /// By type.
     fresh: Vec<Fresh>,

@@ -20,7 +20,7 @@
 //! advances with every n-th part of `min_samples`. With n = 1 that is the retained histogram of
 //! Appendix A.
 //!
-//! **Nothing readable, or readable but condemned** (see [`super`]): as soon as `populating` has
+//! **No readable histogram, or a condemned one** (see [`super`]): as soon as `populating` has
 //! `min_samples`, it replaces all closed steps.
 //!
 //! Closed steps are stored encoded, so that adding samples doesn't cost more in a window of many
@@ -148,9 +148,9 @@ impl Record {
         self.closed = now;
     }
 
-    /// Returns the largest number of closed steps: the steps of the window, plus the current one if
-    /// part of it is closed already. Otherwise the current one would push the oldest out too early.
-    /// Dual buffers have no partial step.
+    /// Returns the maximum number of closed steps: the steps of the window, plus the current one if
+    /// part of it is already closed. Without that, the current step would remove the oldest one too
+    /// early. Dual buffers have no partial step.
     fn most(&self, now: Instant, window: &Window) -> usize {
         let begun = |s: &Step| epoch(s.last, window.step) == epoch(now, window.step);
         let early = window.steps > 1 && self.steps.back().is_some_and(begun);
@@ -174,8 +174,8 @@ impl Record {
         newer >= window.enough()
     }
 
-    /// Whether time alone will change the record: samples wait for the end of a step, or an old
-    /// step for its removal.
+    /// Whether the record will change even without new samples: samples wait for the end of a step,
+    /// or an old step for its removal.
     pub(super) fn is_moving(&self, window: &Window) -> bool {
         !self.populating.is_empty() || self.can_forget(window)
     }

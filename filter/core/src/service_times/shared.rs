@@ -9,7 +9,7 @@ use crate::shared;
 use crate::time::{Instant, nanos};
 
 /// Returns the number of the step that contains `at`. Steps are aligned to the epoch of the clock,
-/// so that all workers have the same, whenever they started.
+/// so that they are the same on all workers.
 pub(super) fn epoch(at: Instant, step: Duration) -> u64 {
     at.as_nanos() / nanos(step).max(1)
 }

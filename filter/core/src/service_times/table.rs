@@ -68,8 +68,8 @@ impl Settings {
     }
 }
 
-/// Percentile of processing times: a request with less time than this has little chance (Wisp
-/// §4.3).
+/// The percentile of processing times below which a request's remaining time leaves it little
+/// chance (Wisp §4.3).
 const LITTLE_CHANCE: f64 = 10.0;
 
 /// The source of an [`Estimate`].
@@ -169,8 +169,8 @@ impl Row {
     pub(super) fn adopt(&mut self, record: &Record, window: &Window) -> bool {
         self.moving = record.is_moving(window);
         let news = self.generation != Some(record.generation) && self.read(record);
-        // A type that is refused because of its long estimate gets few samples, so the first must
-        // count.
+        // A type that is refused because of a long estimate gets few samples, so use even the first
+        // ones.
         let latest = record.populating.quantile(LITTLE_CHANCE);
         self.at_least = latest.map_or(self.tenth, |latest| latest.min(self.tenth));
         news

@@ -1,24 +1,24 @@
-//! The budget of tokens beside the slots.
+//! The budget of tokens: a second limit, in addition to the slots.
 //!
 //! **The problem.** A server may run out of something other than slots: an LLM server's cache holds
 //! the tokens of all running sequences, and a long one takes as many as twenty short ones. With
 //! slots alone, P is right for one of the two. So a request takes its tokens together with its
 //! slot, and starts only when both are free.
 //!
-//! The first waiter starts as soon as it fits, and nothing overtakes it: otherwise large requests
-//! would never find room beside small ones. Meanwhile up to its tokens, less one, are unused. A
-//! request that is larger than the budget takes all of it, and runs alone.
+//! The first waiter starts as soon as it fits, and no request overtakes it: otherwise large
+//! requests would never find room beside small ones. Until then, up to its tokens less one are
+//! unused. A request that is larger than the budget takes all of it and runs alone.
 //!
-//! **Outputs.** The tokens of an output are known at its end. A request says their most, and most
-//! outputs are far shorter. So where outputs are counted, a request takes, in place of their most,
-//! the length that all but one in twenty outputs of its type don't exceed
-//! ([`super::output_lengths`]). An output that grows beyond that takes as many tokens again as it
-//! has, up to its most, at once and whether they fit or not: the server has them already. The
-//! budget is then exceeded until requests end, and none starts before. Tokens are given back with
-//! the slot, all that were taken.
+//! **Outputs.** The length of an output is only known at its end. A request states its maximum, and
+//! most outputs are far shorter. So where outputs are counted, a request takes tokens for the 95th
+//! percentile of its type's output lengths ([`super::output_lengths`]) instead of its maximum. If
+//! the output grows beyond that, the request takes as many tokens again as its output has, up to
+//! its maximum. It takes them at once, whether they fit or not, because the server already uses
+//! them. If the budget is then exceeded, no request starts until enough tokens are released. A
+//! request releases all of its tokens with its slot.
 //!
-//! **Estimates** divide queued work by the number of slots, and P is too many if the budget binds.
-//! With the mean number of tokens m of the running requests, weighted by time,
+//! **Estimates** divide queued work by the number of slots. If the budget binds, fewer than P slots
+//! work. With the mean number of tokens m of the running requests, weighted by time,
 //!
 //! ```text
 //! slots that work at once = min(P, u / m)          m, u over about 5 s
@@ -28,21 +28,21 @@
 //! tokens that are too few for the first waiter. When the mix of requests changes, the estimate
 //! follows as slowly as m.
 //!
-//! Before the queue moves, running requests must release what the first waiter lacks, and a request
-//! that is larger waits until it fits itself. With the slot time s of ended requests, weighted by
-//! their tokens, running requests release t / s tokens per second of the t in use. So to the time
-//! for the work ahead comes
+//! The queue moves only after running requests have released the tokens that the first waiter
+//! lacks. A request that is larger than the first waiter waits until it fits itself. With the slot
+//! time s of ended requests, weighted by their tokens, running requests release t / s tokens per
+//! second of the t in use. So the estimated wait is the time for the work ahead, plus
 //!
 //! ```text
 //! rest = s · (t + tokens − budget) / t, at least 0     tokens: its own, or the first waiter's
 //! ```
 //!
-//! With slots alone the rest is a slot time divided by P, which estimates leave out. If two large
-//! requests fill the budget, it is half of a slot time.
+//! Without a budget, the rest is a slot time divided by P, which estimates ignore. If two large
+//! requests fill the budget, the rest is half of a slot time.
 //!
-//! **The value cut** ranks types by value per slot time. A type may hold few slots and most of the
-//! budget. So a request counts with the part of the capacity that it takes, of slots or of tokens,
-//! whichever is more (its dominant resource), in slot time:
+//! **The value cut** ranks types by value per slot time. A type may hold few slots but most of the
+//! budget. So the cost of a request is the larger of its parts of the slots and of the budget (its
+//! dominant resource), expressed as slot time:
 //!
 //! ```text
 //! max(slot time, P · tokens · slot time / budget)
@@ -51,8 +51,9 @@
 //! In the model of the server of `scripts/bench llm`, with a budget for prompts: 8.1 and 9.6
 //! answers per second in time at 1.5 and 2 times its capacity, by slot time alone 7.7 and 9.3.
 //!
-//! **The search for P** learns nothing while the budget binds: slots are free although requests
-//! wait, so neither is a free slot unneeded, nor does a wait show that more slots would help.
+//! **The search for P** ignores measurements while the budget binds. Slots are free although
+//! requests wait, so a free slot doesn't mean that P is too high, and a wait doesn't mean that P is
+//! too low.
 
 use std::time::Duration;
 
@@ -108,12 +109,12 @@ impl Budget {
         })
     }
 
-    /// Adopts another number of tokens. What was learned about requests stays.
+    /// Sets the number of tokens to that of `of`. Everything learned about requests stays.
     pub(super) fn resize(&mut self, of: &Self) {
         (self.tokens, self.full) = (of.tokens, of.full);
     }
 
-    /// Starts over with what was learned about each type, because types have changed.
+    /// Discards everything learned about single types, because the types have changed.
     pub(super) fn forget_types(&mut self, config: &StageConfig) {
         self.outputs.clear();
         self.outputs.resize(config.types.len(), Lengths::default());
@@ -131,16 +132,16 @@ impl Budget {
         }
     }
 
-    /// Returns the output that is expected of a request, by its most and the outputs of its type.
+    /// Returns the expected output of a request, from its maximum and the outputs of its type.
     pub(super) fn output(&self, request: &Attributes) -> u32 {
         let most = request.tokens - request.prompt_tokens;
-        // Without a budget for outputs, most is 0 in each request.
+        // Without a budget for outputs, the maximum of every request is 0.
         let lengths = (self.outputs.get(usize::from(request.kind.0))).filter(|_| most > 0);
         lengths.map_or(most, |lengths| lengths.mean(most))
     }
 
-    /// Returns the tokens that a request takes beside those that it has, because its output has
-    /// grown to this length; 0 if it has enough.
+    /// Returns the number of further tokens that a request takes because its output has grown to
+    /// this length; 0 if it has enough.
     pub(super) fn lacks(&self, request: &Request, output: u32) -> u32 {
         if with_output(&request.attributes, output) <= request.tokens {
             return 0;
@@ -175,7 +176,7 @@ impl Budget {
         (self.mean()).map_or(slots, |mean| (self.full / mean).clamp(1.0, slots))
     }
 
-    /// Records that a request of `kind` has released its `tokens`, which it took `held` ago.
+    /// Records that a request of `kind` has released its `tokens` after holding them for `held`.
     pub(super) fn ended(&mut self, kind: TypeId, tokens: u32, held: Duration) {
         let time = f64::from(tokens) * held.as_secs_f64();
         self.ended.0 += f64::from(tokens);
@@ -186,8 +187,7 @@ impl Budget {
         }
     }
 
-    /// Returns the part of the budget that requests of `kind` take, times the time for which they
-    /// hold it, s: the mean on this worker.
+    /// Returns the mean of tokens · slot time ÷ budget over requests of `kind` on this worker, s.
     pub(super) fn part_time(&self, kind: TypeId) -> f64 {
         let mean = self.token_times.get(usize::from(kind.0));
         mean.map_or(0.0, |mean| mean / f64::from(self.tokens.max(1)))
@@ -215,7 +215,8 @@ impl Budget {
         self.waited.is_some_and(|at| at + BINDS_FOR > since)
     }
 
-    /// Reads what is in use on all workers, of `limit` slots.
+    /// Reads the slots and tokens in use on all workers, and updates the means. `limit` is the
+    /// number of slots that may be in use.
     pub(super) fn look(
         &mut self,
         host: &impl Host,

@@ -1,10 +1,10 @@
 //! Dispatch of free slots to waiters, over all workers.
 //!
-//! A free slot goes to the smallest rank among all workers' first waiters. The worker that frees it
-//! gives it to its own first waiter if that one is first of all, or behind the first by at most
-//! [`ORDER_TOLERANCE`]. Otherwise it wakes the worker with the first waiter, which takes the slot
-//! itself. Messages don't carry slots, so a lost message loses none: the next release, arrival or
-//! tick of any worker checks again.
+//! A free slot goes to the waiter with the smallest rank among all workers' first waiters. The
+//! worker that frees the slot gives it to its own first waiter if that one is the first of all, or
+//! behind the first by at most [`ORDER_TOLERANCE`]. Otherwise it wakes the worker with the first
+//! waiter, which takes the slot itself. Messages don't carry slots, so a lost message loses no
+//! slot: the next release, arrival or tick of any worker checks again.
 //!
 //! A woken worker takes one slot, so the dispatch leaves one free for it. Further free slots go to
 //! the next worker, or to waiters of this worker. If several slots are free at once (clients reset
@@ -43,9 +43,10 @@ const ATTEMPTS: u32 = 8;
 /// The requests that wait on other workers.
 #[derive(Debug)]
 struct Elsewhere {
-    /// The worker with the smallest rank among those that should react to a wake-up, and that rank.
+    /// The worker with the smallest rank among those that are expected to react to a wake-up, and
+    /// that rank.
     to_wake: Option<(WorkerId, u64)>,
-    /// The smallest rank of all.
+    /// The smallest rank among all other workers.
     least: u64,
 }
 
@@ -67,7 +68,7 @@ impl Stage {
         done
     }
 
-    /// Hands free slots to waiters (point 2).
+    /// Gives free slots to waiters (point 2).
     pub(super) fn dispatch(
         &mut self,
         host: &impl Host,
@@ -97,7 +98,7 @@ impl Stage {
                     }
                     self.handed_to.push(other);
                     if self.slots.has_budget() {
-                        // It may need all tokens that are free.
+                        // The first waiter may need all tokens that are free.
                         return Ok(());
                     }
                     continue;

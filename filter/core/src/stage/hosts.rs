@@ -1,18 +1,18 @@
-//! Detection of hosts that hang: one of several endpoints answers nothing while others do.
+//! Detection of hosts that hang: one of several endpoints sends no answers while others do.
 //!
-//! The proxy selects the host after the decision, so requests that hang at one host soon hold the
-//! slots of all. A slow request, however slow, doesn't prove that. So requests release their slots
-//! only if their host *hangs*:
+//! The proxy selects the host after the decision, so requests that hang at one host soon hold all
+//! slots. A slow request alone doesn't show that its host hangs. So requests release their slots
+//! only if their host *hangs*, which means that all of these conditions hold:
 //!
 //! - A request of a type *is overtaken* there. It takes longer than the first objective, and than
 //!   1.5 times any recent answer of its type.
 //! - For at least that time, the host was watched and answered nothing.
 //! - Meanwhile another host answered a request of this type.
 //!
-//! A single host never hangs by this definition, so it has at most P requests. Of several hosts,
-//! the one that hangs has the requests that released their slots in addition to P, until they end.
-//! A host that answers after all doesn't hang: its requests take their slots again, above P if
-//! necessary, and it is trusted for a minute.
+//! A single host never hangs by this definition, so it has at most P requests. If one of several
+//! hosts hangs, the requests that released their slots stay at that host, in addition to P, until
+//! they end. If the host answers after all, its requests take their slots again, above P if
+//! necessary, and the host is trusted for a minute.
 //!
 //! Hosts are read from the proxy only while there are overtaken requests, and for ten seconds after
 //! that: the hosts of overtaken requests, of all requests that take long while a host hangs, and of
@@ -37,8 +37,8 @@ const RECENT: Duration = Duration::from_secs(10);
 const WATCH: Duration = Duration::from_secs(10);
 /// The time for which a host is trusted after it was wrongly considered to hang.
 const TRUST: Duration = Duration::from_secs(60);
-/// The largest number of pairs of host and type that are suspected at once. Requests at further
-/// ones keep their slots.
+/// The largest number of pairs of host and type that are suspected at once. Requests of further
+/// pairs keep their slots.
 const MOST: usize = 16;
 
 /// The host to which a request was sent: a hash of its address.
@@ -96,7 +96,7 @@ struct Suspect {
     kind: TypeId,
     /// The start of the time in which it was watched and answered nothing.
     silent: Instant,
-    /// The time of the last answer of another host to a request of this type.
+    /// The time of the last answer from another host to a request of this type.
     other: Option<Instant>,
     hangs: bool,
     /// The end of the time in which it is trusted.
@@ -134,7 +134,8 @@ impl Hosts {
         }
     }
 
-    /// Returns the time beyond which a request of `kind`, with this first objective, is overtaken.
+    /// Returns the time in the backend beyond which a request of `kind` is overtaken. `first` is
+    /// its first objective.
     fn limit(&self, kind: TypeId, first: Duration) -> Option<Duration> {
         let longest = self.recent.get(usize::from(kind.0))?.longest()?;
         Some(first.max(longest.saturating_mul(3) / 2))
@@ -168,8 +169,7 @@ impl Hosts {
         suspects.any(|suspect| suspect.hangs && suspect.host == host)
     }
 
-    /// Judges `host` by a request of `kind` that it has had since `since`. Returns whether it
-    /// hangs.
+    /// Returns whether `host` hangs, judged by a request of `kind` that it has had since `since`.
     fn judge(
         &mut self,
         now: Instant,
@@ -237,7 +237,8 @@ fn unanswered_since(request: &Request) -> Option<Instant> {
 }
 
 impl Stage {
-    /// Returns the time in the backend beyond which a request of `kind` is overtaken.
+    /// Returns the time in the backend beyond which a request of `kind` is overtaken; `None` with
+    /// too few recent answers.
     fn overtaken_after(&self, kind: TypeId) -> Option<Duration> {
         let first = self.service_times.objectives(kind).first()?;
         self.hosts.limit(kind, first.response_time)

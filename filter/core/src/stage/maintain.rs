@@ -33,9 +33,9 @@ const AUDITS: usize = 20;
 
 /// Detects a lasting difference between totals and shares.
 ///
-/// An audit reads the numbers one after the other while other workers book, so under load hardly
-/// two audits agree. A booking in progress is sometimes only in the total and sometimes only in a
-/// share, so its error has either sign. Without a drift, nine of ten audits hardly ever find the
+/// An audit reads the numbers one after the other while other workers book, so under load two
+/// audits rarely agree. A booking in progress is sometimes only in the total and sometimes only in
+/// a share, so its error has either sign. Without a drift, nine of ten audits almost never find the
 /// same sign.
 #[derive(Debug, Default)]
 pub(super) struct DriftWatch {
@@ -172,8 +172,8 @@ impl Stage {
     }
 
     /// Applies a new version of the policy. Waiting and running requests stay. Learned times stay,
-    /// because they are stored by type name. The strategy keeps its state if the version doesn't
-    /// change it. `stats` are those of `config`.
+    /// because they are stored by type name. The strategy keeps its state if its configuration is
+    /// unchanged. `stats` are those of `config`.
     ///
     /// # Errors
     /// [`HostError`]. [`Stage::config`] shows whether the version applies: all fallible parts are
@@ -398,7 +398,7 @@ impl Stage {
         Ok(idle)
     }
 
-    /// Resets a flow of the queue, whose id now belongs to other requests.
+    /// Resets the state of a flow, because its id now belongs to other requests.
     pub fn forget_flow(&mut self, flow: u16) {
         self.order.forget(flow);
     }
@@ -489,8 +489,8 @@ impl Stage {
     }
 
     /// Counts observed requests as running. They are already in the backend, regardless of their
-    /// place in the modelled queue. From now on, a place in the queue would delay them or get them
-    /// refused.
+    /// place in the modelled queue. In a queue that holds requests, that place would delay them or
+    /// get them refused.
     fn adopt_watched(&mut self, host: &impl Host) -> Result<(), HostError> {
         let mut done = Ok(());
         while let Some((slot, _)) = self.queue.head() {
@@ -502,9 +502,8 @@ impl Stage {
         done
     }
 
-    /// Counts a waiter as running in the backend, above P if necessary, because its client has
-    /// waited enough. If no slot can be booked for it, the stage removes it, and so never releases
-    /// one.
+    /// Sends a waiter to the backend and books a slot for it, above P if necessary. If the booking
+    /// fails, the stage forgets the request, so that no slot is released for it later.
     fn let_go(
         &mut self,
         host: &impl Host,

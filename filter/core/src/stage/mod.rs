@@ -1,7 +1,7 @@
 //! The admission stage: P slots, one queue, per-type objectives (Bouncer §3, Figure 1).
 //!
-//! Each worker has one `Stage` per policy. All stages of a policy act as one: through [`Ledger`]
-//! for slots and queued work, and through published ranks for the order of the queue. Points 1, 2
+//! Each worker has one `Stage` per policy. All stages of a policy act as one: they share slots and
+//! queued work through [`Ledger`], and the order of the queue through published ranks. Points 1, 2
 //! and 3 of Figure 1 are [`Stage::arrive`], [`Action::Resume`] (see [`mod@dispatch`]), and
 //! [`Stage::finish`].
 //!
@@ -61,7 +61,7 @@ pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 pub use hosts::Upstream;
 pub use sampling::SAMPLES_PER_SECOND;
 
-/// One in this many admissions has its estimates recorded.
+/// The estimates of one in this many admissions are recorded.
 const ESTIMATES: u32 = 8;
 
 /// The outcome of a request.
@@ -100,7 +100,7 @@ pub struct Stage {
     acceptance: Option<Exchange>,
     sampling: Sampling,
     firsts: FirstAttempts,
-    /// Whether any service time is known, to estimate the work of queued requests.
+    /// Whether any service time is known from which the work of queued requests can be estimated.
     knows_times: bool,
     demand: Option<DemandExchange>,
     control: Control,
@@ -243,8 +243,8 @@ impl Stage {
         weight.is_some()
     }
 
-    /// Whether the stage needs fast ticks, because requests wait for a slot, or other workers for
-    /// this worker's counts.
+    /// Whether the stage needs fast ticks: requests wait for a slot, or counts of this worker are
+    /// unpublished.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         !self.queue.is_empty()
@@ -269,8 +269,9 @@ impl Stage {
         self.stats.count_stage(count, 1);
     }
 
-    /// Returns the headers with which a refused request goes on to another route; none if it gets
-    /// the refusal. A workflow's own rate isn't about the backend, and its sender must learn it.
+    /// Returns the headers that send a refused request to another route; none if the client gets
+    /// the refusal. A request that exceeds its workflow's rate always gets the refusal, because
+    /// that limit isn't the backend's and the sender must receive the rate.
     #[must_use]
     pub fn on_refusal(&self, refusal: &Refusal) -> &[SetHeader] {
         let kind = self.config.types.get(usize::from(refusal.kind.0));
@@ -346,8 +347,8 @@ impl Stage {
         } else {
             self.decide(host, now, attributes, &sight)?
         };
-        // Count only arrivals that the bound of utilization judges; it comes after Bouncer's
-        // refusals.
+        // Count only arrivals that are checked against the limit on utilization; Bouncer's refusals
+        // come before that check.
         if let (Ok(()) | Err(Reason::Utilization), Some(demand)) = (decision, &mut self.demand) {
             demand.received();
         }
@@ -382,7 +383,7 @@ impl Stage {
         Ok(decision)
     }
 
-    /// Counts an arrival, and the slot time that it is expected to take.
+    /// Counts an arrival and its expected slot time.
     fn arrived(&mut self, request: &Attributes) {
         self.stats.count(request.kind, Count::Total);
         // A type of which most requests are refused may never have a histogram of its own.
@@ -428,7 +429,7 @@ impl Stage {
     ) -> Refusal {
         let kind = request.kind;
         self.firsts.refused(request, now);
-        // More slots would not help if the processing units bound the slots in use.
+        // More slots would not help if the policy's processing units bound the slots in use.
         if reason != Reason::Value || !self.strategy.is_bounded(self.slots.count()) {
             self.slots.refused(kind, reason);
         }
@@ -618,7 +619,7 @@ impl Stage {
             return Ok(());
         };
         if request.phase == Phase::Arriving {
-            // It never entered the stage.
+            // The request never entered the stage.
             return Ok(());
         }
         let Attributes { kind, class, .. } = request.attributes;
@@ -626,8 +627,8 @@ impl Stage {
         match request.phase {
             Phase::Arriving => {}
             Phase::Queued => {
-                // If it was held, its client left. If it was only observed, the backend didn't
-                // serve it in FIFO order.
+                // A held request ends here only if its client left. An observed one was served by
+                // the backend out of FIFO order.
                 if self.holds() {
                     self.stats.count(kind, Count::Abandoned);
                 }
@@ -690,10 +691,12 @@ impl Stage {
     /// measured: estimates are too low, more requests are admitted, and answers take longer. So the
     /// time counts if it is longer than usual for the type. A shorter time contains no information.
     ///
-    /// Before the type has a mean of its own, only a time beyond its last objective is certainly
-    /// long. The time counts as that objective at most, so that clients who end long streams have
-    /// little influence; an answer after it is late in any case. The time doesn't count for a type
-    /// that hangs or has just recovered, because it shows no service time.
+    /// While the type has no mean of its own, the time counts only if it is beyond the last
+    /// objective.
+    ///
+    /// The recorded time is at most the last objective, so that clients who end long streams have
+    /// little influence. A later answer would miss the objective in any case. For a type that hangs
+    /// or has just recovered nothing is recorded, because the time is no service time.
     fn took_at_least(&mut self, request: &Attributes, time: Duration) -> bool {
         let kind = request.kind;
         if (self.strategy.base.value_cut()).is_some_and(|cut| cut.hangs(kind)) {
@@ -716,9 +719,8 @@ impl Stage {
 
     /// Records the end of a response that was measured at its first byte.
     ///
-    /// The slot of a stream whose client leaves was in use until then, so its slot time counts.
-    /// Only complete responses show how fast the backend is. A stream that the backend aborts says
-    /// nothing.
+    /// If the client left, the slot was in use until then, so its slot time is recorded. The search
+    /// for P uses complete responses only. A stream that the backend aborted is not measured.
     fn streamed(
         &mut self,
         host: &impl Host,
@@ -746,15 +748,13 @@ impl Stage {
         self.judge_tokens(host, request, (dequeued, first_byte), outcome)
     }
 
-    /// Returns the number of other slots in use when the request got its own, or now if that is
-    /// more.
+    /// Returns the number of slots in use when the request got its slot, or now if that is more.
     fn beside(&self, request: &Request) -> u32 {
         let now = self.slots.in_use(self.ledger.booked().slots);
         request.beside.max(now)
     }
 
-    /// Records a request that held its slot from `dequeued` to `now`, and whose response is
-    /// complete.
+    /// Records a request with a complete response that held its slot from `dequeued` to `now`.
     fn held(&mut self, now: Instant, request: &Request, dequeued: Instant) {
         let (kind, weight) = (request.attributes.kind, request.weight);
         let waited = match request.counts {
@@ -819,7 +819,7 @@ impl Stage {
             let (of, output) = (&request.attributes, request.real_output());
             times.record_cost(of, output, processing, weight);
         }
-        // A stream still holds its slot, so use the mean slot time of its type.
+        // A stream still holds its slot, so use the estimated slot time.
         let slot = match request.first_byte {
             Some(_) => self.service_times.mean(kind).unwrap_or_default(),
             None => processing,

@@ -1,10 +1,10 @@
-//! The lengths of a type's outputs, learnt from responses that were counted.
+//! The lengths of a type's outputs, learnt from responses whose tokens were counted.
 //!
-//! A request says the most tokens of its output. Most outputs are far shorter, so a reservation of
-//! the most leaves a budget half empty. The obvious remedy is a quantile of the outputs so far. But
-//! an output that ends at its request's most, or whose client leaves, only shows that the model
-//! would have written more. Counted as a whole length, the outputs of many requests with a small
-//! most make those with a large one look short.
+//! A request states the maximum length of its output. Outputs are usually far shorter, so a
+//! reservation of the maximum leaves a budget half empty. The obvious remedy is a quantile of the
+//! outputs so far. But an output that ends at its request's maximum, or because the client leaves,
+//! only shows that the model would have written more. If such outputs counted as complete, many
+//! requests with a small maximum would make the outputs of those with a large one look short.
 //!
 //! Such lengths are censored samples, and the estimator for these is E. Kaplan and P. Meier's
 //! ("Nonparametric Estimation from Incomplete Observations", 1958): with d_k outputs that end in
@@ -14,18 +14,18 @@
 //! S(k) = Π (1 − d_i / n_i), i ≤ k        the part of outputs that is longer than interval k
 //! ```
 //!
-//! Intervals grow with the length, four to an octave. [`PRIOR`] outputs without an end are assumed
-//! in each n, so a few samples know no quantile, and neither does a length that few requests may
-//! reach. Old samples lose their weight with each new one.
+//! Intervals grow with the length, four to an octave. Each n includes [`PRIOR`] assumed outputs
+//! without an end, so that no quantile follows from a few samples, or from lengths that few
+//! requests may reach. Each new sample reduces the weight of the old ones.
 //!
-//! Each worker learns from its own responses, as fair queues do. Until it knows a type, the most
-//! counts.
+//! Each worker learns from its own responses, as fair queues do. While a type's lengths are not
+//! known, each request counts with its maximum.
 
-/// The intervals of an octave.
+/// The number of intervals in an octave.
 const STEPS: u32 = 4;
 const OCTAVES: u32 = 20;
 const INTERVALS: usize = (STEPS * OCTAVES) as usize;
-/// The part of the samples that remains after another one.
+/// The factor by which each new sample reduces the weight of the earlier ones.
 const KEPT: f32 = 1.0 - 1.0 / 512.0;
 /// The assumed number of outputs without an end.
 const PRIOR: f32 = 2.0;
@@ -66,8 +66,8 @@ impl Lengths {
         self.usual
     }
 
-    /// Returns the mean length of outputs that end at `most` tokens. Where no length is known, they
-    /// end there.
+    /// Returns the mean output length of requests whose limit is `most` tokens. Outputs beyond all
+    /// known lengths are assumed to end at the limit.
     pub(super) fn mean(&self, most: u32) -> u32 {
         let (mut longer, mut before, mut mean) = (1.0, 0, 0.0);
         for (at, (reach, [whole, _])) in self.reaching().iter().zip(&self.outputs).enumerate() {
@@ -80,7 +80,7 @@ impl Lengths {
             } else {
                 1.0
             };
-            // Outputs that end in an interval do so in its middle.
+            // Outputs that end in an interval are assumed to end in its middle.
             mean += longer * 0.5 * (1.0 + part) * next.saturating_sub(before) as f32;
             longer *= part;
             before = next;

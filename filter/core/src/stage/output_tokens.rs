@@ -1,9 +1,10 @@
 //! The output tokens of responses: their number, and the objectives for the time per token.
 //!
-//! No wait in the queue changes them. Only the number of requests in the backend does, because a
-//! server of a language model works on all of them in turn. So estimates and decisions on single
-//! requests don't use them. A response whose tokens come too slowly counts as late for the search
-//! for P, and as not delivered for the value cut, like one that is late as a whole.
+//! The time per token doesn't depend on the queue wait. It depends on the number of requests in the
+//! backend, because a server of a language model works on all of them in turn. So estimates and
+//! decisions on single requests don't use it. A response whose tokens come too slowly counts as
+//! late for the search for P, and as not delivered for the value cut, like one that is late as a
+//! whole.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ impl Stage {
     }
 
     /// Takes more tokens of the budget for a request whose output has grown to this length, if it
-    /// has too few. There is a host call only then.
+    /// has too few. Calls the host only in that case.
     ///
     /// # Errors
     /// [`HostError`]; none are taken then.
@@ -48,8 +49,8 @@ impl Stage {
     }
 
     /// Records the number of output tokens of a response and the time per token, just before
-    /// [`Stage::finish`]. The time is `None` if there are too few of them. `each` is whether tokens
-    /// were counted, and not parts of the response.
+    /// [`Stage::finish`]. The time is `None` if there are too few tokens. `each` says whether
+    /// `output` counts tokens; otherwise it counts parts of the response.
     pub fn tokens(
         &mut self,
         ticket: Ticket,

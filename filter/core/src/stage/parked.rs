@@ -13,11 +13,10 @@
 //! the number sent since then ≥ max(a + 4√a, P − b − 2√b, 2)
 //! ```
 //!
-//! Further requests wait apart from the queue, where they delay no other type, until the last
-//! objective at most, and then are refused. No other request is refused because of them, and one
-//! answer ends the wait. So a type that has only become slower waits for a moment, and a type
-//! without other traffic never waits. Probes of a broken type don't wait, because the cut bounds
-//! them.
+//! Further requests wait outside the queue, where they delay no other type. They wait until their
+//! last objective at most, and then are refused. No other request is refused because of them. One
+//! answer ends the wait, so a type that has only become slower waits for a moment. A type without
+//! other traffic never waits. Probes of a broken type don't wait, because the cut bounds them.
 //!
 //! Each of n workers counts only the requests that it sent itself, and compares them with an n-th
 //! of the bound, which needs no exchange.
@@ -36,7 +35,7 @@ use crate::time::Instant;
 
 /// The least number of requests, on all workers, after which a type sends no more.
 const FEWEST: f64 = 2.0;
-/// The time for which the first of them must have been unanswered, mean slot times.
+/// The time for which the first of these requests must have been unanswered, mean slot times.
 const LONG: f64 = 4.0;
 
 /// The requests of a type on this worker that were sent since its last answer.
@@ -81,7 +80,7 @@ impl Parked {
         self.count == 0
     }
 
-    /// Counts a request that left.
+    /// Counts a parked request that left.
     pub(super) fn left(&mut self) {
         self.count = self.count.saturating_sub(1);
     }
@@ -166,8 +165,8 @@ impl Stage {
         parked.map(|(ticket, _)| ticket.slot)
     }
 
-    /// Gives parked requests whose type is answered again a place in the queue, in the order of
-    /// their arrival.
+    /// Moves parked requests whose type is answered again to the queue, in the order of their
+    /// arrival.
     pub(super) fn unpark(
         &mut self,
         host: &impl Host,

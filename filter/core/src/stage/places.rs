@@ -1,23 +1,23 @@
 //! Places in the queue: wait estimates that follow the discipline.
 //!
 //! Bouncer's Eq. 2 estimates the wait of a request from all the work that is queued before it. In a
-//! FIFO no other work counts. Under any other order some of that work comes later, and some that
-//! has not arrived yet comes first. The amounts depend on the discipline, the mix and the load. So
-//! the wait is measured for each *group* that the order treats alike: a type, a class under strict
-//! priority, or a flow of a fair queue. Over the requests of a group that recently left the queue,
-//! with x a FIFO's estimate at arrival and y the wait,
+//! FIFO no other work counts. Under any other order some of that work is served later, and some
+//! work that has not arrived yet is served first. The amounts depend on the discipline, the mix and
+//! the load. So the wait is measured for each *group* that the order treats alike: a type, a class
+//! under strict priority, or a flow of a fair queue. Let x be the estimate of a FIFO at the arrival
+//! of a request, and y its wait. Then, over the requests of a group that recently left the queue,
 //!
 //! ```text
 //! wait(x) = ȳ + b (x − x̄)      b = (Sxy + k x̄² ȳ/x̄) / (Sxx + k x̄²), within 0 ..= ȳ/x̄
 //! ```
 //!
-//! the least-squares line with k requests added on the line through the origin. If the queue's
+//! is the least-squares line with k requests added on the line through the origin. If the queue's
 //! length predicts the wait (slack, deadlines), the line follows it at once. If it doesn't (short
 //! jobs under SJF, light flows under DRR), the line is flat, and a sudden queue doesn't raise the
 //! estimates of requests that overtake it. If the queue's length hardly varies, the line goes
 //! through the origin: twice the queue, twice the wait. Under orders by limits (slack, deadlines)
-//! the line is no steeper than a FIFO's. There a wait in a short queue is mostly the rest of
-//! requests in service, and a line through the origin estimated a second for a queue of two
+//! the line is no steeper than a FIFO's. There a wait in a short queue is mostly the residual time
+//! of requests in service, and a line through the origin estimated a second for a queue of two
 //! requests.
 //!
 //! The measured alternative, the ratio ȳ/x̄ alone, is as good at steady load. It is worse half a
@@ -50,7 +50,7 @@ use crate::time::Instant;
 const HALF_LIFE: Duration = Duration::from_secs(1);
 /// Weight of the assumption of a FIFO, requests.
 const PRIOR: f64 = 0.2;
-/// k, the weight of the line through the origin, in requests whose distance from the mean equals
+/// k: the weight of the line through the origin, in requests whose distance from the mean equals
 /// the mean.
 const STEADY: f64 = 5.0;
 /// Sums and waits below this count as zero.
@@ -128,9 +128,9 @@ impl Places {
             .unwrap_or(fifo_wait)
     }
 
-    /// Adds a request of `group` that left the queue after `waited`. At its arrival a FIFO's wait
-    /// was estimated as `fifo_wait`. For a request that left without a slot, `waited` is a lower
-    /// bound.
+    /// Adds a request of `group` that left the queue after `waited`. `fifo_wait` is the wait in a
+    /// FIFO that was estimated at its arrival. For a request that left without a slot, `waited` is
+    /// a lower bound.
     pub(super) fn left(&mut self, group: u16, waited: Duration, fifo_wait: Duration) {
         if let Some(place) = self.places.get_mut(usize::from(group)) {
             place.add(fifo_wait.as_secs_f64(), waited.as_secs_f64());

@@ -14,8 +14,8 @@ use crate::time::Instant;
 /// The number of answers per second that are measured for each type on each worker. Types with
 /// fewer are measured fully.
 pub const SAMPLES_PER_SECOND: u32 = 800;
-/// The largest budget that a type may accumulate: that of a second, so that bursts of rare types
-/// are also measured fully.
+/// The largest budget that a type may accumulate: one second's, so that bursts of rare types are
+/// measured fully.
 const BURST: u32 = SAMPLES_PER_SECOND;
 
 #[derive(Debug, Clone, Copy)]
@@ -46,8 +46,8 @@ impl Sampling {
         }
     }
 
-    /// Takes one answer of the type from its budget. Returns the number of answers that it
-    /// represents: itself, and those skipped before it. `None` if it is skipped itself.
+    /// Decides by the type's budget whether to measure an answer. Returns the number of answers
+    /// that it represents: itself, and those skipped before it. `None` if it is skipped.
     pub(super) fn take(&mut self, kind: TypeId) -> Option<u32> {
         let Some(budget) = self.budgets.get_mut(kind.0 as usize) else {
             return Some(1);

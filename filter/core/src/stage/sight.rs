@@ -1,9 +1,9 @@
 //! The state of the queue at a request's arrival, on which the decision on the request is based.
 //!
-//! Decisions are based on the queue that results from them. If they are enforced, that is the real
-//! queue, which the ledger has. A dry run refuses no request, so the real queue differs, and the
-//! modelled queue replaces it for all strategies (see [`mod@super::backlog`]): its length, its
-//! work, its wait and its free slots.
+//! Decisions must be based on the queue that results from them. If they are enforced, that is the
+//! real queue, which the ledger has. A dry run refuses no request, so its real queue differs.
+//! There, all strategies use the length, work, wait and free slots of the modelled queue (see
+//! [`mod@super::backlog`]).
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::strategy::View;
 use crate::time::{Instant, micros};
 use crate::work::Work;
 
-/// The largest time that an amount of work is converted to, s, so that sums of estimates can't
+/// The longest time to which an amount of work is converted, s, so that sums of estimates can't
 /// overflow.
 const MAX_TIME: f64 = 86_400.0;
 /// One in this many requests is admitted although its deadline is too short.
@@ -32,7 +32,8 @@ pub(super) struct Sight {
     pub(super) queue: QueueState,
     /// The modelled queue, in a dry run.
     pub(super) modelled: Option<Modelled>,
-    /// The time until running requests have released the tokens that the queue lacks.
+    /// The time until running requests have released the tokens that the request or the first
+    /// waiter lacks.
     pub(super) rest: Duration,
     /// The request's estimated queue wait under the discipline in use.
     pub(super) wait: Duration,
@@ -150,16 +151,17 @@ impl Stage {
         (wait > patience.longest).then_some(patience.reason)
     }
 
-    /// Returns the longest queue wait of a request: min(`queue.timeout`, own deadline − p10 of its
-    /// processing time). While P is unlimited, decisions expect no wait, so that the last objective
-    /// of its type is a deadline, too.
+    /// Returns the longest allowed queue wait of a request: min(`queue.timeout`, own deadline − p10
+    /// of its processing time). While P is unlimited, decisions assume no wait, so the last
+    /// objective of the request's type also limits it.
     pub(super) fn patience(&self, request: &Attributes) -> Patience {
         let timeout = Duration::from_micros(self.config.queue.timeout_us);
         let least = self.service_times.at_least(request);
         let own = (request.own_deadline).map(|own| own.saturating_sub(least));
         let objective = self.service_times.objectives(request.kind).last();
         let timeout = match objective.filter(|_| self.slots.is_unlimited()) {
-            // A type whose service time alone misses the objective keeps its place in the queue.
+            // Exclude types that take half of the objective or longer: their requests could hardly
+            // wait at all.
             Some(last) if least < last.response_time / 2 => {
                 timeout.min(last.response_time.saturating_sub(least))
             }
@@ -173,13 +175,13 @@ impl Stage {
     }
 
     /// Whether a request has little chance of meeting its own deadline even without queue wait,
-    /// because nine in ten requests of its type take longer (Wisp §3.2, §4.3). With the mean
-    /// instead, and scattered times, most of the requests that are answered in time would be
-    /// refused.
+    /// because nine in ten requests of its type take longer (Wisp §3.2, §4.3). If the mean were
+    /// used instead, and service times vary widely, most of the requests that can meet their
+    /// deadlines would be refused.
     ///
-    /// Refused requests are not measured. So one in [`PROBED`] passes, chosen by its stream, so
-    /// that all callers choose the same one. Otherwise a type that was slow once, and whose
-    /// requests all have deadlines, would be refused permanently.
+    /// Refused requests are not measured, so one in [`PROBED`] passes. Otherwise a type that was
+    /// slow once, and whose requests all have deadlines, would be refused permanently. The choice
+    /// depends only on the request's stream, so that all callers make the same choice.
     #[must_use]
     pub fn is_hopeless(&self, stream: u32, request: &Attributes) -> bool {
         let least = self.service_times.at_least(request);
@@ -205,7 +207,7 @@ impl Stage {
     }
 
     /// Returns the current estimate of the slot time of requests like `request`, µs; 0 while its
-    /// type has none. The estimate at its arrival may have been the mean of other types.
+    /// type has none. The estimate at its arrival may have come from other types.
     pub(super) fn usual_us(&self, request: &Request) -> u64 {
         let attributes = &request.attributes;
         match self.work {
@@ -226,13 +228,14 @@ impl Stage {
         unit.map_or(0, |unit| (time / unit) as u64)
     }
 
-    /// Returns the queue wait of Eq. 2, by a running sum: each request adds its type's mean when it
-    /// is enqueued, and subtracts the same amount when it leaves. The paper multiplies the number
-    /// of requests of a type by its current mean. Here a changed mean counts only for later
+    /// Returns the queue wait of Eq. 2, from a running sum: each request adds its type's mean when
+    /// it is enqueued, and subtracts the same amount when it leaves. The paper multiplies the
+    /// number of requests of a type by its current mean. Here a changed mean counts only for later
     /// requests. Requests from before the first measurement count as 0 until a tick recounts them.
     ///
-    /// When P falls, as after a start without a limit, the slots in use beyond P have to become
-    /// free first. They count with the mean of all types, and so does a queue without known times.
+    /// When P falls, as after a start without a limit, the slots in use beyond P must become free
+    /// first. Each counts with the mean of all types, and so does each queued request if no time is
+    /// known.
     pub(super) fn drain_time(&self, queue: QueueState) -> Duration {
         let in_use = self.slots.in_use(self.ledger.booked().slots);
         let beyond = in_use.saturating_sub(self.slots.without_budget());

@@ -81,8 +81,7 @@ impl Slots {
         self.budget = budget;
     }
 
-    /// Returns P for decisions. With a budget of tokens, it is the whole number of slots that work
-    /// at once.
+    /// Returns P for decisions. With a budget of tokens, it is [`Self::working`] as a whole number.
     pub(super) fn count(&self) -> u32 {
         self.working() as u32
     }
@@ -93,7 +92,7 @@ impl Slots {
         (self.budget.as_ref()).map_or(slots.into(), |budget| budget.slots(slots))
     }
 
-    /// Returns P for decisions, whatever the budget.
+    /// Returns P for decisions, without regard to the budget.
     pub(super) fn without_budget(&self) -> u32 {
         self.found
             .as_ref()
@@ -112,16 +111,17 @@ impl Slots {
         }
     }
 
-    /// Returns the slot time, s, that is as large a part of the slots as the tokens of requests of
-    /// `kind` are of the budget, for as long; 0 without a budget.
+    /// Returns P · tokens · slot time ÷ budget, the mean over requests of `kind`, s; 0 without a
+    /// budget. It is the slot time of a request that takes the same part of the slots as these
+    /// requests take of the budget.
     pub(super) fn token_time(&self, kind: TypeId) -> f64 {
         let part_time = (self.budget.as_ref()).map_or(0.0, |budget| budget.part_time(kind));
         part_time * f64::from(self.known())
     }
 
-    /// Returns P for the value cut. With a budget it is P as far as it is known: the part of the
-    /// budget that types take is in [`Self::token_time`], and the upper bound that P is while it
-    /// is open would be a unit in which no type asks for much.
+    /// Returns P for the value cut. With a budget it is the known P, because [`Self::token_time`]
+    /// already covers the budget. While P is unlimited, its upper bound would make every type's
+    /// demand look small.
     pub(super) fn for_value(&self) -> u32 {
         match self.has_budget() {
             true => self.known(),
@@ -185,7 +185,7 @@ impl Slots {
         self.is_open() && self.budget.is_none()
     }
 
-    /// Whether P is no limit, because the backend keeps the objectives without one.
+    /// Whether P is unlimited, because the backend meets the objectives without a limit.
     pub(super) fn is_open(&self) -> bool {
         self.found
             .as_ref()
@@ -312,7 +312,7 @@ impl Slots {
         let mut in_flight = u32::try_from(in_use).unwrap_or(0);
         let queued = ledger.queue(host)?.length;
         let is_broken = |kind| cut.is_some_and(|cut| cut.is_broken(kind));
-        // A limit that was found stays: requests that wait for tokens need slots, too.
+        // The limit stays in force: requests that wait for tokens need slots, too.
         let (enforced, offset) = (holds && !is_short, host.wall_clock_offset());
         if is_short && !found.auto.is_open() {
             in_flight = in_flight.saturating_add(queued);

@@ -5,8 +5,8 @@
 //! the decisions of all workers (`stage::acceptance`): a worker's own ones count at once, those of
 //! the others a tick later.
 //!
-//! The base decides first, which has no effect on acceptances. So a refusal for lack of room
-//! stands: avoidance may override objectives, but not limits.
+//! The base decides first. Avoidance doesn't change acceptances, and overrides only refusals
+//! because of objectives. Refusals because of limits, such as a full queue, stand.
 
 use std::time::Duration;
 

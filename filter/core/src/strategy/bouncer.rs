@@ -24,9 +24,9 @@
 //! request that finds no queue is admitted. No request waits for it, and nothing else can refresh
 //! the histogram.
 //!
-//! A request of a type whose cost depends on the size is judged by its own estimate. If that misses
-//! an objective by itself, other requests of its type keep the histogram fresh. So the exception is
-//! limited to slots that these leave free, and to one request in ten, which is enough to detect
+//! If the cost of a type depends on the size, each request is judged by its own estimate. If that
+//! alone misses an objective, other requests of the type keep the histogram fresh. So the exception
+//! is limited to slots that these leave free, and to one request in ten, which is enough to detect
 //! that the size costs less than before.
 //!
 //! With `shed_by_value`, which is on by default, two things are added. [`ValueCut`] decides before
@@ -47,10 +47,11 @@ use crate::request::{Attributes, ClassId, TypeId};
 use crate::rng::Rng;
 use crate::service_times::{Estimate, Objective, ServiceTimes};
 
-/// Part of the slots, and least number of them, that stay free for requests above the cut.
+/// The part of the slots that stays free for requests above the cut, and the least number of these
+/// slots.
 const SPARE: (f64, f64) = (0.25, 3.0);
-/// Part of the requests that is admitted without a queue although their size misses an objective by
-/// itself.
+/// The part of the requests that is admitted while no request waits although their size alone
+/// misses an objective.
 const PROBED: f64 = 0.1;
 
 /// Bouncer's basic formulation, optionally with shedding by value.
@@ -59,14 +60,14 @@ pub struct Bouncer {
     logic: Logic,
     /// Whether a type's cost depends on the size.
     by_size: bool,
-    /// `None`: the paper's Bouncer.
+    /// `None` for the paper's Bouncer.
     by_value: Option<ByValue>,
 }
 
-/// The additions of shedding by value to Alg. 1.
+/// The parts that shedding by value adds to Alg. 1.
 #[derive(Debug)]
 struct ByValue {
-    /// Decides before Alg. 1.
+    /// The cut, which decides before Alg. 1.
     cut: ValueCut,
     budget: ErrorBudget,
 }
@@ -127,8 +128,8 @@ impl Bouncer {
     }
 }
 
-/// Whether slots are free beyond [`SPARE`]. Then no request has to be refused in favour of others.
-/// The cut's budget lags the end of a load by seconds.
+/// Whether slots are free beyond [`SPARE`]. Then no request has to be refused in favour of others,
+/// although the cut's budget lags the end of an overload by seconds.
 fn has_room(view: &View<'_>) -> bool {
     let spare = (SPARE.0 * f64::from(view.parallelism)).ceil().max(SPARE.1);
     view.queue_length == 0 && f64::from(view.slots_in_use) + spare < f64::from(view.parallelism)

@@ -14,8 +14,7 @@ pub trait Controlled {
     /// The id of the record's layout: [`crate::shared::Record::SCHEMA`].
     fn schema(&self) -> u32;
 
-    /// Whether [`Controlled::sync`] has something to do at `now`. Until then the record is not
-    /// read.
+    /// Whether [`Controlled::sync`] is due at `now`. Until then the record is not read.
     fn due(&self, _now: Instant) -> bool {
         true
     }

@@ -1,9 +1,9 @@
 //! Error budget: the number of requests of a type that may exceed an objective.
 //!
-//! An objective at percentile p lets a part 1 − p of the answers exceed it. Alg. 1 of Bouncer uses
-//! none of that: it compares every request with every percentile. So it refuses a short burst in
-//! which requests would exceed the p50 objective, although half of all requests may exceed it. A
-//! backend with one core and some long requests sees such bursts at any load.
+//! An objective at percentile p lets a part 1 − p of the answers exceed it. Alg. 1 of Bouncer
+//! doesn't use this budget: it compares every request with every percentile. So it refuses requests
+//! of a short burst that would exceed the p50 objective, although half of all requests may exceed
+//! it. A backend with one core and some long requests has such bursts at any load.
 //!
 //! With `spent` the part of a type's latest admissions (exponential average over 100) whose
 //! estimated response time exceeded the objective at p,
@@ -34,7 +34,7 @@
 //! to 0.785. The whole budget instead of a third, or 300 requests instead of 100, refuse less and
 //! answer less in time.
 //!
-//! Every worker counts only its own requests, because they are a sample of all requests.
+//! Every worker counts only its own requests, which are a sample of all requests.
 
 use crate::request::TypeId;
 

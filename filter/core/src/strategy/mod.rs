@@ -1,13 +1,14 @@
 //! Admission strategies, which decide whether a request of a type may enter the queue now.
 //!
-//! A strategy decides at point 1 of Bouncer's Figure 1 and is updated at points 2 and 3. It holds
-//! no slots and no queue; its inputs are in [`View`]. A [`Strategy`] has a base, which implements
-//! [`Admission`]; optionally [`Avoidance`], which overrides some of the base's refusals; and
-//! optionally a bound of utilization, which judges the requests that both admit.
+//! A strategy decides at point 1 of Bouncer's Figure 1 and is updated at points 2 and 3. It has
+//! neither slots nor a queue; its inputs are in [`View`]. A [`Strategy`] has a base, which
+//! implements [`Admission`]; optionally [`Avoidance`], which overrides some of the base's refusals;
+//! and optionally a limit on utilization, which is applied to the requests that the other two
+//! admit.
 //!
-//! To add a base: a file here with its algorithm, a case in [`base`], and a row in the conformance
-//! suite (`tests/engine/strategy_conformance.rs`). To add a rule of starvation avoidance: a file
-//! with its algorithm and a case in [`avoidance`].
+//! A new base needs a file here with its algorithm, a case in [`base`], and a row in the
+//! conformance suite (`tests/engine/strategy_conformance.rs`). A new rule of starvation avoidance
+//! needs a file with its algorithm and a case in [`avoidance`].
 
 mod accept_fraction;
 mod acceptance_allowance;
@@ -107,7 +108,7 @@ pub trait Admission: std::fmt::Debug + Send {
     /// Records that a request left the stage, served or not.
     fn left(&mut self, _kind: TypeId, _class: ClassId) {}
 
-    /// Records a request that was served (point 3). Its queue wait is known, too, since point 2.
+    /// Records a request that was served (point 3). Its queue wait was known at point 2.
     fn completed(&mut self, _served: &Served, _now: Instant) {}
 
     /// Does periodic work, at every tick: at irregular intervals of some 10 to 50 ms.
@@ -118,7 +119,7 @@ pub trait Admission: std::fmt::Debug + Send {
         None
     }
 
-    /// Sets the number of processing units of a bound of utilization; `None` for P.
+    /// Sets the number of processing units of a limit on utilization; `None` for P.
     fn set_units(&mut self, _units: Option<f64>) {}
 
     /// Returns the strategy's feedback controller, if it has one.
@@ -194,16 +195,16 @@ pub struct Bound {
     pub service_delay: Duration,
 }
 
-/// A base, its starvation avoidance, and its bound of utilization.
+/// A base with its starvation avoidance and its limit on utilization.
 #[derive(Debug)]
 pub struct Strategy {
     /// The base. Call [`Strategy::decide`] and [`Strategy::withdrawn`] instead of its own methods.
     pub base: Box<dyn Admission>,
     /// Bouncer Alg. 2 or 3.
     pub avoidance: Option<Avoidance>,
-    /// The bound of utilization in addition to Bouncer, because objectives alone don't bound it
-    /// (Bouncer §2). Its refusals are at random and final, so it measures and judges only requests
-    /// that the rest admits.
+    /// The limit on utilization in addition to Bouncer, because objectives alone don't limit it
+    /// (Bouncer §2). Its refusals are random and final, so it measures and judges only requests
+    /// that the base and the avoidance admit.
     pub capacity: Option<AcceptFraction>,
 }
 
@@ -278,7 +279,7 @@ impl Strategy {
         }
     }
 
-    /// Whether processing units bound the slots that may be used to fewer than `slots`.
+    /// Whether configured processing units limit the slots that may be used to fewer than `slots`.
     pub fn is_bounded(&self, slots: u32) -> bool {
         let capacity = self
             .capacity
@@ -297,8 +298,8 @@ impl Strategy {
         }
     }
 
-    /// Updates the inputs of the value cut, if any. Called before every run of its law. `tokens`
-    /// returns the slot time that is worth a request's tokens; see [`ValueCut::learn`].
+    /// Updates the inputs of the value cut, if any. Called before every run of its law. `tokens` as
+    /// in [`ValueCut::learn`].
     pub fn learn(
         &mut self,
         now: Instant,

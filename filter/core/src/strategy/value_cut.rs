@@ -2,14 +2,15 @@
 //!
 //! **The problem.** Bouncer (Alg. 1) refuses the request that would miss its own objective. If all
 //! types share one objective, as in the paper, that is the expensive type, and the result is close
-//! to optimal. With objectives that suit each type (expensive types have loose ones) it is the
-//! cheap type. A request of 60 ms with 140 ms to spare never misses and takes a slot. The requests
-//! of 2.5 ms with 47 ms to spare find no slot. Slots are then full of requests that yield least.
+//! to optimal. If each type has objectives that suit it (expensive types have loose ones), it is
+//! the cheap type. A request of 60 ms with 140 ms of slack never misses and takes a slot. The
+//! requests of 2.5 ms with 47 ms of slack find no slot. Slots are then full of the requests with
+//! the least value per slot time.
 //!
 //! **The optimum.** With P slots, arrival rates λ, mean processing times m and values v by type,
 //! the value answered per second is maximal if slot time is filled in order of v/m (the fractional
-//! knapsack): all types above some v/m, a fraction of one, none below. Two rules come close to that
-//! with finite queues:
+//! knapsack): all requests of the types above some v/m, a fraction of one type, none below. Two
+//! rules come close to that with finite queues:
 //!
 //! *The cut.* Every 100 ms, with w_k = λ_k m_k the slots that type k asks for, in order of v/m:
 //!
@@ -18,9 +19,9 @@
 //! ```
 //!
 //! Type k is admitted with probability f_k. a_k is its floor, the probability with which starvation
-//! avoidance overrides a refusal. In all, a_k + (1 − a_k) f_k of type k enter, and floors are paid
-//! first. They fit while Σ a_k w_k ≤ P. Types whose v/m differ by at most 10% share one f, so that
-//! equals are treated alike. λ is an exponential average over 1 s, over all workers, and over 0.1 s
+//! avoidance overrides a refusal. So the part a_k + (1 − a_k) f_k of type k is admitted. Floors
+//! take their part of the budget first; they fit while Σ a_k w_k ≤ P. Types whose v/m differ by at
+//! most 10% share one f. λ is an exponential average over 1 s, over all workers, and over 0.1 s
 //! while the numbers of arrivals in two steps in a row deviate by more than 3 standard errors in
 //! the same direction.
 //!
@@ -32,10 +33,10 @@
 //! max(wait_k, wait_r) ≤ 0.9 · min { slack_j : v_j/m_j > v_k/m_k }      r = the j with the largest slack
 //! ```
 //!
-//! That is Alg. 1 on behalf of the types that are worth more. It acts within one arrival, where the
-//! cut needs a second, and it keeps expensive requests from filling the slots that cheaper ones are
-//! about to need. wait_r matters where a discipline lets the more valuable type wait longer than
-//! type k.
+//! This applies Alg. 1 on behalf of the types with higher v/m. It takes effect at the next arrival,
+//! whereas the cut needs a second, and it keeps expensive requests from filling the slots that
+//! cheaper ones are about to need. wait_r matters if the discipline lets the more valuable type
+//! wait longer than type k.
 //!
 //! The ceiling applies only while it is needed. While the budget holds all types, no type needs
 //! protection until Alg. 1 refuses more than 2% of their value (over 3 s; 0.2% while a type is
@@ -49,13 +50,13 @@
 //!
 //! The most valuable types have no ceiling as long as they ask together for at most half of the
 //! slots beyond the first, min(P, Σ_k w_k) − 1. They don't make the others wait: while a ceiling
-//! holds the rest back, at least half of the slots in use drains the queue. Under the order by
-//! slack all types reach their slack at the same time, and the ceilings of neighbours differ by a
-//! few ms. Valuable types were refused for each other's sake, which lowered ρ until slots were
-//! idle. The paper's mix with P = 16 (times and objectives × 4, in simulation): 0.972 and 0.987 of
-//! the optimum at 1.5 and 2 times the full load, not 0.965 and 0.973; 97% and 99.8% of the slots
-//! busy, not 96%. The first slot is left out because one long request takes it: with one or two
-//! slots, short requests need the ceilings of all others.
+//! holds the rest back, at least half of the slots in use drain the queue. Under the order by slack
+//! all types reach their slack at the same time, and the ceilings of types of similar rank differ
+//! by a few ms. With a ceiling for every type, valuable types were refused to protect each other,
+//! which lowered ρ until slots were idle. The paper's mix with P = 16 (times and objectives × 4, in
+//! simulation): 0.972 and 0.987 of the optimum at 1.5 and 2 times the full load, not 0.965 and
+//! 0.973; 97% and 99.8% of the slots busy, not 96%. The first slot is left out because one long
+//! request takes it: with one or two slots, short requests need the ceilings of all others.
 //!
 //! *Feedback.* The cut's budget follows the refusals of Alg. 1 and the ceiling among types above
 //! the cut (f = 1): it moves every 50 requests of these types, but no sooner than a step and no
@@ -67,12 +68,12 @@
 //! lost > 0.02      ρ ← ρ (1 − min(0.2 t, lost))
 //! ```
 //!
-//! So ρ absorbs what the means don't show: few slots and heavy tails need spare slots, many slots
-//! need none. It starts at 1.3, where a calm time leaves it: the first means are of few requests.
-//! From 1.0 on, 16 workers answer 1% less in the first five seconds at 1.5 times their capacity,
-//! and 2% less with P found.
+//! So ρ compensates for effects that the means don't show: few slots and heavy tails need spare
+//! slots, many slots need none. It starts at 1.3, its value after a time without overload, because
+//! the first means cover few requests. With a start at 1.0, 16 workers answer 1% less in the first
+//! five seconds at 1.5 times their capacity, and 2% less if P is found automatically.
 //!
-//! *A bound of utilization.* `acceptFraction` bounds the slots in use. If that bound is below P,
+//! *A limit on utilization.* `acceptFraction` bounds the slots in use. If that bound is below P,
 //! the law uses it in place of P, and ρ is at most 1; otherwise ρ is at most bound/P. So the bound,
 //! whose refusals are at random, finds little to refuse. The refusals that remain don't change ρ,
 //! because the bound follows averages of a minute and would make ρ swing. They close free slots to
@@ -163,8 +164,8 @@ use record::{RHO, Record};
 
 /// Time between two exchanges with the other workers.
 const EXCHANGE: Duration = Duration::from_millis(50);
-/// Part of the value above the cut that Alg. 1 must refuse for types of less value to keep their
-/// ceilings, and to get them.
+/// The parts of the value above the cut that Alg. 1 must refuse: for types of less value to keep
+/// their ceilings, and to get them.
 const SHORT: (f64, f64) = (0.002, 0.02);
 /// A request is silent beyond this part of its type's first objective, and beyond this multiple of
 /// the longest mean slot time of a type with traffic.
@@ -172,12 +173,12 @@ const USUAL: (f64, f64) = (0.5, 8.0);
 /// A request of a type that is usually late is silent beyond this multiple of its type's processing
 /// time at the percentile of the last objective.
 const UNUSUAL: f64 = 2.0;
-/// Slot time that counts for a request of a type without a known cost, s.
+/// The assumed slot time of a request of a type without a known cost, s.
 const UNKNOWN: f64 = 1e-6;
 /// Time without a refusal above the cut after which free slots are open to all types.
 const CALM: Duration = Duration::from_millis(1_000);
-/// Standard deviations by which the slots that a type uses may exceed their mean, and by which the
-/// slots that other types need may exceed theirs.
+/// The number of standard deviations by which the slots that a type uses may exceed their mean, and
+/// by which the slots that other types need may exceed theirs.
 const BY_CHANCE: f64 = 4.0;
 const NEEDED: f64 = 2.0;
 
@@ -193,8 +194,8 @@ struct Kind {
     /// The wait that the objectives leave to a request, s. `None` without objectives, without a
     /// histogram of the type's own, and if it is condemned.
     slack: Option<f64>,
-    /// Whether it is admitted at any value, with its work set aside, because its own cost is not
-    /// known.
+    /// Whether its slot time is not known. If its tokens aren't known either, it is admitted at any
+    /// value, and its work is set aside.
     cold: bool,
     /// Whether Alg. 1 judges it by its own histogram.
     own: bool,
@@ -228,7 +229,7 @@ struct Cell {
     value: f64,
     /// Work that arrived and is not in the record yet, s of slot time.
     fresh: f64,
-    /// Slots asked for: λm.
+    /// The number of slots asked for: λm.
     rate: f64,
     /// f, ratio.
     admitted: f64,
@@ -252,14 +253,14 @@ pub struct ValueCut {
     order: Vec<u32>,
     /// P.
     all: f64,
-    /// Slots of `all` that may be used.
+    /// The number of slots that may be used, at most `all`.
     slots: f64,
-    /// The greatest ρ.
+    /// The maximum of ρ.
     most: f64,
-    /// Whether there is no limit, because the number of slots is not known.
+    /// Whether P is unlimited, because the right number of slots is not known.
     is_open: bool,
-    /// Slots that types other than broken ones ask for, at most `slots`. At least this many slots
-    /// work.
+    /// The number of slots that types other than broken ones ask for, at most `slots`. At least
+    /// this many slots work.
     working: f64,
     /// Longest mean slot time of a type with traffic, s; infinite while one is not known.
     longest: f64,
@@ -274,7 +275,8 @@ pub struct ValueCut {
     missed: f64,
     /// The number of requests in `decided`.
     count: f64,
-    /// The time of the last refusal of a request that the cut admitted.
+    /// The time of the last request that the cut admitted and that was refused or missed an
+    /// objective by Alg. 1.
     missed_at: Instant,
     /// Whether Alg. 1 has recently refused more than is tolerated.
     is_short: bool,
@@ -413,7 +415,7 @@ impl ValueCut {
         let at = self.cell(request.kind, request.class);
         let kind = &self.kinds[at / self.classes];
         let cell = &mut self.cells[at];
-        // Requests of a type without a known cost show at least that the type has traffic.
+        // Add at least a little, so that a type without a known cost is known to have traffic.
         cell.fresh += kind.work().max(UNKNOWN);
         self.arrivals += 1.0;
         if kind.is_broken {
@@ -465,7 +467,7 @@ impl ValueCut {
         self.presence(kind).fresh.outcome(false, true);
     }
 
-    /// Returns the time in the backend after which a request of `kind` is silent: longer than
+    /// Returns the time in the backend after which a request of `kind` is silent. It is longer than
     /// requests usually take, but no longer than [`Self::late_after`] unless the type is usually
     /// late.
     #[must_use]
@@ -530,7 +532,7 @@ impl ValueCut {
         let at = self.cell(request.kind, request.class);
         let cell = &self.cells[at];
         let kind = at / self.classes;
-        // While a type hangs as a whole, its requests hold the slots. More slots would not help.
+        // Requests of a type that hangs hold the slots, so more slots would not help.
         let counts = self.kinds[kind].competes() && !self.deliveries[kind].is_unanswered();
         if cell.above && counts {
             self.decided += cell.value;
@@ -544,20 +546,20 @@ impl ValueCut {
         }
     }
 
-    /// Records that the bound of utilization refused a request that the cut admitted.
+    /// Records that the limit on utilization refused a request that the cut admitted.
     pub fn overruled(&mut self, now: Instant) {
         self.missed_at = now;
     }
 
-    /// Returns the part of a type's requests that the cut admits, ratio 0..=1: the average of its
-    /// classes by work.
+    /// Returns the part of a type's requests that the cut admits, ratio 0..=1: the average over its
+    /// classes, weighted by work.
     #[must_use]
     pub fn admitted(&self, kind: TypeId) -> f64 {
         self.mean(kind, |cell| cell.admitted)
     }
 
-    /// Returns the value that a second in a slot yields with requests of this type, which is the
-    /// type's rank: the average of its classes by work. 0 while its cost is not known.
+    /// Returns the value that requests of this type deliver per second of slot time, which is the
+    /// type's rank: the average over its classes, weighted by work. 0 while its cost is not known.
     #[must_use]
     pub fn density(&self, kind: TypeId) -> f64 {
         let known = &self.kinds[self.index(kind)];
@@ -567,7 +569,7 @@ impl ValueCut {
         self.mean(kind, |cell| known.density(cell))
     }
 
-    /// Returns the slots that arrivals of this type ask for: λm.
+    /// Returns the number of slots that arrivals of this type ask for: λm.
     #[must_use]
     pub fn asked(&self, kind: TypeId) -> f64 {
         self.classes_of(kind).iter().map(|cell| cell.rate).sum()
@@ -599,7 +601,8 @@ impl ValueCut {
         self.rho * usable
     }
 
-    /// Whether no request that the cut admitted was refused on this worker for a second.
+    /// Whether for a second no request that the cut admitted was refused on this worker, or missed
+    /// an objective by Alg. 1.
     #[must_use]
     pub fn is_calm(&self, now: Instant) -> bool {
         now.since(self.missed_at) >= CALM
@@ -617,11 +620,10 @@ impl ValueCut {
         self.floors_fit
     }
 
-    /// Adopts P and the bound on the slots in use (`slots`), whether there is no limit (`is_open`),
-    /// and the measured times of all types. `tokens` returns the slot time that is as large a part
-    /// of the slots as a type's tokens are of their budget, s, and `floor` the probability with
-    /// which starvation avoidance overrides a refusal of a type. Called before each
-    /// [`Controlled::sync`].
+    /// Adopts P, the bound on the slots in use, whether P is unlimited (`is_open`), and the
+    /// measured times of all types. `tokens` returns the slot time that takes the same part of the
+    /// slots as a type's tokens take of their budget, s. `floor` returns the probability with which
+    /// starvation avoidance overrides a refusal of a type. Called before each [`Controlled::sync`].
     pub fn learn(
         &mut self,
         (slots, bound): (f64, f64),
@@ -649,9 +651,9 @@ impl ValueCut {
         (!known.cold).then_some(known.mean)
     }
 
-    /// Returns the number of slots that requests of `kind` may hold by chance. With a limit, the
-    /// number that no other type needs counts if that is more. Infinite without traffic of other
-    /// types.
+    /// Returns the largest number of slots that requests of `kind` hold by chance, or with a limit,
+    /// the number of slots that no other type needs, if that is more. Infinite without traffic of
+    /// other types.
     #[must_use]
     pub fn most_by_chance(&self, kind: TypeId) -> f64 {
         let uses = |cells: &[Cell]| cells.iter().map(|cell| cell.rate * cell.admitted).sum();
@@ -667,7 +669,7 @@ impl ValueCut {
         (own + BY_CHANCE * own.sqrt()).max(spare)
     }
 
-    /// Whether no request of `kind` is answered, or few were answered since the type was broken.
+    /// Whether `kind` is broken without recent answers, or has few outcomes since it was broken.
     #[must_use]
     pub fn hangs(&self, kind: TypeId) -> bool {
         let at = self.index(kind);

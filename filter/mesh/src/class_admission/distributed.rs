@@ -6,10 +6,10 @@
 //! it completes in class q      p[receiver, q] moves by the law (`law`)
 //! ```
 //!
-//! Calls that ran in the lowest class carry no information about the class that they asked for, and
-//! change nothing. Senders share fairly without communication. Each sender lowers its probability
-//! when its own calls miss, and a sender with more calls misses more often. So all end at the same
-//! rate of admitted calls, or below it at p = 1.
+//! Calls that ran in the lowest class give no information about the class that they asked for, and
+//! change nothing. Senders share fairly without communication: each sender lowers its probability
+//! when its own calls miss, and a sender with more calls misses more often. So all senders converge
+//! to the same rate of admitted calls, or stay below it with p = 1.
 //!
 //! Only channels with p < 1 take memory. A channel that [`Limits`] evicts returns to p = 1.
 
@@ -68,8 +68,8 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         }
         let channel = self.below_one.get(now, (destination, wanted));
         let probability = channel.map_or(1.0, |channel| channel.probability);
-        // Draws at p = 1 as well, so that this channel's state doesn't change the numbers that
-        // other channels draw.
+        // Draw at p = 1 as well, so that this channel's state doesn't change the numbers that other
+        // channels draw.
         if rng.chance(probability) {
             wanted
         } else {

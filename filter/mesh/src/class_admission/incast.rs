@@ -11,8 +11,8 @@
 //! p[sender, receiver, class] moves by the law, with RTT + I in place of ℓ
 //! ```
 //!
-//! With w = 0 it is [`Distributed`] with one average for all senders. The closer w is to 1, the
-//! less a single miss changes I. The law then compares a mean with a target for the 99.9th
+//! With w = 0 the method is [`Distributed`] with one average for all senders. The closer w is to 1,
+//! the less a single miss changes I. The law then compares a mean with a target for the 99.9th
 //! percentile, so a w near 1 admits everything and loses the target.
 //!
 //! Reports of many calls ([`Incast::completed_together`]) contain only their mean: targets then
@@ -105,10 +105,10 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         self.completed_by(now, source, destination, call, round_trip, average);
     }
 
-    /// Records the number `calls` of calls from `source` to `destination` that completed since the
-    /// last report. `mean` contains their mean latency and, as its size, the cost of those that
-    /// missed their target. They count as `calls` samples of the average. They move the probability
-    /// once, by the cost of the misses, and only if the average misses as well.
+    /// Records `calls` calls from `source` to `destination` that completed since the last report.
+    /// `mean` contains their mean latency and, as its size, the cost of those that missed their
+    /// target. They count as `calls` samples of the average. They move the probability once, by the
+    /// cost of the misses, and only if the average misses as well.
     ///
     /// ```text
     /// m = wᵗ · m                                     t seconds since the last report of any sender

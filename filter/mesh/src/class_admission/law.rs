@@ -10,8 +10,8 @@
 //! ```
 //!
 //! With α = β = 0.01 and one miss a window, p rises by 0.01 and falls by 0.01 for each unit of
-//! size: large calls give way sooner. p changes only when calls complete. A channel without calls
-//! keeps its p until it is forgotten.
+//! size, so large calls are downgraded sooner. p changes only when calls complete. A channel
+//! without calls keeps its p until it is forgotten.
 //!
 //! p is in balance when misses subtract as much as windows add. With x calls/s of one sender in the
 //! class, the ratio
@@ -24,11 +24,11 @@
 //! π holds for those whose windows have (α/β·n) · 100/(100 − π) calls or more. The recovery from
 //! the floor takes (1 − floor)/α windows.
 //!
-//! With a window of a number of completed calls in place of W, π would hold at any rate, but
-//! senders would be treated unequally. m would be the same for all senders, so p would rise or fall
-//! with m, independent of x: a sender with few calls would give way like one with many, and not
-//! recover what it lost. Since p rises with time and falls with calls, all senders end at the same
-//! x or at p = 1.
+//! If a window were a number of completed calls instead of W, π would hold at any rate, but senders
+//! would be treated unequally. m would be the same for all senders, so p would rise or fall with m,
+//! independent of x: a sender with few calls would lose as much as one with many, and not regain
+//! it. Since p rises with time and falls with calls, all senders converge to the same x or to p =
+//! 1.
 //!
 //! The SIGCOMM text counts the window from the last increase, its simulator from the last increase
 //! or miss. This follows the simulator: the published numbers are the simulator's.
@@ -81,7 +81,7 @@ impl ChannelLaw {
     /// Returns the lowest class, which has no target. Classes beyond it are treated like it.
     #[must_use]
     pub fn lowest(&self) -> ClassId {
-        // It fits: there are at most 15 targets.
+        // The number fits, because there are at most 15 targets.
         ClassId(u8::try_from(self.windows.len()).unwrap_or(u8::MAX))
     }
 

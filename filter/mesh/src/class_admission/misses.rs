@@ -7,10 +7,10 @@
 //! a call asks for a class                   runs in it while m[receiver] < K, else in the lowest
 //! ```
 //!
-//! It is a bucket of K tokens for each receiver, filled at the beginning of each period; each miss
-//! takes one. It has no probability and no memory beyond the period. After the K-th miss *all*
-//! senders are downgraded until the period ends, including those that send little. That takes
-//! effect at once, but the paper finds it too aggressive.
+//! This is a bucket of K tokens for each receiver, filled at the beginning of each period; each
+//! miss takes one. It has no probability and no memory beyond the period. After the K-th miss *all*
+//! senders are downgraded until the period ends, including those that send little. The effect is
+//! immediate, but the paper finds the method too aggressive.
 //!
 //! The paper leaves T open. A target at percentile π allows K misses of T · λ calls, so T = K / ((1
 //! − π) · λ) with λ the calls/s to a receiver in the class. Its "fail to miss" must mean "fail to

@@ -4,9 +4,9 @@
 //! Weighted fair queues give each class a share of a receiver. Latency targets hold as long as the
 //! classes above the lowest stay within their shares, but no queue enforces that: every sender may
 //! ask for the highest class. Refusing the excess would lose calls for which the lowest class has
-//! room. So admission *downgrades*: the call is always sent, in its own class or in the lowest one,
-//! which has no target. Classes in between are no fallback, because calls of other classes could
-//! make them miss their targets.
+//! room. So admission *downgrades* calls: each call is sent in its own class or in the lowest one,
+//! which has no target. Classes in between are not used for this, because calls of other classes
+//! could make them miss their targets.
 //!
 //! Each method learns from the latencies of the calls that ran in their class:
 //!

@@ -36,8 +36,8 @@ pub const MAX_SERVICES: usize = 256;
 /// The size of the largest report and the largest answer, bytes.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// A service's rules, as the server needs them. Targets are per call. If the policy's are per unit
-/// of cost, senders divide the latencies that they report by the cost.
+/// A service's rules, as the server needs them. Targets are per call. If the policy's targets are
+/// per unit of cost, senders divide the latencies that they report by the cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
     /// L: the target of each class except the lowest, µs.
@@ -114,7 +114,7 @@ pub struct ServiceReport<'a> {
     pub classes: Vec<ClassReport>,
 }
 
-/// Calls that ran in a class. Method 1 sets only `misses`.
+/// Calls that ran in a class. With [`Method::Misses`] only `misses` is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClassReport {

@@ -7,13 +7,13 @@
 //!
 //! In the paper, each sender asks the server before each call. Here each report is answered with
 //! probabilities, by which the sender draws until its next report, so that no call waits for the
-//! server. With method 1 the probability is 0 or 1, and holds until the end of the period.
+//! server. With [`Misses`] the probability is 0 or 1, and holds until the end of the period.
 //!
 //! State is bounded, regardless of the reports: [`SERVICES`] services, and for each the
 //! [`CHANNELS`] most recently used pairs of sender and class. A new service counts for the
-//! namespace of the sender that reported it first. It replaces services of the namespace with the
-//! most, so that one namespace's reports don't evict the services of others. The content of reports
-//! is trusted; the server's TLS authenticates the senders.
+//! namespace of the sender that reported it first. If there is no room, it replaces services of the
+//! namespace with the most services, so that the reports of one namespace don't evict the services
+//! of others. The content of reports is trusted; the server's TLS authenticates the senders.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -8,11 +8,11 @@
 //! since     begin of the window, µs
 //! ```
 //!
-//! A record with compare-and-swap would be exact, but each call would read it and each miss change
-//! it, and misses come in bursts. Numbers need no lock, and a miss on one worker counts at the next
-//! call on any other. Simultaneous changes of two workers may leave p above 1 or below the floor by
-//! a step. It is clamped when it is read, and the next change corrects it. Two workers that see the
-//! same window end may both raise p for it.
+//! A record with compare-and-swap would be exact, but each call would read it and each miss would
+//! change it, and misses come in bursts. Numbers need no lock, and a miss on one worker affects the
+//! next call on any other. Simultaneous changes by two workers may leave p above 1 or below the
+//! floor by a step. It is clamped when it is read, and the next change corrects it. Two workers
+//! that see the end of the same window may both raise p for it.
 //!
 //! State is bounded by the configuration, so nothing is evicted. A channel that was not used for
 //! the idle time of [`Limits`] after its window ended returns to p = 1.

@@ -10,12 +10,12 @@
 //! ℓ = time from the call to the begin of its answer − time in the slot of the called process
 //! ```
 //!
-//! A class's target excludes the service time. An answer that doesn't report that time is skipped.
-//! Two outcomes are misses without it, regardless of the call's size: a refusal for lack of room,
-//! and no answer in time.
+//! A class's target excludes the service time, so an answer that doesn't report that time is
+//! skipped. Two outcomes count as misses without it, regardless of the call's size: a refusal for
+//! lack of room, and no answer in time.
 //!
-//! If a server decides for all senders ([`super::central`]), this law is still updated: it is the
-//! fallback if the server is silent.
+//! If a server decides for all senders ([`super::central`]), this law is still updated, because it
+//! is the fallback if the server doesn't answer.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -287,7 +287,7 @@ impl Admission {
             class: if is_downgraded { decided } else { wanted },
             size: call.header(COST).and_then(work::cost).unwrap_or(1),
         };
-        // A class found by matches needs no header: the service finds it, too.
+        // A class found by matches needs no header, because the service finds the same one.
         let is_set = is_downgraded || named.is_some();
         Ok(Some((admitted, is_set.then(|| of.name(admitted.class)))))
     }

@@ -1,8 +1,9 @@
 //! The sender's side of centralized class admission ([`protocol`]): reports, and the server's
 //! decisions.
 //!
-//! Both are kept in numbers that all workers share. A call reads the decision and adds to the
-//! report; it never waits for the server. One worker at a time exchanges them for all workers:
+//! Both are in numbers that all workers share. A call reads the decision and adds to the report; it
+//! never waits for the server. One worker at a time exchanges reports and decisions for all
+//! workers:
 //!
 //! ```text
 //! a worker's tick finds a report due   it takes and sends the sums; next report an interval later

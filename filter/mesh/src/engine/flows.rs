@@ -9,8 +9,8 @@
 //!
 //! Without workflows, idle names aren't tracked. Instead, names whose flows have no state are
 //! removed from a full directory, once in [`RECLAIM`]. A flow that returns later starts as a new
-//! one, which is correct for its queue. A client that floods a proxy with names can take the free
-//! ids of a minute. Flows with waiting requests or a debt keep their ids.
+//! one, which is correct for its queue. A client that sends many names can only take the ids that
+//! became free in the last minute. Flows with waiting requests or a debt keep their ids.
 
 use std::collections::HashMap;
 use std::time::Duration;

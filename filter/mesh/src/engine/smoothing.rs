@@ -2,12 +2,12 @@
 //!
 //! The sidecar acts as the client of Chronos §3.2 on behalf of its application. It reads the
 //! rejection rate p from the answers of a service, and delays the next calls to it with that
-//! probability. The latest p is used. Each answer has the p of its process, and the ratio of
-//! delayed calls is linear in p. So over many calls that ratio is the mean of all processes' p,
-//! weighted by calls. Each worker uses the answers to its own calls.
+//! probability. The latest p counts. Each answer reports the p of its own process, and the ratio of
+//! delayed calls is linear in p. So over many calls that ratio is the mean of the p of all
+//! processes, weighted by calls. Each worker uses the answers to its own calls.
 //!
 //! A delayed call holds no slot, and workflows and class admission don't count it before it is
-//! sent. Its delay is a part of its time in its request's progress. A call whose deadline is
+//! sent. In its request's progress, the delay is part of the call's time. A call whose deadline is
 //! shorter than the delay isn't delayed, and the number of delayed calls is bounded.
 
 use std::cmp::Reverse;
@@ -204,8 +204,7 @@ impl Held {
         self.due.is_empty()
     }
 
-    /// Returns the time at which the call of `stream` came, and forgets it; `None` if it was not
-    /// delayed.
+    /// Removes a delayed call; returns the time of its arrival, or `None` if it was not delayed.
     pub(crate) fn take(&mut self, stream: u32) -> Option<Instant> {
         self.since.remove(&stream)
     }

@@ -1,4 +1,4 @@
-//! Headgate's headers between sidecars, in a request's headers.
+//! The headers of a request that sidecars exchange.
 
 use headgate_core::http::{Headers, Stream};
 

@@ -19,7 +19,7 @@ use crate::engine::Calling;
 pub struct Outbound {
     /// The call's state; `None` once it is answered.
     calling: Option<Calling>,
-    /// Whether the call was or is delayed. The filter then keeps its state until it is answered.
+    /// Whether the call is or was delayed. The filter then keeps the call's state until the answer.
     held: bool,
 }
 

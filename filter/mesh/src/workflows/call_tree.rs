@@ -9,17 +9,17 @@
 //! parallelism = Σ duration(child) / time with a child under way, at least 1
 //! ```
 //!
-//! Calls leave by another listener, often on another worker than the one that has the request. They
-//! find it by a [`Token`] that the application copies. The request's state when it went to the
-//! backend is in the token. The sums over its calls are in a *branch*, a blob that the first call
-//! creates. Branches are reused, so each carries the number of its request
-//! ([`Branch::generation`]), and there are at most [`MAX_BRANCHES`] for each worker. A request
-//! beyond that has none, and its progress lacks its children's.
+//! Calls leave by another listener, often on another worker than the one that has the request. A
+//! call finds its request by a [`Token`] that the application copies. The token contains the
+//! request's state when it went to the backend. The sums over the request's calls are in a
+//! *branch*, a blob that the first call creates. Branches are reused, so each contains the number
+//! of its request ([`Branch::generation`]). Each worker has at most [`MAX_BRANCHES`]. A request
+//! beyond that has no branch, and its progress lacks that of its children.
 //!
-//! Elapsed time ends at the response headers. Work is slot time, summed as it is: the paper divides
+//! Elapsed time ends at the response headers. Work is the sum of slot times; the paper also divides
 //! it by the capacity of the resource.
 //!
-//! A call whose answer has no progress, or that got no answer, counts with its duration: the
+//! A call without an answer, or whose answer has no progress, counts with its duration, because the
 //! request waited for it in any case.
 
 use std::fmt::Write as _;
@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use super::{ProcessId, WorkflowId};
 use crate::shared;
 
-/// The maximum number of requests of one worker whose calls are summed at the same time.
+/// The maximum number of requests on one worker with a branch.
 pub const MAX_BRANCHES: u32 = 4096;
 
 /// Digits of a token: 6 bits each, all allowed in headers and in baggage.
@@ -227,7 +227,7 @@ pub(crate) struct Children {
     outstanding: u64,
     /// The time since which at least one call is under way.
     since: Instant,
-    /// The time with at least one call under way, up to the last time at which there was none.
+    /// The total time with at least one call under way, up to the end of the last such period.
     #[serde(with = "as_nanos")]
     covered: Duration,
     /// Σ duration(child) of ended calls.

@@ -142,8 +142,8 @@ impl Workflows {
     }
 
     /// Records a call to `service` for the request of `token`. Without a valid token the call is
-    /// only counted, for `workflow`. The call came at `since` and is sent `now`. The caller must
-    /// report the end of every call with [`Workflows::answered`].
+    /// only counted, for `workflow`. The application made the call at `since`, and it is sent
+    /// `now`. The caller must report the end of every call with [`Workflows::answered`].
     pub fn called(
         &mut self,
         host: &impl Host,
@@ -174,7 +174,8 @@ impl Workflows {
             let found = self.branches.began(host, since, branch, parent.started);
             (branch, found.ok().flatten())
         });
-        // If the branch belongs to a later request, or the host fails, the progress lacks the call.
+        // If the branch belongs to a later request, or the host fails, the progress doesn't include
+        // the call.
         let children = begun.and_then(|(_, children)| children);
         let branch = begun.and_then(|(branch, children)| children.map(|_| branch));
         let so_far = children.unwrap_or_default().progress(parent.started, now);
@@ -196,7 +197,7 @@ impl Workflows {
     }
 
     /// Records the end of a call. `heard` and `progress` are the announcement and the progress in
-    /// the answer; they are `None` if the call was lost or the answer has none.
+    /// the answer; `None` if the call got no answer or the answer has none.
     pub fn answered(
         &mut self,
         host: &impl Host,
@@ -210,7 +211,7 @@ impl Workflows {
         } = call;
         if let Some(branch) = call.branch {
             let took = now.since(call.began);
-            // On a host error, the progress lacks the end of the call.
+            // On a host error, the progress doesn't include the end of the call.
             self.branches
                 .ended(host, now, branch, took, progress)
                 .unwrap_or(());

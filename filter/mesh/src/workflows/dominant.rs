@@ -5,8 +5,8 @@
 //! share* at x requests/s is the largest ratio of a resource that it uses, x · sᵢ with sᵢ = maxₖ
 //! rᵢₖ / Cₖ. Progressive filling raises all dominant shares together, in proportion to their
 //! weights, until a resource is used up. The workflows that use it stop there; the others continue
-//! with the other resource. If the level L is dominant share divided by weight, this is, for each
-//! resource, the water filling of [`super::shares`] with growth wᵢ · rᵢₖ / sᵢ:
+//! with the other resource. With the level L defined as dominant share divided by weight, this is,
+//! for each resource, the water filling of [`super::shares`] with growth wᵢ · rᵢₖ / sᵢ:
 //!
 //! ```text
 //! xᵢ(L) = clamp(L · wᵢ / sᵢ, guaranteeᵢ, λᵢ)        Fₖ(L) = Σ xᵢ(L) · rᵢₖ = Cₖ
@@ -27,9 +27,9 @@ pub struct DominantClaim {
     pub weight: f64,
     /// The guarantee, requests/s.
     pub floor: f64,
-    /// Its demand, requests/s; infinite for as much as possible.
+    /// Its demand, requests/s; infinite for an unlimited demand.
     pub demand: f64,
-    /// r: a request's cost in each resource, 0 or more.
+    /// r: the cost of a request in each resource, in its units, 0 or more.
     pub cost: [f64; RESOURCES],
 }
 
@@ -38,7 +38,7 @@ pub struct DominantClaim {
 pub struct DominantShares {
     claims: Vec<DominantClaim>,
     capacity: [f64; RESOURCES],
-    /// The filling of each resource by itself.
+    /// The filling of each resource without regard to the other.
     fills: [WaterFill; RESOURCES],
     /// The filling of each resource by claims that use only this one, after the other is used up.
     rest: [WaterFill; RESOURCES],
@@ -52,7 +52,7 @@ impl DominantShares {
         capacity: [f64; RESOURCES],
         claims: impl Iterator<Item = DominantClaim>,
     ) {
-        // If a resource has no capacity, any use of it counts as an unlimited share.
+        // If a resource has no capacity, any use of it is a nearly infinite share.
         self.capacity = capacity.map(|c| c.max(f64::MIN_POSITIVE));
         self.claims.clear();
         self.claims.extend(claims);
@@ -104,7 +104,8 @@ impl DominantShares {
         claim.at(level, &self.capacity)
     }
 
-    /// Returns the level at which a claim stops. `of` and `of_rest` return the level of a filling.
+    /// Returns the level at which a claim stops growing. `of` and `of_rest` return the level of a
+    /// filling.
     fn level(
         &self,
         claim: usize,

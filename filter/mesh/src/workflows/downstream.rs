@@ -10,20 +10,21 @@
 //! Calls are those that the application makes and that were answered. Envoy's own retries happen
 //! behind the filter and aren't counted.
 //!
-//! A rate that isn't renewed expires after its time to live. So a process that is gone, or a path
+//! A rate that isn't renewed expires after its time to live. So a process that has ended, or a path
 //! that loses announcements, limits no workflow; the local limits remain. A sender with a rate of
-//! one request in ten seconds can't get announcements more often than that. A low rate therefore
-//! lives for the time of [`RENEWALS`] requests, up to [`LONGEST`] times the configured time.
+//! one request in ten seconds can't get announcements more often than that. So a low rate is valid
+//! for the time of [`RENEWALS`] requests, up to [`LONGEST`] times the configured time to live.
 //!
-//! A process that was called recently and announces nothing counts as unlimited: it may not run
-//! Headgate. One that was not called for the time to live doesn't count, unless another process of
-//! its service announced a rate low enough to live longer than that.
+//! A process that was called recently and announces no rate counts as unlimited: it may not run
+//! Headgate. A process that was not called for the time to live is ignored, unless another process
+//! of its service announced a rate so low that it is valid for longer than that.
 //!
-//! Calls without a process in the answer (it was lost, or the process doesn't run Headgate) count
-//! for the service. They are attributed to the known processes in proportion to their known calls.
+//! Calls whose answer names no process (the answer was lost, or the process doesn't run Headgate)
+//! count for the service. They are attributed to the known processes in proportion to their known
+//! calls.
 //!
 //! Memory is bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see
-//! [`super::pairs`]). A pair beyond these is skipped; it is tried again when it is next seen.
+//! [`super::pairs`]). A pair beyond these bounds is skipped, and tried again when it is next seen.
 
 use std::time::Duration;
 
@@ -41,11 +42,11 @@ pub const PER_WORKFLOW: usize = 256;
 pub const TOTAL: usize = 8192;
 /// The number of requests at an announced rate that may pass before the rate expires.
 pub const RENEWALS: f64 = 4.0;
-/// The longest lifetime of a low rate, in times to live.
+/// The longest validity of a low rate, as a multiple of the time to live.
 pub const LONGEST: u32 = 10;
-/// The time after which a process that was neither called nor heard is forgotten.
+/// The time after which a process is removed that was neither called nor announced a rate.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// The number of calls, in the moving sum, up to which a process counts as not called.
+/// The moving sum of calls up to which a process counts as not called.
 const NO_CALLS: f64 = 1e-6;
 
 type Key = (WorkflowId, ServiceId, ProcessId);
@@ -174,12 +175,12 @@ impl Downstream {
         std::mem::take(&mut self.expired)
     }
 
-    /// Forgets a workflow.
+    /// Removes the pairs of a workflow.
     pub fn forget(&mut self, workflow: WorkflowId) {
         self.entries.retain(|entry| entry.key.0 != workflow);
     }
 
-    /// Forgets a service.
+    /// Removes the pairs of a service.
     pub fn forget_service(&mut self, service: ServiceId) {
         self.entries.retain(|entry| entry.key.1 != service);
     }
@@ -218,7 +219,7 @@ impl Downstream {
             let known: f64 = processes.iter().filter(named).map(|e| e.calls).sum();
             // A low rate makes calls rare, and announcements come only with answers. So while a low
             // rate is in force, a process whose rate has expired counts as unlimited for longer.
-            // Otherwise only the low rate would be left, and would be every quantile.
+            // Otherwise the low rate would be the only one left, and so every quantile.
             let lasts = |(rate, _): (f64, Instant)| lifetime(rate, ttl) > ttl;
             let lasting = processes.iter().filter_map(|p| p.heard).any(lasts);
             let there = if lasting { ttl * LONGEST } else { ttl };
@@ -229,7 +230,7 @@ impl Downstream {
                     continue;
                 }
                 if let Some((rate, _)) = process.heard {
-                    // Line 4: α, with this process's part of the calls whose answers named no
+                    // Line 4: α, including this process's part of the calls whose answers named no
                     // process.
                     let amplification = process.calls * (all / known) / completed;
                     rates.push(rate / amplification);
@@ -254,7 +255,7 @@ impl Downstream {
     }
 }
 
-/// Returns the time for which a rate holds without renewal.
+/// Returns the time for which a rate is valid without renewal.
 fn lifetime(rate: f64, ttl: Duration) -> Duration {
     let longest = ttl * LONGEST;
     let renewals = RENEWALS / rate.max(f64::MIN_POSITIVE);

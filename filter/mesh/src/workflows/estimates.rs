@@ -2,8 +2,8 @@
 //! completion times, each an exponentially weighted moving average over control intervals.
 //!
 //! All of them are quotients: requests per second, slot-seconds per request, calls per request. An
-//! average of the quotients of single intervals would be wrong if intervals have few requests or
-//! none. So numerator and denominator are averaged, and then divided:
+//! average over the quotients of single intervals would be wrong, because intervals may have few
+//! requests or none. So the numerator and the denominator are averaged, and then divided:
 //!
 //! ```text
 //! S ← S · keep + s        N ← N · keep + n        keep = e^(−Δt/τ)        estimate = S / N
@@ -11,9 +11,9 @@
 //!
 //! This is unbiased from the first interval on, and correct for intervals of any length Δt.
 //!
-//! Averages over requests cover a *minimum number* of requests, of any age. Otherwise a workflow of
-//! one request in two seconds, whose requests make hundreds of calls in the intervals that follow,
-//! would seem to make none or thousands of calls per request, depending on the moment.
+//! Averages over requests cover a *minimum number* of requests, of any age. Otherwise the calls per
+//! request of a workflow with one request in two seconds, which makes hundreds of calls in the
+//! intervals that follow, would vary between none and thousands.
 
 use std::time::Duration;
 
@@ -26,14 +26,14 @@ pub const COST_INTERVALS: u32 = 10;
 /// The minimum number of requests, of any age, that an average over requests covers.
 const LEAST_REQUESTS: f64 = 10.0;
 
-/// Returns e^(−elapsed/τ), the ratio of the past that is kept.
+/// Returns e^(−elapsed/τ), the factor for earlier intervals.
 #[must_use]
 pub fn keep(elapsed: Duration, time_constant: Duration) -> f64 {
     (-elapsed.as_secs_f64() / time_constant.as_secs_f64().max(1e-6)).exp()
 }
 
-/// Returns the ratio that an average over requests keeps. The average covers `requests` now, and at
-/// least ten remain.
+/// Returns the factor for earlier intervals in an average over requests, which covers `requests`
+/// now: 1 up to ten requests; above that, at least ten remain.
 #[must_use]
 pub fn keep_requests(keep: f64, requests: f64) -> f64 {
     if requests > LEAST_REQUESTS {
@@ -69,9 +69,10 @@ impl Quotient {
 /// The estimates of one workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Estimates {
-    /// Arrivals: requests and seconds.
+    /// The arrival rate: arrivals and seconds.
     pub offered: Quotient,
-    /// Completed requests: the divisor of the next three fields, and of calls.
+    /// The moving sum of completed requests: the denominator of the next three fields, and of
+    /// calls.
     pub completed: f64,
     /// Slot-seconds of completed requests.
     pub service: f64,
@@ -96,17 +97,18 @@ pub struct Sums {
     pub completion: f64,
 }
 
-/// The ratios of the past that an interval keeps.
+/// The factors for earlier intervals when an interval is added.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Keep {
-    /// The ratio for arrival rates and utilization.
+    /// The factor for arrival rates and utilization.
     pub demand: f64,
-    /// The ratio for averages over requests.
+    /// The factor for averages over requests.
     pub cost: f64,
 }
 
 impl Keep {
-    /// Returns the ratios for an interval that took `elapsed`; `interval` is the configured length.
+    /// Returns the factors for an interval that took `elapsed`; `interval` is the configured
+    /// length.
     #[must_use]
     pub fn new(elapsed: Duration, interval: Duration) -> Self {
         Self {
@@ -117,7 +119,7 @@ impl Keep {
 }
 
 impl Estimates {
-    /// Adds an interval of `seconds`. Returns the ratio of earlier calls that still counts.
+    /// Adds an interval of `seconds`. Returns the factor for the calls of earlier intervals.
     pub fn add(&mut self, keep: Keep, seconds: f64, sums: &Sums) -> f64 {
         self.offered.add(keep.demand, sums.offered, seconds);
         let kept = keep_requests(keep.cost, self.completed + sums.completed);

@@ -62,7 +62,7 @@ impl Workflows {
         done.and(self.stats.flush(host))
     }
 
-    /// Updates the copies of the directories and all that depends on names.
+    /// Updates the copies of the directories, and everything that depends on names.
     pub(super) fn learn_names(&mut self, host: &impl Host) -> Result<(), HostError> {
         self.names.sync(host)?;
         self.services.sync(host)?;
@@ -78,7 +78,6 @@ impl Workflows {
         Ok(())
     }
 
-    /// Sets the deadlines by id.
     fn find_deadlines(&mut self) {
         let of = |name: &[u8]| {
             let name = std::str::from_utf8(name).ok()?;
@@ -94,7 +93,7 @@ impl Workflows {
         }
     }
 
-    /// Adds the configured workflows to the directory first, so that other names can't fill it.
+    /// Adds the configured workflows to the directory before others can fill it.
     pub(super) fn reserve(&mut self, host: &impl Host, now: Instant) {
         for name in self.config.workflows.keys() {
             if name != super::OTHER_NAME {
@@ -169,7 +168,8 @@ impl Workflows {
         self.published = published;
     }
 
-    /// Releases the held requests whose turn it is, and refuses those that would wait too long.
+    /// Releases the held requests whose numbers are reached, and refuses those that would wait too
+    /// long.
     fn release(
         &mut self,
         host: &impl Host,
@@ -188,7 +188,7 @@ impl Workflows {
                 Fate::Pass(waited) => {
                     part.pass(request, now);
                     stats.count(workflow, Count::Admitted);
-                    // If the host fails, the histogram only lacks a value.
+                    // On a host error, only a value in the histogram is missing.
                     stats.waited(host, workflow, waited).unwrap_or(());
                     releases.push(Release::Admit { ticket, stream });
                 }
@@ -225,7 +225,7 @@ impl Workflows {
         });
     }
 
-    /// Sets P. The policy may have P found automatically.
+    /// Sets P, which may change because it may be found automatically.
     pub(crate) fn set_slots(&mut self, slots: u32) {
         self.slots = f64::from(slots);
     }
@@ -263,7 +263,7 @@ impl Workflows {
         self.names.sync(host)?;
         self.reserve(host, now);
         self.adaptation.reconfigure(config);
-        // These are the levels of the last run; the next run sets new ones.
+        // Use the levels of the last run until the next run sets new ones.
         for row in &self.published.rows {
             self.limiter
                 .set(row.workflow, self.published.level(row.workflow));
@@ -289,12 +289,12 @@ impl Workflows {
         self.retired
     }
 
-    /// Whether it is retired, and no remaining request has a workflow.
+    /// Whether the workflows are retired, and no remaining request has a workflow.
     pub(crate) fn is_over(&self, requests: &Requests) -> bool {
         self.retired && !self.parts.any(requests)
     }
 
-    /// Whether ticks should come soon: the limiter holds a request, or intervals are short and
+    /// Whether fast ticks are needed: the limiter holds a request, or intervals are short and
     /// requests are in progress.
     #[must_use]
     pub(crate) fn is_busy(&self, requests: &Requests) -> bool {

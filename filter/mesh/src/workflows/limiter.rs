@@ -9,16 +9,16 @@
 //! wait(n)  = (n − level(t)) / σ
 //! ```
 //!
-//! Each run of Algorithm 1 publishes (t0, tickets(t0), σ), so a new rate also holds for waiting
-//! requests. Since numbers are drawn process-wide, no more than σ·t requests go in the long run,
-//! and no worker holds a share that others could use. If a worker dies, only its waiters' numbers
-//! are lost.
+//! Each run of Algorithm 1 publishes (t0, tickets(t0), σ), so a new rate also applies to waiting
+//! requests. Since numbers are drawn process-wide, no more than σ·t requests pass in the long run,
+//! and no worker reserves a share that others could use. If a worker dies, only its waiters'
+//! numbers are lost.
 //!
 //! **Burst.** A workflow that sent less than its rate has at most `max(1, σ · `[`BURST`]`)` unused
-//! numbers. So in any time t at most `σ·t + max(1, σ·BURST)` requests go, plus waiters that are
-//! released late: ticks ([`FAST_TICK`]) release them, up to a tick late and several at once. Two
-//! workers that see an idle workflow at the same instant may both reset its number: one more
-//! request for each worker.
+//! numbers. So in any time t at most `σ·t + max(1, σ·BURST)` requests pass, plus waiters that are
+//! released late: ticks ([`FAST_TICK`]) release them, up to a tick late and several at once. If two
+//! workers see an idle workflow at the same instant, both may reset its number, so that one more
+//! request passes for each worker.
 //!
 //! **Numbers aren't lost.** When a request leaves the queue, its number passes to the request
 //! behind it on its worker. The last number is kept for the next request until the burst no longer
@@ -34,12 +34,12 @@ use headgate_core::time::Instant;
 
 use super::WorkflowId;
 
-/// The time whose requests an idle workflow may send at once.
+/// The time whose requests an idle workflow may send in a burst.
 pub const BURST: Duration = Duration::from_millis(20);
 /// The longest time after which a refused client should retry, however low the rate.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The rate of a workflow and its start.
+/// The rate of a workflow, and the level at its start.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
     /// t0.
@@ -69,7 +69,7 @@ impl Level {
         if ahead <= 0.0 {
             return Duration::ZERO;
         }
-        // A rate of 0 never reaches it.
+        // At a rate of 0 the ticket is never reached.
         Duration::try_from_secs_f64(ahead / self.rate).map_or(LONGEST, |wait| wait.min(LONGEST))
     }
 }
@@ -93,8 +93,8 @@ pub enum Verdict {
 pub enum Fate {
     /// The request passes, after this wait.
     Pass(Duration),
-    /// The request leaves: the rate fell, and it would have to wait this much longer, beyond its
-    /// tolerance.
+    /// The request is refused: the rate fell, and it would have to wait this much longer, beyond
+    /// its tolerance.
     Late(Duration),
 }
 
@@ -116,7 +116,8 @@ struct Line {
 }
 
 impl Line {
-    /// Returns the first number that belongs to no waiter and is above `oldest`; drops older ones.
+    /// Returns the first number that belongs to no waiter and is above `oldest`. Drops lower unused
+    /// numbers.
     fn spare(&mut self, oldest: f64) -> Option<u64> {
         let at = self.waiters.len();
         while let Some(&ticket) = self.tickets.get(at) {
@@ -189,7 +190,7 @@ impl Limiter {
         if let Some(gauge) = self.line(workflow).gauge {
             return Ok(gauge);
         }
-        // By id rather than name: names come and go, but ids are bounded.
+        // Name the gauge by id: names of workflows are unbounded, ids are bounded.
         let name = format!("{}.limiter.{}.tickets", self.prefix, workflow.0);
         let gauge = host.number(&name)?;
         self.line(workflow).gauge = Some(gauge);
@@ -197,7 +198,7 @@ impl Limiter {
     }
 
     /// Decides on an arriving request. At most `longest` requests may wait, and this one for at
-    /// most `tolerance`. It calls the host only if the workflow has a limit.
+    /// most `tolerance`. Calls the host only if the workflow has a limit.
     ///
     /// # Errors
     /// [`HostError`]; the caller lets the request pass.
@@ -282,7 +283,7 @@ impl Limiter {
     }
 
     /// Uses up the number that [`Limiter::arrive`] gave to a request that is not held. The request
-    /// goes on at once and uses the rate, so others wait for it.
+    /// continues at once and counts against the rate, so later requests wait longer.
     pub fn use_up(&mut self, workflow: WorkflowId) {
         let line = self.line(workflow);
         let at = line.waiters.len();
@@ -302,8 +303,8 @@ impl Limiter {
         true
     }
 
-    /// Releases the requests whose numbers are reached, and those that would wait beyond their
-    /// tolerance.
+    /// Releases the requests whose numbers are reached, and refuses those that would wait beyond
+    /// their tolerance.
     pub fn release(&mut self, now: Instant, mut out: impl FnMut(Ticket, Fate)) {
         if self.held == 0 {
             return;
@@ -330,7 +331,7 @@ impl Limiter {
             }
             if let Some(level) = level {
                 let mut at = 0;
-                // The numbers stay, so the requests behind move forward.
+                // The numbers stay, so that the requests behind move forward.
                 waiters.retain(|waiter| {
                     let ticket = tickets.get(at).map_or(0.0, |&ticket| ticket as f64);
                     let wait = level.wait(now, ticket);

@@ -38,7 +38,7 @@ pub(crate) use stats::stat_name;
 
 use serde::{Deserialize, Serialize};
 
-/// The index of a workflow in a process; [`OTHER`] for those beyond the cap.
+/// The index of a workflow in a process; [`OTHER`] for workflows beyond the cap.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -50,7 +50,7 @@ pub const OTHER: WorkflowId = WorkflowId(0);
 pub const OTHER_NAME: &str = "_other";
 
 /// The id of a process of the mesh. It is drawn at random at the start, so that a restarted process
-/// is a new one.
+/// has a new one.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]

@@ -3,12 +3,12 @@
 //!
 //! Names come from clients and are unbounded, so only a limited number get their own id. The others
 //! share id 0, and cost no host call once the directory is full. The directory is a record
-//! ([`crate::shared`]). Each worker keeps a copy. Its tick updates the copy if a gauge shows a
+//! ([`crate::shared`]). Each worker keeps a copy and updates it on a tick if a gauge shows a
 //! change.
 //!
 //! An id that was idle for long may be freed and assigned to another name. Until their next tick,
-//! other workers may still count requests of the old name for the new one. That lasts milliseconds,
-//! after minutes without a request of the old name.
+//! other workers may still count requests of the old name for the new one. That is for milliseconds
+//! only, and after minutes without a request of the old name.
 //!
 //! **Bound.** A name is at most [`MAX_NAME`] bytes; a longer one shares id 0. For n names a worker
 //! uses at most `1024 + n · (2 · MAX_NAME + 160)` bytes, and the blob at most `8 + n · (MAX_NAME +
@@ -24,14 +24,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared;
 
-/// The time after a failure during which no name is added, so that not every request causes a
-/// failing call.
+/// The time after a failed host call during which no name is added, so that not every request
+/// repeats the call.
 const RETRY: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Id {
     name: Option<Box<[u8]>>,
-    /// Whether the id was freed before, so that its name, if any, is not its first.
+    /// Whether the id was freed before, so that any current name is not its first.
     reused: bool,
 }
 
@@ -126,8 +126,8 @@ impl Directory {
         self.ids.get(usize::from(id).checked_sub(1)?)
     }
 
-    /// Returns the ids that lost their name since the last call, and clears the list. Each is now
-    /// free or has another name.
+    /// Returns the ids that lost their name since the last call. Each is now free or has another
+    /// name.
     pub fn take_freed(&mut self) -> Vec<u16> {
         std::mem::take(&mut self.freed)
     }
@@ -144,7 +144,7 @@ impl Directory {
         self.by_name.len()
     }
 
-    /// Whether no name is known.
+    /// Whether the directory has no names.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
@@ -239,7 +239,7 @@ impl Directory {
 
     fn learn(&mut self, mut ids: Vec<Id>) {
         ids.truncate(usize::from(self.cap));
-        // Headgate stores no such names, but the record is not trusted.
+        // Headgate stores no longer names, but the record is not trusted.
         for id in &mut ids {
             id.name
                 .take_if(|name| !(1..=MAX_NAME).contains(&name.len()));

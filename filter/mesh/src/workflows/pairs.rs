@@ -1,6 +1,6 @@
 //! A sorted, bounded set of entries for pairs of a workflow and a process.
 //!
-//! The number of processes of a workflow and of all pairs is bounded. Beyond the bound, the pair
+//! The numbers of processes per workflow and of pairs in all are bounded. Beyond a bound, the pair
 //! that was silent for longest is evicted, up to [`EVICTIONS`] times an interval. At most
 //! [`ARRIVALS`] pairs are added in an interval, since each insertion moves others.
 
@@ -125,8 +125,8 @@ impl<P: Pair> Pairs<P> {
         Some(at)
     }
 
-    /// Evicts the pair that was silent for longest if there are too many. A pair that was seen just
-    /// now is kept.
+    /// Evicts the pair that was silent for longest, if there are too many pairs. A pair that was
+    /// seen in this interval is kept.
     fn make_room(&mut self, workflow: WorkflowId, now: Instant) -> Option<()> {
         let own = self.range(workflow);
         let range = if own.len() >= P::PER_WORKFLOW {

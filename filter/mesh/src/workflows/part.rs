@@ -15,7 +15,7 @@ use super::call_tree::Branch;
 pub(crate) struct Part {
     /// The end-to-end deadline of the request.
     pub(super) deadline: Option<Instant>,
-    /// Whether the deadline, rather than the queue's timeout, limits the wait in the limiter.
+    /// Whether the deadline limits the wait in the limiter; otherwise the queue's timeout does.
     pub(super) hasty: bool,
     /// The time at which the limiter let the request pass; `None` while the limiter holds it.
     pub(super) passed: Option<Instant>,

@@ -33,7 +33,7 @@ pub const MAX_SERVICES: u16 = 255;
 #[derive(Debug)]
 pub struct Workflows {
     pub(super) config: WorkflowsConfig,
-    /// Whether requests are actually held and refused; if not, decisions are only counted.
+    /// Whether requests are held and refused; otherwise decisions are only counted.
     pub(super) enforced: bool,
     /// P.
     pub(super) slots: f64,
@@ -57,12 +57,12 @@ pub struct Workflows {
     pub(super) adaptation: Adaptation,
     /// By workflow.
     pub(super) deadlines: Vec<Option<Duration>>,
-    /// The revision of the workflow names in stats and deadlines.
+    /// The revision of the workflow names that stats and deadlines use.
     pub(super) named: Option<u64>,
-    /// The revision of the service names in stats.
+    /// The revision of the service names that stats use.
     pub(super) served: Option<u64>,
     pub(super) exchanged: Instant,
-    /// The number of requests in the backend. Their slot time is accounted for until `accounted`.
+    /// The number of requests in the backend. Their slot time until `accounted` has been added.
     running: u32,
     accounted: Instant,
     /// The number of the last request that went to the backend.
@@ -82,7 +82,7 @@ fn mix(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Returns this process's id. The first worker that asks for it draws it.
+/// Returns this process's id. The first worker to call this draws the id.
 pub(crate) fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessId, HostError> {
     let drawn = key
         .bytes()
@@ -97,8 +97,8 @@ pub(crate) fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessI
     Ok(process)
 }
 
-/// Whether the queue gives workflows turns by tokens. Rates that share the slots' time, by which
-/// long sequences beside short ones cost nearly nothing, would then decide before the queue does.
+/// Whether the queue gives workflows turns by tokens. Rates that share slot time would then
+/// override the turns, and in slot time long sequences cost hardly more than short ones.
 pub(super) fn takes_turns_by_tokens(stage: &StageConfig) -> bool {
     matches!(
         stage.queue.discipline,
@@ -196,8 +196,8 @@ impl Workflows {
         }
     }
 
-    /// Returns the ids that lost their workflow since the last call, and clears the list. Each is
-    /// now free or has another workflow.
+    /// Returns the ids that lost their workflow since the last call. Each is now free or has
+    /// another workflow.
     pub(crate) fn take_freed(&mut self) -> Vec<u16> {
         self.names.take_freed()
     }
@@ -207,8 +207,8 @@ impl Workflows {
         ServiceId(self.services.id(host, now, name).unwrap_or(0))
     }
 
-    /// Sets a request's deadline and totals from its workflow, if it enters the mesh here and has
-    /// none.
+    /// Sets a request's deadline and totals from its workflow, if the request enters the mesh here
+    /// and has none.
     pub(crate) fn complete(&self, request: &mut Arrival) {
         let Origin { workflow, upstream } = request.origin.into();
         if upstream.is_some() {
@@ -254,7 +254,7 @@ impl Workflows {
         let own = attributes.own_deadline.map(|own| own.saturating_sub(ahead));
         // A client without a deadline may give up long before the queue's timeout. If all did, no
         // client would receive the rates in the answers. The rates would expire, and upstream
-        // processes would then admit all requests, to be lost further down. So the wait is limited
+        // processes would then admit all requests, which would be lost here. So the wait is limited
         // to the rates' time to live.
         let patience = own.unwrap_or(Duration::from_micros(self.config.rate_ttl_us));
         let tolerance = patience.min(self.longest_wait);

@@ -1,4 +1,4 @@
-//! The results of a run of Algorithm 1, for all workers of a process.
+//! The results of a run of Algorithm 1, which all workers of a process use.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) struct WorkflowResults {
     pub(super) completion: Option<Duration>,
     /// The mean elapsed time and work of requests that enter the mesh here, with all calls below.
     pub(super) totals: Option<(Duration, Duration)>,
-    /// Whether its requests call other processes.
+    /// Whether the workflow's requests call other processes.
     pub(super) calls: bool,
     /// The rate that an unknown upstream process may send, requests/s; `None` for no limit.
     pub(super) newcomers: Option<f64>,

@@ -22,10 +22,11 @@ use super::{ServiceId, WorkflowId};
 
 /// The weight of a new interval's mean in an average over intervals.
 const SMOOTHING: f64 = 0.3;
-/// The time without a request after which an id may be assigned to another name, if one is waiting
-/// for an id.
+/// The time without a request after which an id may be assigned to another name that waits for an
+/// id.
 pub(super) const IDLE: Duration = Duration::from_secs(600);
-/// The number of tickets beyond the queue that workers may have drawn and are about to give back.
+/// The number of tickets, in addition to the queue's, that workers may have drawn and are about to
+/// give back.
 const ON_THE_WAY: f64 = 256.0;
 
 /// Averages of a workflow that Algorithm 1 doesn't need.
@@ -41,7 +42,8 @@ struct Averages {
 /// The record that the workers share.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// Slot time in use since the last run. The next five fields are also since the last run.
+    /// Slot time in use since the last run. The next five fields also cover the time since the last
+    /// run.
     busy: Duration,
     measured: Vec<Measured>,
     entered: Vec<(WorkflowId, Entered)>,
@@ -190,7 +192,7 @@ impl Record {
             let averages = *self.averages(workflow);
             let mut waiting = 0;
             let limit = found.rate.is_finite().then(|| {
-                // On a host error, numbers continue from those of the previous rate.
+                // On a host error, numbers continue from the previous rate's.
                 let drawn = limiter.drawn(host, workflow).ok();
                 let before = self.published.level(workflow);
                 let rate = found.rate.max(0.0);
@@ -237,16 +239,17 @@ impl Record {
     }
 }
 
-/// Adds to other workers' measurements, up to the bound of one worker. In a flood, a part of the
-/// pairs carries the same information.
+/// Appends `more` to the measurements of other workers, up to the bound of one worker. With more
+/// pairs than that, a part of them is representative.
 fn append<T>(sum: &mut Vec<T>, more: impl Iterator<Item = T>) {
     let room = MAX_PAIRS.saturating_sub(sum.len());
     sum.extend(more.take(room));
 }
 
-/// Returns the limiter's level at `now`: the one that the previous rate reached. Without a previous
-/// rate, it is the last drawn ticket plus the burst of an idle workflow. It is high enough that no
-/// more requests than the queue allows wait for it, even if the gauge has outlived its record.
+/// Returns the limiter's level at `now`, which the previous rate has reached. Without a previous
+/// rate, it is the last drawn ticket plus the burst of an idle workflow. The level is high enough
+/// that no more requests wait for it than the queue allows, even if the gauge has outlived its
+/// record.
 fn tickets(
     before: Option<Level>,
     now: Instant,

@@ -1,6 +1,6 @@
 //! Weighted max-min fair shares of one resource (Wisp §4.3), by water filling.
 //!
-//! All shares grow together, each in proportion to its weight, until the claimant's demand is met
+//! All shares grow together, each in proportion to its weight, until its claimant's demand is met
 //! or the resource is used up (D. Bertsekas and R. Gallager, Data Networks, 2nd ed., §6.5.2). With
 //! the water level L:
 //!
@@ -23,7 +23,7 @@ pub struct Claim {
     pub growth: f64,
     /// The guaranteed share, regardless of the capacity; limited by the demand.
     pub floor: f64,
-    /// The demand; infinite for as much as possible.
+    /// The demand; infinite for an unlimited demand.
     pub demand: f64,
 }
 
@@ -82,7 +82,7 @@ impl WaterFill {
         self.claims.clear();
         self.claims.extend(claims);
         self.corners.clear();
-        // Any level uses the floors.
+        // Every level includes the floors.
         let floors = self.claims.iter().map(|claim| claim.at(0.0)).sum();
         self.corners.push(Corner::default());
         for claim in &self.claims {
@@ -127,7 +127,7 @@ impl WaterFill {
         self.claims[claim].at(self.level)
     }
 
-    /// Returns the level if this claim had unlimited demand.
+    /// Returns the level that results if this claim has unlimited demand.
     #[must_use]
     pub fn level_if_unbounded(&self, claim: usize) -> f64 {
         self.solve(Some(&self.claims[claim]))
@@ -148,7 +148,7 @@ impl WaterFill {
         let passed = self
             .corners
             .partition_point(|corner| corner.used + extra(corner.level) <= self.capacity);
-        // The floors alone exceed the capacity.
+        // The floors alone use up the capacity.
         let Some(corner) = passed.checked_sub(1).map(|at| self.corners[at]) else {
             return 0.0;
         };

@@ -1,8 +1,8 @@
 //! A worker's measurements since it last added them to the record of all workers
 //! ([`super::record`]).
 //!
-//! Pairs with other processes are bounded ([`MAX_PAIRS`]). Requests and calls of further ones count
-//! for [`ProcessId::UNKNOWN`]; their rates are dropped.
+//! Pairs with other processes are bounded ([`MAX_PAIRS`]). Requests and calls of further pairs
+//! count for [`ProcessId::UNKNOWN`]; their rates are dropped.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A purely proportional split would keep a throttled process at its previous share: its demand is
-//! measured after its own limiter has cut it, so any split would confirm itself, and a new process
-//! would stay at 0. With the part ε, which is split evenly, the shares of backlogged processes
+//! measured after its own limiter has limited it, so any split would confirm itself, and a new
+//! process would stay at 0. Because the part ε is split evenly, the shares of backlogged processes
 //! converge.
 //!
 //! An unknown process gets σ / (n + 1) until the next interval. Requests that name no process count
@@ -17,7 +17,7 @@
 //! demand, too.
 //!
 //! Memory is bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see
-//! [`super::pairs`]). Processes beyond these get the rate of unknown ones.
+//! [`super::pairs`]). Processes beyond these bounds get the rate of unknown ones.
 
 use std::time::Duration;
 

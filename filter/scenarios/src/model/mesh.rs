@@ -41,8 +41,8 @@ pub(crate) struct Mesh {
     scales: bool,
     /// The spans of time that the numbers cover, s.
     spans: Vec<Span>,
-    /// A prefix of workflow names. The workflows with it are also measured together, as one more
-    /// kind.
+    /// A prefix of workflow names. Workflows with this prefix are also measured together, as one
+    /// more kind.
     group: Option<String>,
     /// The length of the spans of curves, s; `None` for no curves.
     curves: Option<f64>,
@@ -280,7 +280,7 @@ impl Mesh {
         measured
     }
 
-    /// Returns the capacity of a chain's last service, requests/s.
+    /// Returns the capacity of a chain's last service, requests/s; NaN without a chain.
     fn capacity(&self) -> f64 {
         match &self.services {
             Services::Chain(chain) => {

@@ -1,5 +1,4 @@
-//! Closed loops: a fixed number of clients, each of which waits for its answer, thinks, and sends
-//! its next request.
+//! Closed loops: clients that each wait for their answer, think, and send their next request.
 //!
 //! The papers load their services this way, and it changes the effect of overload: a slow service
 //! receives fewer requests, and a refused client returns. [`ClosedLoop`] keeps the clients' times.

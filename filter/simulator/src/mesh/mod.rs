@@ -11,8 +11,8 @@
 //!   execution DAG of Wisp §2;
 //! - [`load`]: open-loop and closed-loop clients, which give up after a while;
 //! - [`policy`]: the stage of a service's own policy, in front of its processes;
-//! - `process`: a process of a service: its slots and queue ([`headgate_core::stage::Stage`]), the
-//!   workflows' rates if the run has them, and the threads on which it computes;
+//! - `process`: a process of a service: its engine ([`headgate_mesh::Engine`]), with the workflows'
+//!   rates if the run has them, and the threads on which it computes;
 //! - [`clocks`]: the differences between the processes' clocks;
 //! - [`world`]: the run. Discrete events (arrivals, ends of computing, answers, timeouts and ticks)
 //!   are processed in the order of their times, and at the same time in the order in which they
@@ -20,11 +20,11 @@
 //! - [`seen`]: the measurements of clients and processes;
 //! - [`mod@file`] and [`study`]: a mesh from a file, and the effect of policies on its workflows.
 //!
-//! A request holds its slot from the stage's decision to the answer, while it computes and while it
-//! waits for its own calls. That is so in a server with a thread for each request, and at Envoy. A
-//! caller that gives up sends no message: the called service finishes the request, unless requests
-//! carry deadlines ([`Setup::deadlines`]). Then the next queue drops the request after the
-//! end-to-end deadline, or after the time that the caller waits.
+//! A request holds its slot from its start to the answer, while it computes and while it waits for
+//! its own calls, as in a server with a thread for each request, and as in Envoy. A caller that
+//! gives up sends no message: the called service finishes the request, unless requests carry
+//! deadlines ([`Setup::deadlines`]). With deadlines, the next queue drops the request after the
+//! end-to-end deadline, or after the time for which the caller waits.
 //!
 //! The model leaves out bandwidth and multiple workers of a proxy: each process has one.
 

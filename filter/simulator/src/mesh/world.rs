@@ -19,7 +19,7 @@ use super::spans::{Caller, Span, SpanId, SpanState, Spans};
 use crate::simulation::SimulationError;
 use crate::workload::dice::Dice;
 
-/// The same tick period as in Envoy.
+/// The tick period, as in Envoy while requests wait.
 const TICK_NS: u64 = 10_000_000;
 
 /// The parameters of a run.

@@ -1,5 +1,4 @@
-//! Jumps of P after a loss of capacity. Such a loss raises service times at once, at an unchanged
-//! P.
+//! Jumps of P after a loss of capacity, which raises service times at once although P is unchanged.
 //!
 //! Far above the knee elasticities are hard to see: service times are long and vary with the mix of
 //! requests in the queue. But S = Σ pt / Σ reference pt rises. When S > 1.5 three times in a row,
@@ -9,12 +8,13 @@
 //! P = 1.1 · (requests in flight) / S
 //! ```
 //!
-//! If S stays, requests were not waiting in the backend: the service itself got slower. Then P
-//! returns to its old value, current service times become the reference, and the next such attempt
-//! is at least 10 s, 20 s … 60 s later.
+//! If S doesn't fall after the jump, the requests were not waiting in the backend: the service
+//! itself has become slower. Then P returns to its old value, and current service times become the
+//! references. The next such attempt is at least 10 s, 20 s … 60 s later.
 //!
-//! Unused slots give no information. So if requests are refused because service times alone miss an
-//! objective, while less than 70% of the slots are in use, P becomes 1.2 times the number in use.
+//! Unused slots give no information. So P becomes 1.2 times the number of slots in use if less than
+//! 70% of the slots are in use while requests are refused because service times alone miss an
+//! objective.
 
 use super::{BACK_OFF, CONFIDENCE, Law, OVERLOADED, STRETCHED, View, reach_at_first};
 use crate::time::Instant;
@@ -25,7 +25,7 @@ const SURELY_STRETCHED: f64 = 1.4;
 /// The number of consecutive stretched blocks before a jump, and of blocks before its effect is
 /// judged.
 const STRETCHED_BLOCKS: f64 = 3.0;
-/// The part of the slots in use below which P is too large, if requests are refused.
+/// The part of P in use below which P is too large, if requests are refused.
 const IDLE: f64 = 0.7;
 /// The least number of samples for S; blocks with fewer are merged.
 const FEWEST_SAMPLES: f64 = 60.0;

@@ -13,15 +13,16 @@
 //! A backend of N sleeping workers has e = 0 up to N slots and e ≥ 1 above: P = N. A shared core
 //! has e = 1 throughout.
 //!
-//! The law decides after every block. Two rules prevent decisions by chance. Throughput is concave
-//! in the slots, so if `e_up` appears less than `e_down`, both count as measurements of one number
-//! (isotonic regression). And a growth combines the estimate with the prior for any backend, e =
-//! 0.7 ± 0.5. With P at rest, apparent room for more slots that isn't significant by two standard
-//! errors first widens the reach.
+//! The law decides after every block. Three rules prevent decisions by chance. First, throughput is
+//! concave in the number of slots, so if the estimate of `e_up` is less than that of `e_down`, both
+//! count as measurements of one number (isotonic regression). Second, a decision to grow combines
+//! the estimate with the prior for any backend, e = 0.7 ± 0.5. Third, if P is at rest and there
+//! seems to be room for more slots by less than two standard errors, the law first widens the
+//! reach.
 //!
-//! The first move ends before the level, and further ones in the same direction are longer each
+//! The first move is shorter than the reach. Further moves in the same direction are longer each
 //! time (the reach up to ±50%; the move up to 1.6 times the reach downwards, and 2 times upwards).
-//! From twice or half of the right number that takes some ten blocks.
+//! From twice or half of the right number, P gets there within about ten blocks.
 
 use super::sharing::SHARED;
 use super::{CONFIDENCE, FEW, Law, REACH, View, mean, reach_at_first};
@@ -35,15 +36,15 @@ const CONFIDENCE_AT_REST: f64 = 2.0;
 /// Elasticities below which P grows and above which it shrinks. A shared core has exactly 1.
 const GROW: f64 = 0.8;
 const SHRINK: f64 = 0.75;
-/// The number of blocks after which an undecided law widens the reach.
+/// The number of blocks without a decision after which the law widens the reach.
 const UNDECIDED: f64 = 16.0;
-/// Standard errors below which an elasticity is usable, and below which it counts as exact.
+/// The standard errors below which an elasticity is usable, and below which it counts as exact.
 const SHARP: f64 = 0.7;
 const CERTAIN: f64 = 0.2;
 const FEWEST_BLOCKS: f64 = 4.0;
 /// The largest move down, ratio.
 const STEP_DOWN: f64 = 0.2;
-/// S above which growing needs more confidence.
+/// The value of S above which P grows only with more confidence.
 const SUSPECT: f64 = 1.3;
 
 impl Law {
@@ -62,12 +63,12 @@ impl Law {
             z
         };
         if up.value + z * up.error < -1.0 || down.value + z * down.error < -1.0 {
-            // No backend is faster with more requests, so something else has changed.
+            // No backend gets faster with more requests, so other conditions have changed.
             self.moments = Moments::default();
             return;
         }
-        // Throughput is concave in the slots, so elasticity doesn't fall with them. If it appears
-        // to, both measure the same.
+        // Throughput is concave in the number of slots, so elasticity doesn't fall with more slots.
+        // If it seems to, both estimates count as one.
         let (up, down) = if up.value < down.value && dither.down > 0 && dither.up > 0 {
             let both = mean(up, down);
             (both, both)
@@ -91,7 +92,7 @@ impl Law {
             ..up
         };
         let both = mean(bounded, down);
-        // Exclude P at rest, because at the knee the estimate above it would bias the one below.
+        // Exclude P at rest: at the knee, the estimate above would bias the one below.
         let far_above =
             self.resting <= 0.0 && both.value - 1.5 * z * both.error > 0.7 && down.value > 0.5;
         let shrinks =

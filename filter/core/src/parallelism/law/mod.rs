@@ -1,10 +1,10 @@
 //! The control law of P, the number of slots, by the elasticity of service times.
 //!
-//! It has five parts, in the order in which they apply to a backend. The law is [`open`] until
-//! objectives are about to be missed. A [`start`] doubles few slots if hardly anything is known by
-//! then. The [`knee`] moves to the point beyond which more slots only add waiting. [`sharing`]
-//! keeps a slot or two above it if short requests overtake long ones. A [`jump`] follows a capacity
-//! that has halved.
+//! The five parts of the law, in the order in which they apply to a backend: The law is [`open`]
+//! until objectives are about to be missed. If it has few measurements then, a [`start`] doubles a
+//! small number of slots. The [`knee`] moves P to the point beyond which more slots only add
+//! waiting. [`sharing`] keeps a slot or two above it if short requests overtake long ones. A
+//! [`jump`] follows a sudden loss of capacity.
 
 mod jump;
 mod knee;
@@ -20,7 +20,7 @@ use super::dither::{BLOCK, Dither};
 use super::elasticity::{Estimate, Moments, Slope, Sums};
 use crate::time::{Instant, nanos};
 
-/// The distance from its threshold at which an estimate is significant, standard errors.
+/// The distance from a threshold beyond which an estimate is significant, standard errors.
 const CONFIDENCE: f64 = 1.3;
 /// Reach of the schedule at the knee, and its maximum, ratio to P.
 const REACH: (f64, f64) = (0.12, 0.5);
@@ -97,13 +97,13 @@ pub struct View {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Law {
     epoch: f64,
-    /// 1 while P is unlimited.
+    /// 1 while the law is open, 0 otherwise.
     open: f64,
     /// P; while the law is open, the recent maximum of slots in use.
     base: f64,
-    /// P that was found before the law opened, 0 for none.
+    /// The P at rest that was found before the law opened, 0 for none.
     found: f64,
-    /// Average of the latest answers.
+    /// Moving average of the lateness of answers.
     late: f64,
     /// While P is limited: slot time that refused requests would have taken, s, and the time of the
     /// last reading of slots in use.
@@ -111,7 +111,7 @@ pub struct Law {
     looked: f64,
     /// The number of answers so far.
     answers: f64,
-    /// 1 while the slots double.
+    /// 1 during a start, 0 otherwise.
     starting: f64,
     /// The time at which the law opened, and the time for which it was open before it closed, s.
     opened: f64,
@@ -122,8 +122,9 @@ pub struct Law {
     watched: f64,
     /// The recent maximum of work that ended, in slots.
     peak: f64,
-    /// The most slots in use while the law is open, 0 for no ceiling; the mean service time before
-    /// it was reached, s; the time since then, s; and the sums of `times` over that time.
+    /// The ceiling: the number of slots that may be in use while the law is open, 0 for no ceiling;
+    /// the mean service time before it was reached, s; the time since then, s; and the sums of
+    /// `times` over that time.
     ceiling: f64,
     turn: f64,
     full_for: f64,
@@ -171,7 +172,7 @@ pub struct Law {
 crate::shared::record!(Law, 4);
 
 impl Law {
-    /// Creates an open law. The backend is assumed to make use of `slots`.
+    /// Creates an open law. `slots` is the assumed number of slots that the backend can use.
     #[must_use]
     pub fn new(now: Instant, slots: u32, wall_clock_offset: Duration) -> Self {
         Self {
@@ -196,7 +197,7 @@ impl Law {
         numbers.iter().all(|number| number.is_finite()) && self.base >= 1.0
     }
 
-    /// Whether the slots double until they stretch service times.
+    /// Whether a start is in progress: slots double until that stretches service times.
     #[must_use]
     pub fn is_starting(&self) -> bool {
         self.starting > 0.0
@@ -208,7 +209,7 @@ impl Law {
         self.base as u32
     }
 
-    /// Returns a number that changes with every new schedule.
+    /// Returns the number of the schedule. It changes with every new schedule.
     #[must_use]
     pub fn epoch(&self) -> f64 {
         self.epoch
@@ -348,7 +349,7 @@ impl Law {
                 0.0
             };
             let wanted = (1.5e9 * view.mean).max(filled);
-            // Use powers of two, so that proxies with slightly different measurements have the same
+            // Use powers of two, so that proxies with slightly different measurements get the same
             // schedule.
             let doublings = (wanted.clamp(SLOT.0, SLOT.1) / SLOT.0).log2().round();
             self.slot = SLOT.0 * doublings.exp2();

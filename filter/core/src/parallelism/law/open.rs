@@ -1,4 +1,4 @@
-//! An open law: no limit until objectives are about to be missed.
+//! The open law: no limit until objectives are about to be missed.
 //!
 //! A proxy that has just started knows neither P nor a service time. If it started with a few slots
 //! and added more, requests would wait in front of a backend that has room for all. So the law sets
@@ -37,13 +37,14 @@
 //! objectives is late at four references. So is a type that nearly misses its last objective with
 //! few requests in flight (the reference), because missing it says nothing about slots. The
 //! reference of streams that are measured at the first byte is of that time, not of slot times. The
-//! slots asked for are the mean of slots in use, plus the slot time of requests that were refused
-//! because slots were scarce, over 50 answers, but 1 s at least and 5 s at most.
+//! slots asked for are the mean number of slots in use, plus the slot time per second of requests
+//! that were refused because slots were scarce. Both are averaged over 50 answers, but over at
+//! least 1 s and at most 5 s.
 //!
 //! If the law was open for less than 5 s, the backend is overloaded without a limit. Then the law
-//! opens again only while less than 10% of the slot time that is asked for is refused. After a
-//! longer time something has changed, such as the start or end of a fault, and opening shows the
-//! effect.
+//! opens again only while less than 10% of the slot time asked for is refused. If the law was open
+//! for longer, conditions have changed (such as the start or end of a fault), so this bound doesn't
+//! apply.
 //!
 //! By Little's law, the references of requests that end within a second add up to the number of
 //! working slots:
@@ -53,15 +54,16 @@
 //! P = w + √w                    at least 3, at most N/2 with N requests in flight, or w
 //! ```
 //!
-//! With fewer than 2 w in flight, many requests at once are not what makes answers late, but for
-//! example an endpoint that hangs.
+//! With fewer than 2 w requests in flight, concurrency is not the cause of late answers; an
+//! endpoint that hangs may be.
 //!
-//! A P that was found before the law opened is used again. After fewer than 100 answers, references
-//! are not reliable, and the law [`start`](super::start)s with few slots. The search continues from
-//! either.
+//! If P was found (was at rest) before the law opened, the law closes with that P, but at most N.
+//! If fewer than 100 answers were measured, references are not reliable, and a
+//! [`start`](super::start) with few slots follows. In both cases the search for the knee continues
+//! from there.
 //!
-//! Histograms omit the service time of a request that had more than 2 w others beside it, because
-//! later decisions are made with a limit.
+//! Histograms omit the service time of a request if more than 2 w slots were in use, because later
+//! decisions are made with a limit.
 //!
 //! A dry run holds no requests: its law only closes and opens.
 
@@ -72,15 +74,15 @@ use crate::time::Instant;
 
 /// Weight of the latest answer.
 const GAIN: f64 = 1.0 / 32.0;
-/// `late` above which the law closes, and below which it may open.
+/// The values of `late` above which the law closes, and below which it may open.
 const LATE: (f64, f64) = (1.0, 0.4);
-/// The law opens if less than this part of P is asked for.
+/// The law opens only if less than this part of P is asked for.
 const ROOM: f64 = 0.85;
 /// Part of the slot time asked for that may be refused, unless the law was open for this long, s.
 const SHED: f64 = 0.1;
 const LONG: f64 = 5.0;
-/// The shortest and the longest time over which slots asked for are averaged, s, and the number of
-/// answers that it should contain.
+/// The shortest and the longest averaging time of the slots asked for, s, and the number of answers
+/// that it should contain.
 const CALM: (f64, f64) = (1.0, 5.0);
 const CALM_ANSWERS: f64 = 50.0;
 /// The number of answers below which references are not reliable.
@@ -111,7 +113,7 @@ const LEAST_WATCHED: f64 = 0.1;
 const LEAST: f64 = 3.0;
 
 impl Law {
-    /// Whether there is no limit.
+    /// Whether the number of slots is unlimited.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.open > 0.0
@@ -194,7 +196,7 @@ impl Law {
         self.go(target.ceil(), now, &View { mean, ..*view });
     }
 
-    /// Returns the most slots that may be in use while the law is open.
+    /// Returns the number of slots that may be in use while the law is open.
     pub(super) fn ceiling(&self, (least, most): (u32, u32)) -> u32 {
         if self.ceiling > 0.0 {
             (self.ceiling as u32).clamp(least.max(1).min(most), most)
@@ -241,8 +243,8 @@ impl Law {
             return false;
         }
         let error = doubt + CONFIDENCE * squares.sqrt() * work / pt.max(work);
-        // Requests that hang or are long hold slots without work, but they don't slow down the
-        // requests that end.
+        // Requests that hang or take long hold slots, but they don't slow down the requests that
+        // end.
         let surely = work + error < expected && pt > STRETCHED * work;
         let response = (view.in_flight + view.queued) * self.full_for / answers.max(1.0);
         if answers >= ENOUGH && surely && response > view.shortest {
@@ -254,7 +256,7 @@ impl Law {
         false
     }
 
-    /// Opens a law whose limit is no longer needed. Returns whether it did.
+    /// Opens the law if its limit is no longer needed. Returns whether it opened.
     pub(super) fn reopen(&mut self, now: Instant, view: &View) -> bool {
         let now_ns = now.as_nanos() as f64;
         let secs = (now_ns - self.looked).max(0.0) / 1e9;
@@ -276,7 +278,7 @@ impl Law {
         }
         (self.open, self.late, self.opened) = (1.0, 0.0, now_ns);
         (self.work, self.watched, self.ceiling) = (0.0, 0.0, 0.0);
-        // The backend has served this many at once.
+        // The backend has served this many requests at once.
         self.peak = self.base;
         (self.full_for, self.ended_full) = (0.0, [0.0; 5]);
         (self.resting, self.run, self.jumped_from) = (0.0, 0.0, 0.0);

@@ -1,11 +1,11 @@
 //! Slots above the knee, with which short requests overtake long ones.
 //!
-//! A single core has the same throughput with one request as with five (e = 1 throughout). But with
-//! one slot, short requests wait for all of a long request's time, while with three they share the
-//! core. That is worth a slot or two above the knee if requests *share* the backend. In front of a
-//! queue inside the backend it would not help: there, another slot adds the same wait to short and
-//! long requests, so that short types have a far higher elasticity than long ones. Sharing
-//! stretches all alike. So with up to [`SHARED`] slots
+//! A single core has the same throughput with one request as with five (e = 1 throughout). With one
+//! slot, a short request waits until a long one has ended; with three slots, both share the core.
+//! So a slot or two above the knee are worthwhile if requests *share* the backend. They are not if
+//! the backend has a queue: there, another slot adds the same wait to short and long requests, so
+//! short types have a far higher elasticity than long ones. Sharing stretches all service times by
+//! the same factor. So with up to [`SHARED`] slots
 //!
 //! ```text
 //! (e_short − e_long) + z σ < 0.5    one more slot, if e_up − z σ < 1.25

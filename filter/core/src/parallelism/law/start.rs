@@ -1,8 +1,8 @@
 //! The start of a law that closed after few answers: slots double until they stretch service times.
 //!
-//! At that time neither the references nor the number of working slots are known. A stage of the
-//! start ends in one of these ways, with S = Σ pt / Σ reference pt of requests that started in it,
-//! and a margin of z = 1.3 standard errors:
+//! At that time neither the references nor the number of working slots are known. Each stage of the
+//! start ends in one of these ways, where S = Σ pt / Σ reference pt over requests that started in
+//! the stage, and z = 1.3 standard errors:
 //!
 //! ```text
 //! S + z σ < 1.6       P doubles
@@ -17,11 +17,11 @@ use crate::time::Instant;
 
 /// The number of slots at the beginning of a start.
 pub(super) const FIRST: f64 = 4.0;
-/// S below which slots double, and S above which a start ends.
+/// The values of S below which slots double, and above which a start ends.
 const DOUBLE: f64 = 1.6;
 const END: f64 = 1.3;
-/// The largest S by which a start divides P. It is bounded because half as many slots did not
-/// stretch service times.
+/// The largest divisor of P at the end of a start. Half as many slots did not stretch service
+/// times, so a larger S is not plausible.
 const FURTHEST_BACK: f64 = 3.0;
 /// The least and the largest number of samples before a start decides. Between the two, it is the
 /// number of slots.

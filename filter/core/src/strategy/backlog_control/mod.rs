@@ -25,8 +25,8 @@
 //! - The backlog is the ready queue. A request that finds an empty queue and a free slot doesn't
 //!   wait, so it is admitted under any bound. Otherwise a bound of 0, or below the cost of every
 //!   request, would stay forever: nothing would be served or measured, so nothing would raise it.
-//! - A period without served requests has no information about the delay: e and the bound stay. The
-//!   rule above ensures that this doesn't last.
+//! - A period without served requests gives no information about the delay: e and the bound stay.
+//!   The rule above ensures that this doesn't last.
 //! - d_t(0) is "a small positive integer", of an unknown unit. If it is too small, a cold start
 //!   refuses all requests that come while all slots are busy, for many periods. If it is too large,
 //!   the first burst overshoots. So all requests are admitted until 20 requests were served (or
@@ -60,7 +60,7 @@ pub use pi::Gains;
 use pi::{Control, dead_time};
 use record::{Record, Sums};
 
-/// The number of served requests before the bound is set.
+/// The number of served requests after which the first bound is set.
 const FIRST_SERVED: f64 = 20.0;
 /// Weight of the latest period in the moving averages of times per unit.
 const NEW: f64 = 0.3;
@@ -73,7 +73,7 @@ pub struct BacklogControl {
     signal: BacklogSignal,
     target: Duration,
     period: Duration,
-    /// K_P per unit of the signal.
+    /// The configured K_P, per unit of the signal.
     proportional: Option<f64>,
     integral: Option<f64>,
     /// max-data, in units of the signal.
@@ -230,7 +230,7 @@ impl BacklogControl {
         }
     }
 
-    /// Returns g, the seconds in which all slots together serve one unit of the signal.
+    /// Returns g, the time in which all slots together serve one unit of the signal, s.
     fn drain(&self, record: &Record) -> f64 {
         record.time_per_cost.max(1e-15) / f64::from(self.parallelism.max(1))
     }

@@ -51,7 +51,7 @@ impl Sums {
 /// The record that [`Controlled`](crate::strategy::Controlled) shares.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Identifies the configuration and the units of the numbers.
+    /// A number that identifies the configuration and the units.
     pub(super) signature: f64,
     /// The end of the period, ns.
     pub(super) ends: f64,
@@ -121,9 +121,9 @@ impl Record {
         all.all(|number| number.is_finite())
     }
 
-    /// Whether the period is over. If it would take more than twice its length from now, it was
-    /// started with another clock. It may take slightly more than its length, if a worker that read
-    /// the same clock later started it.
+    /// Whether the period is over. A period that ends more than twice its length from now was
+    /// started with another clock, so it counts as over. It may end slightly more than its length
+    /// from now, if a worker that read the clock later started it.
     pub(super) fn is_due(&self, now: Instant, period: Duration) -> bool {
         nanos_f64(now) >= self.ends || self.ends > nanos_f64(now + period * 2)
     }

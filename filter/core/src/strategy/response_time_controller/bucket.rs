@@ -17,8 +17,8 @@
 //! workers wait. So the rate is kept on average for any distribution of arrivals, and a single
 //! worker (`s = 1`) has exactly the paper's bucket.
 //!
-//! `s` is a ratio of arrivals that count less the older they are, by a factor of e in [`FORGET`]: a
-//! worker that suddenly gets all requests has two thirds of the rate one slow tick later. Without
+//! `s` is a ratio of sums of arrivals, whose weight falls by a factor of e in [`FORGET`]: a worker
+//! that suddenly gets all requests has two thirds of the rate one slow tick later. Without
 //! arrivals, the shares stay.
 //!
 //! **The depth** is 1 + r·[`SLACK`]; the paper gives none. A token can't be spent in parts, and
@@ -50,7 +50,7 @@ pub(super) struct Bucket {
     /// Tokens that may be spent, as of `at`.
     level: f64,
     at: Option<Instant>,
-    /// The time of this worker's last read of the record that left no tokens unbooked, s.
+    /// The time at which this worker last read the record without having unbooked tokens, s.
     seen: f64,
     /// Spent tokens that are not in the record yet; negative if more were given back.
     spent: f64,
@@ -187,8 +187,8 @@ impl Bucket {
     }
 }
 
-/// Converts a debt to a lower rate. A debt is time that must pass, so its number of tokens falls
-/// with the rate.
+/// Converts a debt of tokens when the rate is lowered. A debt is time that must pass, so its number
+/// of tokens falls with the rate.
 pub(super) fn carry_debt(shared: &mut Controller, old_rate: f64) {
     if shared.level < 0.0 && shared.rate < old_rate {
         shared.level *= shared.rate / old_rate;

@@ -8,9 +8,9 @@
 //! Rates are increased as in §3.2, "except that whenever a higher-priority class exceeds its
 //! response time target, all lower-priority classes are flagged" so that they aren't increased in
 //! their next iteration. Here the result of the higher class's last run replaces the flag: lower
-//! classes aren't increased while that run missed. If all classes run equally often, that is the
-//! same. Otherwise, with a flag, a lower class that runs twice as often would consume it and be
-//! increased, and so prevent the higher one from ever being decreased itself.
+//! classes aren't increased if that run missed the target. If all classes run equally often, the
+//! effect is the same. Otherwise a lower class that runs twice as often would use up the flag and
+//! be increased, so that the higher class's own rate would never be decreased.
 //!
 //! If the higher class doesn't run, because its requests are not answered, its last run no longer
 //! counts after [`STALE`] timeouts.

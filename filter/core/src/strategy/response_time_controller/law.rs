@@ -15,11 +15,11 @@
 //! target in which the rate doesn't change.
 //!
 //! **Without adj_i.** The paper tunes its constants by hand for a service (§3.2), and an adj_i in
-//! requests/s that suits one is wrong for another that is ten times as fast. Runs after every nreq
-//! responses have another flaw: the more of them fall into one response time, the more often the
-//! law answers the same delay. Our choice, without a given adj_i, is the same law in units of the
-//! service. With t the time since the last run, T the target, x the throughput of about the last T,
-//! and X the highest x of the last minutes:
+//! requests/s that suits one service is wrong for another that is ten times as fast. Runs after
+//! every nreq responses have another flaw: the more runs fall into one response time, the more
+//! often the law reacts to the same delay. Without a given adj_i, the law here is the same in units
+//! of the service. With t the time since the last run, T the target, x the throughput of about the
+//! last T, and X the highest x of the last minutes:
 //!
 //! ```text
 //! h = t / T
@@ -28,17 +28,17 @@
 //! ```
 //!
 //! So one target time of misses divides the rate by adj_d, and one target time of instant answers
-//! adds 4.5% of the throughput, for any number of requests. While a queue drains, the rate needs to
-//! be below x, but lower is only idle time later.
+//! adds 4.5% of the throughput, for any number of requests. While a queue drains, the rate must be
+//! below x, but a still lower rate only causes idle time later.
 //!
 //! - A rate above x limits nothing, and a queue would grow until decreases have reached x. So a
 //!   decrease starts at x if most answers of about the last T took longer than [`LATE`]·T. A few
-//!   slow answers also make a late percentile, but no overload: they decrease a rate that stays
-//!   above x.
-//! - The percentile of a few answers is the slowest of them. So those of a run after a timeout
-//!   miss the target only if their median is late, too.
-//! - A rate above the demand (it has refused nothing since the last run) is raised in parts of
-//!   itself, so that it is out of the way as soon as it was in it.
+//!   slow answers also make the percentile late, but they are no overload: the decrease then starts
+//!   at the rate itself, which may stay above x.
+//! - The percentile of a few answers is the slowest of them. So in a run after a timeout the target
+//!   is missed only if the median is late, too.
+//! - A rate above the demand (no request was refused since the last run) is raised in proportion to
+//!   itself, so that it recovers as quickly as it fell.
 //! - X is at least 1 / T: a service that answers within T serves that much. Otherwise a rate would
 //!   stay low if X was only measured while the service hung.
 //!
@@ -57,10 +57,10 @@ use crate::config::{DegradationConfig, ResponseTimeControllerConfig};
 
 /// adj_i without a given one, as a ratio of the highest recent throughput.
 const STEP: f64 = 0.05;
-/// The response time, as a ratio of the target, above which an answer is late. Of requests that
-/// queue so long that the target is the 90th percentile, most take longer.
+/// The response time, as a ratio of the target, above which an answer is late. If requests queue so
+/// long that the target is the 90th percentile, most of them take longer than this.
 const LATE: f64 = 0.75;
-/// The number by which late answers outnumber the others in an overload.
+/// The number of late answers in excess of the others that shows an overload.
 const MOST: f64 = 3.0;
 /// The number of decreases below the throughput at which decreases end.
 const DRAIN: i32 = 2;
@@ -148,7 +148,8 @@ impl RateLaw {
         }
     }
 
-    /// Clamps values of the record, which may be from another configuration, to this one's bounds.
+    /// Clamps values of the record, which may come from another configuration, to the bounds of
+    /// this one.
     pub(super) fn clamp(&self, controller: &mut Controller) {
         controller.rate = controller.rate.clamp(self.min_rate, self.max_rate);
         let lowest = self.degradation.map_or(1.0, |d| d.min_quality);

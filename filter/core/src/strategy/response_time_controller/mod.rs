@@ -1,11 +1,10 @@
 //! Admission by measured response times: SEDA's overload controller (Welsh, Culler: "Adaptive
 //! Overload Control for Busy Internet Servers", USITS 2003, §3.2–3.4).
 //!
-//! Estimates can be wrong, and a backend's capacity may change at any time. This controller
-//! estimates nothing: it measures the 90th percentile of response times, compares it with the
-//! target, and adjusts the rate at which requests are admitted, by additive increases and
-//! multiplicative decreases. It needs no model of the service, and it reacts only after response
-//! times have suffered.
+//! Estimates can be wrong, and a backend's capacity may change at any time. This controller uses no
+//! estimates: it measures the 90th percentile of response times, compares it with the target, and
+//! adjusts the rate at which requests are admitted, by additive increases and multiplicative
+//! decreases. It needs no model of the service, but it reacts only after response times have risen.
 //!
 //! A response time starts when the request enters the service (§3.2, Figure 3). Proxies may pass
 //! its age on with calls ([`Progress::age`](crate::request::Progress)), so that it includes earlier
@@ -16,8 +15,8 @@
 //! all others), and for each class of it. The parts: [`law`] is a run's decision, [`classes`] and
 //! [`degradation`] are its extensions, [`batch`] is its input, [`bucket`] enforces the rate.
 //!
-//! **Workers.** Each collects its own batches, because a batch of any worker's requests has the
-//! same percentile, and runs the law on the process's controllers in the shared record (see
+//! **Workers.** Each worker collects its own batches, because a batch of any worker's requests has
+//! the same percentile, and runs the law on the process's controllers in the shared record (see
 //! [`Controlled`]). So the law runs as often per request as with one worker. At a few requests a
 //! second, when it runs on the timeout, a run uses the samples of one worker only.
 //!
@@ -61,7 +60,7 @@ pub struct ResponseTimeController {
     law: RateLaw,
     scope: ControlScope,
     classes: usize,
-    /// Identifies the types and classes to which the record's numbers belong.
+    /// A number that identifies the types and classes to which the record belongs.
     fingerprint: u64,
     /// By type, then by class, like the next two fields.
     targets: Vec<f64>,
@@ -81,7 +80,7 @@ struct Part {
     begun: f64,
     /// The number of requests that wait or run.
     under_way: u32,
-    /// Whether there were requests since the record was last stored.
+    /// Whether any request came since the record was last stored.
     active: bool,
     /// Whether a run has already used the current, incomplete batch.
     folded: bool,
@@ -133,8 +132,8 @@ impl ResponseTimeController {
         kind * self.classes + usize::from(class.0).min(self.classes - 1)
     }
 
-    /// Takes a token for a request, if it needs one. Returns whether the request has the token it
-    /// needs.
+    /// Takes a token for a request, if it needs one. Returns false if it needs one and there is
+    /// none.
     fn admits(&mut self, kind: TypeId, class: ClassId, now: Instant) -> bool {
         self.taken = None;
         let at = self.index(kind, class);

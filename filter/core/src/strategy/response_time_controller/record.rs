@@ -40,7 +40,7 @@ pub(super) struct Controller {
     /// The time of `level` and `arrivals`, s.
     pub(super) accounted: f64,
     /// Answers over all workers; the late ones less the others; and the time in which they came, s.
-    /// Older answers count less.
+    /// All three decay.
     pub(super) answers: f64,
     pub(super) late: f64,
     pub(super) span: f64,

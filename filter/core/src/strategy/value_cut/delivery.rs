@@ -8,9 +8,9 @@
 //! error, within the type's last objective. Only the time in the backend counts, not the wait for a
 //! slot, which the stage itself controls. A request that is still in the backend after the last
 //! objective has failed to deliver, and counts at once: its timeout may be far away, or it may have
-//! none. As long as a type has no outcome at all, the first objective counts, because a cold type
-//! that hangs gives no other sign. With x = 1 for an outcome and 0 else, over the latest outcomes
-//! of the type on all workers (exponential average, the plain one of the first):
+//! none. While a type has no outcome at all, the first objective counts, because a cold type that
+//! hangs gives no other sign. Two ratios are averaged over the latest outcomes of the type on all
+//! workers (a plain average of the first ones, then an exponential one):
 //!
 //! ```text
 //! delivered_k   of all outcomes, those that delivered
@@ -22,18 +22,18 @@
 //! Errors that come at once deliver nothing, but hold no slot: they lower `delivered`, not `stuck`.
 //!
 //! **Broken.** A type is broken with stuck > ½. For a healthy type, that takes about twenty
-//! requests, which may be more than the slots. So it is also broken once requests that are *silent*
-//! hold ⅛ of the slots, but at least two, and no request of the type was answered since. A silent
-//! request takes longer than half of the type's first objective, and longer than eight times the
-//! longest mean slot time of any type, for which it may have to wait; but its last objective is
-//! long enough in any case, or twice its usual time if that is longer than the objective.
+//! requests, which may be more than the slots. So it is also broken once *silent* requests hold ⅛
+//! of the slots, but at least two, and no request of the type was answered since. A request is
+//! silent after half of the type's first objective, or after eight times the longest mean slot time
+//! of any type (for which it may have to wait), whichever is longer. But it is silent at the latest
+//! after its last objective, or if its type is usually late, after twice the type's usual time.
 //!
-//! While requests of a type arrive that delivers more value per slot time, the requests of a broken
-//! type, as probes, get one slot, or ⅛ of the slots that such types use. If the probes take long,
-//! one more enters every two seconds, up to ¼ of the slots and half of those in use. An outcome of
-//! a type that is broken, or whose requests mostly fail, has five times the usual weight, so that
-//! four good answers in a row end that state. Alg. 1 doesn't judge probes, because the type can't
-//! come back without them.
+//! A broken type is restricted while requests arrive of a type that delivers more value per slot
+//! time. Its requests are then *probes*, which get one slot, or ⅛ of the slots that unrestricted
+//! types ask for. If probes take long, one more enters every two seconds, up to ¼ of the slots and
+//! half of those in use. An outcome of a type that is broken, or whose requests mostly fail, has
+//! five times the usual weight, so that four good answers in a row end that state. Alg. 1 doesn't
+//! judge probes, because the type can't recover without them.
 //!
 //! *Victims.* A queue inside the backend delays the answers of all types alike, and those with the
 //! tightest objectives are late first. Such a type is not the cause: it keeps its rank and is not
@@ -41,9 +41,9 @@
 //! objective is at most twice the backend's delay. That delay is the least slot time of recent
 //! answers over all types, which the answers of a backend without a queue keep low.
 //!
-//! A type that hangs soon makes others late, and they are broken, too. The type that broke last is
-//! not restricted: it is not the cause, no other type needs protection from it, and its answers
-//! show that the backend has recovered.
+//! A type that hangs soon makes other types late, so that they break, too. The type that broke last
+//! is not restricted: it is not the cause, so no other type needs protection from it, and its
+//! answers show when the backend has recovered.
 //!
 //! **Slot time.** A type's histogram omits errors that come at once, and records a lower bound as
 //! no longer than the last objective. With `unmeasured` the part of the outcomes that it omits, and
@@ -67,10 +67,11 @@ const SILENT: f64 = 2.0;
 const FEWEST: f64 = 20.0;
 /// Time without an outcome after which a type's record is reset, s.
 const FORGET: f64 = 60.0;
-/// A type keeps its full value if this part of its outcomes delivers, ratio: other outcomes are
-/// taken for chance.
+/// A type keeps its full value if at least this part of its outcomes delivers, ratio. Fewer
+/// failures are attributed to chance.
 const USUAL: f64 = 0.8;
-/// Least part of its value that a type keeps: a type that delivers nothing still has a rank.
+/// The least part of its value that a type keeps, ratio, so that a type that delivers nothing still
+/// has a rank.
 const LEAST: f64 = 1e-3;
 /// Parts of the slots for probes of a broken type, at once and after [`PAUSE`].
 const PROBES: (f64, f64) = (1.0 / 8.0, 1.0 / 4.0);
@@ -170,7 +171,7 @@ pub(super) struct Delivery {
     last: f64,
     /// The time at which the type broke, s; infinite while it is not broken.
     broken: f64,
-    /// Whether it was broken, and few outcomes are known since.
+    /// Whether the type was broken, with few outcomes since.
     recovers: bool,
     fresh: Sums,
 }
@@ -245,8 +246,8 @@ impl Delivery {
             self.follow(&fresh);
             self.last = secs;
         } else {
-            // Keep slot time of requests whose outcomes were counted already, and deliveries that
-            // are taken back, until the next outcome.
+            // Until the next outcome, keep the slot time of requests whose outcomes were already
+            // counted, and deliveries that are taken back.
             (self.fresh.beyond, self.fresh.delivered) = (fresh.beyond, fresh.delivered);
             if (secs - self.last).abs() > FORGET {
                 *self = Self::default();
@@ -294,7 +295,7 @@ impl Delivery {
         self.seen <= 0.0
     }
 
-    /// Whether the type was broken, and few outcomes are known since.
+    /// Whether the type was broken, with few outcomes since.
     pub(super) fn recovers(&self) -> bool {
         self.recovers
     }
@@ -353,8 +354,8 @@ impl Delivery {
 }
 
 /// Returns the number of slots for probes of a broken type whose last probe entered `pause` s ago.
-/// Of all `slots`, types that aren't broken ask for `working`. At least that many slots work,
-/// whereas a P that was found automatically may be too high.
+/// `working` is the part of all `slots` that unrestricted types ask for. At least that many slots
+/// work, whereas a P that was found automatically may be too high.
 pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
     let part = if pause < PAUSE {
         (PROBES.0 * working).floor()
@@ -364,8 +365,8 @@ pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
     part.max(1.0)
 }
 
-/// The number of requests of a broken type on one worker. The record has it, because a bound of one
-/// slot applies to all workers together.
+/// The number of requests of a broken type on one worker. It is in the shared record, because a
+/// bound of one slot applies to all workers together.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Held {
     worker: u64,

@@ -9,21 +9,22 @@ use crate::service_times::{Estimate, Objective};
 
 /// Part of more valuable types' slack that other types may use.
 const CEILING: f64 = 0.9;
-/// Part of the slots in use, beyond the first, up to which the most valuable types have no ceiling.
-/// While a ceiling bounds the other types, the rest of the slots drains the queue.
+/// The part of the slots in use, beyond the first, up to which the most valuable types have no
+/// ceiling. While a ceiling bounds the other types, the rest of the slots drain the queue.
 const UNBOUNDED: f64 = 0.5;
 /// The least ratio of two values per slot time that count as equal.
 pub(super) const EQUAL: f64 = 0.9;
 /// Part of the slots for types that are cut entirely.
 pub(super) const PROBES: f64 = 0.005;
-/// Part of the slots for types that are cut entirely and whose answers mostly fail, because such a
-/// type may have recovered.
+/// The same part for types whose answers mostly fail. It is larger, because such a type may have
+/// recovered.
 const PROBES_OF_FAILING: f64 = 0.02;
-/// Part of the value, ÷ the number of active cells, up to which a cell's slack is not protected.
+/// The slack of a cell is not protected if its value is at most this part of all value, divided by
+/// the number of active cells.
 const NEGLIGIBLE: f64 = 0.01;
 
 impl ValueCut {
-    /// Updates the types' costs from their deliveries, and whether they are broken.
+    /// Updates each type's costs from its deliveries, and whether it is broken.
     pub(super) fn judge(&mut self) {
         let Self {
             kinds,
@@ -162,7 +163,7 @@ impl ValueCut {
                 budget / wanted
             };
             is_short |= fraction < 1.0 && wanted > 0.0;
-            // After a partial admission, any rest of the budget is a rounding error.
+            // After a partial admission, any remaining budget is a rounding error.
             budget = if fraction < 1.0 { 0.0 } else { budget - wanted };
             for &at in group {
                 let (kind, cell) = (kind_of(at), &mut cells[at as usize]);
@@ -258,9 +259,10 @@ impl Kind {
         }
     }
 
-    /// Returns the part of the capacity that a request takes, as slot time, s: of the slots or of
-    /// the budget of tokens, whichever is more. While the type is broken, requests hold their slots
-    /// until a timeout. Averages of work must not outlast that, so the processing time counts then.
+    /// Returns the cost of a request as slot time, s: its slot time, or the equivalent of its
+    /// tokens if that is more. While the type is broken, requests hold their slots until a timeout.
+    /// The averages of work must not keep such times after it has recovered, so the processing time
+    /// counts instead.
     pub(super) fn work(&self) -> f64 {
         match self.has_fault {
             true => self.measured,

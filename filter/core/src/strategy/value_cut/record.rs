@@ -8,10 +8,11 @@ use super::delivery::{Delivery, Held};
 const STEP: f64 = 0.1 - 1e-6;
 /// Time constant of arrival rates, s.
 const RATE_TIME: f64 = 1.0;
-/// The same after a significant change, s, and the least such change, standard errors.
+/// Time constant of arrival rates after a significant change, s, and the least such change,
+/// standard errors.
 const QUICK_TIME: f64 = 0.1;
 const SIGNIFICANT: f64 = 3.0;
-/// Part of the value above the cut that may be refused before ρ falls.
+/// The part of the value above the cut beyond which refusals lower ρ.
 const TOLERATED: f64 = 0.02;
 /// The largest relative decrease of ρ in a second.
 const DECREASE: f64 = 0.2;
@@ -21,7 +22,7 @@ const INCREASE: f64 = 0.04;
 const ENOUGH: f64 = 50.0;
 /// The time after which ρ moves even after fewer requests, s.
 const LONGEST: f64 = 1.0;
-/// The range of ρ, without a bound of utilization.
+/// The range of ρ, without a limit on utilization.
 pub(super) const RHO: (f64, f64) = (0.3, 1.3);
 /// Time constant of the averages that decide whether the ceilings apply, s.
 const PROTECTION: f64 = 3.0;
@@ -64,7 +65,7 @@ crate::shared::record!(Record, 15);
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Work {
-    /// Slots asked for: λm.
+    /// The number of slots asked for: λm.
     pub(super) rate: f64,
     /// Work that arrived in this step, s of slot time.
     pub(super) fresh: f64,
@@ -119,7 +120,7 @@ impl Record {
     /// Advances the averages, and ρ to at most `most`, if that is due. Returns whether it was.
     pub(super) fn step(&mut self, secs: f64, slots: f64, most: f64) -> bool {
         let elapsed = secs - self.stepped;
-        // A clock that stepped back starts a new step.
+        // If the clock stepped back, a new step starts.
         if (0.0..STEP).contains(&elapsed) {
             return false;
         }
@@ -157,9 +158,9 @@ impl Record {
     }
 
     /// Whether the numbers of arrivals in this step and in the one before deviate in the same
-    /// direction from the average, and not by chance (a Poisson process). A single step may be a
-    /// burst, or may contain more or fewer reports of other workers than usual. Unlike the
-    /// arrivals, their work also changes with service times.
+    /// direction from the average, by more than chance (in a Poisson process). A single step may be
+    /// a burst, or may contain more or fewer reports of other workers than usual. Arrivals are
+    /// compared rather than their work, because work also changes with service times.
     fn has_changed(&mut self, elapsed: f64) -> bool {
         let usual = self.arrival_rate * elapsed;
         let deviation = self.arrivals - usual;

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::workflows::{ProcessId, ServiceId, WorkflowId};
 
-/// The input of [`super::Adaptation::run`]. An id may appear more than once in a slice, as when
-/// several workers measured it. Sums are added up; of several rates of a process the latest counts.
+/// The input of [`super::Adaptation::run`]. An id may appear more than once in a slice, for example
+/// if several workers measured it. Sums are added up. Of several rates of a process, the latest
+/// counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Interval<'a> {
     /// The end of the interval.
@@ -27,7 +28,7 @@ pub struct Interval<'a> {
     pub calls: &'a [Calls],
     /// Rates that downstream processes announced.
     pub heard: &'a [Heard],
-    /// Arrivals by upstream process. Requests that name no process count as one,
+    /// Arrivals by upstream process. All requests that name no process count for
     /// [`ProcessId::UNKNOWN`].
     pub upstream: &'a [UpstreamDemand],
 }

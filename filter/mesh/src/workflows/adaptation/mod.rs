@@ -35,10 +35,11 @@ use headgate_core::config::{MAX_WORKFLOWS, SharingConfig, WorkflowsConfig};
 use headgate_core::rng;
 use headgate_core::time::Instant;
 
-/// The maximum number of downstream services; those with higher ids have no quantile of their own.
+/// The maximum number of downstream services. Services with higher ids have no quantile of their
+/// own.
 pub const MAX_SERVICES: usize = 1024;
-/// The shortest interval; shorter ones count as this long, so that a clock that stands still causes
-/// no division by zero.
+/// The minimum length of an interval. Shorter intervals count as this long, so that a clock that
+/// stands still causes no division by zero.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The bottleneck of a workflow.
@@ -72,8 +73,8 @@ pub struct Snapshot {
 struct Name {
     #[serde(skip)]
     text: String,
-    /// The hash of the text, or of a text that another worker assigned; `None` if none is assigned
-    /// yet.
+    /// The hash of the text, or of the text that another worker assigned; `None` before the first
+    /// assignment.
     hash: Option<u64>,
 }
 
@@ -96,12 +97,12 @@ impl Name {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Workflow {
     name: Name,
-    /// Whether anything was measured.
+    /// Whether the workflow has any measurements.
     seen: bool,
     #[serde(skip)]
     sums: Sums,
     estimates: Estimates,
-    /// The ratio of earlier intervals' calls that still counts.
+    /// The factor for the calls of earlier intervals.
     #[serde(skip, default = "one")]
     keep_calls: f64,
     local: f64,
@@ -186,7 +187,7 @@ pub struct State {
 }
 
 impl State {
-    /// Whether the state keeps to the bounds that the code relies on, and its numbers to their
+    /// Whether the state is within the bounds that the code relies on, and its numbers within their
     /// ranges.
     #[must_use]
     pub fn is_valid(&self) -> bool {
@@ -207,7 +208,7 @@ impl State {
 pub struct Adaptation {
     config: WorkflowsConfig,
     sharing: Sharing,
-    /// Whether line 1 runs; without it, only services downstream limit rates.
+    /// Whether line 1 runs; without it, only downstream services limit rates.
     shares_slots: bool,
     state: State,
     loads: Vec<Load>,
@@ -329,8 +330,8 @@ impl Adaptation {
                 let pair = named.and_then(|w| w.service_quantiles.get(&service.name.text));
                 pair.copied().or(service.quantile).unwrap_or(own)
             };
-            // Calls are counted when they are answered, so they belong to completed requests.
-            // Divided by admitted requests, α would be too small, and rates too high, as long as
+            // Calls are counted when they are answered, so divide them by completed requests.
+            // Divided by admitted requests, α would be too small, and rates too high, while
             // latencies grow.
             let completed = workflow.estimates.completed;
             let limit = self
@@ -495,7 +496,7 @@ impl Adaptation {
         }
     }
 
-    /// Returns the state of an id, created if it is new; `None` for an id beyond the cap.
+    /// Returns the state of an id, and creates it if needed; `None` for an id beyond the cap.
     fn workflow(&mut self, workflow: WorkflowId) -> Option<&mut Workflow> {
         if !is_known(workflow) {
             return None;

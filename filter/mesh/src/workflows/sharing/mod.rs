@@ -86,7 +86,8 @@ pub enum Sharing {
 pub struct Memory {
     /// The workflow's rate, requests/s; `None` if it is new.
     pub rate: Option<f64>,
-    /// Whether the demand was about the rate or more, so that the real demand may be any amount.
+    /// Whether the demand was near the rate or above it, so that the real demand may be higher by
+    /// any amount.
     pub wants_more: bool,
 }
 

@@ -3,12 +3,12 @@
 
 use super::{Capacity, LEAST_COST, Load, Memory, number};
 
-/// The ratio of its rate from which a workflow's demand counts as unmet: its upstream may have
-/// limited the requests to the rate.
+/// The ratio of demand to rate at which a workflow's demand counts as unmet, because its upstream
+/// may have limited the requests to the rate.
 const WANTS_MORE: f64 = 0.95;
-/// The ratio of its rate below which its demand no longer counts as unmet. Between the two the
-/// state stays, so that noise in λ doesn't change the set of throttled workflows, and thereby all
-/// shares, from one interval to the next.
+/// The ratio of demand to rate below which a workflow's demand no longer counts as unmet. Between
+/// the two ratios the state stays, so that noise in λ doesn't change the set of throttled
+/// workflows, and thereby all shares, from one interval to the next.
 const WANTS_NO_MORE: f64 = 0.8;
 
 /// The probing rule.
@@ -39,8 +39,7 @@ impl Probing {
 
     /// Computes the state. A process is overloaded if the use of a resource, or the demand for it,
     /// exceeds the allowed use. The demand counts because refused requests use nothing. Rates
-    /// increase by β times the spare ratio of the allowed use, of the resource with the least to
-    /// spare.
+    /// increase by β times the spare ratio of the allowed use of the scarcest resource.
     pub(super) fn state<const N: usize>(
         &self,
         capacity: &Capacity,
@@ -58,7 +57,7 @@ impl Probing {
             let utilization = number(capacity.utilization[k]);
             overloaded |= utilization >= self.max_utilization || asked > usable;
             let used = (utilization / self.max_utilization).max(asked / usable);
-            // A resource without capacity has nothing to spare.
+            // A resource without capacity has no spare part.
             spare = spare.min(if used.is_nan() { 0.0 } else { 1.0 - used });
         }
         IntervalState {
@@ -90,10 +89,10 @@ impl<const N: usize> IntervalState<N> {
     ///
     /// The rate of a leaf increases to the fair share step by step. So upstream processes have time
     /// to follow, and the effect of a step shows before the next. The fair share is the limit (the
-    /// paper gives none). Otherwise a process with spare capacity would announce all of it to every
-    /// caller, and with q above 0 attract requests for processes without any. The rate of other
-    /// workflows is the fair share at once: downstream processes probe for them, and two ramps in
-    /// sequence would only take longer.
+    /// paper gives none). Without it, a process with spare capacity would announce all of it to
+    /// every caller, and with q above 0 attract requests for processes without spare capacity. The
+    /// rate of other workflows is the fair share at once: downstream processes already probe, and
+    /// two ramps in sequence would only take longer.
     pub(super) fn rate(&self, load: &Load, memory: &mut Memory, fair: f64) -> f64 {
         let Some(cost) = cost(load) else {
             memory.rate = None;
