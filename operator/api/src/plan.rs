@@ -59,15 +59,15 @@ pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 pub struct Plan {
     /// Every policy known, ordered by `namespace/name`.
     pub policies: Vec<PolicyState>,
-    /// One configuration for each target that has an accepted policy. A proxy that names the target
-    /// in its metadata gets it.
+    /// One configuration for each target that has an accepted policy. A proxy whose metadata names
+    /// the target runs this configuration.
     pub workloads: BTreeMap<TargetRef, Arc<FilterConfig>>,
     /// Policies for proxies that are selected by the labels of their Pod, in order of precedence.
     /// If several apply to one proxy and the same requests, the first is in force. Empty in a
     /// folder.
     pub attachments: Attachments,
-    /// The configurations of proxies' outbound slots, by `namespace/name` of the policy that their
-    /// calls belong to.
+    /// The configurations of proxies' outbound slots, by `namespace/name` of the policy that
+    /// configures the calls.
     pub outbound: BTreeMap<String, Arc<FilterConfig>>,
     /// Proxies, selected by labels, on which a policy may have been in force that is invalid now
     /// and has no known valid version.

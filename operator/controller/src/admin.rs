@@ -59,18 +59,18 @@ const PROBES: HttpLimits = HttpLimits {
     connection: Duration::from_secs(4),
     keep_alive: false,
 };
-/// The number of full reports in memory at once. One has 10 MB with 10,000 proxies.
+/// The largest number of full reports in memory at once. A report of 10,000 proxies has 10 MB.
 const MAX_REPORTS: usize = 4;
-/// The size of a chunk of a report, in bytes.
+/// The chunk size of a report's response body, in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// The number of long polls at once; further ones are answered at once.
+/// The largest number of concurrent long polls; further ones are answered at once.
 const MAX_WAITING: usize = 16;
 /// The interval at which a long poll checks the proxies.
 const LOOK: Duration = Duration::from_millis(100);
 const JSON: &str = "application/json";
 
-/// The state that the admin address shows.
+/// The state that the admin address serves.
 #[derive(Clone)]
 pub struct Admin {
     view: watch::Receiver<Option<View>>,
@@ -83,7 +83,7 @@ pub struct Admin {
     authorizer: Option<Authorizer>,
 }
 
-/// A running server.
+/// The state of a running xDS server.
 #[derive(Debug, Clone)]
 pub struct View {
     /// Its proxies.
@@ -103,7 +103,7 @@ impl View {
 }
 
 impl Admin {
-    /// Returns the admin address of a server that starts later. Until then, `/readyz` fails and
+    /// Returns the admin state of an xDS server that starts later. Until then, `/readyz` fails and
     /// names what is `missing`. It fails again once `shutdown` holds `true`, so that new proxies
     /// connect to other replicas. `instance` names this process among its replicas.
     #[must_use]
@@ -125,7 +125,7 @@ impl Admin {
         }
     }
 
-    /// Limits policies and proxies to users whom `authorizer` permits to read them.
+    /// Requires authorization by `authorizer`, if given, for status and metrics.
     #[must_use]
     pub fn authorized_by(mut self, authorizer: Option<Authorizer>) -> Self {
         self.authorizer = authorizer;
@@ -180,7 +180,7 @@ async fn authorize(
     request: Request,
     next: Next,
 ) -> Response {
-    // Owned, because the request's body isn't `Sync`: a borrow can't be held across an await.
+    // An owned copy: the request's body isn't `Sync`, so a borrow can't be held across an await.
     let token = token(request.headers()).map(str::to_owned);
     let path = request.uri().path().to_owned();
     let authorized = authorizer.authorize(token.as_deref(), client, &path).await;
@@ -217,7 +217,7 @@ fn token(headers: &HeaderMap) -> Option<&str> {
     token.filter(|token| !token.is_empty())
 }
 
-/// Extracts the view, or answers that the server isn't running yet.
+/// Extracts the view, or responds that the server isn't running yet.
 impl FromRequestParts<Admin> for View {
     type Rejection = (StatusCode, String);
 

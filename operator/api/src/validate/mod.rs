@@ -1,10 +1,10 @@
-//! Reads texts into policies without mistakes, or lists all their mistakes.
+//! Parses texts into valid policies, or lists all their mistakes.
 //!
 //! The message about a wrong policy must be in terms of the file that the user wrote: line, field,
 //! value found, and a correct value. It must list all mistakes at once: a tool that reports one
 //! mistake per run is soon abandoned. A file goes through three steps: YAML to a tree with line
-//! numbers (`node`), the tree to the API's types (`decode`), and those to types that can't be wrong
-//! (`rules`).
+//! numbers (`node`), the tree to the API's types (`decode`), and the API's types to types that
+//! can't be wrong (`rules`).
 
 mod decode;
 mod node;
@@ -48,7 +48,7 @@ pub struct FileReport {
     pub documents: Vec<Document>,
     /// Mistakes that belong to no single document.
     pub problems: Vec<Problem>,
-    /// Whether it contains only objects of other APIs, each of which counts as a mistake.
+    /// Whether the file contains only objects of other APIs; each counts as a mistake.
     pub of_other_apis: bool,
 }
 
@@ -306,13 +306,14 @@ fn namespace(policy: &AdmissionPolicy) -> &str {
     namespace.unwrap_or(DEFAULT_NAMESPACE)
 }
 
-/// Returns the policy in the filter's types, with all problems noted.
+/// Converts a policy to the filter's types, and adds all problems to `document`.
 fn interpret(policy: &AdmissionPolicy, document: &At<'_>) -> ValidPolicy {
     rules::identity(policy, document);
     let spec = document.field("spec");
     let mut valid = rules::policy(policy, namespace(policy), &spec);
     if document.found() == 0 {
-        // The filter checks again; this must refuse all that the filter would refuse.
+        // The filter runs the same check: validation must refuse everything that the filter
+        // refuses.
         let config = FilterConfig {
             stages: vec![valid.stage.clone()],
             ..FilterConfig::default()

@@ -39,7 +39,7 @@ pub(in crate::validate) enum Absent<T> {
     Stored(T),
     /// A default, which isn't stored, because other fields decide whether the field may be given.
     Assumed(T),
-    /// No default, or one that other fields determine.
+    /// No default, or a default that depends on other fields.
     Open,
 }
 

@@ -127,7 +127,7 @@ fn weights(
     named.chain(own).collect()
 }
 
-/// Checks the flows that take turns, and their weights.
+/// Checks the weights of the flows that the fair queue distinguishes.
 fn flows(spec: &AdmissionPolicySpec, by: Flow, all: &BTreeMap<String, f64>, at: &At<'_>) {
     let weights = at.field("weights");
     let names = all.keys();
