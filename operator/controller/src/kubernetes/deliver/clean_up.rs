@@ -25,7 +25,7 @@ use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::read;
 use crate::kubernetes::watch::{api, api_of, places};
 
-/// The number of Pods in one page of a list.
+/// The number of Pods in a page of a list.
 const PAGE: u32 = 500;
 
 /// The result of a clean-up: the objects that were deleted, and those that stay.
