@@ -78,8 +78,8 @@ pub(super) fn is_outbound<'a>(slots: impl IntoIterator<Item = &'a String>) -> bo
 }
 
 impl Proxy {
-    /// Returns the stages of this stream's policies. For a stream of outbound slots, this is only
-    /// the stage of the policy that configures the calls.
+    /// Returns the stages of this stream's policies. For a stream of outbound slots, these are only
+    /// the stages with workflows or class admission.
     pub fn stages(&self) -> impl Iterator<Item = &StageConfig> {
         let outbound = is_outbound(&self.slots);
         let assigned = self.version.iter();

@@ -62,8 +62,8 @@ impl Server {
         }
     }
 
-    /// Serves over TLS only, to proxies whose certificate is signed by the files' CA or whose token
-    /// `tokens` accepts, and reloads the files when they change.
+    /// Makes the server serve only over TLS, and only proxies with a certificate signed by the
+    /// files' CA or a token that `tokens` accepts. The files are reloaded when they change.
     #[must_use]
     pub fn with_tls(self, tls: Tls, tokens: Option<ProxyTokens>) -> Self {
         let tls = Some(tls);
