@@ -1,14 +1,14 @@
 //! The admin address: status as JSON, health, readiness, and metrics.
 //!
-//! Plain HTTP/1.1 that changes nothing. It listens on the loopback address by default. An operator
-//! in a cluster that listens on another address shows policies and proxies of all namespaces only
-//! to users that the API server authorizes ([`Authorizer`]). Health and readiness are open to every
-//! client.
+//! The interface is read-only and plain HTTP/1.1. By default it listens on the loopback address. If
+//! an operator in a cluster listens on another address, only users that the API server authorizes
+//! can read the status and the metrics, which cover all namespaces ([`Authorizer`]). Health and
+//! readiness are open to every client.
 //!
-//! Any client may be able to reach the address. So connections have limits on their number, also
-//! for each client address, and on their lifetime. Health and readiness have a second address,
-//! which only the kubelet needs to reach: clients that exhaust the connections of the first address
-//! must not cause a restart of the operator.
+//! Any client may be able to reach the address. So the number of connections is limited, in total
+//! and for each client address, and so is their lifetime. Health and readiness have a second
+//! address, which only the kubelet needs to reach: clients that exhaust the connections of the
+//! first address must not cause a restart of the operator.
 
 use std::io;
 use std::net::IpAddr;
@@ -50,8 +50,8 @@ const LIMITS: HttpLimits = HttpLimits {
     connection: Duration::from_secs(30),
     keep_alive: false,
 };
-/// Limits of the probe address. Its requests are tiny and answered at once, so it allows more
-/// connections with shorter lives: a few Pods must not keep the kubelet out.
+/// Limits of the probe address. Its requests are small and answered immediately, so it allows more
+/// connections with a shorter lifetime: a few Pods must not be able to lock out the kubelet.
 const PROBES: HttpLimits = HttpLimits {
     connections: 1_024,
     connections_per_address: 16,
@@ -189,9 +189,9 @@ async fn authorize(
         Err(refusal) => refusal,
     };
     let code = match &refusal {
-        // A leader of version 0.1.0 sends no token. It reads a refusal as a replica without
-        // proxies, and reports its policies as not programmed. On 304 it keeps its counts and asks
-        // again.
+        // A leader of version 0.1.0 sends no token. It treats a refusal as a replica without
+        // proxies, and reports that replica's policies as not programmed. On 304 it keeps its
+        // counts and retries.
         Refusal::NoToken if path == COUNTS_PATH => StatusCode::NOT_MODIFIED,
         Refusal::NoToken | Refusal::UnknownToken => StatusCode::UNAUTHORIZED,
         Refusal::Forbidden { .. } => StatusCode::FORBIDDEN,
@@ -247,7 +247,7 @@ async fn status(State(admin): State<Admin>, view: View) -> Response {
 }
 
 /// Returns a JSON response in chunks. `permit` is held until the client has read nearly all of it,
-/// because the text is in memory until then.
+/// because the text stays in memory until then.
 fn in_chunks(text: String, permit: Option<OwnedSemaphorePermit>) -> Response {
     let headers = [
         (header::CONTENT_TYPE, JSON.to_owned()),
@@ -272,9 +272,10 @@ async fn metrics(view: View) -> Response {
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
 }
 
-/// Returns the proxies' counts for each policy. A request that names the version it has and asks to
-/// wait (RFC 7240) is answered once a newer version exists. The answer has only the changes if the
-/// request accepts them (RFC 3229) and names the previous version.
+/// Returns the proxies' counts for each policy. If the request names the current version and
+/// prefers to wait (RFC 7240), the response is delayed until a newer version exists. The response
+/// contains only the changes if the request accepts changes (RFC 3229) and names the previous
+/// version.
 async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> Response {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
     let known = text(header::IF_NONE_MATCH.as_str());
@@ -314,7 +315,7 @@ async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> R
             _ = shutdown.changed() => {}
             () = sleep_until(end) => {}
         }
-        // Reports arrive in bursts, so one answer covers several.
+        // Proxies' answers arrive in bursts, so one response covers several.
         sleep_until(next.min(end)).await;
     }
 }
