@@ -181,7 +181,8 @@ fn line(out: &mut String, label: &str, cells: impl Iterator<Item = String>) {
     );
 }
 
-/// As wide as a page of the book, which would scale a wider picture's text below 12 px.
+/// The width of a page of the book. A wider picture would be scaled down, and its text would be
+/// below 12 px.
 const WIDTH: f64 = 920.0;
 const COLUMN: f64 = 246.0;
 const GAP: f64 = 58.0;
