@@ -10,7 +10,7 @@ use k8s_openapi::api::authorization::v1::{
 
 use super::installation::Installation;
 
-/// The requests except those of deliveries, one resource on each line. The columns are the scope
+/// The requests, except those of deliveries. Each line is one resource. The columns are the scope
 /// (`cluster`, the operator's `own` namespace, or each namespace that is `watched`), the argument
 /// or condition that needs the request, `group/resource`, the argument with the object's name, and
 /// the verbs.

@@ -332,7 +332,7 @@ impl Condition {
         }
     }
 
-    /// Returns the written condition, or `Unknown` if it isn't about this generation.
+    /// Returns the written condition, or `Unknown` if it is absent or about an earlier generation.
     fn of(written: Option<&meta::Condition>, generation: i64) -> Self {
         match written {
             None => Self::unknown("Pending", "no operator has judged it yet".to_owned()),

@@ -43,7 +43,7 @@ const MAX_KEPT: usize = 256;
 /// The timeout of a review.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Asks the API server whether requests are authorized.
+/// Authorizes requests by the API server's reviews, with a cache.
 #[derive(Clone)]
 pub struct Authorizer {
     client: Client,

@@ -61,7 +61,7 @@ impl Access {
 /// Returns a client and its default namespace.
 ///
 /// # Errors
-/// One line that says what is missing and what to do.
+/// One line that names what is missing, and the remedy.
 pub async fn connect(access: &Access, metrics: Metrics) -> anyhow::Result<(Client, String)> {
     let unknown = "--kubernetes: no cluster is known; in a Pod, give it a service account; \
                    elsewhere, set --kubeconfig or $KUBECONFIG";

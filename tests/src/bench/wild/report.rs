@@ -152,7 +152,7 @@ fn service(out: &mut String, report: &ServiceReport) {
 }
 
 /// Returns the least share, over all types, of the 2xx answers that are within the p90 objective.
-/// From 0.9 on, all types meet the objective.
+/// At 0.9 or more, all types meet the objective.
 fn in_time(part: &Measured) -> Option<f64> {
     let answered = part.types.iter().filter(|kind| kind.answered > 0);
     answered

@@ -7,7 +7,7 @@ use crate::validate::schema::{self as cel, Rule, SchemaField, some};
 use crate::validate::suggest::instead_of;
 use crate::{API_VERSION, AdmissionPolicy, KIND, PolicyTargetRef};
 
-/// The most targets of one policy.
+/// The largest number of targets of one policy.
 const MAX_TARGETS: usize = 16;
 /// DNS labels (RFC 1123): the form of names of namespaces and Services.
 static LABEL: Format = Format::new(

@@ -13,9 +13,9 @@ use super::{At, By, Field, Format, HOUR, MILLISECOND, Open, Table, VALUE, time};
 use crate::validate::schema::{self as cel, Rule, SchemaField, not_time, some};
 use crate::{Duration, QueryType};
 
-/// The most types of one policy: the number with stats of their own.
+/// The largest number of types of one policy, equal to the number of types with their own stats.
 pub(super) const MAX_TYPES: usize = MAX_TYPES_IN_STATS;
-/// The most matches of one policy.
+/// The largest number of matches of one policy.
 const MAX_MATCHES_OF_ALL: usize = 4096;
 pub(super) static FIELDS: Table = fields! {
     "" => Field::List(MAX_TYPES, "types", By::Key("name")),

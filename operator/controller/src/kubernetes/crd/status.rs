@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// The most ancestors, and the most conditions in one list (Gateway API's `PolicyStatus`).
+/// The largest number of ancestors, and of conditions in one list (Gateway API's `PolicyStatus`).
 const MAX_ANCESTORS: usize = 16;
 const MAX_CONDITIONS: usize = 8;
 

@@ -202,8 +202,9 @@ fn winners(workloads: usize, groups: &BTreeSet<Vec<usize>>) -> Vec<Option<usize>
     groups_of.iter().enumerate().map(winner).collect()
 }
 
-/// Returns the groups of overlapping workloads: a selector's labels, or an observed Pod's, match
-/// all of them. Also returns for each workload whether Istio's proxy runs in one of its Pods.
+/// Returns the groups of overlapping workloads: those that match the labels of one selector, or of
+/// one observed Pod. Also returns, for each workload, whether an Istio proxy was observed in one of
+/// its Pods.
 fn meetings(all: &[Workload], cluster: &Cluster) -> (BTreeSet<Vec<usize>>, Vec<bool>) {
     let mut groups = BTreeSet::new();
     // Pods of one workload are in the same groups.
