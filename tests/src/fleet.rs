@@ -1,7 +1,7 @@
 //! An operator with several Envoys of different targets, over mutual TLS, as a cluster has them.
 //!
-//! [`crate::rig::Rig`] has one of each, which suffices for most tests. Tests of sums over proxies,
-//! and of a proxy with a false identity, need more.
+//! [`crate::rig::Rig`] has one operator and one Envoy, which suffices for most tests. Tests of sums
+//! over proxies, and of a proxy with a false identity, need several Envoys.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -43,7 +43,7 @@ pub struct Proxy {
 }
 
 impl Fleet {
-    /// Starts backend and operator, the latter with `policies`.
+    /// Starts the backend, and the operator with `policies`.
     ///
     /// # Errors
     /// If one of them doesn't start; with its last lines of output.

@@ -1,4 +1,4 @@
-//! Objects of a cluster as users write them, and their status.
+//! The objects of a cluster, as users write them, and their status.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -235,7 +235,7 @@ impl<'a> Cluster<'a> {
         Ok(made.trim().to_owned())
     }
 
-    /// Sets the readiness of a Pod, in place of a node.
+    /// Sets the readiness of a Pod, as a node would.
     ///
     /// # Errors
     /// If it doesn't exist.

@@ -1,4 +1,4 @@
-//! A policy and a mix in the simulator's form: the stage that Envoy's filter would run, compiled by
+//! Runs a policy and a mix in the simulator: the stage that Envoy's filter would run, compiled by
 //! the same binary, in front of a backend with the same service times.
 
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! A proxy's side of xDS without a proxy: it subscribes and reconnects as Envoy does, and records
-//! what it receives. A thousand of them need no more resources than ten Envoys.
+//! An xDS client that acts as a proxy: it subscribes and reconnects as Envoy does, and records the
+//! configurations that it receives. A thousand of these need no more resources than ten Envoys.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -109,7 +109,7 @@ struct State {
     claims: Claims,
     known: Mutex<Known>,
     server: Mutex<SocketAddr>,
-    /// The reason for which it refuses configurations; `None`: it accepts them.
+    /// The reason with which it refuses configurations; `None`: it accepts them.
     refusal: Mutex<Option<String>>,
 }
 
@@ -151,7 +151,7 @@ impl XdsProxy {
         })
     }
 
-    /// Makes it refuse configurations for this reason from now on; `None`: accept them.
+    /// Makes it refuse later configurations with this reason; `None`: accept them.
     pub fn refuse(&self, reason: Option<&str>) {
         *lock(&self.state.refusal) = reason.map(str::to_owned);
     }

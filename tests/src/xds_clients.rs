@@ -1,9 +1,9 @@
-//! Simulated proxies: many xDS clients, each with a connection and an address of its own, like real
+//! Simulated proxies: many xDS clients, each with its own connection and address, like real
 //! proxies.
 //!
-//! They use ECDS as Envoy does: they subscribe, accept what they get, and keep the last resource.
-//! The operator's work is measured, so clients do as little as possible. They record the time at
-//! which their acceptance is passed to the network.
+//! They use ECDS as Envoy does: they subscribe, accept every resource, and keep the last one. The
+//! benchmark measures the operator, so clients do as little as possible. They record the time at
+//! which they send their acceptance.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,7 +1,7 @@
-//! The result of a set of policies: the configuration of each proxy, and the state of each policy.
+//! The plan for a set of policies: the configuration of each proxy, and the state of each policy.
 //!
-//! A [`Plan`] is plain data. A source (a folder, or the API server) makes a new one on each real
-//! change; the xDS server and `headgate status` only read it. Nothing here does I/O.
+//! A [`Plan`] is plain data. A source (a folder, or the API server) makes a new plan after each
+//! relevant change. The xDS server and `headgate status` only read it. Nothing here does I/O.
 
 mod attachments;
 mod claims;
@@ -30,8 +30,8 @@ pub use precedence::{Bid, winners};
 pub use selectors::Selectors;
 pub use share::with_share_of;
 
-/// The node metadata key of the target whose policies a proxy enforces. The same name is the
-/// annotation of a Pod whose proxy sets this key, by which the operator counts such proxies.
+/// The node metadata key of the target whose policies a proxy enforces. A Pod whose proxy sets this
+/// key has an annotation with the same name, from which the operator counts such proxies.
 pub const TARGET_METADATA: &str = "headgate.dev/target";
 /// The node metadata key of the namespace of a proxy's Pod.
 pub const NAMESPACE_METADATA: &str = "headgate.dev/namespace";
@@ -40,39 +40,39 @@ pub const LABELS_METADATA: &str = "headgate.dev/labels";
 /// The node metadata key of the Wasm module file that a proxy can load, an absolute path; the
 /// operator's own path by default.
 pub const MODULE_METADATA: &str = "headgate.dev/module";
-/// The node metadata key of the native module file that a proxy can load, an absolute path; the
-/// operator's own path by default, where the proxy has no Wasm module file of its own either.
+/// The node metadata key of the native module file that a proxy can load, an absolute path. The
+/// default is the operator's own path, unless the proxy has its own Wasm module file.
 pub const NATIVE_MODULE_METADATA: &str = "headgate.dev/native-module";
 /// The node metadata key of the version of the module files that a proxy has.
 pub const VERSION_METADATA: &str = "headgate.dev/module-version";
 /// The node metadata key of the kind of filter that a proxy requests: `wasm`, the default, or
 /// `native`.
 pub const FILTER_METADATA: &str = "headgate.dev/filter";
-/// The node metadata key of the processor that a proxy runs on, as [`std::env::consts::ARCH`] calls
-/// it.
+/// The node metadata key of the processor architecture that a proxy runs on, as in
+/// [`std::env::consts::ARCH`].
 pub const ARCHITECTURE_METADATA: &str = "headgate.dev/architecture";
-/// The label of a gateway's Pods that names their Gateway (GEP-1762).
+/// The label of Pods that names the Gateway that they serve (GEP-1762).
 pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 
-/// The desired configurations, and the reasons why policies are not enforced.
+/// The desired configurations of proxies, and the state of each policy.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
-    /// Every policy known, ordered by `namespace/name`.
+    /// All known policies, ordered by `namespace/name`.
     pub policies: Vec<PolicyState>,
-    /// One configuration for each target that has an accepted policy. A proxy that names the target
-    /// in its metadata gets it.
+    /// One configuration for each target that has an accepted policy. A proxy whose metadata names
+    /// the target runs this configuration.
     pub workloads: BTreeMap<TargetRef, Arc<FilterConfig>>,
     /// Policies for proxies that are selected by the labels of their Pod, in order of precedence.
     /// If several apply to one proxy and the same requests, the first is in force. Empty in a
     /// folder.
     pub attachments: Attachments,
-    /// The configurations of proxies' outbound slots, by `namespace/name` of the policy that their
-    /// calls belong to.
+    /// The configurations of proxies' outbound slots, by `namespace/name` of the policy that
+    /// configures the calls.
     pub outbound: BTreeMap<String, Arc<FilterConfig>>,
-    /// Proxies, selected by labels, on which a policy may have been in force that is invalid now
-    /// and has no known valid version.
+    /// Proxies, selected by labels, that may have enforced a policy which is now invalid and has no
+    /// known valid version.
     pub lost: Vec<ProxySelector>,
-    /// Whether this is the plan of a cluster, in which a proxy without metadata gets no
+    /// Whether this is the plan for a cluster. There, a proxy without metadata gets no
     /// configuration.
     pub in_cluster: bool,
     /// Problems of the source that belong to no single policy: an unreadable file, a syntax error
@@ -81,8 +81,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the configuration of the outbound slot of a proxy whose inbound slot gets `config`;
-    /// `None` if that has neither workflows nor calls that are admitted to classes.
+    /// Returns the outbound configuration for a proxy with the inbound configuration `config`.
+    /// `None` if `config` has neither workflows nor class admission for calls.
     #[must_use]
     pub fn outbound_of(&self, config: &FilterConfig) -> Option<&Arc<FilterConfig>> {
         let stages = || config.stages.iter();
@@ -97,7 +97,7 @@ impl Plan {
 pub struct ProxySelector {
     /// Namespace of the Pods.
     pub namespace: String,
-    /// Labels that all of them have; never empty.
+    /// Labels that all selected Pods have; never empty.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -125,35 +125,36 @@ pub struct PolicyState {
     pub generation: i64,
     /// The targets that it names.
     pub targets: Vec<TargetRef>,
-    /// Whether the policy is valid; `Err` has one problem on each line. While a policy has a last
-    /// good version, that version stays enforced, and `revision` is that version's.
+    /// Whether the policy is valid; `Err` has one problem on each line. If an invalid policy has a
+    /// last good version, that version stays in force, and `revision` belongs to it.
     pub accepted: Result<(), String>,
     /// Targets to which an older policy applies instead of this one.
     pub conflicts: Vec<Conflict>,
-    /// Targets that have no effect, because a policy with precedence is in force on all their
-    /// proxies: one of a more specific target, or an older one of another target of the same Pods.
+    /// Targets at which this policy has no effect, because a policy with precedence is in force on
+    /// all their proxies: a policy with a more specific target, or an older policy for the same
+    /// Pods through another target.
     pub overridden: Vec<Conflict>,
-    /// Targets at whose proxies, or some of them, the workflows of another policy are in force
-    /// instead of this policy's.
+    /// Targets with proxies on which another policy's workflows are in force instead of this
+    /// policy's.
     pub without_workflows: Vec<Conflict>,
     /// Settings that are valid but seldom intended, one line each.
     pub warnings: Vec<String>,
-    /// Targets with proxies that already hold as many policies as they can, without this one. Each
-    /// has the number of policies that apply to such a proxy.
+    /// Targets with proxies that can't hold this policy, because they hold the largest possible
+    /// number of policies. The value is the number of policies that apply to such a proxy.
     pub beyond_limit: BTreeMap<TargetRef, usize>,
     /// Targets that don't exist, each with the reason.
     pub not_found: Vec<(TargetRef, String)>,
-    /// Whether decisions take effect.
+    /// Whether decisions are enforced or only counted.
     pub mode: Mode,
-    /// The slots of one endpoint; `None` if the policy doesn't give them.
+    /// The slots of one endpoint; `None` if the policy doesn't specify them.
     pub endpoint_slots: Option<u32>,
     /// [`FilterConfig::revision`] of the workloads that enforce it; empty when none does.
     pub revision: String,
 }
 
 impl PolicyState {
-    /// Returns the state of a policy that names `targets`, without its outcome at them. `enforced`
-    /// is the version in force: the last good one if this version isn't accepted.
+    /// Returns the state of a policy with these targets, without its outcome there. `enforced` is
+    /// the version in force: the last good version if this version isn't accepted.
     #[must_use]
     pub fn new(
         (name, source): (String, String),
@@ -206,7 +207,7 @@ pub struct Conflict {
     pub winner: String,
 }
 
-/// A problem of the source that belongs to no single policy.
+/// A problem of the source that doesn't belong to a single policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceProblem {
     /// The file or folder at fault, with line and column where they are known.

@@ -161,14 +161,14 @@ fn request_timeout(text: &str) -> Result<Duration, String> {
 
 /// Prints or writes the bootstrap.
 ///
-/// Returns one line that names the argument at fault and the remedy.
+/// Returns an error of one line that names the argument at fault and the remedy.
 pub fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
     let bootstrap = args.bootstrap()?;
     let Some(output) = &args.output else {
         return Ok(Output::ok(bootstrap.to_yaml()));
     };
     let write = |path: &Path, content: &str| {
-        // Envoy often runs as another user.
+        // Readable by all, because Envoy often runs as another user.
         let written = replace(path, content.as_bytes(), 0o644);
         written.with_context(|| format!("--output {}", path.display()))
     };
@@ -176,7 +176,7 @@ pub fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
         write(&tls.sds.identity, &tls.identity_yaml())?;
         write(&tls.sds.ca, &tls.ca_yaml())?;
     }
-    // Written last: a process that waits for this file finds the others.
+    // Written last, so that a process that waits for this file finds the others.
     write(output, &bootstrap.to_yaml())?;
     Ok(Output::ok(String::new()))
 }
@@ -246,7 +246,7 @@ impl BootstrapArgs {
         let (Some(ca), Some(output)) = (&self.xds_tls_ca, &self.output) else {
             return Ok(None);
         };
-        // Envoy may run in another folder.
+        // Absolute paths, because Envoy may run in another folder.
         let absolute = |path: &Path| {
             std::path::absolute(path).with_context(|| format!("{}: no such path", path.display()))
         };
@@ -294,7 +294,8 @@ impl BootstrapArgs {
                 false => None,
             },
             filter: self.filter,
-            // A proxy on another kind of system may have another architecture.
+            // On another kind of system, the proxy runs elsewhere and may have another
+            // architecture.
             architecture: cfg!(target_os = "linux").then_some(std::env::consts::ARCH),
         })
     }

@@ -30,7 +30,7 @@ pub struct CleanUpArgs {
     pub access: Access,
 }
 
-/// Removes the objects, and prints them.
+/// Removes the objects and prints their names.
 ///
 /// # Errors
 /// Returns one line: the API server's answer.

@@ -1,9 +1,8 @@
 //! Access to a Kubernetes cluster with the user's kubeconfig and rights.
 //!
-//! The operators' reports come through the API server, which forwards a request to a Pod, so no
-//! port has to be exposed or forwarded. An operator shows its report to holders of a token of the
-//! ServiceAccount with the name of its Service, and the API server's rules decide who may have such
-//! a token.
+//! Requests for the operators' reports go through the API server's proxy to Pods, so no port has to
+//! be exposed or forwarded. An operator's report is readable with a token of the ServiceAccount
+//! that has the name of the operators' Service. RBAC decides which users may create such a token.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,11 +32,11 @@ use headgate_controller::kubernetes::watch::api;
 use headgate_controller::modules::PREFIX as MODULES;
 use headgate_controller::xds::status::Report;
 
-/// The time for one response of the API server.
+/// The timeout of one response of the API server.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest report of one operator, in bytes: 10,000 proxies take about 10 MB.
 const MAX_ANSWER: usize = 64 << 20;
-/// The most operators that are queried.
+/// The largest number of operators that are queried.
 const MAX_OPERATORS: usize = 16;
 /// Lifetime of a token for the operators' reports, s; the API server's minimum.
 const TOKEN_SECONDS: i64 = 600;
@@ -64,11 +63,11 @@ pub struct ClusterArgs {
 pub struct Operator {
     /// `namespace/name` of its Pod.
     pub pod: String,
-    /// Its report, or the reason for its absence in one line.
+    /// Its report, or one line that says why there is none.
     pub report: Result<Report, String>,
 }
 
-/// Objects that carry policies, or the reason why they can't be listed, by kind.
+/// By kind, the objects that carry policies, or the reason why they can't be listed.
 pub type Objects = Vec<(Adapter, anyhow::Result<Vec<DynamicObject>>)>;
 
 /// A connection to the cluster.
@@ -80,8 +79,8 @@ pub struct Cluster {
 }
 
 impl ClusterArgs {
-    /// Whether a cluster is configured: by an argument, by a kubeconfig at the usual place, or by
-    /// this being a Pod.
+    /// Whether a cluster is configured: by an argument, by a kubeconfig at the default path, or
+    /// because this process runs in a Pod.
     #[must_use]
     pub fn is_there(&self) -> bool {
         let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
@@ -96,7 +95,7 @@ impl ClusterArgs {
     /// Creates a client, without sending a request.
     ///
     /// # Errors
-    /// Returns one line: the argument or file at fault and the mistake.
+    /// Returns one line that names the argument or file at fault and the mistake.
     pub async fn connect(&self) -> anyhow::Result<Cluster> {
         let (client, namespace) = client(&self.access).await?;
         Ok(Cluster {
@@ -107,7 +106,7 @@ impl ClusterArgs {
     }
 }
 
-/// Returns a client of the API server, and the namespace of the kubeconfig's context.
+/// Returns a client for the API server, and the namespace of the kubeconfig's context.
 pub(super) async fn client(access: &Access) -> anyhow::Result<(Client, String)> {
     let unknown = || "no usable kubeconfig; name one with --kubeconfig PATH".to_owned();
     let mut config = access.config(unknown).await?;
@@ -130,11 +129,11 @@ impl Cluster {
         api(&self.client, namespace.unwrap_or_default())
     }
 
-    /// Returns the policies of one namespace, or of all, or the one of this name, ordered by
-    /// namespace and name.
+    /// Returns the policies of one namespace, or of all, ordered by namespace and name. With a
+    /// name, returns only the policy with this name.
     ///
     /// # Errors
-    /// Returns the reason of the API server in one line.
+    /// Returns the API server's reason, in one line.
     pub async fn policies(
         &self,
         namespace: Option<&str>,
@@ -151,10 +150,10 @@ impl Cluster {
         Ok(policies)
     }
 
-    /// Returns the objects that carry policies to the proxies of other control planes and to Pods,
-    /// by kind: of all namespaces, or of this one if the user may list no others. The list of a
-    /// kind that the cluster doesn't have is empty. For a kind that can't be listed, the entry is
-    /// the reason, in one line.
+    /// Returns, by kind, the objects that carry policies to the proxies of other control planes and
+    /// to Pods. They are from all namespaces or, if the user may not list these, from `namespace`.
+    /// The list of a kind that the cluster doesn't have is empty. For a kind that can't be listed,
+    /// the entry is the reason, in one line.
     pub async fn objects(&self, namespace: Option<&str>) -> Objects {
         let ours = format!("{}={},{ADAPTER_LABEL}", MANAGED_BY.0, MANAGED_BY.1);
         let ours = &ListParams::default().labels(&ours);
@@ -214,7 +213,7 @@ impl Cluster {
                 report: report.map_err(|e| format!("{e:#}")),
             }
         });
-        // All at once, but the results in the order of the Pods.
+        // Concurrent requests, with the results in the order of the Pods.
         Ok(stream::iter(asked).buffered(MAX_OPERATORS).collect().await)
     }
 
@@ -245,20 +244,20 @@ impl Cluster {
         serde_json::from_slice(&body).context("the answer is not a Headgate status")
     }
 
-    /// Returns the names of the modules that the operator in `pod` serves at `port`.
+    /// Returns a text with the names of the modules that the operator in `pod` serves at `port`.
     ///
     /// # Errors
-    /// Returns the reason why it doesn't say so, in one line.
+    /// Returns the reason why the names can't be read, in one line.
     pub async fn modules(&self, pod: &str, port: i32) -> anyhow::Result<String> {
         let (status, body) = self.answer(pod, port, MODULES, None).await?;
-        // A request that names no module gets the names of those that are served.
+        // The response to a path that names no module lists the modules that are served.
         match status {
             StatusCode::NOT_FOUND => Ok(String::from_utf8_lossy(&body).into_owned()),
             _ => bail!("{}", message(status, &body)),
         }
     }
 
-    /// Returns the answer of a Pod in the operators' namespace.
+    /// Returns the response of a Pod in the operators' namespace.
     async fn answer(
         &self,
         pod: &str,
@@ -288,7 +287,7 @@ fn message(status: StatusCode, body: &Bytes) -> String {
     format!("{status}: {text}")
 }
 
-/// Returns `answer`, or one line if it takes too long.
+/// Returns the result of `answer`, or an error of one line if it takes too long.
 pub(super) async fn timely<T>(answer: impl Future<Output = T>) -> anyhow::Result<T> {
     tokio::time::timeout(TIMEOUT, answer).await.map_err(|_| {
         anyhow!(
@@ -298,7 +297,7 @@ pub(super) async fn timely<T>(answer: impl Future<Output = T>) -> anyhow::Result
     })
 }
 
-/// Returns the reason why policies can't be listed, in one line.
+/// Returns an error with the reason why policies can't be listed, in one line.
 pub(super) fn no_policies(error: &kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) if status.code == 404 => anyhow!(
@@ -309,12 +308,13 @@ pub(super) fn no_policies(error: &kube::Error) -> anyhow::Error {
     }
 }
 
-/// Returns the API server's refusal, or the reason why it doesn't answer, in one line.
+/// Returns an error with the API server's refusal, or the reason why it doesn't answer, in one
+/// line.
 pub(super) fn refused(error: &kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) => anyhow!("the API server: {}", status.message),
         other => {
-            // hyper's message ends in the cause, which is the useful part.
+            // The innermost cause is the useful part of hyper's message.
             let mut cause: &dyn std::error::Error = other;
             while let Some(deeper) = cause.source() {
                 cause = deeper;

@@ -1,4 +1,4 @@
-//! The target and the names of a policy that a command writes: `suggest` and `slo`.
+//! The target and the names in a policy that `headgate suggest` or `headgate slo` writes.
 
 use std::collections::BTreeSet;
 
@@ -8,18 +8,18 @@ use headgate_controller::kubernetes::cluster::ObjectKey;
 /// The longest name of a type.
 const MAX_NAME: usize = 63;
 
-/// Returns the target of the policy.
+/// Parses the target Service of a policy, `namespace/name`.
 pub(super) fn service(text: &str) -> Result<ObjectKey, String> {
     let is_right = |key: &ObjectKey| is_label(&key.namespace) && is_label(&key.name);
     let key = text.parse::<ObjectKey>().ok().filter(is_right);
     key.ok_or_else(|| "a namespace and a name in it, such as default/search".to_owned())
 }
 
-/// The group and the kind of a Service as a target.
+/// The group and kind of a target Service.
 pub(super) const SERVICE: &str = "group: \"\", kind: Service";
 
-/// Returns the head of a policy in dry run, up to its target. `target` is the group and the kind of
-/// the target.
+/// Returns the beginning of a dry-run policy, up to its target. `target` is the target's group and
+/// kind.
 pub(super) fn head(namespace: &str, name: &str, target: &str) -> String {
     format!(
         "apiVersion: headgate.dev/v1alpha1
@@ -53,7 +53,7 @@ pub(super) fn free_name(
             name.push('-');
         }
     }
-    // Room for a number.
+    // Leaves room for a number.
     name.truncate(MAX_NAME - 4);
     let name = match name.trim_end_matches('-') {
         "" => "root".to_owned(),

@@ -1,5 +1,5 @@
-//! `headgate explain`: the rule that a request matches, the reasons why earlier rules don't match,
-//! and the request's treatment by its policy.
+//! `headgate explain`: shows the rule that a request matches, the reasons why earlier rules don't
+//! match, and how the policy treats the request.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -124,13 +124,13 @@ struct Explanation {
     class: Option<Class>,
     #[serde(skip_serializing_if = "Option::is_none")]
     workflow: Option<Workflow>,
-    /// The values that follow from the settings for this request.
+    /// The values computed from the settings for this request.
     computed: Vec<String>,
     /// The settings in force.
     settings: Vec<Setting>,
-    /// Every rule that was tested for the type, in order.
+    /// The rules that were tested for the type, in order.
     tried: Vec<Rule>,
-    /// Every rule that was tested for the class.
+    /// The rules that were tested for the class, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tried_for_class: Vec<Rule>,
 }
@@ -145,7 +145,7 @@ struct Class {
 #[serde(rename_all = "camelCase")]
 struct Workflow {
     name: String,
-    /// The source that named it, or a note that none did.
+    /// The source that named the workflow, or a note that none did.
     found_by: String,
 }
 
@@ -161,7 +161,8 @@ struct Rule {
 /// Explains a request.
 ///
 /// # Errors
-/// Returns an error for a file that can't be read, or several targets without a choice.
+/// Returns an error for a file that can't be read, or if there are several targets and none is
+/// chosen.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
     let selection = input::select(&args.files, args.workload.as_ref(), 1, 1)?;
     let explanation = explain(&selection, args)?;
@@ -267,8 +268,8 @@ fn matched(tried: &[Rule]) -> String {
         .unwrap_or_default()
 }
 
-/// Returns all tested rules of all types, or of all classes. The last type or class has no rules
-/// and takes all other requests.
+/// Returns the rules of all types, or of all classes. The last type or class has no rules and
+/// matches all other requests.
 fn all_rules<'s>(
     lists: impl Iterator<Item = (&'s String, &'s [Match])>,
     outcomes: &[Vec<Outcome>],

@@ -1,5 +1,5 @@
-//! `headgate inject` and `headgate uninject`: an Envoy with a Headgate slot in the Pods of
-//! workloads.
+//! `headgate inject` and `headgate uninject`: add an Envoy with a Headgate slot to the Pods of
+//! workloads, and remove it.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -113,9 +113,9 @@ fn read(files: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// Reads the objects of a text, and those of lists one by one.
+/// Parses the objects in a text. Lists are flattened.
 fn objects_of(text: &str) -> anyhow::Result<Vec<Value>> {
-    // As the API server reads YAML: `defaultMode: 0440` is octal.
+    // As in the API server's YAML parser, `defaultMode: 0440` is octal.
     let options = serde_saphyr::options! { legacy_octal_numbers: true };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)?;
     let mut objects = Vec::new();

@@ -16,7 +16,8 @@ use headgate_api::validate::{
 };
 use headgate_controller::source::read::{read_dir, read_file};
 
-/// The mistakes in files, a line each: the error of a command that can't continue with them.
+/// The error of a command that can't continue because of mistakes in files; one line for each
+/// mistake.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Mistakes(String);
@@ -45,13 +46,13 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// Returns the one stage that a policy compiles to.
+    /// Returns the only stage of the configuration.
     pub(super) fn stage(&self) -> anyhow::Result<&StageConfig> {
         let nothing = || format!("nothing is enforced for {}", self.target);
         self.config.stages.first().with_context(nothing)
     }
 
-    /// Returns the file and the document of a policy, by `namespace/name`.
+    /// Returns the file and the document of the policy with this `namespace/name`.
     pub(super) fn document(&self, policy: &str) -> Option<(&str, &Document)> {
         let all = self.reports.iter();
         let mut all = all.flat_map(|r| r.documents.iter().map(|d| (r.file.as_str(), d)));
@@ -59,13 +60,13 @@ impl Selection {
     }
 }
 
-/// Reads and compiles `paths` and chooses a workload: the given one, or the first if all have the
-/// same configuration. The slots are those of one of `proxies` proxies in front of `endpoints`
+/// Reads and compiles `paths` and selects a workload: the given one, or the first if all have the
+/// same configuration. The slots are the share of one of `proxies` proxies in front of `endpoints`
 /// endpoints.
 ///
 /// # Errors
-/// Returns [`Mistakes`], or an error for a file that can't be read, or several targets without a
-/// choice.
+/// Returns [`Mistakes`], or an error if a file can't be read, or if there are several targets and
+/// `workload` names none.
 pub(super) fn select(
     paths: &[PathBuf],
     workload: Option<&TargetRef>,
@@ -98,8 +99,8 @@ pub(super) fn text_of(path: &Path) -> anyhow::Result<(String, String)> {
     Ok((name, text))
 }
 
-/// Reads and checks all files of `paths`; in a folder, only the files that a running `headgate`
-/// would read.
+/// Reads and checks all files of `paths`; in a folder, only the files that `headgate run` would
+/// read.
 pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<FileReport>> {
     let mut reports = Vec::new();
     for path in paths {
@@ -139,7 +140,7 @@ fn folder(dir: &Path) -> anyhow::Result<Vec<FileReport>> {
     Ok(reports)
 }
 
-/// Returns the policies of `reports`, unless they have mistakes.
+/// Returns the policies of `reports`, or their mistakes.
 pub(super) fn policies(reports: &[FileReport]) -> Result<Vec<&ValidPolicy>, Mistakes> {
     let problems = reports.iter().flat_map(FileReport::all_problems);
     let problems: Vec<Problem> = problems.cloned().collect();

@@ -1,4 +1,4 @@
-//! The command line: one module a subcommand, each with its arguments and a function that runs it.
+//! The command line. Each subcommand is one module, with its arguments and a function that runs it.
 //!
 //! The result goes to standard output; `error:` and `warning:` lines go to standard error. Exit
 //! codes: 0; 1 for a problem with the input or the system; 2 for a wrong command line.
@@ -118,9 +118,9 @@ pub enum Command {
 /// The output of a command and its exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// For standard output.
+    /// The text for standard output.
     pub text: String,
-    /// For standard error.
+    /// The text for standard error.
     pub notes: String,
     /// Whether the command succeeded.
     pub ok: bool,
@@ -142,7 +142,7 @@ impl Output {
     }
 }
 
-/// Runs the request of a command. Doesn't wait at the end for a DNS query that is still running.
+/// Runs the request of a command. Doesn't wait for a DNS query that is still running at the end.
 fn block_on<T>(request: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -207,7 +207,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Prints to standard output; returns false if its reader has closed it.
+/// Prints to standard output. Returns false if its reader has closed it.
 fn print(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -1,4 +1,4 @@
-//! `headgate man`: manual pages, made when a release is packed.
+//! `headgate man`: writes manual pages, for the packaging of a release.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub struct ManArgs {
     pub dir: PathBuf,
 }
 
-/// Writes `headgate.1`, and `headgate-COMMAND.1` for each command that help lists.
+/// Writes `headgate.1`, and `headgate-COMMAND.1` for each command that the help lists.
 ///
 /// # Errors
 /// Returns an error if the folder can't be written.

@@ -8,14 +8,14 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 
 use super::Cli;
 
-/// Returns the command for usage lines, as users type it: `headgate`, or `kubectl headgate` for a
-/// program that kubectl runs as a plugin.
+/// Returns the command as users type it, for usage lines: `headgate`, or `kubectl headgate` if
+/// kubectl runs the program as a plugin.
 #[must_use]
 pub fn display_name(program: &Path) -> String {
     let file = program.file_name().and_then(|n| n.to_str()).unwrap_or("");
     let file = file.strip_suffix(".exe").unwrap_or(file);
     match file.strip_prefix("kubectl-") {
-        // kubectl writes a plugin's hyphens as underscores in the file's name.
+        // In the file names of kubectl plugins, underscores represent hyphens.
         Some(plugin) if !plugin.is_empty() => {
             format!("kubectl {}", plugin.replace('-', " ").replace('_', "-"))
         }

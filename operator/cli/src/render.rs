@@ -95,7 +95,8 @@ pub enum FileFormat {
 /// Renders the policies.
 ///
 /// # Errors
-/// Returns an error for a file that can't be read, or several targets without a choice.
+/// Returns an error for a file that can't be read, or if there are several targets and none is
+/// chosen.
 pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
     let workload = args.workload.as_ref();
     let selection = input::select(&args.files, workload, args.endpoints, args.proxies)?;
@@ -132,7 +133,8 @@ pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
     })
 }
 
-/// Returns the configuration of the outbound slot, and adds a note if the policy has none.
+/// Returns the configuration of the outbound slot. If the policy has none, adds a note and returns
+/// the empty configuration.
 fn calls(selection: &Selection, notes: &mut String) -> Arc<FilterConfig> {
     if let Some(outbound) = &selection.outbound {
         return Arc::clone(outbound);

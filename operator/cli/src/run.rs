@@ -38,8 +38,8 @@ use listen::listen;
 use source::Source;
 pub use source::SourceArgs;
 
-/// The number of open files in addition to the proxies' connections: watches, listeners, clients of
-/// other addresses.
+/// The number of open files besides the proxies' connections: watches, listeners, and clients of
+/// the other addresses.
 const OTHER_FILES: u64 = 512;
 /// The time that streams have to end after a signal.
 const GRACE: Duration = Duration::from_secs(5);
@@ -144,7 +144,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         .build()
         .context("starting the runtime failed")?;
     let result = runtime.block_on(serve(args));
-    // Streams that ignored the shutdown must not keep the process.
+    // Streams that ignored the shutdown must not keep the process alive.
     runtime.shutdown_background();
     result
 }
@@ -157,7 +157,7 @@ fn init_logging(format: LogFormat) {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
     let subscriber = tracing_subscriber::registry().with(levels);
-    // Fails only if a test has installed a subscriber before, which is sufficient, too.
+    // Fails only if a test has already installed a subscriber, which serves as well.
     let _ = match format {
         LogFormat::Text => subscriber.with(lines.with_target(false)).try_init(),
         LogFormat::Json => subscriber.with(lines.json().flatten_event(true)).try_init(),
@@ -221,7 +221,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let status = status.authorized_by(authorizer);
     let tokens = operator.map(Operator::proxy_tokens);
     let statuses = operator.map(|operator| Arc::clone(&operator.observations));
-    // Dropped, and so aborted, at the end of this function.
+    // Aborts the tasks when it is dropped at the end of this function.
     let mut tasks = JoinSet::new();
     if let Some(probes) = probes {
         tasks.spawn(status.clone().serve_probes(probes));
@@ -314,7 +314,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for the first plan; returns `false` if a signal came first.
+/// Waits for the first plan. Returns `false` if a stop signal arrives first.
 async fn first_plan(
     plan: &mut watch::Receiver<Arc<Plan>>,
     source: &mut Source,
@@ -339,7 +339,8 @@ async fn first_plan(
     }
 }
 
-/// Returns the module of this kind: the named file, or the first that exists at the usual places.
+/// Returns the path of the module of this kind: the named file, or the first existing file at the
+/// default paths.
 pub(super) fn module_file(kind: Kind, named: Option<&Path>) -> PathBuf {
     let name = match kind {
         Kind::Wasm => "headgate.wasm",
@@ -365,8 +366,8 @@ pub(super) fn install(kind: Kind, file: &Path, folder: &Path) -> anyhow::Result<
     Ok(module)
 }
 
-/// Refuses the `file` of an option for modules of this kind if `module`, the file or its copy, is
-/// of the other kind.
+/// Returns an error that names `file` if `module`, the file or its copy, isn't of the kind that the
+/// option takes.
 pub(super) fn check_kind(kind: Kind, file: &Path, module: &Path) -> anyhow::Result<()> {
     let file = file.display();
     match (kind, Kind::of(module)) {
@@ -381,7 +382,7 @@ pub(super) fn check_kind(kind: Kind, file: &Path, module: &Path) -> anyhow::Resu
     }
 }
 
-/// Logs the addresses served and the next steps. The first line, on stdout, is for programs.
+/// Logs the addresses served and the next steps. The first line goes to stdout, for programs.
 fn announce(
     (xds, admin): (SocketAddr, SocketAddr),
     others: [(&str, Option<SocketAddr>); 2],

@@ -1,7 +1,7 @@
 //! Tables as kubectl prints them: columns padded to their widest cell, three spaces between.
 
-/// Returns `text` on one line. It may come from proxies and their clients, so control characters
-/// are replaced: they could move the cursor or change other parts of the terminal.
+/// Returns `text` on one line. The text may come from proxies and their clients, so control
+/// characters are replaced: they could move the cursor or overwrite other parts of the terminal.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let visible = |c: char| match c {
@@ -32,7 +32,7 @@ impl<const N: usize> Table<N> {
         self.rows.push(cells.map(|c| one_line(&c)));
     }
 
-    /// Returns the table's lines, or `empty` if it has no rows.
+    /// Returns the table's text, or `empty` if it has no rows.
     #[must_use]
     pub fn or(&self, empty: &str) -> String {
         if self.rows.len() == 1 {

@@ -51,7 +51,7 @@ impl TlsArgs {
         })
     }
 
-    /// Makes the files, if --tls-authority is set. The returned future renews them forever.
+    /// Creates the files if --tls-authority is set. The returned future renews them forever.
     ///
     /// # Errors
     /// Returns one line if the Secret can't be used.

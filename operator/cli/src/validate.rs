@@ -48,7 +48,7 @@ struct Policy<'a> {
     revision: String,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     conflicts: &'a [Conflict],
-    /// Settings that are valid but seldom intended.
+    /// Warnings about settings that are valid but seldom intended.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     warnings: &'a [String],
 }

@@ -1,4 +1,4 @@
-//! `headgate version`: the version of this program, and those of the operators in a cluster.
+//! `headgate version`: prints the version of this program, and those of the operators in a cluster.
 
 use clap::Args;
 use serde::Serialize;

@@ -1,14 +1,14 @@
 //! The admin address: status as JSON, health, readiness, and metrics.
 //!
-//! Plain HTTP/1.1 that changes nothing. It listens on the loopback address by default. An operator
-//! in a cluster that listens on another address shows policies and proxies of all namespaces only
-//! to users that the API server authorizes ([`Authorizer`]). Health and readiness are open to every
-//! client.
+//! The interface is read-only and plain HTTP/1.1. By default it listens on the loopback address. If
+//! an operator in a cluster listens on another address, only users that the API server authorizes
+//! can read the status and the metrics, which cover all namespaces ([`Authorizer`]). Health and
+//! readiness are open to every client.
 //!
-//! Any client may be able to reach the address. So connections have limits on their number, also
-//! for each client address, and on their lifetime. Health and readiness have a second address,
-//! which only the kubelet needs to reach: clients that exhaust the connections of the first address
-//! must not cause a restart of the operator.
+//! Any client may be able to reach the address. So the number of connections is limited, in total
+//! and for each client address, and so is their lifetime. Health and readiness have a second
+//! address, which only the kubelet needs to reach: clients that exhaust the connections of the
+//! first address must not cause a restart of the operator.
 
 use std::io;
 use std::net::IpAddr;
@@ -50,8 +50,8 @@ const LIMITS: HttpLimits = HttpLimits {
     connection: Duration::from_secs(30),
     keep_alive: false,
 };
-/// Limits of the probe address. Its requests are tiny and answered at once, so it allows more
-/// connections with shorter lives: a few Pods must not keep the kubelet out.
+/// Limits of the probe address. Its requests are small and answered immediately, so it allows more
+/// connections with a shorter lifetime: a few Pods must not be able to lock out the kubelet.
 const PROBES: HttpLimits = HttpLimits {
     connections: 1_024,
     connections_per_address: 16,
@@ -59,18 +59,18 @@ const PROBES: HttpLimits = HttpLimits {
     connection: Duration::from_secs(4),
     keep_alive: false,
 };
-/// The number of full reports in memory at once. One has 10 MB with 10,000 proxies.
+/// The largest number of full reports in memory at once. A report of 10,000 proxies has 10 MB.
 const MAX_REPORTS: usize = 4;
-/// The size of a chunk of a report, in bytes.
+/// The chunk size of a report's response body, in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// The number of long polls at once; further ones are answered at once.
+/// The largest number of concurrent long polls; further ones are answered at once.
 const MAX_WAITING: usize = 16;
 /// The interval at which a long poll checks the proxies.
 const LOOK: Duration = Duration::from_millis(100);
 const JSON: &str = "application/json";
 
-/// The state that the admin address shows.
+/// The state that the admin address serves.
 #[derive(Clone)]
 pub struct Admin {
     view: watch::Receiver<Option<View>>,
@@ -83,7 +83,7 @@ pub struct Admin {
     authorizer: Option<Authorizer>,
 }
 
-/// A running server.
+/// The state of a running xDS server.
 #[derive(Debug, Clone)]
 pub struct View {
     /// Its proxies.
@@ -103,7 +103,7 @@ impl View {
 }
 
 impl Admin {
-    /// Returns the admin address of a server that starts later. Until then, `/readyz` fails and
+    /// Returns the admin state of an xDS server that starts later. Until then, `/readyz` fails and
     /// names what is `missing`. It fails again once `shutdown` holds `true`, so that new proxies
     /// connect to other replicas. `instance` names this process among its replicas.
     #[must_use]
@@ -125,7 +125,7 @@ impl Admin {
         }
     }
 
-    /// Limits policies and proxies to users whom `authorizer` permits to read them.
+    /// Requires authorization by `authorizer`, if given, for status and metrics.
     #[must_use]
     pub fn authorized_by(mut self, authorizer: Option<Authorizer>) -> Self {
         self.authorizer = authorizer;
@@ -180,7 +180,7 @@ async fn authorize(
     request: Request,
     next: Next,
 ) -> Response {
-    // Owned, because the request's body isn't `Sync`: a borrow can't be held across an await.
+    // An owned copy: the request's body isn't `Sync`, so a borrow can't be held across an await.
     let token = token(request.headers()).map(str::to_owned);
     let path = request.uri().path().to_owned();
     let authorized = authorizer.authorize(token.as_deref(), client, &path).await;
@@ -189,9 +189,9 @@ async fn authorize(
         Err(refusal) => refusal,
     };
     let code = match &refusal {
-        // A leader of version 0.1.0 sends no token. It reads a refusal as a replica without
-        // proxies, and reports its policies as not programmed. On 304 it keeps its counts and asks
-        // again.
+        // A leader of version 0.1.0 sends no token. It treats a refusal as a replica without
+        // proxies, and reports that replica's policies as not programmed. On 304 it keeps its
+        // counts and retries.
         Refusal::NoToken if path == COUNTS_PATH => StatusCode::NOT_MODIFIED,
         Refusal::NoToken | Refusal::UnknownToken => StatusCode::UNAUTHORIZED,
         Refusal::Forbidden { .. } => StatusCode::FORBIDDEN,
@@ -217,7 +217,7 @@ fn token(headers: &HeaderMap) -> Option<&str> {
     token.filter(|token| !token.is_empty())
 }
 
-/// Extracts the view, or answers that the server isn't running yet.
+/// Extracts the view, or responds that the server isn't running yet.
 impl FromRequestParts<Admin> for View {
     type Rejection = (StatusCode, String);
 
@@ -247,7 +247,7 @@ async fn status(State(admin): State<Admin>, view: View) -> Response {
 }
 
 /// Returns a JSON response in chunks. `permit` is held until the client has read nearly all of it,
-/// because the text is in memory until then.
+/// because the text stays in memory until then.
 fn in_chunks(text: String, permit: Option<OwnedSemaphorePermit>) -> Response {
     let headers = [
         (header::CONTENT_TYPE, JSON.to_owned()),
@@ -272,9 +272,10 @@ async fn metrics(view: View) -> Response {
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
 }
 
-/// Returns the proxies' counts for each policy. A request that names the version it has and asks to
-/// wait (RFC 7240) is answered once a newer version exists. The answer has only the changes if the
-/// request accepts them (RFC 3229) and names the previous version.
+/// Returns the proxies' counts for each policy. If the request names the current version and
+/// prefers to wait (RFC 7240), the response is delayed until a newer version exists. The response
+/// contains only the changes if the request accepts changes (RFC 3229) and names the previous
+/// version.
 async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> Response {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
     let known = text(header::IF_NONE_MATCH.as_str());
@@ -314,7 +315,7 @@ async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> R
             _ = shutdown.changed() => {}
             () = sleep_until(end) => {}
         }
-        // Reports arrive in bursts, so one answer covers several.
+        // Proxies' answers arrive in bursts, so one response covers several.
         sleep_until(next.min(end)).await;
     }
 }

@@ -1,7 +1,7 @@
-//! A complete Envoy bootstrap with a slot for Headgate, for a trial with one command.
+//! A complete Envoy bootstrap with a slot for Headgate, so that one command suffices for a trial.
 //!
-//! It is a template with comments rather than serialized messages, because people copy from it into
-//! configurations of their own. Its properties that matter there:
+//! It is a template with comments rather than serialized messages, because users copy parts of it
+//! into their own configurations. These properties matter there:
 //!
 //! - The slot has a `default_config` and `apply_default_config_without_warming`. Without them the
 //!   listener waits for the operator, or answers every request with 500.
@@ -9,21 +9,21 @@
 //!   obvious choice, a Wasm filter without code, at start (measured).
 //! - A proxy in front of a service must not end requests that the service would have answered.
 //!   Envoy's default route timeout is 15 s.
-//! - Paths are normalized, because types match on paths: else `//search` and `/%73earch` would be
-//!   requests of other types and yet reach the same handler.
+//! - Paths are normalized, because types match on paths. Otherwise `//search` and `/%73earch` would
+//!   be requests of another type than `/search`, and yet reach the same handler.
 //! - `retry_back_off` bounds the time until a proxy reconnects to a restarted operator; Envoy's own
-//!   bound is 30 s. HTTP/2 pings detect an operator whose connection was never closed, as when its
-//!   node dies.
-//! - Certificates and tokens come through SDS from files: Envoy never reads a file again that the
+//!   bound is 30 s. HTTP/2 pings detect an operator that died without closing its connection, for
+//!   example with its node.
+//! - Certificates and tokens come from files through SDS. Envoy doesn't reload files that the
 //!   cluster itself names.
 //! - `stats_tags` extract policy, type, workflow, service, reason, objective, class and worker into
 //!   labels. Envoy takes the second group's text as the value and removes the first group from the
-//!   name. Requests choose the names of workflows, so no regex may match a workflow called `reason`
-//!   as anything but a name. `workflow` stays in the name, since types and workflows have the same
+//!   name. Requests determine the names of workflows, so every regex must treat a workflow called
+//!   `reason` as a name. `workflow` stays in the name, since types and workflows have the same
 //!   counters. Buckets, in µs, are finer than Envoy's in the range of objectives.
 //!
-//! Workflows also need the application's own calls. A second listener with its own slot takes them
-//! ([`outbound`]).
+//! For workflows, the application's own calls must also pass through Headgate. A second listener
+//! with its own slot accepts them ([`outbound`]).
 
 mod outbound;
 mod stats;
@@ -64,8 +64,8 @@ pub struct Bootstrap {
     pub admission: Option<Admission>,
     /// Envoy's admin address.
     pub admin: Endpoint,
-    /// The address of a listener for Prometheus and probes, if any: the only paths of the admin
-    /// interface that other hosts need.
+    /// The address of a listener for Prometheus and probes, if any. It serves the only paths of the
+    /// admin interface that other hosts need.
     pub stats: Option<Endpoint>,
     /// The target that this proxy serves.
     pub target: Option<TargetRef>,
@@ -75,7 +75,7 @@ pub struct Bootstrap {
     pub node_id: String,
     /// The path of the access log, if any.
     pub access_log: Option<PathBuf>,
-    /// Bounds that keep slow clients from holding slots.
+    /// Limits that prevent slow clients from holding slots.
     pub uploads: Uploads,
 }
 
@@ -88,11 +88,11 @@ pub struct Admission {
     pub tls: Option<Box<XdsTls>>,
 }
 
-/// Bounds on the arrival of a request's body, and whether it is buffered in front of the slot.
+/// Limits on the arrival of a request's body, and whether it is buffered before the slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Uploads {
-    /// The largest body that is buffered, in bytes: Headgate sees the request once its body has
-    /// arrived. `None`: Headgate sees it once its headers have arrived.
+    /// The largest body that is buffered, in bytes. Headgate then processes the request once its
+    /// body has arrived. `None`: Headgate processes it once its headers have arrived.
     pub buffer: Option<NonZeroU32>,
     /// The time within which the whole request must arrive; `None`: unlimited.
     pub timeout: Option<Duration>,
@@ -153,9 +153,9 @@ fn items(blocks: &[String]) -> String {
     blocks.iter().map(item).collect::<Vec<_>>().join("\n")
 }
 
-/// Fills the placeholders of a template: capitals after `$`. The lines of a text begin in the
-/// column of its placeholder, and a line with nothing but an empty text is left out. Texts may
-/// contain `$` and capitals themselves.
+/// Fills the placeholders of a template: capitals after `$`. The lines of a text are indented to
+/// the column of its placeholder. A line that contains nothing but an empty text is left out. Texts
+/// may themselves contain `$` and capitals.
 pub(crate) fn fill(template: &str, texts: &[(&str, &str)]) -> String {
     let mut filled = Vec::new();
     for line in template.lines() {
@@ -189,9 +189,9 @@ fn socket(endpoint: &Endpoint) -> String {
     )
 }
 
-/// Returns an endpoint of a cluster. DNS would choose one address family for `localhost`, but
-/// applications listen on one, the other or both: Envoy connects to the first loopback address that
-/// accepts.
+/// Returns an endpoint of a cluster. For `localhost`, DNS would select one address family, but
+/// applications listen on either or both. So the endpoint has both loopback addresses, and Envoy
+/// connects to the first one that accepts.
 fn lb_endpoint(endpoint: &Endpoint) -> String {
     if endpoint.host != LOCALHOST {
         return format!("endpoint: {{address: {}}}", socket(endpoint));
@@ -352,16 +352,16 @@ const SLOT_IS: &str = "\
 # The slot that Headgate fills. Requests pass untouched until it has answered once; from then on
 # the last configuration stays, also while it is down.";
 
-/// A runtime setting with which Prometheus shows a native filter's stats under the names of the
-/// Wasm filter's.
+/// A runtime setting that gives the native filter's stats the same names in Prometheus as the Wasm
+/// filter's.
 const RUNTIME: &str = "\
 layered_runtime:
   layers:
   - name: headgate
     static_layer: {envoy.reloadable_features.dynamic_modules_strip_custom_stat_prefix: true}";
 
-/// Returns a cluster of the operator. A dead operator that never closed its connection is detected
-/// within 15 s; Envoy then connects to its successor.
+/// Returns a cluster of the operator. An operator that died without closing its connection is
+/// detected within 15 s. Envoy then connects to another one.
 fn operator(name: &str, comment: &str, address: &Endpoint, tls: Option<&XdsTls>) -> String {
     let filters = tls.map_or_else(String::new, XdsTls::http_filters);
     fill(
@@ -405,7 +405,7 @@ fn cluster(name: &str, endpoints: &[Endpoint], http2_only: bool) -> String {
     )
 }
 
-/// Whether [`lb_endpoint`] asks no DNS.
+/// Whether [`lb_endpoint`] needs no DNS.
 fn is_static(endpoint: &Endpoint) -> bool {
     endpoint.is_address() || endpoint.host == LOCALHOST
 }
@@ -417,7 +417,7 @@ fn discovery(is_static: bool) -> &'static str {
     }
 }
 
-/// Returns the options of HTTP/2 connections with pings, and filters of their requests.
+/// Returns the options of HTTP/2 connections with pings, and with these HTTP filters.
 fn http2(interval: &str, timeout: &str, filters: &str) -> String {
     let texts = [
         ("INTERVAL", interval),

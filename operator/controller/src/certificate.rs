@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// The time before now from which a certificate is valid, because clocks differ.
+/// The time by which a certificate's validity begins before now, because clocks differ.
 const SKEW: Duration = Duration::from_secs(3_600);
 
 /// A certificate with its key.
@@ -34,7 +34,7 @@ pub struct Authority {
 /// Creates a CA.
 ///
 /// # Errors
-/// The system has no randomness for a key.
+/// The system provides no randomness for a key.
 pub fn new_authority(name: &str, life: Duration, now: SystemTime) -> anyhow::Result<Pair> {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
@@ -105,7 +105,7 @@ impl Authority {
             bail!("the CA has expired; delete its Secret, and the operator makes a new one");
         }
         params.distinguished_name = rcgen::DistinguishedName::new();
-        // X.520 bounds the length of a common name; clients verify the SANs.
+        // X.520 limits the length of a common name. Clients verify the SANs.
         let common_name = names.first().map_or("headgate", String::as_str);
         let common_name: String = common_name.chars().take(64).collect();
         params
@@ -114,7 +114,7 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
-        // A certificate that outlives its CA isn't valid anyway.
+        // A certificate isn't valid beyond its CA's validity.
         params.not_before = (now - SKEW).into();
         params.not_after = (now + life).min(self.expires).into();
         let key = KeyPair::generate()?;
@@ -145,7 +145,7 @@ pub fn expires(pem: &[u8]) -> Option<SystemTime> {
     Some(validity(&parsed).1)
 }
 
-/// Returns the first certificate of a PEM text, alone.
+/// Returns only the first certificate of a PEM text.
 fn own_pem(pem: &[u8]) -> String {
     let text = String::from_utf8_lossy(pem);
     const END: &str = "-----END CERTIFICATE-----";

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::str::FromStr;
 
-/// The name of this machine's two loopback addresses.
+/// The name of the two loopback addresses, IPv4 and IPv6.
 pub const LOCALHOST: &str = "localhost";
 
 /// A host and a port, as in `127.0.0.1:8080`, `[::1]:8080` or `backend:8080`.
@@ -46,7 +46,7 @@ impl Endpoint {
     }
 }
 
-/// The error of a text that is no `HOST:PORT`.
+/// The error for a text that isn't `HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no address; write HOST:PORT, such as 127.0.0.1:8080")]
 pub struct ParseEndpointError(String);
@@ -64,7 +64,7 @@ impl FromStr for Endpoint {
         };
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let host = match is_v6 {
-            // Envoy compares a certificate's address as a text in this form.
+            // Envoy compares addresses in certificates as text in this form.
             true => bare.parse().ok().map(|v6: Ipv6Addr| v6.to_string()),
             false => (!bare.is_empty() && bare.chars().all(plain)).then(|| bare.to_owned()),
         };

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 request on a connection of its own, with a bound on the size of its answer.
+//! Sends one HTTP/1.1 request on its own connection, with a limit on the size of the response.
 
 use std::error::Error;
 
@@ -13,11 +13,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
 
 /// Sends `request` over `stream` and returns the response. The stream is closed when the response
-/// has arrived or the future is dropped. The caller bounds the time.
+/// has arrived or the future is dropped. The caller sets the timeout.
 ///
 /// # Errors
-/// The connection ended early, the peer speaks something else, or the body has more than `max_body`
-/// bytes.
+/// The connection ended early, the peer doesn't speak HTTP/1.1, or the body has more than
+/// `max_body` bytes.
 pub async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Empty<Bytes>>,
@@ -32,7 +32,7 @@ pub async fn exchange(
 /// Returns a response with its whole body.
 ///
 /// # Errors
-/// The body breaks off, or has more than `max_body` bytes.
+/// The body ends early, or has more than `max_body` bytes.
 pub async fn whole<B>(response: Response<B>, max_body: usize) -> anyhow::Result<Response<Bytes>>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>,

@@ -1,5 +1,5 @@
-//! An HTTP/1.1 server for an address that any client may reach, with or without TLS. Connections
-//! have limits on their number, also for each client address, and on their lifetime.
+//! An HTTP/1.1 server for an address that any client may reach, with or without TLS. The number of
+//! connections is limited, in total and for each client address, and so is their lifetime.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,7 @@ use tracing::debug;
 use crate::quota::Addresses;
 use crate::xds::tls::Trust;
 
-/// The largest head of a request, and the most response data that is buffered for the client, in
-/// bytes.
+/// The largest request head, and the largest amount of buffered response data, in bytes.
 const MAX_BUFFER: usize = 16 << 10;
 
 /// Limits on a server's connections.
@@ -31,7 +30,7 @@ pub struct HttpLimits {
     pub connections_per_address: usize,
     /// The time within which a request's head must arrive.
     pub head: Duration,
-    /// The longest lifetime of a connection, which ends clients that don't read.
+    /// The longest lifetime of a connection. It also ends clients that don't read.
     pub connection: Duration,
     /// Whether a connection may carry more than one request.
     pub keep_alive: bool,
@@ -39,8 +38,8 @@ pub struct HttpLimits {
 
 /// Serves `app` until `shutdown` holds `true`, over TLS with the certificate of `trust`, if given.
 /// Connections still open then end with the process. Requests have the client's
-/// [`IpAddr`](std::net::IpAddr) as an extension. Log lines call the address `name`. `turned_away`
-/// is called for each connection beyond the limits.
+/// [`IpAddr`](std::net::IpAddr) as an extension. `name` is the server's name in log lines.
+/// `turned_away` is called for each connection beyond the limits.
 pub(crate) async fn serve(
     mut listener: TcpListener,
     name: &'static str,

@@ -1,4 +1,4 @@
-//! Values by key, shared by their users and dropped with the last of them.
+//! Values by key, shared by their users. A value is dropped with its last user.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,8 +11,8 @@ pub(crate) struct InUse<K, V>(Mutex<Entries<K, V>>);
 #[derive(Debug)]
 struct Entries<K, V> {
     values: HashMap<K, Weak<V>>,
-    /// The number of entries from which unused ones are dropped: twice as many as were in use, so
-    /// that many insertions share the cost of one search.
+    /// The number of entries at which unused ones are dropped: twice the number that were in use,
+    /// so that many insertions share the cost of one search.
     limit: usize,
 }
 

@@ -1,7 +1,7 @@
-//! Headgate's operator as a library.
+//! Headgate's operator, as a library.
 //!
-//! A source makes a [`plan`](headgate_api::plan) of `AdmissionPolicy` resources: files of a folder
-//! ([`source`]), or a cluster ([`kubernetes`]). [`xds`] serves it to Envoy.
+//! A source turns `AdmissionPolicy` resources into a [`plan`](headgate_api::plan). It reads them
+//! from a folder ([`source`]) or from a cluster ([`kubernetes`]). [`xds`] serves the plan to Envoy.
 
 pub mod admin;
 pub mod bootstrap;

@@ -1,11 +1,11 @@
-//! Serves the filter's modules over HTTP, by their hashes, to control planes whose proxies load a
-//! module from a URL (Istio, Envoy Gateway). Proxies that Headgate programs itself load a file.
+//! Serves the filter modules over HTTP, by their hashes, for control planes whose proxies load
+//! modules from a URL (Istio, Envoy Gateway). Proxies that Headgate programs itself load a file.
 //!
-//! The path names the content, so an answer never changes and may be cached forever. During an
-//! upgrade of the operator, clients also ask each replica for the module of the other version. They
-//! get a 5xx status, because Istio's agent retries on 5xx only. A response is read from the file in
-//! chunks: the cost of a connection depends neither on the size of the module nor on the speed of
-//! the client.
+//! The path identifies the content, so a response never changes and may be cached forever. During
+//! an upgrade of the operator, replicas also get requests for the module of the other version. The
+//! response is then a 5xx status, because Istio's agent retries only on 5xx. A module is read from
+//! its file in chunks, so the memory of a connection depends neither on the size of the module nor
+//! on the speed of the client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,8 +128,8 @@ async fn module(
             return StatusCode::INTERNAL_SERVER_ERROR.into_response();
         }
     };
-    // If the file is truncated, the client gets less than the length, and so rejects the module as
-    // incomplete.
+    // If the file is truncated, the client gets fewer bytes than announced, and rejects the module
+    // as incomplete.
     let length = [(header::CONTENT_LENGTH, module.bytes.to_string())];
     let kind = match module.kind() {
         Kind::Wasm => "application/wasm",
@@ -140,7 +140,7 @@ async fn module(
     (described, length, kind, Body::from_stream(content)).into_response()
 }
 
-/// Whether a module could have this path; another replica may have it.
+/// Whether this could be the path of a module, possibly on another replica.
 fn is_of_a_module(path: &str) -> bool {
     let name = path.strip_prefix(PREFIX).unwrap_or_default();
     let (digest, extension) = name.split_once('.').unwrap_or_default();

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::in_use::InUse;
 
-/// A bounded amount for each key.
+/// A quota: a limited amount in total and for each key.
 #[derive(Debug)]
 pub(crate) struct Quota<K> {
     all: Arc<Semaphore>,
@@ -17,10 +17,11 @@ pub(crate) struct Quota<K> {
     pub(crate) max_each: usize,
 }
 
-/// Connections by address. IPv6 addresses count by /64, all of which one client usually has.
+/// A quota of connections by address. IPv6 addresses count by /64, because one client usually has a
+/// whole /64.
 pub(crate) type Addresses = Quota<IpAddr>;
 
-/// An amount of one key, until it is dropped.
+/// An amount counted for one key. Dropping it frees the amount.
 #[derive(Debug)]
 pub(crate) struct Slot {
     _permits: [OwnedSemaphorePermit; 2],
@@ -47,7 +48,7 @@ impl<K: Eq + Hash> Quota<K> {
         }
     }
 
-    /// Counts `amount` more of `key`, if that exceeds no limit.
+    /// Counts `amount` more for `key`, unless that exceeds a limit.
     pub(crate) fn take(&self, key: K, amount: usize) -> Result<Slot, Full> {
         let take = |semaphore: Arc<Semaphore>| {
             let amount = u32::try_from(amount).ok()?;
@@ -68,13 +69,13 @@ impl<K: Eq + Hash> Quota<K> {
 }
 
 impl Addresses {
-    /// Counts one more connection of `address`, if no limit is reached.
+    /// Counts one more connection of `address`, unless a limit is reached.
     pub(crate) fn enter(&self, address: IpAddr) -> Result<Slot, Full> {
         self.take(group(address), 1)
     }
 }
 
-/// Returns the address by which `address` is counted: of IPv6, that of its /64.
+/// Returns the address under which `address` is counted. For IPv6, this is its /64.
 pub(crate) fn group(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) => IpAddr::V4(v4),

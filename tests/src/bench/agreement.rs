@@ -1,19 +1,19 @@
-//! Agreement of the simulator with Envoy: the same policy under the same mix, simulated and run.
+//! Compares the simulator with Envoy: the same policy under the same mix, simulated and run.
 //!
-//! Both run the same compiled stage, and both get the very same requests: requests carry their
-//! service times. The differences come from what the simulator leaves out: the network, threads,
-//! several workers, and the clocks of backend and load generator. The largest of these is
-//! turnaround: a slot is empty between two services for as long as a response and a request take to
-//! travel. This costs capacity, and the type that is closest to refusal bears the cost of all
-//! types: 1% less capacity may raise its rejections by several points. So a second simulation adds
-//! Envoy's turnaround to each service time: the time for which its slots were empty beyond that in
-//! the first simulation.
+//! Both run the same compiled stage and get the same requests, which carry their service times. The
+//! differences come from what the simulator leaves out: the network, threads, several workers, and
+//! the clocks of backend and load generator. The largest of these is turnaround: between two
+//! services, a slot is empty while a response and the next request travel. This costs capacity, and
+//! the type closest to refusal bears the cost for all types: 1% less capacity may raise its
+//! rejections by several points. So a second simulation adds Envoy's turnaround to each service
+//! time. Turnaround is the time for which Envoy's slots were empty, beyond that in the first
+//! simulation.
 //!
-//! The part of a difference that is chance is estimated by simulations of other requests with the
-//! same distributions over the same time. Equal requests don't remove chance: a decision on the
-//! border that falls the other way changes those after it. In half a minute at 1.2 times the
-//! capacity the rejections of the costliest type scatter by five points, so runs must be minutes
-//! long to resolve three.
+//! The random part of a difference is estimated by simulations of other requests with the same
+//! distributions over the same time. Equal requests don't remove randomness: a borderline decision
+//! with another outcome changes all later ones. In half a minute at 1.2 times the capacity, the
+//! rejections of the costliest type scatter by five points, so runs must take minutes to resolve
+//! three points.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -37,7 +37,7 @@ const RATIO: f64 = 0.1;
 /// The least number of answers whose percentiles are compared.
 const MIN_ANSWERS: u64 = 50;
 
-/// The paper's limit (Bouncer §5.2.2), before it is scaled as service times are.
+/// The paper's limit (Bouncer §5.2.2), before it is scaled like the service times.
 const MAX_QUEUE_WAIT: Duration = Duration::from_millis(15);
 
 /// The options of a comparison.
@@ -53,7 +53,8 @@ pub struct Options {
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
-    /// Multiplies the paper's service times and objectives; at larger ones turnaround weighs less.
+    /// The factor of the paper's service times and objectives. With a larger factor, turnaround
+    /// matters less.
     pub scale: f64,
     /// The number of simulations with other requests.
     pub seeds: u64,
@@ -70,7 +71,7 @@ pub struct Row {
     pub kind: &'static str,
     /// The number of answers in Envoy.
     pub answered: u64,
-    /// Refused requests in percent of the offered ones.
+    /// Refused requests in percent of offered requests.
     pub rejected_pct: Pair,
     /// The same in the simulation with Envoy's turnaround.
     pub rejected_with_turnaround_pct: f64,
@@ -110,7 +111,7 @@ impl Pair {
         self.envoy - self.simulated
     }
 
-    /// Returns the ratio of Envoy to the simulator, less 1.
+    /// Returns the ratio of Envoy's figure to the simulator's, minus 1.
     fn excess(&self) -> f64 {
         self.envoy / self.simulated - 1.0
     }

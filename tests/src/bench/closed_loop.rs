@@ -1,7 +1,7 @@
 //! The request rate of a closed loop: every client sends its next request as soon as it has an
 //! answer.
 //!
-//! A closed loop says nothing about latency in overload, but it finds the most a proxy can do.
+//! A closed loop says nothing about latency in overload, but it measures a proxy's maximum rate.
 //! Clients and backend use as little CPU as possible (one blocking thread a connection, fixed
 //! bytes), so that Envoy's one worker uses most of the machine's two cores.
 

@@ -1,9 +1,9 @@
 //! CPU time of Envoy per request, filter by filter.
 //!
-//! Wall-clock benchmarks of a proxy on a small machine measure the machine. CPU time of the Envoy
-//! process for a fixed number of requests at a moderate rate is steadier: the scheduler accounts it
-//! in nanoseconds. Variants are alternated, round after round, so that a drift affects them all;
-//! medians over rounds are compared, each with the plain router of the same run.
+//! On a small machine, wall-clock benchmarks of a proxy measure the machine. The Envoy process's
+//! CPU time for a fixed number of requests at a moderate rate is less noisy: the scheduler accounts
+//! it in nanoseconds. Variants alternate in each round, so that a drift affects them all. The
+//! medians over rounds are compared with that of the plain router in the same run.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,7 +23,8 @@ use crate::{headgate, mix, policy};
 
 /// Service time of the backend: short, so that connections are few.
 const SERVICE: Duration = Duration::from_micros(200);
-/// Requests that the backend and the policies allow at once: more than ever arrive.
+/// The number of concurrent requests that the backend and the policies allow: more than ever
+/// arrive.
 const ROOMY: usize = 256;
 /// Service time and P of the backend behind which nearly all requests must be refused: it serves 80
 /// requests/s.
@@ -351,8 +352,7 @@ pub fn empty_wasm() -> Result<Protection> {
     Ok(native("empty_wasm", "empty Wasm filter", filter))
 }
 
-/// Returns the CPU time of a process since its start, to the nanosecond where the scheduler keeps
-/// it.
+/// Returns the CPU time of a process since its start, in nanoseconds if the scheduler records them.
 ///
 /// # Errors
 /// If it has ended.
@@ -370,7 +370,7 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     Ok(Duration::from_nanos(nanos))
 }
 
-/// Returns the median; of an even number of values, the mean of the two middle ones.
+/// Returns the median. For an even number of values, this is the mean of the two middle ones.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,9 +1,9 @@
 //! Cost of one decision: inside the guest in a real Envoy, and natively.
 //!
-//! In Envoy the filter measures itself, built with `decision-timing`: from the clock reading that
-//! starts a decision to a second one at its end. So the figure includes one clock reading (0.1 µs).
-//! Native figures are those of `cargo bench -p headgate-core`, read from the folder where criterion
-//! writes them.
+//! In Envoy, a filter built with `decision-timing` measures itself, from the clock reading at the
+//! start of a decision to a second one at its end. So the figure includes one clock reading (0.1
+//! µs). Native figures are those of `cargo bench -p headgate-core`, read from the folder where
+//! criterion writes them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -66,7 +66,7 @@ pub fn in_guest(loads: &[f64], measured: Duration, workers: u32) -> Result<Vec<I
     loads.iter().map(measure).collect()
 }
 
-/// Measures one worker that gets as many requests as it can process, all of them admitted: the
+/// Measures one worker that gets as many requests as it can process and admits all of them. Its
 /// caches are warm.
 ///
 /// # Errors

@@ -6,8 +6,8 @@
 //! when a request should have been sent. The server has one core; Envoy and the clients have the
 //! others.
 //!
-//! The sizes within a type differ by a factor of 4.5, as prompts do. The proxy knows the type of a
-//! request by a header, and the length of its prompt by that of its body.
+//! The sizes within a type differ by a factor of 4.5, as those of prompts do. The proxy gets a
+//! request's type from a header, and the length of its prompt from the length of the body.
 
 mod fit;
 mod mix;
@@ -50,8 +50,8 @@ const CONTEXT: usize = 2_560;
 const OBJECTIVE: &str = "x-gateway-inference-objective";
 /// The load at which candidates are compared, as a multiple of capacity.
 const SEARCH_LOAD: f64 = 1.5;
-/// The load that counts as none, as a multiple of capacity, and its measured time: so long that
-/// type `chat` has a 99th percentile.
+/// The load that counts as no load, as a multiple of capacity, and its measured time, which is long
+/// enough for a 99th percentile of type `chat`.
 const UNLOADED: f64 = 0.2;
 const UNLOADED_TIME: Duration = Duration::from_secs(60);
 /// Time before the measured part of a closed loop.
@@ -215,7 +215,8 @@ fn token_times<'a>(samples: impl Iterator<Item = &'a Sample>) -> (Quantiles, Qua
 }
 
 /// Opens a connection to the server for each request. The server closes a connection after a stream
-/// without announcing it in its answer, and Envoy answers 503 for requests that it has sent on it.
+/// without announcing that in its response, and Envoy then responds 503 to requests that it has
+/// already sent on the connection.
 fn one_request_per_connection(bootstrap: &mut Bootstrap) -> Result<()> {
     const OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
     let extensions = &mut bootstrap.cluster("upstream")?["typed_extension_protocol_options"];
@@ -353,7 +354,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Returns the most goodput at a load, of a filter that knows the cost of each request.
+    /// Returns the largest possible goodput at a load: that of a filter that knows each request's
+    /// cost.
     fn ideal(&self, load: f64) -> Ideal {
         let demand = |(index, (request, &cost)): (usize, (RequestType, &f64))| Demand {
             kind: index / SIZES.len(),

@@ -1,6 +1,6 @@
-//! Cost of the native filter's lock: one engine behind one lock, as in `filter/native`, and threads
-//! that only process requests. Envoy's workers do far more between two requests, so the contention
-//! measured here is an upper bound.
+//! Cost of the native filter's lock: one engine behind one lock, as in `filter/native`, with
+//! threads that do nothing but process requests. Envoy's workers do far more between two requests,
+//! so the contention measured here is an upper bound.
 
 use std::collections::HashMap;
 use std::sync::{Barrier, LazyLock, Mutex, PoisonError};
@@ -23,8 +23,8 @@ use memory::MemoryStream;
 #[path = "../../../filter/core/tests/memory/mod.rs"]
 mod memory;
 
-/// Headers of a request; the first twelve are as many as a plain client sends, all as many as a
-/// browser behind proxies.
+/// The headers of a request. A plain client sends twelve, the first ones; a browser behind proxies
+/// sends all of them.
 const HEADERS: [(&str, &str); 30] = [
     (":method", "GET"),
     (":path", "/t200/search?q=headgate&page=2"),

@@ -48,7 +48,7 @@ impl Options {
         let rate = self.load * mix::capacity_rps(mix, self.parallelism);
         let mut spec = LoadSpec::for_mix(target, mix, rate, self.warmup + self.measured);
         spec.warmup = self.warmup;
-        // An answer later than this after the end has missed every objective.
+        // An answer that arrives later than this after the end has missed every objective.
         spec.drain = Duration::from_secs(1);
         // The largest possible number: each takes two file descriptors of Envoy.
         spec.max_outstanding = 8_000;

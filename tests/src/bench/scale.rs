@@ -1,5 +1,5 @@
-//! Many policies and many proxies on one operator: the time until every proxy that an edit is for
-//! has accepted it, and the cost for the operator and the API server.
+//! Many policies and many proxies on one operator: the time until every affected proxy has accepted
+//! an edit, and the cost for the operator and the API server.
 //!
 //! With an API server, proxies use TLS with certificates of their namespaces, and two more times
 //! are measured: until a restarted operator has configured all proxies, and until another replica

@@ -1,8 +1,8 @@
-//! Starvation avoidance that keeps all objectives: the paper's two strategies, with the queue as a
-//! FIFO and in slack order, in Envoy.
+//! Starvation avoidance that keeps all objectives: the paper's two strategies in Envoy, with a FIFO
+//! queue and with a queue in slack order.
 //!
-//! In a FIFO the helped types wait as long as all others and miss their objectives (Bouncer Figure
-//! 9). In slack order they overtake requests with more slack.
+//! In a FIFO, the types that avoidance protects wait as long as all others and miss their
+//! objectives (Bouncer Figure 9). In slack order, they overtake requests with more slack.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The most requests per second that one Envoy worker forwards, without Headgate and with either of
-//! its filters.
+//! The largest number of requests per second that one Envoy worker forwards, without Headgate and
+//! with each of its filters.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub struct Row {
     pub variant: &'static str,
     /// Requests per second: the median over rounds.
     pub rps: f64,
-    /// CPU that Envoy used, in cores; below 1, another part was the bottleneck.
+    /// The CPU that Envoy used, in cores. Below 1, another part was the bottleneck.
     pub envoy_cores: f64,
 }
 

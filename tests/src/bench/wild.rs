@@ -1,8 +1,8 @@
 //! Services that were not written for Headgate, under open-loop load from k6.
 //!
-//! The other benchmarks know the service times, the parallelism and one objective for all. Here
-//! none of that is given: the services are ordinary programs with shared cores, locks and pools.
-//! Their types of request have different objectives, and the proxy gets only these.
+//! In the other benchmarks, service times, parallelism and one objective for all are known. Here
+//! they aren't: the services are ordinary programs with shared cores, locks and pools. Their types
+//! of request have different objectives, and these are all that the proxy gets.
 //!
 //! The measure is goodput: 2xx per second within the p90 objective of their type, as a client sees
 //! it. Each round runs all protections at all loads once, so that a slow minute of the machine
@@ -70,7 +70,7 @@ pub struct ServiceReport {
     pub title: String,
     /// The reason why nothing was measured; `None` if something was.
     pub skipped: Option<String>,
-    /// The capacity: the most requests of the mix that it answers per second.
+    /// The capacity: the largest number of requests of the mix that it answers per second.
     pub capacity_rps: f64,
     /// The types of request.
     pub types: Vec<TypeReport>,
@@ -149,8 +149,9 @@ pub struct Measured {
     pub late_p99_ms: f64,
     /// The CPU time of the proxy, in cores.
     pub envoy_cores: f64,
-    /// The replicas that Headgate's stats ask for: slots that the offered work keeps busy ÷ slots
-    /// of the service, P given. `None` for other rows and in runs with a change.
+    /// The number of replicas needed according to Headgate's stats: the slots that the offered work
+    /// occupies ÷ the service's slots, with P given. `None` for other rows and in runs with a
+    /// change.
     #[serde(default)]
     pub needed_replicas: Option<f64>,
     /// The one-minute load average of the machine at the end.
@@ -233,7 +234,7 @@ pub const QUICK: [&str; 6] = [
 /// The load at which candidates are compared, as a multiple of capacity. It lies between the loads
 /// of the main runs.
 const SEARCH_LOAD: f64 = 1.75;
-/// Measured time of each candidate. The chosen one is measured again, so a choice by chance among
+/// Measured time of each candidate. The chosen one is measured again, so a random choice among
 /// equal candidates does no harm.
 const SEARCH_TIME: Duration = Duration::from_secs(5);
 /// Load of the runs with a change, as a multiple of capacity.
@@ -252,7 +253,7 @@ fn change_edges() -> [Duration; 5] {
     [CALM[0], calm, calm + CHANGED[0], end, end + AFTER]
 }
 
-/// The most attempts at a run whose load differed from the requested one.
+/// The largest number of attempts at a run whose load differs from the requested one.
 const ATTEMPTS: usize = 3;
 
 /// A service with the results of its calibration.
@@ -358,7 +359,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Takes service times and capacity from an earlier measurement.
+    /// Uses the service times and the capacity of an earlier measurement.
     fn take_over(&mut self, earlier: &ServiceReport) -> Result<()> {
         for query in &mut self.mix {
             let measured = earlier.types.iter().find(|kind| kind.name == query.name);
@@ -371,9 +372,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Returns the capacity: the most answers per second in any 5 s of a ramp from 0.4 to 1.8 times
-    /// the rate that follows from the service times. Beyond its capacity a service may answer fewer
-    /// requests than at it, so the end of the ramp isn't representative.
+    /// Returns the capacity: the largest rate of answers in any 5 s of a ramp from 0.4 to 1.8 times
+    /// the rate that follows from the service times. Beyond its capacity, a service may answer
+    /// fewer requests than at its capacity, so the end of the ramp isn't representative.
     fn ramp(&self, running: &Running) -> Result<f64> {
         const LENGTH: Duration = Duration::from_secs(40);
         const WINDOW: Duration = Duration::from_secs(5);

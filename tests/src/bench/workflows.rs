@@ -2,10 +2,10 @@
 //! the memory for each workflow.
 //!
 //! A hop is one call from a service through its sidecar to the sidecar of another and back. The
-//! same requests cross the same two sidecars without Headgate, with Headgate but no workflows, and
-//! with workflows; CPU time is that of both sidecars; bytes are those that the calling one sent and
-//! received on its connections to the other. Everything is reported beside the plain proxies of the
-//! same run.
+//! same requests pass through the same two sidecars without Headgate, with Headgate but no
+//! workflows, and with workflows. CPU time is that of both sidecars. Bytes are those that the
+//! calling sidecar sent and received on its connections to the other. All figures are reported next
+//! to those of the plain proxies of the same run.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const CALLS: u64 = 10;
 /// Requests/s; there are ten times as many hops.
 const RATE: f64 = 40.0;
 const WARMUP: Duration = Duration::from_secs(1);
-/// The most workflows with a rate of their own, and the number of workflows that is offered.
+/// The largest number of workflows with their own rate, and the number of offered workflows.
 const CAP: usize = 1_000;
 const OFFERED: usize = 10_000;
 /// The number of clients that offer workflows.
@@ -203,7 +203,8 @@ fn memory() -> Result<Vec<Memory>> {
         offered = workflows;
         rows.push(measure(envoy, workflows)?);
     }
-    // New names beyond the limit: memory kept for names that never return would grow once more.
+    // New names beyond the limit: if memory were kept for names that never return, it would grow
+    // again.
     offer(addr, OFFERED..2 * OFFERED)?;
     rows.push(measure(envoy, 2 * OFFERED)?);
     Ok(rows)
@@ -238,7 +239,7 @@ fn offer(addr: SocketAddr, workflows: std::ops::Range<usize>) -> Result<()> {
 fn measure(envoy: &EnvoyProcess, workflows: usize) -> Result<Memory> {
     let text = envoy.admin_get("/memory")?;
     let answer: Value = serde_json::from_str(&text)?;
-    // Numbers of 64 bits are texts in protobuf's JSON.
+    // 64-bit numbers are strings in protobuf's JSON.
     let allocated = answer["allocated"]
         .as_str()
         .and_then(|n| n.parse::<f64>().ok());

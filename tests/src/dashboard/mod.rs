@@ -1,10 +1,10 @@
 //! Grafana dashboards without Grafana: their panels, variables and queries, run as Grafana would
 //! run them, and drawn.
 //!
-//! A dashboard that was never run may be wrong: a renamed stat, a label that doesn't exist, or a
-//! `by` that doesn't match shows as an empty panel, months later, in the middle of an incident. So
-//! tests run every query of every panel against a real Prometheus ([`run`]), and the same answers
-//! are drawn ([`picture`]) for people to look at.
+//! A dashboard that has never been run may be wrong. A renamed stat, a nonexistent label, or a `by`
+//! that doesn't match causes an empty panel, which is noticed months later, during an incident. So
+//! tests run every query of every panel against a real Prometheus ([`run`]), and draw the results
+//! ([`picture`]) for visual inspection.
 
 mod format;
 pub mod picture;
@@ -36,7 +36,7 @@ pub struct Dashboard {
     pub panels: Vec<Panel>,
 }
 
-/// The way in which a panel shows its values.
+/// The type of a panel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A heading.
@@ -54,7 +54,7 @@ pub enum Kind {
 pub struct Panel {
     /// Its title, with variables.
     pub title: String,
-    /// The way in which it shows its values.
+    /// The type of the panel.
     pub kind: Kind,
     /// The variable for whose values it is repeated.
     pub repeat: Option<String>,
@@ -71,7 +71,7 @@ pub struct Target {
     pub expression: String,
     /// The format of its series' names: `{{label}}`.
     pub legend: String,
-    /// Whether it asks for values now rather than over time.
+    /// Whether it is an instant query rather than a range query.
     pub instant: bool,
 }
 

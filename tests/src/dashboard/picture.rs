@@ -1,8 +1,8 @@
 //! A dashboard drawn as one SVG: Grafana's grid, titles, axes, legends and units, from the same
 //! queries.
 //!
-//! With the drawing, people can check whether the panels are understandable, whether legends can be
-//! distinguished, and whether units are right. Colours and shapes are not Grafana's.
+//! The drawing shows whether the panels are understandable, whether legends can be distinguished,
+//! and whether units are right. Colours and shapes differ from Grafana's.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ use crate::prometheus::{INTERVAL, Series};
 
 /// The width of a drawing that a page shows without scaling it, px.
 pub const OF_PAGE: f64 = 920.0;
-/// That of a drawing of a whole dashboard, px.
+/// The width of a drawing of a whole dashboard, px.
 pub const OF_SCREEN: f64 = 1_480.0;
 /// The height of a unit of Grafana's grid, px.
 const UNIT: f64 = 31.0;

@@ -29,7 +29,8 @@ impl Checkout {
     pub fn new(page: &Page) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let here = dir.path();
-        // Folders only: a command may write a file of a name that a developer's has.
+        // Links folders only: a command may write a file with the same name as a file of the
+        // developer.
         for entry in fs::read_dir(programs::repository())? {
             let entry = entry?;
             let (path, name) = (entry.path(), entry.file_name());
@@ -69,7 +70,8 @@ impl Checkout {
         self.dir.path()
     }
 
-    /// Lets `policy.yaml` be the page's policy in this mode, for `mode: DryRun` of the page.
+    /// Writes the page's policy to `policy.yaml`, with this mode in place of the page's `mode:
+    /// DryRun`.
     ///
     /// # Errors
     /// If the file can't be written.
@@ -78,7 +80,7 @@ impl Checkout {
         fs::write(self.path().join("policy.yaml"), policy).map_err(Into::into)
     }
 
-    /// Returns the words of a command that runs a script in it, for this many seconds at most.
+    /// Returns a command line that runs a script in the folder, with a timeout in seconds.
     ///
     /// # Errors
     /// If helm isn't available.

@@ -1,4 +1,4 @@
-//! Commands in pages, and where tests run each.
+//! Commands in pages, and the place where tests run each.
 
 use std::fs;
 use std::path::PathBuf;
@@ -87,7 +87,7 @@ pub const WITH_PLANES: [&str; 4] = [
     "docs/src/tasks/shedding-istio.md",
 ];
 
-/// The beginnings of commands. The first that fits a command counts.
+/// The prefixes of commands, each with its place. The first matching prefix counts.
 pub const TABLE: [(&str, Runs); 41] = [
     ("dist/headgate run ", Runs::OnANode),
     ("dist/headgate status --admin ", Runs::OnANode),
@@ -176,7 +176,7 @@ pub fn of_clone(text: &str, chart: &str) -> String {
             None => text,
         };
     }
-    // A release knows its own image; this build does not.
+    // A release knows its own image, but this build doesn't.
     let inject = "kubectl headgate inject ";
     match text.strip_prefix(inject) {
         Some(rest) => format!("{inject}--image headgate:dev {rest}"),

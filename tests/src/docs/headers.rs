@@ -1,4 +1,5 @@
-//! The page of headers: it names each header of Headgate that the sources have, and no other.
+//! Checks the page of headers: it must name exactly those of Headgate's headers that are in the
+//! sources.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,8 +8,8 @@ use regex_lite::Regex;
 
 use super::{files, folder, shown};
 
-/// Headers of no proxy's traffic: the token that the command line shows operators, and the request
-/// at which modules for tests trap.
+/// Headers that aren't part of proxies' traffic: the command line's token for operators, and the
+/// header on which test modules trap.
 const INTERNAL: [&str; 2] = ["x-headgate-token", "x-headgate-trap"];
 
 fn names(text: &str, found: &mut BTreeSet<String>) {

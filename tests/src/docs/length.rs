@@ -1,11 +1,12 @@
-//! Pages that are read as a whole stay short: the README, and half a page for each concept.
+//! Checks that pages which are read as a whole stay short: the README, and half a page for each
+//! concept.
 
 use std::fs;
 
 use super::folder;
 use crate::kube::programs::repository;
 
-/// The most words of the README, and of a concept's page.
+/// The largest number of words in the README, and in a concept's page.
 const README: usize = 1200;
 const CONCEPT: usize = 350;
 

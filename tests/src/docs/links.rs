@@ -1,5 +1,5 @@
-//! Links between the Markdown files: each leads to a file, and to a heading of that file if the
-//! link names one.
+//! Checks the links between Markdown files: each must lead to an existing file and, if it names a
+//! heading, to a heading of that file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

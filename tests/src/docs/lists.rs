@@ -1,4 +1,4 @@
-//! Pages that list strategies or reasons of refusals by hand: they have all of them.
+//! Checks that handwritten lists of strategies and of refusal reasons in pages are complete.
 
 use std::fs;
 

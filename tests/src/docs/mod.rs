@@ -1,14 +1,14 @@
 //! The documentation: its reference pages, made from the code and the chart, and checks of all
 //! Markdown files.
 //!
-//! A page that is written by hand is wrong some months later, and no compiler reports it. So the
-//! facts that the code defines are generated ([`reference`]), the targets of links are checked
-//! ([`links`]), pictures can be read ([`pictures`]), pages stay short (`length`), files and tests
-//! that the table of papers names are looked up (`papers`), the page of headers has those of the
-//! sources (`headers`), pages that list strategies or reasons have all of them (`lists`), commands
-//! and policies in pages are parsed by the program itself ([`examples`]), and commands run
-//! ([`commands`], with the tests `pages` of the programs `k8s`, `node` and `planes`). The tests
-//! that SECURITY.md names exist (`security`).
+//! A handwritten page becomes wrong within months, and no compiler reports that. So the facts that
+//! the code defines are generated ([`reference`]). Tests check the targets of links ([`links`]),
+//! that pictures are legible ([`pictures`]), that pages stay short (`length`), that the files and
+//! tests in the table of papers exist (`papers`), that the page of headers matches the sources
+//! (`headers`), that pages list all strategies and reasons (`lists`), that the program accepts the
+//! commands and policies in pages ([`examples`]), that commands run ([`commands`], with the tests
+//! `pages` of the programs `k8s`, `node` and `planes`), and that the tests that SECURITY.md names
+//! exist (`security`).
 
 pub mod checkout;
 pub mod commands;
@@ -97,7 +97,7 @@ pub struct Block {
 pub fn blocks(markdown: &str) -> (Vec<Block>, String) {
     let (mut blocks, mut rest) = (Vec::new(), String::new());
     let mut open: Option<Block> = None;
-    // Of the opening fence: a block in a list is indented as a whole.
+    // The indentation of the opening fence: a block in a list is indented as a whole.
     let mut indent = "";
     for (number, line) in markdown.lines().enumerate() {
         let fence = line.trim_start().strip_prefix("```");

@@ -1,5 +1,5 @@
-//! The table of papers, code and tests (`filter/simulator/PAPERS.md`): its files, tests and
-//! scenarios exist.
+//! Checks the table of papers, code and tests (`filter/simulator/PAPERS.md`): its files, tests and
+//! scenarios must exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use super::{files, shown};
 use crate::kube::programs::repository;
 
 const TABLE: &str = "filter/simulator/PAPERS.md";
-/// The words in front of paths, and their folders.
+/// The words that precede paths, and the folders that they mean.
 const FOLDERS: [(&str, &str); 7] = [
     ("core", "filter/core/src"),
     ("mesh", "filter/mesh/src"),
@@ -126,7 +126,7 @@ fn files_tests_and_scenarios_of_the_papers_table_exist() {
         else {
             continue;
         };
-        // A | in code is written \|.
+        // In a table, a | in code is written as \|.
         let row = row.replace("\\|", "");
         let cells: Vec<&str> = row.split(" | ").collect();
         if ["mechanism", "figure"].contains(&cells[0]) {

@@ -1,4 +1,4 @@
-//! The pictures of pages: they can be read on light and on dark pages, without a magnifier.
+//! Checks that the pictures in pages are legible on light and on dark pages, without magnification.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,7 +41,7 @@ fn pictures_have_two_themes_and_no_small_text() {
             .collect();
         assert!(!sizes.is_empty(), "{name}");
         assert!(sizes.iter().all(|px| *px >= LEAST), "{name}: {sizes:?}");
-        // A page scales a wider picture, and its text.
+        // A page scales down a wider picture with its text.
         let width: f64 = width.captures(&text).unwrap()[1].parse().unwrap();
         assert!(width <= OF_PAGE, "{name}: {width} px");
     }

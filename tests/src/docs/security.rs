@@ -1,4 +1,4 @@
-//! SECURITY.md: each of its statements has the names of tests beside it, which exist.
+//! Checks that each statement in SECURITY.md names tests, and that these exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -38,7 +38,7 @@ fn the_tests_that_security_names_exist() {
     let missing = { name.captures_iter(&text) }.map(|c| c[1].to_owned());
     let missing: Vec<String> = missing.filter(|name| !tests.contains(name)).collect();
     assert!(missing.is_empty(), "no such tests: {missing:?}");
-    // A row names the tests that prove it exactly if it forbids something.
+    // A row must name tests if, and only if, it forbids something.
     for row in text.lines().filter(|line| line.starts_with("| ")).skip(1) {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         let [who, _, may_not, proof] = cells[..] else {

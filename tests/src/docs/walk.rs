@@ -1,4 +1,4 @@
-//! The commands of a page on a node, one after the other as a newcomer types them.
+//! Runs the commands of a page on a node, one after the other, as a newcomer would.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,15 +17,15 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The chart in place of the published one.
 const CHART: &str = "charts/headgate --set image.tag=dev";
 
-/// Beginnings of commands that run until they are interrupted: each has a terminal of its own.
+/// Prefixes of commands that run until they are interrupted. Each runs in its own terminal.
 const SERVES: [&str; 3] = [
     "dist/headgate run ",
     "\"$(scripts/get-envoy)\" ",
     "cargo run ",
 ];
 
-/// Runs every command of a page that [`commands::runs`] doesn't leave out, but for those with a
-/// text of `without`.
+/// Runs every command of a page, except those that [`commands::runs`] leaves out, and those that
+/// contain a text in `without`.
 ///
 /// # Errors
 /// If one fails, or doesn't show what its page says.
@@ -78,7 +78,8 @@ impl Newcomer<'_> {
             || bare.contains("status --admin")
             || bare.contains("headgate check")
         {
-            // Loads begin, proxies and operators start, and percentiles follow in their own time.
+            // Retried, because loads, proxies and operators take time to start, and percentiles
+            // follow later.
             until_within(PATIENCE, bare, || {
                 printed = self.run(bare).map_err(|error| format!("{error:#}"))?;
                 match shows(text, &printed, applied) {
@@ -91,7 +92,7 @@ impl Newcomer<'_> {
             let is_test = bare.starts_with("helm test ");
             ensure!(!is_test || printed.contains("Succeeded"), "{printed}");
         }
-        // For people who read in the test's output what a newcomer sees.
+        // Printed, so that the test's output shows what a newcomer would see.
         println!("$ {bare}\n{printed}");
         Ok(applied)
     }
@@ -104,7 +105,7 @@ impl Newcomer<'_> {
 
     fn run(&self, text: &str) -> Result<String> {
         let text = commands::of_clone(text, CHART);
-        // There is no terminal.
+        // Needed because there is no terminal.
         let text = text.replacen("headgate top", "headgate top --once", 1);
         let programs = programs::repository().join("target/release");
         let programs = programs.canonicalize().unwrap_or_default();

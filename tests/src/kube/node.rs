@@ -1,10 +1,9 @@
-//! A real Kubernetes with a real node: kubelet, containerd, kube-proxy and CoreDNS in Linux
-//! namespaces of their own. So Pods, probes, Services and rolling updates work as in a real
-//! cluster.
+//! A real Kubernetes with a real node: kubelet, containerd, kube-proxy and CoreDNS in their own
+//! Linux namespaces. So Pods, probes, Services and rolling updates work as in a real cluster.
 //!
 //! It uses no port, mount, process or network interface of this machine. Only control groups are
-//! shared: they are in a folder of their own, which is removed at the end. No container engine and
-//! no registry is needed: images are archives that `scripts/build test-images` makes.
+//! shared: they are in a separate folder, which is removed at the end. No container engine and no
+//! registry is needed: images are archives that `scripts/build test-images` makes.
 
 mod cgroups;
 mod config;

@@ -17,8 +17,8 @@ use crate::http;
 use crate::process::Child;
 use crate::wait;
 
-/// A picker that looks at the servers' queues only: the shortest one wins. By default it also
-/// prefers the server that had a prompt before.
+/// The configuration of a picker that considers only the servers' queues and picks the shortest. By
+/// default, a picker also prefers the server that has already processed a prompt.
 const CONFIG: &str = "
 apiVersion: inference.networking.x-k8s.io/v1alpha1
 kind: EndpointPickerConfig

@@ -1,19 +1,19 @@
-//! A mesh on one machine: any number of service processes, each behind a real Envoy of its own.
+//! A mesh on one machine: any number of service processes, each behind its own real Envoy.
 //!
 //! Wisp's claims are about many processes that communicate only with their neighbours, so a test of
 //! it needs many processes. One proxy in front of one backend can't show that work is refused at
-//! the first hop instead of being lost at the last. A [`Topology`] says, in YAML, which services
-//! exist, what their requests do and which policies apply; a [`Mesh`] runs it on loopback. Capacity
-//! is slots and sleeping, not CPU, so that the eight proxies of a scaled-down Azure Storage (Wisp
-//! §6, Figure 6) fit two cores.
+//! the first hop instead of being lost at the last. A [`Topology`] defines, in YAML, the services,
+//! the work of their requests, and the policies. A [`Mesh`] runs it on the loopback interface.
+//! Capacity is a matter of slots and sleeping rather than CPU, so that the eight proxies of a
+//! scaled-down Azure Storage (Wisp §6, Figure 6) fit on two cores.
 //!
 //! ```text
 //! clients ─► inbound ─► service ─► outbound ─► inbound ─► service …
 //!            └─── Envoy of fe-1 ────┘          └── Envoy of ps-2
 //! ```
 //!
-//! Every number that a test asserts is measured at an end: by clients ([`drive`]), and by services
-//! ([`service::ServiceStats`]). The proxies' own stats are only compared with it.
+//! Every number that a test asserts is measured at the ends: by clients ([`drive`]) and by services
+//! ([`service::ServiceStats`]). The proxies' own stats are only compared with these numbers.
 
 pub mod drive;
 pub mod ports;

@@ -1,10 +1,10 @@
 //! Ports that are known before a process listens on them.
 //!
 //! Every sidecar needs the addresses of others before those have started, and a restarted sidecar
-//! must keep its address. A port is reserved by a socket that is bound to it and never listens:
-//! with `SO_REUSEPORT`, which Envoy sets on its listeners, another socket of the same user may be
-//! bound to the port too, and the kernel gives connections only to those that listen. No other user
-//! on the machine can get the port meanwhile.
+//! must keep its address. A port is reserved by a socket that is bound to it and never listens.
+//! With `SO_REUSEPORT`, which Envoy sets on its listeners, another socket of the same user can be
+//! bound to the port too, and the kernel passes connections only to listening sockets. Other users
+//! can't bind the port meanwhile.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

@@ -1,7 +1,7 @@
-//! From policies to one filter configuration for each workload.
+//! Compiles policies into one filter configuration for each workload.
 //!
-//! A pure function: the same policies in any order give the same [`Compiled`], byte for byte. So a
-//! revision names the configuration of a proxy, and nothing is sent when nothing changed. If
+//! A pure function: the same policies in any order give the same [`Compiled`], byte for byte. So
+//! equal revisions mean equal configurations, and an unchanged configuration isn't sent again. If
 //! several policies target one object, the oldest applies and the others are in conflict (GEP-713).
 
 use std::collections::BTreeMap;
@@ -21,15 +21,15 @@ use crate::validate::ValidPolicy;
 pub struct Compiled {
     /// One configuration for each target of any policy.
     pub workloads: BTreeMap<TargetRef, Arc<FilterConfig>>,
-    /// The configurations of outbound slots, by `namespace/name` of the policy whose workflows
-    /// their calls belong to.
+    /// The configurations of outbound slots, by `namespace/name` of the policy that configures the
+    /// calls: one with workflows or class admission.
     pub outbound: BTreeMap<String, Arc<FilterConfig>>,
     /// Lost targets, by `namespace/name` of the policy that lost them.
     pub conflicts: BTreeMap<String, Vec<Conflict>>,
 }
 
 /// Compiles `policies`, whose names are unique, for `proxies` proxies in front of `endpoints`
-/// endpoints of each target. In a folder, where both are unknown, they are 1.
+/// endpoints of each target. For a folder, where both numbers are unknown, they are 1.
 #[must_use]
 pub fn compile(policies: &[&ValidPolicy], endpoints: u64, proxies: u32) -> Compiled {
     let mut by_age = policies.to_vec();
@@ -76,10 +76,11 @@ fn enforcing(policy: &ValidPolicy, endpoints: u64, proxies: u32) -> FilterConfig
     of_stages(vec![portion.of(&policy.stage)])
 }
 
-/// The targets of Services for classes of calls, by namespace and name.
+/// The class admission settings of Services, by namespace and name.
 pub type Promises<'a> = BTreeMap<(&'a str, &'a str), &'a ServiceAdmissionConfig>;
 
-/// Returns the targets of the Services of these policies, which are in order of precedence.
+/// Returns the class admission settings of the Services that these policies target. The policies
+/// are in order of precedence.
 pub fn promises<'a>(policies: impl Iterator<Item = &'a ValidPolicy>) -> Promises<'a> {
     let mut promises = Promises::new();
     for policy in policies {
@@ -94,8 +95,8 @@ pub fn promises<'a>(policies: impl Iterator<Item = &'a ValidPolicy>) -> Promises
     promises
 }
 
-/// Returns the settings of the calls of a backend behind `policy`, with the called services'
-/// targets for classes; `None` without workflows and class admission.
+/// Returns the settings for the outbound calls of a backend behind `policy`, with the class targets
+/// of the called services. `None` without workflows and class admission.
 pub fn calls(policy: &ValidPolicy, promises: &Promises<'_>) -> Option<OutboundConfig> {
     let mut outbound = policy.outbound.clone()?;
     for service in outbound.services.values() {
@@ -110,7 +111,7 @@ pub fn calls(policy: &ValidPolicy, promises: &Promises<'_>) -> Option<OutboundCo
         let Some(((namespace, name), &promised)) = promised else {
             continue;
         };
-        // All senders must use the same name.
+        // The Service's full name, so that all senders use the same one.
         let central = promised.central.as_ref().map(|central| CentralConfig {
             service: format!("{namespace}/{name}"),
             ..central.clone()
@@ -165,8 +166,8 @@ pub fn precedence(policy: &ValidPolicy) -> impl Ord + '_ {
 /// own revision. `serde_json` writes fields in the order of their declaration and floats in their
 /// shortest form, so equal configurations have equal JSON.
 pub fn revision(config: &FilterConfig) -> String {
-    // Configurations hold no maps with keys that aren't strings and no floats that JSON lacks; if
-    // one did, the error's text would be a deterministic substitute.
+    // Serialization can't fail: all map keys are strings and all floats are finite. If it did, the
+    // error's text would be a deterministic substitute.
     let json = serde_json::to_vec(config).unwrap_or_else(|e| e.to_string().into_bytes());
     let digest = Sha256::digest(&json);
     digest

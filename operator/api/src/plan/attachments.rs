@@ -1,5 +1,5 @@
-//! The index of the policies for proxies that are selected by the labels of their Pod, with the
-//! configurations made from them.
+//! An index of the policies for proxies that are selected by their Pods' labels, and a cache of the
+//! resulting configurations.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
@@ -11,16 +11,17 @@ use super::enforced::{Configurations, Enforced};
 use super::selectors::Selectors;
 use super::{ProxySelector, Share, TargetRef};
 
-/// One policy at one of its targets, for proxies that are selected by the labels of their Pod.
+/// A policy attached, through one of its targets, to proxies that are selected by their Pods'
+/// labels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attachment {
     /// The target.
     pub target: TargetRef,
     /// The proxies that enforce it.
     pub proxies: ProxySelector,
-    /// The stage of one of these proxies: its part of the slots, and its routes.
+    /// The stage of each of these proxies, with its share of the slots and its routes.
     pub stage: Arc<StageConfig>,
-    /// The terms of its part of the slots.
+    /// The terms of the share of the slots.
     pub share: Share,
 }
 
@@ -32,18 +33,18 @@ pub struct Attachments(Arc<Inner>);
 struct Inner {
     all: Vec<Attachment>,
     selectors: Selectors,
-    /// Results by the indexes of the attachments that match a proxy.
+    /// The cached results, by the indexes of the attachments that match a proxy.
     made: Mutex<HashMap<Vec<usize>, Arc<Enforced>>>,
     configurations: Arc<Configurations>,
 }
 
-/// The number of sets of attachments whose result is cached, beyond one for each attachment. Labels
-/// come from proxies, so proxies determine the number of sets.
+/// The number of cached results beyond one for each attachment. The limit is needed because proxies
+/// choose their labels, and so the number of different results.
 const MORE_SETS: usize = 1_024;
 
 impl Attachments {
-    /// Returns an index of attachments in order of precedence, whose `selectors` are indexed
-    /// already and whose configurations are shared with other plans.
+    /// Returns an index of attachments, which are in order of precedence. `selectors` is the index
+    /// of their selectors. `configurations` is shared with other plans.
     pub fn new(
         all: Vec<Attachment>,
         selectors: Selectors,
@@ -57,20 +58,20 @@ impl Attachments {
         }))
     }
 
-    /// Returns the result for a Pod's proxy. `O(labels + matching attachments)`; only the first
-    /// proxy with the same attachments makes a configuration.
+    /// Returns the result for a Pod's proxy, in `O(labels + matching attachments)`. Proxies with
+    /// the same attachments share one configuration.
     pub fn enforced(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Arc<Enforced> {
         let mut places = Vec::new();
         self.0.selectors.matching(namespace, labels, &mut places);
         self.enforced_at(places)
     }
 
-    /// Returns the result for a proxy that the attachments at `places` match.
+    /// Returns the result for a proxy that matches the attachments at `places`.
     pub fn enforced_at(&self, places: Vec<usize>) -> Arc<Enforced> {
         if let Some(known) = self.made().get(&places) {
             return Arc::clone(known);
         }
-        // Made without the lock, so that other proxies need not wait for it.
+        // Made without holding the lock, so that other proxies don't wait.
         let matching: Vec<&Attachment> =
             places.iter().filter_map(|at| self.0.all.get(*at)).collect();
         let enforced = Arc::new(Enforced::by_labels(&matching, &self.0.configurations));
@@ -81,7 +82,7 @@ impl Attachments {
         Arc::clone(made.entry(places).or_insert(enforced))
     }
 
-    /// Returns the number of sets of attachments whose result is cached.
+    /// Returns the number of cached results.
     #[must_use]
     pub fn remembered(&self) -> usize {
         self.made().len()

@@ -1,11 +1,11 @@
-//! The policies that a proxy enforces, by its node metadata.
+//! Selects the policies that a proxy enforces, from its node metadata.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Enforced, LABELS_METADATA, NAMESPACE_METADATA, Plan, TARGET_METADATA, TargetRef};
 
-/// The node metadata of a proxy that selects its policies.
+/// The part of a proxy's node metadata that selects its policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyClaims<'a> {
     /// The target whose policies it enforces, if it names one.
@@ -17,17 +17,17 @@ pub struct ProxyClaims<'a> {
 }
 
 impl Plan {
-    /// Returns the result for a proxy: by the target that it names, or else by its namespace and
-    /// labels.
+    /// Returns the policies for a proxy, by the target that it names or, without one, by its
+    /// namespace and labels.
     ///
-    /// In a folder only the target counts, and a proxy without one gets the only workload. With
-    /// several workloads it gets none: a guess could put one service's limits in front of another.
-    /// In a cluster a proxy that names neither target nor labels gets no configuration, and no
-    /// proxy gets the configuration of another namespace. The result for the Pods of a selector is
-    /// the result for the selector's labels.
+    /// With a folder, only the target counts. A proxy without a target gets the only workload. If
+    /// there are several workloads it gets none, because a guess could apply one service's limits
+    /// to another service. In a cluster, a proxy that names neither a target nor labels gets no
+    /// configuration, and a proxy never gets the configuration of another namespace. To get the
+    /// result for a selector's Pods, pass the selector's labels.
     ///
     /// A proxy to which no policy applies gets a configuration without stages, so that all requests
-    /// pass. `O(log targets)` for a target; by labels see [`enforced`].
+    /// pass. The cost is `O(log targets)` for a target; for labels see [`enforced`].
     ///
     /// [`enforced`]: super::Attachments::enforced
     #[must_use]
@@ -55,7 +55,7 @@ impl Plan {
         if let Some(config) = self.workloads.get(target) {
             return Ok(Enforced::by_target(target, config));
         }
-        // A proxy of another namespace must not learn the names in this one.
+        // A proxy of another namespace must not learn the names in this namespace.
         let namespace = self.in_cluster.then_some(target.namespace.as_str());
         let others = match self.target_names(namespace).as_str() {
             "" => match namespace {
@@ -83,7 +83,7 @@ impl Plan {
         ))
     }
 
-    /// Lists the targets with a configuration, of one namespace or all; at most ten by name.
+    /// Lists the targets with a configuration, in one namespace or all; at most ten by name.
     fn target_names(&self, namespace: Option<&str>) -> String {
         const SHOWN: usize = 10;
         let all: Vec<String> = self

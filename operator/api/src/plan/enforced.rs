@@ -1,9 +1,9 @@
-//! The configuration of one proxy, and the policies that it was made from.
+//! The configuration of one proxy, and the policies in it.
 //!
-//! A thousand Pods of one workload enforce the same configuration, and an edit of one policy
-//! doesn't change the configurations of the others. So a configuration is made once for equal
-//! stages. While any proxy or plan still uses it, the next plan returns the same one, so that a
-//! comparison of pointers finds it unchanged.
+//! A thousand Pods of one workload enforce the same configuration, and an edit of one policy leaves
+//! the configurations without it unchanged. So only one configuration is made for equal stages.
+//! While any proxy or plan uses it, later plans return the same configuration, so that comparing
+//! pointers shows that it is unchanged.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,14 +18,13 @@ use crate::compile;
 /// The policies at one proxy.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Enforced {
-    /// The configuration; without stages if no policy applies, and then all requests pass.
+    /// The configuration. It has no stages if no policy applies; then all requests pass.
     pub config: Arc<FilterConfig>,
-    /// Policies that are in force, each with the target by which it reaches the proxy.
+    /// The policies in force, each with the target through which it reaches the proxy.
     pub in_force: Vec<InForce>,
-    /// Policies beyond the number that a proxy can hold ([`MAX_STAGES`]).
+    /// Policies beyond the largest number that a proxy can hold ([`MAX_STAGES`]).
     pub beyond_limit: Vec<InForce>,
-    /// The reason why the proxy gets no policies, in one line, if the proxy's owner can change
-    /// that.
+    /// The reason why the proxy gets no policies, in one line, if its owner can change that.
     pub problem: Option<String>,
 }
 
@@ -34,13 +33,13 @@ pub struct Enforced {
 pub struct InForce {
     /// `namespace/name`.
     pub policy: String,
-    /// The target by which it reaches the proxy.
+    /// The target through which it reaches the proxy.
     pub target: TargetRef,
 }
 
 impl Enforced {
-    /// Returns the result without policies. `problem` is the reason, if the proxy's owner can
-    /// change it.
+    /// Returns a result without policies. `problem` is the reason, if the proxy's owner can change
+    /// that.
     pub fn nothing(problem: Option<String>) -> Self {
         Self {
             problem,
@@ -48,7 +47,7 @@ impl Enforced {
         }
     }
 
-    /// Returns `config`, which applies as a whole to proxies that name `target`.
+    /// Returns the result for proxies that name `target`: all of `config`.
     pub fn by_target(target: &TargetRef, config: &Arc<FilterConfig>) -> Self {
         let in_force = |stage: &StageConfig| InForce {
             policy: stage.policy.clone(),
@@ -61,7 +60,8 @@ impl Enforced {
         }
     }
 
-    /// Returns the result of the attachments that match a proxy; they are in order of precedence.
+    /// Returns the result for a proxy that matches these attachments, which are in order of
+    /// precedence.
     pub fn by_labels(matching: &[&Attachment], known: &Configurations) -> Self {
         let winners = winners(matching.iter().map(|a| Bid::of(&a.stage)));
         let mut enforced = Self::default();
@@ -82,8 +82,8 @@ impl Enforced {
             }
             enforced.in_force.push(InForce { policy, target });
         }
-        // A stage for all requests would take the requests of the routes after it. The sort is
-        // stable.
+        // Stages for routes come first: a stage for all requests would take the requests of later
+        // stages. The sort is stable.
         stages.sort_by_key(Part::is_for_all);
         let dropped = drop_beyond_limit(&mut stages);
         if !dropped.is_empty() {
@@ -101,7 +101,7 @@ impl Enforced {
     }
 }
 
-/// The attachments of one policy at one proxy, at least one, which make one stage.
+/// The attachments of one policy at one proxy, at least one. They make one stage.
 struct Part<'a>(Vec<&'a Attachment>);
 
 impl Part<'_> {
@@ -125,13 +125,13 @@ impl Part<'_> {
         self.share().instead_of(&self.0[0].share, &stage)
     }
 
-    /// Returns the share of all attachments together.
+    /// Returns the combined share of all attachments.
     fn share(&self) -> Share {
         let and = |all: Share, a: &&Attachment| all.and(&a.share);
         self.0[1..].iter().fold(self.0[0].share.clone(), and)
     }
 
-    /// Returns a key that identifies this stage as long as the attachments' stages live.
+    /// Returns a key that identifies this stage while the attachments' stages exist in memory.
     fn key(&self) -> StageKey {
         let portion = match self.0.as_slice() {
             [only] => Portion {
@@ -149,12 +149,12 @@ impl Part<'_> {
     }
 }
 
-/// Removes the stages beyond the limit of a configuration, those for routes first: their requests
-/// then belong to the stage for all requests, if one exists. Returns their policies.
+/// Removes the stages beyond a configuration's limit. Returns their policies. Stages for routes are
+/// removed first: their requests then go to the stage for all requests, if one exists.
 ///
-/// A shared Gateway has routes of several namespaces, and policies that are old may have got theirs
-/// lately. So the namespace with the most policies loses some of its own, and pushes out none of
-/// another namespace that has fewer.
+/// A shared Gateway has routes of several namespaces. Precedence by age would be unfair, because an
+/// old policy may have got its routes lately. So stages are removed from the namespace with the
+/// most policies, not from namespaces with fewer.
 fn drop_beyond_limit(stages: &mut Vec<Part<'_>>) -> Vec<String> {
     let mut of_namespace: HashMap<&str, usize> = HashMap::new();
     let mut order: Vec<(bool, usize, usize)> = Vec::with_capacity(stages.len());
@@ -176,9 +176,9 @@ fn drop_beyond_limit(stages: &mut Vec<Part<'_>>) -> Vec<String> {
     dropped.map(|part| part.policy().to_owned()).collect()
 }
 
-/// Removes the workflows from all stages but the first that has some. A process announces one rate
-/// for each workflow: with two policies its callers would get the rate of one for requests of the
-/// other.
+/// Removes the workflows from all stages except the first stage that has workflows. A process
+/// announces one rate for each workflow. With two policies, its callers would apply one policy's
+/// rate to the other's requests.
 fn keep_first_workflows(stages: &mut [StageConfig]) {
     let with_workflows = stages.iter_mut().filter(|s| s.workflows.is_some());
     for stage in with_workflows.skip(1) {
@@ -188,14 +188,14 @@ fn keep_first_workflows(stages: &mut [StageConfig]) {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct StageKey {
-    /// Addresses of the attachments' stages.
+    /// The addresses of the attachments' stages.
     stages: Vec<usize>,
     parallelism: u32,
-    /// The factor of quantities that are fractions of slots, in bits.
+    /// The bits of the factor for fractional quantities.
     factor: u64,
 }
 
-/// Configurations in use, by the stages that they were made from; shared by successive plans.
+/// The configurations in use, by the stages that they were made from. Successive plans share them.
 #[derive(Debug, Default)]
 pub struct Configurations {
     made: Mutex<HashMap<Vec<StageKey>, Made>>,
@@ -209,7 +209,7 @@ struct Made {
     _stages: Vec<Arc<StageConfig>>,
 }
 
-/// The most configurations that are kept.
+/// The largest number of configurations that are kept.
 const MAX_CONFIGURATIONS: usize = 65_536;
 
 impl Configurations {

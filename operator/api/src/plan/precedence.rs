@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use headgate_core::config::StageConfig;
 
-/// A policy at one proxy, by one of its targets.
+/// A policy that competes for requests at a proxy, through one of its targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bid<'a> {
     /// `namespace/name`.
     pub policy: &'a str,
-    /// Its requests, as [`StageConfig::routes`]; empty: all.
+    /// The requests that it is for, as [`StageConfig::routes`]. Empty means all requests.
     pub routes: &'a [String],
 }
 
@@ -23,11 +23,12 @@ impl<'a> Bid<'a> {
     }
 }
 
-/// Returns for each bid `None` if it is in force, else the index of the bid that overrides it. Bids
-/// are in order of precedence. Of several for the same requests the first is in force, and one that
-/// has all its routes taken by earlier ones is not; a policy never overrides itself.
+/// Returns, for each bid, `None` if it is in force, else the index of the bid that overrides it.
+/// Bids are in order of precedence. Of several bids for the same requests, the first is in force. A
+/// bid is overridden if other policies have taken all its routes before; a policy never overrides
+/// itself.
 pub fn winners<'a>(bids: impl IntoIterator<Item = Bid<'a>>) -> Vec<Option<usize>> {
-    // No route has an empty name.
+    // All requests are represented by the empty name, which no route has.
     const ALL: &[String] = &[String::new()];
     let mut first: HashMap<&str, (usize, &str)> = HashMap::new();
     let winner = |(at, bid): (usize, Bid<'a>)| {

@@ -1,14 +1,15 @@
-//! An index of selectors, which finds those that match the labels of one Pod without trying all.
+//! An index of selectors. It finds the selectors that match a Pod's labels without testing all of
+//! them.
 //!
-//! A namespace may have a thousand selectors. Each is indexed under one of its labels, the one that
-//! the fewest selectors share. A Pod with few labels is then compared to little more than the
-//! selectors that match it: `O(labels + candidates)` for a Pod instead of `O(selectors)`.
+//! A namespace may have a thousand selectors. Each is indexed under the one of its labels that the
+//! fewest selectors share. So a Pod is compared to few selectors that don't match it: the cost for
+//! a Pod is `O(labels + candidates)` instead of `O(selectors)`.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::ProxySelector;
 
-/// Selectors, identified by their place in the original list.
+/// An index of selectors. A selector is identified by its place in the original list.
 #[derive(Debug, Clone, Default)]
 pub struct Selectors {
     selectors: Vec<ProxySelector>,
@@ -18,8 +19,8 @@ pub struct Selectors {
 }
 
 impl Selectors {
-    /// Returns an index of `selectors`. A selector without labels matches nothing: labels that were
-    /// forgotten must not mean all Pods.
+    /// Returns an index of `selectors`. A selector without labels matches nothing: forgotten labels
+    /// must not mean all Pods.
     #[must_use]
     pub fn new(selectors: Vec<ProxySelector>) -> Self {
         let mut shared: HashMap<(&str, &str, &str), usize> = HashMap::new();
@@ -49,8 +50,8 @@ impl Selectors {
         Self { selectors, filed }
     }
 
-    /// Replaces `found` with the places of all selectors that match Pods of `namespace` with
-    /// `labels`, ascending.
+    /// Replaces the content of `found` by the places of all selectors that match Pods of
+    /// `namespace` with `labels`, in ascending order.
     pub fn matching(
         &self,
         namespace: &str,

@@ -1,8 +1,8 @@
-//! One proxy's part of a policy's slots.
+//! One proxy's share of a policy's slots.
 //!
-//! A limit that each proxy enforces alone would multiply with the proxies. So the slots over all
-//! endpoints are divided among the proxies in front of them, rounded down. Each proxy has at least
-//! one, as a proxy without slots would refuse all requests.
+//! If each proxy enforced the whole limit, the limit would multiply with the number of proxies. So
+//! the slots of all endpoints are divided among the proxies in front of them, rounded down. Each
+//! proxy has at least one slot, because a proxy without slots would refuse all requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use headgate_core::config::{MAX_TOKENS, SharingConfig, StageConfig};
 use super::TargetRef;
 use crate::validate::Slots;
 
-/// The terms of one proxy's part.
+/// The terms of one proxy's share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    /// Slots as in the policy.
+    /// The slots as in the policy.
     pub slots: Slots,
-    /// Proxies that share them; 0 counts as 1.
+    /// The number of proxies that share them; 0 counts as 1.
     pub proxies: u32,
     /// The endpoints behind the proxies.
     pub endpoints: Endpoints,
@@ -29,28 +29,29 @@ pub enum Endpoints {
     /// Each proxy has one endpoint of its own, as sidecars do.
     Own,
     /// All proxies share the same endpoints, as gateways do. The endpoints are counted by Service,
-    /// each once it is ready. No ready endpoint counts as one: a proxy that is configured before
-    /// its backend is ready must not start without slots.
+    /// each once it is ready. Without ready endpoints, one counts: a proxy that is configured
+    /// before its backend is ready must not start without slots.
     Shared(Arc<BTreeMap<TargetRef, u32>>),
 }
 
-/// One proxy's part of a policy's quantities for all endpoints, or for each.
+/// One proxy's portion of a policy's quantities, which the policy specifies for all endpoints or
+/// for each.
 ///
-/// Slots are whole, and rounded down. Quantities that are divided like slots (a workflow's
-/// guarantee, the capacity of a second resource, processing units, tokens) are fractions: the proxy
-/// gets the exact part.
+/// Slots are whole numbers, rounded down. Other quantities that are divided like slots (a
+/// workflow's guarantee, the capacity of a second resource, processing units, tokens) may be
+/// fractions, and are divided exactly.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Portion {
     /// Slots, 1 ..= [`MAX_PARALLELISM`](headgate_core::config::MAX_PARALLELISM).
     pub parallelism: u32,
-    /// The factor from the policy's quantities to the proxy's, above 0: 1 with one proxy for one
-    /// endpoint.
+    /// The factor from the policy's quantities to the proxy's, above 0. It is 1 with one proxy for
+    /// one endpoint.
     pub factor: f64,
 }
 
 impl Portion {
-    /// Returns this portion as `whole` depends on it: with a factor of 1 if none of its quantities
-    /// are multiplied. Equal portions give equal stages.
+    /// Returns the parts of this portion that affect the stage `whole`: the factor becomes 1 if
+    /// `whole` has no quantities to multiply. So portions that give equal stages are equal.
     #[must_use]
     pub fn that_matters(mut self, whole: &StageConfig) -> Self {
         let fraction = whole.strategy.accept_fraction();
@@ -61,7 +62,7 @@ impl Portion {
         self
     }
 
-    /// Returns the stage with this part of the quantities of `whole`.
+    /// Returns the stage with this portion of the quantities of `whole`.
     #[must_use]
     pub fn of(&self, whole: &StageConfig) -> StageConfig {
         let mut stage = StageConfig {
@@ -101,7 +102,7 @@ pub fn with_share_of(stage: &mut StageConfig, present: &StageConfig) {
     }
 }
 
-/// Multiplies the quantities that are divided like slots and are fractions.
+/// Multiplies the fractional quantities that are divided like slots.
 fn scale(stage: &mut StageConfig, factor: f64) {
     if let Some(tokens) = &mut stage.tokens {
         tokens.budget = (tokens.budget * factor).min(MAX_TOKENS.into());
@@ -121,7 +122,7 @@ fn scale(stage: &mut StageConfig, factor: f64) {
 }
 
 impl Share {
-    /// Returns the part of one proxy.
+    /// Returns the portion of one proxy.
     #[must_use]
     pub fn portion(&self) -> Portion {
         let shared = match (&self.endpoints, self.slots) {
@@ -144,9 +145,9 @@ impl Share {
         .of(stage)
     }
 
-    /// Returns the part of a proxy that one policy reaches by two targets with one stage. It covers
-    /// the endpoints of both targets, and is divided among as many proxies as the target with more
-    /// proxies has.
+    /// Returns the share of a proxy that one policy reaches through two targets, with one stage. It
+    /// covers the endpoints of both targets. The number of proxies is that of the target with more
+    /// proxies.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let endpoints = match (&self.endpoints, &other.endpoints) {

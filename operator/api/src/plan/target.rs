@@ -1,5 +1,5 @@
-//! The objects that policies apply to, and their text form: `kind/namespace/name`, and `/listener`
-//! after a Gateway's.
+//! The objects that policies target, and their text form: `kind/namespace/name`, for a Gateway
+//! optionally followed by `/listener`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The object that a policy applies to.
+/// A reference to the object that a policy targets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct TargetRef {
@@ -18,7 +18,7 @@ pub struct TargetRef {
     /// Its name. The name of Pods is their labels as `app=search,tier=web`, in the order of the
     /// keys.
     pub name: String,
-    /// The listener of a Gateway to whose requests it applies; `None`: all listeners.
+    /// The Gateway's listener whose requests are targeted; `None`: all listeners.
     pub section: Option<String>,
 }
 
@@ -40,7 +40,7 @@ pub enum TargetKind {
 }
 
 impl TargetKind {
-    /// All kinds, in the order of messages.
+    /// All kinds, in the order in which messages list them.
     pub const ALL: [Self; 6] = [
         Self::Service,
         Self::Gateway,
@@ -63,7 +63,7 @@ impl TargetKind {
         }
     }
 
-    /// Whether the proxies of gateways enforce its policies.
+    /// Whether gateways' proxies enforce policies for this kind.
     #[must_use]
     pub const fn is_of_gateways(self) -> bool {
         !matches!(self, Self::Service | Self::Pod)
@@ -97,7 +97,7 @@ impl FromStr for TargetKind {
     }
 }
 
-/// The error of a text that is not `Kind/namespace/name`.
+/// The error for a text that isn't `Kind/namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no target; kind/namespace/name, such as Service/default/search, of a Service, \
@@ -120,7 +120,7 @@ impl FromStr for TargetRef {
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         let error = || ParseTargetError(s.to_owned());
-        // Keys of labels may contain a slash.
+        // At most three parts: keys of labels may contain a slash.
         let mut parts = s.splitn(3, '/');
         let (Some(kind), Some(namespace), Some(name)) = (parts.next(), parts.next(), parts.next())
         else {
@@ -153,7 +153,7 @@ impl FromStr for TargetRef {
 }
 
 impl TargetRef {
-    /// Returns a target that is a whole object, without a listener.
+    /// Returns a target without a listener.
     #[must_use]
     pub fn new(kind: TargetKind, namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
@@ -171,7 +171,7 @@ impl TargetRef {
         Self::new(TargetKind::Pod, namespace, pairs.join(","))
     }
 
-    /// Returns the labels of a target that is Pods; `None` for a named object.
+    /// Returns the labels of a target of Pods; `None` for a named object.
     #[must_use]
     pub fn labels(&self) -> Option<BTreeMap<String, String>> {
         (self.kind == TargetKind::Pod)
@@ -180,7 +180,8 @@ impl TargetRef {
     }
 }
 
-/// Parses labels such as `app=search,tier=web`, in any order, each key once; values may be empty.
+/// Parses labels such as `app=search,tier=web`. The order is arbitrary, each key may occur once,
+/// and values may be empty.
 fn parse_labels(text: &str) -> Option<BTreeMap<String, String>> {
     let mut labels = BTreeMap::new();
     for pair in text.split(',') {

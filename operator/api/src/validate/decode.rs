@@ -1,9 +1,10 @@
 //! Reads a [`Node`] tree into the API's types, with all mistakes and not only the first.
 //!
-//! serde ends at the first mistake. So the tree is repaired there and read again, until reading
-//! succeeds: a misspelt name is replaced by the closest known one, and an unusable value by
-//! [`Value::Anything`], which reads as any type. Each round gives one problem. The resulting policy
-//! is used only to find further mistakes, outside the repaired fields ([`Decoded::repaired`]).
+//! serde stops at the first mistake. So the tree is repaired there and decoded again, until
+//! decoding succeeds. A misspelt name is replaced by the closest known name, and an unusable value
+//! by [`Value::Anything`], which decodes as any type. Each round reports one problem. The resulting
+//! policy is used only to find further mistakes, outside the repaired fields
+//! ([`Decoded::repaired`]).
 
 mod reader;
 
@@ -15,7 +16,7 @@ use super::problem::Problem;
 use super::suggest::{closest, instead_of};
 use reader::Fault;
 
-/// The most mistakes that are reported for one document; each costs one more reading.
+/// The largest number of mistakes reported for one document. Each costs one more round of decoding.
 const MAX_PROBLEMS: usize = 100;
 
 /// The result of reading a document.
@@ -30,9 +31,9 @@ pub(crate) struct Decoded<T> {
 }
 
 impl<T> Decoded<T> {
-    /// Adds the mistakes that rules have found in the value, each with its field and the message. A
-    /// mistake that follows from a replaced value is none of the user's, and the original one is
-    /// reported already.
+    /// Adds the mistakes that rules have found in the value, each with its field and the message.
+    /// Leaves out mistakes that result from a replaced value: the user didn't make them, and the
+    /// original mistake has been reported.
     pub(crate) fn add(
         &mut self,
         document: &Node,
@@ -88,7 +89,7 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example)
         };
         let is_repaired = |field: &Path| repaired.iter().any(|m| field.is_within(m));
         let mut at = path.clone();
-        // Determined before the repair, which may remove the field.
+        // The position is determined before the repair, which may remove the field.
         let mut position = place;
         let message = match fault {
             Fault::UnknownField { field, expected } => {
@@ -143,7 +144,7 @@ fn path_of(error: &serde_path_to_error::Error<Fault>) -> Path {
     let segment = |step: &Step| match step {
         Step::Seq { index } => Some(Segment::Item(*index)),
         Step::Map { key } => Some(Segment::Field(key.clone())),
-        // A variant is a value, not a field.
+        // An enum's variant is a value, not a field.
         Step::Enum { .. } | Step::Unknown => None,
     };
     let mut path: Vec<Segment> = error.path().iter().filter_map(segment).collect();

@@ -1,10 +1,10 @@
-//! Reads texts into policies without mistakes, or lists all their mistakes.
+//! Parses texts into valid policies, or lists all their mistakes.
 //!
-//! The message about a wrong policy must be in terms of the file that the user wrote: line, field,
-//! value found, and a correct value. It must list all mistakes at once: a tool that reports one
+//! The messages about an invalid policy must refer to the file that the user wrote: line, field,
+//! value found, and a correct value. All mistakes must be listed at once: a tool that reports one
 //! mistake per run is soon abandoned. A file goes through three steps: YAML to a tree with line
-//! numbers (`node`), the tree to the API's types (`decode`), and those to types that can't be wrong
-//! (`rules`).
+//! numbers (`node`), the tree to the API's types (`decode`), and the API's types to types that
+//! can't be wrong (`rules`).
 
 mod decode;
 mod node;
@@ -36,7 +36,7 @@ pub use schema::constrain;
 pub use simulated::{WorkloadDocument, mesh};
 pub use suggest::instead_of;
 
-/// The largest file, bytes: the API server's limit, too.
+/// The largest file, in bytes. The API server has the same limit.
 pub const MAX_FILE: usize = 1 << 20;
 
 /// The result of checking one file.
@@ -46,9 +46,9 @@ pub struct FileReport {
     pub file: String,
     /// Its documents, in order; empty if it isn't YAML.
     pub documents: Vec<Document>,
-    /// Mistakes that belong to no single document.
+    /// Mistakes that don't belong to a single document.
     pub problems: Vec<Problem>,
-    /// Whether it contains only objects of other APIs, each of which counts as a mistake.
+    /// Whether the file contains only objects of other APIs; each counts as a mistake.
     pub of_other_apis: bool,
 }
 
@@ -97,8 +97,8 @@ impl FileReport {
     }
 }
 
-/// Reads `bytes`, the content of the file named `file`. Objects of other APIs beside policies, such
-/// as a Service, are left out.
+/// Checks `bytes`, the content of the file named `file`. Objects of other APIs, such as a Service,
+/// are ignored if the file also has policies.
 #[must_use]
 pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
     let mut documents: Vec<Node> = match parse(file, bytes) {
@@ -127,8 +127,8 @@ pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
     report
 }
 
-/// Empties the reports of files with only objects of other APIs, if other files have policies:
-/// manifests of workloads are often beside their policies.
+/// Empties the reports of files with only objects of other APIs if other files have policies:
+/// manifests of workloads are often stored beside their policies.
 pub fn leave_out_other_apis(reports: &mut [FileReport]) {
     if reports.iter().any(|report| !report.of_other_apis) {
         let others = reports.iter_mut().filter(|report| report.of_other_apis);
@@ -136,8 +136,8 @@ pub fn leave_out_other_apis(reports: &mut [FileReport]) {
     }
 }
 
-/// Returns the objects of a document: kubectl writes and reads several as the items of a kind such
-/// as `List`.
+/// Returns the objects of a document. kubectl puts several objects into the items of a kind such as
+/// `List`.
 fn objects(document: Node) -> Vec<Node> {
     let kind = document.get("kind").and_then(Node::text);
     if !kind.is_some_and(|kind| kind.ends_with("List")) {
@@ -203,7 +203,8 @@ fn check_document(file: &str, mut document: Node) -> Document {
         .map(|policy| interpret(policy, &problems.document(Some(&document))));
     decoded.add(&document, problems.into_inner(), follows_from);
 
-    // In an object of another kind all fields would be wrong; the problem with the kind suffices.
+    // In an object of another kind, all fields would be unknown. The problem with the kind
+    // suffices.
     if !is_policy {
         let kind = Path::default().field("kind");
         decoded.problems.retain(|(path, ..)| *path == kind);
@@ -262,8 +263,8 @@ fn example(at: &Path, field: &str) -> &'static str {
     }
 }
 
-/// Whether a problem at `path` results from the replaced value of `repaired`: `path` is a part of
-/// that value, or a field beside a replaced type, and so may be right.
+/// Whether a problem at `path` may result from the repair of `repaired`: `path` is a part of the
+/// replaced value, or a field beside a replaced type.
 fn follows_from(path: &Path, repaired: &Path) -> bool {
     let beside = match (path.segments(), repaired.segments()) {
         ([of @ .., _], [of_type @ .., Segment::Field(name)]) => name == "type" && of == of_type,
@@ -280,8 +281,8 @@ fn is_in(field: &Path, list: &str) -> bool {
     )
 }
 
-/// Whether a document is meant to be a policy: its kind or API version says so, perhaps misspelt,
-/// or one of the two is missing.
+/// Whether a document is meant to be a policy: its kind or API version is that of a policy,
+/// possibly misspelt, or one of the two is missing.
 fn is_policy(document: &Node) -> bool {
     match document.get("kind").map(|kind| &kind.value) {
         Some(Value::Text(kind)) => closest(kind, [KIND]).is_some(),
@@ -290,8 +291,7 @@ fn is_policy(document: &Node) -> bool {
     }
 }
 
-/// Whether a document is an object of another API: neither its kind nor its group is a misspelling
-/// of ours.
+/// Whether a document is an object of another API: neither its kind nor its group resembles ours.
 fn is_of_another_api(document: &Node) -> bool {
     let text = |field| document.get(field).and_then(Node::text);
     let (Some(version), Some(kind)) = (text("apiVersion"), text("kind")) else {
@@ -306,13 +306,14 @@ fn namespace(policy: &AdmissionPolicy) -> &str {
     namespace.unwrap_or(DEFAULT_NAMESPACE)
 }
 
-/// Returns the policy in the filter's types, with all problems noted.
+/// Converts a policy to the filter's types, and adds all problems to `document`.
 fn interpret(policy: &AdmissionPolicy, document: &At<'_>) -> ValidPolicy {
     rules::identity(policy, document);
     let spec = document.field("spec");
     let mut valid = rules::policy(policy, namespace(policy), &spec);
     if document.found() == 0 {
-        // The filter checks again; this must refuse all that the filter would refuse.
+        // The filter runs the same check: validation must refuse everything that the filter
+        // refuses.
         let config = FilterConfig {
             stages: vec![valid.stage.clone()],
             ..FilterConfig::default()

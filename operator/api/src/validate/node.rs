@@ -1,9 +1,9 @@
 //! YAML as a tree of values with their lines and columns.
 //!
-//! Deserializing straight into the API's types would end at the first mistake, and would lose the
-//! position of fields that are wrong only in meaning. So a file is read into this tree first.
-//! Decoding ([`super::decode`]) and rules ([`super::rules`]) identify fields by path, and the tree
-//! returns the position of a path.
+//! Deserializing directly into the API's types would stop at the first mistake, and would lose the
+//! positions of fields with invalid values. So a file is first parsed into this tree. Decoding
+//! ([`super::decode`]) and rules ([`super::rules`]) identify fields by path, and the tree returns
+//! the position of a path.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ pub(crate) enum Value {
     Text(String),
     List(Vec<Node>),
     Map(Vec<Member>),
-    /// A missing or unusable value, which reads as any type.
+    /// A missing or unusable value, which decodes as any type.
     Anything,
 }
 
@@ -60,12 +60,12 @@ pub(crate) struct Member {
     pub(crate) node: Node,
 }
 
-/// Reads all documents of `text`, the content of `file`; empty ones are left out.
+/// Parses all documents of `text`, the content of `file`. Empty documents are left out.
 pub(crate) fn parse(file: &str, text: &str) -> Result<Vec<Node>, Problem> {
     let options = serde_saphyr::options! {
-        // `no` and `on` are texts, as in YAML 1.2.
+        // `no` and `on` are strings, as in YAML 1.2.
         strict_booleans: true,
-        // Leave `.nan` to the rules.
+        // The rules handle `.nan`.
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
     };
     let documents: Vec<Spanned<Value>> = serde_saphyr::from_multiple_with_options(text, options)

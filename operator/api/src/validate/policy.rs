@@ -17,16 +17,16 @@ pub struct ValidPolicy {
     pub generation: i64,
     /// `metadata.creationTimestamp`, RFC 3339 in UTC, so it sorts as a text.
     pub created: Option<String>,
-    /// The objects that it applies to, in the order given, without duplicates.
+    /// The objects that it targets, in the given order, without duplicates.
     pub targets: Vec<TargetRef>,
-    /// Slots, from which [`crate::compile`] computes the stage's parallelism.
+    /// The slots, from which [`crate::compile`] computes the stage's parallelism.
     pub slots: Slots,
     /// The admission stage, for one endpoint.
     pub stage: StageConfig,
     /// The settings of the backend's calls to other services; `None` without workflows and class
     /// admission. The targets of those services are in their own policies ([`crate::compile`]).
     pub outbound: Option<OutboundConfig>,
-    /// The classes' targets for the service's callers; `None` without class admission.
+    /// The settings of class admission for the service's callers; `None` without class admission.
     pub promises: Option<ServiceAdmissionConfig>,
     /// Settings that are valid but seldom intended, each as `FIELD: the setting and its effect`.
     pub warnings: Vec<String>,
@@ -40,19 +40,20 @@ impl ValidPolicy {
     }
 }
 
-/// P as in the policy.
+/// The slots (P) as in the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slots {
     /// Over all endpoints.
     Total(u32),
     /// For each ready endpoint.
     PerEndpoint(u32),
-    /// The slots that each proxy finds.
+    /// Each proxy finds its number of slots, within these bounds.
     Auto(AutoParallelism),
 }
 
-/// The initial slots of a proxy that finds its slots. They are few, so that it doubles them from
-/// below the backend's capacity, but enough that a service with a few workers isn't kept waiting.
+/// The initial slots of a proxy that finds its slots. The number is small, so that the proxy
+/// doubles it from below the backend's capacity, but large enough that a service with a few workers
+/// isn't slowed down.
 const FIRST: u32 = 4;
 
 impl Slots {
@@ -65,7 +66,7 @@ impl Slots {
         }
     }
 
-    /// Returns the slots of one endpoint; `None` if the policy doesn't give them.
+    /// Returns the slots of one endpoint; `None` if the policy doesn't specify them.
     #[must_use]
     pub const fn of_endpoint(self) -> Option<u32> {
         match self {
@@ -74,9 +75,9 @@ impl Slots {
         }
     }
 
-    /// Returns the part of each of `proxies` proxies in front of the same `endpoints` endpoints; 0
-    /// of either counts as 1. A proxy that is configured before its backend is ready must not start
-    /// without slots.
+    /// Returns the portion of each of `proxies` proxies in front of the same `endpoints` endpoints.
+    /// 0 counts as 1 for either number: a proxy that is configured before its backend is ready must
+    /// not start without slots.
     #[must_use]
     pub fn portion(self, endpoints: u64, proxies: u32) -> Portion {
         let proxies = proxies.max(1);
@@ -84,7 +85,7 @@ impl Slots {
             Self::Total(total) => (total, 1),
             Self::PerEndpoint(each) => (each, endpoints.max(1)),
             Self::Auto(AutoParallelism { min, max }) => {
-                // Each proxy finds its own part; rates are divided as with a total.
+                // Each proxy finds its own number of slots. Rates are divided as with a total.
                 return Portion {
                     parallelism: FIRST.max(min).min(max),
                     factor: 1.0 / f64::from(proxies),

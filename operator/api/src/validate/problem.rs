@@ -49,7 +49,7 @@ impl Problem {
 }
 
 impl Problem {
-    /// Returns `FILE:LINE:COLUMN`, as far as it is known.
+    /// Returns `FILE:LINE:COLUMN`, as far as known.
     #[must_use]
     pub fn place(&self) -> String {
         match (self.line, self.column) {

@@ -1,12 +1,13 @@
 //! The checks of a policy by the API server: the rules of `rules`, as far as it can check them.
 //!
-//! A mistake that `kubectl apply` refuses costs a second. A mistake in a status, which its author
-//! may not read, costs an afternoon. So the bounds, formats and defaults of fields come from the
-//! tables by which the operator checks them ([`Field`]), and each file of rules has the rules on
-//! several fields beside its checks, with the same messages. The API server limits the cost of
-//! rules, by an estimate from the largest policy that the schema allows; hence the bounds of every
-//! list, map and text. The operator checks what is too expensive or impossible in CEL (regular
-//! expressions, matches that are never reached), and reports it in the policy's status.
+//! A mistake that `kubectl apply` refuses costs a second. A mistake that is reported in the status,
+//! which its author may not read, costs an afternoon. So the API server checks as much as possible.
+//! The bounds, formats and defaults of fields come from the tables that the operator uses
+//! ([`Field`]). Each file of rules contains the CEL rules on several fields beside its own checks,
+//! with the same messages. The API server limits the cost of rules, which it estimates from the
+//! largest policy that the schema allows. So every list, map and text is bounded. The operator
+//! checks what is too expensive or impossible in CEL (regular expressions, matches that are never
+//! reached), and reports it in the policy's status.
 
 use std::fmt::Display;
 
@@ -21,7 +22,7 @@ const MAX_DURATION: usize = 28;
 const DURATION: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 
 /// Adds defaults, bounds and rules to the structural schema of a policy's `spec`. A field that the
-/// rules name and the schema lacks is added without a description, which a test refuses.
+/// rules name but the schema lacks is added without a description, which makes a test fail.
 pub fn constrain(spec: &mut Value) {
     rules::schema(&mut SchemaField {
         node: spec,
@@ -67,7 +68,7 @@ impl SchemaField<'_> {
         self.set("maxLength", most)
     }
 
-    /// Sets the pattern of a text that isn't empty, if the check is too expensive for CEL.
+    /// Sets the pattern of a nonempty text, for a check that is too expensive for CEL.
     pub(super) fn pattern(&mut self, format: &Format) -> &mut Self {
         self.set("minLength", 1).characters(format.pattern)
     }
@@ -97,7 +98,7 @@ impl SchemaField<'_> {
             }
             Field::Real(range) => {
                 self.bounds(field, "string(self)");
-                // A default without a fraction is a whole number in YAML, as users write it.
+                // A default without a fraction is written as a whole number, as users do.
                 self.stored(range.absent, |number| match number {
                     whole if whole.fract() == 0.0 && whole.abs() < 1e9 => json!(whole as i64),
                     other => json!(other),
@@ -173,7 +174,7 @@ impl SchemaField<'_> {
     }
 
     /// Returns CEL that tests whether the value of the field at `path` is valid. Rules on several
-    /// fields presuppose that.
+    /// fields require that.
     pub(super) fn right(&mut self, path: &str) -> String {
         let value = self.value(path);
         self.within(path, &value)
@@ -201,7 +202,7 @@ impl SchemaField<'_> {
         }
     }
 
-    /// Adds a rule by which the field at `on` must be absent.
+    /// Adds a rule that the field at `on` must be absent.
     pub(super) fn forbid(
         &mut self,
         on: &str,
@@ -211,7 +212,7 @@ impl SchemaField<'_> {
         self.rule(Rule::text(rule, message).on(on).forbidden())
     }
 
-    /// Adds a rule by which the field at `on` must be given.
+    /// Adds a rule that the field at `on` must be given.
     pub(super) fn require(
         &mut self,
         on: &str,
@@ -248,7 +249,7 @@ impl Rule {
     /// Returns a rule with the message `words`, in which the texts of `values`, in CEL, replace
     /// each `%s`.
     pub(super) fn words(rule: impl Into<String>, words: &str, values: &[&str]) -> Self {
-        // The message if the values can't be evaluated.
+        // The fallback message if the values can't be evaluated.
         let message = words.replace("%s", "...").replace("%%", "%");
         let mut fields = Self::text(rule, message).0;
         let expression = Value::String(format(words, values));
@@ -274,12 +275,12 @@ impl Rule {
         self
     }
 
-    /// Sets the reason to a missing field.
+    /// Sets the reason of a failure to a missing field.
     pub(super) fn required(self) -> Self {
         self.reason("FieldValueRequired")
     }
 
-    /// Sets the reason to a field that must be absent.
+    /// Sets the reason of a failure to a forbidden field.
     pub(super) fn forbidden(self) -> Self {
         self.reason("FieldValueForbidden")
     }
@@ -320,8 +321,8 @@ fn is_time(text: &str) -> String {
     format!("{text}.matches('{DURATION}')")
 }
 
-/// Returns CEL that tests whether the text is not a duration: rules on the length of such a text
-/// would end in an error.
+/// Returns CEL that tests whether the text isn't a duration. Rules on durations need it, because
+/// they would fail with an error for such a text.
 pub(super) fn not_time(text: &str) -> String {
     format!("!{}", is_time(text))
 }
@@ -338,8 +339,8 @@ pub(super) fn some(list: &str) -> String {
     format!("(has({list}) && size({list}) > 0)")
 }
 
-/// Returns CEL for the messages of [`crate::ParseDurationError`], by the first part that isn't a
-/// number with a unit.
+/// Returns CEL that produces the message of [`crate::ParseDurationError`]. It depends on the first
+/// part that isn't a number with a unit.
 fn not_a_duration() -> String {
     let parts = "self.findAll('[0-9]+[.,]|[0-9]+[^-+0-9.,]*|[-+.,]|[^-+0-9.,]+')";
     let odd = format!("{parts}.filter(p, !p.matches('^[0-9]{{1,5}}(h|m|s|ms)$'))");

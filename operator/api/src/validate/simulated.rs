@@ -1,6 +1,6 @@
-//! Files of `headgate simulate`, workloads and meshes, checked like policies: every mistake with
-//! its line, its field and a right value. The simulator interprets the files; this module adds
-//! positions and suggestions.
+//! Checks the files of `headgate simulate`, workloads and meshes, like policies: every mistake is
+//! reported with its line, its field and a correct value. The simulator interprets the files. This
+//! module adds positions and suggestions.
 
 use headgate_core::config::StageConfig;
 use headgate_simulator::mesh;
@@ -26,7 +26,7 @@ pub struct Document<T> {
     file: String,
     node: Node,
     value: T,
-    /// The rest of its reading.
+    /// The rest of the result of decoding.
     decoded: Decoded<T>,
 }
 
@@ -51,7 +51,7 @@ impl<T: DeserializeOwned> Document<T> {
         })
     }
 
-    /// Returns the simulator's plan, or all mistakes of the file, in its order.
+    /// Returns the simulator's plan, or all mistakes in the order of the file.
     fn planned<P>(mut self, planned: Result<P, Vec<Finding>>) -> Result<P, Vec<Problem>> {
         let findings = planned.as_ref().err().into_iter().flatten();
         let found = findings.map(|finding| (path(&finding.at), message(finding)));

@@ -1,16 +1,16 @@
-//! Suggestions "did you mean": the known name closest to the written one.
+//! "Did you mean" suggestions: the known name closest to the written one.
 
-/// Returns the one of `names` closest to `written`, if a typing mistake can explain the difference:
-/// another case, a part of the name, or one edit in three characters.
+/// Returns the one of `names` that is closest to `written`, if the difference may be a typing
+/// mistake: another case, a part of the name, or one edit per three characters.
 pub(super) fn closest<'a>(
     written: &str,
     names: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // No name is longer.
+    // Cut: no known name is longer.
     let lower: String = written.to_lowercase().chars().take(64).collect();
     let distance_to = |name: &str| {
         let name = name.to_lowercase();
-        // At least four characters: shorter parts are in too many names.
+        // At least four characters, because shorter parts occur in too many names.
         let is_part = lower.chars().count() >= 4 && name.contains(&lower);
         match is_part {
             true => 1,

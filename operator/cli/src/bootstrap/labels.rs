@@ -1,4 +1,4 @@
-//! Labels as arguments, and as in files of the downward API.
+//! Labels from arguments and from files of the downward API.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ pub(super) fn parse(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Reads one label a line, `key="value"`, as the downward API writes `metadata.labels`. Its values
-/// are quoted as in Go, which for all valid labels is the same as in JSON.
+/// Parses one label per line, `key="value"`, as the downward API writes `metadata.labels`. Values
+/// are quoted as in Go, which for valid labels is the same as in JSON.
 pub(super) fn read(text: &str) -> Result<BTreeMap<String, String>, String> {
     let mut labels = BTreeMap::new();
     for (number, line) in text.lines().enumerate() {

@@ -1,10 +1,10 @@
-//! Services that the application calls, as arguments.
+//! The services that the application calls, from arguments.
 
 use std::collections::BTreeMap;
 
 use headgate_controller::endpoint::Endpoint;
 
-/// Clusters of the bootstrap that have another purpose.
+/// The names of the bootstrap's other clusters.
 const TAKEN: [&str; 3] = ["upstream", "headgate_xds", "headgate_admin"];
 
 /// Parses `NAME=HOST:PORT`.

@@ -10,11 +10,11 @@ use crate::table::Table;
 pub enum Verdict {
     /// Nothing needs to be done.
     Ok,
-    /// The check could not run, for example because the user lacks rights.
+    /// The check couldn't run, for example because the user lacks rights.
     Skipped,
-    /// It works, but should be looked at.
+    /// Something works, but needs attention.
     Warning,
-    /// It doesn't work.
+    /// Something doesn't work.
     Error,
 }
 
@@ -61,7 +61,7 @@ impl Finding {
         }
     }
 
-    /// Returns a finding with nothing to do.
+    /// Returns a finding without a remedy: all is well.
     #[must_use]
     pub fn ok(message: impl Into<String>) -> Self {
         Self::new(Verdict::Ok, message, None)
@@ -99,7 +99,7 @@ pub fn table(findings: &[Checked]) -> String {
     table.or("")
 }
 
-/// Returns the first names, and the number of the others.
+/// Returns the first names and the number of the others.
 #[must_use]
 pub fn some(names: &[String]) -> String {
     const SHOWN: usize = 3;

@@ -1,8 +1,8 @@
-//! The operator's Deployment: the parts that checks need.
+//! The parts of the operator's Deployment that checks need.
 
 use k8s_openapi::api::apps::v1::Deployment;
 
-/// The label with the version of the chart's program.
+/// The label with the version of the program.
 const VERSION_LABEL: &str = "app.kubernetes.io/version";
 
 /// The name of the port at which modules are served.
@@ -29,12 +29,12 @@ pub struct Installation {
     pub ready: i32,
     /// The port at which its Pods serve modules.
     pub modules_port: i32,
-    /// The version by its label.
+    /// The version in its label.
     pub version: Option<String>,
 }
 
 impl Installation {
-    /// Reads these parts of a Deployment.
+    /// Extracts these parts from a Deployment.
     #[must_use]
     pub fn of(deployment: Deployment) -> Self {
         let metadata = deployment.metadata;

@@ -1,4 +1,4 @@
-//! The judgement of the data that was read from a cluster, as pure functions.
+//! Pure functions that turn the data read from a cluster into findings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -28,7 +28,7 @@ use headgate_controller::xds::timestamp::{age, rfc3339};
 
 /// This program's version.
 pub const OWN: &str = env!("CARGO_PKG_VERSION");
-/// The oldest minor version of Kubernetes 1 that is supported, as the chart says.
+/// The oldest supported minor version of Kubernetes 1, equal to the chart's.
 const OLDEST_MINOR: u32 = 30;
 /// The greatest accepted difference between clocks.
 const SKEW: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ const EXPIRES_SOON: Duration = Duration::from_secs(7 * 86_400);
 const UPGRADE_CRD: &str = "upgrade Headgate's chart, or only the CRD: headgate crd | kubectl apply \
                            --server-side -f -";
 
-/// Returns major and minor version of `v1.34.1`, `1.34+` or the like.
+/// Returns the major and minor version in a text such as `v1.34.1` or `1.34+`.
 fn minor(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.trim_start_matches('v').split('.');
     let minor = |text: &str| text.trim_end_matches('+').parse().ok();
@@ -57,7 +57,7 @@ pub fn server(version: Option<&str>) -> Finding {
     }
 }
 
-/// Judges a clock by its difference from the API server's, whose times have whole seconds.
+/// Judges a clock by its difference from the API server's clock, whose times have whole seconds.
 #[must_use]
 pub fn clock(whose: &str, time: SystemTime, of_server: SystemTime) -> Finding {
     let ahead = time.duration_since(of_server);
@@ -74,7 +74,7 @@ pub fn clock(whose: &str, time: SystemTime, of_server: SystemTime) -> Finding {
     }
 }
 
-/// Adds the paths of all fields of a schema.
+/// Adds the paths of all fields of a schema to `all`.
 fn fields(schema: &Value, path: &str, all: &mut BTreeSet<String>) {
     for (name, of) in schema["properties"].as_object().into_iter().flatten() {
         let path = match path {
@@ -91,7 +91,7 @@ fn fields(schema: &Value, path: &str, all: &mut BTreeSet<String>) {
     }
 }
 
-/// Judges the installed definition by this program's.
+/// Compares the installed definition with this program's.
 #[must_use]
 pub fn definition(
     installed: Option<&CustomResourceDefinition>,
@@ -210,7 +210,7 @@ pub fn lease(name: &str, lease: Option<&LeaseSpec>, now: SystemTime) -> Finding 
     };
     let since = now.duration_since(renewed.0.into()).unwrap_or_default();
     let seconds = lease.lease_duration_seconds.unwrap_or_default();
-    // The API server's time has whole seconds.
+    // Allows one more second, because the API server's time has whole seconds.
     let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or_default() + 1);
     let message = format!("{holder} renewed Lease {name} {} ago", age(since));
     match since > limit {
@@ -337,7 +337,7 @@ pub fn proxies<'a>(proxies: impl Iterator<Item = &'a ProxyReport>, now: SystemTi
     }
 }
 
-/// Judges the operators' Pods by the module that each has and the modules that it serves.
+/// Judges the operators' Pods: whether each serves the module that it reports.
 #[must_use]
 pub fn module(served: &[(&str, &str, Result<String, String>)]) -> Finding {
     let mut bad = Vec::new();
@@ -447,7 +447,7 @@ pub fn services(services: &[Service], injected: &[ObjectMeta]) -> Finding {
 pub type Served = BTreeMap<&'static str, (Vec<String>, String)>;
 
 /// The version labels of a control plane's programs; `None` for one without the label. Empty if
-/// none was seen: some run outside of the cluster.
+/// none was observed: some control planes run outside of the cluster.
 pub type Versions = BTreeSet<Option<String>>;
 
 /// Returns these versions in one line.

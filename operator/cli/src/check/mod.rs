@@ -1,7 +1,7 @@
 //! `headgate check`: whether an installation in a cluster is complete, one line for each finding.
 //!
-//! Reading is here and judging in [`judge`]. A request that the user may not make skips its own
-//! check only.
+//! This module reads the data, and [`judge`] evaluates it. A request that the user isn't permitted
+//! to make skips only its own check.
 
 pub mod finding;
 pub mod installation;
@@ -44,9 +44,9 @@ use headgate_controller::kubernetes::watch::api;
 use installation::Installation;
 use judge::{Served, Versions};
 
-/// The ending of the name of the operators' Service; the rest is the name of their Deployment.
+/// The suffix of the name of the operators' Service. The rest is the name of their Deployment.
 const SERVICE_SUFFIX: &str = "-metrics";
-/// The most reviews of rights at a time.
+/// The largest number of concurrent reviews of rights.
 const REVIEWS: usize = 32;
 
 /// Checks an installation in the kubeconfig's cluster.
@@ -97,7 +97,7 @@ async fn check(args: &CheckArgs) -> anyhow::Result<Vec<Checked>> {
     let found = checks.deployment(&of_service.namespace, name).await;
     match &found {
         Some(Some(operator)) => checks.installation(operator).await,
-        // It isn't installed.
+        // The control plane isn't installed.
         Some(None) => {}
         None => {
             let unseen = Installation {
@@ -123,13 +123,13 @@ struct Checks<'a> {
     client: Client,
     /// The only namespace to check.
     namespace: Option<&'a str>,
-    /// A time of the API server, and the moment at which it was received.
+    /// A time on the API server's clock, and the moment at which it was received.
     time: (SystemTime, Instant),
     findings: Vec<Checked>,
 }
 
 impl Checks<'_> {
-    /// Returns the time on the API server's clock.
+    /// Returns the current time on the API server's clock.
     fn now(&self) -> SystemTime {
         self.time.0 + self.time.1.elapsed()
     }
@@ -138,7 +138,7 @@ impl Checks<'_> {
         self.findings.push(Checked { check, finding });
     }
 
-    /// Returns the answer of the API server; `None`, with a finding added, if it fails.
+    /// Returns the API server's answer. If the request fails, adds a finding and returns `None`.
     async fn read<T>(
         &mut self,
         check: &'static str,
@@ -198,7 +198,7 @@ impl Checks<'_> {
         Ok(())
     }
 
-    /// Returns the Deployment, if it exists; `None` if it can't be read.
+    /// Returns `Some(None)` if the Deployment doesn't exist, and `None` if it can't be read.
     async fn deployment(&mut self, namespace: &str, name: &str) -> Option<Option<Installation>> {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
         let found = self.read("operator", api.get_opt(name)).await?;
@@ -216,7 +216,7 @@ impl Checks<'_> {
         let namespace = operator.argument("istio-namespace");
         let istiods =
             Api::<Pod>::namespaced(self.client.clone(), namespace.unwrap_or(ISTIO_NAMESPACE));
-        // Pods that have ended keep their labels.
+        // Pods that have ended don't count.
         let is_running = "status.phase!=Failed,status.phase!=Succeeded";
         let running = ListParams::default()
             .labels("app=istiod")
@@ -227,7 +227,7 @@ impl Checks<'_> {
         let gateway = ("envoy-gateway", "envoy-gateway-native");
         let namespace = operator.argument("envoy-gateway-namespace");
         let namespace = namespace.unwrap_or(ENVOY_GATEWAY_NAMESPACE);
-        // Its chart labels the Deployment, and not the Pods.
+        // Envoy Gateway's chart sets the version label on the Deployment, not on its Pods.
         let gateways = Api::<Deployment>::namespaced(self.client.clone(), namespace);
         let running = ListParams::default().labels("control-plane=envoy-gateway");
         let running = (gateways, running);
@@ -273,7 +273,8 @@ impl Checks<'_> {
         }
     }
 
-    /// Checks the Secret of the operator's certificate or CA, and the CA in each namespace.
+    /// Checks the Secret with the operator's certificate or CA, and the published CA in each
+    /// namespace.
     async fn certificates(&mut self, operator: &Installation) {
         if operator.argument("tls-cert").is_none() {
             let message = "the operator serves proxies without TLS: they prove no namespace";
@@ -339,8 +340,8 @@ impl Checks<'_> {
         );
     }
 
-    /// Checks the CRDs of a control plane that the operator may write objects for, and the versions
-    /// that run, by the labels of these objects.
+    /// Checks the CRDs of a control plane for which the operator may write objects, and the
+    /// versions of its running programs, from the labels of their objects.
     async fn control_plane<K>(
         &mut self,
         operator: &Installation,
@@ -423,7 +424,8 @@ impl Checks<'_> {
         operators
     }
 
-    /// Checks that each operator serves the module to control planes whose proxies download it.
+    /// Checks that each operator serves the module that it reports, for control planes whose
+    /// proxies download it.
     async fn module(&mut self, cluster: &Cluster, operator: &Installation, operators: &[Operator]) {
         let reporting: Vec<_> = { operators.iter() }
             .filter_map(|o| Some((o.pod.as_str(), o.report.as_ref().ok()?)))
@@ -484,7 +486,7 @@ impl Checks<'_> {
         let api = cluster.policies_api(self.namespace);
         let listed = async {
             match api.list(&ListParams::default()).await {
-                // The finding about the definition reports this.
+                // Reported by the check of the definition.
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
                 listed => listed.map(Some),
             }

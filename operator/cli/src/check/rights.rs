@@ -1,4 +1,5 @@
-//! The operator's requests to the API server, by its arguments: those that the chart's roles allow.
+//! The requests that an operator makes to the API server, depending on its arguments. The chart's
+//! roles allow exactly these.
 
 use std::fmt;
 
@@ -9,7 +10,7 @@ use k8s_openapi::api::authorization::v1::{
 
 use super::installation::Installation;
 
-/// The requests but those of deliveries, one resource on each line. The columns are the scope
+/// The requests, except those of deliveries. Each line is one resource. The columns are the scope
 /// (`cluster`, the operator's `own` namespace, or each namespace that is `watched`), the argument
 /// or condition that needs the request, `group/resource`, the argument with the object's name, and
 /// the verbs.
@@ -37,20 +38,20 @@ watched publish-ca    /configmaps                                    -          
 watched publish-ca    /configmaps                                    publish-ca    list,watch,patch
 ";
 
-/// A request that the operator makes.
+/// A right that the operator needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Right {
-    /// The namespace; empty for all, and for resources without one.
+    /// The namespace. Empty for all namespaces, and for cluster-scoped resources.
     namespace: String,
     /// `group/resource` or `group/resource/subresource`.
     resource: String,
-    /// The name, if the right is limited to one object.
+    /// The object's name, if the right is limited to one object.
     name: Option<String>,
     /// The verb.
     verb: String,
 }
 
-/// Returns the requests of an operator with these arguments.
+/// Returns the rights that an operator with these arguments needs.
 #[must_use]
 pub fn needed(operator: &Installation) -> Vec<Right> {
     let watched = operator.watched();
@@ -102,7 +103,7 @@ pub fn needed(operator: &Installation) -> Vec<Right> {
 }
 
 impl Right {
-    /// Returns the review that asks the API server whether the operator's account has this right.
+    /// Returns a SubjectAccessReview of whether the operator's account has this right.
     #[must_use]
     pub fn review(&self, operator: &Installation) -> SubjectAccessReview {
         let mut parts = self.resource.split('/');

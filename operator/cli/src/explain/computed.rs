@@ -1,4 +1,4 @@
-//! The numbers that follow from the settings for one request.
+//! The values computed from the settings for one request.
 
 use std::time::Duration as Span;
 
@@ -21,8 +21,8 @@ const BETWEEN: [Span; 3] = [
 ];
 const RATES: [f64; 3] = [0.25, 0.5, 1.0];
 
-/// Returns the value by which the strategy decides about a request of the type `kind` and the class
-/// `class`.
+/// Returns the value that determines the strategy's decision about a request of type `kind` and
+/// class `class`.
 pub(super) fn strategy(stage: &StageConfig, kind: usize, class: usize) -> Option<String> {
     let queue = &stage.queue;
     match &stage.strategy {
@@ -53,8 +53,7 @@ pub(super) fn strategy(stage: &StageConfig, kind: usize, class: usize) -> Option
     }
 }
 
-/// Returns the way in which the cost of requests of the type `kind` is estimated, if it depends on
-/// their size.
+/// Returns how the cost of requests of type `kind` is estimated, if it depends on their size.
 pub(super) fn cost(stage: &StageConfig, kind: usize) -> Option<String> {
     let header = &stage.types.get(kind)?.cost.as_ref()?.size.header;
     Some(format!(
@@ -63,7 +62,7 @@ pub(super) fn cost(stage: &StageConfig, kind: usize) -> Option<String> {
     ))
 }
 
-/// Returns the headers with which refused requests of the type `kind` go on to another route.
+/// Returns the headers with which refused requests of type `kind` continue on another route.
 pub(super) fn on_refusal(stage: &StageConfig, kind: usize) -> Option<String> {
     let set = &stage.types.get(kind)?.on_refusal;
     let set: Vec<String> = (set.iter())
@@ -77,7 +76,7 @@ pub(super) fn on_refusal(stage: &StageConfig, kind: usize) -> Option<String> {
     })
 }
 
-/// Returns the tokens that a request takes, if the policy has a budget of them.
+/// Returns the tokens that a request takes, if the policy has a token budget.
 pub(super) fn tokens(stage: &StageConfig) -> Option<String> {
     let tokens = stage.tokens.as_ref()?;
     let count = |count: &TokenCount| match (&count.header, count.per_unit) {
@@ -98,12 +97,12 @@ pub(super) fn tokens(stage: &StageConfig) -> Option<String> {
     ))
 }
 
-/// Returns the derived gains and the largest bound. If the time of a unit of cost has to be
-/// measured, K_P is shown as a number divided by that time.
+/// Returns the derived gains and the largest bound. If the time of a unit of cost must be measured,
+/// K_P is a number divided by that time.
 fn derived_gains(control: &BacklogControlConfig, stage: &StageConfig) -> String {
     let span = Span::from_micros;
     let (target, period) = (span(control.target_us), span(control.period_us));
-    // With one slot, for a unit of cost that takes 1 s.
+    // For one slot, and a unit of cost that takes 1 s.
     let gains = Gains::derived(1.0 / f64::from(stage.parallelism), target, period);
     let (proportional, integral) = (gains.proportional, gains.integral);
     let proportional = match (control.control, &control.cost) {
@@ -124,8 +123,8 @@ fn derived_gains(control: &BacklogControlConfig, stage: &StageConfig) -> String 
     )
 }
 
-/// Returns the window in which calls are admitted to the class, what holds then, and the time to
-/// recover; `None` if the class has no target.
+/// Returns the window in which calls are admitted to the class, the guarantee for such calls, and
+/// the time to recover. `None` if the class has no target.
 pub(super) fn recovery(promises: &ServiceAdmissionConfig, class: ClassId) -> Option<String> {
     let law = ChannelLaw::try_from(promises.settings()).ok()?;
     if !law.promises(class) {
@@ -143,7 +142,7 @@ pub(super) fn recovery(promises: &ServiceAdmissionConfig, class: ClassId) -> Opt
     Some(match promises.central.as_ref().map(|c| c.method) {
         None => {
             let calls = law.calls_per_window();
-            // Percentiles are shown with few digits.
+            // Rounded, so that percentiles have few digits.
             let lower = (law.percentile(calls / 10.0) * 1e3).round() / 1e3;
             format!(
                 "classAdmission: p{percentile} holds for callers with {} calls of the class or \
@@ -171,8 +170,8 @@ pub(super) fn recovery(promises: &ServiceAdmissionConfig, class: ClassId) -> Opt
     })
 }
 
-/// Returns the reductions of the rates of calls by smoothing: of all calls, and of those to
-/// services with ranges of their own.
+/// Returns the reductions of call rates by smoothing: for all calls, and for services with their
+/// own ranges.
 pub(super) fn reductions(calls: &OutboundConfig) -> impl Iterator<Item = String> {
     let all = calls.smoothing.iter().map(|range| (String::new(), range));
     let own = calls.service_smoothing.iter().map(|(cluster, range)| {

@@ -1,4 +1,4 @@
-//! Matches and their failures in words.
+//! Describes matches, and why they fail, in words.
 
 use headgate_core::classify::{CONTENT_TYPE, Condition, RequestView};
 use headgate_core::config::{GrpcMatch, HeaderMatch, Match, PathMatch, StringMatchKind};
@@ -40,7 +40,7 @@ fn grpc(grpc: &GrpcMatch) -> String {
     parts.collect::<Vec<_>>().join(" and ")
 }
 
-/// Returns the reason why a match does not hold: the value found, and the wanted one.
+/// Returns the reason why a match fails: the value found and the required value.
 pub(super) fn because(rule: &Match, failing: Condition, request: &impl RequestView) -> String {
     let found = |value: Option<&[u8]>| match value {
         Some(value) => format!("{:?}", String::from_utf8_lossy(value)),

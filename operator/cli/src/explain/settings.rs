@@ -1,4 +1,4 @@
-//! The settings of a policy: its `spec` with all defaults, and the descriptions that the CRD gives.
+//! The settings of a policy: its `spec` with all defaults and with descriptions from the CRD.
 
 use headgate_api::{AdmissionPolicySpec, Duration};
 use headgate_controller::kubernetes::crd;
@@ -27,7 +27,7 @@ pub(super) struct Setting {
 /// Returns the settings in force; of `workflows.named`, only the settings of `workflow`.
 ///
 /// # Errors
-/// Returns an error for a spec that has no form as JSON.
+/// Returns an error for a spec that can't be serialized as JSON.
 pub(super) fn settings(
     spec: &AdmissionPolicySpec,
     stage: &StageConfig,
@@ -75,7 +75,7 @@ fn complete(value: &mut Value, schema: &Value) {
     }
 }
 
-/// Returns the defaults that depend on other settings; null for a block without any.
+/// Returns the defaults that depend on other settings; null for a block without such defaults.
 fn dependent(stage: &StageConfig, promises: Option<&ServiceAdmissionConfig>) -> Value {
     let time = |us| json!(Duration::of_micros(us));
     let is_slack = stage.queue.discipline == Discipline::Slack;
@@ -137,7 +137,7 @@ fn add(value: &mut Value, defaults: Value) {
     }
 }
 
-/// Lists the fields of `value`, which is at `at`: first the values, then the blocks.
+/// Adds the fields of `value`, which is at `at`, to `found`: first values, then blocks.
 fn walk(at: &str, value: &Value, schema: &Value, found: &mut Vec<Setting>) {
     let Value::Object(fields) = value else { return };
     let properties = &schema["properties"];
@@ -166,7 +166,7 @@ fn walk(at: &str, value: &Value, schema: &Value, found: &mut Vec<Setting>) {
 fn whole(value: &Value) -> Value {
     match value {
         Value::Number(number) => match number.as_f64() {
-            // Exact in either form.
+            // The conversion is exact.
             Some(n) if n.fract() == 0.0 && n.abs() < 1e15 => json!(n as i64),
             _ => value.clone(),
         },

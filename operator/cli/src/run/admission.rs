@@ -1,5 +1,5 @@
-//! The server of class admission. If the policies come from a folder, it always listens; in a
-//! cluster, only while this replica leads.
+//! Runs the server of class admission. It listens always if the policies come from a folder, and in
+//! a cluster only while this replica leads.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use headgate_controller::xds::AdmissionServer;
 /// The pause before another attempt at an address that is in use.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Serves on the address of `listener` until `stop` holds `true`; in a cluster, while this replica
-/// leads.
+/// Serves on the address of `listener` until `stop` holds `true`. In a cluster, serves only while
+/// this replica leads.
 pub(super) async fn serve(
     listener: TcpListener,
     server: AdmissionServer,
@@ -30,7 +30,8 @@ pub(super) async fn serve(
     let Some(mut leadership) = leadership else {
         return server.serve(listener, stopped).await;
     };
-    // So a replica that doesn't lead refuses connections instead of letting them wait.
+    // Closed, so that a replica that doesn't lead refuses connections instead of leaving them
+    // pending.
     drop(listener);
     let following = async {
         loop {

@@ -1,4 +1,4 @@
-//! The webhook that injects Envoys into Pods.
+//! The arguments of the webhook that injects Envoys into Pods.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ struct Options {
 }
 
 impl InjectionArgs {
-    /// Listens for the webhook, if it has an address.
+    /// Returns the webhook, listening on its address, if one is given.
     ///
     /// # Errors
     /// Returns a message that names the argument at fault.

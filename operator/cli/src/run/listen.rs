@@ -6,13 +6,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::anyhow;
 use tokio::net::{TcpListener, TcpSocket};
 
-/// The number of connections that may wait to be accepted. When an operator restarts, all of its
-/// proxies connect at once, and those beyond this number wait a second or more before they retry.
-/// The kernel may allow fewer (`net.core.somaxconn`).
+/// The number of connections that may wait to be accepted. When an operator restarts, all its
+/// proxies connect at once, and connection attempts beyond this number are retried only after a
+/// second or more. The kernel may allow fewer (`net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
 
-/// Listens on `address`, the value of `argument`. `[::]` is any address of either family, also on a
-/// host without IPv6.
+/// Listens on `address`, the value of `argument`. `[::]` means any address of either family, also
+/// on a host without IPv6.
 pub(super) fn listen(argument: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     let bound = || -> io::Result<TcpListener> {
         let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
@@ -21,7 +21,7 @@ pub(super) fn listen(argument: &str, address: SocketAddr) -> anyhow::Result<TcpL
             (SocketAddr::V6(v6), Err(_)) if v6.ip().is_unspecified() => (TcpSocket::new_v4()?, v4),
             (SocketAddr::V6(_), socket) => (socket?, address),
         };
-        // A restart finds connections of the previous process in TIME_WAIT.
+        // After a restart, connections of the previous process may still be in TIME_WAIT.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)

@@ -129,7 +129,7 @@ impl Source {
         shutdown: watch::Receiver<bool>,
     ) {
         match self.operator.take() {
-            // The process is the only one for its folder.
+            // Without a cluster, this process always leads.
             None => metrics.plan.set_leader(true),
             Some(operator) => {
                 self.writing = Some(operator.write(plans, registry, modules, shutdown));
@@ -137,11 +137,11 @@ impl Source {
         }
     }
 
-    /// Waits, after the shutdown, until all writes have ended.
+    /// Waits until all writes have ended after the shutdown.
     pub(super) async fn ended(self) {
         match self.writing {
             None => self.watching.abort(),
-            // Its tasks don't panic; even after a panic there is nothing left to wait for.
+            // The tasks don't panic. After a panic, there would be nothing left to wait for.
             Some(writing) => drop(writing.task.await),
         }
     }

@@ -109,7 +109,7 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
         return Ok(Output::ok(list()?));
     }
     if let Some(path) = &args.html {
-        // Opened before the run, so that an error shows at once.
+        // Opened before the run, so that an error appears immediately.
         let opened = fs::OpenOptions::new().append(true).create(true).open(path);
         opened.with_context(|| format!("--html {}: can't be written", path.display()))?;
     }

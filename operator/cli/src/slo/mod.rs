@@ -1,7 +1,8 @@
-//! `headgate slo`: objectives of policies for tools that track them, and policies from such files.
+//! `headgate slo`: writes the objectives of policies for tools that track them, and reads policies
+//! from such files.
 //!
-//! The filter counts the responses within each objective, so an indicator is a ratio of two
-//! counters, and exact. A histogram's buckets would be an estimate.
+//! The filter counts the responses within each objective, so an indicator is an exact ratio of two
+//! counters. A histogram's buckets would only give an estimate.
 
 mod read;
 #[cfg(test)]
@@ -17,11 +18,11 @@ use headgate_controller::kubernetes::cluster::ObjectKey;
 use super::draft::service;
 use super::{Output, input};
 
-/// The only `apiVersion` of OpenSLO that is written and read.
+/// The only supported `apiVersion` of OpenSLO.
 const OPENSLO: &str = "openslo/v1";
 /// The annotation with the type to which an OpenSLO file's SLO applies.
 const TYPE: &str = "headgate.dev/type";
-/// The annotation with the response time of a ratio's objective, which OpenSLO has no field for.
+/// The annotation with the response time of a ratio's objective. OpenSLO has no field for it.
 const RESPONSE_TIME: &str = "headgate.dev/response-time";
 
 /// Prints the objectives of policies for tools that track objectives, or a policy from such a file.

@@ -1,7 +1,7 @@
 //! A policy from the latency objectives of an OpenSLO file.
 //!
-//! A part that a policy can't express is an error: if it were left out, its objective would seem to
-//! be tracked.
+//! A part that a policy can't express is an error. If it were ignored, users would believe that its
+//! objective is tracked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -55,7 +55,7 @@ impl<'v> At<'v> {
         self.get(name).ok_or_else(missing)
     }
 
-    /// Refuses fields with other names than these.
+    /// Refuses fields whose names aren't in `names`.
     fn only(&self, names: &[&str]) -> anyhow::Result<()> {
         let fields = self.value.as_object();
         let fields = fields.ok_or_else(|| self.wrong("a mapping"))?;
@@ -226,14 +226,14 @@ fn read<'v>(
     Ok(())
 }
 
-/// Returns the target as the name of a percentile.
+/// Returns the objective's target as the name of a percentile.
 fn percentile(objective: &At<'_>) -> anyhow::Result<String> {
     let (at, percent) = match (objective.get("target"), objective.get("targetPercent")) {
         (Some(target), None) => (target.clone(), target.number()? * 100.0),
         (None, Some(percent)) => (percent.clone(), percent.number()?),
         _ => return Err(objective.wrong("either target or targetPercent")),
     };
-    // Four decimals, as in policies; 0.999 * 100 is a little more than 99.9.
+    // Rounds to four decimals, as in policies: 0.999 * 100 is slightly more than 99.9.
     let rounded = (percent * 1e4).round() / 1e4;
     match rounded > 0.0 && rounded < 100.0 {
         true => Ok(format!("p{rounded}")),
@@ -241,7 +241,7 @@ fn percentile(objective: &At<'_>) -> anyhow::Result<String> {
     }
 }
 
-/// Returns the response time of an objective of a `thresholdMetric`.
+/// Returns the response time in an objective of a `thresholdMetric`.
 fn threshold(objective: &At<'_>, unit: Option<Unit>) -> anyhow::Result<Duration> {
     let op = objective.need("op")?;
     if !["lte", "lt"].contains(&op.text()?) {

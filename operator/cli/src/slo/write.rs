@@ -1,4 +1,4 @@
-//! Policies' objectives as OpenSLO and Sloth write them.
+//! Writes policies' objectives in the formats of OpenSLO and Sloth.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{OPENSLO, RESPONSE_TIME, TYPE};
 use crate::draft::free_name;
 
-/// The rolling window of an OpenSLO document; Sloth's is an option of its own.
+/// The rolling window in an OpenSLO document. Sloth's window is one of its own options.
 const WINDOW: &str = "4w";
 
 /// An objective of a type, with its metrics.
@@ -19,7 +19,7 @@ struct Tracked<'a> {
     kind: &'a TypeConfig,
     percentile: f64,
     response_time: Duration,
-    /// The times that it is about, for its description.
+    /// The kind of times that the objective limits, for its description.
     of: &'static str,
     /// The name, such as `fast-p90`, unique in the policy.
     name: String,
@@ -53,7 +53,7 @@ impl Tracked<'_> {
 
 fn tracked(policy: &ValidPolicy) -> Vec<Tracked<'_>> {
     let stats = prefix(&policy.full_name());
-    // The name of a policy in stats has no dots.
+    // The last part: the name of a policy in stats has no dots.
     let shown = stats.rsplit_once('.').map_or("", |(_, name)| name);
     let mut names = BTreeSet::new();
     let types = policy.stage.types.iter();
@@ -119,7 +119,7 @@ pub(super) fn openslo(policy: &ValidPolicy) -> Vec<Value> {
                 },
                 "timeWindow": [{"duration": WINDOW, "isRolling": true}],
                 "budgetingMethod": "Occurrences",
-                // Rounded, as 99.9 / 100 is a little more than 0.999.
+                // Rounded, because 99.9 / 100 is slightly more than 0.999.
                 "objectives": [{"target": (slo.percentile * 1e4).round() / 1e6}],
             },
         })

@@ -1,5 +1,4 @@
-//! `headgate status --watch` and `--wait`: prints again after each change of a policy or its
-//! status.
+//! `headgate status --watch` and `--wait`: follow the changes of policies and their statuses.
 
 use std::io::{self, Write as _};
 use std::pin::pin;
@@ -16,8 +15,9 @@ use crate::cluster::{Cluster, no_policies};
 use crate::{Output, print};
 use headgate_controller::kubernetes::resource::PolicyResource;
 
-/// Follows the policies of `namespace`, or of all, until all are programmed, `--timeout` is over,
-/// or the reader of the output has closed it.
+/// Follows the policies of `namespace`, or of all namespaces. With `--wait`, ends when all are
+/// programmed or `--timeout` has passed. With `--watch`, prints the status after each change, and
+/// ends when the reader closes the output.
 ///
 /// Returns an error if the first request to the API server fails. Later failures are retried.
 pub(super) async fn follow(
@@ -50,7 +50,7 @@ pub(super) async fn follow(
             None if !listed => bail!("the API server did not answer within {:?}", args.timeout),
             None => {}
         }
-        // All queued events share one output.
+        // One output covers all queued events.
         while let Some(Some(_)) = events.next().now_or_never() {}
         let state = store.state();
         let mut policies: Vec<PolicyResource> = state.iter().map(|p| (**p).clone()).collect();

@@ -1,6 +1,6 @@
-//! `headgate status`: the state of policies in a cluster, or of those of a running `headgate run`.
+//! `headgate status`: the state of the policies of a cluster, or of a running `headgate run`.
 //!
-//! The answer for a cluster has two sources. The API server has the state of each policy, and the
+//! The status of a cluster has two sources. The API server has the state of each policy, and the
 //! objects that carry policies to the proxies of other control planes. The operators report the
 //! proxies that they program. The part from the API server is shown even if no operator answers.
 
@@ -79,7 +79,7 @@ pub struct StatusArgs {
     pub cluster: ClusterArgs,
 }
 
-/// Arguments that don't apply to a `headgate run`.
+/// Arguments that apply only to clusters, not to a `headgate run`.
 const OF_CLUSTERS: [&str; 7] = [
     "policy",
     "namespace",
@@ -102,10 +102,10 @@ pub enum OutputFormat {
 }
 
 impl OutputFormat {
-    /// Returns `answer` in this format, or `table` of it.
+    /// Returns `answer` in this format. `table` makes the table.
     ///
     /// # Errors
-    /// Returns an error only for an answer that has no form as JSON or YAML.
+    /// Returns an error only if `answer` can't be serialized as JSON or YAML.
     pub fn text(
         self,
         answer: &impl Serialize,
@@ -119,10 +119,10 @@ impl OutputFormat {
     }
 }
 
-/// Fetches and formats the answer.
+/// Fetches and formats the status.
 ///
 /// # Errors
-/// Returns an error if there is no response at the address, or one of another program.
+/// Returns an error if the address doesn't respond, or if another program does.
 pub fn run(args: &StatusArgs) -> anyhow::Result<Output> {
     let in_cluster = args.policy.is_some()
         || args.watch
@@ -162,7 +162,7 @@ async fn of_cluster(args: &StatusArgs) -> anyhow::Result<Output> {
     answer(&cluster, args, namespace, &policies).await
 }
 
-/// Returns the view of these policies of a namespace, or of all.
+/// Returns the view of these policies in a namespace, or in all.
 async fn answer(
     cluster: &Cluster,
     args: &StatusArgs,

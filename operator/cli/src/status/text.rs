@@ -1,4 +1,4 @@
-//! The state of policies in a cluster or of a `headgate run`, as tables for terminals.
+//! Formats the state of policies in a cluster or of a `headgate run` as tables for terminals.
 
 use std::time::SystemTime;
 
@@ -10,7 +10,7 @@ use headgate_controller::xds::conditions::Type;
 use headgate_controller::xds::status::ProxyReport;
 use headgate_controller::xds::timestamp::age;
 
-/// Returns tables, and a line for each problem.
+/// Returns the tables, and a line for each problem.
 #[must_use]
 pub fn render(view: &View, now: SystemTime) -> String {
     let mut parts = vec![policies(view, now)];
@@ -21,8 +21,8 @@ pub fn render(view: &View, now: SystemTime) -> String {
     if !view.objects.is_empty() {
         parts.push(objects(&view.objects));
     }
-    // The advice is for policies without proxies. Others may be enforced by proxies of another
-    // control plane, or wait for a Pod that reads their object.
+    // The advice is only for policies without proxies. Other policies may be enforced by proxies of
+    // another control plane, or may be waiting for a Pod that reads their object.
     let mut policies = view.policies.iter();
     let advice = policies.all(|policy| {
         let mut targets = policy.targets.iter();
@@ -60,7 +60,7 @@ fn policies(view: &View, now: SystemTime) -> String {
     ]);
     for policy in &view.policies {
         for (i, target) in policy.targets.iter().enumerate() {
-            // The policy's own columns are filled in its first row only.
+            // The policy's own columns are filled only in its first row.
             let once = |text: String| if i == 0 { text } else { String::new() };
             let created = policy.created.as_ref().map(|at| {
                 let elapsed = now.duration_since(at.0.into());
@@ -81,8 +81,8 @@ fn policies(view: &View, now: SystemTime) -> String {
     table.or("No policies.\n")
 }
 
-/// Returns the share of proxies in sync. Empty if the proxies are those of another control plane,
-/// which doesn't report their number.
+/// Returns the numbers of proxies in sync and in total. Empty if the proxies belong to another
+/// control plane, which doesn't report their number.
 fn share(view: &View, policy: &Policy) -> String {
     let is_elsewhere = || {
         let mut targets = policy.targets.iter();
@@ -96,7 +96,7 @@ fn share(view: &View, policy: &Policy) -> String {
     }
 }
 
-/// Returns the table of objects, each with the status by its reader.
+/// Returns the table of objects, with the status that each object's reader wrote.
 fn objects(objects: &[Carrier]) -> String {
     let mut table = Table::new(["OBJECT", "POLICIES", "REVISION", "STATUS"]);
     for o in objects {
@@ -114,7 +114,7 @@ fn objects(objects: &[Carrier]) -> String {
     table.or("")
 }
 
-/// Returns the table of proxies, each with its target or its namespace.
+/// Returns the table of proxies, with the target or the namespace of each.
 fn proxies(view: &View) -> String {
     let place = if view.local.is_some() {
         "TARGET"
@@ -148,7 +148,7 @@ fn proxies(view: &View) -> String {
     )
 }
 
-/// Returns the proxy's name, and the slots of its stream unless they are the default ones.
+/// Returns the proxy's name, and the slots of its stream unless they are the default slots.
 fn stream(p: &ProxyReport) -> String {
     match p.slots.as_slice() {
         [] => p.node.clone(),
@@ -157,7 +157,7 @@ fn stream(p: &ProxyReport) -> String {
     }
 }
 
-/// Returns the first name, and the number of the others.
+/// Returns the first name and the number of other names.
 pub(super) fn shortened(mut names: impl Iterator<Item = String>) -> String {
     let first = names.next().unwrap_or_default();
     match names.count() {
@@ -174,7 +174,7 @@ fn dash(text: &str) -> String {
     }
 }
 
-/// Returns the table of the targets of several policies.
+/// Returns the table of targets with several policies.
 fn workloads<'a>(workloads: impl Iterator<Item = &'a Workload>) -> String {
     let mut table = Table::new(["WORKLOAD", "IN FORCE", "NOT IN FORCE"]);
     for workload in workloads {
@@ -224,7 +224,8 @@ fn remarks(view: &View) -> Vec<String> {
             if target.is(Type::Overridden) {
                 say(Type::Overridden);
             }
-            // Names the objects that carry the policy, because no table lists them.
+            // Shown because the message names the objects that carry the policy, and no table lists
+            // them.
             let is_hidden = target.is(Type::Programmed)
                 && view.objects.is_empty()
                 && policy.proxies.is_some_and(|s| s.total == 0);

@@ -1,5 +1,5 @@
-//! The state of a cluster's policies: their status on the API server, the objects that carry them,
-//! and the proxies in the reports of all operators. It is also used for a `headgate run`.
+//! The view of a cluster's policies: their status on the API server, the objects that carry them,
+//! and the proxies in the reports of all operators. It is also the view of a `headgate run`.
 
 use std::collections::BTreeMap;
 
@@ -18,19 +18,19 @@ use headgate_controller::kubernetes::resource::{PolicyAncestorStatus, PolicyReso
 use headgate_controller::xds::conditions::{self, Type};
 use headgate_controller::xds::status::{self, PolicyReport, ProxyReport, Report};
 
-/// The content of `headgate status` for a cluster.
+/// The content of `headgate status`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct View {
     /// Policies by namespace and name, each with its targets.
     pub policies: Vec<Policy>,
-    /// The policies in force at each target, and those that aren't.
+    /// The targets, each with the policies that are in force there and those that aren't.
     pub workloads: Vec<Workload>,
     /// Proxies as the operators report them: connected ones first, then by node id.
     pub proxies: Vec<Proxy>,
-    /// Objects that carry policies to other proxies, by kind and name.
+    /// Objects that carry policies to proxies of other control planes, by kind and name.
     pub objects: Vec<Carrier>,
-    /// Kinds of objects that can't be listed although they carry policies, each with the reason.
+    /// Kinds of objects that may carry policies but can't be listed, each with the reason.
     #[serde(skip)]
     pub hidden: Vec<(&'static str, String)>,
     /// The operators.
@@ -52,12 +52,12 @@ pub struct Policy {
     pub created: Option<meta::Time>,
     /// `Enforce` or `DryRun`.
     pub mode: String,
-    /// The revision of the configuration that contains it; unknown in a cluster.
+    /// The revision of the configuration that contains it; empty in a cluster, where it is unknown.
     #[serde(skip)]
     pub revision: String,
     /// Its targets.
     pub targets: Vec<Target>,
-    /// Proxies in sync among those that should enforce it; `None` if no operator answers.
+    /// The share of its proxies that are in sync; `None` if no operator answers.
     pub proxies: Option<Share>,
 }
 
@@ -67,13 +67,13 @@ pub struct Policy {
 pub struct Target {
     /// `Kind/namespace/name`.
     pub target: String,
-    /// Conditions by type; `Accepted` and `Programmed` always.
+    /// Conditions by type. `Accepted` and `Programmed` are always present.
     #[serde(flatten)]
     pub conditions: BTreeMap<Type, Condition>,
 }
 
 impl Target {
-    /// Returns the status of a condition: `True`, `False` or `Unknown`; empty without it.
+    /// Returns the status of a condition: `True`, `False` or `Unknown`; empty if it is absent.
     #[must_use]
     pub fn status(&self, of: Type) -> &str {
         self.conditions.get(&of).map_or("", |c| &c.status)
@@ -122,9 +122,9 @@ impl Target {
 pub struct Condition {
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// The reason, in a word.
+    /// The reason, in one word.
     pub reason: String,
-    /// The reason, in a sentence.
+    /// The reason, in one sentence.
     pub message: String,
 }
 
@@ -132,9 +132,9 @@ pub struct Condition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Share {
-    /// The number of those that run the revision sent to them.
+    /// The number of proxies that run the revision sent to them.
     pub in_sync: usize,
-    /// The number of all.
+    /// The number of all proxies that should enforce the policy.
     pub total: usize,
 }
 
@@ -146,11 +146,11 @@ pub struct Workload {
     pub target: String,
     /// `namespace/name` of the policies in force.
     pub in_force: Vec<String>,
-    /// Policies not in force, each with the reason: `Conflicted`, `Overridden`.
+    /// Policies not in force, each with the reason: `Conflicted` or `Overridden`.
     pub out_of_force: Vec<Loser>,
 }
 
-/// A policy that another one keeps out of force.
+/// A policy that isn't in force because another one is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Loser {
@@ -173,8 +173,7 @@ pub struct Proxy {
     pub report: ProxyReport,
 }
 
-/// An object that carries policies to proxies which another control plane programs, or to Pods that
-/// mount it.
+/// An object that carries policies to proxies of another control plane, or to Pods that mount it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Carrier {
@@ -186,7 +185,7 @@ pub struct Carrier {
     pub policies: Vec<String>,
     /// Revision of the configuration in it.
     pub revision: String,
-    /// The conditions in its status, by type, as its reader wrote them; Istio and Pods write none.
+    /// The conditions that its reader wrote into its status, by type. Istio and Pods write none.
     pub conditions: Vec<(String, Condition)>,
 }
 
@@ -208,7 +207,8 @@ pub struct OperatorView {
 }
 
 impl View {
-    /// Returns the view; with a `namespace`, without the proxies and objects of others.
+    /// Returns the view of a cluster. With a `namespace`, leaves out the proxies and objects of
+    /// other namespaces.
     #[must_use]
     pub fn new(
         policies: &[PolicyResource],
@@ -284,8 +284,8 @@ impl View {
         }
     }
 
-    /// Whether every policy is accepted, and programmed or overridden. A policy without proxies is
-    /// no mistake.
+    /// Whether the source has no problems, and every policy is accepted, and programmed or
+    /// overridden. A policy without proxies counts as fine.
     #[must_use]
     pub fn ok(&self) -> bool {
         let has_no_proxies = |t: &Target| t.reason(Type::Programmed) == "NoProxies";
@@ -295,7 +295,7 @@ impl View {
         .all(|t| t.is_settled() || t.is(Type::Accepted) && has_no_proxies(t))
     }
 
-    /// Whether policies exist and every one is programmed, or overridden, at each of its targets.
+    /// Whether policies exist, and each is programmed or overridden at each of its targets.
     #[must_use]
     pub fn programmed(&self) -> bool {
         let mut targets = self.policies.iter().flat_map(|p| &p.targets);
@@ -310,7 +310,7 @@ impl View {
     }
 }
 
-/// Whether a policy, `namespace/name`, is in `namespace`, or no namespace is given.
+/// Whether a policy, `namespace/name`, is in `namespace`. True without a `namespace`.
 fn is_in(policy: &str, namespace: Option<&str>) -> bool {
     namespace.is_none_or(|namespace| policy.split('/').next() == Some(namespace))
 }
@@ -332,7 +332,7 @@ impl Condition {
         }
     }
 
-    /// Returns the condition as written, if it is about this generation.
+    /// Returns the written condition, or `Unknown` if it is absent or about an earlier generation.
     fn of(written: Option<&meta::Condition>, generation: i64) -> Self {
         match written {
             None => Self::unknown("Pending", "no operator has judged it yet".to_owned()),
@@ -395,7 +395,7 @@ fn ancestor(ancestor: &PolicyAncestorStatus, namespace: &str) -> String {
     format!("{}/{namespace}/{}", target.kind, target.name) + &section.collect::<String>()
 }
 
-/// Returns the targets in the spec of a policy without a status.
+/// Returns the targets in a policy's spec, for a policy without a status.
 fn named(resource: &PolicyResource, namespace: &str) -> Vec<String> {
     let targets = resource.spec["targetRefs"].as_array();
     let text = |target: &Value| {
@@ -445,7 +445,7 @@ fn workloads(policies: &[Policy]) -> Vec<Workload> {
 }
 
 /// Returns the proxies of all operators. A proxy that reconnected to another operator is in the
-/// reports of both; the operator to which it is connected takes precedence.
+/// reports of both. Then only the connected one is kept.
 fn proxies(operators: &[Operator], namespace: Option<&str>) -> Vec<Proxy> {
     let mut all: Vec<Proxy> = Vec::new();
     for operator in operators {
@@ -476,8 +476,8 @@ fn proxies(operators: &[Operator], namespace: Option<&str>) -> Vec<Proxy> {
     all
 }
 
-/// Returns an object with its conditions, which its reader writes into its status, or into that of
-/// its ancestors, as in Gateway API.
+/// Returns an object with the conditions that its reader wrote, either directly into the status or,
+/// as in Gateway API, into the status of ancestors.
 fn carrier(kind: &'static str, object: &DynamicObject) -> Carrier {
     let annotation = |key| object.annotations().get(key).map_or("", String::as_str);
     let status = &object.data["status"];

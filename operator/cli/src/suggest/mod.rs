@@ -1,4 +1,4 @@
-//! `headgate suggest`: a first policy, from measured traffic.
+//! `headgate suggest`: writes a first policy from measured traffic.
 
 mod policy;
 mod routes;
@@ -22,7 +22,7 @@ use super::{Output, block_on};
 use policy::{Found, Measured};
 use routes::Routes;
 
-/// The least number of responses for which a route's percentiles are used; the filter's
+/// The least number of responses for which a route's percentiles are used, equal to the filter's
 /// `minSamples`.
 const ENOUGH: usize = 50;
 
@@ -68,8 +68,8 @@ pub struct SuggestArgs {
 /// Prints a suggested policy.
 ///
 /// # Errors
-/// Returns an error for a log that can't be read or has too few requests, or a proxy that can't be
-/// queried or has measured too little.
+/// Returns an error for a log that can't be read or has too few requests, or for a proxy that can't
+/// be queried or has too few measurements.
 pub fn run(args: &SuggestArgs) -> anyhow::Result<Output> {
     let found = match (&args.log, &args.proxy) {
         (Some(log), _) => of_log(log, usize::from(args.types))?,

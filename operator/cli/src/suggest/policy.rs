@@ -9,7 +9,7 @@ use headgate_core::config::DEFAULT_TYPE;
 use super::routes::FOLDED;
 use crate::draft::{free_name, head};
 
-/// The least objective, ms: access logs and timers resolve it well.
+/// The least objective, ms. Access logs and timers are precise enough for it.
 const LEAST_MS: f64 = 10.0;
 
 /// Measured times of requests.
@@ -43,8 +43,9 @@ pub(super) struct Found {
     pub(super) notes: Vec<String>,
 }
 
-/// Returns objectives, ms: twice the requests' own times, plus the 90th percentile of all requests
-/// once (p50) or twice (p90), for slow requests before them.
+/// Returns objectives for p50 and p90, ms. Each is twice the requests' own percentile, plus an
+/// allowance for slow requests before them: the 90th percentile of all requests, once for p50 and
+/// twice for p90.
 fn objectives(own: &Measured, all: &Measured) -> (f64, f64) {
     let p50 = round_up(2.0 * own.p50_ms + all.p90_ms);
     let p90 = round_up(2.0 * own.p90_ms + 2.0 * all.p90_ms);
@@ -56,14 +57,14 @@ pub(super) fn round_up(ms: f64) -> f64 {
     let ms = ms.max(LEAST_MS);
     let power = 10_f64.powf(ms.log10().floor());
     let step = [1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0].into_iter();
-    // A rounding error of the logarithm must not select the next step.
+    // Tolerates a rounding error of the logarithm, which must not select the next step.
     let mut enough = step
         .map(|step| step * power)
         .filter(|to| *to >= ms * (1.0 - 1e-9));
     enough.next().unwrap_or(10.0 * power)
 }
 
-/// Returns the policy's text. `target` is the group and the kind of its target.
+/// Returns the policy as YAML. `target` is the group and the kind of its target.
 pub(super) fn text(found: &Found, of: &ObjectKey, target: &str) -> String {
     let all = &found.all;
     let mut text = format!(
@@ -133,8 +134,8 @@ fn slo(own: &Measured, all: &Measured) -> String {
     format!("{{p50: {p50:.0}ms, p90: {p90:.0}ms}}")
 }
 
-/// Returns the routes in the order of their types: the most specific first, since the first match
-/// wins. Fixed paths are before those with ids, then the longer ones.
+/// Returns the routes in the order of their types. The most specific routes come first, because the
+/// first match wins: fixed paths before paths with ids, then longer paths before shorter ones.
 fn in_order(routes: &[Route]) -> Vec<&Route> {
     let mut routes: Vec<&Route> = routes.iter().collect();
     routes.sort_by_key(|route| {

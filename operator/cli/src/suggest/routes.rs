@@ -17,11 +17,11 @@ use headgate_simulator::workload::recorded::Logged;
 use super::ENOUGH;
 use super::policy::{Found, Measured, Route};
 
-/// The number of different elements in one place above which they count as names of things.
+/// The number of different elements at one position above which they count as names of things.
 const NAMES: usize = 20;
-/// The most different paths; later ones count as `default`.
+/// The largest number of different paths; later paths count as `default`.
 const PATHS: usize = 20_000;
-/// The element of a template for variable elements.
+/// The placeholder for variable elements in a path.
 pub(super) const FOLDED: &str = "{id}";
 
 /// A method and the elements of a path.
@@ -58,8 +58,8 @@ impl Routes {
         }
     }
 
-    /// Returns at most `most` routes with enough responses, those with the most time; `None` if the
-    /// log has too few responses.
+    /// Returns at most `most` routes: those with enough responses and the most service time. `None`
+    /// if the log has too few responses.
     pub(super) fn found(self, most: usize, notes: Vec<String>) -> Option<Found> {
         let routes = fold_names(self.times);
         let mut everything: Vec<f32> = routes
@@ -99,7 +99,7 @@ impl Routes {
 }
 
 impl Measured {
-    /// Returns the measured times of `times`, which it sorts; `None` if they are too few.
+    /// Sorts `times` and returns their percentiles; `None` if there are too few.
     fn of(times: &mut [f32]) -> Option<Self> {
         if times.len() < ENOUGH {
             return None;
@@ -117,7 +117,7 @@ impl Measured {
     }
 }
 
-/// Returns the elements of a path without its query, ids folded (rule 1).
+/// Returns the elements of a path without its query, with ids folded (rule 1).
 fn elements(path: &str) -> Vec<String> {
     let path = path.split(['?', '#']).next().unwrap_or_default();
     let element = |text: &str| match is_id(text) {
@@ -139,7 +139,7 @@ fn is_id(element: &str) -> bool {
     digits == element.len() || (hex && element.len() >= 8) || element.len() >= 20
 }
 
-/// Folds names of things (rule 2), from the first element of paths to the last.
+/// Folds names of things (rule 2), from the first element of the paths to the last.
 fn fold_names(mut times: BTreeMap<Key, Vec<f32>>) -> BTreeMap<Key, Vec<f32>> {
     let depth = times.keys().map(|(_, path)| path.len()).max().unwrap_or(0);
     for at in 0..depth {

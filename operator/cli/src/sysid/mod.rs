@@ -1,4 +1,4 @@
-//! `headgate sysid`: gains for backlog control from a trace of your own service (Chronos §4).
+//! `headgate sysid`: finds gains for backlog control from a trace of a service (Chronos §4).
 
 mod show;
 
@@ -128,10 +128,10 @@ fn numbers(text: &str) -> Result<Vec<f64>, String> {
     text.split(',').map(number).collect()
 }
 
-/// Identifies the system, designs the controller, and shows both.
+/// Identifies the system, designs the controller, and prints both.
 ///
 /// # Errors
-/// Returns the mistake in the trace, or the reason why no gains exist.
+/// Returns an error for a mistake in the trace, or if no gains exist.
 pub fn run(args: &SysidArgs) -> anyhow::Result<Output> {
     let identified = match (&args.model, &args.trace) {
         (Some(_), _) | (None, None) => None,

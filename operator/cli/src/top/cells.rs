@@ -1,5 +1,5 @@
-//! The columns of the tables, and the format of their values. A value that is unknown, or that a
-//! row doesn't have, is an empty cell.
+//! The columns of the tables, and the format of their values. A cell is empty if its value is
+//! unknown or the row doesn't have it.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use serde_json::Value;
 use super::table::{Tab, name, traffic};
 use super::view::{ANSWERS, UNREACHABLE, each, margin};
 
-/// The head of a column, the alignment of its cells, and the function that returns the cell of a
-/// row.
+/// A column: its heading, the alignment of its cells, and the function that formats a row's cell.
 pub(super) type Column = (
     &'static str,
     HorizontalAlignment,
     fn(&Value) -> Span<'static>,
 );
 
-/// The style of values without interest.
+/// The style of unimportant values.
 const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 const GOOD: Style = Style::new().fg(Color::Green);
-/// The style of values that deserve attention.
+/// The style of values that need attention.
 pub(super) const WARNING: Style = Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD);
-/// The style of problems: underlined for terminals without colours, and for `NO_COLOR`.
+/// The style of problems. It is underlined too, for terminals without colours and for `NO_COLOR`.
 pub(super) const BAD: Style = WARNING.fg(Color::Red).add_modifier(Modifier::UNDERLINED);
 
-// The most important columns come first: those at the right are left out where the terminal ends.
+// The most important columns come first: the rightmost ones are left out if the terminal is too
+// narrow.
 const TYPES: &[Column] = &[
     ("ARRIVE/s", Right, |r| rate(&traffic(r)["arrivalRate"])),
     ("REFUSE/s", Right, |r| refused(traffic(r))),
@@ -76,10 +76,10 @@ const VALUE: &[Column] = &[
     ("THE CUT", Left, cut),
 ];
 
-/// The number of cells of the bar of slots that a policy's types demand.
+/// The width of the bar of the slots that a policy's types demand, in cells.
 const BAR: f64 = 48.0;
 
-/// Returns the head of the rows' names, and the other columns.
+/// Returns the heading of the column of names, and the other columns.
 pub(super) fn columns(tab: Tab) -> (&'static str, &'static [Column]) {
     match tab {
         Tab::Types => ("POLICY / TYPE", TYPES),
@@ -119,7 +119,7 @@ fn time(value: &Value) -> Span<'static> {
     })
 }
 
-/// Formats a share with as many decimals as objectives have: `97.2%`, `99.95%`.
+/// Formats a share with the precision of objectives: `97.2%`, `99.95%`.
 fn share(value: &Value) -> String {
     let text = format!("{:.2}", value.as_f64().unwrap_or(0.0) * 100.0);
     let short = text.trim_end_matches('0').trim_end_matches('.');
@@ -177,7 +177,7 @@ fn slots(values: &Value) -> Span<'static> {
     })
 }
 
-/// Returns the reasons for refusals, the most frequent first. The rejections of a dry run aren't
+/// Returns the reasons for rejections, the most frequent first. In a dry run, rejections aren't
 /// enforced.
 fn reasons(values: &Value) -> Span<'static> {
     let of_type = values["refusedByReason"].as_object().into_iter().flatten();
@@ -190,14 +190,14 @@ fn reasons(values: &Value) -> Span<'static> {
     format!("{}{}", if dry { "(dry run) " } else { "" }, named(&reasons)).into()
 }
 
-/// Returns the rates above 0, each with its name.
+/// Returns the rates above 0 with their names.
 fn named(rates: &[(&str, &Value)]) -> String {
     let rates = rates.iter().filter(|(_, value)| value.as_f64() > Some(0.0));
     let rates = rates.map(|(name, value)| format!("{name} {}", rate(value)));
     rates.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the objective with the least margin. For a policy, returns its problems.
+/// Returns the objective with the smallest margin. For a policy, returns its problems.
 fn objective(values: &Value) -> Span<'static> {
     let known = each(&values["objectives"]).filter_map(|o| Some((o, margin(o)?)));
     let Some((o, margin)) = known.min_by(|a, b| a.1.total_cmp(&b.1)) else {
@@ -220,16 +220,16 @@ fn objective(values: &Value) -> Span<'static> {
     Span::styled(format!("{name} {limit}: {attained} {sign} {target}"), style)
 }
 
-/// Returns the part of a type's requests that the value cut admits.
+/// Returns the fraction of a type's requests that the value cut admits.
 fn admitted(values: &Value) -> Span<'static> {
     let part = &values["valueCut"]["admitted"];
     let refused = 1.0 - part.as_f64().unwrap_or(1.0);
     number(part, |part| format!("{:.0}%", part * 100.0)).style(unwanted(refused))
 }
 
-/// Returns a bar of the slots that all types demand, in order of rank. It shows the slots of this
-/// type, with the slots of admitted requests filled, and the position of the cut. For a policy,
-/// returns the slots that are given out.
+/// Returns a bar that represents the slots that all types demand, in order of rank. It marks the
+/// slots of this type, with those of admitted requests filled, and the position of the cut. For a
+/// policy, returns the number of allotted slots.
 fn cut(values: &Value) -> Span<'static> {
     let value = &values["valueCut"];
     let slots = |of: &Value, name: &str| of[name].as_f64().unwrap_or(0.0);
@@ -263,8 +263,8 @@ fn limit(values: &Value) -> Span<'static> {
     }
 }
 
-/// Returns the places that set a workflow's rate. For a policy, returns the problems of its
-/// workflows.
+/// Returns the bottlenecks that determine a workflow's rate. For a policy, returns the problems of
+/// its workflows.
 fn bottleneck(values: &Value) -> Span<'static> {
     let place = |b: &Value| format!("{} ({})", name(b, "place"), b["proxies"]);
     let places = each(&values["bottlenecks"]).map(place).collect::<Vec<_>>();

@@ -1,5 +1,5 @@
-//! A client of one Envoy's admin interface: a kept connection, and bounds on the time and the size
-//! of a response.
+//! A client of one Envoy's admin interface. It keeps its connection, and limits the time and the
+//! size of a response.
 
 use std::fmt;
 use std::future::pending;
@@ -27,20 +27,20 @@ use super::sample::{self, About, Sample};
 use crate::cluster;
 use crate::table::one_line;
 
-/// The time for one response.
+/// The timeout of one response.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest response, in bytes: 256 types take about 400 kB, and 1,000 workflows as much again.
 const MAX_ANSWER: usize = 32 << 20;
 const NO_ENVOY: &str = "it is no Envoy admin address";
 
-/// The address of an Envoy's admin interface: a given one, or that of a Pod.
+/// The address of an Envoy's admin interface.
 #[derive(Debug, Clone)]
 pub enum AdminAddress {
     /// A TCP address.
     Tcp(Endpoint),
     /// A Unix domain socket; Envoy calls it a pipe.
     Unix(PathBuf),
-    /// A port of a Pod, which may listen on the Pod's loopback address only.
+    /// A port of a Pod. It may be open only on the Pod's loopback address.
     Pod {
         /// The API of the Pod's namespace.
         api: Box<Api<Pod>>,
@@ -89,7 +89,7 @@ pub(crate) struct Client {
 
 struct Connection {
     sender: SendRequest<Empty<Bytes>>,
-    /// The kubelet's reason for the end of a forwarded connection.
+    /// The kubelet's reason for ending a forwarded connection.
     complaint: BoxFuture<'static, Option<String>>,
     about: About,
 }
@@ -102,13 +102,15 @@ impl Client {
         }
     }
 
-    /// Returns the proxy's stats now.
+    /// Requests the proxy's current stats.
     ///
     /// # Errors
-    /// Returns one line: the proxy can't be reached, takes longer than [`TIMEOUT`], or is no Envoy.
+    /// Returns one line that says that the proxy can't be reached, takes longer than [`TIMEOUT`],
+    /// or isn't an Envoy.
     pub(crate) async fn sample(&mut self) -> anyhow::Result<Sample> {
         let answer = async {
-            // Put back only after a whole response: after any failure, the next attempt reconnects.
+            // The connection is put back only after a complete response. After any failure, the
+            // next attempt reconnects.
             let mut connection = match self.connection.take() {
                 Some(connection) if !connection.sender.is_closed() => connection,
                 _ => Connection::open(&self.place).await?,
@@ -142,12 +144,12 @@ impl Connection {
                 Self::over(stream, complaint.context("no channel for errors")?).await?
             }
         };
-        // Requested once, because the response lists all built-in extensions. A new process means a
-        // new connection.
+        // Requested once for each connection, because the response lists all built-in extensions. A
+        // restarted Envoy means a new connection.
         let info = connection.get("/server_info").await?;
         let info: Value = serde_json::from_slice(&info).context(NO_ENVOY)?;
         let text = |value: &Value| one_line(value.as_str().unwrap_or_default());
-        // `commit/version/state/kind/library`.
+        // The format is `commit/version/state/kind/library`.
         let version = text(&info["version"]);
         connection.about = About {
             version: version.split('/').nth(1).unwrap_or(&version).to_owned(),

@@ -1,5 +1,5 @@
-//! The watched proxies, with their responses over the last few seconds. Rates compare the oldest
-//! and the newest response.
+//! The watched proxies, with their responses over the last few seconds. Rates are the differences
+//! between the oldest and the newest response.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -24,10 +24,10 @@ pub(super) struct Fleet {
     pub(super) window: Duration,
 }
 
-/// A proxy. Without responses and failures, its first response is pending.
+/// A proxy. If it has neither responses nor failures, its first response is pending.
 #[derive(Default)]
 pub(super) struct Proxy {
-    /// The time of the first of its consecutive failures, and the reason for the last one in one
+    /// The time of the first of its consecutive failures, and the reason for the last one, in one
     /// line.
     pub(super) silent: Option<(Instant, String)>,
     /// The number of observed restarts of its process.
@@ -36,23 +36,23 @@ pub(super) struct Proxy {
     pub(super) uptime: Option<Duration>,
     /// Responses of one process, without a failure between them.
     samples: VecDeque<(Instant, Sample)>,
-    /// The task that queries it, until it is removed.
+    /// The task that queries the proxy; aborted when the proxy is removed.
     _queries: Option<AbortOnDropHandle<()>>,
 }
 
 /// Two responses of one process.
 pub(super) struct Span<'a> {
-    /// The earlier one; `None` if only one exists.
+    /// The earlier response; `None` if only one exists.
     pub(super) before: Option<&'a Sample>,
-    /// The later one.
+    /// The later response.
     pub(super) after: &'a Sample,
-    /// The time between them, s; above 0 if there are two.
+    /// The time between the responses, s; above 0 if there are two.
     pub(super) seconds: f64,
 }
 
 impl Fleet {
-    /// Replaces the proxies by these. Keeps those that were known, and adds the others as `new`
-    /// makes them.
+    /// Replaces the set of proxies by `wanted`. Known proxies keep their state; `new` creates the
+    /// others.
     fn set(
         &mut self,
         wanted: BTreeMap<String, AdminAddress>,
@@ -65,8 +65,8 @@ impl Fleet {
         }
     }
 
-    /// Records a response of a proxy, or the reason for its absence in one line. A response of a
-    /// removed proxy is ignored.
+    /// Records a proxy's response, or one line that says why there is none. Ignores proxies that
+    /// have been removed.
     pub(super) fn hear(&mut self, proxy: &str, at: Instant, answer: Result<Sample, String>) {
         let Some(proxy) = self.proxies.get_mut(proxy) else {
             return;
@@ -115,8 +115,8 @@ impl Proxy {
     }
 }
 
-/// Queries each of `places` every `interval`, and records the responses. With a `selection`, the
-/// places are listed again every few seconds.
+/// Queries the proxies at `places` every `interval`, and records the responses. With a `selection`,
+/// the Pods are listed again every few seconds.
 pub(super) fn follow(
     places: Vec<AdminAddress>,
     selection: Option<Selection>,
@@ -144,7 +144,7 @@ pub(super) fn follow(
             sleep(LOOK).await;
             match selection.find().await {
                 Ok((places, _)) => follow(places),
-                // Known proxies are kept.
+                // The known proxies stay.
                 Err(error) => debug!("looking for proxies: {error:#}"),
             }
         }

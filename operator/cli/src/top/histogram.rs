@@ -1,12 +1,13 @@
-//! Envoy's histograms, and percentiles of the values added to them.
+//! Envoy's histograms, and percentiles of their values.
 
-/// Values by bucket, in Envoy's format `histogram_buckets=disjoint`: pairs of upper bound and
-/// count, by bound. Values above the last bound are not in it.
+/// The values by bucket, from Envoy's format `histogram_buckets=disjoint`: pairs of upper bound and
+/// count, ordered by bound. Values above the last bound are missing.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Histogram(Vec<(f64, u64)>);
 
 impl Histogram {
-    /// Reads `B50(1,2) B100(0,0) …`: bound, count of Envoy's last flush period, total count.
+    /// Parses `B50(1,2) B100(0,0) …`: each bucket's bound, its count in Envoy's last flush period,
+    /// and its total count.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let bucket = |word: &str| {
             let (upper, counts) = word.strip_prefix('B')?.strip_suffix(')')?.split_once('(')?;
@@ -19,8 +20,8 @@ impl Histogram {
         (rising && !buckets.is_empty()).then_some(Self(buckets))
     }
 
-    /// Returns the values that were added since `before`: all, after a restart or with other
-    /// buckets.
+    /// Returns the values that were added since `before`. After a restart, or if the buckets
+    /// differ, these are all values.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let both = || self.0.iter().zip(&before.0);
         let continued =
@@ -46,8 +47,8 @@ impl Histogram {
         }
     }
 
-    /// Returns the `q`-quantile, 0..=1, with values spread evenly over their bucket, as Prometheus'
-    /// `histogram_quantile` does; `None` without values.
+    /// Returns the `q`-quantile, with `q` in 0..=1; `None` without values. Values count as spread
+    /// evenly over their bucket, as in Prometheus' `histogram_quantile`.
     pub(crate) fn quantile(&self, q: f64) -> Option<f64> {
         let count = self.count();
         if count == 0 {

@@ -1,4 +1,4 @@
-//! The terminal: input and drawing, in turns.
+//! The terminal loop: handles input and draws.
 
 use std::io;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::fleet::Fleet;
 use super::screen::Screen;
 use super::table::Choice;
 
-/// The longest time between two drawings.
+/// The longest time between two redraws.
 const TURN: Duration = Duration::from_millis(500);
 
 /// Shows the fleet until the user quits.
 ///
 /// # Errors
-/// Returns an error if the terminal can't be used, or is closed.
+/// Returns an error if the terminal can't be used or has been closed.
 pub(super) async fn run(fleet: watch::Receiver<Fleet>, choice: Choice) -> anyhow::Result<()> {
     let mut terminal = ratatui::try_init().context("this terminal can't be used")?;
     let shown = show(&mut terminal, &fleet, Screen::new(choice)).await;
@@ -54,7 +54,7 @@ async fn show(
     }
 }
 
-/// Returns the next event; `None` if there is none for a while.
+/// Returns the next event; `None` after a while without one.
 fn next() -> io::Result<Option<Event>> {
     event::poll(TURN)?.then(event::read).transpose()
 }

@@ -1,12 +1,13 @@
-//! `headgate top`: requests at Envoys, live.
+//! `headgate top`: live statistics of the requests at Envoys.
 //!
-//! Dashboards need a Prometheus, and their values are a minute old. This command only needs the
-//! admin interfaces of proxies. It helps to try out a policy, or to find the cause of a current
+//! Dashboards need Prometheus, and their values are up to a minute old. This command needs only the
+//! proxies' admin interfaces. It is for trying out a policy, or for finding the cause of a current
 //! problem.
 //!
-//! The code is in layers; only the outer ones wait or draw. `client` sends requests, `sample` and
-//! `histogram` parse a response, `fleet` keeps the last responses, `view` computes the values to
-//! show, `table` and `cells` make a table of them, and `live` and `screen` show it in a terminal.
+//! The code is in layers, of which only the outer ones wait or draw. `client` sends requests,
+//! `sample` and `histogram` parse responses, `fleet` keeps the last responses, `view` computes the
+//! values to show, `table` and `cells` turn them into tables, and `live` and `screen` show these in
+//! a terminal.
 
 mod cells;
 pub(crate) mod client;
@@ -46,7 +47,7 @@ const INTERVAL: &str = "2s";
 /// The default time over which rates are computed: two of the periods in which Envoy adds to its
 /// histograms.
 const WINDOW: &str = "10s";
-/// The arguments that choose proxies of a cluster.
+/// The arguments that select proxies of a cluster.
 const OF_CLUSTERS: [&str; 5] = [
     "namespace",
     "all_namespaces",
@@ -108,7 +109,7 @@ fn span(text: &str) -> Result<Duration, String> {
 /// Shows or prints the view.
 ///
 /// # Errors
-/// Returns an error if the proxies can't be listed, or without a terminal to show them in.
+/// Returns an error if the proxies can't be listed, or if there is no terminal.
 pub fn run(args: &TopArgs) -> anyhow::Result<Output> {
     let live = !args.once && args.output == OutputFormat::Table;
     if live && !io::stdout().is_terminal() {
@@ -152,7 +153,7 @@ async fn top(args: &TopArgs) -> anyhow::Result<Output> {
     Ok(output)
 }
 
-/// Returns the Pods to watch; `None` for proxies outside of a cluster.
+/// Returns the selection of Pods to watch; `None` for proxies outside of a cluster.
 async fn selection(args: &TopArgs) -> anyhow::Result<Option<Selection>> {
     let in_cluster = args.namespace.is_some()
         || args.all_namespaces
@@ -175,10 +176,10 @@ fn view_of(fleet: &Receiver<Fleet>) -> Value {
     view::view(&fleet.borrow(), None, Instant::now(), SystemTime::now())
 }
 
-/// Waits for two responses of each proxy, a window apart.
+/// Waits for two responses of each proxy, a window apart, and prints the view.
 async fn once(args: &TopArgs, mut fleet: Receiver<Fleet>) -> anyhow::Result<Output> {
     let longest = args.window + 2 * client::TIMEOUT;
-    // After the timeout, the responses so far are shown.
+    // After the timeout, the view has the responses so far.
     let _ = timeout(longest, fleet.wait_for(Fleet::is_settled)).await;
     let view = view_of(&fleet);
     let text = args

@@ -1,8 +1,8 @@
 //! The proxies of a cluster.
 //!
-//! An admin interface should be on the loopback address, which the API server's own proxy doesn't
-//! reach. The mechanism of `kubectl port-forward` reaches it: the right to forward ports of a Pod
-//! is the right to see its Envoy.
+//! Admin interfaces should listen on the loopback address, which the API server's proxy can't
+//! reach. The mechanism of `kubectl port-forward` can. So a user needs the right to forward the
+//! ports of a Pod to see its Envoy.
 
 use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,19 +12,19 @@ use super::client::AdminAddress;
 use crate::cluster::{Cluster, refused, timely};
 use headgate_controller::kubernetes::watch::api;
 
-/// The Pods of a cluster to watch.
+/// A selection of Pods to watch.
 pub(super) struct Selection {
     pub(super) cluster: Cluster,
-    /// Only Pods of this namespace.
+    /// The namespace of the Pods; `None`: all namespaces.
     pub(super) namespace: Option<String>,
-    /// Only Pods with these labels, instead of those that the operators report.
+    /// The labels of the Pods; `None`: the Pods of the proxies that operators report.
     pub(super) labels: Option<String>,
     /// The port of Envoy's admin interface.
     pub(super) port: u16,
 }
 
 impl Selection {
-    /// Returns the proxies, and a remark on those that can't be shown.
+    /// Returns the addresses of the proxies, and a remark on proxies that can't be shown.
     ///
     /// # Errors
     /// Returns the reason why the proxies can't be listed, in one line.
@@ -66,8 +66,9 @@ impl Selection {
         Ok(named.collect())
     }
 
-    /// Returns the Pods of the proxies that operators report, which must be named after their Pods,
-    /// and a remark on the others.
+    /// Returns the Pods of the connected proxies that operators report, by namespace and name. A
+    /// proxy's node id must be the name of its Pod. Also returns a remark on proxies without a
+    /// namespace.
     async fn reported(&self) -> anyhow::Result<(Vec<(String, String)>, Option<String>)> {
         let operators = self.cluster.operators().await?;
         let reports: Vec<_> = operators

@@ -1,10 +1,10 @@
-//! One response of a proxy: Headgate's part of Envoy's `/stats`, by policy, type and workflow.
+//! One response of a proxy: Headgate's stats from Envoy's `/stats`, by policy, type and workflow.
 //!
-//! Envoy 1.40 offers its stats in several formats. Plain text with `histogram_buckets=disjoint` is
-//! the smallest that suffices for all views: for a policy of two types 7 kB, compared to 23 kB of
-//! JSON and 49 kB of JSON with details (measured). Percentiles in the `summary` format are smaller
-//! still, but those of several proxies can't be merged, and their time span is unknown. `usedonly`
-//! would save a quarter, but a counter at zero would look like one that this version of the filter
+//! Envoy 1.40 has several formats of stats. Plain text with `histogram_buckets=disjoint` is the
+//! smallest one that suffices for all views: 7 kB for a policy with two types, compared to 23 kB
+//! for JSON and 49 kB for JSON with details (measured). The `summary` format is still smaller, but
+//! percentiles of several proxies can't be merged, and their time span is unknown. `usedonly` would
+//! save a quarter, but a counter at zero would look like a counter that this version of the filter
 //! doesn't have.
 
 use std::collections::BTreeMap;
@@ -13,27 +13,27 @@ use std::time::Duration;
 use super::histogram::Histogram;
 use crate::table::one_line;
 
-/// The stats to request, as RE2. Estimates and workers' own records are left out: they are half of
-/// all lines.
+/// The stats to request, as an RE2 expression. It leaves out estimates and the workers' own
+/// records, which are half of all lines.
 const FILTER: &str = r"^(server\.uptime$|(wasm|dynamicmodules)custom\.headgate\.(panics$|(workflow|service)\.|policy\.[^.]+\.([a-z_]+$|type\.[^.]+\.(rq_|slo_|value_|queue_wait_us$|response_time_us$)|workflow\.|service\.)))";
 
-/// Prefixes of stats: Envoy's for Wasm filters, and Headgate's. The native filter uses the same if
-/// the bootstrap sets it. Otherwise, as with Envoy Gateway, it has Envoy's prefix for dynamic
-/// modules.
+/// The prefixes of Headgate's stats. The first has Envoy's prefix for Wasm filters. The native
+/// filter's stats have the same prefix if the bootstrap sets it. Otherwise, for example with Envoy
+/// Gateway, they have the second, with Envoy's prefix for dynamic modules.
 const PREFIXES: [&str; 2] = ["wasmcustom.headgate.", "dynamicmodulescustom.headgate."];
 /// The part of a stat's name before the policy.
 const POLICY: &str = "policy.";
 /// A gauge that only the native filter has.
 const NATIVE: &str = "panics";
-/// Envoy's age in seconds. It moves when Envoy flushes its stats, every 5 s by default.
+/// Envoy's uptime in seconds. It is updated when Envoy flushes its stats, every 5 s by default.
 const UPTIME: &str = "server.uptime";
 
-/// The kind of a part that is a type of requests.
+/// The kind of parts that are request types.
 pub(crate) const TYPE: &str = "type";
-/// The kind of a part that is a workflow.
+/// The kind of parts that are workflows.
 pub(crate) const WORKFLOW: &str = "workflow";
-/// The kind of a part that is a downstream service. Its only stat, `index`, is the value of the
-/// gauge `bottleneck` for it.
+/// The kind of parts that are downstream services. A service's only stat, `index`, is its value in
+/// the gauge `bottleneck`.
 pub(crate) const SERVICE: &str = "service";
 
 /// Returns the path and query of the request to the admin address.
@@ -42,27 +42,27 @@ pub(super) fn path() -> String {
     format!("/stats?histogram_buckets=disjoint&filter={filter}")
 }
 
-/// Stats of one policy or part of it. Envoy's text doesn't distinguish counters from gauges; the
-/// names do.
+/// The stats of a policy or of a part of it. Envoy's text format doesn't distinguish counters from
+/// gauges; the stats' names do.
 #[derive(Default)]
 pub(crate) struct Stats {
     values: BTreeMap<String, u64>,
     histograms: BTreeMap<String, Histogram>,
 }
 
-/// The parts of a policy by kind and name, as they are in the names of stats. The policy as a whole
-/// is the part without a kind and a name.
+/// The parts of a policy, by kind and name as in the names of stats. The part with an empty kind
+/// and name is the whole policy.
 pub(crate) type Parts<T> = BTreeMap<(String, String), T>;
 
 /// One response of a proxy.
 #[derive(Default)]
 pub(crate) struct Sample {
     pub(crate) about: About,
-    /// Age of the proxy's process, to a few seconds.
+    /// The age of the proxy's process, accurate to a few seconds.
     pub(crate) uptime: Option<Duration>,
     /// Whether the filter is native.
     pub(crate) is_native: bool,
-    /// Policies by `namespace/name`.
+    /// The policies by `namespace/name`, each with the stats of its parts.
     pub(crate) policies: BTreeMap<String, Parts<Stats>>,
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn of<'a, T>(
     parts.map(|((_, name), part)| (name.as_str(), part))
 }
 
-/// Returns the policy as a whole, if it has stats of its own.
+/// Returns the stats of the whole policy, if there are any.
 pub(crate) fn whole<T>(parts: &Parts<T>) -> Option<&T> {
     of(parts, "").next().map(|(_, whole)| whole)
 }
@@ -111,12 +111,12 @@ impl Stats {
 }
 
 impl Sample {
-    /// Reads a response to [`path`]. Lines unknown to this version are skipped: a proxy may run a
-    /// newer one.
+    /// Parses a response to [`path`]. Skips unknown lines: a proxy may run a newer version of the
+    /// filter.
     pub(crate) fn parse(text: &str) -> Self {
         let mut sample = Self::default();
         for line in text.lines() {
-            // Split from the right: a value contains no colon, but a name may.
+            // Split at the last colon: a name may contain one, and a value doesn't.
             let Some((name, value)) = line.rsplit_once(": ") else {
                 continue;
             };

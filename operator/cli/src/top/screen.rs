@@ -1,4 +1,4 @@
-//! The screen: the user's choices, the keys that change them, and the drawing.
+//! The screen: the user's choices, the keys that change them, and the drawing code.
 
 use std::time::{Instant, SystemTime};
 
@@ -18,22 +18,22 @@ use super::view;
 
 /// The number of spaces between two columns.
 const GAP: u16 = 2;
-/// The most silent proxies that are named; the view of proxies shows all.
+/// The largest number of silent proxies that are named. The view of proxies shows all.
 const NAMED: usize = 3;
 
 const KEYS: &str = "\
 q quit  1-4 Tab view  s sort  r reverse  / filter  p pause
 Up Down PgUp PgDn mark a row  Enter only this proxy  Esc all proxies, all names";
 
-/// The state of the screen: the shown view, and the choices.
+/// The state of the screen: the current view and the user's choices.
 #[derive(Default)]
 pub(super) struct Screen {
     view: Value,
     choice: Choice,
-    /// The address of the only proxy to count; `None`: all proxies.
+    /// The address of the only proxy to show; `None`: all proxies.
     only: Option<String>,
     paused: bool,
-    /// Whether keys are added to the text of the filter.
+    /// Whether typed characters are added to the filter's text.
     typing: bool,
     table: TableState,
     /// The number of rows that fit on the screen.
@@ -48,7 +48,7 @@ impl Screen {
         }
     }
 
-    /// Updates the view to the present values, unless it is paused.
+    /// Updates the view to the current values, unless it is paused.
     pub(super) fn look(&mut self, fleet: &Fleet) {
         if !self.paused {
             let only = self.only.as_deref();
@@ -56,7 +56,7 @@ impl Screen {
         }
     }
 
-    /// Handles a key; returns false if the user quits.
+    /// Handles a key. Returns false if the user quits.
     pub(super) fn key(&mut self, key: KeyEvent) -> bool {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return !matches!(key.code, KeyCode::Char('c' | 'd'));
@@ -83,7 +83,7 @@ impl Screen {
             KeyCode::Char('r') => self.choice.reversed = !self.choice.reversed,
             KeyCode::Char('/') => self.typing = true,
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
-            // A position beyond the last row is corrected when the table is drawn.
+            // Drawing the table corrects a position beyond the last row.
             KeyCode::Down | KeyCode::Char('j') => self.table.select_next(),
             KeyCode::Up | KeyCode::Char('k') => self.table.select_previous(),
             KeyCode::PageDown => self.table.scroll_down_by(self.room),
@@ -108,15 +108,15 @@ impl Screen {
         self.table = TableState::new();
     }
 
-    /// Counts one proxy, or all. Ends a pause, because the paused values are of other proxies.
+    /// Selects one proxy, or all. Ends a pause, because the paused values belong to other proxies.
     fn count(&mut self, only: Option<String>) {
         self.paused &= self.only == only;
         self.only = only;
     }
 
-    /// Draws everything.
+    /// Draws the screen.
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
-        // Their stats are missing in every view.
+        // Named in every view, because their stats are missing there.
         let silent = table::silent(&self.view).take(NAMED).map(|proxy| {
             let why = silence(proxy).unwrap_or_default();
             format!("! {}: {why}", table::name(proxy, "proxy"))
@@ -154,7 +154,7 @@ impl Screen {
             return frame.render_widget(tab.empty(&self.view).dim(), body);
         }
         self.room = body.height.saturating_sub(1);
-        // The offset is limited, so that a long table has no empty lines below its last row.
+        // Limits the offset, so that no empty lines follow the last row of a long table.
         let most = rows.len().saturating_sub(usize::from(self.room));
         *self.table.offset_mut() = self.table.offset().min(most);
         let (table, _) = table::table(tab, &rows, body.width, GAP);
@@ -194,13 +194,13 @@ impl Screen {
     }
 }
 
-/// Returns the name of an option of the command line.
+/// Returns the name of a value on the command line.
 fn name(value: &impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Returns the value after `now`; the first one follows the last.
+/// Returns the value after `now`. The first value follows the last.
 fn next<T: ValueEnum + Copy + PartialEq>(now: T) -> T {
     let mut all = T::value_variants().iter().cycle();
     all.find(|value| **value == now);

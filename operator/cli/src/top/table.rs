@@ -1,5 +1,5 @@
-//! A view as a table, in the chosen order and with the chosen filter, for the terminal and for
-//! printing.
+//! Turns a view into a table, in the chosen order and with the chosen filter, for the terminal and
+//! for printing.
 
 use std::cmp::Ordering;
 use std::iter::once;
@@ -64,7 +64,7 @@ pub struct Choice {
 
 /// A row.
 pub(super) struct Row<'a> {
-    /// `policy`, `policy type`, `policy workflow`, or a proxy's place.
+    /// The row's key: `policy`, `policy type`, `policy workflow`, or a proxy's address.
     pub(super) key: String,
     head: String,
     pub(super) values: &'a Value,
@@ -77,12 +77,12 @@ type Group<'a> = (Row<'a>, Vec<Row<'a>>);
 const GAP: u16 = 3;
 const HEAD: Style = Style::new().add_modifier(Modifier::BOLD.union(Modifier::REVERSED));
 
-/// Returns the values of a row's requests; a policy has them in a field of their own.
+/// Returns the request values of a row. A policy has them in a separate field.
 pub(super) fn traffic(values: &Value) -> &Value {
     values.get("traffic").unwrap_or(values)
 }
 
-/// Returns a text of a row; empty if it is unknown.
+/// Returns a text value of a row; empty if unknown.
 pub(super) fn name<'a>(values: &'a Value, key: &str) -> &'a str {
     values[key].as_str().unwrap_or_default()
 }
@@ -107,7 +107,7 @@ impl Choice {
     }
 
     fn wants(&self, row: &Row<'_>) -> bool {
-        // Only a proxy has policies.
+        // Only rows of proxies have policies.
         let policies = each(&row.values["policies"]).filter_map(Value::as_str);
         let mut names = [row.key.as_str(), name(row.values, "node")]
             .into_iter()
@@ -116,13 +116,13 @@ impl Choice {
         names.any(|name| name.to_lowercase().contains(&filter))
     }
 
-    /// Returns the rank of a row; the highest comes first.
+    /// Returns the rank of a row. The highest rank comes first.
     fn rank(&self, row: &Row<'_>) -> f64 {
         let values = traffic(row.values);
         let rank = match self.sort {
-            // By value, whatever order is chosen.
+            // This view is always ordered by value.
             _ if self.tab() == Tab::Value => row.values["valueCut"]["perSlotSecond"].as_f64(),
-            // A silent proxy may be worse than any that answers.
+            // A silent proxy may be worse off than any proxy that answers.
             Order::Hurt if values["state"] == UNREACHABLE => Some(f64::INFINITY),
             Order::Hurt => row.values["hurt"].as_f64(),
             Order::Rate => arrivals(values),
@@ -144,7 +144,8 @@ impl Choice {
     }
 }
 
-/// Returns the 99th percentile of the wait; of a policy, the longest of its types or workflows.
+/// Returns the 99th percentile of the wait. For a policy, returns the longest one of its types or
+/// workflows.
 fn longest_wait(values: &Value) -> Option<f64> {
     let parts = each(&values["types"]).chain(each(&values["rows"]));
     let own = ["queueWaitMs", "waitMs"].map(|wait| values[wait]["p99"].as_f64());
@@ -154,7 +155,8 @@ fn longest_wait(values: &Value) -> Option<f64> {
         .max_by(f64::total_cmp)
 }
 
-/// Returns the rows of `view` by `choice`. A policy whose name matches the filter is shown whole.
+/// Returns the rows of `view` that match the choice, in its order. If a policy's name matches the
+/// filter, all its rows are included.
 pub(super) fn rows<'a>(view: &'a Value, choice: &Choice) -> Vec<Row<'a>> {
     let group = |values| group(choice.tab(), values);
     let mut groups: Vec<Group<'_>> = match choice.tab() {
@@ -196,7 +198,8 @@ fn group(tab: Tab, of: &Value) -> Option<Group<'_>> {
     (!values.is_null()).then_some((Row { key, head, values }, members))
 }
 
-/// Returns the table of the columns that fit into `room`, with `gap` between them, and its width.
+/// Returns a table with the columns that fit into the width `room`, with `gap` spaces between them,
+/// and the table's width.
 pub(super) fn table(tab: Tab, rows: &[Row<'_>], room: u16, gap: u16) -> (Table<'static>, u16) {
     let (head, columns) = columns(tab);
     let heads = columns
@@ -212,7 +215,7 @@ pub(super) fn table(tab: Tab, rows: &[Row<'_>], room: u16, gap: u16) -> (Table<'
     let mut widths: Vec<u16> = Vec::new();
     let mut left = room;
     for (at, head) in heads.iter().enumerate() {
-        // A column whose head doesn't fit is left out, with all columns to the right.
+        // A column whose heading doesn't fit is left out, along with all columns to its right.
         if at > 0 && usize::from(left) < head.width() {
             break;
         }
@@ -233,7 +236,8 @@ pub(super) fn table(tab: Tab, rows: &[Row<'_>], room: u16, gap: u16) -> (Table<'
     (table, width)
 }
 
-/// Returns the table of the chosen view; without a choice, all tables with rows.
+/// Returns the table of the chosen view and the totals. Without a choice, returns the table of
+/// types and, if any policy has workflows, the table of workflows.
 pub(super) fn printed(view: &Value, choice: &Choice) -> String {
     let has_workflows = each(&view["policies"]).any(|p| !p["workflows"].is_null());
     let tabs = match choice.view {
@@ -260,7 +264,7 @@ pub(super) fn printed(view: &Value, choice: &Choice) -> String {
     format!("{}\n{}\n", tables.join("\n"), summary(view))
 }
 
-/// Returns the lines of a buffer, without the spaces at their ends.
+/// Returns the lines of a buffer without trailing spaces.
 pub(super) fn lines(buffer: &Buffer) -> Vec<String> {
     let rows = buffer.content.chunks(usize::from(buffer.area.width));
     let text = |row: &[_]| row.iter().map(buffer::Cell::symbol).collect::<String>();

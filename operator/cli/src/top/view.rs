@@ -1,9 +1,9 @@
 //! The view: policies with their types and workflows, and proxies, computed from two responses of
 //! each proxy. `--output json` prints it, and the tables show it.
 //!
-//! Proxies that enforce the same policy are shown as one: rates, slots and queues are summed, and
-//! percentiles are those of all requests. Nothing here does I/O, waits or draws; equal responses
-//! always give equal views.
+//! The proxies that enforce a policy are shown together: rates, slots and queues are summed, and
+//! percentiles are over all requests. Nothing here does I/O, waits or draws; equal responses always
+//! give equal views.
 //!
 //! Rates are in 1/s over the window, times in ms, shares are ratios 0..=1. Values that a proxy's
 //! version doesn't have are null rather than 0. `hurt` is the rate of requests that were refused,
@@ -23,13 +23,13 @@ use super::sample::{Parts, SERVICE, Stats, TYPE, WORKFLOW, of, whole};
 
 /// The counter of refusals, of a type or a workflow.
 const REFUSED: &str = "rq_rejected_enforced";
-/// The gauge of the slots that the value cut gives out.
+/// The gauge of the slots that the value cut allots.
 const BUDGET: &str = "value_budget_permille";
 
 /// The state of a proxy that hasn't answered yet.
 const ASKED: &str = "Asked";
 pub(super) const ANSWERS: &str = "Answers";
-/// The state of a proxy that doesn't answer, and is queried again.
+/// The state of a proxy that doesn't answer. Queries continue.
 pub(super) const UNREACHABLE: &str = "Unreachable";
 
 /// The change of some stats between two responses of a proxy.
@@ -48,7 +48,7 @@ struct Change<'a> {
 #[derive(Default)]
 struct Group<'a>(Vec<Change<'a>>);
 
-/// Returns the view of `fleet` at `now`; of one proxy if `only` names it.
+/// Returns the view of `fleet` at `now`, or of one proxy if `only` names it.
 pub(super) fn view(fleet: &Fleet, only: Option<&str>, now: Instant, time: SystemTime) -> Value {
     let wanted = |name: &String| only.is_none_or(|only| only == name);
     let chosen = fleet.proxies.iter().filter(|(name, _)| wanted(name));
@@ -57,7 +57,7 @@ pub(super) fn view(fleet: &Fleet, only: Option<&str>, now: Instant, time: System
     let proxies = proxies.map(|(name, proxy)| self::proxy(name, proxy, now));
     json!({
         "time": rfc3339(time),
-        // Less than the window right after the start.
+        // Shorter than the window just after the start.
         "windowSeconds": tidy(spans.iter().map(|span| span.seconds).fold(0.0, f64::max)),
         "proxies": proxies.collect::<Vec<_>>(),
         "policies": policies(&spans),
@@ -69,8 +69,8 @@ pub(super) fn each(list: &Value) -> impl Iterator<Item = &Value> + Clone {
     list.as_array().into_iter().flatten()
 }
 
-/// Returns the rates of arrivals and of refusals of these policies. Requests that the rate limiter
-/// of a workflow refuses are not in a policy's `traffic`.
+/// Returns the arrival rate and the refusal rate of these policies. A policy's `traffic` lacks the
+/// requests that the rate limiter of a workflow refuses, so they are added.
 pub(super) fn requests<'a>(policies: impl Iterator<Item = &'a Value> + Clone) -> [Option<f64>; 2] {
     let traffic = policies.clone().map(|policy| &policy["traffic"]);
     let workflows = policies.map(|policy| &policy["workflows"]);
@@ -80,7 +80,7 @@ pub(super) fn requests<'a>(policies: impl Iterator<Item = &'a Value> + Clone) ->
     ]
 }
 
-/// Returns the sum of a value of all rows; `None` if no row has it.
+/// Returns the sum of the value `name` over all rows; `None` if no row has it.
 pub(super) fn total<'a>(rows: impl IntoIterator<Item = &'a Value>, name: &str) -> Option<f64> {
     sum(rows.into_iter().map(|row| row[name].as_f64())).map(tidy)
 }
@@ -97,13 +97,13 @@ fn tidy(value: f64) -> f64 {
 
 /// Returns the weighted mean of pairs of a value and its weight; `None` without pairs.
 fn mean(weighted: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
-    // A weight of nearly 0 instead of 0, so that a mean exists even if no proxy has requests.
+    // Adds a tiny weight to each value, so that a mean exists even if no proxy has requests.
     let products = weighted.map(|(value, weight)| (value * (weight + 1e-9), weight + 1e-9));
     let (sum, weight) = products.reduce(|a, b| (a.0 + b.0, a.1 + b.1))?;
     Some(tidy(sum / weight))
 }
 
-/// Returns the policies in force at the proxies with these responses.
+/// Returns the policies in force at the proxies that sent these responses.
 fn policies(spans: &[Span<'_>]) -> Vec<Value> {
     let mut groups: BTreeMap<&str, Parts<Group<'_>>> = BTreeMap::new();
     for span in spans {
@@ -145,7 +145,7 @@ impl Change<'_> {
         (self.seconds > 0.0).then(|| added as f64 / self.seconds)
     }
 
-    /// Returns the place that sets a workflow's rate; `None` if no rate is in force.
+    /// Returns the bottleneck that determines a workflow's rate; `None` if no rate is in force.
     fn bottleneck(&self) -> Option<String> {
         let in_force = self.after.value("limited") != Some(0);
         let at = self.after.value("bottleneck").filter(|_| in_force)?;
@@ -156,7 +156,7 @@ impl Change<'_> {
         let service = services.find(|(_, stats)| stats.value("index") == Some(at));
         Some(match (at, service) {
             (_, Some((service, _))) => service.to_owned(),
-            // Services beyond the limit have no names of their own.
+            // Services beyond the limit have no stats of their own.
             (1, None) => "_other".to_owned(),
             (_, None) => format!("service {at}"),
         })
@@ -172,7 +172,7 @@ impl<'a> Group<'a> {
         sum(self.0.iter().map(|c| c.after.value(name)))
     }
 
-    /// Returns a gauge that is in thousandths.
+    /// Returns the value of a gauge in thousandths, divided by 1,000.
     fn milli(&self, name: &str) -> Option<f64> {
         self.gauge(name).map(|thousandths| thousandths as f64 / 1e3)
     }
@@ -181,7 +181,7 @@ impl<'a> Group<'a> {
         self.0.iter().filter_map(|c| c.after.value(name)).max()
     }
 
-    /// Returns the percentiles, in ms, of times in µs.
+    /// Returns the percentiles, in ms, of a histogram in µs.
     fn percentiles(&self, name: &str) -> Value {
         let mut all = Histogram::default();
         for change in self.0.iter().filter(|c| c.seconds > 0.0) {
@@ -196,7 +196,7 @@ impl<'a> Group<'a> {
         ms(0.5).map_or(Value::Null, |p50| json!({"p50": p50, "p99": ms(0.99)}))
     }
 
-    /// Returns the rest of the names that begin with `prefix`.
+    /// Returns the names that begin with `prefix`, without it.
     fn names(&self, prefix: &'a str) -> BTreeSet<&'a str> {
         let names = self.0.iter().flat_map(|c| c.after.values(prefix));
         names.map(|(name, _)| name).collect()
@@ -287,12 +287,12 @@ fn traffic(group: &Group<'_>) -> Value {
         "refusedRate": refused,
         "wouldRefuseRate": not_enforced(group.rate("rq_rejected"), refused),
         "completedRate": group.rate("rq_completed"),
-        // Includes the rejections of a dry run.
+        // Includes rejections in a dry run, which aren't enforced.
         "refusedByReason": reasons.collect::<BTreeMap<_, _>>(),
     })
 }
 
-/// Returns the rate of rejections by a dry run, which refuses no request.
+/// Returns the rate of rejections that aren't enforced: a dry run refuses no request.
 fn not_enforced(rejected: Option<f64>, refused: Option<f64>) -> Option<f64> {
     Some(tidy((rejected? - refused?).max(0.0)))
 }
@@ -317,29 +317,29 @@ fn kind(name: &str, group: &Group<'_>, sheds_by_value: bool) -> Value {
 /// Returns a type's place in the value cut. The gauges of a proxy that doesn't shed by value are 0.
 fn value(group: &Group<'_>) -> Option<Value> {
     const SLOTS: &str = "value_slots_asked_milli";
-    // By the demanded slots.
+    // Weighted by the demanded slots.
     let weighted = |name: &'static str| {
         let changes = group.0.iter().map(|change| change.after);
         changes.filter_map(|s| Some((s.value(name)? as f64 / 1e3, s.value(SLOTS)? as f64)))
     };
     let ranks = weighted("value_per_slot_second_milli").filter(|(rank, _)| *rank > 0.0);
     Some(json!({
-        // 0 if no proxy has ranked the type yet.
+        // 0 until a proxy has ranked the type.
         "perSlotSecond": mean(ranks).unwrap_or(0.0),
         "slotsAsked": group.milli(SLOTS)?,
         "admitted": mean(weighted("value_admitted_permille")),
     }))
 }
 
-/// Returns the slots that the value cut gives out; `None` if it is off, which makes the gauge of
-/// the budget 0.
+/// Returns the slots that the value cut allots. `None` if the cut is off: the gauge of the budget
+/// is 0 then.
 fn slots_given(own: &Group<'_>) -> Option<f64> {
     let given = |s: &Stats| Some(s.value(BUDGET)? as f64 / 1e3 * s.value("slots")? as f64);
     sum(own.0.iter().map(|c| given(c.after))).filter(|given| *given > 0.0)
 }
 
-/// Returns the slots that all types demand, and those that are given out. Adds to each type the
-/// slots that types of a higher rank demand.
+/// Returns the slots that all types demand and the slots that are allotted. Adds to each type the
+/// number of slots that higher-ranked types demand.
 fn value_cut(given: f64, types: &mut [Value]) -> Value {
     let cuts = types.iter_mut().map(|row| &mut row["valueCut"]);
     let mut ranked: Vec<&mut Value> = cuts.filter(|value| !value.is_null()).collect();
@@ -357,7 +357,8 @@ fn value_cut(given: f64, types: &mut [Value]) -> Value {
     all
 }
 
-/// Returns an objective and its attainment; `None` if it was removed, and so its gauges are 0.
+/// Returns an objective and its attainment. `None` if the objective was removed: its gauges are 0
+/// then.
 fn objective(name: &str, group: &Group<'_>, completed: f64) -> Option<Value> {
     let of = |family: &str| format!("{family}.objective.{name}");
     let promised = |family| group.max(&of(family)).filter(|promised| *promised > 0);
@@ -366,7 +367,8 @@ fn objective(name: &str, group: &Group<'_>, completed: f64) -> Option<Value> {
         "objective": name,
         "target": promised("slo_quantile_ppm")? as f64 / 1e6,
         "responseTimeMs": promised("slo_response_time_us").map(|us| us as f64 / 1e3),
-        // Counters are read one after the other: a response may be in one and not yet in the other.
+        // Envoy reads counters one after the other, so a response may be in one counter and not yet
+        // in the other.
         "attainment": in_time.map(|rate| tidy((rate / completed).min(1.0))),
     }))
 }
@@ -378,7 +380,7 @@ pub(super) fn margin(objective: &Value) -> Option<f64> {
 
 /// Returns the workflows of a policy; `None` if they aren't configured.
 fn workflows(own: &Group<'_>, parts: &Parts<Group<'_>>) -> Option<Value> {
-    // The number at the process with the most workflows.
+    // The largest number at any process.
     let known = own.max("workflows");
     let rows = worst_first(of(parts, WORKFLOW).map(|(name, group)| workflow(name, group)));
     (known.is_some() || !rows.is_empty()).then(|| {
@@ -411,7 +413,7 @@ fn workflow(name: &str, group: &Group<'_>) -> Value {
     });
     json!({
         "workflow": name,
-        // λ as the processes measure it, refused requests included.
+        // λ as measured by the processes, including refused requests.
         "demandRate": group.milli("demand_mhz"),
         "offeredRate": group.rate("rq_offered"),
         // σ, the rate in force, over all processes.
@@ -419,7 +421,7 @@ fn workflow(name: &str, group: &Group<'_>) -> Value {
         // The rate that the processes themselves can serve (Wisp, Algorithm 1, line 1).
         "localLimitRate": limit("local_rate_mhz"),
         "admittedRate": group.rate("rq_admitted"),
-        // Both also count in a dry run.
+        // Both counters also increase in a dry run.
         "rateLimitedRate": limited,
         "deadlineRate": late,
         "refusedRate": refused,
@@ -428,14 +430,14 @@ fn workflow(name: &str, group: &Group<'_>) -> Value {
         "callsRate": group.rate("calls"),
         "queueLength": group.gauge("queue_length"),
         "waitMs": group.percentiles("limiter_wait_us"),
-        // The mean of the processes, by their completed requests.
+        // The mean over the processes, weighted by their completed requests.
         "completionMs": mean(completed),
         "bottlenecks": bottlenecks(group),
         "hurt": refused.unwrap_or(0.0),
     })
 }
 
-/// Returns the places that set a workflow's rate, with the numbers of proxies.
+/// Returns the bottlenecks that determine a workflow's rate, each with its number of proxies.
 fn bottlenecks(group: &Group<'_>) -> Vec<Value> {
     let mut places: BTreeMap<String, u64> = BTreeMap::new();
     for place in group.0.iter().filter_map(Change::bottleneck) {

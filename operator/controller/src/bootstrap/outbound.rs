@@ -1,9 +1,9 @@
 //! The listener for the application's own calls.
 //!
-//! Headgate follows workflows from process to process: the inbound slot sees requests to the
-//! application, and this one its requests to other services. The name in `Host` or `:authority`
-//! selects the service. So an application reaches all services at one address: by that header, or
-//! through `http_proxy` without any change.
+//! Headgate follows workflows from process to process. The inbound slot processes requests to the
+//! application, and the slot of this listener processes the application's requests to other
+//! services. The name in `Host` or `:authority` selects the service. So an application reaches all
+//! services at one address: by that header, or without any change through `http_proxy`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,14 +15,14 @@ use crate::xds::OUTBOUND_SLOT;
 /// A listener for the application's own calls, and the services that it routes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outbound {
-    /// The address on which Envoy takes the application's calls.
+    /// The address on which Envoy accepts the application's calls.
     pub listen: Endpoint,
-    /// The endpoints of each service, balanced by round robin, by the name that calls have in
-    /// `Host`. A name is a DNS name.
+    /// The endpoints of each service, by the DNS name that calls have in `Host`. They are balanced
+    /// by round robin.
     pub services: BTreeMap<String, Vec<Endpoint>>,
     /// Whether the services speak HTTP/2 (gRPC) rather than HTTP/1.1.
     pub http2: bool,
-    /// A file with the slot's configuration, in place of the source of the inbound slot's.
+    /// A file with the slot's configuration, in place of the inbound slot's source.
     pub config_file: Option<PathBuf>,
 }
 

@@ -1,6 +1,6 @@
-//! The listener for Prometheus and probes. The admin interface can stop Envoy and shows its
-//! configuration to any client, so it stays on the loopback address. This listener serves the two
-//! paths that other hosts need.
+//! The listener for Prometheus and probes. The admin interface lets any client stop Envoy and read
+//! its configuration, so it stays on the loopback address. This listener serves only the two paths
+//! that other hosts need.
 
 use super::{cluster as cluster_of, fill, socket};
 use crate::endpoint::Endpoint;

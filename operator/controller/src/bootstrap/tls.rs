@@ -76,7 +76,7 @@ fn folder(file: &Path) -> String {
 impl XdsTls {
     pub(super) fn transport_socket(&self) -> String {
         let name = quoted(&self.server_name);
-        // Certificates have addresses as another kind of subject alternative name.
+        // In certificates, IP addresses are another type of subject alternative name.
         let is_address = self.server_name.parse::<std::net::IpAddr>().is_ok();
         let sni = format!("sni: {name}");
         let (comment, certificate) = match &self.identity {
@@ -101,12 +101,12 @@ impl XdsTls {
         )
     }
 
-    /// Returns a template with a secret in the SDS file of the identity.
+    /// Returns `template` with a reference to the secret in the identity's SDS file.
     fn by_sds(&self, template: &str) -> String {
         fill(template, &[("SDS", &path(&self.sds.identity))])
     }
 
-    /// Returns the filters of requests to the operator.
+    /// Returns the HTTP filters of the operator's cluster: the one that adds the token, if any.
     pub(super) fn http_filters(&self) -> String {
         match &self.identity {
             ProxyIdentity::Token(_) => self.by_sds(include_str!("templates/token.yaml")),
@@ -139,7 +139,7 @@ impl XdsTls {
     }
 }
 
-/// Returns an SDS file about `file`, in whose folder Envoy watches for moves.
+/// Returns an SDS file that refers to `file`. Envoy watches the file's folder for moves.
 fn sds(template: &str, file: &Path, key: &str) -> String {
     let texts = [
         ("FILE", &*path(file)),

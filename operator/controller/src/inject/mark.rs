@@ -1,5 +1,5 @@
-//! An annotation that records the changes of an injection: a later injection upgrades exactly
-//! these, and `headgate uninject` removes them.
+//! The annotation that records the changes of an injection. A later injection upgrades exactly
+//! these, and `headgate uninject` reverts them.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -20,12 +20,12 @@ pub(super) struct Mark {
     pub(super) volumes: Vec<String>,
     /// Keys of labels.
     pub(super) labels: Vec<String>,
-    /// The port of the application.
+    /// The application's port.
     pub(super) app_port: u16,
-    /// The former name of the application's port.
+    /// The original name of the application's port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) port_name: Option<String>,
-    /// JSON pointers into the spec to ports of probes and hooks that referred to the port by its
+    /// JSON pointers, into the spec, to the ports of probes and hooks that referred to the port by
     /// name.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(super) renamed: Vec<String>,
@@ -45,15 +45,14 @@ pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<Option<T>, Str
     })
 }
 
-/// Returns the application's port of an injected Pod, from its annotation.
+/// Returns the application's port that an injected Pod's annotation records.
 #[must_use]
 pub fn injected_port(annotation: &str) -> Option<u16> {
     let mark = serde_json::from_str::<Mark>(annotation).ok()?;
     Some(mark.app_port)
 }
 
-/// Sets a label or an annotation. Returns false if the object's metadata isn't a mapping that can
-/// hold it.
+/// Sets a label or an annotation. Returns false if the object's metadata isn't a mapping.
 pub(super) fn set(object: &mut Value, field: &str, key: &str, value: &str) -> bool {
     let mut at = object;
     for field in ["metadata", field] {
@@ -69,7 +68,7 @@ pub(super) fn set(object: &mut Value, field: &str, key: &str, value: &str) -> bo
     true
 }
 
-/// Removes a label or an annotation, and its mapping if that is empty then.
+/// Removes a label or an annotation, and the mapping too if it becomes empty.
 pub(super) fn unset(object: &mut Value, field: &str, key: &str) {
     let Some(metadata) = object["metadata"].as_object_mut() else {
         return;
@@ -82,7 +81,7 @@ pub(super) fn unset(object: &mut Value, field: &str, key: &str) {
     }
 }
 
-/// Removes the additions of an injection from a Pod, and returns them.
+/// Reverts an injection into a Pod, and returns its record.
 ///
 /// # Errors
 /// Those of [`read`].

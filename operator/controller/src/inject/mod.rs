@@ -1,12 +1,12 @@
 //! Adds an Envoy with a Headgate slot to the Pods of a workload.
 //!
-//! Objects are plain JSON values, so all fields that injection doesn't know are kept. An annotation
-//! lists the additions and changes ([`mark`]), so that a second injection upgrades the first and
+//! Objects are plain JSON values, so fields unknown to injection are preserved. An annotation
+//! records the additions and changes ([`mark`]), so that a second injection upgrades the first, and
 //! [`uninject`] restores the original.
 //!
-//! Envoy takes over the name of the application's port: Services that refer to the port by name
-//! reach Envoy without a change. Services that refer to it by number are changed if they are given
-//! together with the workload ([`redirect`]).
+//! Envoy's port takes over the name of the application's port, so Services that refer to the port
+//! by name reach Envoy without a change. Services that refer to it by number are changed if they
+//! are in the same input as the workload ([`redirect`]).
 
 mod mark;
 mod network;
@@ -28,16 +28,16 @@ pub use network::cut_off;
 pub use service::redirect;
 pub use settings::Settings;
 
-/// An annotation of the Pod: the port of the application behind Envoy.
+/// The Pod annotation with the application's port behind Envoy.
 pub const APP_PORT_ANNOTATION: &str = "headgate.dev/app-port";
-/// An annotation of the Pod: `disabled` prevents injection.
+/// The Pod annotation that prevents injection by the value `disabled`.
 pub const INJECT_ANNOTATION: &str = "headgate.dev/inject";
 /// The label by which the chart's PodMonitor selects Envoys.
 const PROXY_LABEL: &str = "headgate.dev/proxy";
 /// The name of Envoy's port if the application's port has none.
 const PORT_NAME: &str = "headgate-http";
 
-/// A workload that has an Envoy now.
+/// A workload into which Envoy was injected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Injected {
     /// Kind, namespace and name.
@@ -50,8 +50,8 @@ pub struct Injected {
     pub listen_port: u16,
     /// Name of Envoy's port.
     pub port_name: String,
-    /// Whether the application's port had the name before, so that Services that use it reach
-    /// Envoy.
+    /// Whether the application's port had this name before, so that Services that use the name
+    /// reach Envoy.
     pub took_name: bool,
 }
 
@@ -67,7 +67,7 @@ impl Injected {
 pub enum Outcome {
     /// Its Pods have an Envoy.
     Injected(Injected),
-    /// It has no Pods that serve requests.
+    /// The object has no Pods that serve requests.
     NoWorkload,
     /// It was left unchanged, for this reason.
     Skipped(String),
@@ -172,8 +172,8 @@ fn add(template: &mut Value, settings: &Settings) -> Result<(u16, String, bool),
         ));
     }
     let mut added = sidecar::render(settings, spec, app_port, &port_name)?;
-    // Requests and limits of a whole Pod cover all of its containers. Those of Envoy would have to
-    // fit in, else the API server refuses the Pod.
+    // The requests and limits of a whole Pod cover all its containers. Envoy's would have to fit
+    // into these, or the API server refuses the Pod.
     if !spec["resources"].is_null() {
         let containers = added["initContainers"].as_array_mut().into_iter().flatten();
         for container in containers.filter_map(Value::as_object_mut) {
@@ -192,8 +192,8 @@ fn add(template: &mut Value, settings: &Settings) -> Result<(u16, String, bool),
     Ok((app_port, port_name, took_name))
 }
 
-/// Inserts `field` of `added` at the front of a Pod's spec: containers that start after Envoy can
-/// call through it. Returns the names.
+/// Inserts the items of `added` at the front of `field` in a Pod's spec. Containers that start
+/// after Envoy can then call through it. Returns the names of the items.
 fn prepend(spec: &mut Value, added: &Value, field: &str) -> Vec<String> {
     let added = &added[field];
     let own = names(added).into_iter().map(str::to_owned).collect();
@@ -227,8 +227,8 @@ fn name_of(object: &Value) -> String {
     }
 }
 
-/// Returns the port of the application: by the annotation, else by the settings, else by an earlier
-/// injection, else its only port.
+/// Returns the application's port: from the annotation, the settings, or an earlier injection, in
+/// this order. Otherwise it is the application's only port.
 fn app_port(template: &Value, settings: &Settings, earlier: Option<u16>) -> Result<u16, String> {
     let annotation = &template["metadata"]["annotations"][APP_PORT_ANNOTATION];
     let port = if let Some(text) = annotation.as_str() {
@@ -317,7 +317,7 @@ fn port_of(spec: &mut Value, number: u16) -> Option<&mut Value> {
     ports.flatten().find(|port| port["containerPort"] == number)
 }
 
-/// Removes the name of the application's port; probes and hooks that used the name get the number.
+/// Removes the name of the application's port, and replaces it by the number in probes and hooks.
 /// Returns the name, and JSON pointers to these fields.
 fn take_port_name(spec: &mut Value, app_port: u16) -> (Option<String>, Vec<String>) {
     let port = port_of(spec, app_port).and_then(Value::as_object_mut);
@@ -345,7 +345,8 @@ fn take_port_name(spec: &mut Value, app_port: u16) -> (Option<String>, Vec<Strin
     (Some(name), renamed)
 }
 
-/// Replaces `port: name` at any depth below `path`.
+/// Replaces `port: name` by `port: number` at any depth of `value`, and adds JSON pointers to these
+/// fields to `renamed`.
 fn rename(value: &mut Value, path: &str, name: &str, number: u16, renamed: &mut Vec<String>) {
     let Some(fields) = value.as_object_mut() else {
         return;

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::{Injected, selects};
 
-/// Returns a warning if `policy` selects these Pods and admits the application's port, but not
-/// Envoy's.
+/// Returns a warning if `policy` selects these Pods and admits traffic to the application's port,
+/// but not to Envoy's.
 #[must_use]
 pub fn cut_off(policy: &Value, injected: &Injected) -> Option<String> {
     let spec = &policy["spec"];
@@ -30,7 +30,8 @@ pub fn cut_off(policy: &Value, injected: &Injected) -> Option<String> {
     ))
 }
 
-/// Whether a rule admits traffic to the port `number`, called `name`, from any source.
+/// Whether any ingress rule covers the port `number`, called `name`. The rules' sources are
+/// ignored.
 fn admits(spec: &Value, number: u16, name: Option<&str>) -> bool {
     let number = u64::from(number);
     let has = |port: &Value| {

@@ -1,15 +1,16 @@
-//! Services that refer to the application's port by number, which are redirected to Envoy.
+//! Redirects Services that refer to the application's port by number to Envoy.
 
 use serde_json::{Map, Value, json};
 
 use super::mark::{INJECTED_ANNOTATION, read, set, unset};
 use super::{Injected, selects};
 
-/// The original `targetPort`s by the number of the Service's port: the annotation of a Service.
+/// The content of a Service's annotation: the original `targetPort`s by the number of the Service's
+/// port.
 type TargetPorts = Map<String, Value>;
 
-/// Redirects a Service that selects these Pods from the application's port, given by number, to
-/// Envoy. Returns whether it selects them and reaches Envoy now.
+/// If a Service selects these Pods, redirects its ports that refer to the application's port by
+/// number to Envoy. Returns whether the Service selects the Pods and now reaches Envoy.
 ///
 /// # Errors
 /// The Service's annotation isn't in the form that an injection writes.

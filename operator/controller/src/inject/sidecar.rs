@@ -8,8 +8,8 @@ use crate::bootstrap::{fill, quoted};
 const CERTIFICATE: &str = "\
 - --xds-tls-cert=/etc/headgate/tls/tls.crt
 - --xds-tls-key=/etc/headgate/tls/tls.key";
-// Mode 0o444 makes the Secret readable by Envoy's user without an fsGroup, which would apply to the
-// application too.
+// Mode 0o444 lets Envoy's user read the Secret without an fsGroup, which would also apply to the
+// application.
 const CERTIFICATE_VOLUME: &str = "secret: {secretName: $NAME, defaultMode: 0o444}";
 const TOKEN: &str = "- --xds-token=/etc/headgate/tls/token";
 /// The kubelet writes and renews the token. The operator keeps the ConfigMap in each namespace.
@@ -25,7 +25,7 @@ pub(super) const STATS_PORT: u16 = 9902;
 /// The name of [`STATS_PORT`] in the template.
 pub(super) const STATS_PORT_NAME: &str = "envoy-stats";
 
-/// Returns `initContainers` and `volumes` for a Pod's spec, under names that it doesn't use yet.
+/// Returns `initContainers` and `volumes` for a Pod's spec, with names that it doesn't use yet.
 pub(super) fn render(
     settings: &Settings,
     spec: &Value,

@@ -1,12 +1,12 @@
 //! The admission webhook that adds an Envoy to Pods when they are created.
 //!
-//! The API server sends the Pod alone, without its Services and NetworkPolicies, so a Service that
+//! The API server sends only the Pod, without its Services and NetworkPolicies, so a Service that
 //! refers to the application's port by number bypasses Envoy. A Pod that can't be injected is
-//! admitted as it is, with a warning; no Pod is refused.
+//! admitted unchanged, with a warning. No Pod is refused.
 //!
 //! The API server can't be authenticated unless its administrator configures a client certificate
-//! for webhooks. So any client is answered: an answer has nothing secret, and requests are bounded
-//! in size, number and time.
+//! for webhooks. So requests of any client are answered. Responses contain nothing secret, and
+//! requests are limited in size, number and time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +33,8 @@ use crate::xds::tls::Trust;
 const PATH: &str = "/inject";
 /// The largest AdmissionReview, in bytes. Pods take some KiB.
 const MAX_BYTES: usize = 1 << 20;
-/// Limits of the webhook. A connection carries one request: if an API server reused a connection
-/// just when it ends here, it would create a Pod without Envoy.
+/// Limits of the webhook. A connection carries one request: if the API server reused a connection
+/// just as the webhook closes it, a Pod would be created without Envoy.
 const LIMITS: HttpLimits = HttpLimits {
     connections: 64,
     connections_per_address: 32,
@@ -42,9 +42,10 @@ const LIMITS: HttpLimits = HttpLimits {
     connection: Duration::from_secs(10),
     keep_alive: false,
 };
-/// The annotation of a Pod that the kubelet runs from a file: the API server has only a copy.
+/// The annotation of mirror Pods: copies, on the API server, of Pods that the kubelet runs from
+/// files.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
-/// The parts of a Pod that injection changes. It never removes one.
+/// The parts of a Pod that injection changes. It never removes a part.
 const CHANGED: [&str; 5] = [
     "/metadata/annotations",
     "/metadata/labels",
@@ -59,7 +60,7 @@ pub struct Webhook {
     pub listener: TcpListener,
     /// The options of injections.
     pub settings: Settings,
-    /// The certificate that it shows.
+    /// The certificate that it presents.
     pub trust: watch::Receiver<Arc<Trust>>,
 }
 
@@ -89,7 +90,7 @@ async fn review(State(settings): State<Arc<Settings>>, body: Bytes) -> Response 
 /// Returns the answer to an AdmissionReview (admission.k8s.io/v1) of a Pod.
 ///
 /// # Errors
-/// One line: it is no AdmissionReview.
+/// One line that says that it isn't an AdmissionReview.
 pub(super) fn answer(review: &Value, settings: &Settings) -> Result<Value, String> {
     let request = &review["request"];
     let uid = request["uid"].as_str().filter(|uid| !uid.is_empty());

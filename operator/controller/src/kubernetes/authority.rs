@@ -1,15 +1,16 @@
 //! The operator's own CA, for clusters without a PKI.
 //!
-//! The CA is in a Secret that the first replica creates. Each replica signs a certificate of its
-//! own with it, into files that [`Tls`](crate::xds::tls::Tls) follows, and signs the next one long
-//! before that one expires. So neither people nor the chart create certificates. Two replicas
-//! conflict only when the Secret is created: the API server lets one of them win.
+//! The CA is in a Secret that the first replica creates. Each replica signs its own certificate
+//! with the CA, writes it into files that [`Tls`](crate::xds::tls::Tls) follows, and renews it long
+//! before it expires. So neither people nor the chart create certificates. Replicas can conflict
+//! only when they create the Secret: the API server accepts one of them.
 //!
-//! An existing Secret of this name is used as it is, even if a chart before 0.2 created it:
+//! An existing Secret with this name is used as it is, even if a chart before 0.2 created it, so
 //! certificates of its CA stay valid. Proxies get the CA from ConfigMaps ([`super::publish`]).
 //!
-//! A deleted Secret is created again with another CA, and the CA of a changed one is adopted. The
-//! new CA is trusted for some minutes before it signs, and the old one for as long afterwards.
+//! If the Secret is deleted, it is created again with another CA. If it changes, its new CA is
+//! adopted. The new CA is trusted for some minutes before it signs, and the old CA is trusted for
+//! as long afterwards.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -33,20 +34,20 @@ use crate::xds::tls::TlsFiles;
 const CA_LIFE: Duration = Duration::from_secs(3_650 * 86_400);
 /// The validity of the operator's certificate.
 const LIFE: Duration = Duration::from_secs(30 * 86_400);
-/// The permissions of the files.
+/// The mode of the files.
 const PRIVATE: u32 = 0o600;
 /// The age at which a certificate is renewed.
 const RENEW: Duration = Duration::from_secs(10 * 86_400);
-/// The interval at which the Secret is read again, in case its CA has been replaced.
+/// The interval at which the Secret is checked for a replaced CA.
 const CHECK: Duration = Duration::from_secs(60);
-/// The time from trusting a new CA to its first certificate, and from that to the end of the trust
-/// in the previous CA. The replicas see the Secret within [`CHECK`], the leader publishes the CA
-/// within a minute, and the kubelet mounts it about a minute later.
+/// The time from trusting a new CA to signing with it, and from then to the end of trust in the
+/// previous CA. The replicas see the Secret within [`CHECK`], the leader publishes the CA within a
+/// minute, and the kubelet mounts it about a minute later.
 const OVERLAP: Duration = Duration::from_secs(600);
-/// The pause after the API server failed to answer.
+/// The pause after a failed request to the API server.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Data of a Secret.
+/// The data of a Secret.
 type Data = BTreeMap<String, ByteString>;
 
 /// Signs the operator's certificate with the CA of a Secret.
@@ -70,7 +71,7 @@ impl OwnCertificate {
         }
     }
 
-    /// Signs the first certificate, as soon as the API server answers. Returns the CA.
+    /// Signs the first certificate as soon as the API server answers. Returns the CA's Secret data.
     ///
     /// # Errors
     /// One line: the Secret can't be read or used.
@@ -98,8 +99,8 @@ impl OwnCertificate {
         }
     }
 
-    /// Renews the certificate that `authority` has signed, until cancelled, and follows a change of
-    /// the CA.
+    /// Renews the certificate signed by `authority`, and follows changes of the CA, until
+    /// cancelled.
     pub async fn follow(self, mut authority: Data) {
         let mut signed = Instant::now();
         loop {
@@ -117,7 +118,7 @@ impl OwnCertificate {
     }
 
     /// Signs another certificate if the CA has changed or the certificate has reached the age for
-    /// renewal. `overlap` takes [`OVERLAP`]. Returns the CA.
+    /// renewal. `overlap` waits for [`OVERLAP`]. Returns the CA's Secret data.
     async fn renew<W: Future<Output = ()>>(
         &self,
         authority: &Data,
@@ -131,8 +132,8 @@ impl OwnCertificate {
                 false => self.sign(&data).map(|()| Some(data)),
             };
         }
-        // All replicas, the proxies and the API server trust both CAs before a replica shows a
-        // certificate of the new one, and until all replicas do.
+        // All replicas, proxies and the API server must trust both CAs before the first replica
+        // presents a certificate of the new CA, and until all replicas do.
         let new = signer(&data)?;
         let both = signer(authority)?.cert().to_owned() + new.cert();
         self.trust(&both)?;
@@ -187,7 +188,8 @@ impl OwnCertificate {
         })
     }
 
-    /// Writes the CAs that verify the certificates of the operator and of proxies.
+    /// Writes the file of trusted CAs, which verify the certificates of the operator and of
+    /// proxies.
     fn trust(&self, pem: &str) -> anyhow::Result<()> {
         let path = &self.files.client_ca;
         replace(path, pem.as_bytes(), PRIVATE).with_context(|| path.display().to_string())

@@ -1,13 +1,13 @@
-//! Authorization of requests for status and metrics: the API server decides, by its own rules.
+//! Authorization of requests for status and metrics, delegated to the API server.
 //!
-//! A TokenReview by the API server finds the user of a request's bearer token. A
-//! SubjectAccessReview (non-resource URL, verb `get`) then decides about this user and the
-//! requested path. So RBAC grants `/metrics` and `/status` as it grants the API server's own paths.
+//! A TokenReview returns the user of a request's bearer token. A SubjectAccessReview (non-resource
+//! URL, verb `get`) then decides whether this user may get the requested path. So RBAC grants
+//! access to `/metrics` and `/status` in the same way as to the API server's own paths.
 //!
-//! A token may have [`AUDIENCE`]. The connection is plain HTTP, and such a token is useless for
-//! anything else if it is intercepted. A token for the API server is accepted too, because
-//! Prometheus has such a token. The token itself names its audience, so that each token costs one
-//! TokenReview.
+//! Clients should use a token with audience [`AUDIENCE`]: the connection is plain HTTP, and an
+//! intercepted token of this audience is useless elsewhere. A token for the API server is accepted
+//! too, because Prometheus has such a token. The audience to review is read from the token itself,
+//! so each token costs only one TokenReview.
 //!
 //! Permissions are cached for [`KEEP`], so a deleted RoleBinding takes effect within that time. A
 //! token that the API server doesn't accept is cached for [`KEEP_REFUSED`], so a client with an old
@@ -30,20 +30,20 @@ use super::kept::{Kept, key};
 use super::review::{review, says_audience};
 use super::turns::Turns;
 
-/// The audience of tokens that are for operators only.
+/// The audience of tokens for operators only.
 pub const AUDIENCE: &str = "headgate.dev";
-/// The header for a token that passes through the API server's proxy, which strips `Authorization`.
+/// The header for a token sent through the API server's proxy, which strips `Authorization`.
 pub const TOKEN_HEADER: &str = "x-headgate-token";
 /// The time for which a permission is cached.
 const KEEP: Duration = Duration::from_secs(60);
 /// The time for which the refusal of a token is cached.
 const KEEP_REFUSED: Duration = Duration::from_secs(10);
-/// The number of cached entries of each kind; those beyond are reviewed again.
+/// The largest number of cached entries of each kind. Further requests are reviewed every time.
 const MAX_KEPT: usize = 256;
 /// The timeout of a review.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Asks the API server whether requests are authorized.
+/// Authorizes requests by the API server's reviews, with a cache.
 #[derive(Clone)]
 pub struct Authorizer {
     client: Client,
@@ -52,18 +52,18 @@ pub struct Authorizer {
     turns: Arc<Turns>,
 }
 
-/// The reason why a request isn't answered.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It has no token.
+    /// The request has no token.
     #[error("a token is needed: Authorization: Bearer TOKEN")]
     NoToken,
-    /// The API server doesn't accept its token.
+    /// The API server doesn't accept the token.
     #[error(
         "the API server doesn't accept the token; it may have expired, or be for another audience"
     )]
     UnknownToken,
-    /// Its user has no permission.
+    /// The user has no permission.
     #[error(
         "{user} may not get {path}; a ClusterRole with this path in nonResourceURLs permits it"
     )]
@@ -96,10 +96,10 @@ impl Authorizer {
         }
     }
 
-    /// Checks whether the user of `token`, which the client at `address` shows, may get `path`.
+    /// Checks whether the user of `token` may get `path`. `address` is that of the client.
     ///
     /// # Errors
-    /// The user may not, or the API server didn't answer.
+    /// The user isn't permitted, or the API server didn't answer.
     pub async fn authorize(
         &self,
         token: Option<&str>,
@@ -113,8 +113,8 @@ impl Authorizer {
         }
         let review = async {
             let _turn = self.turns.take(address, token).await;
-            // Checked again in its turn: concurrent requests with one token share
-            // its refusal.
+            // Checked again after the wait for a turn: concurrent requests with one token share a
+            // refusal.
             if self.refused.get(&of_token, Instant::now()).is_some() {
                 return Err(Refusal::UnknownToken);
             }
@@ -168,7 +168,7 @@ impl Authorizer {
     }
     async fn user(&self, token: &str) -> Result<Option<UserInfo>, Error> {
         // Without an audience, the review is for the API server itself. A token without a readable
-        // audience, such as one that is no JWT, can only be for it.
+        // audience, such as one that isn't a JWT, can only be for the API server.
         let audience = says_audience(token, AUDIENCE).then_some(AUDIENCE);
         let status = review(&self.client, token, audience).await?;
         let is_known = status.authenticated == Some(true);

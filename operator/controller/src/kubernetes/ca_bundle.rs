@@ -1,7 +1,8 @@
-//! The CA in the MutatingWebhookConfiguration by which the API server verifies the operator.
+//! Writes the CA with which the API server verifies the operator into the
+//! MutatingWebhookConfiguration.
 //!
-//! Only the leader writes. It compares when the configuration changes, such as by an upgrade of the
-//! chart, and when the operator's CA changes.
+//! Only the leader writes. It compares the CAs when the configuration changes, for example by an
+//! upgrade of the chart, and when the operator's CA changes.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -29,12 +30,12 @@ const RETRY: Duration = Duration::from_secs(5);
 pub struct CaBundle {
     /// The name of the MutatingWebhookConfiguration.
     pub name: String,
-    /// The certificates of the operator.
+    /// The operator's certificate and the CA that verifies it.
     pub trust: watch::Receiver<Arc<Trust>>,
 }
 
 impl CaBundle {
-    /// Writes until cancelled, while this replica leads.
+    /// While this replica leads, keeps the CA up to date, until cancelled.
     pub(super) async fn run(self, client: Client, leadership: Leadership) {
         while_leading(leadership, || self.clone().follow(client.clone())).await;
     }

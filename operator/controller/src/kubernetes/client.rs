@@ -14,9 +14,9 @@ use crate::metrics::Metrics;
 
 /// The timeout of connecting to the API server.
 const CONNECT: Duration = Duration::from_secs(5);
-/// The time within which the API server must accept a request.
+/// The timeout of sending a request to the API server.
 const WRITE: Duration = Duration::from_secs(10);
-/// The longest time without a byte from the API server. It is longer than a watch lasts
+/// The longest time without a byte from the API server. It is longer than the duration of a watch
 /// ([`super::watch::WATCH_SECONDS`]), so only a dead connection reaches it.
 const READ: Duration = Duration::from_secs(75);
 
@@ -32,11 +32,12 @@ pub struct Access {
 }
 
 impl Access {
-    /// Returns the client's configuration: from the kubeconfig, or in a Pod from its service
+    /// Returns the client's configuration, from the kubeconfig or, in a Pod, from its service
     /// account.
     ///
     /// # Errors
-    /// One line: the argument or file at fault, or `unknown` if neither names a cluster.
+    /// One line: the argument or file at fault, or the text of `unknown` if no cluster is
+    /// configured.
     pub async fn config(&self, unknown: impl FnOnce() -> String) -> anyhow::Result<Config> {
         let options = KubeConfigOptions {
             context: self.context.clone(),
@@ -60,7 +61,7 @@ impl Access {
 /// Returns a client and its default namespace.
 ///
 /// # Errors
-/// One line that says what is missing and what to do.
+/// One line that names what is missing, and the remedy.
 pub async fn connect(access: &Access, metrics: Metrics) -> anyhow::Result<(Client, String)> {
     let unknown = "--kubernetes: no cluster is known; in a Pod, give it a service account; \
                    elsewhere, set --kubeconfig or $KUBECONFIG";
@@ -69,8 +70,9 @@ pub async fn connect(access: &Access, metrics: Metrics) -> anyhow::Result<(Clien
     config.write_timeout = Some(WRITE);
     config.read_timeout = Some(READ);
     config.reset_reader_on_write = true;
-    // Watches and writes have their own backoff. A retry below them would hide the duration of a
-    // write from the leader, which must not write after its lease has expired.
+    // Watches and writes have their own backoff. A retry by the client would extend a write beyond
+    // its timeout without the leader's knowledge, and the leader must not write after its Lease has
+    // expired.
     config.default_retry = false;
     let namespace = config.default_namespace.clone();
     let client = ClientBuilder::try_from(config)

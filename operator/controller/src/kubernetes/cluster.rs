@@ -1,5 +1,5 @@
-//! The observed cluster at one moment, as plain data without Kubernetes' types. It is the input of
-//! a plan, and small enough to keep for ten thousand Pods.
+//! The observed state of the cluster, as plain data without Kubernetes' types. It is the input of a
+//! plan, and small enough to hold ten thousand Pods in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,7 +19,7 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// Returns the key of these two.
+    /// Returns the key of an object.
     #[must_use]
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
@@ -50,25 +50,26 @@ impl FromStr for ObjectKey {
     }
 }
 
-/// The cluster at one moment. A clone shares unchanged parts with the original.
+/// The observed state of the cluster. A clone shares unchanged parts with the original.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cluster {
     /// Policies.
     pub policies: Arc<BTreeMap<ObjectKey, Arc<PolicyObject>>>,
     /// Services.
     pub services: Arc<BTreeMap<ObjectKey, Service>>,
-    /// The number of ready endpoints of each Service, each counted once over its EndpointSlices.
+    /// The number of ready endpoints of each Service. An endpoint in several EndpointSlices counts
+    /// once.
     pub ready_endpoints: Arc<BTreeMap<ObjectKey, u32>>,
     /// Running Pods.
     pub pods: Arc<BTreeMap<ObjectKey, Pod>>,
     /// Gateways; empty while Gateway API isn't installed.
     pub gateways: Arc<BTreeMap<ObjectKey, Gateway>>,
-    /// HTTPRoutes and GRPCRoutes, by their target.
+    /// HTTPRoutes and GRPCRoutes, by target reference.
     pub routes: Arc<BTreeMap<TargetRef, Route>>,
     /// InferencePools; empty while Gateway API's inference extension isn't installed.
     pub pools: Arc<BTreeMap<ObjectKey, Pool>>,
-    /// Kinds of Gateway API and its extension that the API server serves; a target of another kind
-    /// can't be found yet.
+    /// The kinds of Gateway API and its inference extension that the API server serves. A target of
+    /// another kind is reported as not found.
     pub served_kinds: Vec<TargetKind>,
 }
 
@@ -81,14 +82,14 @@ pub struct PolicyObject {
     pub generation: i64,
     /// The valid targets, even if the policy is invalid.
     pub targets: Vec<TargetRef>,
-    /// The policy, or its errors, a line each.
+    /// The valid policy, or its errors, one line each.
     pub checked: Result<ValidPolicy, Vec<String>>,
     /// The last valid version, in force while `checked` is an error.
     pub last_good: Option<ValidPolicy>,
 }
 
 impl PolicyObject {
-    /// Returns the effective version, if there is one.
+    /// Returns the effective version: the present one if it is valid, else the last valid one.
     #[must_use]
     pub fn effective(&self) -> Option<&ValidPolicy> {
         self.checked.as_ref().ok().or(self.last_good.as_ref())
@@ -111,9 +112,9 @@ pub struct Pod {
     /// The target that its proxy serves, from the annotation
     /// [`headgate_api::plan::TARGET_METADATA`].
     pub target: Option<TargetRef>,
-    /// Whether its condition `Ready` is true and it isn't being deleted.
+    /// Whether the condition `Ready` is true and the Pod isn't being deleted.
     pub ready: bool,
-    /// The names of the mounted ConfigMaps that may be delivered ones.
+    /// The names of the mounted ConfigMaps that Headgate may have delivered.
     pub config_maps: Vec<String>,
 }
 
@@ -129,15 +130,17 @@ pub struct Gateway {
 /// An HTTPRoute or GRPCRoute.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Route {
-    /// Gateways among its parents; those of other namespaces only if they have accepted it.
+    /// Its parent Gateways. Those of other namespaces are included only if they have accepted the
+    /// route.
     pub gateways: Vec<ObjectKey>,
-    /// Listeners of its parent Gateways that it refers to; without a name: all of that Gateway's.
+    /// The listeners to which it attaches, each with its Gateway. `None` means all listeners of
+    /// that Gateway.
     pub listeners: BTreeSet<(ObjectKey, Option<String>)>,
     /// The Services and InferencePools among the backends of each of its rules.
     pub rules: Vec<BTreeSet<TargetRef>>,
-    /// The names of the rules that have one, by the rule's number. A rule's name is the whole name
-    /// of its routes in Istio's Envoys. Envoy Gateway names all rules by number, so a route that
-    /// only it serves has no names here.
+    /// The names of the named rules, by the rule's number. In Istio's Envoys, a rule's name is the
+    /// full name of its routes. Envoy Gateway names all rules by number, so a route that only Envoy
+    /// Gateway serves has no names here.
     pub names: BTreeMap<usize, String>,
 }
 
@@ -146,7 +149,7 @@ pub struct Route {
 pub struct Pool {
     /// `spec.selector.matchLabels`.
     pub selector: BTreeMap<String, String>,
-    /// The number of `spec.targetPorts`, each of which is an endpoint of each Pod.
+    /// The number of `spec.targetPorts`. Each of them is one endpoint of each Pod.
     pub ports: u32,
 }
 

@@ -1,8 +1,8 @@
-//! From watches to plans.
+//! Turns the changes reported by watches into plans.
 //!
 //! One task owns the state of the cluster, so nothing here needs a lock. A burst of changes is
-//! collected before one plan is made for all of them. Planning runs on a thread of its own: ten
-//! thousand Pods must not delay the proxies' streams.
+//! collected, and one plan is made for all of them. Planning runs on its own thread, so that ten
+//! thousand Pods don't delay the proxies' streams.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -29,11 +29,11 @@ use crate::metrics::Metrics;
 use crate::source::report;
 use headgate_api::plan::{Plan, TargetKind};
 
-/// The longest gap between two changes of one burst.
+/// The longest pause between two changes of one burst.
 const QUIET: Duration = Duration::from_millis(5);
 /// The longest time for which a burst of changes is collected.
 const LONGEST_WAIT: Duration = Duration::from_millis(30);
-/// The number of changes in the queue; watches wait while it is full.
+/// The capacity of the queue of changes. Watches wait while it is full.
 const BACKLOG: usize = 1_024;
 
 /// Watches the cluster and makes plans.
@@ -45,14 +45,14 @@ pub struct Controller {
     metrics: Metrics,
     /// The newest plan; the first one is sent once every resource has been listed.
     plans: watch::Sender<Arc<Plan>>,
-    /// The cluster as observed last, with its plan.
+    /// The last observed cluster, with its plan.
     pub(super) resolved: watch::Sender<Option<PlannedCluster>>,
-    /// Whether any delivery is on. If so, it reads [`PlannedCluster::cluster`]. Otherwise that
-    /// cluster is empty, because a cluster that is held elsewhere is copied at the next change.
+    /// Whether any delivery is on. Deliveries read [`PlannedCluster::cluster`]. Without one, that
+    /// cluster stays empty: a shared reference to it would force a copy at the next change.
     delivers: bool,
-    /// The resources that the first plan still waits for.
+    /// The names of the resources that must be listed before the first plan.
     pub(super) waiting: watch::Sender<String>,
-    /// Marked when a policy's status has changed on the API server.
+    /// Notified when a policy's status has changed on the API server.
     pub(super) statuses: watch::Sender<()>,
     /// The addresses of Headgate's ready replicas.
     pub(super) replicas: watch::Sender<BTreeSet<SocketAddr>>,
@@ -65,8 +65,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Returns a controller for these namespaces. It starts with
-    /// [`Self::run`].
+    /// Returns a controller for these namespaces. [`Self::run`] starts it.
     #[must_use]
     pub fn new(
         client: Client,
@@ -109,14 +108,14 @@ impl Controller {
                 change = self.changes.recv() => change,
                 _ = shutdown.wait_for(|stop| *stop) => return Ok(()),
             };
-            // This task keeps a sender itself, so the channel never closes.
+            // This task holds a sender, so the channel never closes.
             let Some(change) = change else { return Ok(()) };
             let effect = self.take_in(change).await;
             self.pass_on(effect).await?;
         }
     }
 
-    /// Applies a change and the changes that follow it closely.
+    /// Applies a change and the rest of its burst.
     async fn take_in(&mut self, first: Change) -> Effect {
         let mut effect = self.store.apply(first);
         let end = Instant::now() + LONGEST_WAIT;
@@ -126,7 +125,7 @@ impl Controller {
                 Ok(Some(change)) => effect = effect.and(self.store.apply(change)),
                 Ok(None) | Err(_) => return effect,
             }
-            // Queued changes alone could keep this loop busy without end.
+            // Otherwise queued changes could keep this loop busy forever.
             if Instant::now() >= end {
                 return effect;
             }
@@ -177,7 +176,8 @@ impl Controller {
             self.is_ready = true;
             self.plans.send_replace(Arc::clone(&plan));
         }
-        // Readers may need changes that leave the plan equal, such as a Gateway's class.
+        // Published even if the plan is equal: readers may need other changes, such as a Gateway's
+        // class.
         let resolved = PlannedCluster {
             cluster: seen,
             plan,
@@ -186,7 +186,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Publishes the resources that haven't been listed yet. Returns whether there are none.
+    /// Publishes the names of the resources that haven't been listed yet. Returns whether all have
+    /// been listed.
     fn report_missing(&self) -> bool {
         let missing = self.store.waiting_for().join(", ");
         let done = missing.is_empty();
@@ -199,8 +200,8 @@ impl Controller {
         self.watch(policies, prune, Change::Policies);
         let services = self.objects();
         self.watch(services, read::service, Change::Services);
-        // Includes EndpointSlices of the replicas' own namespace, by which replicas find each
-        // other.
+        // Includes the EndpointSlices of the replicas' own namespace, because replicas discover
+        // each other through them.
         let mut slices = self.objects();
         slices.always = Some(self.store.own_namespace().to_owned());
         self.watch(slices, read::slice, Change::Slices);
@@ -228,8 +229,8 @@ impl Controller {
         Watch::new(&K::plural(&()), &self.namespaces, api)
     }
 
-    /// Returns a watch of a kind of Gateway API or its extension. While that isn't installed, the
-    /// API server answers 404, and the list is tried again.
+    /// Returns a watch of a kind of Gateway API or its inference extension. While the kind isn't
+    /// installed, the API server returns 404 and the list is retried.
     fn gateway_api(&self, kind: TargetKind) -> Watch<DynamicObject> {
         let version = GroupVersionKind::gvk(kind.group(), "v1", kind.as_str());
         let (resource, client) = (ApiResource::from_gvk(&version), self.client.clone());
@@ -249,7 +250,7 @@ impl Controller {
     {
         let (resource, metrics) = (watch.what.clone(), self.metrics.clone());
         let counted = move |seen: Seen<V>| {
-            // Not for 404: a kind that isn't installed is listed again periodically.
+            // Not counted for 404: the list of a kind that isn't installed is retried periodically.
             if matches!(seen, Seen::Failed { status } if status != Some(404)) {
                 metrics.kubernetes.watch_restarted(&resource);
             }
@@ -260,7 +261,7 @@ impl Controller {
     }
 }
 
-/// Drops metadata of a policy that is never read and may be larger than the rest.
+/// Drops metadata of a policy that Headgate never reads. It may be larger than the rest.
 fn prune(mut policy: PolicyResource) -> Arc<PolicyResource> {
     policy.metadata.managed_fields = None;
     policy.metadata.annotations = None;

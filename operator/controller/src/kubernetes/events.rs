@@ -1,8 +1,8 @@
 //! Events (`events.k8s.io`) on policies, for `kubectl describe` and `kubectl get events`.
 //!
-//! An Event reports a written transition of a policy's status, so a controller that restarts or
-//! takes over reports none twice. Delivery is best effort: Events are dropped while the queue is
-//! full, because a status must not wait for its Event.
+//! An Event reports a transition of a policy's status after it was written, so a controller that
+//! restarts or takes over doesn't report it again. Delivery is best effort: Events are dropped
+//! while the queue is full, because a status must not wait for its Event.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,17 +22,17 @@ use crate::xds::conditions::Type;
 use crate::xds::node::clip;
 use headgate_api::{API_VERSION, KIND};
 
-/// The number of Events in the queue.
+/// The capacity of the queue of Events.
 pub const BACKLOG: usize = 4_096;
 /// The longest note, in bytes. The API server accepts 1,024.
 const MAX_NOTE: usize = 1_000;
-/// The timeout of one Event.
+/// The timeout of writing one Event.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An Event about a policy.
 pub type News = (ObjectReference, Event);
 
-/// Returns the transitions from `old` to `new` that deserve an Event, each reason once.
+/// Returns Events for the reportable transitions from `old` to `new`, one for each reason.
 #[must_use]
 pub fn transitions(old: Option<&AdmissionPolicyStatus>, new: &AdmissionPolicyStatus) -> Vec<Event> {
     let mut notes_by_reason: BTreeMap<(&str, &str, bool), Vec<String>> = BTreeMap::new();
@@ -71,7 +71,7 @@ pub fn transitions(old: Option<&AdmissionPolicyStatus>, new: &AdmissionPolicySta
         .collect()
 }
 
-/// Returns the reference of an Event to a policy.
+/// Returns an Event's reference to a policy.
 #[must_use]
 pub fn reference(policy: ObjectKey, uid: String) -> ObjectReference {
     ObjectReference {
@@ -91,8 +91,8 @@ fn ours(status: &AdmissionPolicyStatus) -> impl Iterator<Item = &PolicyAncestorS
         .filter(|e| e.controller_name == CONTROLLER_NAME)
 }
 
-/// Whether a reason deserves an Event. A temporary state (`Pending`) doesn't, nor does the reason
-/// of another condition.
+/// Whether a reason is reported as an Event. A temporary state (`Pending`) isn't, and neither is a
+/// reason that another condition already reports.
 fn is_reported(type_: &str, reason: &str) -> bool {
     type_ != Type::Programmed.as_str()
         || matches!(reason, "Programmed" | "EnvoyRejected" | "DeliveryFailed")

@@ -1,7 +1,7 @@
 //! Validation of a policy from the API server.
 //!
-//! The API server refuses most errors, but an older schema may have accepted some, and its rules
-//! can't express others. So each object is validated on its own, by the same code and with the same
+//! The API server refuses most errors. An older schema may have accepted some, however, and its
+//! rules can't express others. So each object is validated here, by the same code and with the same
 //! messages as a file.
 
 use kube::ResourceExt as _;
@@ -13,8 +13,8 @@ use super::resource::PolicyResource;
 use headgate_api::validate::check_file;
 use headgate_api::{API_VERSION, KIND};
 
-/// Validates one policy. `before` is the known object of this name: its last valid version is kept
-/// if it is the same object.
+/// Validates one policy. `before` is the known object with this name. Its last valid version is
+/// kept if it has the same UID.
 #[must_use]
 pub fn judge(policy: &PolicyResource, before: Option<&PolicyObject>) -> PolicyObject {
     let uid = policy.uid().unwrap_or_default();

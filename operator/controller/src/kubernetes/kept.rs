@@ -1,4 +1,4 @@
-//! A cache of the API server's answers about tokens. It doesn't keep the tokens themselves.
+//! A cache of the API server's answers about tokens. It stores hashes instead of tokens.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ pub(super) fn key(text: &str) -> Key {
     Sha256::digest(text).into()
 }
 
-/// A bounded number of answers, in total and for each owner, each with its expiry.
+/// A cache of answers with an expiry. Their number is bounded, in total and for each owner.
 #[derive(Debug)]
 pub(super) struct Kept<T> {
     answers: Mutex<HashMap<Key, KeptAnswer<T>>>,
@@ -31,22 +31,22 @@ struct KeptAnswer<T> {
 }
 
 impl<T: Clone> Kept<T> {
-    /// Returns a cache of at most `max` answers, and `max_each` of one owner. Further ones aren't
-    /// kept.
+    /// Returns a cache of at most `max` answers, and at most `max_each` of one owner. Further
+    /// answers aren't cached.
     pub(super) fn new(max: usize, max_each: usize) -> Self {
         let shares = Quota::new(max, max_each);
         let answers = Mutex::default();
         Self { answers, shares }
     }
 
-    /// Returns the answer for `key`, if it is valid at `now`.
+    /// Returns the cached answer for `key`, if it is valid at `now`.
     pub(super) fn get(&self, key: &Key, now: Instant) -> Option<T> {
         let answers = self.lock();
         let found = answers.get(key)?;
         (now < found.until).then(|| found.answer.clone())
     }
 
-    /// Keeps `answer` of `owner` for `time`.
+    /// Caches `answer`, which belongs to `owner`, for `time`.
     pub(super) fn keep(&self, key: Key, owner: &str, answer: T, now: Instant, time: Duration) {
         let mut answers = self.lock();
         answers.remove(&key);

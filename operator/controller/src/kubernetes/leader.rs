@@ -1,17 +1,18 @@
 //! Leader election among the replicas.
 //!
 //! All replicas serve proxies; only the holder of a Lease writes to the API server. The invariant:
-//! a replica that lost the Lease has stopped writing before another one may begin. So a holder
-//! trusts its Lease only for [`ElectionArgs::renew_deadline`] since it *sent* its last successful
-//! renewal. This is shorter than the time that others wait ([`ElectionArgs::lease_duration`]) by
-//! more than a write may take ([`WRITE_TIMEOUT`]). Each replica measures time on its own monotonic
-//! clock: the replicas' wall clocks need not agree. A Lease counts as abandoned only after a
-//! replica has observed no renewal for the whole duration.
+//! a replica that lost the Lease has stopped writing before another replica may begin. So a holder
+//! relies on its Lease only for [`ElectionArgs::renew_deadline`] since it *sent* its last
+//! successful renewal. This is shorter than the time that others wait
+//! ([`ElectionArgs::lease_duration`]) by more than a write may take ([`WRITE_TIMEOUT`]). Each
+//! replica measures time on its own monotonic clock: the replicas' wall clocks need not agree. A
+//! replica treats a Lease as abandoned only after it has observed no renewal for the whole
+//! duration.
 //!
-//! Why not `kube-lease-manager`: it doesn't report until when a lock is valid, reports no lock as
-//! lost while the API server is away, compares the holder's wall clock with its own, and frees an
-//! expired lock by a forced patch without a `resourceVersion`, which can take the Lease from a
-//! replica that has just acquired it.
+//! Why not `kube-lease-manager`: it doesn't report until when a lock is valid. While the API server
+//! is unavailable, it doesn't report a lock as lost. It compares the holder's wall clock with its
+//! own. It frees an expired lock by a forced patch without a `resourceVersion`, which can take the
+//! Lease from a replica that has just acquired it.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -38,7 +39,7 @@ use crate::metrics::Metrics;
 
 /// The longest timeout of one request.
 const REQUEST: Duration = Duration::from_secs(4);
-/// The time for which a replica without an election leads: longer than any process lives.
+/// The time for which a replica without an election leads: longer than the life of any process.
 const ALWAYS: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// The election of the replica that writes. The options are those of Kubernetes' own controllers.
@@ -113,11 +114,11 @@ impl ElectionArgs {
         Ok(())
     }
 
-    /// Returns the pause after a failed attempt.
+    /// Returns the pause after a failed attempt to take or renew the Lease.
     fn pause(&self, is_leading: bool) -> Duration {
         let pause = self.retry_period / 2;
-        // After a renewal that got no answer, at least a fifth of the deadline is left. Half of it
-        // is for the second try.
+        // After a renewal without an answer, at least a fifth of the deadline is left. Half of that
+        // is for the second attempt.
         let longest = self.renew_deadline / 10;
         if is_leading {
             pause.min(longest)
@@ -131,7 +132,8 @@ impl ElectionArgs {
         self.renew_deadline * 2 / 5
     }
 
-    /// Returns the timeout of one request: one renewal may fail within the deadline.
+    /// Returns the timeout of one request, short enough that a second attempt fits into the
+    /// deadline.
     fn request(&self) -> Duration {
         self.renewal().min(REQUEST)
     }
@@ -146,8 +148,8 @@ pub fn may_write(leadership: &Leadership, now: Instant) -> bool {
     leadership.borrow().is_some_and(|until| now < until)
 }
 
-/// Runs `task` each time this replica becomes the leader, and cancels it when the Lease is lost.
-/// Returns once a run ends by itself or the candidate is dropped.
+/// Runs `task` each time this replica becomes the leader, and cancels it when leadership is lost.
+/// Returns when `task` completes or the candidate is dropped.
 pub(super) async fn while_leading<F: Future<Output = ()>>(
     mut leadership: Leadership,
     mut task: impl FnMut() -> F,
@@ -173,13 +175,13 @@ pub struct Candidate {
     /// The time at which this replica began to serve, on its wall clock.
     started: Timestamp,
     interrupted: watch::Sender<bool>,
-    /// The Lease as observed last, and the time since which it has been unchanged.
+    /// The last observed Lease, and the time since which it has been unchanged.
     seen: Option<(Lease, Instant)>,
     failing: bool,
 }
 
-/// Whether `identity` may take a Lease that has been unchanged for `unchanged`: it is its own or
-/// free.
+/// Whether `identity` may take a Lease that has been unchanged for `unchanged`: it holds the Lease
+/// already, or the Lease is free or expired.
 fn is_free(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> bool {
     let seconds = spec.lease_duration_seconds.unwrap_or(0);
     let duration = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
@@ -190,10 +192,10 @@ fn is_free(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> bool {
 }
 
 impl Candidate {
-    /// Returns a candidate for `lease` and its leadership. The last receiver holds, for a leader,
-    /// whether the previous one may have ended before this replica began to serve; this compares
-    /// wall clocks. `identity` must be unique among all replicas. Without an election, the replica
-    /// leads until it stops.
+    /// Returns a candidate for `lease`, and its leadership. Once this replica leads, the last
+    /// receiver holds whether the previous leader may have ended before this replica began to
+    /// serve; this compares wall clocks. `identity` must be unique among all replicas. Without an
+    /// election, the replica leads until it stops.
     #[must_use]
     pub fn new(
         client: Client,
@@ -203,7 +205,7 @@ impl Candidate {
         metrics: Metrics,
     ) -> (Self, Leadership, watch::Receiver<bool>) {
         let (leadership, receiver) = watch::channel(None);
-        // Without a Lease, a predecessor is unknown.
+        // Without a Lease, nothing is known about a previous leader.
         let (interrupted, was_interrupted) = watch::channel(!election.leader_elect);
         let candidate = Self {
             api: Api::namespaced(client, &lease.namespace),
@@ -225,15 +227,15 @@ impl Candidate {
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         if !self.election.leader_elect {
             self.lead_until(Instant::now() + ALWAYS);
-            // An error means that the sender was dropped, which is a stop as well.
+            // An error means that the sender was dropped, which also means stop.
             let _ = stop.wait_for(|stop| *stop).await;
             return self.end();
         }
         loop {
             let begun = Instant::now();
             let ending = run_out(self.leadership.clone(), self.metrics.clone());
-            // The attempt isn't cancelled: a renewal whose answer is never read takes a Lease that
-            // can't be released. But the Lease may expire during the attempt.
+            // The attempt isn't cancelled: a renewal whose answer is never read could take the
+            // Lease without a way to release it. The Lease may expire during the attempt, however.
             let outcome = {
                 let limit = self.election.request();
                 let mut attempt = pin!(timeout(limit, self.attempt()));
@@ -265,7 +267,7 @@ impl Candidate {
         self.release().await;
     }
 
-    /// Waits until `next`, and gives up leadership if it expires before.
+    /// Waits until `next`. Gives up leadership if it expires before that.
     async fn wait_until(&self, next: Instant) {
         let mut wait = pin!(sleep_until(next));
         tokio::select! {
@@ -302,15 +304,15 @@ impl Candidate {
         }
         let is_leading = self.is_leading();
         if is_leading {
-            // The request may have succeeded nevertheless.
+            // The request may have succeeded all the same.
             self.seen = None;
         }
         self.election.pause(is_leading)
     }
 
-    /// Tries once to take or renew the Lease. Returns whether this replica holds it.
+    /// Makes one attempt to take or renew the Lease. Returns whether this replica holds it.
     async fn attempt(&mut self) -> kube::Result<bool> {
-        // A holder renews the Lease that it wrote last, without reading it again.
+        // A holder renews the Lease that it wrote last without reading it again.
         let known = self.seen.as_ref().filter(|_| self.is_leading());
         if let Some(lease) = known.map(|(lease, _)| lease.clone())
             && self.take(lease).await?
@@ -384,7 +386,7 @@ impl Candidate {
         self.written(created)
     }
 
-    /// Writes the Lease if it is unchanged: the patch carries its `resourceVersion`, and the API
+    /// Writes the Lease, unless it has changed: the patch carries its `resourceVersion`, so the API
     /// server refuses it after another write.
     async fn write(&mut self, lease: Lease) -> kube::Result<bool> {
         let patch = Patch::Merge(json!({
@@ -414,7 +416,7 @@ impl Candidate {
         }
     }
 
-    /// Releases the Lease, so that another replica need not wait for it to expire.
+    /// Releases the Lease, so that another replica doesn't have to wait for it to expire.
     async fn release(&mut self) {
         if !self.is_leading() {
             return;
@@ -440,7 +442,8 @@ impl Candidate {
     }
 }
 
-/// Ends once leadership has expired and this has been published; never while there is none.
+/// Completes when leadership has expired and its end has been published. Never completes without
+/// leadership.
 async fn run_out(leadership: watch::Sender<Option<Instant>>, metrics: Metrics) {
     let until = *leadership.borrow();
     let Some(until) = until else {

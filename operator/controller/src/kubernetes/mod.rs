@@ -1,10 +1,10 @@
-//! Headgate in a Kubernetes cluster: the API server's objects are the input; status, Events and
-//! delivered objects are the output.
+//! The operator in a Kubernetes cluster. The input is objects on the API server; the output is
+//! statuses, Events and delivered objects.
 //!
-//! The structure is a pure plan and a thin apply. [`cluster`] is the observed state, as plain data;
-//! a pure function ([`resolve`]) turns it into a [`Plan`](headgate_api::plan::Plan), which the xDS
-//! server serves like that of a folder. Only the watches and the writers call the API server, and
-//! only the leader of several replicas writes.
+//! The structure is a pure plan and a thin apply. [`cluster`] is the observed state, as plain data.
+//! A pure function ([`resolve`]) turns it into a [`Plan`](headgate_api::plan::Plan), which the xDS
+//! server serves like the plan of a folder. Only the watches and the writers call the API server.
+//! Of several replicas, only the leader writes.
 
 pub mod authority;
 pub mod authorize;
@@ -34,7 +34,7 @@ mod turns;
 pub mod watch;
 pub mod writer;
 
-/// `controllerName` in `status.ancestors`, by which this controller recognizes its own entries.
+/// The `controllerName` of this controller's entries in `status.ancestors`.
 pub const CONTROLLER_NAME: &str = "headgate.dev/controller";
 /// The field manager of all writes of this controller.
 pub const FIELD_MANAGER: &str = "headgate";

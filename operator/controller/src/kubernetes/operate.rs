@@ -1,5 +1,5 @@
-//! Composition of the operator: from the API server to plans, and for the leader from proxies back
-//! to statuses.
+//! Composition of the operator: watches of the API server feed plans and, on the leader, plans and
+//! proxies' answers feed statuses.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -119,7 +119,7 @@ pub struct Operator {
     client: Client,
     lease: ObjectKey,
     election: ElectionArgs,
-    /// The operator's name among the replicas.
+    /// The name of this replica.
     pub identity: String,
     metrics: Metrics,
     /// The policies' statuses as observed.
@@ -137,7 +137,7 @@ pub struct Operator {
 
 impl Operator {
     /// Starts to watch the cluster. The first plan is sent once every resource has been listed. The
-    /// returned task ends with an error, or at the shutdown.
+    /// returned task ends with an error, or after the shutdown.
     ///
     /// # Errors
     /// One line: the API server isn't configured, or the times of the election contradict each
@@ -171,8 +171,8 @@ impl Operator {
         let lease = ObjectKey::new(namespace.clone(), args.lease);
         let peers_service = ObjectKey::new(namespace, args.peers_service);
         let namespaces = match &args.namespace_selector {
-            // Objects are delivered, and removed, in all namespaces: one that lost its label may
-            // still have some.
+            // Objects are delivered and removed in all namespaces, because a namespace that has
+            // lost its label may still contain some.
             Some(selector) => selected(&client, selector),
             None => Namespaces::fixed(&args.watch_namespaces),
         };
@@ -205,22 +205,21 @@ impl Operator {
         Ok((operator, tokio::spawn(controller.run(shutdown))))
     }
 
-    /// Returns the authorizer of requests for this operator's status and metrics, which asks the
-    /// API server.
+    /// Returns the authorizer of requests for this operator's status and metrics.
     #[must_use]
     pub fn authorizer(&self) -> Authorizer {
         Authorizer::new(self.client.clone())
     }
 
-    /// Returns the reviewer of proxies' tokens, which asks the API server for their accounts.
+    /// Returns the reviewer of proxies' tokens.
     #[must_use]
     pub fn proxy_tokens(&self) -> ProxyTokens {
         ProxyTokens::new(self.client.clone())
     }
 
-    /// Starts to write policies' statuses and Events and to deliver, while this replica leads,
-    /// until `shutdown` holds `true`. The task ends after the last write has ended and then the
-    /// Lease has been released.
+    /// Starts to write statuses and Events and to deliver objects, while this replica leads, until
+    /// `shutdown` holds `true`. The task ends when the last write has ended and the Lease has been
+    /// released.
     pub fn write(
         self,
         plans: watch::Receiver<Arc<Plan>>,
@@ -286,9 +285,10 @@ impl Operator {
             let leading = tokio::spawn(candidate.run(stopped));
             writer.run(shutdown).await;
             delivering.abort();
-            // The last write of a delivery has ended when this returns.
+            // No write of a delivery is in flight after this.
             let _ = delivering.await;
-            // Dropping the set aborts the other tasks: an Event may be lost, a status may not.
+            // Dropping the set aborts the other tasks. An Event may be lost; statuses have been
+            // written.
             drop(others);
             stop_leading.send_replace(true);
             // The task doesn't panic; if it did, the Lease would expire by itself.
@@ -301,7 +301,7 @@ impl Operator {
     }
 }
 
-/// An operator that takes part in writing.
+/// An operator that writes while it leads.
 pub struct Writing {
     /// Whether this replica leads.
     pub leadership: Leadership,

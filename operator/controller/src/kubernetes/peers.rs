@@ -1,10 +1,11 @@
-//! The counts of the other replicas' proxies, for the leader, which writes for all.
+//! The counts of the other replicas' proxies. The leader needs them, because it writes the statuses
+//! for all replicas.
 //!
 //! Each replica counts its own proxies and serves the counts at [`COUNTS_PATH`]. The leader keeps
-//! one request open to each other replica, which is answered when the counts change: there is no
-//! polling, and a change arrives within a round trip. The answer has the changes since the version
-//! that the leader has (delta encoding, RFC 3229), and all counts only if that version is older
-//! than the last one: an edit costs the same with ten policies and with ten thousand.
+//! one long poll open to each other replica, which answers when the counts change. So a change
+//! arrives within a round trip. The answer contains the changes since the leader's version (delta
+//! encoding, RFC 3229), so an edit costs the same with ten policies and with ten thousand. It
+//! contains all counts only if the leader's version is older than the previous one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -30,36 +31,36 @@ use crate::xds::tally::{Changes, Tallies};
 
 /// The path at which a replica serves the counts of its proxies.
 pub const COUNTS_PATH: &str = "/status/policies";
-/// The header of a request for changes, and of an answer that has them, with [`PATCH`].
+/// The header, with the value [`PATCH`], of requests that accept changes.
 pub const TAKES_CHANGES: &str = "a-im";
-/// The format of changes.
+/// The name of the format of changes.
 pub const PATCH: &str = "merge-patch";
 /// The longest time for which a replica keeps a long poll open.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(20);
 /// The timeout of connecting to a replica.
 const CONNECT: Duration = Duration::from_secs(2);
-/// The timeout of a response.
+/// The timeout of a response to a long poll.
 const ANSWER: Duration = Duration::from_secs(25);
 /// The pause between two requests to one replica.
 const PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// The time for which the last counts of an unreachable replica stay valid. Its proxies run on
-/// without it.
+/// The time for which the last counts of an unreachable replica stay valid. Its proxies keep their
+/// configuration.
 const KEEP: Duration = Duration::from_secs(30);
-/// The number of failures after which a replica that never answered is no longer waited for.
+/// The number of failures after which the leader no longer waits for a replica that never answered.
 const TRIES: u32 = 3;
-/// The largest response, in bytes: ten thousand policies with a few targets.
+/// The largest response, in bytes: enough for ten thousand policies with a few targets.
 const MAX_BODY: usize = 8 << 20;
-/// The error for an answer in another format.
+/// The error for a response in an unknown format.
 const STRANGE: &str = "the answer doesn't have the format of a replica's counts";
-/// The most replicas that are queried.
+/// The largest number of replicas that are queried.
 const MAX_PEERS: usize = 64;
 
 /// The counts that a replica serves, or their changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted<P = Tallies> {
-    /// The replica.
+    /// The replica's name.
     pub instance: String,
     /// The counts of its proxies.
     pub policies: P,
@@ -68,7 +69,7 @@ pub struct Counted<P = Tallies> {
 /// The last two versions of the counts that a replica serves.
 #[derive(Debug)]
 pub struct Versions {
-    /// A number that no other run of this replica has.
+    /// A number that distinguishes this process from earlier ones of the replica.
     run: u64,
     number: u64,
     current: Arc<Tallies>,
@@ -87,8 +88,8 @@ impl Default for Versions {
 }
 
 impl Versions {
-    /// Makes `tallies` the current version, unless they are. Returns the current version's name and
-    /// counts, and their changes since `known` if that is the version before.
+    /// Makes `tallies` the current version if they have changed. Returns the name and counts of the
+    /// current version and, if `known` is the previous version, the changes since then.
     pub fn publish(
         &mut self,
         tallies: Arc<Tallies>,
@@ -123,7 +124,7 @@ pub struct Peers {
 enum Peer {
     Silent,
     Heard(Arc<Tallies>),
-    /// This replica itself, or one that is unreachable.
+    /// This replica itself, or a replica that is unreachable.
     WithoutCounts,
 }
 
@@ -133,8 +134,9 @@ type News = Option<Counted<Arc<Tallies>>>;
 /// The counts of a replica, and their version.
 type Known = (String, Arc<Tallies>);
 
-/// Follows the other replicas while this one leads, until `shutdown` holds `true`. `instance` names
-/// this replica; the file `token` has the token for the others.
+/// Follows the counts of the other replicas while this replica leads, until `shutdown` holds
+/// `true`. `instance` is the name of this replica. The file `token` contains the token for requests
+/// to the others.
 pub async fn follow(
     mut replicas: watch::Receiver<BTreeSet<SocketAddr>>,
     instance: String,
@@ -247,8 +249,8 @@ async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(Soc
     }
 }
 
-/// Sends one request. Returns the counts with their version, or nothing if the version still is
-/// that of `known`.
+/// Sends one request. Returns the counts with their version, or `None` if the version of `known` is
+/// still current.
 async fn request(
     address: SocketAddr,
     token: Option<&Path>,
@@ -272,7 +274,7 @@ async fn request(
     let response = exchange(stream, request.body(Empty::new())?, MAX_BODY).await?;
     let body = response.body();
     let counted = match (response.status(), known) {
-        // Without a version, 304 is the answer to a request without a token.
+        // Without an ETag, 304 is the response to a request without a token.
         (StatusCode::NOT_MODIFIED, _) if response.headers().contains_key(header::ETAG) => {
             return Ok(None);
         }

@@ -1,9 +1,9 @@
-//! Publication of the CA of the operator's certificate in a ConfigMap of every namespace, where the
-//! kubelet mounts it for proxies. Kubernetes does the same with `kube-root-ca.crt`, and Istio with
+//! Publishes the CA of the operator's certificate in a ConfigMap in every namespace, so that Pods
+//! of proxies can mount it. Kubernetes does the same with `kube-root-ca.crt`, and Istio with
 //! `istio-ca-root-cert`.
 //!
-//! Only the leader writes. It compares the ConfigMaps when a namespace or one of them changes, and
-//! when the operator has another CA.
+//! Only the leader writes. It compares the ConfigMaps when a namespace or a ConfigMap changes, and
+//! when the operator's CA changes.
 
 use std::collections::BTreeMap;
 use std::future::ready;
@@ -30,12 +30,12 @@ use super::leader::{Leadership, while_leading};
 use super::watch::{api, places};
 use crate::xds::tls::Trust;
 
-/// The key in the ConfigMap.
+/// The key of the CA in the ConfigMap.
 pub const CA_KEY: &str = "ca.crt";
 /// The time within which several changes are handled as one.
 const SETTLE: Duration = Duration::from_millis(200);
-/// The shortest interval between two comparisons of all ConfigMaps: a tenant may edit its own all
-/// the time.
+/// The shortest interval between two comparisons of all ConfigMaps. It limits the cost of a tenant
+/// that keeps editing its own.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after a failure.
 const RETRY: Duration = Duration::from_secs(60);
@@ -46,9 +46,9 @@ pub(super) struct Publisher {
     pub(super) client: Client,
     /// The operator's namespace, and the name of the ConfigMaps.
     pub(super) config_maps: ObjectKey,
-    /// The certificates of the operator.
+    /// The operator's certificate and its CA.
     pub(super) trust: watch::Receiver<Arc<Trust>>,
-    /// The namespaces; if the list is empty, those that `selector` selects, or all.
+    /// The namespaces. If the list is empty: the namespaces that match `selector`, or all.
     pub(super) namespaces: Vec<String>,
     pub(super) selector: Option<String>,
 }
@@ -119,8 +119,8 @@ impl Publisher {
                     let data = map.data.clone().unwrap_or_default();
                     (map.namespace().unwrap_or_default(), data)
                 })),
-                // One of several namespaces may be gone, and its Role with it. The others get the
-                // CA, and so does this one as soon as it may be written.
+                // One of several namespaces may have been deleted together with its Role. The
+                // others still get the CA, and this one gets it once writing is permitted again.
                 Err(error) if self.namespaces.len() > 1 => failed = Err(error),
                 Err(error) => return Err(error),
             }
@@ -157,7 +157,8 @@ impl Publisher {
         Ok(stays.map(|namespace| namespace.name_any()).collect())
     }
 
-    /// Returns the operator's namespace as the owner: the ConfigMaps are deleted with it.
+    /// Returns an owner reference to the operator's namespace, so that the ConfigMaps are deleted
+    /// with it.
     async fn owner(&self) -> Result<OwnerReference, Error> {
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let own = namespaces.get_metadata(&self.config_maps.namespace).await?;

@@ -1,4 +1,4 @@
-//! The parts of the API server's objects that are kept. The rest is dropped on arrival.
+//! Reduces the API server's objects to the parts that a plan needs. The rest is dropped on arrival.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,25 +15,25 @@ use headgate_api::plan::{TARGET_METADATA, TargetKind, TargetRef};
 /// An object's namespace and name, and its kept part.
 pub type Keyed<V> = (ObjectKey, V);
 
-/// The label of an EndpointSlice that names its Service.
+/// The label that names an EndpointSlice's Service.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
 /// The kept part of an EndpointSlice.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Slice {
-    /// Its Service; `None` if it belongs to none.
+    /// The key of its Service; `None` if it belongs to none.
     pub service: Option<ObjectKey>,
     /// Its ready endpoints.
     pub ready: BTreeSet<Endpoint>,
-    /// Its ports by name; empty for an unnamed one.
+    /// Its ports by name. An unnamed port has the empty name.
     pub ports: BTreeMap<String, u16>,
 }
 
 /// A ready endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint {
-    /// The identity by which it is counted once: the Pod's name, or the address if it isn't a Pod.
-    /// A Pod with an IPv4 and an IPv6 address is in two slices.
+    /// The identity under which the endpoint counts once: the Pod's name, or the address if it
+    /// isn't a Pod. A Pod with an IPv4 and an IPv6 address is in two slices.
     pub identity: String,
     /// Its first address.
     pub address: String,
@@ -51,7 +51,7 @@ pub fn key(metadata: &ObjectMeta) -> ObjectKey {
 /// Returns a Service's selector.
 #[must_use]
 pub fn service(object: core::Service) -> Keyed<Service> {
-    // Kubernetes ignores the selector of an ExternalName Service, which has no Pods.
+    // Kubernetes ignores the selector of an ExternalName Service.
     let spec = object
         .spec
         .filter(|s| s.type_.as_deref() != Some("ExternalName"));
@@ -59,8 +59,8 @@ pub fn service(object: core::Service) -> Keyed<Service> {
     (key(&object.metadata), Service { selector })
 }
 
-/// Returns the ready endpoints of an EndpointSlice. An endpoint of unknown readiness counts as
-/// ready, as the API's documentation requires.
+/// Returns the ready endpoints of an EndpointSlice. An endpoint with unknown readiness counts as
+/// ready, as the API documentation requires.
 #[must_use]
 pub fn slice(object: EndpointSlice) -> Keyed<Slice> {
     let key = key(&object.metadata);
@@ -100,7 +100,7 @@ pub fn slice(object: EndpointSlice) -> Keyed<Slice> {
     )
 }
 
-/// Returns a Pod's labels, readiness and files; `None` if it has ended.
+/// Returns the kept part of a Pod; `None` if the Pod has ended.
 #[must_use]
 pub fn pod(object: core::Pod) -> Keyed<Option<Pod>> {
     let key = key(&object.metadata);
@@ -164,8 +164,8 @@ pub fn pool(object: &DynamicObject) -> Keyed<Pool> {
 
 /// Returns a route's Gateways and backends.
 ///
-/// A Gateway of another namespace counts only after it has accepted the route. Any user can name it
-/// as a parent, and this must not suffice to put a stage on proxies of another namespace.
+/// A Gateway in another namespace counts only after it has accepted the route. Any user can name a
+/// Gateway as a parent, which must not suffice to add a stage to proxies of another namespace.
 #[must_use]
 pub fn route(object: &DynamicObject) -> Keyed<Route> {
     let key = key(&object.metadata);
@@ -214,7 +214,8 @@ fn gateway_of(parent: &Value, namespace: &str) -> Option<ObjectKey> {
     is_gateway.then(|| reference(parent, namespace)).flatten()
 }
 
-/// Returns a backend that is a Service, as one without group and kind is, or an InferencePool.
+/// Returns a backend that is a Service or an InferencePool. A backend without group and kind is a
+/// Service.
 fn backend(backend: &Value, namespace: &str) -> Option<TargetRef> {
     let group = text(&backend["group"]).unwrap_or_default();
     let named = text(&backend["kind"]).unwrap_or_else(|| "Service".to_owned());

@@ -1,4 +1,4 @@
-//! A count of requests to the API server, so that a hot loop shows in a metric early.
+//! A layer that counts requests to the API server, so that a metric shows a hot loop early.
 
 use std::future::Future;
 use std::pin::Pin;

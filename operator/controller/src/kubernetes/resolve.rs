@@ -1,14 +1,14 @@
-//! Conversion of the observed cluster to a [`Plan`]: the policies in force at each target, with
+//! Computes the [`Plan`] for the observed cluster: the effective policies at each target, with
 //! their slots.
 //!
-//! It is a pure function of the cluster. Its steps: find each target or report what is missing; let
-//! the oldest policy of a target win (GEP-713); count the proxies that the winners reach and the
-//! endpoints behind them; divide the slots among the proxies; find the policies that another one
-//! overrides on all their proxies.
+//! The plan is a pure function of the cluster. The steps: find each target, or report what is
+//! missing; select the oldest policy of each target (GEP-713); count the proxies that the selected
+//! policies reach, and the endpoints behind them; divide the slots among the proxies; find the
+//! policies that other policies override on all their proxies.
 //!
-//! A change of one Pod or one policy leaves nearly everything else unchanged, and a large cluster
-//! changes all the time. So a [`Planner`] keeps the compiled policies: an unchanged part is the
-//! same [`Arc`] in the next plan. Apart from that a plan takes `O(policies + Pods × labels)`.
+//! A large cluster changes all the time, and a change of one Pod or policy leaves nearly everything
+//! else unchanged. So a [`Planner`] keeps the compiled policies: an unchanged part is the same
+//! [`Arc`] in the next plan. Apart from compilation, a plan takes `O(policies + Pods × labels)`.
 
 mod known;
 mod proxies;
@@ -55,7 +55,7 @@ impl Default for Planner {
     }
 }
 
-/// A policy that is in force at the targets that it wins.
+/// A policy with an effective version, which competes for its targets.
 struct Candidate<'a> {
     key: &'a ObjectKey,
     policy: &'a ValidPolicy,
@@ -63,9 +63,9 @@ struct Candidate<'a> {
     state: PolicyState,
 }
 
-/// A target that exists, and the policy that has it.
+/// A target that exists, and the policy that won it.
 struct Won<'a> {
-    /// The index among the candidates.
+    /// The policy's index among the candidates.
     candidate: usize,
     policy: &'a ValidPolicy,
     target: &'a TargetRef,
@@ -75,7 +75,7 @@ struct Won<'a> {
 /// An attachment without its slots.
 #[derive(Debug)]
 struct Draft<'a> {
-    /// The index among the targets won.
+    /// The target's index among the targets won.
     won: usize,
     policy: &'a ValidPolicy,
     target: &'a TargetRef,
@@ -93,7 +93,7 @@ impl<'a> Draft<'a> {
 }
 
 impl Planner {
-    /// Returns a planner without kept state, for a cluster with Envoy Gateway in this namespace.
+    /// Returns a planner without cached state, for a cluster with Envoy Gateway in this namespace.
     #[must_use]
     pub fn new(envoy_gateway: impl Into<String>) -> Self {
         Self {
@@ -103,8 +103,8 @@ impl Planner {
         }
     }
 
-    /// Returns the plan for `cluster`. Equal clusters give equal plans, independent of earlier
-    /// ones.
+    /// Returns the plan for `cluster`. Equal clusters give equal plans, whatever the earlier plans
+    /// were.
     #[must_use]
     pub fn plan(&mut self, cluster: &Cluster) -> Plan {
         let mut candidates = self.candidates(cluster);
@@ -203,7 +203,7 @@ impl Planner {
         }
     }
 
-    /// Returns the effective version of each policy, by precedence.
+    /// Returns the effective versions of all policies, in order of precedence.
     fn candidates<'a>(&mut self, cluster: &'a Cluster) -> Vec<Candidate<'a>> {
         let mut before = std::mem::take(&mut self.known);
         let effective = cluster.policies.iter().filter_map(|(key, object)| {
@@ -220,7 +220,7 @@ impl Planner {
         candidates
     }
 
-    /// Keeps the compiled policies for the next plan. Returns the policies' outcomes.
+    /// Caches the compiled policies for the next plan. Returns the policies' outcomes.
     fn remember<'a>(
         &mut self,
         candidates: Vec<Candidate<'a>>,
@@ -234,8 +234,8 @@ impl Planner {
     }
 }
 
-/// Records for each of `policies`, which are ordered by name, the targets at which `enforced` has
-/// no room for it.
+/// Records in `policies`, which are ordered by name, the targets at which `enforced` has no room
+/// for them.
 fn record_beyond_limit(enforced: &Enforced, policies: &mut [PolicyState]) {
     let beyond: BTreeSet<&str> = { enforced.beyond_limit.iter() }
         .map(|f| f.policy.as_str())
@@ -292,8 +292,8 @@ fn contest<'a>(
     all
 }
 
-/// Returns the proxies of the policies without an effective version. Proxies of other namespaces,
-/// such as a shared Gateway's, aren't among them: a mistake of one tenant must not hold up others.
+/// Returns the proxies of the policies without an effective version, except proxies of other
+/// namespaces, such as those of a shared Gateway: a mistake of one tenant must not affect others.
 fn lost(cluster: &Cluster, finder: &Finder<'_>, claims: &Claims<'_>) -> Vec<ProxySelector> {
     let lost = { cluster.policies.iter() }.filter(|(_, object)| object.effective().is_none());
     let targets = lost.flat_map(|(key, o)| o.targets.iter().map(|t| (&key.namespace, t)));
@@ -306,10 +306,10 @@ fn lost(cluster: &Cluster, finder: &Finder<'_>, claims: &Claims<'_>) -> Vec<Prox
     proxies.collect()
 }
 
-/// Returns the attachments of the winners to proxies selected by labels: those for some routes
-/// before those for all requests, otherwise in the winners' order. Attachments of a pool precede
-/// those of a route, because its slots are for all routes to it. Those of a route precede those of
-/// a listener, to which the route may belong.
+/// Returns the attachments of the winning policies to proxies selected by labels. Attachments for
+/// some routes precede those for all requests. Attachments of a route precede those of a listener,
+/// because the route may belong to the listener. Attachments of a pool precede those of a route,
+/// because the pool's slots are for all routes to it. Otherwise the winners' order applies.
 fn drafts<'a>(won: &'a [Won<'_>]) -> Vec<Draft<'a>> {
     let of = |(at, won): (usize, &'a Won<'_>)| {
         won.found.reach.iter().map(move |reach| Draft {
@@ -328,8 +328,9 @@ fn drafts<'a>(won: &'a [Won<'_>]) -> Vec<Draft<'a>> {
     drafts
 }
 
-/// Returns the share of a proxy that names the target. Such proxies are in front of those selected
-/// by labels, so each group shares all slots on its own, unless some of them are the same Pods.
+/// Returns the share of a proxy that names the target. Such proxies are in front of the proxies
+/// selected by labels, so each group divides all slots among its own proxies. If a Pod is in both
+/// groups, all of them divide the slots together.
 fn claimed_share(won: &Won<'_>, counts: &[&Count], claimed: u32) -> Share {
     let sum = |count: fn(&Count) -> u32| counts.iter().map(|c| count(c)).sum::<u32>();
     let both = sum(|c| c.claiming);
@@ -348,8 +349,7 @@ fn claimed_share(won: &Won<'_>, counts: &[&Count], claimed: u32) -> Share {
     }
 }
 
-/// Returns the draft that is in force in place of these; `None` if one of these is in force at some
-/// proxy.
+/// Returns the draft that overrides all of these; `None` if one of these is in force at some proxy.
 fn winner(counts: &[&Count]) -> Option<usize> {
     match counts.iter().any(|c| c.in_force) {
         true => None,

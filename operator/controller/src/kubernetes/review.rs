@@ -16,7 +16,8 @@ pub(crate) fn bearer(header: &str) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// Returns the API server's review of `token`, for `audience` or for the API server itself.
+/// Returns the API server's review of `token` for `audience`; without one, for the API server
+/// itself.
 ///
 /// # Errors
 /// The API server didn't answer, or refused this client.
@@ -46,8 +47,8 @@ pub(super) fn says_audience(token: &str, audience: &str) -> bool {
     })
 }
 
-/// Returns the namespace of the service account that a token claims to be of. Only the API server
-/// can verify that.
+/// Returns the namespace of the service account that a token claims. Only the API server can verify
+/// that.
 pub(super) fn claimed_namespace(token: &str) -> Option<String> {
     let claims = claims(token)?;
     claims["kubernetes.io"]["namespace"]
@@ -55,7 +56,7 @@ pub(super) fn claimed_namespace(token: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Returns the time from `now` for which a token claims to be valid.
+/// Returns the remaining validity of a token at `now`, by its claims.
 pub(super) fn life(token: &str, now: SystemTime) -> Option<Duration> {
     let end = Duration::from_secs(claims(token)?["exp"].as_u64()?);
     let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?;

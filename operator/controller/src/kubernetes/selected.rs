@@ -1,4 +1,4 @@
-//! The namespaces that a label selector selects, as labels change.
+//! The namespaces that match a label selector, updated when labels change.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,11 @@ use tokio::sync::{mpsc, watch};
 
 use super::watch::{Namespaces, Seen, Watch};
 
-/// The number of changes in the queue; the watch waits while it is full.
+/// The capacity of the queue of changes. The watch waits while it is full.
 const BACKLOG: usize = 64;
 
-/// Returns the namespaces that `selector` selects, and follows them while they are used. While the
-/// API server doesn't answer, they stay as they were.
+/// Returns the namespaces that match `selector`, and keeps them up to date while they are used.
+/// They don't change while the API server doesn't answer.
 #[must_use]
 pub fn selected(client: &Client, selector: &str) -> Namespaces {
     let (names, receiver) = watch::channel(None);
@@ -36,7 +36,7 @@ pub fn selected(client: &Client, selector: &str) -> Namespaces {
     Namespaces(receiver)
 }
 
-/// Applies an observation. Returns whether the names changed.
+/// Applies an observation to `known`. Returns whether the names changed.
 fn apply(known: &mut Option<BTreeSet<String>>, seen: Seen<String>) -> bool {
     match (seen, known) {
         (Seen::All(all), known) => {

@@ -1,7 +1,7 @@
-//! A policy's status: its state at each of its targets.
+//! Computes a policy's status: its conditions at each of its targets.
 //!
-//! A pure function of the plan and the proxies' counts. It returns the status to write, and none if
-//! nothing has changed, so that a controller at rest makes no requests.
+//! The status is a pure function of the plan, the proxies' counts and the deliveries. It is written
+//! only if it has changed, so that a controller at rest makes no requests.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -13,7 +13,7 @@ use crate::xds::tally::Tallies;
 use headgate_api::KIND;
 use headgate_api::plan::{PolicyState, TargetRef};
 
-/// The most entries of a status, of all controllers together (GEP-713).
+/// The largest number of entries in a status, over all controllers (GEP-713).
 pub const MAX_ANCESTORS: usize = 16;
 /// The longest message, in bytes.
 const MAX_MESSAGE: usize = 2_048;
@@ -23,33 +23,34 @@ const MAX_MESSAGE: usize = 2_048;
 pub struct Facts<'a> {
     /// The policy in the plan.
     pub state: &'a PolicyState,
-    /// The counts of its proxies.
+    /// The counts of proxies.
     pub tallies: &'a Tallies,
-    /// The outcome of its deliveries, if another control plane's objects carry it.
+    /// The outcome of its deliveries, if objects deliver it.
     pub delivered: Option<&'a conditions::Condition>,
-    /// Whether proxies may still be reconnecting.
+    /// Present while proxies may still be reconnecting.
     pub settling: Option<Settling>,
 }
 
-/// A time in which proxies may still be reconnecting, as after a change of leader. A target at
-/// which the policy was programmed stays programmed although its proxies are missing.
+/// The settling time: a time in which proxies may still be reconnecting, for example after a change
+/// of leader. Meanwhile a target at which the policy was programmed stays programmed although its
+/// proxies are missing.
 #[derive(Debug, Clone, Copy)]
 pub struct Settling {
-    /// Whether a proxy of the policy was observed in this time. If there is none later, waiting
-    /// doesn't help.
+    /// Whether a proxy of the policy was observed in this time. If its proxies are missing after
+    /// that, they aren't about to reconnect.
     pub was_seen: bool,
 }
 
-/// The outcome for a status.
+/// The result of [`wanted`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Wanted {
-    /// The status to write; `None` if the old one is still right.
+    /// The status to write; `None` if the old status is current.
     pub status: Option<AdmissionPolicyStatus>,
-    /// Whether a target stays programmed only because proxies may still be reconnecting.
+    /// Whether a target stays programmed only because of the settling time.
     pub holds: bool,
 }
 
-/// Returns the status to write in place of `old`. Entries of other controllers stay as they are.
+/// Returns the status to write in place of `old`. Entries of other controllers don't change.
 #[must_use]
 pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time) -> Wanted {
     let generation = facts.state.generation;
@@ -87,8 +88,8 @@ pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time
     Wanted { status, holds }
 }
 
-/// Returns the condition `Programmed` of `before` if `new` differs from it only because proxies
-/// haven't answered or aren't connected, while they may still be reconnecting.
+/// Returns the condition `Programmed` of `before` if it should be kept: `new` differs from it only
+/// because proxies haven't answered or aren't connected, and they may still be reconnecting.
 fn kept(
     facts: &Facts<'_>,
     before: &[Condition],
@@ -113,8 +114,8 @@ fn read(written: &Condition) -> conditions::Condition {
     conditions::Condition::new(written.status == "True", &written.reason, &written.message)
 }
 
-/// Returns the objects that the policy names. A policy without a readable target is its own
-/// ancestor, so that its error is visible somewhere.
+/// Returns the ancestors for the status: the policy's targets. A policy without a readable target
+/// is its own ancestor, so that its error is visible.
 fn ancestors(state: &PolicyState) -> impl Iterator<Item = (AncestorReference, Option<&TargetRef>)> {
     let itself = state.targets.is_empty().then(|| {
         let (namespace, name) = state.name.split_once('/').unwrap_or(("", &state.name));
@@ -140,7 +141,8 @@ fn ancestors(state: &PolicyState) -> impl Iterator<Item = (AncestorReference, Op
     itself.into_iter().chain(named)
 }
 
-/// Returns `conditions` for a status whose previous conditions were `before`.
+/// Returns `conditions` as Kubernetes conditions. An unchanged status keeps its transition time
+/// from `before`.
 fn as_written(
     conditions: &Conditions,
     generation: i64,
@@ -164,8 +166,8 @@ fn as_written(
     conditions.iter().map(one).collect()
 }
 
-/// Returns a policy's conditions for all its targets as observed on the API server. They are
-/// pending until a status of the plan's generation has been written.
+/// Returns a policy's conditions over all its targets, as observed on the API server. They are
+/// pending until a status for the plan's generation has been written.
 #[must_use]
 pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> Conditions {
     let written = status.map_or(&[][..], |s| &s.conditions);
@@ -184,8 +186,8 @@ pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> C
     pair.into_iter().collect()
 }
 
-/// Whether some proxy's answer is still pending. A target without proxies counts, too: streams and
-/// deliveries may not have seen a new plan yet.
+/// Whether some proxy's answer is pending. A target without proxies counts as pending too: streams
+/// and deliveries may not have processed a new plan yet.
 #[must_use]
 pub fn is_pending(status: &AdmissionPolicyStatus) -> bool {
     status

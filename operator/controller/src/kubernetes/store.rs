@@ -1,7 +1,7 @@
-//! The observed cluster, updated one change at a time.
+//! The observed cluster, updated by one change at a time.
 //!
-//! Each change is checked for its effect: a Pod's heartbeat, a status that this controller wrote
-//! itself, or an unused annotation changes no plan, and so costs only a comparison.
+//! Each change is checked for its effect. A Pod's heartbeat, a status that this controller wrote,
+//! or an unused annotation doesn't change the plan, and costs only a comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ use super::resource::{AdmissionPolicyStatus, PolicyResource};
 use super::watch::Seen;
 use headgate_api::plan::{TargetKind, TargetRef};
 
-/// The resources that a plan needs lists of.
+/// The resources that must be listed before the first plan.
 const RESOURCES: [&str; 8] = [
     "AdmissionPolicies",
     "Services",
@@ -29,7 +29,7 @@ const RESOURCES: [&str; 8] = [
     TargetKind::InferencePool.as_str(),
 ];
 
-/// One change on the API server.
+/// A change on the API server.
 #[derive(Debug)]
 pub enum Change {
     /// Of policies.
@@ -51,7 +51,7 @@ pub enum Change {
 /// The effects of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Effect {
-    /// Whether a new plan may follow.
+    /// Whether the plan may have changed.
     pub plan: bool,
     /// Whether a policy's status may have to be written.
     pub status: bool,
@@ -60,7 +60,7 @@ pub struct Effect {
 }
 
 impl Effect {
-    /// Returns the union of both.
+    /// Returns the union of both effects.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -92,8 +92,8 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Whether this is an older version of the object `known`, or the same. Versions are increasing
-    /// numbers; a version that isn't a number would count as newer.
+    /// Whether this is the same version of the object as `known`, or an older one. Versions are
+    /// increasing numbers. A version that isn't a number counts as newer.
     fn is_older(&self, known: &Self) -> bool {
         let number = |o: &Self| o.resource_version.parse::<u128>().ok();
         match (number(self), number(known)) {
@@ -114,7 +114,7 @@ impl Observed {
     }
 }
 
-/// The policies' statuses, shared by their watch and their writer.
+/// The policies' observed statuses, shared by the watch and the writer.
 #[derive(Debug, Default)]
 pub struct Observations(Mutex<BTreeMap<ObjectKey, Arc<Observed>>>);
 
@@ -125,13 +125,13 @@ impl Observations {
         self.lock().get(key).cloned()
     }
 
-    /// Records a status that a watch reported or a write returned, unless a newer one of the same
-    /// object is known: the two may arrive out of order. Returns whether it changed anything.
+    /// Records a status that a watch reported or a write returned, unless a newer status of the
+    /// same object is known: the two may arrive out of order. Returns whether anything changed.
     pub fn newer(&self, key: ObjectKey, observed: Observed) -> bool {
         self.see(Seen::Applied((key, Arc::new(observed))))
     }
 
-    /// Records an observation of the watch. Returns whether it changed anything.
+    /// Records an observation of the watch. Returns whether anything changed.
     fn see(&self, seen: Seen<Keyed<Arc<Observed>>>) -> bool {
         seen.apply(&mut *self.lock(), |new, known| new.is_older(known))
     }
@@ -147,7 +147,7 @@ pub struct Store {
     cluster: Arc<Cluster>,
     observations: Arc<Observations>,
     slices: Slices,
-    /// Those of [`RESOURCES`] that have been listed, or are known not to be served.
+    /// The elements of [`RESOURCES`] that have been listed, or that the API server doesn't serve.
     listed: BTreeSet<&'static str>,
     peers_service: ObjectKey,
 }
@@ -175,7 +175,7 @@ impl Store {
         Arc::clone(&self.observations)
     }
 
-    /// Returns the resources that haven't been listed yet. A plan made earlier would lack policies
+    /// Returns the resources that haven't been listed yet. A plan without them would lack policies
     /// or Pods, and proxies would lose their configuration.
     #[must_use]
     pub fn waiting_for(&self) -> Vec<&'static str> {
@@ -190,12 +190,12 @@ impl Store {
         &self.peers_service.namespace
     }
 
-    /// Returns one address of each ready replica of Headgate, including this one: a replica that is
-    /// asked at both addresses of a dual-stack Service counts its proxies twice.
+    /// Returns one address of each ready replica of Headgate, including this one. With both
+    /// addresses of a dual-stack Service, a replica's proxies would be counted twice.
     #[must_use]
     pub fn replicas(&self) -> BTreeSet<SocketAddr> {
         let addresses = self.slices.of(&self.peers_service).flat_map(|s| {
-            // The Service has one port; if there were others, the admin port has this name.
+            // The Service has one port. If it has several, the admin port has this name.
             let port = s
                 .ports
                 .get("http-admin")
@@ -256,8 +256,8 @@ impl Store {
         }
     }
 
-    /// Applies changes to one of the cluster's maps. Returns whether there are any. The map is
-    /// copied only if a plan or a delivery holds it.
+    /// Applies changes to one of the cluster's maps. Returns whether anything changed. The map is
+    /// copied only if a plan or a delivery shares it.
     fn put<K: Ord + Clone, V: Clone>(
         &mut self,
         map: impl Fn(&mut Cluster) -> &mut Arc<BTreeMap<K, V>>,
@@ -276,8 +276,8 @@ impl Store {
         true
     }
 
-    /// Returns whether this observation installs or removes a kind of Gateway API or its
-    /// extension.
+    /// Records whether a kind of Gateway API or its inference extension is served. Returns whether
+    /// that has changed.
     fn serves<V>(&mut self, kind: TargetKind, seen: &Seen<V>) -> bool {
         let is_served = match seen {
             Seen::All(_) => true,
@@ -352,7 +352,7 @@ impl Store {
         }
     }
 
-    /// Validates a policy, unless only its status or metadata has changed.
+    /// Validates a policy. Reuses the known result if only its status or metadata has changed.
     fn judge(&self, policy: &PolicyResource) -> Arc<PolicyObject> {
         let before = self.cluster.policies.get(&key(&policy.metadata));
         let same = before.filter(|b| {
@@ -365,12 +365,12 @@ impl Store {
     }
 }
 
-/// The EndpointSlices, indexed by their Services too: a rollout changes each of a cluster's slices
-/// several times.
+/// The EndpointSlices, with an index by Service, because a rollout changes each slice several
+/// times.
 #[derive(Debug, Default)]
 struct Slices {
     all: BTreeMap<ObjectKey, Slice>,
-    /// The keys of the slices of each Service that has some.
+    /// The keys of the slices, by Service.
     of: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 

@@ -1,13 +1,12 @@
-//! Tokens by which proxies prove their namespace: those of service accounts, for audience
-//! [`AUDIENCE`].
+//! Proxies prove their namespace by service account tokens with audience [`AUDIENCE`].
 //!
-//! The kubelet writes such a token into a projected volume of a Pod and renews it. So no person
-//! issues an identity, and no token is valid for long. The API server returns the token's account
-//! (TokenReview). It also checks the Pod: it refuses the token of a deleted Pod.
+//! The kubelet writes such a token into a projected volume of a Pod and renews it. So identities
+//! aren't issued by hand, and tokens are short-lived. A TokenReview returns the token's account. It
+//! also checks the Pod: the API server refuses the token of a deleted Pod.
 //!
-//! An answer is cached for [`KEEP`], as long as in the API server's own cache of webhooks. While
-//! the API server is away, an older answer counts until the token expires, so that a proxy that
-//! reconnects then keeps its policies.
+//! An answer is cached for [`KEEP`], the duration of the API server's own cache of webhook answers.
+//! While the API server is unavailable, an older answer is used until the token expires, so that a
+//! proxy that reconnects meanwhile keeps its policies.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,15 +30,16 @@ const KEEP: Duration = Duration::from_secs(120);
 const KEEP_REFUSED: Duration = Duration::from_secs(10);
 /// The largest number of accepted tokens in the cache: those of all proxies over the last hours.
 const MAX_KNOWN: usize = 32_768;
-/// The largest number of these of one namespace, whose members can make any number of tokens.
+/// The largest number of accepted tokens of one namespace, whose users can create any number of
+/// tokens.
 const MAX_KNOWN_OF_NAMESPACE: usize = MAX_KNOWN / 2;
 /// The largest number of refused tokens in the cache.
 const MAX_REFUSED: usize = 1_024;
-/// The timeout of a review, and before it of the wait for a turn.
+/// The timeout of a review, and of the preceding wait for a turn.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest token, in bytes.
 const MAX_BYTES: usize = 8_192;
-/// The prefix of the name of a service account's user.
+/// The prefix of service accounts' user names.
 const PREFIX: &str = "system:serviceaccount:";
 
 /// A service account.
@@ -51,10 +51,10 @@ pub struct Account {
     pub name: String,
 }
 
-/// The reason why a token proves nothing; one line.
+/// The reason why a token proves no identity, in one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It is not a valid token of a service account for [`AUDIENCE`].
+    /// The token isn't a valid service account token for [`AUDIENCE`].
     #[error(
         "{0}; a proxy needs a token of its service account for audience {audience:?} \
          (serviceAccountToken in a projected volume, as headgate inject adds it)",
@@ -68,16 +68,16 @@ pub enum Refusal {
 
 /// An account, and the time of the review that returned it.
 type Known = (Account, Instant);
-/// A review in progress, which ends with its last stream.
+/// A review in progress. It is cancelled when the last stream that waits for it ends.
 type Running = OnceCell<Result<Account, Refusal>>;
 
-/// Asks the API server for the accounts of tokens.
+/// Reviews tokens: returns their accounts, from the API server or from a cache.
 #[derive(Clone)]
 pub struct ProxyTokens {
     client: Client,
     known: Arc<Kept<Known>>,
     refused: Arc<Kept<Refusal>>,
-    /// Reviews in progress, by token: concurrent streams of a proxy share one.
+    /// The reviews in progress, by token. Concurrent streams of a proxy share one.
     running: Arc<InUse<Key, Running>>,
     turns: Arc<Turns>,
 }
@@ -95,10 +95,10 @@ impl ProxyTokens {
         }
     }
 
-    /// Returns the account of `token`, which the client at `address` shows.
+    /// Returns the account of `token`. `address` is that of the client.
     ///
     /// # Errors
-    /// The token has none, or the API server is away and hasn't reviewed this token before.
+    /// The token is invalid, or the API server is unavailable and has never reviewed this token.
     pub async fn account(&self, token: &str, address: IpAddr) -> Result<Account, Refusal> {
         if token.len() > MAX_BYTES {
             let why = format!("the token has more than {MAX_BYTES} bytes");
@@ -108,7 +108,7 @@ impl ProxyTokens {
         if let Some(account) = self.fresh(&key) {
             return Ok(account);
         }
-        // A review that has ended is no longer in progress.
+        // A completed review isn't shared any more.
         let in_progress = |running: &Running| !running.initialized();
         let running = self.running.get_if(key, in_progress, Running::new);
         let reviewed = running.get_or_init(async || {
@@ -173,7 +173,7 @@ fn account(status: TokenReviewStatus) -> Result<Account, Refusal> {
         let why = why.map_or_else(String::new, |why| format!(" ({why})"));
         return invalid(&format!("the API server doesn't accept the token{why}"));
     }
-    // An authenticator without support for audiences answers as for the API server itself.
+    // An authenticator that doesn't support audiences accepts tokens for the API server itself.
     let is_for_us = |audiences: Vec<String>| audiences.iter().any(|a| a == AUDIENCE);
     if !status.audiences.is_some_and(is_for_us) {
         return invalid("the token is for the API server");

@@ -1,9 +1,9 @@
-//! Turns at the API server's reviews of tokens, which bound the reviews in flight.
+//! Limits the number of token reviews in flight at the API server.
 //!
-//! A review may hang, such as one that the API server leaves to a webhook without an answer. So
-//! each client address has few turns, and each namespace that tokens claim has a share of all
-//! turns. The tokens of one namespace or one client then can't block the others. The claim isn't
-//! verified; a client that lies about it takes no more than the turns of its address.
+//! A review may hang, for example if the API server delegates it to a webhook that doesn't answer.
+//! So each client address has few turns, and each namespace that tokens claim has a share of all
+//! turns. Then the tokens of one namespace or one client can't block the others. The claim isn't
+//! verified, but a client with a false claim can't take more than the turns of its address.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::review::claimed_namespace;
 use crate::in_use::InUse;
 
-/// The number of reviews in flight; further ones wait.
+/// The largest number of reviews in flight. Further reviews wait.
 const MAX: usize = 32;
-/// The number of these whose tokens claim one namespace, or none.
+/// The largest number of reviews in flight whose tokens claim the same namespace, or none.
 const OF_NAMESPACE: usize = MAX / 4;
-/// The number of these of one client address. Of IPv6 it isn't that of a /64, which all Pods of a
-/// node may share.
+/// The largest number of reviews in flight of one client address. IPv6 addresses aren't grouped by
+/// /64, which all Pods of a node may share.
 const OF_ADDRESS: usize = 2;
 
-/// Turns of all clients.
+/// The turns of all clients.
 #[derive(Debug)]
 pub(super) struct Turns {
     all: Arc<Semaphore>,
@@ -29,7 +29,7 @@ pub(super) struct Turns {
     namespaces: InUse<String, Semaphore>,
 }
 
-/// A turn at a review, until it is dropped.
+/// A turn for one review. Dropping it ends the turn.
 #[derive(Debug)]
 pub(super) struct Turn {
     _permits: [OwnedSemaphorePermit; 3],
@@ -46,8 +46,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a turn at the review of `token`, which the client at `address` shows. `None` never
-    /// happens: it would mean that a semaphore is closed.
+    /// Waits for a turn to review `token` of the client at `address`. Never returns `None`, which
+    /// would mean that a semaphore is closed.
     pub(super) async fn take(&self, address: IpAddr, token: &str) -> Option<Turn> {
         let of = |most| move || Semaphore::new(most);
         let address = self.addresses.get(address.to_canonical(), of(OF_ADDRESS));

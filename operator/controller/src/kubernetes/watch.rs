@@ -1,8 +1,8 @@
-//! Watches of the objects of one kind, as small plain values.
+//! Watches of the objects of one kind, which are reduced to small plain values.
 //!
-//! The obvious tool, a reflector's store of whole objects, would keep megabytes of unused data.
-//! Each object is reduced on arrival to the fields that a plan needs, and the caller stores the
-//! result.
+//! A reflector's store of whole objects, the obvious tool, would hold megabytes of unused data.
+//! Instead, each object is reduced on arrival to the fields that a plan needs, and the caller
+//! stores the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -23,8 +23,7 @@ use tracing::{info, warn};
 use super::cluster::ObjectKey;
 use headgate_api::plan::TargetRef;
 
-/// The duration of one watch on the API server, which bounds the time until a dead connection is
-/// detected.
+/// The duration of one watch request. It bounds the time until a dead connection is detected.
 pub const WATCH_SECONDS: u32 = 60;
 /// The first pause after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -47,8 +46,9 @@ pub enum Seen<V> {
     Deleted(V),
     /// The watch failed and will be retried.
     Failed {
-        /// The HTTP status of the API server's answer, if it gave one: 404 for a kind that it
-        /// doesn't serve. With several namespaces, 403 and 404 mean that all of them gave it.
+        /// The HTTP status of the API server's answer, if any; 404 for a kind that it doesn't
+        /// serve. With several namespaces, 403 and 404 mean that all namespaces are refused. A 403
+        /// for only some of them is sent without a status, and a 404 isn't sent.
         status: Option<u16>,
     },
 }
@@ -88,8 +88,8 @@ impl Namespaced for TargetRef {
 }
 
 impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
-    /// Returns the changes from `known`: keys with a new value, and deleted keys without one. A
-    /// list says nothing about keys for which `lists` returns false.
+    /// Returns the changes relative to `known`: keys with a new value, and deleted keys without a
+    /// value. A list doesn't delete keys for which `lists` returns false.
     pub fn news<V: PartialEq>(
         self,
         known: &BTreeMap<K, V>,
@@ -127,9 +127,10 @@ impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
         gone.into_iter().chain(new).collect()
     }
 
-    /// Applies the changes to `known`, except one that `is_older` than the known value: a watch may
-    /// report a version older than the one that a write has returned. A list is the API server's
-    /// current state, even after a restore from a backup. Returns whether anything changed.
+    /// Applies the changes to `known`. Ignores a single change that `is_older` than the known
+    /// value, because a watch may report an older version than a write has returned. A list always
+    /// applies: it is the API server's current state, even after a restore from a backup. Returns
+    /// whether anything changed.
     pub fn apply<V: PartialEq>(
         self,
         known: &mut BTreeMap<K, V>,
@@ -176,14 +177,15 @@ pub fn api_of(resource: &ApiResource, client: &Client, namespace: &str) -> Api<D
     }
 }
 
-/// Returns the names for [`api`] of these namespaces, or of all if the list is empty.
+/// Returns the names to pass to [`api`] for these namespaces. For an empty list, returns the empty
+/// name, which means all namespaces.
 pub(super) fn places(namespaces: &[String]) -> impl Iterator<Item = &str> {
     let all = namespaces.is_empty().then_some("");
     all.into_iter().chain(namespaces.iter().map(String::as_str))
 }
 
-/// The namespaces of a watch, as they come and go, each by a list and watch of its own; `None`
-/// until they are known. The name for all of them, by one list and watch, is empty.
+/// The namespaces of a watch, updated when they change. Each is listed and watched separately. The
+/// empty name means one list and watch of all namespaces. `None` until the namespaces are known.
 #[derive(Debug, Clone)]
 pub struct Namespaces(pub(super) watch::Receiver<Option<BTreeSet<String>>>);
 
@@ -195,16 +197,16 @@ impl Namespaces {
         Self(watch::channel(Some(names.collect())).1)
     }
 
-    /// Completes after a change.
+    /// Completes when the namespaces have changed.
     async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
-            // These namespaces don't change any more.
+            // The sender was dropped: the namespaces no longer change.
             pending::<()>().await;
         }
     }
 }
 
-/// Returns the API of a namespace, or of all if the name is empty.
+/// A function that returns the API of a namespace, or of all namespaces if the name is empty.
 type ApiOf<K> = Box<dyn Fn(&str) -> Api<K> + Send>;
 
 /// A watch that hasn't started.
@@ -212,15 +214,15 @@ pub struct Watch<K> {
     api: ApiOf<K>,
     /// The namespaces of the objects.
     pub namespaces: Namespaces,
-    /// A namespace that is watched in addition to some others.
+    /// A namespace that is watched in addition to `namespaces`, unless these are all.
     pub always: Option<String>,
     /// The name of the objects in log lines.
     pub what: String,
-    /// The selectors of the objects.
+    /// The selectors and options of the list and watch requests.
     pub config: Config,
     /// The longest pause after failures.
     pub longest_pause: Duration,
-    /// Notified when a namespace was listed, which shows that the API server serves the kind.
+    /// Notified when any namespace has been listed: then the API server serves the kind.
     served: Arc<Notify>,
 }
 
@@ -229,7 +231,7 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     /// Returns a watch of the objects in these namespaces. `api` returns the API of a namespace, or
-    /// of all if the name is empty.
+    /// of all namespaces if the name is empty.
     #[must_use]
     pub fn new(
         what: &str,
@@ -247,16 +249,16 @@ where
         }
     }
 
-    /// Sends all existing objects and their changes, until the receiver is dropped. `read` reduces
-    /// an object to its kept part.
+    /// Sends all existing objects and then their changes, until the receiver is dropped. `read`
+    /// reduces an object to its kept part.
     ///
-    /// Each namespace is listed and watched on its own, and fails on its own. The first lists of
-    /// all namespaces are sent as one [`Seen::All`], so that the receiver never sees half a list. A
-    /// watch that can't be resumed is listed again and sent as [`Seen::Within`]. A namespace that
-    /// is refused [`CONFIRMED`] times in a row, while another one isn't, is sent as empty: it, or
-    /// its Role, was deleted. While all are refused, none is sent as empty. But a kind that isn't
-    /// served (404) must be listed as one again. A namespace that is no longer one of several is
-    /// sent as empty, too.
+    /// Each namespace is listed and watched separately, and fails separately. The first lists of
+    /// all namespaces are sent as one [`Seen::All`], so that the receiver never gets a partial
+    /// list. If a watch can't be resumed, its namespace is listed again and sent as
+    /// [`Seen::Within`]. A namespace that is removed from the set is sent as empty. So is a
+    /// namespace that is refused [`CONFIRMED`] times in a row while another one isn't: it, or its
+    /// Role, was deleted. While all namespaces are refused, none is sent as empty. After a 404 from
+    /// all of them (the kind isn't served), the next lists are sent as one [`Seen::All`] again.
     pub async fn follow<V, M>(
         mut self,
         read: impl Fn(K) -> V + Send,
@@ -316,14 +318,14 @@ where
         Some(names)
     }
 
-    /// Returns the events of one namespace of `all`, with pauses after failures.
+    /// Returns the events of one of `all` namespaces, with pauses after failures.
     fn events(
         &self,
         name: &str,
         all: usize,
     ) -> BoxStream<'static, Result<Event<K>, watcher::Error>> {
-        // A kind that isn't served is listed in every namespace. Pauses grow with the number of
-        // namespaces, so that requests are at most as frequent as with ten.
+        // A kind that isn't served is listed in every namespace. The pauses grow with the number of
+        // namespaces, so that requests are no more frequent than with ten namespaces.
         let absent = u32::try_from(all.div_ceil(10)).unwrap_or(u32::MAX);
         let (api, config) = ((self.api)(name), self.config.clone());
         let fresh = move || watcher(api.clone(), config.clone()).boxed();
@@ -345,8 +347,8 @@ where
                 match &event {
                     Err(error) => {
                         let status = status(error);
-                        // The watch of a kind that was removed, or is hidden, would not list again
-                        // when the kind is back.
+                        // A fresh watch: the old one of a kind that was removed or is forbidden
+                        // would not list it again when it returns.
                         if matches!(status, Some(403 | 404)) {
                             events = fresh();
                         }
@@ -354,7 +356,8 @@ where
                         let times = if is_absent { absent } else { 1 };
                         pause = { pauses.next() }.map(|p| (p.saturating_mul(times), is_absent));
                     }
-                    // A list that begins may fail as the previous one did.
+                    // The start of a list isn't a success: the list may fail as the previous one
+                    // did.
                     Ok(Event::Init) => {}
                     Ok(event) => {
                         if matches!(event, Event::InitDone) {
@@ -380,12 +383,12 @@ struct Places<V> {
 
 /// One namespace, or all of them.
 struct NamespaceWatch<V> {
-    /// Whether the watch fails, so that each change is logged once.
+    /// Whether the watch is failing. Each change of this is logged once.
     failing: bool,
-    /// The list that is being received, or that waits for those of other namespaces.
+    /// The list that is being received, or that waits for the lists of other namespaces.
     list: Vec<V>,
     listed: bool,
-    /// Changes since that list, which wait with it.
+    /// The changes since that list, which also wait.
     changes: Vec<Seen<V>>,
     /// Whether the last answer was 403 or 404.
     is_refused: bool,
@@ -394,7 +397,7 @@ struct NamespaceWatch<V> {
 }
 
 impl<V> NamespaceWatch<V> {
-    /// Whether its list is known. A namespace that stays refused counts as empty.
+    /// Whether the list is known. A namespace that stays refused counts as empty.
     const fn is_settled(&self) -> bool {
         self.listed || self.refusals >= CONFIRMED
     }
@@ -409,7 +412,7 @@ impl<V> Places<V> {
         }
     }
 
-    /// Begins and ends namespaces. Returns the observations to send.
+    /// Adds and removes namespaces. Returns the observations to send.
     fn set(&mut self, names: &BTreeSet<String>) -> Vec<Seen<V>> {
         let gone = self.all.keys().filter(|name| !names.contains(*name));
         let gone: Vec<String> = gone.cloned().collect();
@@ -432,7 +435,7 @@ impl<V> Places<V> {
         gone.into_iter().map(empty).collect()
     }
 
-    /// Applies an event of this namespace. Returns the observations to send.
+    /// Applies an event of the namespace `name`. Returns the observations to send.
     fn take<K>(
         &mut self,
         name: &str,
@@ -444,7 +447,7 @@ impl<V> Places<V> {
         };
         let change = match event {
             Err(error) => return self.failed(name, &error),
-            // A list begins, perhaps after one that failed halfway.
+            // A list begins. The previous one may have failed halfway.
             Ok(Event::Init) => {
                 place.list.clear();
                 place.changes.clear();
@@ -470,7 +473,7 @@ impl<V> Places<V> {
                 place.changes.push(change);
                 Vec::new()
             }
-            // One of several.
+            // A new list of one of several namespaces.
             None if self.complete && !name.is_empty() => {
                 vec![Seen::Within(
                     name.to_owned(),
@@ -490,7 +493,7 @@ impl<V> Places<V> {
             return Vec::new();
         };
         let status = status(error);
-        // A kind that the API server doesn't serve is no failure.
+        // A kind that the API server doesn't serve isn't a failure.
         if status != Some(404) && !std::mem::replace(&mut place.failing, true) {
             warn!(
                 resource = self.what,
@@ -506,9 +509,9 @@ impl<V> Places<V> {
         place.refusals = place.refusals.saturating_add(1);
         let refusals = place.refusals;
         if self.all.values().all(|p| p.is_refused) {
-            // With 404 the kind was removed: when it returns, its objects are listed as one again.
-            // With 403, the API server may have started and not read the roles yet, so the known
-            // objects stay.
+            // With 404 the kind was removed: when it returns, the lists of all namespaces are sent
+            // together again. With 403, the API server may have just started without having read
+            // the roles, so the known objects stay.
             let is_gone = status == Some(404);
             self.complete &= !is_gone;
             for place in self.all.values_mut() {
@@ -524,7 +527,7 @@ impl<V> Places<V> {
             return vec![Seen::Failed { status }];
         }
         let mut seen = match status {
-            // A kind that isn't installed answers 404 in one namespace after the other, so one 404
+            // If a kind isn't installed, one namespace after the other returns 404, so a single 404
             // isn't reported.
             Some(404) => Vec::new(),
             _ => vec![Seen::Failed { status: None }],
@@ -544,7 +547,8 @@ impl<V> Places<V> {
         seen
     }
 
-    /// Returns the lists of all namespaces as one, once they are known, and the changes since then.
+    /// Once the lists of all namespaces are known, returns them as one list, followed by the
+    /// changes since.
     fn first_lists(&mut self) -> Vec<Seen<V>> {
         if !self.all.values().all(NamespaceWatch::is_settled) {
             return Vec::new();
@@ -572,10 +576,10 @@ fn status(error: &watcher::Error) -> Option<u16> {
     }
 }
 
-/// Returns pauses that double up to `longest`, each shortened by a random part of up to a half, so
-/// that a thousand clients of one failed API server don't reconnect at the same moment.
+/// Returns pauses that double up to `longest`. Each is shortened at random by up to a half, so that
+/// a thousand clients of a failed API server don't reconnect at the same moment.
 pub(super) fn pauses(first: Duration, longest: Duration) -> ExponentialBackoff {
-    // The jitter adds up to as much again.
+    // Half of the pauses, because jitter adds up to 100%.
     ExponentialBuilder::default()
         .with_min_delay(first.min(longest) / 2)
         .with_max_delay(longest / 2)
@@ -593,7 +597,8 @@ pub(super) fn send_if_changed<T: PartialEq>(sender: &watch::Sender<T>, value: T)
     });
 }
 
-/// Returns a number that differs between processes and calls; good enough to spread retries.
+/// Returns a number that differs between processes and calls. It is random enough to spread
+/// retries.
 pub(crate) fn random() -> u64 {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
     RandomState::new().build_hasher().finish()

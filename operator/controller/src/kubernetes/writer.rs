@@ -1,15 +1,15 @@
-//! Writes policies' statuses: the leader's task.
+//! Writes policies' statuses, on the leader.
 //!
-//! A thousand proxies that answer within a second cause a thousand changes of one policy's status,
-//! but only one or two writes. The task wakes on any relevant change, computes all statuses in one
-//! pass, and writes those that differ, each policy at most once in [`INTERVAL`]; the last state is
-//! always written. A write carries the `resourceVersion` from which its status was computed. So the
-//! API server refuses a write that is based on an old version, and one of a replica that no longer
-//! leads.
+//! A thousand proxies that answer within a second change one policy's status a thousand times, but
+//! cause only one or two writes. The task wakes on any relevant change, computes all statuses in
+//! one pass, and writes those that differ. It writes each policy at most once in [`INTERVAL`], and
+//! always writes the last state. A write carries the `resourceVersion` from which the status was
+//! computed. So the API server refuses a write that is based on an old version, including the write
+//! of a replica that no longer leads.
 //!
-//! Proxies reconnect one by one to an operator that has started, and to the remaining replicas when
-//! one stops. So within [`SETTLE`] of such a change, a programmed policy doesn't lose its condition
-//! because proxies are missing, unless it had some in this time.
+//! After an operator starts, or a replica stops, proxies reconnect one by one. So within [`SETTLE`]
+//! of such a change, a programmed policy doesn't lose its condition because proxies are missing,
+//! unless some of its proxies have already reconnected in this time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -44,29 +44,30 @@ use headgate_api::{API_VERSION, KIND};
 
 /// The shortest interval between two writes of one policy's status.
 pub const INTERVAL: Duration = Duration::from_secs(1);
-/// The time for which a status waits for pending answers of proxies: most edits then are one write.
+/// The time for which a status waits for pending answers of proxies, so that most edits cause only
+/// one write.
 const ANSWERS: Duration = Duration::from_millis(200);
 /// The shortest interval between two passes over all policies.
 const PASS: Duration = Duration::from_millis(50);
-/// The time that proxies have to reconnect after an operator starts, becomes the leader, or
-/// observes other replicas than before. Envoy retries after 5 s at the latest with the settings of
-/// `headgate bootstrap`, after 30 s with its own.
+/// The settling time: the time that proxies have to reconnect after this operator starts, becomes
+/// the leader, or observes a change of replicas. Envoy retries after 5 s at the latest with the
+/// settings of `headgate bootstrap`, after 30 s with its own.
 const SETTLE: Duration = Duration::from_secs(60);
-/// The longest interval between attempts of a write that keeps failing, as with a missing
-/// permission.
+/// The longest interval between attempts at a write that keeps failing, for example because of a
+/// missing permission.
 const MAX_INTERVAL: Duration = Duration::from_secs(64);
 /// The timeout of one write.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(4);
-/// The number of writes in flight at once.
+/// The largest number of writes in flight.
 const CONCURRENT: usize = 32;
 
 /// The inputs of statuses.
 pub struct Inputs {
     /// The newest plan.
     pub plans: watch::Receiver<Arc<Plan>>,
-    /// The statuses as observed.
+    /// The observed statuses.
     pub observations: Arc<Observations>,
-    /// Marked when one of them has changed.
+    /// Notified when an observed status has changed.
     pub observed: watch::Receiver<()>,
     /// This replica's proxies.
     pub registry: Arc<Registry>,
@@ -74,7 +75,7 @@ pub struct Inputs {
     pub peers: watch::Receiver<Peers>,
     /// The outcomes of deliveries.
     pub deliveries: watch::Receiver<Arc<Delivered>>,
-    /// Whether this replica writes.
+    /// Whether this replica leads, and so writes.
     pub leadership: Leadership,
 }
 
@@ -84,15 +85,15 @@ pub struct Writer {
     inputs: Inputs,
     events: mpsc::Sender<News>,
     metrics: Metrics,
-    /// Policies with a pending write, or with a recent one.
+    /// Policies with a pending or recent write.
     pace: BTreeMap<ObjectKey, Pace>,
     writes: JoinSet<Written>,
-    /// Replicas whose proxies were counted in the last pass; `None` if this leader has had no pass
-    /// yet.
+    /// The replicas whose proxies were counted in the last pass; `None` before the first pass as
+    /// leader.
     heard: Option<BTreeSet<SocketAddr>>,
-    /// The time until which proxies may be reconnecting.
+    /// The end of the settling time.
     settled: Instant,
-    /// Policies that had a proxy in this time.
+    /// Policies that had a proxy during the settling time.
     seen: BTreeSet<ObjectKey>,
     /// The last pass.
     last: Option<Pass>,
@@ -105,15 +106,15 @@ struct Pass {
     plan: Arc<Plan>,
     tallies: Arc<Tallies>,
     deliveries: Arc<Delivered>,
-    /// Whether proxies could be reconnecting.
+    /// Whether the pass was in the settling time.
     settling: bool,
-    /// The policies whose status was right, by name, each with that status.
+    /// The policies whose observed status was current, by name, each with that status.
     right: HashMap<String, Arc<Observed>>,
 }
 
 impl Pass {
-    /// Whether the status of `state` was right in `before` and nothing that it depends on has
-    /// changed since. Then it is right now, and need not be computed.
+    /// Whether the status of `state` was current in the pass `before` and none of its inputs has
+    /// changed since. Then it is still current and isn't computed again.
     fn stays_right(&self, before: &Self, state: &PolicyState, observed: &Arc<Observed>) -> bool {
         let right = before.right.get(&state.name);
         right.is_some_and(|right| Arc::ptr_eq(right, observed))
@@ -139,15 +140,15 @@ struct Pace {
     in_flight: bool,
     /// The start of the last write.
     last: Option<Instant>,
-    /// The time at which a status was first found to differ, if it hasn't been written since.
+    /// The time since which the status differs; `None` if it doesn't.
     differs_since: Option<Instant>,
     /// The number of consecutive failures, other than conflicts.
     failures: u32,
 }
 
 impl Pace {
-    /// Returns the time at which a differing status may be written. `pending` means that proxies
-    /// haven't answered.
+    /// Returns the time from which a differing status may be written. `pending` means that proxies
+    /// haven't answered yet.
     fn due(&self, pending: bool, now: Instant) -> Instant {
         let patience = if pending { ANSWERS } else { Duration::ZERO };
         let ready = self.differs_since.unwrap_or(now) + patience;
@@ -170,9 +171,9 @@ impl Pace {
 
 /// The time at which a status must be computed again.
 enum Next {
-    /// After a change of something that it depends on: it is right.
+    /// After a change of an input, because the status is current.
     Right,
-    /// After the end of a write, or such a change.
+    /// After the end of a write, or a change of an input.
     Event,
     /// At this time at the latest.
     At(Instant),
@@ -187,7 +188,7 @@ struct Written {
 }
 
 enum Failure {
-    /// The write was based on an old version.
+    /// The write was based on an old version of the policy.
     Conflict,
     /// The policy was deleted.
     Gone,
@@ -218,7 +219,7 @@ impl Writer {
         }
     }
 
-    /// Writes until `shutdown` holds `true`, and returns once no write is in flight.
+    /// Writes until `shutdown` holds `true`. Returns once no write is in flight.
     pub async fn run(mut self, mut shutdown: watch::Receiver<bool>) {
         let mut proxies = self.inputs.registry.changes();
         let mut next_pass = Instant::now();
@@ -258,7 +259,7 @@ impl Writer {
                 Ok(()) = inputs.leadership.changed() => {}
                 () = sleep => {}
             }
-            // The next pass handles all changes until then.
+            // The next pass handles all changes that arrive before it.
             tokio::select! {
                 _ = shutdown.wait_for(|stop| *stop) => break,
                 () = sleep_until(next_pass) => {}
@@ -272,7 +273,7 @@ impl Writer {
     fn pass(&mut self, now: Instant) -> Option<Instant> {
         let peers = self.inputs.peers.borrow().clone();
         if !peers.complete {
-            // The proxies of a replica that hasn't answered don't count as "none".
+            // A replica that hasn't answered must not count as one without proxies.
             return Some(now + INTERVAL);
         }
         let heard: BTreeSet<SocketAddr> = peers.tallies.keys().copied().collect();
@@ -286,7 +287,8 @@ impl Writer {
         let deliveries = Arc::clone(&self.inputs.deliveries.borrow());
         let is_delivering = self.inputs.deliveries.has_changed().is_ok();
         if is_delivering && !deliveries.complete {
-            // A new leader's missing delivery doesn't mean "not delivered".
+            // Before the first round of deliveries, a missing delivery doesn't mean "not
+            // delivered".
             return Some(now + INTERVAL);
         }
         let mut tallies = self.inputs.registry.tallies();
@@ -307,7 +309,8 @@ impl Writer {
             let Some((namespace, name)) = state.name.split_once('/') else {
                 continue;
             };
-            // If the generations differ, the plan or the observation is behind, and changes soon.
+            // If the generations differ, the plan or the observation is outdated, and will change
+            // soon.
             let key = ObjectKey::new(namespace, name);
             let observed = self.inputs.observations.get(&key);
             let Some(observed) = observed.filter(|o| o.generation == state.generation) else {
@@ -333,7 +336,7 @@ impl Writer {
         wake
     }
 
-    /// Starts the write of one status if it differs and is due.
+    /// Starts the write of one status if it differs and a write is due.
     fn consider(
         &mut self,
         state: &PolicyState,
@@ -362,8 +365,8 @@ impl Writer {
         };
         let time = Time(second(Timestamp::now()));
         let wanted = wanted(&facts, before.status.as_ref(), &time);
-        // A kept condition is computed again when the settling time ends. It delays no other
-        // condition.
+        // A kept condition is computed again at the end of the settling time. It doesn't delay
+        // other conditions.
         let looks_again = match wanted.holds {
             true => Next::At(self.settled),
             false => Next::Event,
@@ -402,8 +405,8 @@ impl Writer {
         looks_again
     }
 
-    /// Applies the outcomes of all writes that have ended: each makes room for another in the next
-    /// pass.
+    /// Applies the outcomes of all writes that have ended. Each makes room for another write in the
+    /// next pass.
     fn collect(&mut self) {
         while let Some(written) = self.writes.try_join_next() {
             if let Ok(written) = written {
@@ -414,7 +417,7 @@ impl Writer {
 
     /// Applies the outcome of a write.
     fn written(&mut self, written: Written) {
-        // The API server drops fields that the CRD lacks. Such a write changes nothing, and the
+        // The API server drops fields that the CRD lacks. Then a write changes nothing, and the
         // status still differs.
         let is_idle = matches!(
             &written.result,
@@ -482,8 +485,8 @@ async fn write(
         },
         "status": status,
     });
-    // The list includes other controllers' entries unchanged; the version ensures that they are the
-    // newest.
+    // The list includes other controllers' entries unchanged. The resource version ensures that
+    // they are current.
     let params = PatchParams::apply(FIELD_MANAGER).force();
     let patch = Patch::Apply(&body);
     let patched = timeout(WRITE_TIMEOUT, api.patch_status(&key.name, &params, &patch)).await;

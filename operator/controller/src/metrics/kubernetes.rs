@@ -1,4 +1,4 @@
-//! The API server's client: each request, each write by its outcome, each lost watch.
+//! The metrics of the API server's client: requests, writes by outcome, and lost watches.
 
 use std::borrow::Cow;
 
@@ -24,9 +24,9 @@ const WATCHED: [&str; 8] = [
 pub enum WriteResult {
     /// Created or changed.
     Applied,
-    /// Another field manager or a newer version conflicts.
+    /// A conflict with another field manager or a newer version.
     Conflict,
-    /// Anything else.
+    /// Any other failure.
     Error,
 }
 
@@ -57,7 +57,7 @@ impl KubernetesMetrics {
             writes: Family::default(),
             watch_restarts: Family::default(),
         };
-        // Registered at the start: a counter that first appears with 1 has no increase.
+        // Registered at the start: a counter that first appears with the value 1 shows no increase.
         for resource in WATCHED {
             let labels = [("resource", resource.into())];
             drop(metrics.watch_restarts.get_or_create(&labels));
@@ -81,10 +81,10 @@ impl KubernetesMetrics {
         metrics
     }
 
-    /// Counts a request to the API server that was answered with `status`; `None`: without an
-    /// answer. `operation` is the client's name of it, such as `list_metadata`.
+    /// Counts a request to the API server. `status` is that of the response; `None` without a
+    /// response. `operation` is the client's name for the request, such as `list_metadata`.
     pub fn requested(&self, operation: &'static str, uri: &Uri, status: Option<StatusCode>) {
-        // RBAC and audit logs have one verb for all of these.
+        // RBAC and audit logs use the same verb for all variants of an operation.
         let verb = operation.split('_').next().unwrap_or(operation);
         let code = status.map_or("error".into(), |s| s.as_str().to_owned().into());
         let labels = [
@@ -123,9 +123,9 @@ fn resource(uri: &Uri) -> &str {
     };
     let mut rest = parts.filter(|_| versioned);
     match (rest.next(), rest.next(), rest.next()) {
-        // An object in a namespace, rather than a namespace itself.
+        // A resource in a namespace, rather than the namespace itself.
         (Some("namespaces"), Some(_), Some(resource)) => resource,
-        // Discovery, /version and /healthz have none.
+        // Discovery, /version and /healthz have no resource.
         (resource, ..) => resource.unwrap_or("none"),
     }
 }

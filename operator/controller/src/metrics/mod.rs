@@ -1,15 +1,16 @@
-//! The operator's own metrics. Those of requests are in Envoy's stats.
+//! The operator's own metrics. Metrics of requests are in Envoy's stats.
 //!
-//! This folder registers every name, so that dashboards and alerts refer to one place and the code
-//! uses typed handles in place of names. The two kinds of numbers are collected in different ways:
+//! All names are registered in this folder, so that dashboards and alerts refer to one place, and
+//! other code uses typed handles instead of names. There are two kinds of numbers, collected in
+//! different ways:
 //!
-//! - *Events* (streams, pushes, requests to the API server) are counted where they happen, by a
-//!   clone of [`Metrics`].
+//! - *Events* (streams, pushes, requests to the API server) are counted where they happen, through
+//!   a clone of [`Metrics`].
 //! - *States* (policies by condition, proxies by state) are read from the report at each scrape. A
 //!   gauge updated by increments would be wrong after the first forgotten decrement.
 //!
-//! Labels come from closed sets, or from the operator's own requests. So the number of series has a
-//! bound that doesn't depend on policies, proxies or the content of the API server's answers.
+//! Labels have values from closed sets, or from the operator's own requests. So the number of
+//! series is bounded, independent of policies, proxies and the content of the API server's answers.
 
 mod kubernetes;
 mod modules;
@@ -44,7 +45,7 @@ pub struct Metrics(Arc<Inner>);
 #[derive(Debug)]
 pub struct Inner {
     registry: Registry,
-    /// Plans: from a change of policies, or of the cluster, to the served state.
+    /// The metrics of plans and of leadership.
     pub plan: PlanMetrics,
     /// The xDS server.
     pub xds: XdsMetrics,
@@ -72,8 +73,7 @@ impl Metrics {
         }))
     }
 
-    /// Returns all metrics, with the gauges of `report`, for one scrape, in OpenMetrics' text
-    /// format.
+    /// Returns all metrics, including the gauges of `report`, in the OpenMetrics text format.
     #[must_use]
     pub fn render(&self, report: &Report) -> String {
         let mut gauges = Registry::with_prefix(PREFIX);

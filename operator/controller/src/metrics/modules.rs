@@ -1,4 +1,4 @@
-//! The module server: the outcomes of requests for filter modules.
+//! The metrics of the module server: requests for filter modules, by outcome.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry;
 /// The outcome of a request for a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ServeResult {
-    /// The module was handed over.
+    /// The module was sent.
     Ok,
     /// No module has that hash.
     NotFound,
@@ -38,8 +38,7 @@ pub struct ModuleMetrics {
 impl ModuleMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let served = Family::<Labels, Counter>::default();
-        // Registered at the start: a rate needs a first value, and a counter that first appears
-        // with 1 has none.
+        // Registered at the start: a counter that first appears with the value 1 shows no rate.
         for result in ServeResult::ALL {
             drop(served.get_or_create(&labels(result)));
         }

@@ -1,4 +1,4 @@
-//! Plans: the number of changes and the cost of planning.
+//! The metrics of plans, their changes and duration, and of leadership.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Seconds. A plan of a few policies takes well under 1 ms; 1,000 policies must stay far below 1 s.
+/// Buckets, in seconds. A plan of a few policies takes well under 1 ms; one of 1,000 policies must
+/// take far less than 1 s.
 const DURATIONS: [f64; 12] = [
     0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0,
 ];
@@ -54,7 +55,7 @@ impl PlanMetrics {
         }
     }
 
-    /// Sets whether this replica leads. Without a cluster it does.
+    /// Sets whether this replica leads. Without a cluster, it always does.
     pub fn set_leader(&self, leads: bool) {
         self.leader.set(i64::from(leads));
     }

@@ -1,6 +1,6 @@
-//! The process itself, under the names that every Prometheus client library uses.
+//! The metrics of the process, under the standard names of Prometheus client libraries.
 //!
-//! Read from `/proc` at each scrape; without `/proc`, the families are absent.
+//! They are read from `/proc` at each scrape. Without `/proc`, they are absent.
 
 use std::fs;
 
@@ -8,8 +8,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Ticks per second in `/proc/self/stat`: Linux's constant for user space, whatever the kernel's
-/// own HZ.
+/// Ticks per second in `/proc/self/stat`. For user space this is constant on Linux, independent of
+/// the kernel's HZ.
 const TICKS: f64 = 100.0;
 
 /// Registers the numbers with their values.

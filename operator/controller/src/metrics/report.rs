@@ -1,4 +1,4 @@
-//! The gauges of the report at the moment of a scrape.
+//! The gauges that are read from the report at each scrape.
 
 use headgate_core::stats::policy_name;
 use k8s_openapi::jiff::Timestamp;
@@ -61,7 +61,7 @@ pub(super) fn register(registry: &mut Registry, report: &Report) {
         "Policies by their Accepted condition",
         by_condition(Type::Accepted, |_| true),
     );
-    // An override is intended: such a policy doesn't count as unprogrammed.
+    // Overrides are intended, so an overridden policy doesn't count as unprogrammed.
     registry.register(
         "policies_programmed",
         "Policies that aren't overridden by their Programmed condition",

@@ -1,9 +1,9 @@
-//! Follows a folder of policy files.
+//! Watches a folder of policy files.
 //!
-//! The operating system reports changes, and each report causes a new reading. Reading starts after
-//! the watch is set, so no change is missed in between. Events may be lost (a link whose target is
-//! edited elsewhere, an overflowing queue, a folder on a network file system, a folder that is
-//! replaced), so the folder is also read every few seconds; files that did not change cost a
+//! The operating system reports changes, and the folder is read after each report. The watch starts
+//! before the first reading, so no change is missed. Events may be lost: a link's target is edited
+//! elsewhere, the queue overflows, the folder is on a network file system, or the folder is
+//! replaced. So the folder is also read every few seconds. An unchanged file costs only a
 //! comparison.
 
 use std::fs;
@@ -25,17 +25,17 @@ use super::report;
 use crate::metrics::Metrics;
 use headgate_api::plan::Plan;
 
-/// Longest time between two readings of the folder without an event.
+/// The longest time between two readings of the folder.
 const REREAD: Duration = Duration::from_secs(2);
-/// Time without an event after which a change is complete; editors and `kubectl cp` write in
-/// several steps.
+/// The time without an event after which a change counts as complete. Editors and `kubectl cp`
+/// write in several steps.
 const QUIET: Duration = Duration::from_millis(5);
-/// Longest wait for a change to be complete, in multiples of [`QUIET`].
+/// The longest wait for a change to complete, in multiples of [`QUIET`].
 const MAX_STEPS: usize = 20;
 
-/// Sends a plan after the first reading, and then one for each change that matters, until
-/// `shutdown` holds `true` or its sender is dropped. A folder that can't be read is a problem of
-/// the plan.
+/// Sends a plan after the first reading and after each relevant change, until `shutdown` holds
+/// `true` or its sender is dropped. If the folder can't be read, the plan reports that as a
+/// problem.
 ///
 /// # Errors
 /// Only when reading panics or the runtime ends.
@@ -60,7 +60,8 @@ pub async fn watch(
             .or_else(|| first.then(Plan::default));
         if let Some(plan) = plan {
             report::log(&plans.borrow(), &plan);
-            // An edit of a comment changes no plan and wakes no receiver.
+            // Receivers aren't notified of a change that leaves the plan equal, such as an edit of
+            // a comment.
             let changed = plans.send_if_modified(|current| {
                 let changed = first || **current != plan;
                 if changed {
@@ -84,16 +85,16 @@ struct Changes {
     happened: Arc<Notify>,
     /// The watcher, and the folder that existed when it was set.
     watcher: Option<(RecommendedWatcher, Option<FolderId>)>,
-    /// Whether the watch fails, so that a failure is logged once.
+    /// Whether the watch is failing, so that a failure is logged once.
     failed: bool,
 }
 
-/// Device and inode: a folder that was replaced has another one.
+/// Device and inode. They differ for a folder that was replaced.
 type FolderId = (u64, u64);
 
 impl Changes {
     fn new(dir: PathBuf) -> Self {
-        // The watcher names absolute paths.
+        // The watcher reports absolute paths.
         let dir = std::path::absolute(&dir).unwrap_or(dir);
         Self {
             dir,
@@ -103,8 +104,8 @@ impl Changes {
         }
     }
 
-    /// Watches the folder, unless it is watched already. While the folder doesn't exist, watches
-    /// its parent.
+    /// Starts to watch the folder, unless it is already watched. While the folder doesn't exist,
+    /// watches only its parent.
     fn arm(&mut self) {
         let id = fs::metadata(&self.dir).map(|m| (m.dev(), m.ino())).ok();
         if self
@@ -140,8 +141,8 @@ impl Changes {
         if exists {
             watcher.watch(&self.dir, RecursiveMode::NonRecursive)?;
         }
-        // The parent is watched to learn at once that the folder was created, deleted or replaced;
-        // it may be missing or unreadable.
+        // The parent is watched to detect immediately that the folder was created, deleted or
+        // replaced. The parent may be missing or unreadable.
         if let Some(parent) = self.dir.parent() {
             let _ = watcher.watch(parent, RecursiveMode::NonRecursive);
         }
@@ -159,8 +160,8 @@ impl Changes {
     }
 }
 
-/// Whether `event` is a change of the folder or of a file directly in it. Reading files makes
-/// events, too; those must not cause another reading.
+/// Whether `event` is a change of the folder or of a file directly in it. Reading files causes
+/// events too, which must not trigger another reading.
 fn concerns(event: &Event, dir: &Path) -> bool {
     let changes = match event.kind {
         EventKind::Access(kind) => kind == AccessKind::Close(AccessMode::Write),

@@ -1,11 +1,11 @@
-//! The plan of a folder of policy files, given its earlier content.
+//! Computes the plan for a folder of policy files, given its present and earlier content.
 //!
-//! For each file the last good version of each of its policies is kept. A policy whose document
-//! becomes wrong stays as it was. So do all policies of a file that can no longer be read as YAML,
-//! because it is unknown which of them it still holds. A policy is removed when its file is
-//! deleted, or when a file without such mistakes no longer holds it.
+//! For each file, the last good versions of its policies are kept. A policy whose document becomes
+//! invalid stays in force in its last good version. So do all policies of a file that can no longer
+//! be parsed as YAML, because it is unknown which of them it still contains. A policy is removed
+//! when its file is deleted, or when its file can be parsed and no longer contains it.
 //!
-//! A file with only objects of other APIs is ignored if other files have policies.
+//! A file that contains only objects of other APIs is ignored if other files contain policies.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -30,13 +30,13 @@ struct PolicyFile {
     /// The content, or the reason why it can't be read.
     content: Result<Vec<u8>, String>,
     report: FileReport,
-    /// Last good version of each of its policies.
+    /// The last good versions of its policies.
     good: Vec<ValidPolicy>,
 }
 
 impl Folder {
-    /// Updates the folder with the result of a scan and returns the new plan; `None` if the scan is
-    /// the same as before. A folder that can't be read keeps all its policies.
+    /// Updates the folder with the result of a scan, and returns the new plan; `None` if the scan
+    /// equals the previous one. If the folder can't be read, all its policies stay in force.
     pub fn update(&mut self, dir: &Path, scan: Scan) -> Option<Plan> {
         let mut changed = false;
         match scan {
@@ -102,8 +102,8 @@ impl Folder {
         plan
     }
 
-    /// Replaces the last good version of each policy that is valid in `reports`. Keeps that of a
-    /// policy whose document is wrong, or whose file is unclear.
+    /// Replaces the last good version of each policy that is valid in `reports`. Keeps the last
+    /// good version of a policy whose document is invalid, or whose file is unclear.
     fn keep_last_good(&mut self, reports: &[FileReport]) {
         let valid = reports
             .iter()
@@ -127,7 +127,7 @@ impl Folder {
     }
 }
 
-/// Whether a file has mistakes that belong to an unknown policy.
+/// Whether a file has mistakes that can't be attributed to a policy.
 fn is_unclear(report: &FileReport) -> bool {
     !report.problems.is_empty()
         || report
@@ -154,8 +154,8 @@ fn describe(good: &[ValidPolicy], report: &FileReport, compiled: &Compiled, plan
     }
     plan.problems
         .extend(report.problems.iter().map(source_problem));
-    // The last good policies that are missing in the report, because the file can no longer be
-    // read.
+    // Adds the last good policies that are missing in the report because the file can no longer be
+    // parsed.
     for policy in good {
         let name = policy.full_name();
         if described.insert(name.clone()) {

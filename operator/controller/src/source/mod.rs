@@ -1,9 +1,9 @@
 //! The source of policies: a folder of YAML files.
 //!
-//! [`folder`] makes the plan of a folder, a pure function of its content now and before. [`read`]
-//! reads it, and [`dir`] follows its changes. A source never removes protection because of a
-//! mistake: a file that becomes wrong keeps its last good policies, and the plan reports the
-//! mistake.
+//! [`folder`] computes the plan, a pure function of the folder's present and earlier content.
+//! [`read`] reads the folder, and [`dir`] watches it. A source never removes protection because of
+//! a mistake: if a file becomes invalid, its last good policies stay in force, and the plan reports
+//! the mistake.
 
 pub mod dir;
 pub mod folder;

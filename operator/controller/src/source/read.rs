@@ -7,13 +7,12 @@ use std::path::{Path, PathBuf};
 
 use headgate_api::validate::MAX_FILE;
 
-/// The content of each policy file by path, or the reason why it can't be read; the error of the
-/// folder itself if that can't be read.
+/// The result of reading a folder: for each policy file, by path, its content or the reason why it
+/// can't be read. `Err` is the reason why the folder itself can't be read.
 pub type Scan = Result<BTreeMap<PathBuf, Result<Vec<u8>, String>>, String>;
 
-/// Reads all `*.yaml`, `*.yml` and `*.json` files of `dir`, not those of folders in it. Hidden
-/// files are left out. So are the hidden folders of a mounted ConfigMap, whose files are links into
-/// them.
+/// Reads all `*.yaml`, `*.yml` and `*.json` files in `dir`, but not in its subfolders. Hidden files
+/// are ignored, and so are the hidden folders of a mounted ConfigMap, to which its files are links.
 ///
 /// # Errors
 /// Returns the reason why the folder can't be read.
@@ -35,7 +34,7 @@ pub fn read_dir(dir: &Path) -> Scan {
             Ok(content) => {
                 files.insert(path, Ok(content));
             }
-            // Deleted since it was listed, unless it is a dangling link.
+            // The file was deleted after the listing; a dangling link is an error.
             Err(e) if e.kind() == ErrorKind::NotFound && path.symlink_metadata().is_err() => {}
             Err(e) => {
                 files.insert(path, Err(format!("can't be read: {e}")));
@@ -45,7 +44,8 @@ pub fn read_dir(dir: &Path) -> Scan {
     Ok(files)
 }
 
-/// Reads a file up to one byte more than is allowed, so that a check finds that it is too large.
+/// Reads a file, up to one byte more than is allowed, so that the check detects a file that is too
+/// large.
 ///
 /// # Errors
 /// Returns the errors of opening and reading.
@@ -56,7 +56,7 @@ pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Whether a path is that of a policy file, by its name.
+/// Whether a path names a policy file.
 #[must_use]
 pub fn is_policy_file(path: &Path) -> bool {
     let hidden = path

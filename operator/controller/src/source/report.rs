@@ -1,4 +1,4 @@
-//! The log lines of a change of plan.
+//! The log lines for a change of the plan.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ pub(crate) fn log(old: &Plan, new: &Plan) {
     }
 }
 
-/// Returns policies by name and source: two files may hold one of the same name.
+/// Returns policies by name and source: two files may contain policies with the same name.
 fn by_name(plan: &Plan) -> HashMap<(&str, &str), &PolicyState> {
     plan.policies
         .iter()

@@ -1,17 +1,18 @@
 //! The server of centralized class admission ([`headgate_mesh::class_admission::Server`]) over
 //! HTTP/2, with the connections, the bounds and the TLS of xDS.
 //!
-//! Reports about a service must meet in one process. So one operator of a cluster serves at a time,
-//! its leader: the others don't listen, and a proxy that one of them rejects connects again,
-//! perhaps to another. A new leader starts without state and soon catches up: the paper's state is
-//! that of a period, or of recent calls.
+//! All reports about a service must reach the same process. So only the leader of a cluster's
+//! operators serves. The other replicas don't listen, and a proxy whose connection is refused
+//! retries, possibly at another replica. A new leader starts without state and catches up soon,
+//! because the paper's state covers one period, or recent calls.
 //!
-//! A report about misses can deny a class to all callers of a service. So over TLS,
-//! `classAdmission.peers` of the service's policy (`workflows.peers`, if it has workflows) lists
-//! the namespaces whose reports are accepted. Without peers, it is the service's own namespace.
+//! A report about misses can deny a class to all callers of a service. So over TLS, reports are
+//! accepted only from the namespaces in `classAdmission.peers` of the service's policy
+//! (`workflows.peers`, if it has workflows). Without peers, they are accepted only from the
+//! service's own namespace.
 //!
 //! No lock is held while waiting for a proxy. An exchange takes some µs of computation, so one lock
-//! serves all.
+//! suffices for all.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,9 +41,9 @@ use super::tls::Trust;
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 use headgate_api::plan::{Plan, TargetKind, TargetRef};
 
-/// The size, in bytes, that is counted for smaller reports.
+/// The least size, in bytes, that a report counts for.
 const LEAST_BYTES: usize = 1 << 10;
-/// The time that connections have to end when another replica becomes the leader.
+/// The grace period for open connections when this replica stops leading.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A server that isn't listening yet.
@@ -62,14 +63,14 @@ struct Shared {
     tenants: Arc<Tenants>,
     state: Arc<Mutex<Server>>,
     began: Clock,
-    /// The time in which a report must arrive.
+    /// The time within which a report must arrive.
     patience: Duration,
 }
 
 impl AdmissionServer {
-    /// Returns a server for the services of the newest of `plans`, which counts its connections in
-    /// `registry`. With `trust` it serves over TLS only, and accepts proxies without a certificate
-    /// if `tokens` accepts their token.
+    /// Returns a server for the services in the newest of `plans`. It counts its connections in the
+    /// metrics of `registry`. With `trust`, it serves only over TLS, and accepts proxies without a
+    /// certificate if `tokens` accepts their token.
     #[must_use]
     pub fn new(
         plans: watch::Receiver<Arc<Plan>>,
@@ -87,10 +88,12 @@ impl AdmissionServer {
         }
     }
 
-    /// Serves until `end`, and then connected proxies for a grace period. It starts without state.
+    /// Serves until `end` completes, and then serves connected proxies for a grace period. Starts
+    /// without state.
     pub async fn serve(&self, listener: TcpListener, end: impl Future<Output = ()>) {
         let limits = self.limits;
-        // The token of a report is reviewed before its body is read, so one has to fit.
+        // The limit for reports whose token is being reviewed. At least one must fit, because the
+        // review precedes the reading of the body.
         let each = limits.report_bytes_per_namespace;
         let reports = (limits.report_bytes, each, each);
         let shared = Shared {
@@ -149,7 +152,8 @@ async fn exchange(
             return (code, refused.to_string()).into_response();
         }
     };
-    // Read after the sender is counted, because a body takes memory, and counts until it ends.
+    // The body is read only after the sender is counted, because it takes memory. The sender counts
+    // until the exchange ends.
     let read = Bytes::from_request(request, &());
     let body = match tokio::time::timeout(shared.patience, read).await {
         Ok(Ok(body)) => body,
@@ -177,7 +181,7 @@ async fn exchange(
     let answer = state.exchange(now, namespace, &report);
     drop(state);
     match answer {
-        // The answer has no maps and no numbers that JSON lacks.
+        // Serialization can't fail: the answer has no maps and only finite numbers.
         Ok(answer) => {
             let json = serde_json::to_vec(&answer).unwrap_or_default();
             ([(CONTENT_TYPE, "application/json")], json).into_response()
@@ -186,10 +190,10 @@ async fn exchange(
     }
 }
 
-/// Removes the services from `report` whose policy doesn't accept the sender's reports.
+/// Removes from `report` the services whose policy doesn't accept the sender's reports.
 ///
 /// # Errors
-/// One line: the peer proves no namespace, or no service is left.
+/// One line that says that the peer proves no namespace, or that no service is left.
 fn keep_accepted(
     plan: &Plan,
     report: &mut Report<'_>,
@@ -212,8 +216,8 @@ fn keep_accepted(
     }
 }
 
-/// Whether the policy of `service`, `namespace/name`, accepts reports of `sender`. Without peers,
-/// it accepts those of its own namespace.
+/// Whether the policy of `service`, `namespace/name`, accepts reports from `sender`. Without peers,
+/// it accepts reports from its own namespace.
 fn accepts(plan: &Plan, service: &str, sender: &Spiffe) -> bool {
     let Some((namespace, name)) = service.split_once('/') else {
         return false;

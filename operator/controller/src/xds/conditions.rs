@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::tally::{Rejection, Tallies, Tally};
 use headgate_api::plan::{PolicyState, TargetRef};
 
-/// A condition in the sense of the Kubernetes API.
+/// A condition, as defined by the Kubernetes API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
-    /// Whether it holds.
+    /// Whether the condition is true.
     pub status: bool,
     /// The reason in one word, for programs.
     pub reason: String,
@@ -34,17 +34,17 @@ impl Condition {
     }
 }
 
-/// A type of condition. A new type needs a variant here and an entry in [`at`]; a false condition
-/// is a warning in Events.
+/// A type of condition. A new type needs a variant here and an entry in [`at`]. A false condition
+/// is reported by a warning Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Type {
-    /// Whether the policy is valid and may apply.
+    /// Whether the policy is valid and may apply to the target.
     Accepted,
     /// Whether proxies enforce it.
     Programmed,
-    /// Whether a policy with precedence is in force on all proxies in its place, which is no error.
-    /// Present only while it is true.
+    /// Whether a policy with precedence is in force in its place on all proxies. This isn't an
+    /// error. Present only while it is true.
     Overridden,
 }
 
@@ -67,7 +67,7 @@ impl Type {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Conditions(BTreeMap<Type, Condition>);
 
-/// An absent condition is false.
+/// The value of an absent condition: false.
 static ABSENT: Condition = Condition {
     status: false,
     reason: String::new(),
@@ -106,7 +106,7 @@ impl Index<Type> for Conditions {
     }
 }
 
-/// Reads the known types of a mapping: a newer version may have more.
+/// Reads a mapping, and ignores unknown types: a newer version may have more.
 impl<'de> Deserialize<'de> for Conditions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let fields = BTreeMap::<String, Value>::deserialize(deserializer)?;
@@ -149,7 +149,7 @@ pub fn programmed(tally: &Tally) -> Condition {
 }
 
 /// Returns the conditions of a policy at `target`. A policy without a readable target has none.
-/// `delivered` is the outcome of its deliveries, if another control plane's objects carry it.
+/// `delivered` is the outcome of its deliveries, if objects deliver it.
 #[must_use]
 pub fn at(
     state: &PolicyState,
@@ -196,8 +196,9 @@ pub fn at(
     always.into_iter().chain(overridden).collect()
 }
 
-/// Combines the proxies' answers with the outcome of deliveries; a policy may reach proxies in both
-/// ways. Objects that have no reader say nothing about a policy that connected proxies run.
+/// Combines the condition from the proxies' answers with the outcome of deliveries: a policy may
+/// reach proxies in both ways. Objects without a reader don't count for a policy that connected
+/// proxies run.
 fn together(proxies: u64, said: Condition, delivered: Option<&Condition>) -> Condition {
     match delivered {
         None => said,
@@ -244,10 +245,10 @@ fn overridden_at(state: &PolicyState, target: Option<&TargetRef>) -> Option<Cond
     Some(Condition::new(true, "Overridden", message))
 }
 
-/// Returns the summary of a policy's conditions at all targets: each is true if it is true at all
-/// targets. `Programmed` leaves out overridden targets, unless all are. Otherwise the first false
-/// one gives reason and message, with its target if there are several. A condition that some target
-/// lacks is left out.
+/// Returns the summary of a policy's conditions over all targets. A condition is true if it is true
+/// at all targets. Otherwise its reason and message are those of the first target at which it is
+/// false; the message names the target if there are several. `Programmed` leaves out overridden
+/// targets, unless all are. A condition that some target lacks is left out.
 #[must_use]
 pub fn summary<T: AsRef<str>>(of_targets: &[(T, Conditions)]) -> Conditions {
     let is_overridden = |c: &Conditions| c[Type::Overridden].status;

@@ -1,8 +1,8 @@
-//! Limits that bound the server's memory and work, whatever its peers do.
+//! Limits that bound the server's memory and work against any behaviour of its peers.
 //!
-//! A peer without a verified certificate costs the most, so handshakes have their own limit for
-//! each address: a flood from some addresses leaves room for the others, and doesn't affect open
-//! streams. No handshake waits for another: its cost is a signature, made after the peer's hello.
+//! Unverified peers cause the highest cost, so handshakes have their own limit for each address. A
+//! flood from some addresses leaves room for others, and doesn't affect open streams. Handshakes
+//! don't wait for each other: each costs one signature, made after the peer's hello.
 
 use std::time::Duration;
 
@@ -12,14 +12,15 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 /// Limits of the xDS server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The number of connections open at once; further ones are closed at once.
+    /// The largest number of open connections. Further ones are closed immediately.
     pub connections: usize,
-    /// The number of connections from one address (of IPv6: one /64). A node that hides its Pods
-    /// behind its own address has up to 250.
+    /// The largest number of connections from one address (IPv6: from one /64). A node that
+    /// masquerades its Pods' addresses has up to 250.
     pub connections_per_address: usize,
-    /// The number of connections whose proxies have proven one namespace.
+    /// The largest number of connections of proxies that have proven the same namespace.
     pub connections_per_namespace: usize,
-    /// The number of TLS handshakes of one address at once; further ones are closed at once.
+    /// The largest number of concurrent TLS handshakes of one address. Further ones are closed
+    /// immediately.
     pub handshakes_per_address: usize,
     /// The timeout of a TLS handshake.
     pub handshake_timeout: Duration,
@@ -28,16 +29,17 @@ pub struct Limits {
     /// The age at which a connection is closed, shortened by a random part of up to a quarter. So
     /// proxies spread over new replicas and present new certificates, but not all at once.
     pub max_age: Duration,
-    /// The number of streams open at once.
+    /// The largest number of open streams.
     pub streams: usize,
-    /// The number of streams of proxies whose certificates are for one namespace, or of proxies
-    /// without certificates from one address.
+    /// The largest number of streams of proxies that have proven the same namespace. Without TLS:
+    /// of proxies from one address.
     pub streams_per_namespace: usize,
-    /// The size of the reports for class admission that are being received, in bytes.
+    /// The largest total size of the class admission reports in progress, in bytes.
     pub report_bytes: usize,
-    /// The size of these of one namespace.
+    /// The largest total size of the class admission reports of one namespace in progress, in
+    /// bytes.
     pub report_bytes_per_namespace: usize,
-    /// The number of proxies in the registry, connected or not.
+    /// The largest number of records in the registry, of connected and disconnected proxies.
     pub proxies: usize,
     /// The time for which a disconnected proxy stays in the registry.
     pub keep: Duration,
@@ -47,14 +49,14 @@ pub struct Limits {
     pub request_bytes: usize,
     /// The largest set of headers of a stream, in bytes.
     pub header_bytes: u32,
-    /// The number of HTTP/2 streams on one connection.
+    /// The largest number of concurrent HTTP/2 streams on one connection.
     pub streams_per_connection: u32,
-    /// The shortest time between two requests of one stream that are read. Flow control makes the
-    /// sender of more wait, at no cost to other streams; a proxy that is merely busy loses nothing.
+    /// The shortest time between reads of two requests of a stream. Flow control delays a client
+    /// that sends more, at no cost to other streams. No request of a busy proxy is lost.
     pub request_interval: Duration,
-    /// The time of silence after which a connection is sent a keepalive ping.
+    /// The idle time after which the server sends a keepalive ping.
     pub keepalive_interval: Duration,
-    /// The time within which a ping must be answered; else the connection is closed.
+    /// The time within which a ping must be answered. Otherwise the connection is closed.
     pub keepalive_timeout: Duration,
 }
 
@@ -70,15 +72,15 @@ impl Limits {
         http
     }
 
-    /// Returns the largest numbers of streams: in total, of a namespace, and of an address whose
-    /// streams have proven no namespace, which has two for each connection.
+    /// Returns the largest numbers of streams: in total, of a namespace, and of an address without
+    /// a proven namespace (two for each connection).
     pub(super) fn of_streams(&self) -> (usize, usize, usize) {
         let unproven = self.connections_per_address.saturating_mul(2);
         (self.streams, self.streams_per_namespace, unproven)
     }
 
-    /// Returns the limits of a server for this many connections. Bounds that grow with the number
-    /// of proxies have the same proportions for each number.
+    /// Returns the limits of a server for this number of connections. Limits that depend on the
+    /// number of proxies are proportional to it.
     #[must_use]
     pub fn of_connections(connections: u32) -> Self {
         let default = Self::default();
@@ -92,7 +94,7 @@ impl Limits {
             connections,
             connections_per_namespace: of_namespace,
             streams: scaled(default.streams),
-            // A sidecar has two, for requests and for calls.
+            // A sidecar has two streams: one for requests and one for calls.
             streams_per_namespace: of_namespace.saturating_mul(2),
             proxies: scaled(default.proxies),
             ..default

@@ -1,12 +1,11 @@
 //! Serves HTTP/2 connections: limits their number, runs the TLS handshakes concurrently, and ends
 //! connections.
 //!
-//! Accepting waits for nothing but the next connection. Each connection is a task of its own, and
-//! its handshake waits for its peer only: a slow or silent peer runs into a timeout.
+//! The accept loop waits only for the next connection. Each connection has its own task, whose
+//! handshake waits only for its own peer. A slow or silent peer runs into a timeout.
 //!
-//! HTTP/2 itself never ends a connection that answers pings. So the task also ends one that has no
-//! streams, one that is old, one whose certificate has expired, and one whose certificate the
-//! operator would no longer accept.
+//! HTTP/2 never ends a connection that answers pings. So the task ends connections that have no
+//! streams or are too old, and those whose certificate has expired or would no longer be accepted.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -39,22 +38,22 @@ use crate::quota::{Addresses, Full, Slot};
 /// The shortest interval between two log lines about rejected connections.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 
-/// The connections of one address.
+/// The server of one listening address.
 #[derive(Clone)]
 pub(super) struct Connections {
     pub(super) limits: Limits,
-    /// The certificates of the handshakes; `None` without TLS.
+    /// The server's certificate and the client CAs; `None` without TLS.
     pub(super) trust: Option<watch::Receiver<Arc<Trust>>>,
     pub(super) registry: Arc<Registry>,
-    /// The service, whose requests have a [`Peer`] as extension.
+    /// The HTTP service. Its requests have a [`Peer`] as an extension.
     pub(super) app: Router,
     /// Whether connections should end.
     pub(super) shutdown: watch::Receiver<bool>,
 }
 
 impl Connections {
-    /// Accepts connections until `shutdown` holds `true` or its sender is dropped, and returns once
-    /// all have ended. Those that are open when this is dropped are closed.
+    /// Accepts connections until `shutdown` holds `true` or its sender is dropped. Returns once all
+    /// connections have ended. Dropping the future closes open connections.
     pub(super) async fn serve(self, mut listener: TcpListener) {
         let Limits {
             connections,
@@ -95,7 +94,7 @@ impl Connections {
         while open.join_next().await.is_some() {}
     }
 
-    /// Serves a connection, after its handshake if it is over TLS, until it ends or must be closed.
+    /// Serves a connection until it ends or must be closed. Over TLS, runs the handshake first.
     async fn connection(
         mut self,
         stream: TcpStream,
@@ -103,7 +102,7 @@ impl Connections {
         max_age: Duration,
         shaking: Option<Slot>,
     ) {
-        // This fails only if the peer has already disconnected.
+        // This fails only if the peer has disconnected.
         let _ = stream.set_nodelay(true);
         let (io, chain) = match &self.trust {
             None => (Either::Left(stream), None),
@@ -163,8 +162,8 @@ impl Connections {
         }
     }
 
-    /// Closes a connection by dropping it. Log lines are limited, so that a flood is one line at a
-    /// time.
+    /// Logs a rejected connection, which the caller drops. Log lines are rate-limited, so that a
+    /// flood doesn't fill the log.
     fn turn_away(&self, address: SocketAddr, full: Full, said: &mut Option<Instant>) {
         self.registry.metrics.xds.connections_refused.inc();
         let now = Instant::now();
@@ -193,7 +192,7 @@ fn certificates(stream: &TlsStream<TcpStream>) -> Vec<CertificateDer<'static>> {
     session.peer_certificates().unwrap_or_default().to_vec()
 }
 
-/// Returns the reason to close the connection, once there has been no stream for `limit`.
+/// Waits until the connection has had no stream for `limit`. Returns the reason to close it.
 async fn idle(mut streams: watch::Receiver<usize>, limit: Duration) -> &'static str {
     loop {
         let limit = match *streams.borrow_and_update() {
@@ -210,8 +209,8 @@ async fn idle(mut streams: watch::Receiver<usize>, limit: Duration) -> &'static 
     }
 }
 
-/// Returns the reason to close the connection, once a client with `chain` would no longer be
-/// accepted.
+/// Waits until a client with `chain` would no longer be accepted. Returns the reason to close the
+/// connection.
 async fn distrust(
     mut trust: watch::Receiver<Arc<Trust>>,
     chain: Vec<CertificateDer<'static>>,

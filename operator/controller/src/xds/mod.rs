@@ -1,9 +1,9 @@
 //! The xDS server: sends every proxy its filter configuration and records its answers.
 //!
 //! Envoy's *extension config discovery* (ECDS) replaces one HTTP filter's configuration on a live
-//! listener without touching connections. An admission policy needs exactly that: an edit is
-//! enforced in milliseconds, and a bad one leaves the last good one in place. The obvious
-//! alternative, owning the whole listener through LDS, would make Headgate responsible for
+//! listener without affecting connections. This is what an admission policy needs: an edit is
+//! enforced in milliseconds, and a bad edit leaves the last good configuration in place. The
+//! obvious alternative, owning the whole listener through LDS, would make Headgate responsible for
 //! everything else that users configure in the listener.
 //!
 //! ```text
@@ -14,14 +14,14 @@
 //!                                        registry ─► status, metrics, log
 //! ```
 //!
-//! `listen` accepts connections, over TLS if [`tls`] has certificates for it, and [`peer`] says
-//! which claims a proxy's certificate permits. [`sotw`] is the protocol's state machine and does no
-//! I/O; [`stream`] drives it, and [`service`] exposes it as a gRPC service. Nothing is queued for a
-//! slow proxy. A stream has at most one unanswered response. The answer is followed by a comparison
-//! with the newest snapshot, not with the ones in between.
+//! `listen` accepts connections, over TLS if [`tls`] has certificates. [`peer`] decides which
+//! claims a proxy's certificate or token permits. [`sotw`] is the protocol's state machine, without
+//! I/O. [`stream`] drives it, and [`service`] exposes it as a gRPC service. Nothing is queued for a
+//! slow proxy: a stream has at most one unanswered response, and after the answer the proxy is
+//! compared with the newest snapshot, not with those in between.
 //!
-//! State of the world is the only variant: a slot is one resource of a stream of its own, so delta
-//! would save nothing, and ADS needs an Envoy without another control plane.
+//! State of the world is the only supported variant. Each slot is one resource on its own stream,
+//! so delta xDS would save nothing. ADS would require an Envoy without another control plane.
 
 mod admission;
 pub mod conditions;
@@ -59,11 +59,11 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The name of the filter slot that `headgate bootstrap` writes.
 pub const DEFAULT_SLOT: &str = "headgate";
-/// The slot of the listener for the calls of the process behind the proxy.
+/// The name of the slot in the listener for the backend's own calls.
 pub const OUTBOUND_SLOT: &str = "headgate-outbound";
 
-/// Returns the direction of a filter slot of this name: outbound (calls of the process behind the
-/// proxy) if it begins with [`OUTBOUND_SLOT`], else inbound (requests to the process).
+/// Returns the direction of a filter slot of this name: outbound (the backend's own calls) if it
+/// begins with [`OUTBOUND_SLOT`], else inbound (requests to the backend).
 #[must_use]
 pub fn direction(name: &str) -> Direction {
     match name.starts_with(OUTBOUND_SLOT) {
@@ -72,8 +72,8 @@ pub fn direction(name: &str) -> Direction {
     }
 }
 
-/// Whether Headgate fills the filter slot of this name. A proxy may have several, one for each
-/// listener.
+/// Whether a filter slot with this name belongs to Headgate. A proxy may have several such slots,
+/// one for each listener.
 #[must_use]
 pub fn is_headgate_slot(name: &str) -> bool {
     name.starts_with(DEFAULT_SLOT)

@@ -1,9 +1,9 @@
-//! The filter module on disk, under a name that changes with its content.
+//! The filter module on disk, stored under a content-addressed name.
 //!
-//! Envoy caches code by file name and ignores new bytes under an old one. So the module is copied
-//! to `headgate-<sha256>.wasm` (or `.so`), and proxies get the new name when the file is replaced.
-//! The copy is complete before its name exists. Old copies stay for a day, for proxies that are
-//! slow to follow.
+//! Envoy caches code by file name and ignores new content under an old name. So the module is
+//! copied to `headgate-<hash>.wasm` (or `.so`), with the first 16 hex digits of its SHA-256, and
+//! proxies get the new name when the source file is replaced. A copy is complete before its name
+//! exists. Old copies are kept for a day, for proxies that are slow to follow.
 
 use std::fs;
 use std::io;
@@ -124,7 +124,7 @@ impl Modules {
         [&self.wasm].into_iter().chain(&self.native)
     }
 
-    /// Replaces the module of the same kind by `module`; returns `false` if it is the same.
+    /// Replaces the module of the same kind by `module`. Returns whether they differ.
     fn replace(&mut self, module: Module) -> bool {
         let known = match module.kind() {
             Kind::Wasm => &mut self.wasm,
@@ -186,7 +186,8 @@ impl Module {
     }
 }
 
-/// Writes the copy, unless it exists, and returns its path.
+/// Writes the copy, unless it exists, and returns its path. An existing copy gets a new
+/// modification time.
 fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let folder = folder.canonicalize()?;
@@ -207,7 +208,8 @@ fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes copies unused for [`KEEP_OLD`]. A failure leaves a file behind, with no other effect.
+/// Removes copies that have been unused for [`KEEP_OLD`]. A failed removal has no effect except
+/// that the file stays.
 fn prune(folder: &Path, current: &Path, now: SystemTime) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
@@ -236,8 +238,8 @@ fn architecture(code: &[u8]) -> Option<&'static str> {
 }
 
 /// Checks the outline of a WebAssembly binary: preamble, then sections whose sizes add up to the
-/// end. A shared object has its tables at its end: the proxy refuses a truncated one and keeps its
-/// present module.
+/// end. Shared objects aren't checked: their tables are at the end, so a proxy refuses a truncated
+/// one and keeps its present module.
 fn check(code: &[u8]) -> Result<(), &'static str> {
     if code.starts_with(&ELF) {
         return Ok(());
@@ -265,11 +267,11 @@ fn leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
     None
 }
 
-/// Publishes new [`Modules`] whenever `source`, the file of the module of this kind, is replaced,
-/// until all receivers are dropped.
+/// Publishes new [`Modules`] whenever `source`, the module file of this kind, is replaced, until
+/// all receivers are dropped.
 ///
-/// The file is read once it is unchanged in two consecutive checks: a copy in progress has a new
-/// size each time. A file that is no module of its kind changes nothing and is reported once.
+/// The file is read once it is unchanged in two consecutive checks: the size of a copy in progress
+/// changes. A file that isn't a module of this kind is logged once and otherwise ignored.
 pub async fn watch(
     kind: Kind,
     source: PathBuf,
@@ -312,7 +314,7 @@ pub async fn watch(
     }
 }
 
-/// Returns modification time and size, which change when a file is replaced.
+/// Returns the modification time and the size, which change when a file is replaced.
 fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))

@@ -1,7 +1,8 @@
 //! The identity of a proxy: the part of Envoy's `Node` that Headgate keeps.
 //!
-//! A proxy sends its whole node, with every extension it was built with, in the first message of a
-//! stream. Only a few short strings are kept, so that memory is bounded by the number of proxies.
+//! In the first message of a stream, a proxy sends its whole node, including every extension that
+//! it was built with. Only a few short strings are kept, so memory is bounded by the number of
+//! proxies.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,14 +26,14 @@ const MAX_TEXT: usize = 256;
 const MAX_PATH: usize = 1_024;
 /// The longest namespace in Kubernetes, in bytes.
 const MAX_NAMESPACE: usize = 63;
-/// The total size of the keys and values of labels that are kept, in bytes.
+/// The largest total size of the keys and values of labels, in bytes.
 const MAX_LABELS: usize = 8_192;
 /// The suffix of the name of Envoy's filter for native modules.
 const DYNAMIC_MODULES: &str = "dynamic_modules";
-/// The major and minor version of the first Envoy with all functions that the native module calls.
-/// An earlier one would load the module, and crash at the first call of a missing function.
+/// The first Envoy version, major and minor, with all functions that the native module calls. An
+/// earlier Envoy would load the module and crash at the first call of a missing function.
 const FIRST_WITH_ABI: (u32, u32) = (1, 39);
-/// Istio's own metadata keys, which its proxies have anyway.
+/// Istio's own metadata keys, which its proxies send without configuration.
 const ISTIO_NAMESPACE: &str = "NAMESPACE";
 const ISTIO_LABELS: &str = "LABELS";
 
@@ -49,9 +50,9 @@ pub struct Identity {
     pub namespace: Option<String>,
     /// The labels of its Pod.
     pub labels: BTreeMap<String, String>,
-    /// The path of its own Wasm module file, absolute, in place of the operator's.
+    /// The absolute path of its own Wasm module file, which it loads in place of the operator's.
     pub module: Option<PathBuf>,
-    /// The path of its own native module file, absolute, in place of the operator's.
+    /// The absolute path of its own native module file, which it loads in place of the operator's.
     pub native_module: Option<PathBuf>,
     /// The version of its own module files, if it reports one.
     pub module_version: Option<String>,
@@ -59,15 +60,15 @@ pub struct Identity {
     pub filter: Filter,
     /// The processor architecture that it reports, if any.
     pub architecture: Option<String>,
-    /// The reason why it can't load a native filter, by its own report.
+    /// The reason why it can't load a native filter, according to its node.
     pub no_native: Option<String>,
-    /// A native module file that it refused before it ran any, with its reason.
+    /// A native module file that it refused before it had run any, with the reason.
     pub refused: Option<(PathBuf, String)>,
     /// The SPIFFE id that its certificate or token proves, which includes the namespace.
     pub certificate: Option<String>,
     /// The expiry of its certificate.
     pub expires: Option<SystemTime>,
-    /// The error in its metadata; one line. Such a proxy gets no policy.
+    /// The error in its metadata, in one line. A proxy with an error gets no policy.
     pub invalid: Option<String>,
 }
 
@@ -114,8 +115,8 @@ impl Identity {
         Ok(())
     }
 
-    /// Whether its own module may not know a field of a policy: it is of an unknown version, or of
-    /// an earlier minor version than this program.
+    /// Whether its own module may be too old for a field of a policy: its version is unknown, or is
+    /// an earlier minor version than this program's.
     pub(super) fn is_older(&self) -> bool {
         let minor = |version: &str| {
             let mut numbers = version.split('.').map(|number| number.parse::<u32>().ok());
@@ -126,7 +127,7 @@ impl Identity {
         has_own && known.is_none_or(|known| Some(known) < minor(VERSION))
     }
 
-    /// Returns a possible reason for a refusal: its own module is of another version than this
+    /// Returns a possible reason for a refusal, if its own module has another version than this
     /// program.
     pub(super) fn skew(&self) -> Option<String> {
         self.module.as_ref().or(self.native_module.as_ref())?;
@@ -185,7 +186,7 @@ fn labels(node: &Node) -> Result<BTreeMap<String, String>, String> {
         Some(kind) => strings(kind).map_err(|why| {
             format!("node metadata {LABELS_METADATA:?} {why}; write the Pod's labels")
         }),
-        // Istio's key isn't meant for Headgate, so an unreadable one counts as absent.
+        // Istio's key isn't meant for Headgate, so an unreadable value counts as absent.
         None => Ok(metadata(node, ISTIO_LABELS)
             .and_then(|kind| strings(kind).ok())
             .unwrap_or_default()),
@@ -252,8 +253,8 @@ fn filter(node: &Node) -> Result<Filter, String> {
     }
 }
 
-/// Returns the reason why Envoy can't load the native module, by its own report: it is too old, or
-/// lacks the extension.
+/// Returns the reason why Envoy can't load the native module, according to the node: it is too old,
+/// or lacks the extension.
 fn no_native(node: &Node) -> Option<String> {
     let version = match &node.user_agent_version_type {
         Some(UserAgentVersionType::UserAgentBuildVersion(build)) => build.version.as_ref(),

@@ -1,11 +1,11 @@
-//! Configurations for filters of the minor version before.
+//! Configurations for filters of the previous minor version.
 //!
-//! A filter refuses a configuration with a field that it doesn't know, and keeps its last one, with
-//! its slots. A proxy with a module of its own may be older than the operator, so one new field in
-//! a policy would keep all later edits and all changes of slots from it. Fields that this version
-//! has added and that only add refusals or refine measurements are left out for it: the rest of the
-//! policy means the same without them. Other new fields, such as another order of the queue, are
-//! not: without them the policy would be another one.
+//! A filter refuses a configuration with an unknown field, and keeps its last configuration with
+//! its slots. A proxy's own module may be older than the operator. Then one new field in a policy
+//! would keep all later edits and changes of slots from that proxy. So new fields that only add
+//! refusals or refine measurements are left out: the rest of the policy means the same without
+//! them. Other new fields, such as another order of the queue, aren't left out, because they change
+//! the meaning of the policy.
 
 use headgate_core::config::{
     FilterConfig, ResponseTimeControllerConfig as Control, StageConfig, StrategyConfig,
@@ -60,8 +60,8 @@ fn strip(stage: &mut StageConfig) {
     }
 }
 
-/// Sets SEDA's `increase`, which the version before demands, if none is set, and replaces the
-/// defaults that belong to its absence by SEDA's values.
+/// If `increase` isn't set, sets it to SEDA's value, because the previous version requires it. Then
+/// also replaces the defaults for an absent `increase` by SEDA's values.
 fn require_increase(control: &mut Control) {
     if control.increase.is_some() {
         return;
@@ -85,7 +85,7 @@ fn require_increase(control: &mut Control) {
             *value = to;
         }
     }
-    // If some settings aren't defaults, SEDA's values may be out of their bounds.
+    // If other settings aren't defaults, SEDA's values may be out of bounds.
     let most = control.increase_offset.min(control.decrease_above);
     control.increase_below = control.increase_below.min(most);
     control.max_rate = control.max_rate.max(control.min_rate);

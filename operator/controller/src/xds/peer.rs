@@ -1,8 +1,8 @@
-//! The other end of a connection, and the identity that it may claim.
+//! The remote end of a connection, and the identity that it may claim.
 //!
-//! A proxy's metadata is only a claim. Over TLS, the token of its service account proves a
-//! namespace, or its certificate does (SPIFFE, as issued by Istio). No claim may leave that
-//! namespace: a compromised workload can't read another team's policies or appear in their status.
+//! A proxy's metadata is only a claim. Over TLS, a certificate (SPIFFE, as issued by Istio) or a
+//! service account token proves a namespace. A claim outside of that namespace is refused, so that
+//! a compromised workload can't read another team's policies or appear in their status.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -21,20 +21,20 @@ use headgate_api::plan::{NAMESPACE_METADATA, TARGET_METADATA};
 
 /// The longest SPIFFE id (the specification's bound), in bytes.
 const MAX_SPIFFE: usize = 2_048;
-/// The trust domain of accounts of this cluster.
+/// The trust domain in the SPIFFE ids of this cluster's service accounts.
 const TRUST_DOMAIN: &str = "cluster.local";
 
-/// The other end of a connection.
+/// The remote end of a connection.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
-    /// The identity that its certificate or token proves; `None` without TLS. `Err` is one line
-    /// that says why it proves nothing.
+    /// The identity that its certificate or token proves; `None` without TLS. `Err` is the reason
+    /// why it proves no identity, in one line.
     pub proven: Option<Arc<Result<Spiffe, String>>>,
     /// The number of its open streams.
     pub(super) streams: Arc<watch::Sender<usize>>,
-    /// The slot of its connection, once its tenant is known.
+    /// The quota slot that counts the connection for its tenant, once the tenant is known.
     pub(super) connection: Arc<OnceLock<Slot>>,
 }
 
@@ -45,11 +45,11 @@ pub struct Spiffe {
     pub id: String,
     /// Its namespace.
     pub namespace: String,
-    /// The expiry of its certificate; `None` for a token, which the kubelet renews.
+    /// The expiry of the certificate; `None` for a token, which the kubelet renews.
     pub expires: Option<SystemTime>,
 }
 
-/// Counts as an open stream until it is dropped.
+/// An open stream of a peer. Dropping it ends the count.
 #[derive(Debug)]
 pub(super) struct OpenStream(Arc<watch::Sender<usize>>);
 
@@ -60,10 +60,11 @@ impl Drop for OpenStream {
 }
 
 impl Spiffe {
-    /// Returns the id in a certificate.
+    /// Returns the SPIFFE id in a certificate.
     ///
     /// # Errors
-    /// One line: it has none, several, or one without a namespace.
+    /// One line that says that the certificate has no id, several ids, or an id without a
+    /// namespace.
     pub fn of_certificate(der: &[u8]) -> Result<Self, String> {
         const DO: &str =
             "issue one for spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT, or show a token";
@@ -114,8 +115,7 @@ impl Spiffe {
 }
 
 impl Peer {
-    /// Returns the other end of a connection; over TLS, with the chain of certificates that it
-    /// shows.
+    /// Returns the peer at `address`. Over TLS, `chain` is the certificate chain that it presented.
     pub(super) fn new(address: SocketAddr, chain: Option<&[CertificateDer<'_>]>) -> Self {
         let proven = chain.map(|chain| match chain.first() {
             Some(own) => Spiffe::of_certificate(own),
@@ -137,7 +137,8 @@ impl Peer {
         OpenStream(Arc::clone(&self.streams))
     }
 
-    /// Returns the peer with the identity that `token` proves, if its certificate proves none.
+    /// Returns the peer. If its certificate proves no identity, it gets the identity that `token`
+    /// proves.
     ///
     /// # Errors
     /// The token isn't valid, or the API server doesn't answer.

@@ -17,8 +17,8 @@ use headgate_api::plan::TargetRef;
 pub struct Push {
     /// The xDS version: a hash of configuration, module and slot names.
     pub version: String,
-    /// [`FilterConfig::revision`] of the inbound slots, or of the outbound ones if there are no
-    /// others; empty for the empty configuration.
+    /// [`FilterConfig::revision`] of the inbound slots, or of the outbound slots if the stream has
+    /// only these. Empty for the empty configuration.
     pub revision: String,
     /// The kind of filter in it.
     pub filter: Kind,
@@ -48,9 +48,9 @@ pub struct Proxy {
     pub connected: SystemTime,
     /// The time at which it ended.
     pub disconnected: Option<SystemTime>,
-    /// The version that it should run; `None` without slots, or if it has disconnected.
+    /// The version that it should run; `None` without slots, or after it has disconnected.
     pub version: Option<String>,
-    /// The content of that version, or the reason why there is none.
+    /// The content of that version, or the reason why it is empty.
     pub assignment: Arc<Assignment>,
     /// The version that it was last sent.
     pub sent: Option<Push>,
@@ -78,8 +78,8 @@ pub(super) fn is_outbound<'a>(slots: impl IntoIterator<Item = &'a String>) -> bo
 }
 
 impl Proxy {
-    /// Returns the stages of this stream's policies. A stream of outbound slots has only the stage
-    /// of the policy to whose workflows its calls belong.
+    /// Returns the stages of this stream's policies. For a stream of outbound slots, these are only
+    /// the stages with workflows or class admission.
     pub fn stages(&self) -> impl Iterator<Item = &StageConfig> {
         let outbound = is_outbound(&self.slots);
         let assigned = self.version.iter();
@@ -88,7 +88,7 @@ impl Proxy {
         stages.filter(move |s| !outbound || calls(s))
     }
 
-    /// Returns the targets by which `policy` reaches it.
+    /// Returns the targets through which `policy` reaches the proxy.
     pub fn targets_of(&self, policy: &str) -> impl Iterator<Item = &TargetRef> {
         let in_force = self.assignment.in_force.iter();
         let of_policy = in_force.filter(move |f| f.policy == policy);

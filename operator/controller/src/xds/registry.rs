@@ -1,10 +1,10 @@
-//! The registry of proxies that are or recently were connected, with their answers.
+//! The registry of connected and recently disconnected proxies, with their answers.
 //!
-//! A record is one stream. A proxy with two slots, such as a sidecar's for requests and for calls,
-//! has two. Their answers are combined when proxies are counted ([`super::tally`]): streams of one
-//! node over one connection are one proxy, which runs a policy once all its slots with a part of
-//! the policy do. Records are small, bounded in number, and dropped some time after the proxy has
-//! disconnected.
+//! A record is one stream. A proxy with two slots, such as a sidecar with one for requests and one
+//! for calls, has two records. They are combined when proxies are counted ([`super::tally`]): the
+//! streams of one node over one connection are one proxy, which runs a policy once all slots with a
+//! part of the policy run it. Records are small, bounded in number, and dropped some time after the
+//! proxy has disconnected.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,18 +21,18 @@ use super::sotw::{Offer, Verdict};
 use super::tally::Tallies;
 use crate::metrics::Metrics;
 
-/// The longest part of Envoy's reason that is kept, in bytes.
+/// The largest number of bytes of Envoy's reason that are kept.
 pub(super) const MAX_REASON: usize = 2_048;
 
-/// All records.
+/// The registry of streams.
 #[derive(Debug)]
 pub struct Registry {
     records: Mutex<Records>,
     /// The counts of all policies as of the last call of [`Self::tallies`].
     counted: Mutex<Arc<Tallies>>,
-    /// Marked at each change of a record.
+    /// Notified at each change of a record.
     changed: watch::Sender<()>,
-    /// The metrics that it updates.
+    /// The metrics that the registry updates.
     pub metrics: Metrics,
     max_records: usize,
     keep: Duration,
@@ -40,21 +40,22 @@ pub struct Registry {
 
 #[derive(Debug, Default)]
 struct Records {
-    /// Readers share the records that don't change meanwhile.
+    /// Readers share records; a change of a shared record copies it.
     by_id: BTreeMap<u64, Arc<Proxy>>,
     /// The ended records, the oldest first.
     ended: BTreeSet<(SystemTime, u64)>,
-    /// The ended records of each node, so that a connection needn't look at all records.
+    /// The ended records of each node, so that a new connection doesn't search all records.
     ended_of: HashMap<String, BTreeSet<u64>>,
     last_id: u64,
     by_policy: ByPolicy,
 }
 
-/// The records of each policy, so that a change of one record is counted without a search of all.
+/// The records of each policy, so that a change of one record is counted without a search through
+/// all records.
 #[derive(Debug, Default)]
 struct ByPolicy {
     records: HashMap<String, BTreeSet<u64>>,
-    /// The policies of which a record has changed since they were counted.
+    /// Policies with a record that has changed since they were last counted.
     changed: BTreeSet<String>,
 }
 
@@ -101,7 +102,8 @@ impl Records {
         self.change(id, |proxy| {
             proxy.disconnected = Some(at);
             proxy.version = None;
-            // Without the configuration, which may be that of an old plan.
+            // Drops the configuration, so that the record doesn't keep one of an old plan in
+            // memory.
             proxy.assignment = Arc::new(Assignment {
                 problem: proxy.assignment.problem.clone(),
                 fallback: proxy.assignment.fallback.clone(),
@@ -115,7 +117,8 @@ impl Records {
         Some(Arc::clone(record))
     }
 
-    /// Returns the records of each policy of which one has changed since the last call.
+    /// Returns, for each policy with a record that has changed since the last call, all its
+    /// records.
     fn changed_policies(&mut self) -> Vec<(String, Vec<Arc<Proxy>>)> {
         let changed = std::mem::take(&mut self.by_policy.changed).into_iter();
         let of = |policy: String| {
@@ -157,8 +160,8 @@ impl Records {
 }
 
 impl Registry {
-    /// Returns a registry of at most `max_records` streams, which drops a proxy `keep` after it
-    /// disconnected.
+    /// Returns a registry of at most `max_records` streams. It drops a record `keep` after the
+    /// stream has ended.
     #[must_use]
     pub fn new(max_records: usize, keep: Duration, metrics: Metrics) -> Self {
         Self {
@@ -171,8 +174,8 @@ impl Registry {
         }
     }
 
-    /// Starts a record, which replaces the ended records of the same node. `None` if the registry
-    /// is full of connected proxies.
+    /// Starts a record, which replaces the ended records of the same node. Returns `None` if the
+    /// registry is full of connected proxies.
     pub fn connect(
         self: &Arc<Self>,
         identity: &Identity,
@@ -223,14 +226,14 @@ impl Registry {
         self.changed.subscribe()
     }
 
-    /// Returns the counts of the connected proxies. Only policies of which a record has changed
-    /// since the last call are counted anew.
+    /// Returns the counts of the connected proxies. Recounts only policies with a record that has
+    /// changed since the last call.
     #[must_use]
     pub fn tallies(&self) -> Arc<Tallies> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = self.lock().changed_policies();
         if !changed.is_empty() {
-            // The records are no longer locked, so proxies may report meanwhile.
+            // The lock on the records has been released, so proxies can report during the count.
             let tallies = Arc::make_mut(&mut counted);
             for (policy, streams) in changed {
                 tallies.count(&policy, &streams);
@@ -268,8 +271,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Changes the record. Callers log from the returned value, outside the lock: a slow log must
-    /// not delay the other proxies.
+    /// Changes the record. Callers log the returned value after the lock is released: a slow log
+    /// must not delay other proxies.
     fn update<T>(&self, change: impl FnOnce(&mut Proxy) -> T) -> Option<T> {
         let changed = self.registry.lock().change(self.id, change);
         self.registry.changed.send_replace(());
@@ -280,8 +283,7 @@ impl Connection {
     pub fn assigned(&self, offer: &Offer, assignment: &Arc<Assignment>) {
         let names = || offer.resources.iter().map(|r| &r.name);
         let version = names().next().map(|_| &offer.version);
-        // Most changes of the plan leave most proxies unchanged, and readers of the records needn't
-        // be notified then.
+        // Most changes of the plan don't affect most proxies. Readers aren't notified then.
         let is_known = self.registry.lock().by_id.get(&self.id).is_some_and(|p| {
             p.version.as_ref() == version
                 && p.slots.iter().eq(names())
@@ -307,7 +309,7 @@ impl Connection {
         self.update(|p| p.sent = Some(push(offer, assignment, now)));
     }
 
-    /// Records that the proxy runs `offer`, perhaps since before it connected.
+    /// Records that the proxy runs `offer`, possibly since before it connected.
     pub fn held(&self, offer: &Offer, assignment: &Assignment, now: SystemTime) {
         let news = self.update(|p| {
             let is_new = p.acked.as_ref().is_none_or(|a| a.version != offer.version);
@@ -326,7 +328,7 @@ impl Connection {
     }
 
     /// Records that the proxy gets a reduced form of `version`, because it has refused a field of
-    /// this or an earlier version. Its last refusal then counts for `version`.
+    /// this or an earlier version. Its last refusal then counts as a refusal of `version`.
     pub fn withheld(&self, version: &str) {
         self.update(|p| {
             if let Some(nack) = &mut p.nack {

@@ -1,8 +1,8 @@
 //! Conversion of a filter configuration to Envoy's resource: `TypedExtensionConfig` around a Wasm
 //! filter, or around a dynamic module if the module is native.
 //!
-//! The plugin's configuration is a `StringValue` that holds JSON. The obvious choice would be a
-//! `Struct`, and the proto's documentation promises that it arrives as JSON. But Envoy 1.40 passes
+//! The plugin's configuration is a `StringValue` that contains JSON. The obvious choice would be a
+//! `Struct`, which arrives as JSON according to the proto's documentation. But Envoy 1.40 passes
 //! the binary message to the module (measured), and a `Struct` turns every integer into a double.
 
 use std::path::Path;
@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 use super::module::Kind;
 
 /// The id of the plugin in Envoy's logs. Together with the code, it identifies the VM. All slots of
-/// a proxy have the same id, so that they share state.
+/// a proxy use the same id, so that they share state.
 const PLUGIN: &str = "headgate";
 const RUNTIME: &str = "envoy.wasm.runtime.v8";
 /// The delay before a trapped VM is restarted, in ms; doubles up to [`RELOAD_MAX_MS`].
@@ -46,7 +46,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// Returns the resource that makes slot `name` run `module` with `config`.
+    /// Returns the resource with which slot `name` runs `module` with `config`.
     #[must_use]
     pub fn new(config: &FilterConfig, name: &str, module: &Path) -> Self {
         let extension = TypedExtensionConfig {
@@ -65,7 +65,7 @@ impl Resource {
     }
 }
 
-/// Returns the first 64 bits of a SHA-256, in hex, which identify content in versions and file
+/// Returns the first 64 bits of a SHA-256, in hex. They identify content in versions and file
 /// names.
 #[must_use]
 pub fn hash(bytes: &[u8]) -> String {
@@ -94,7 +94,8 @@ fn plugin_configuration(config: &FilterConfig) -> String {
     serde_json::to_string(config).unwrap_or_default()
 }
 
-/// The prefix of stats, equal to that of the Wasm filter: dashboards and alerts need one name.
+/// The prefix of the native filter's stats. It equals the Wasm filter's, so that dashboards and
+/// alerts need only one name.
 const METRICS_NAMESPACE: &str = "wasmcustom";
 
 /// Returns the configuration as a message.
@@ -107,7 +108,7 @@ fn encoded(config: &FilterConfig) -> Any {
 fn native_filter(config: &FilterConfig, module: &Path) -> DynamicModuleFilter {
     DynamicModuleFilter {
         dynamic_module_config: Some(DynamicModuleConfig {
-            // The module's learned state must outlive a listener.
+            // Never unloaded, because the module's learned state must outlive a listener.
             do_not_close: true,
             metrics_namespace: METRICS_NAMESPACE.to_owned(),
             module: Some(local(module)),
@@ -119,7 +120,7 @@ fn native_filter(config: &FilterConfig, module: &Path) -> DynamicModuleFilter {
     }
 }
 
-/// Returns a file that Envoy reads itself.
+/// Returns the data source of a local file.
 fn local(module: &Path) -> AsyncDataSource {
     AsyncDataSource {
         specifier: Some(async_data_source::Specifier::Local(DataSource {
@@ -212,8 +213,8 @@ pub fn ecds_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
     })
 }
 
-/// Returns a whole `DiscoveryResponse` file for Envoy's `path_config_source`. Its version is that
-/// of the resource.
+/// Returns a complete `DiscoveryResponse` for a file that Envoy reads by `path_config_source`. Its
+/// version is the resource's.
 #[must_use]
 pub fn discovery_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
     json!({

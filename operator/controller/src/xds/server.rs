@@ -1,4 +1,4 @@
-//! The server: combines plan and modules into snapshots, and listens.
+//! The xDS server: combines plans and modules into snapshots, and serves them.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::kubernetes::tokens::ProxyTokens;
 use crate::metrics::{Metrics, XdsMetrics};
 use headgate_api::plan::Plan;
 
-/// The methods of ADS.
+/// The path of the methods of ADS, which the server refuses.
 const AGGREGATED: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}";
 
 /// An xDS server that isn't listening yet.
@@ -39,9 +39,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Returns a server of the current and later values of `plans` and `modules`.
+    /// Returns a server for the current and later values of `plans` and `modules`.
     ///
-    /// The current plan is served at once. Pass a loaded plan: an empty one would switch off
+    /// The current plan is served immediately. It must be a loaded plan: an empty one would disable
     /// enforcement on every proxy that reconnects.
     #[must_use]
     pub fn new(
@@ -62,8 +62,8 @@ impl Server {
         }
     }
 
-    /// Serves over TLS only, to proxies whose certificate is signed by the files' CA or whose token
-    /// `tokens` accepts, and reloads the files when they change.
+    /// Makes the server serve only over TLS, and only proxies with a certificate signed by the
+    /// files' CA or a token that `tokens` accepts. The files are reloaded when they change.
     #[must_use]
     pub fn with_tls(self, tls: Tls, tokens: Option<ProxyTokens>) -> Self {
         let tls = Some(tls);
@@ -135,8 +135,8 @@ async fn follow(tls: Option<Tls>, metrics: &XdsMetrics) -> Infallible {
     std::future::pending().await
 }
 
-/// Publishes a snapshot for each change of plan or modules. A source that ends leaves its last
-/// value.
+/// Publishes a snapshot after each change of the plan or the modules. If a sender is dropped, its
+/// last value stays in use.
 async fn combine(
     mut plans: watch::Receiver<Arc<Plan>>,
     mut modules: watch::Receiver<Arc<Modules>>,

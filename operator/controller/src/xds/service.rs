@@ -25,7 +25,7 @@ pub(super) struct DiscoveryService {
     tenants: Arc<Tenants>,
 }
 
-/// The answer to a bootstrap that `headgate bootstrap --delta` or `--ads` of 0.1 wrote.
+/// The error for a bootstrap written by `headgate bootstrap --delta` or `--ads` of version 0.1.
 const OTHER_PROTOCOL: &str = "the bootstrap asks for delta or ADS, which Headgate does not serve: \
                               write it anew by headgate bootstrap, without --delta and --ads, or \
                               set api_type: GRPC in the slot's api_config_source";
@@ -39,7 +39,7 @@ impl DiscoveryService {
         Self { context, tenants }
     }
 
-    /// Returns the peer with the identity that its token proves, and the slot of its stream.
+    /// Returns the peer with the identity that its token proves, and the quota slot of its stream.
     async fn admit(
         &self,
         peer: Peer,
@@ -78,7 +78,7 @@ impl DiscoveryService {
         let header = header.and_then(|value| value.to_str().ok());
         let (peer, slot) = self.admit(peer, header.map(str::to_owned)).await?;
         let requests = request.into_inner();
-        // The queue holds one response: the next one is made after the proxy has taken it.
+        // The queue holds one response. The next one is made after this one has been sent.
         let (responses, stream) = mpsc::channel(1);
         let context = self.context.clone();
         tokio::spawn(async move {
@@ -89,7 +89,7 @@ impl DiscoveryService {
     }
 }
 
-/// Returns the other end of the request's connection.
+/// Returns the remote end of the request's connection.
 fn peer<T>(request: &Request<T>) -> Result<Peer, Status> {
     request
         .extensions()

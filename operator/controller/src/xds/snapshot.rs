@@ -1,4 +1,4 @@
-//! The desired state of every proxy at one moment: the plan, the modules, and the resources built
+//! The desired state of all proxies at one moment: the plan, the modules, and the resources built
 //! from them.
 
 use std::collections::BTreeSet;
@@ -29,36 +29,36 @@ pub struct Snapshot {
     pub made: Instant,
     /// The configuration of a proxy to which no policy applies.
     empty: Arc<FilterConfig>,
-    /// The configuration of an outbound slot without workflows.
+    /// The empty configuration of an outbound slot.
     no_calls: Arc<FilterConfig>,
 }
 
-/// Returns the policies that are refused and have no valid version.
+/// Returns the policies that are invalid and have no last valid version.
 fn lost(plan: &Plan) -> impl Iterator<Item = &PolicyState> {
     { plan.policies.iter() }.filter(|p| p.accepted.is_err() && p.revision.is_empty())
 }
 
-/// The assigned configuration of one proxy, and the reason if it is empty.
+/// The configuration assigned to one proxy, and the reason if it is empty.
 #[derive(Debug, Clone, Default)]
 pub struct Assignment {
     /// The configuration of its inbound slots; empty if no policy applies.
     pub config: Arc<FilterConfig>,
-    /// The configuration of its outbound slots, which follows from the inbound one; empty if that
-    /// has no workflows.
+    /// The configuration of its outbound slots, which depends on the policies of the inbound one.
+    /// Empty if these have neither workflows nor class admission for calls.
     pub outbound: Arc<FilterConfig>,
-    /// The policies in force, each with the target by which it reaches the proxy.
+    /// The policies in force, each with the target through which it reaches the proxy.
     pub in_force: Vec<InForce>,
     /// The reason why no policy applies, with the remedy.
     pub problem: Option<String>,
-    /// The module file that it should load.
+    /// The path of the module file that it should load.
     pub module: PathBuf,
-    /// The reason why that is the Wasm module, if the proxy requests a native one.
+    /// The reason why `module` is the Wasm module, if the proxy requests a native one.
     pub fallback: Option<String>,
 }
 
 impl Assignment {
-    /// Whether a proxy with the assignment `other` needs no change for this one. Configurations
-    /// that are the same value in memory aren't compared.
+    /// Whether a proxy with the assignment `other` needs no update for this one. Configurations at
+    /// the same address aren't compared.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let same = |a: &Arc<FilterConfig>, b| Arc::ptr_eq(a, b) || a == b;
@@ -70,8 +70,8 @@ impl Assignment {
             && self.fallback == other.fallback
     }
 
-    /// Returns the assignment without the new fields that filters of the version before can do
-    /// without; `None` if it has none of them.
+    /// Returns the assignment without the new fields that can be left out for filters of the
+    /// previous version; `None` if it has no such fields.
     #[must_use]
     pub fn for_older_filter(&self) -> Option<Self> {
         let older = |config: &FilterConfig| without_new_fields(config).map(Arc::new);
@@ -148,7 +148,8 @@ impl Snapshot {
     /// Returns the configuration for this proxy.
     ///
     /// A proxy to which no policy applies gets the empty configuration, so that the deletion of a
-    /// policy takes effect: a resource that merely disappeared would leave the last one in force.
+    /// policy takes effect. If the resource just disappeared, the last configuration would stay in
+    /// force.
     #[must_use]
     pub fn assign(&self, identity: &Identity) -> Assignment {
         let (module, fallback) = self.module_of(identity);
@@ -178,27 +179,27 @@ impl Snapshot {
             namespace: identity.namespace.as_deref(),
             labels: &identity.labels,
         });
-        // By its labels, a proxy only gets the policies that the cluster attaches to Pods of its
-        // namespace. These include policies of other namespaces for routes that its Gateway has
-        // accepted.
+        // A proxy that is selected by its labels needs no check: it gets only policies that the
+        // cluster attaches to Pods of its namespace. These may include policies of other
+        // namespaces, for routes that its Gateway has accepted.
         if target.is_some() || !self.plan.in_cluster {
             within_namespace(&enforced.config, identity)?;
         }
         Ok(enforced)
     }
 
-    /// Whether a proxy without policies might need some: a policy of its namespace is refused and
-    /// has no valid version, or a source can't be read.
+    /// Whether a policy might be missing at a proxy without policies: a policy of its namespace is
+    /// invalid and has no last valid version, or a source can't be read.
     #[must_use]
     pub fn is_incomplete_for(&self, identity: &Identity) -> bool {
         let of_target = identity.target.as_ref().map(|target| &target.namespace);
         let namespace = identity.namespace.as_ref().or(of_target);
         let concerns = |policy: &PolicyState| {
             let of = policy.name.split_once('/').map(|(of, _)| of);
-            // If the proxy's namespace is unknown, it might be any.
+            // If the proxy's namespace is unknown, it could be any.
             namespace.is_none_or(|own| of == Some(own.as_str()))
         };
-        // A file that can't be read may hold policies of any namespace.
+        // A file that can't be read may contain policies of any namespace.
         !self.plan.problems.is_empty() || lost(&self.plan).any(concerns)
     }
 
@@ -215,7 +216,8 @@ impl Snapshot {
         }
     }
 
-    /// Returns the resources that make slots `names` of this proxy run its assigned configuration.
+    /// Returns the resources with which the slots `names` of this proxy run its assigned
+    /// configuration.
     #[must_use]
     pub fn offer(&self, assignment: &Assignment, names: &BTreeSet<String>) -> Offer {
         let (ours, others): (Vec<&String>, Vec<&String>) =
@@ -234,8 +236,8 @@ impl Snapshot {
     }
 }
 
-/// Refuses a configuration of a namespace other than the one that the proxy proves. The proxy must
-/// not read that namespace's policies and limits.
+/// Refuses a configuration with policies of a namespace other than the one that the proxy proves:
+/// the proxy must not read other namespaces' policies and limits.
 fn within_namespace(config: &FilterConfig, identity: &Identity) -> Result<(), String> {
     let (Some(certificate), Some(namespace)) = (&identity.certificate, &identity.namespace) else {
         return Ok(());

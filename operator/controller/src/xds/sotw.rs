@@ -3,12 +3,13 @@
 //! The rules, from the xDS protocol's specification:
 //! - A request answers the response whose nonce it carries. A request with an older nonce is
 //!   ignored, because a newer one repeats its content.
-//! - `error_detail` is a NACK. The proxy keeps its previous version, so the same content isn't sent
-//!   again until something changes; a change back to the proxy's version needs no response either.
+//! - `error_detail` is a NACK. The proxy keeps its previous version. The refused content isn't sent
+//!   again until something changes, and a change back to the proxy's version needs no response.
 //! - `version_info` in a stream's first request is the version that the proxy still runs after a
-//!   reconnect. Versions are content hashes, so a restarted operator sends nothing needlessly.
-//! - The list of names replaces the previous one. A name that is new in it gets a response even if
-//!   the proxy had that content once: it may have dropped it when it unsubscribed.
+//!   reconnect. Versions are content hashes, so a restarted operator doesn't resend unchanged
+//!   content.
+//! - The list of names replaces the previous one. A new name gets a response even if the proxy had
+//!   its content before: the proxy may have dropped it on unsubscribing.
 
 use std::collections::BTreeSet;
 
@@ -17,8 +18,8 @@ use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, Discovery
 use super::ECDS_TYPE_URL;
 use super::resource::{Resource, hash};
 
-/// The most resources that one stream may name. Envoy names one on each stream; the protocol allows
-/// more.
+/// The largest number of resources that a stream may subscribe to. Envoy subscribes to one; the
+/// protocol allows more.
 pub const MAX_NAMES: usize = 64;
 /// The longest resource name, in bytes.
 pub const MAX_NAME: usize = 256;
@@ -26,9 +27,9 @@ pub const MAX_NAME: usize = 256;
 /// The resources that a stream should have now.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Offer {
-    /// One for each subscribed name that is Headgate's, ordered by name.
+    /// One resource for each subscribed slot of Headgate, ordered by name.
     pub resources: Vec<Resource>,
-    /// Subscribed names that are not Headgate's.
+    /// Subscribed names that don't belong to Headgate.
     pub unknown: Vec<String>,
     /// The content hash of all of `resources`; empty if there are none.
     pub version: String,
@@ -71,7 +72,7 @@ pub enum Verdict {
     },
 }
 
-/// A stream subscribes to more than a proxy can need.
+/// The error of a stream that subscribes to more than a proxy can need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many resource names: at most {MAX_NAMES} of at most {MAX_NAME} bytes a stream")]
 pub struct TooMany;
@@ -142,7 +143,7 @@ impl Sotw {
                     message: status.message,
                 })
             }
-            // A later request with this nonce only changes names, whatever the answer was.
+            // A later request with this nonce only changes the names, regardless of the answer.
             None if first_answer => {
                 self.held = Some(version.clone());
                 self.refused = None;
@@ -160,7 +161,7 @@ impl Sotw {
         &self.names
     }
 
-    /// Whether a response is unanswered, so that nothing can be sent and no [`Offer`] is needed.
+    /// Whether a response is unanswered. Then nothing can be sent, and no [`Offer`] is needed.
     #[must_use]
     pub fn busy(&self) -> bool {
         self.sent.as_ref().is_some_and(|s| !s.answered)
@@ -188,13 +189,13 @@ impl Sotw {
         })
     }
 
-    /// Whether the proxy has all of `offer`, as it reports.
+    /// Whether the proxy reports that it runs `offer`.
     #[must_use]
     pub fn holds(&self, offer: &Offer) -> bool {
         !offer.resources.is_empty() && self.held.as_deref() == Some(&offer.version)
     }
 
-    /// Whether the proxy has any resource, as it reports.
+    /// Whether the proxy reports that it runs any resource.
     #[must_use]
     pub fn holds_any(&self) -> bool {
         self.held.is_some()

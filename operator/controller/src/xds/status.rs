@@ -1,4 +1,4 @@
-//! The report of `headgate status` and the admin address: policies, proxies, problems.
+//! The report at the admin address and in `headgate status`: policies, proxies and problems.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -40,7 +40,7 @@ pub struct Report {
     pub problems: Vec<SourceProblem>,
 }
 
-/// The module that proxies run.
+/// A module that proxies run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleReport {
     /// The path of its file.
@@ -56,20 +56,20 @@ pub struct ModuleReport {
 pub struct PolicyReport {
     /// `namespace/name`.
     pub name: String,
-    /// The file that it comes from.
+    /// The file that contains it.
     pub source: String,
     /// Its generation.
     pub generation: i64,
-    /// Whether it enforces or only counts.
+    /// Whether its decisions are enforced or only counted.
     pub mode: Mode,
-    /// The slots of one endpoint, if the policy gives them.
+    /// The slots of one endpoint, if the policy specifies them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint_slots: Option<u32>,
     /// The targets that it applies to.
     pub targets: Vec<TargetRef>,
     /// The revision of the configuration that contains it; empty if nothing is enforced.
     pub revision: String,
-    /// The conditions of all targets, see [`conditions::summary`].
+    /// The conditions over all targets; see [`conditions::summary`].
     #[serde(flatten)]
     pub conditions: Conditions,
 }
@@ -83,7 +83,7 @@ pub struct ProxyReport {
     pub cluster: String,
     /// The target that it serves, if it names one.
     pub target: Option<String>,
-    /// The namespace of its Pod, by its certificate, its token or its metadata.
+    /// The namespace of its Pod, from its certificate, token or metadata.
     #[serde(default)]
     pub namespace: Option<String>,
     /// The SPIFFE id that its certificate or token proves.
@@ -92,10 +92,10 @@ pub struct ProxyReport {
     /// The expiry of its certificate.
     #[serde(default)]
     pub expires: Option<String>,
-    /// The module file that it loads, if it names one of its own.
+    /// The path of its own module file, if it names one.
     #[serde(default)]
     pub module: Option<String>,
-    /// The kind of filter that it runs, `wasm` or `native`; empty while it has accepted none.
+    /// The kind of filter that it runs, `wasm` or `native`; empty until it has accepted one.
     #[serde(default)]
     pub filter: String,
     /// The reason why it gets the Wasm filter although it requests the native one.
@@ -115,7 +115,7 @@ pub struct ProxyReport {
     pub policies: Vec<String>,
     /// The reason why no policy applies to it.
     pub problem: Option<String>,
-    /// The version that it was last sent.
+    /// The last version sent to it.
     pub sent: Option<PushReport>,
     /// The version that it runs.
     pub acked: Option<PushReport>,
@@ -146,8 +146,9 @@ pub struct NackReport {
 
 impl Report {
     /// Returns the report of `snapshot` and of the proxies in `registry`. `statuses` are the
-    /// policies' as observed on the API server, which cover the proxies of all replicas and
-    /// delivered objects; without them there is no other replica.
+    /// policies' statuses on the API server, which cover the proxies of all replicas and the
+    /// delivered objects. Without them, this process is the only replica, and the conditions come
+    /// from its own proxies.
     #[must_use]
     pub fn new(
         snapshot: &Snapshot,
@@ -172,9 +173,9 @@ impl Report {
     }
 }
 
-/// Returns, of the proxies that `policy` applies to, the number that run it, and the total. A proxy
-/// with several streams, one for each of its slots, counts once, and runs the policy when all of
-/// them do.
+/// Returns the number of proxies that run `policy`, and the number of proxies to which it applies.
+/// A proxy with several streams, one for each slot, counts once, and runs the policy when all its
+/// streams do.
 #[must_use]
 pub fn share<'a>(
     policy: &str,
@@ -204,13 +205,14 @@ fn policy(state: &PolicyState, conditions: Conditions) -> PolicyReport {
     }
 }
 
-/// Returns the conditions of a policy from `tallies`, for a source without written conditions.
+/// Returns a policy's conditions as written on the API server.
 fn written(state: &PolicyState, statuses: &Observations) -> Conditions {
     let (namespace, name) = state.name.split_once('/').unwrap_or_default();
     let observed = statuses.get(&ObjectKey::new(namespace, name));
     status::written(state, observed.as_ref().and_then(|o| o.status.as_ref()))
 }
 
+/// Returns a policy's conditions from `tallies`, for a source without an API server.
 fn counted(state: &PolicyState, tallies: &Tallies) -> Conditions {
     let at = |target: &TargetRef| {
         let conditions = conditions::at(state, Some(target), tallies, None);

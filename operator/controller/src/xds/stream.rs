@@ -1,4 +1,4 @@
-//! The driver of one stream: requests and changes of the snapshot in, responses out.
+//! The driver of one stream: receives requests and changes of the snapshot, and sends responses.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,7 +23,8 @@ use super::snapshot::{Assignment, Snapshot};
 use super::sotw::{Offer, Sotw, Verdict};
 use crate::metrics::XdsMetrics;
 
-/// The reason why a proxy isn't sent the empty configuration.
+/// The problem that is reported for a proxy that keeps its configuration instead of getting the
+/// empty one.
 const KEPT: &str = "it keeps the configuration that it had before this operator started, because a \
                     policy is refused and has no good version here; correct that policy, or delete \
                     it";
@@ -37,20 +38,20 @@ pub(super) struct Context {
     pub(super) limits: Limits,
 }
 
-/// A stream after its first message.
+/// The state of a stream after its first message.
 struct Session {
     sotw: Sotw,
     identity: Identity,
     connection: Connection,
-    /// Names that aren't Headgate's and have been logged.
+    /// Subscribed names that don't belong to Headgate and have been logged.
     logged: BTreeSet<String>,
     nonce: u64,
     /// Whether the proxy runs a version that this process has offered.
     familiar: bool,
-    /// The assignment for which the record and the last response are right, unless a request
-    /// follows.
+    /// The assignment that the record and the last response reflect; `None` if they may be
+    /// outdated, as after a request.
     last: Option<Arc<Assignment>>,
-    /// The native module in the last response, if it had one.
+    /// The native module in the last response, if any.
     native: Option<PathBuf>,
     /// Whether the proxy has run a native module on this stream.
     runs_native: bool,
@@ -58,13 +59,13 @@ struct Session {
     is_older: bool,
     /// The time at which the stream began.
     began: Instant,
-    /// The time of the snapshot that the last response comes from.
+    /// The time of the snapshot of the last response.
     sent_of: Instant,
 }
 
 type Out = mpsc::Sender<Result<DiscoveryResponse, Status>>;
 
-/// Serves `requests` until either side ends the stream. An error ends it with that status.
+/// Serves `requests` until either side ends the stream. An error ends the stream with its status.
 pub(super) async fn drive(
     mut context: Context,
     peer: Peer,
@@ -139,7 +140,8 @@ async fn serve(
     }
 }
 
-/// Accepts a proxy that claims no more than its certificate covers, and adds the proven facts.
+/// Checks that the certificate or token covers all of the proxy's claims, and adds the proven facts
+/// to `identity`.
 fn allow(peer: &Peer, identity: &mut Identity, registry: &Registry) -> Result<(), Status> {
     peer.authorize(identity).map_err(|why| {
         registry.metrics.xds.streams_refused.inc();
@@ -175,12 +177,13 @@ impl Session {
         if let Some(verdict) = verdict {
             let native_fits = self.identity.refused.is_none();
             self.learn_what_it_loads(&verdict);
-            // The refusal of a native module that can't be loaded says nothing about fields.
+            // The refusal of a native module that can't be loaded isn't about fields of the
+            // configuration.
             let falls_back = native_fits && self.identity.refused.is_some();
             let is_refused = matches!(verdict, Verdict::Nack { .. }) && !falls_back;
             self.is_older |= is_refused && self.identity.is_older();
-            // The first response after a connection is as old as the last edit, so its delay isn't
-            // counted.
+            // Not counted for a snapshot from before the stream: its age is the time since the last
+            // edit, not a delay.
             if matches!(verdict, Verdict::Ack(_)) && self.sent_of > self.began {
                 metrics.acked_after(self.sent_of.elapsed());
             }
@@ -196,13 +199,13 @@ impl Session {
         if (self.last.as_ref()).is_some_and(|last| last.is_same(&assignment)) {
             return None;
         }
-        // From here on the record differs from what was sent last.
+        // From here on, the record may differ from the last response.
         self.last = None;
         let offer = snapshot.offer(&assignment, self.sotw.names());
         self.log_unknown(&offer);
         if self.keeps_its_own(&assignment, &offer, snapshot) {
             assignment.problem = Some(KEPT.to_owned());
-            // The valid policies count as not answered yet.
+            // Counts the valid policies as unanswered.
             let is_none = assignment.config.stages.is_empty();
             let offer = if is_none { &Offer::default() } else { &offer };
             self.connection.assigned(offer, &Arc::new(assignment));
@@ -222,17 +225,17 @@ impl Session {
             }
             None => self.send(&offer, &assignment),
         };
-        // A proxy without policies is assigned anew at each change: whether it keeps its own
-        // configuration also depends on the other policies.
+        // The assignment of a proxy without policies is evaluated at each change, because whether
+        // the proxy keeps its own configuration also depends on other policies.
         self.last = (!assignment.config.stages.is_empty()).then_some(assignment);
         let response = response?;
         self.sent_of = snapshot.made;
         Some(response)
     }
 
-    /// Falls back to the Wasm module for a proxy that refuses a native module before it has run
-    /// any: its C library may be too old, or its processor of another architecture. After one has
-    /// run there is no fallback, since the configuration may be at fault.
+    /// Falls back to the Wasm module if the proxy refuses a native module before it has run any:
+    /// its C library may be too old, or its processor may have another architecture. Once it has
+    /// run one, there is no fallback, because the configuration may be at fault.
     fn learn_what_it_loads(&mut self, verdict: &Verdict) {
         let Some(sent) = self.native.clone() else {
             return;
@@ -251,12 +254,12 @@ impl Session {
         }
     }
 
-    /// Whether the proxy keeps the configuration of a previous operator.
+    /// Whether the proxy should keep the configuration of a previous operator.
     ///
-    /// Last valid versions are not kept across restarts. An operator that starts with a broken
-    /// policy file would otherwise remove the policy from every proxy that still enforces it. A
-    /// proxy to which other policies also apply gets no edits of these meanwhile, since only the
-    /// proxy knows the stage of the broken one.
+    /// Last valid versions aren't kept across restarts. Otherwise an operator that starts with an
+    /// invalid policy would remove that policy from every proxy that still enforces it. If other
+    /// policies also apply to the proxy, it gets no edits of these meanwhile, because only the
+    /// proxy has the stage of the invalid policy.
     fn keeps_its_own(&self, assignment: &Assignment, offer: &Offer, snapshot: &Snapshot) -> bool {
         let may_lack = match assignment.config.stages.is_empty() {
             true => Snapshot::is_incomplete_for,

@@ -1,8 +1,8 @@
-//! The counts of proxies for each policy, of one replica or of all.
+//! The counts of proxies for each policy, at one replica or at all.
 //!
 //! A policy's `Programmed` condition covers every proxy that should enforce it, on any replica. So
-//! each replica counts its own proxies, those of a policy when one of them has changed, and the
-//! leader adds up all counts. Counts are small, unlike lists of proxies.
+//! each replica counts its own proxies, and recounts a policy's when one of them has changed. The
+//! leader adds up the counts of all replicas. Counts are small, unlike lists of proxies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 use super::proxy::{Proxy, RunState};
 use headgate_api::plan::TargetRef;
 
-/// Counts of all policies, by `namespace/name`.
+/// The counts of all policies, by `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Tallies(BTreeMap<String, Counts>);
 
-/// Changes of counts by policy: a JSON merge patch (RFC 7396) of [`Tallies`]. `None` removes a
-/// policy, which no proxy should enforce any more.
+/// The changes of counts by policy: a JSON merge patch (RFC 7396) of [`Tallies`]. `None` removes a
+/// policy that no proxy should enforce any more.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Changes(BTreeMap<String, Option<Counts>>);
@@ -26,19 +26,20 @@ pub struct Changes(BTreeMap<String, Option<Counts>>);
 /// Counts of one policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Counts {
-    /// Every proxy that should enforce any generation of it, counted once.
+    /// All proxies that should enforce any generation of the policy, each counted once.
     #[serde(flatten)]
     all: Tally,
-    /// The same proxies by generation and target; a proxy that two targets reach is in both
-    /// entries.
+    /// The same proxies by generation and target. A proxy that the policy reaches through two
+    /// targets counts in both entries.
     by_target: Vec<Entry>,
 }
 
-/// Proxies that should enforce one generation of a policy, by one of its targets.
+/// The proxies that should enforce one generation of a policy, through one of its targets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     generation: i64,
-    /// The target by which the policy reaches them; `None` if a proxy doesn't report it.
+    /// The target through which the policy reaches them; `None` if unknown. Then they count for
+    /// every target.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<TargetRef>,
     #[serde(flatten)]
@@ -48,12 +49,12 @@ struct Entry {
 /// The progress of proxies towards the version that they should enforce.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tally {
-    /// The number of proxies that should enforce it.
+    /// The number of proxies that should enforce the version.
     pub total: u64,
-    /// The number of those that report that they do.
+    /// The number of these that report that they run it.
     pub running: u64,
-    /// A refusal of it. Of several, it is the first by name, so that equal refusals give equal
-    /// texts.
+    /// A refusal of the version. If there are several, it is the first by node id, so that equal
+    /// refusals give equal texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<Rejection>,
 }
@@ -77,8 +78,9 @@ impl Tally {
 }
 
 impl Tallies {
-    /// Counts the proxies of `policy` anew. `streams` are all that have a stage of it. Streams of
-    /// one node over one connection belong to one proxy, which runs the policy once all of them do.
+    /// Recounts the proxies of `policy`. `streams` are all streams with a stage of the policy.
+    /// Streams of one node over one connection belong to one proxy, which runs the policy once all
+    /// of them do.
     pub fn count(&mut self, policy: &str, streams: &[Arc<Proxy>]) {
         let mut proxies: BTreeMap<(&str, &str), (i64, &Arc<Proxy>, Tally)> = BTreeMap::new();
         for stream in streams {
@@ -162,8 +164,8 @@ impl Tallies {
         }
     }
 
-    /// Returns the count of proxies that enforce `generation` of `policy` by `target`. Those to
-    /// which their replica hasn't assigned this generation yet count as not running it.
+    /// Returns the counts for `generation` of `policy` at `target`. Proxies with another generation
+    /// assigned count in the total, as not running it.
     #[must_use]
     pub fn of_generation(&self, policy: &str, generation: i64, target: &TargetRef) -> Tally {
         let mut sum = Tally::default();
@@ -177,7 +179,7 @@ impl Tallies {
         sum
     }
 
-    /// Returns the count of proxies that enforce any generation of `policy` by `target`.
+    /// Returns the counts for any generation of `policy` at `target`.
     #[must_use]
     pub fn of_target(&self, policy: &str, target: &TargetRef) -> Tally {
         let mut sum = Tally::default();
@@ -198,7 +200,7 @@ impl Tallies {
         entries.filter(move |e| e.target.as_ref().is_none_or(|t| t == target))
     }
 
-    /// Returns the count of proxies that enforce any generation of `policy`, by any target.
+    /// Returns the counts for any generation of `policy` at any target.
     #[must_use]
     pub fn of_policy(&self, policy: &str) -> Tally {
         self.0

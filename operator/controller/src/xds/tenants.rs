@@ -1,11 +1,12 @@
-//! The tenants of a port, each with a share of its connections and of its streams or their bytes,
-//! so that one can't take all of them.
+//! Limits for each tenant of a port: on its connections, and on its streams or their bytes, so that
+//! one tenant can't take all of them.
 //!
-//! A connection is counted for its tenant from the first stream that proves the tenant. Before, it
-//! counts for its address only. Over TLS, a stream without a proven namespace has a slot of another
-//! quota while its token is reviewed: any client that reaches the port can open one. That quota is
-//! as large as the one of reviewed streams, because all proxies of a restarted operator reconnect
-//! at once. A stream that proves nothing is refused before a message of it is read.
+//! A connection counts for its tenant from the first stream that proves the tenant. Before that, it
+//! counts only for its address. Over TLS, a stream without a proven namespace takes a slot of a
+//! separate quota while its token is reviewed, because any client that reaches the port can open
+//! such streams. The separate quota has the same total as the quota of reviewed streams, because
+//! all proxies of a restarted operator reconnect at once. A stream that proves no namespace is
+//! refused before any message is read.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::kubernetes::review::bearer;
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 use crate::quota::{Full, Quota, Slot, group};
 
-/// The namespace of a certificate or token, or the address of a peer without either.
+/// A tenant: the namespace that a certificate or token proves or, without a proven namespace, the
+/// peer's address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Tenant {
     Namespace(String),
@@ -32,7 +34,7 @@ impl Tenant {
     }
 }
 
-/// The reason why a stream is refused, one line.
+/// The reason why a stream is refused, in one line.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
     #[error(transparent)]
@@ -47,7 +49,7 @@ pub(super) enum Refused {
     },
 }
 
-/// The shares of the tenants of one port.
+/// The quotas of one port.
 pub(super) struct Tenants {
     tokens: Option<ProxyTokens>,
     connections: Quota<Tenant>,
@@ -59,8 +61,8 @@ pub(super) struct Tenants {
 }
 
 impl Tenants {
-    /// Returns the shares of `limits`, with at most `streams` of `unit` in total, for each tenant,
-    /// and for each address without a proven namespace.
+    /// Returns the quotas of `limits`. The last argument is the largest number of `unit`: in total,
+    /// for each tenant, and for each address without a proven namespace.
     pub(super) fn new(
         tokens: Option<ProxyTokens>,
         limits: &Limits,
@@ -76,15 +78,15 @@ impl Tenants {
         })
     }
 
-    /// Returns the peer with the identity that the token in `authorization` proves, and the slot of
-    /// one stream of `amount` units.
+    /// Returns the peer with the identity that the token in `authorization` proves, and a quota
+    /// slot of `amount` units for one stream.
     pub(super) async fn admit(
         &self,
         peer: Peer,
         authorization: Option<String>,
         amount: usize,
     ) -> Result<(Peer, Slot), Refused> {
-        // The stream is counted while the API server reviews the token.
+        // The stream counts while its token is reviewed.
         let before = self.stream(&peer, amount)?;
         let token = authorization.as_deref().and_then(bearer);
         let peer = peer.with_token(token, self.tokens.as_ref()).await?;
@@ -94,7 +96,7 @@ impl Tenants {
         }
         if peer.connection.get().is_none() {
             let slot = take(&self.connections, "connections", Tenant::of(&peer), 1)?;
-            // Another stream of this connection may have counted it meanwhile.
+            // Another stream of the connection may have set it meanwhile.
             let _ = peer.connection.set(slot);
         }
         let slot = self.stream(&peer, amount)?;

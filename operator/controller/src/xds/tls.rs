@@ -1,12 +1,13 @@
 //! TLS on the xDS address: certificates from files, which may be replaced at any time.
 //!
-//! The files are usually a mounted Secret, which Kubernetes replaces by renaming a symlink while
-//! the operator runs. They are polled rather than watched: a read of three small files a second
-//! costs nothing, and works with every kind of mount. Unusable content (a key that doesn't match
-//! while the files are half replaced, garbage) leaves the previous one in use.
+//! The files are usually in a mounted Secret, which Kubernetes replaces by renaming a symlink while
+//! the operator runs. They are polled rather than watched: reading three small files each second
+//! costs little, and works with every kind of mount. If the content is unusable (garbage, or a key
+//! that doesn't match because only some files have been replaced), the previous content stays in
+//! use.
 //!
-//! Sessions are never resumed. A resumed session would skip the check of the client's certificate,
-//! and so ignore a change of the CA.
+//! TLS sessions are never resumed. A resumed session would skip the verification of the client's
+//! certificate, and so ignore a change of the CA.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,8 @@ use crate::metrics::XdsMetrics;
 const POLL: Duration = Duration::from_secs(1);
 /// The largest file that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// A warning is logged in the last part of a certificate's life: its life divided by this.
+/// The last fraction of a certificate's life in which a warning is logged: its life divided by
+/// this.
 const WARN_PART: u32 = 6;
 
 /// The paths of the server's certificate and key and of the CA of its clients, all PEM.
@@ -48,7 +50,7 @@ pub struct TlsFiles {
     pub tokens: bool,
 }
 
-/// Returns the error of the file that `argument` names.
+/// Returns an error about the file that `argument` names.
 fn fault(argument: &str, path: &Path, problem: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("--{argument} {}: {problem}", path.display())
 }
@@ -63,12 +65,12 @@ struct Pem {
 
 /// The server's certificate and the CAs that verify its clients.
 pub struct Trust {
-    /// The server's side of a handshake.
+    /// The server's TLS configuration.
     pub(super) config: Arc<ServerConfig>,
     /// The content of the client CAs' file, PEM.
     client_ca: Vec<u8>,
     verifier: Arc<dyn ClientCertVerifier>,
-    /// The start and end of the validity of the server's certificate and at least one CA.
+    /// The time in which the server's certificate and at least one CA are valid: start and end.
     validity: (SystemTime, SystemTime),
 }
 
@@ -182,14 +184,14 @@ fn validity(der: &CertificateDer<'_>) -> Result<(SystemTime, SystemTime), String
 }
 
 impl Trust {
-    /// Returns the expiry of the server's certificate or of the last of its clients' CAs, whichever
-    /// comes first.
+    /// Returns the expiry of the server's certificate or of the last valid client CA, whichever is
+    /// earlier.
     #[must_use]
     pub const fn expires(&self) -> SystemTime {
         self.validity.1
     }
 
-    /// Returns the server's side of a handshake for HTTP/1.1.
+    /// Returns the server's TLS configuration for HTTP/1.1.
     #[must_use]
     pub fn http1(&self) -> Arc<ServerConfig> {
         let mut config = ServerConfig::clone(&self.config);
@@ -197,7 +199,7 @@ impl Trust {
         Arc::new(config)
     }
 
-    /// Returns the client CAs, PEM. They verify the server's certificate, too.
+    /// Returns the client CAs, PEM. They also verify the server's certificate.
     #[must_use]
     pub fn client_ca(&self) -> &[u8] {
         &self.client_ca
@@ -216,8 +218,8 @@ impl Trust {
         })
     }
 
-    /// Returns the age of the certificates at `now`: whether the last part of their life has begun,
-    /// or is over.
+    /// Returns the age of the certificates at `now`: whether the last fraction of their life has
+    /// begun, or they have expired.
     fn age(&self, now: SystemTime) -> Age {
         let (from, to) = self.validity;
         let life = to.duration_since(from).unwrap_or_default();
@@ -286,7 +288,7 @@ impl Tls {
                     trust.send_replace(Arc::new(next));
                 }
                 Err(error) => {
-                    // Logged once for each error, not once a second.
+                    // Logs each error once, rather than every second.
                     let error = error.to_string();
                     if refused.as_ref() != Some(&error) {
                         metrics.tls_reload_failures.inc();
@@ -299,7 +301,7 @@ impl Tls {
     }
 }
 
-/// Updates the metric, and logs one warning before the expiry and one error at the expiry.
+/// Updates the metric. Logs one warning before the expiry, and one error at the expiry.
 fn report_age(trust: &Trust, logged: &mut Age, metrics: &XdsMetrics, files: &TlsFiles) {
     metrics.set_certificate_expiry(trust.expires());
     let age = trust.age(SystemTime::now());

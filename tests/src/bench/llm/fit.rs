@@ -1,9 +1,9 @@
-//! The simulator's model of llama-server beside the server itself, with 1 to 8 clients.
+//! Compares the simulator's model of llama-server with the server itself, for 1 to 8 clients.
 //!
 //! The machine's speed differs between runs, so both are compared relative to their own speed: all
 //! times of the model are multiplied by one factor, with which the throughputs agree on average.
-//! Clients begin at the same time, so their prompts are worked on together; in the model, after its
-//! first iteration.
+//! Clients start at the same time, so their prompts are processed together; in the model, this is
+//! so after its first iteration.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub struct Fit {
 /// One load.
 #[derive(Debug, Clone, Serialize)]
 struct Row {
-    /// The type, in its mean size; the mix, if there is none.
+    /// The type, in its mean size; `None`: the mix.
     kind: Option<usize>,
     clients: usize,
     server: Figures,
@@ -97,7 +97,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 impl Figures {
     fn of_model(kind: Option<usize>, clients: usize, time: Duration) -> Self {
-        // The mix is random, so a short run of it isn't like another.
+        // The mix is random, so short runs of it differ.
         let time = if kind.is_some() { time } else { time * 10 };
         let mut rng = Rng::new(clients as u64);
         let next = |at| {

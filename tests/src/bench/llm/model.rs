@@ -1,5 +1,5 @@
-//! A language model of random weights, as a file in GGUF. Its output is noise, but its cost is that
-//! of a real model. Its tokens are bytes, so a text has as many tokens as bytes.
+//! A language model with random weights, as a GGUF file. Its output is noise, but it costs as much
+//! as a real model. Its tokens are bytes, so a text has as many tokens as bytes.
 
 use std::io::{self, Write};
 
@@ -119,8 +119,8 @@ fn tensors(vocabulary: usize) -> Vec<Tensor> {
         weights: vec![1.0; WIDTH],
     };
     let mut output = random("output.weight".to_owned(), WIDTH, vocabulary);
-    // Without weights for other tokens the likeliest one is printable, whatever the text. The
-    // server would hold back bytes of incomplete characters.
+    // Other tokens have no weights, so that the most likely token is always printable. The server
+    // would hold back the bytes of incomplete characters.
     for (token, row) in output.weights.chunks_mut(WIDTH).enumerate() {
         let byte = token.checked_sub(SPECIAL.len());
         if !byte.is_some_and(|byte| (b'a' as usize..=b'z' as usize).contains(&byte)) {

@@ -45,7 +45,7 @@ pub struct TypeReport {
     pub tpot_ms: f64,
 }
 
-/// The most goodput at a load.
+/// The largest possible goodput at a load.
 #[derive(Debug, Clone, Serialize)]
 pub struct Ideal {
     /// Offered load as a multiple of capacity.
@@ -183,8 +183,8 @@ impl Measured {
     }
 }
 
-/// Returns one table for each load, with the refusals below it. Of the runs of a row, it shows the
-/// one with the median goodput.
+/// Returns one table for each load, with the refusals below it. Of a row's runs, the tables show
+/// the one with the median goodput.
 pub fn table(report: &Report) -> String {
     let mut text = format!("\nCapacity {:.1} requests/s.\n", report.capacity_rps);
     for kind in &report.types {

@@ -1,27 +1,27 @@
 //! A model of a server of a large language model with continuous batching. The simulator's tests
 //! include this file.
 //!
-//! The server has S slots for sequences and a FIFO before them. It works in iterations. Each makes
-//! one token of every sequence whose prompt is done, and works on as many tokens of the other
-//! prompts as fit into the batch, oldest slot first. The first token of a sequence comes at the end
-//! of the iteration in which its prompt ends. So a long prompt delays all tokens of all sequences.
-//! A request that arrives during an iteration waits for its end.
+//! The server has S slots for sequences, and a FIFO before them. It works in iterations. Each
+//! iteration produces one token for every sequence whose prompt is done, and processes as many
+//! tokens of the other prompts as fit into the batch, oldest slot first. A sequence gets its first
+//! token at the end of the iteration in which its prompt ends. So a long prompt delays all tokens
+//! of all sequences. A request that arrives during an iteration waits for its end.
 //!
-//! An iteration is worked on in micro-batches of the same number of tokens of each sequence, as
-//! llama-server does with a cache for each slot (`llama_batch_allocr::split_equal`). A micro-batch
-//! of n tokens, d of them of answers, takes
+//! An iteration is processed in micro-batches with the same number of tokens of each sequence, as
+//! in llama-server with a cache for each slot (`llama_batch_allocr::split_equal`). A micro-batch of
+//! n tokens, d of which belong to answers, takes
 //!
 //! ```text
 //! t = b + c·n + κ·Σ (c_prompt or c_answer)
 //! κ = the longest context of its sequences in tokens, rounded up to a multiple of 256
 //! ```
 //!
-//! because attention is computed over κ tokens for each of its sequences. For each token of an
-//! answer, sampling and sending it take time in addition.
+//! because attention is computed over κ tokens for each of its sequences. Each token of an answer
+//! also takes time for sampling and sending.
 //!
-//! The cache of all sequences has a fixed number of tokens. Either a sequence takes all that it
-//! will need at its start, or those that it has. Then the youngest sequences give way when the
-//! cache is full, and are computed again later, as in vLLM.
+//! The cache of all sequences has a fixed number of tokens. A sequence takes either all the tokens
+//! that it will need, at its start, or only those that it has. In the second case, the youngest
+//! sequences are preempted when the cache is full, and computed again later, as in vLLM.
 //!
 //! The model leaves out caches of prompts and speculation. Nothing in it is random.
 
@@ -37,15 +37,15 @@ const CONTEXT_STEP: u32 = 256;
 pub(crate) struct Limits {
     /// S.
     pub(crate) slots: u32,
-    /// The most tokens of an iteration.
+    /// The largest number of tokens in an iteration.
     pub(crate) batch: u32,
-    /// The most tokens of a micro-batch.
+    /// The largest number of tokens in a micro-batch.
     pub(crate) micro_batch: u32,
-    /// The most tokens of all sequences. A request waits until it fits, and all later ones wait
-    /// behind it; one alone always fits.
+    /// The largest number of tokens of all sequences. A request waits until it fits, and all later
+    /// requests wait behind it. A single request always fits.
     pub(crate) cache: u64,
-    /// Whether sequences give way to older ones when the cache is full. Otherwise a sequence takes
-    /// the tokens of its prompt and of its whole answer at its start.
+    /// Whether older sequences preempt younger ones when the cache is full. Otherwise a sequence
+    /// takes the tokens of its prompt and of its whole answer at its start.
     pub(crate) preempts: bool,
 }
 
@@ -81,8 +81,8 @@ impl Limits {
 impl Costs {
     /// llama-server on one core with the model of `scripts/bench llm`, fitted to closed loops of 1
     /// to 8 clients (`scripts/bench llm --model`). The mix's throughput is then within 22% of the
-    /// server's, and times to the first token within 50%; single types differ by more. How much of
-    /// that is due to the machine, whose speed varies, is not known.
+    /// server's, and times to the first token within 50%; single types differ by more. It isn't
+    /// known how much of that is due to the machine, whose speed varies.
     pub(crate) const LLAMA_SERVER: Self = Self {
         micro_batch: 630_000.0,
         token: 180_000.0,
@@ -381,7 +381,8 @@ impl Backend for Batching {
         if self.ended.is_empty() {
             self.now = now;
             self.finish();
-            // Requests that are sent because of these answers arrive after its start.
+            // The iteration starts before the requests that are sent because of these answers
+            // arrive.
             self.start(now);
         }
         self.ended.pop_front()

@@ -1,9 +1,9 @@
 //! `--experiment tenants`: two tenants, of which one has prompts a hundred times as long as the
 //! other's.
 //!
-//! Each tenant has more requests under way than the server has slots, so the turns of the queue
-//! decide what it gets. A prompt is charged by the length of its request's body, which also has the
-//! parameters.
+//! Each tenant has more requests in progress than the server has slots, so the queue's turns
+//! determine each tenant's share. The charge for a prompt is the length of its request's body,
+//! which also contains the parameters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,7 +36,7 @@ const TENANTS: [Tenant; 2] = [
 ];
 /// Length of an answer in tokens.
 const OUTPUT: usize = 32;
-/// The number of clients of each tenant, so many that it always has requests in the queue.
+/// The number of clients of each tenant, large enough that it always has requests in the queue.
 const CLIENTS: usize = 2 * SLOTS;
 /// The charges for a byte of a request's body, which is a token of the model's vocabulary, and for
 /// a token of an answer.
@@ -139,7 +139,8 @@ fn rows() -> Vec<Protection> {
     ]
 }
 
-/// Returns a policy whose queue has turns of flows, by tokens or by slots' time. It refuses nobody.
+/// Returns a policy whose queue serves flows in turns, by tokens or by slot time. It refuses no
+/// request.
 fn turns(by: &str, tokens: bool) -> Value {
     let size = json!({"size": {"header": "content-length"}});
     let mut policy = policy::policy(SLOTS, &[json!({"name": "default", "cost": size})]);
@@ -164,8 +165,8 @@ fn by_class(tokens: bool) -> Value {
     policy
 }
 
-/// Returns a policy whose tenants are workflows. Turns alone share the server: the process's slots
-/// limit no workflow's rate where turns are by tokens.
+/// Returns a policy whose tenants are workflows. Only the turns share the server: with turns by
+/// tokens, the process's slots don't limit a workflow's rate.
 fn by_workflow() -> Value {
     let mut policy = turns("Workflow", true);
     policy["spec"]["workflows"] = json!({
@@ -259,8 +260,8 @@ impl Run {
 }
 
 impl Tenants {
-    /// Returns a table, with the refusals below it. Of the runs of a row, it shows the one with the
-    /// median share.
+    /// Returns a table, with the refusals below it. Of a row's runs, the table shows the one with
+    /// the median share.
     #[must_use]
     pub fn table(&self) -> String {
         let mut table = Table::new(&[

@@ -23,8 +23,8 @@ use crate::kube::audit::{AuditEvent, AuditMark};
 use crate::pki::Pki;
 use crate::{policy, wait};
 
-/// The number of namespaces over which policies and proxies are spread: one may have half of the
-/// connections.
+/// The number of namespaces over which policies and proxies are distributed. One namespace may have
+/// at most half of the connections.
 const NAMESPACES: usize = 20;
 /// The operator's name in the audit log.
 const USER: &str = "headgate-operator";
@@ -187,7 +187,7 @@ impl Running {
         })
     }
 
-    /// Returns the end of the operator's log, for messages.
+    /// Returns the last lines of the operator's log, for messages.
     pub(super) fn operators_last_words(&self) -> String {
         self.headgate.tail()
     }
@@ -239,8 +239,7 @@ impl Running {
             return Ok(None);
         };
         let events = cluster.server.audit(mark)?;
-        // Gateway API and its extension aren't installed, and their kinds are listed again and
-        // again.
+        // Gateway API and its extension aren't installed, so lists of their kinds are retried.
         let absent =
             |e: &AuditEvent| e.group.starts_with("gateway.") || e.group.starts_with("inference.");
         let others = |e: &AuditEvent| e.resource == "leases" || absent(e);

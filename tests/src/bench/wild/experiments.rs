@@ -371,14 +371,14 @@ impl Case {
         }
         spec.seed = round as u64;
         spec.drain = Duration::from_secs(1);
-        // The most that is possible: each takes two file descriptors of Envoy.
+        // The largest possible number: each takes two file descriptors of Envoy.
         spec.max_outstanding = 8_000;
         spec
     }
 }
 
 impl Event {
-    /// Changes `lab`, which runs `row`.
+    /// Applies the event to `lab`, which runs `row`.
     fn happen(&self, lab: &Lab, row: &Protection) -> Result<()> {
         let backend = lab.backend();
         match self {
@@ -517,8 +517,8 @@ impl Run {
     }
 }
 
-/// Returns outlier detection by gateway failures in a row, of which a timeout of the route is one.
-/// An endpoint that is ejected stays so to the end of a run.
+/// Returns the settings of outlier detection by consecutive gateway failures, which include
+/// timeouts of the route. An ejected endpoint stays ejected to the end of a run.
 fn outlier_detection(failures: u32) -> Value {
     json!({
         "consecutive_gateway_failure": failures,
@@ -581,7 +581,7 @@ pub fn table(report: &CaseReport) -> String {
 }
 
 /// Returns `median (least–greatest)`. An event that didn't happen in a run counts as later than all
-/// others and is shown as `–`. A run without a value of another unit is left out.
+/// others, and is shown as `–`. For other units, runs without a value are left out.
 fn spread(values: Vec<Option<f64>>, unit: Unit) -> String {
     let absent = matches!(unit, Unit::Seconds | Unit::Milliseconds).then_some(f64::INFINITY);
     let values: Vec<f64> = values

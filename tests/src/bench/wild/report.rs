@@ -152,7 +152,7 @@ fn service(out: &mut String, report: &ServiceReport) {
 }
 
 /// Returns the least share, over all types, of the 2xx answers that are within the p90 objective.
-/// From 0.9 on, all types meet the objective.
+/// At 0.9 or more, all types meet the objective.
 fn in_time(part: &Measured) -> Option<f64> {
     let answered = part.types.iter().filter(|kind| kind.answered > 0);
     answered
@@ -181,7 +181,8 @@ fn line(out: &mut String, label: &str, cells: impl Iterator<Item = String>) {
     );
 }
 
-/// As wide as a page of the book, which would scale a wider picture's text below 12 px.
+/// The width of a page of the book. A wider picture would be scaled down, and its text would be
+/// below 12 px.
 const WIDTH: f64 = 920.0;
 const COLUMN: f64 = 246.0;
 const GAP: f64 = 58.0;

@@ -24,7 +24,7 @@ pub(super) enum Rival {
     Haproxy {
         /// Lines of the frontend that set priorities.
         rules: Vec<String>,
-        /// The most requests in the service at once.
+        /// The largest number of concurrent requests in the service.
         maxconn: usize,
         /// The longest wait in the queue.
         queue: Duration,
@@ -126,7 +126,7 @@ impl Proxy {
         Lab::start_before(protection, upstream, 1).map(Self::Envoy)
     }
 
-    /// Returns the address that takes requests.
+    /// Returns the address that accepts requests.
     pub(super) fn addr(&self) -> SocketAddr {
         match self {
             Self::Envoy(lab) => lab.addr(),
@@ -145,7 +145,8 @@ impl Proxy {
         }
     }
 
-    /// Returns the slot time that all arrivals asked for since its start; `None` without Headgate.
+    /// Returns the slot time that all arrivals since its start have demanded; `None` without
+    /// Headgate.
     ///
     /// # Errors
     /// If Envoy's stats can't be read.

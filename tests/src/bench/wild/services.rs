@@ -100,8 +100,8 @@ impl Service {
             .collect()
     }
 
-    /// Returns the number of busy loops that take about half of the core from it: as many as it has
-    /// threads or processes that compute.
+    /// Returns the number of busy loops that take about half of the core from the service: as many
+    /// as it has computing threads or processes.
     fn competitors(self) -> usize {
         match self {
             Self::Sqlite => 3,
@@ -339,7 +339,7 @@ impl Running {
         Ok(())
     }
 
-    /// Gives back what [`disturb`](Self::disturb) took.
+    /// Ends [`disturb`](Self::disturb).
     pub(super) fn recover(&mut self) {
         self.disturbance = None;
     }

@@ -229,8 +229,8 @@ fn floor_candidates() -> Vec<Variant> {
     candidates
 }
 
-/// Returns candidates of admission control. The filter only sees failures, so a timeout turns slow
-/// answers into failures, and its settings define how many it tolerates.
+/// Returns candidates of admission control. The filter only observes failures, so a timeout turns
+/// slow answers into failures. The settings define how many failures it tolerates.
 fn admission_candidates(mix: &[QueryType]) -> Vec<Variant> {
     let p90s = mix.iter().map(|query| query.p90);
     let timeouts = [p90s.clone().min(), p90s.max()];

@@ -1,8 +1,9 @@
 //! The service of the test mesh: one program that acts as any service, by its configuration.
 //!
 //! A request's path selects a tree of steps ([`plan`]): time of a worker, and calls to other
-//! services through the outbound listener of the sidecar. Work is sleeping, in the queueing station
-//! of the [test backend](crate::backend), so capacity is workers and threads rather than CPU.
+//! services through the outbound listener of the sidecar. Work means sleeping in the queueing
+//! station of the [test backend](crate::backend), so the limits of capacity are workers and threads
+//! rather than CPU.
 //!
 //! The service doesn't depend on Headgate. Like any application with tracing, it copies context
 //! headers from a request to the calls that the request causes. Its configuration may turn that

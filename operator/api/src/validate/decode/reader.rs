@@ -1,4 +1,4 @@
-//! serde's reading of a [`Node`] tree, with errors that keep serde's details: the field and the
+//! A serde deserializer for a [`Node`] tree. Its errors keep serde's details: the field and the
 //! known names.
 
 use serde::de::value::{MapDeserializer, SeqDeserializer};

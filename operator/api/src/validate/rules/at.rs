@@ -1,4 +1,4 @@
-//! A place in a policy, through which rules read the setting given there and record its problems.
+//! A place in a policy. Through it, rules read the given setting and record its problems.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -38,9 +38,9 @@ pub(in crate::validate) type Block<T> = (&'static str, T, Option<T>);
 #[derive(Debug, Clone)]
 pub(crate) struct At<'p> {
     path: Path,
-    /// The path of its row in the tables of fields.
+    /// The path of the field's row in the tables.
     row: String,
-    /// The value given there; null counts as none.
+    /// The value given there; null counts as absent.
     given: Option<&'p Node>,
     problems: &'p Problems,
 }
@@ -58,7 +58,7 @@ impl<'p> At<'p> {
     /// Returns the place of a field, or of one in nested blocks (`cost.size`).
     pub(crate) fn field(&self, fields: &str) -> Self {
         let row = match fields {
-            // Tables begin there.
+            // Paths in the tables are relative to `spec`.
             "spec" => String::new(),
             fields => format!(".{fields}"),
         };
@@ -120,7 +120,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Adds a problem at each of `blocks` of settings that is given, but not for type `kind`.
+    /// Adds a problem at each of `blocks` that is given although it doesn't belong to type `kind`.
     pub(super) fn only_blocks_of<T: Copy + Display + PartialEq>(
         &self,
         kind: T,
@@ -135,7 +135,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the field's row. A field without a row is a problem, so that tests fail.
+    /// Returns the field's row. A missing row is reported as a problem, so that tests fail.
     fn row(&self) -> Option<&'static Field> {
         let row = Field::at(&self.row);
         if row.is_none() {

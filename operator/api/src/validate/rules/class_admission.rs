@@ -51,7 +51,7 @@ const OF_METHODS: [(&str, &str, &str); 3] = [
 ];
 const AT_MOST_A_PERIOD: &str = "at most the period";
 const ENDS_WITH_IT: &str = "with which the server's decisions end";
-/// The calls/s in one class that few sidecars exceed.
+/// The rate of calls in one class, calls/s, that few sidecars exceed.
 const MANY_CALLS: f64 = 100.0;
 const NOTHING: &str = "neither targets, for those who call this service, nor outbound.services or \
                        outbound.smoothing, for the calls of this one; give one of them";
@@ -126,7 +126,8 @@ pub(super) fn class_admission(
     }
 }
 
-/// Returns the server's settings; the service gets its name once its callers are known.
+/// Returns the settings of centralized admission. The service's name is set later, when its callers
+/// are compiled.
 fn centralized(given: &crate::ClassAdmission, at: &At<'_>) -> Option<CentralConfig> {
     let at = at.field("centralized");
     if given.method == ClassAdmissionMethod::Distributed {
@@ -235,8 +236,8 @@ pub(super) fn warnings(policy: &ValidPolicy, spec: &At<'_>) {
     }
 }
 
-/// Adds warnings about targets that hold at their percentile only for callers with unusually many
-/// calls.
+/// Adds warnings about targets that are met at their percentile only for callers with unusually
+/// many calls.
 fn few_calls(promises: &ServiceAdmissionConfig, at: &At<'_>) {
     let Ok(law) = ChannelLaw::try_from(promises.settings()) else {
         return;

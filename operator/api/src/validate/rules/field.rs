@@ -1,6 +1,6 @@
-//! The fields of a policy that have bounds, a format or a default: one row for each, in a table at
-//! the head of the file with its rules. From a row follow the check of the field, its message, and
-//! its part of the API server's schema.
+//! The fields of a policy that have bounds, a format or a default. Each has one row in a table, at
+//! the beginning of the file with its rules. The row determines the check of the field, its
+//! message, and its part of the API server's schema.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, OnceLock};
@@ -24,7 +24,8 @@ pub(in crate::validate) enum Field {
     /// True or false, with its default.
     Flag(bool),
     Text(&'static Format),
-    /// A text with a meaning outside the policy: its description, and its maximum length in bytes.
+    /// A text whose meaning is defined outside of the policy: its description, and its maximum
+    /// length in bytes.
     Free(&'static str, usize),
     /// A list: its maximum length, a noun for its items, and the way they are identified.
     List(usize, &'static str, By),
@@ -37,9 +38,10 @@ pub(in crate::validate) enum Field {
 pub(in crate::validate) enum Absent<T> {
     /// A default, which the API server stores.
     Stored(T),
-    /// A default, which isn't stored, because other fields decide whether the field may be given.
+    /// A default that the API server doesn't store, because other fields decide whether the field
+    /// may be given.
     Assumed(T),
-    /// No default, or one that other fields determine.
+    /// No default, or a default that depends on other fields.
     Open,
 }
 
@@ -51,7 +53,7 @@ pub(in crate::validate) struct Range<T> {
     most: (T, Comparison),
     /// The value in words, before its bounds; may be empty.
     what: &'static str,
-    /// The value and its bounds in words, if not as their numbers.
+    /// The value and its bounds in words, in place of the numbers.
     words: Option<&'static str>,
 }
 
@@ -63,9 +65,9 @@ type Comparison = &'static str;
 pub(in crate::validate) enum By {
     /// By this field of each.
     Key(&'static str),
-    /// By themselves: no text is given twice.
+    /// By their texts, each of which may occur once.
     Text,
-    /// Not at all: the list belongs to one writer as a whole.
+    /// Not at all: the whole list belongs to one writer.
     Nothing,
 }
 
@@ -143,8 +145,8 @@ impl Field {
         ALL.get(&plain(path)).copied()
     }
 
-    /// Returns CEL that tests whether `value` is within bounds; for a duration, it is an error in
-    /// CEL if `value` isn't one.
+    /// Returns CEL that tests whether `value` is within bounds. For a duration field, evaluation
+    /// fails if `value` isn't a duration.
     pub(in crate::validate) fn within(&self, value: &str) -> String {
         match self {
             Self::Whole(range) => range.cel(value, |n| n.to_string()),
@@ -208,7 +210,7 @@ impl<T: Copy> Range<T> {
         }
     }
 
-    /// Returns the value of an absent or a wrong field.
+    /// Returns the value that replaces an absent or invalid field.
     pub(super) fn instead(&self) -> T {
         self.default().unwrap_or(self.least.0)
     }
@@ -265,7 +267,7 @@ impl Format {
         text.len() <= self.most && regex.as_ref().is_some_and(|regex| regex.is_match(text))
     }
 
-    /// Returns CEL that tests whether `value` has the format, but for its length.
+    /// Returns CEL that tests whether `value` has the format, apart from its length.
     pub(in crate::validate) fn cel(&self, value: &str) -> String {
         format!("{value}.matches({})", literal(self.pattern))
     }

@@ -7,15 +7,15 @@ use crate::validate::schema::{self as cel, Rule, SchemaField, some};
 use crate::validate::suggest::instead_of;
 use crate::{API_VERSION, AdmissionPolicy, KIND, PolicyTargetRef};
 
-/// The most targets of one policy.
+/// The largest number of targets of one policy.
 const MAX_TARGETS: usize = 16;
-/// DNS labels (RFC 1123), as the names of namespaces and Services are.
+/// DNS labels (RFC 1123): the form of names of namespaces and Services.
 static LABEL: Format = Format::new(
     63,
     "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
     "1 to 63 of a-z, 0-9 and -, with a letter or digit first and last",
 );
-/// DNS subdomains (RFC 1123), as the names of other objects are.
+/// DNS subdomains (RFC 1123): the form of names of other objects.
 static SUBDOMAIN: Format = Format::new(
     253,
     "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$",
@@ -116,7 +116,7 @@ pub(super) fn targets(refs: &[PolicyTargetRef], namespace: &str, at: &At<'_>) ->
     targets
 }
 
-/// Returns a target that is an object with a name.
+/// Returns the target of a reference to an object by name.
 fn named(
     target: &PolicyTargetRef,
     kind: Option<TargetKind>,
@@ -153,7 +153,7 @@ fn named(
     })
 }
 
-/// Returns a target that is Pods.
+/// Returns the target of a reference to Pods by their labels.
 fn pods(target: &PolicyTargetRef, namespace: &str, at: &At<'_>) -> Option<TargetRef> {
     if target.name.is_some() {
         at.field("name").add(NAME_OF_PODS);
@@ -182,7 +182,7 @@ fn pods(target: &PolicyTargetRef, namespace: &str, at: &At<'_>) -> Option<Target
     Some(TargetRef::pods(namespace, labels))
 }
 
-/// Whether `label` is a DNS label (RFC 1123), as the names of namespaces and Services are.
+/// Whether `label` is a DNS label (RFC 1123), the form of names of namespaces and Services.
 #[must_use]
 pub fn is_label(label: &str) -> bool {
     LABEL.is(label)

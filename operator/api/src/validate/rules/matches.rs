@@ -20,7 +20,7 @@ const MAX_PATH: usize = 1024;
 const MAX_HEADER_VALUE: usize = 4096;
 const MAX_ROUTE_NAME: usize = 1024;
 const MAX_GRPC_NAME: usize = 256;
-/// A token (RFC 9110, section 5.6.2).
+/// Names of headers: a token (RFC 9110, section 5.6.2).
 static HEADER_NAME: Format = Format::new(
     256,
     "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$",

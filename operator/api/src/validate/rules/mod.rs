@@ -1,5 +1,5 @@
-//! The rules of a policy beyond its shape, and its conversion from the API's types to types that
-//! can't be wrong. All problems are collected; meanwhile a wrong value reads as its default.
+//! The rules of a policy beyond its structure, and its conversion from the API's types to types
+//! that can't be wrong. All problems are collected. An invalid value counts as its default.
 
 /// Makes a table of rows `"path" => requirement`.
 macro_rules! fields {
@@ -104,7 +104,7 @@ fn all_fields() -> impl Iterator<Item = (String, &'static Field)> {
         .flat_map(move |(at, table)| table.iter().map(move |(field, row)| (path(at, field), row)))
 }
 
-/// Adds the checks of the API server.
+/// Adds the checks to the API server's schema.
 pub(in crate::validate) fn schema(spec: &mut SchemaField<'_>) {
     for (path, field) in all_fields() {
         spec.at(&path).field(field);

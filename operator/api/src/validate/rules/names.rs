@@ -1,15 +1,15 @@
-//! Rules for names of types, classes and headers: their characters, and that settings by name refer
-//! to an existing one.
+//! Rules for names of types, classes and headers: their characters, and the existence of names to
+//! which settings refer.
 
 use super::{At, Format};
 use crate::AdmissionPolicySpec;
 use crate::validate::schema::{self as cel, Rule};
 use crate::validate::suggest::closest;
 
-/// The most names that a message lists.
+/// The largest number of names that a message lists.
 const MAX_LISTED: usize = 8;
 
-/// The rule of [`is_name`].
+/// The rule for names, in words.
 pub const NAME: &str = "1 to 63 of a-z, A-Z, 0-9, - and _, with a letter or digit first";
 /// Names of types and classes, which appear in the names of stats, in headers and in access logs.
 pub(super) static NAMES: Format = Format::new(63, "^[A-Za-z0-9][-A-Za-z0-9_]{0,62}$", NAME);
@@ -78,7 +78,7 @@ pub(super) fn all_known(condition: &str, mapping: &str, what: &str, list: &str) 
     let names = format!("{list}.map(n, n.name)");
     let rule = format!("!({condition}) || sets.contains({names}, {mapping}.map(k, k))");
     let unknown = format!("{mapping}.filter(k, !{list}.exists(n, n.name == k))[0]");
-    // As `listed`; joining them would be too expensive.
+    // The same list as `listed` makes, name by name: joining in CEL would be too expensive.
     let mut listed: Vec<String> = (0..MAX_LISTED)
         .map(|i| {
             let words = if i == 0 { "%s" } else { ", %s" };

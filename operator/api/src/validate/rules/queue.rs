@@ -14,7 +14,7 @@ use super::{
 use crate::validate::schema::{self as cel, Rule, SchemaField, some};
 use crate::{AdmissionPolicySpec, DisciplineType, StrategyType};
 
-/// The most weights; each is looked up by a name.
+/// The largest number of weights. Each is looked up by name.
 const MAX_WEIGHTS: usize = 1024;
 pub(super) static FIELDS: Table = fields! {
     "maxLength" => whole(Stored(800), 0, MAX_QUEUE_LENGTH),
@@ -59,8 +59,8 @@ pub(super) fn queue(spec: &AdmissionPolicySpec, at: &At<'_>) -> QueueConfig {
     }
 }
 
-/// Returns the discipline of the policy. The default with a held queue and Bouncer is `Slack`, as
-/// every type then has objectives; it is FIFO otherwise.
+/// Returns the discipline of the policy. The default is `Slack` with a held queue and Bouncer,
+/// because every type has objectives then, and FIFO otherwise.
 pub(super) fn in_use(spec: &AdmissionPolicySpec) -> DisciplineType {
     let held = spec.queue.mode == QueueMode::Hold;
     let default = match spec.strategy.kind {
@@ -121,13 +121,13 @@ fn weights(
         return own;
     }
     let named = spec.workflows.iter().flat_map(|workflows| &workflows.named);
-    // The API server adds the default, which must mean the same as an absent weight.
+    // The API server adds the default weight, which must mean the same as an absent weight.
     let weight = |given: Option<f64>| given.filter(|weight| *weight != 1.0);
     let named = named.filter_map(|w| Some((w.name.clone(), weight(w.weight)?)));
     named.chain(own).collect()
 }
 
-/// Checks the flows that take turns, and their weights.
+/// Checks the weights of the flows that the fair queue distinguishes.
 fn flows(spec: &AdmissionPolicySpec, by: Flow, all: &BTreeMap<String, f64>, at: &At<'_>) {
     let weights = at.field("weights");
     let names = all.keys();

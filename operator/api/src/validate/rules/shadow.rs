@@ -1,9 +1,9 @@
-//! Rules for matches that no request ever reaches, because earlier matches take all their requests.
+//! Rules for unreachable matches: earlier matches cover all their requests.
 //!
 //! A match A covers a match B when each condition of A follows from B's: A has no condition on the
 //! path, or the same as B, or one on a prefix of B's path; and A's method, headers, gRPC method and
 //! route, if given, are B's. A regular expression is covered only by the same one; the intersection
-//! of two is not computed. So no reachable match is called unreachable.
+//! of two is not computed. So a reachable match is never reported as unreachable.
 
 use std::collections::HashMap;
 
@@ -34,7 +34,8 @@ pub(super) fn check(spec: &AdmissionPolicySpec, at: &At<'_>) {
     }
 }
 
-/// Adds a problem for each of `rules` that `earlier` covers, and adds the others to `earlier`.
+/// Adds a problem for each of `rules` that a match in `earlier` covers, and adds the others to
+/// `earlier`.
 fn check_list<'a>(rules: &'a [RequestMatch], at: &At<'_>, earlier: &mut Earlier<'a>) {
     for (i, rule) in rules.iter().enumerate() {
         if *rule == RequestMatch::default() {

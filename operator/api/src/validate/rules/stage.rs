@@ -39,7 +39,7 @@ pub(super) static FIELDS: Table = fields! {
 };
 /// Tokens for each unit of a header.
 const PER_UNIT: Field = real(Assumed(1.0), 0.001, 1000.0, "");
-/// The fewest slots that are found, unless the policy says otherwise.
+/// The default minimum of the slots that a proxy finds.
 const FEWEST: u32 = 2;
 const READ_ANYWAY: &str = "read without being named; another header, or leave retries out";
 const ONE_OF: &str = "more than one of auto, total and perEndpoint; give one of them";
@@ -179,7 +179,7 @@ pub(super) fn schema(spec: &mut SchemaField<'_>) {
     ));
 }
 
-/// Returns the reason why each type needs objectives, if it does.
+/// Returns the reason why each type needs objectives, if they are needed.
 fn reason_for_objectives(spec: &AdmissionPolicySpec) -> Option<&'static str> {
     if spec.strategy.kind == StrategyType::Bouncer {
         return Some(BOUNCER_NEEDS_OBJECTIVES);

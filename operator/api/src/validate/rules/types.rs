@@ -13,9 +13,9 @@ use super::{At, By, Field, Format, HOUR, MILLISECOND, Open, Table, VALUE, time};
 use crate::validate::schema::{self as cel, Rule, SchemaField, not_time, some};
 use crate::{Duration, QueryType};
 
-/// The most types of one policy: the number with stats of their own.
+/// The largest number of types of one policy, equal to the number of types with their own stats.
 pub(super) const MAX_TYPES: usize = MAX_TYPES_IN_STATS;
-/// The most matches of one policy.
+/// The largest number of matches of one policy.
 const MAX_MATCHES_OF_ALL: usize = 4096;
 pub(super) static FIELDS: Table = fields! {
     "" => Field::List(MAX_TYPES, "types", By::Key("name")),
@@ -130,7 +130,7 @@ pub(super) fn types(
                 .map_or_else(Vec::new, |given| on_refusal(&given.set, &at)),
         });
     }
-    // Stable: the others keep their order, in which the first match wins.
+    // The sort is stable: the other types keep their order, because the first match wins.
     checked.sort_by_key(|t| t.name == DEFAULT_TYPE);
     checked
 }
@@ -198,7 +198,7 @@ fn objectives(given: &BTreeMap<String, Duration>, at: &At<'_>) -> Vec<Objective>
 fn percentile(name: &str) -> Result<f64, String> {
     let number = name.strip_prefix('p').filter(|_| ANY_PERCENTILE.is(name));
     let percentile: f64 = number.and_then(|n| n.parse().ok()).unwrap_or_default();
-    // One name for each percentile, so that none is given twice.
+    // Only the shortest name is allowed, so that no percentile is given twice.
     let plain = format!("p{percentile}");
     match percentile > 0.0 && percentile < 100.0 {
         true if plain == name => Ok(percentile),

@@ -1,9 +1,10 @@
 //! The CustomResourceDefinition of `AdmissionPolicy`, generated from the API's types.
 //!
-//! A handwritten schema drifts from the types. An error that only the operator finds is found too
-//! late: the object is stored, and its author has left. So the API server gets the rules of
-//! [`headgate_api::validate`]: descriptions and shapes from the types ([`structural`]); defaults,
-//! bounds and, in the same words, the rules ([`validate::constrain`]).
+//! A handwritten schema drifts from the types. An error that only the operator detects is reported
+//! too late: the object is already stored, and its author may not look at it again. So the schema
+//! contains the rules of [`headgate_api::validate`]. Descriptions and structure come from the types
+//! ([`structural`]); defaults, bounds and rules, with the same messages, come from
+//! [`validate::constrain`].
 
 mod status;
 mod structural;
@@ -24,10 +25,10 @@ pub const NAME: &str = "admissionpolicies.headgate.dev";
 pub const RENEW: &str = "cargo run -p headgate -- crd | tee \
                          {,charts/headgate/files/}crds/admissionpolicies.headgate.dev.yaml";
 
-/// Fields that 0.1 lacks, whose defaults are not in the definition, as JSON pointers into `spec`.
-/// The API server adds defaults to stored policies, too. An operator of the version before, which
-/// may still run under the new definition, would refuse all policies for an unknown field. The
-/// descriptions name the defaults, which the operator assumes.
+/// JSON pointers, into `spec`, to the fields that 0.1 lacks. Their defaults are not in the
+/// definition, because the API server adds defaults to stored policies too. An operator of the
+/// previous version, which may still run with the new definition, would refuse all policies for an
+/// unknown field. The operator assumes these defaults, and the descriptions state them.
 const NEWER: [&str; 5] = [
     "/properties/errors",
     "/properties/releaseSlot",
@@ -47,7 +48,7 @@ pub fn spec() -> Value {
 /// Returns the definition.
 ///
 /// # Errors
-/// A schema that Kubernetes' types can't hold; a test ensures that it doesn't occur.
+/// The schema doesn't fit Kubernetes' types. A test ensures that this doesn't happen.
 pub fn definition() -> anyhow::Result<CustomResourceDefinition> {
     let mut spec = spec();
     for field in NEWER {
@@ -147,7 +148,7 @@ fn columns() -> Value {
     ])
 }
 
-/// Returns the definition as the file that `headgate crd` prints.
+/// Returns the definition as the YAML file that `headgate crd` prints.
 ///
 /// # Errors
 /// Those of [`definition`].

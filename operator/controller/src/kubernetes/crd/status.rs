@@ -1,8 +1,8 @@
-//! Bounds of `status`, equal to Gateway API's.
+//! The bounds of `status`, equal to those of Gateway API.
 
 use serde_json::{Value, json};
 
-/// The most ancestors, and the most conditions in one list (Gateway API's `PolicyStatus`).
+/// The largest number of ancestors, and of conditions in one list (Gateway API's `PolicyStatus`).
 const MAX_ANCESTORS: usize = 16;
 const MAX_CONDITIONS: usize = 8;
 
@@ -15,7 +15,8 @@ pub(super) fn constrain(status: &mut Value) {
     let ancestor = &mut ancestors["items"]["properties"];
     conditions(&mut ancestor["conditions"]);
     ancestor["controllerName"]["maxLength"] = json!(253);
-    // A name may also hold labels of Pods, 16 of `PREFIX/KEY=VALUE`, each longer than a name.
+    // A name may also be the labels of Pods: up to 16 times `PREFIX/KEY=VALUE`, each longer than an
+    // object's name.
     let of_ancestor = &mut ancestor["ancestorRef"]["properties"];
     for (field, most) in [
         ("group", 253),
@@ -28,7 +29,7 @@ pub(super) fn constrain(status: &mut Value) {
     }
 }
 
-/// Adds the bounds of Kubernetes' own type to a list of conditions and the fields of one.
+/// Adds the bounds of Kubernetes' own `Condition` type to a list of conditions.
 fn conditions(list: &mut Value) {
     list["maxItems"] = json!(MAX_CONDITIONS);
     list["x-kubernetes-list-type"] = json!("map");

@@ -1,8 +1,8 @@
 //! Conversion of a Rust type's schema to a structural schema, the form that Kubernetes accepts.
 //!
 //! A structural schema has no references, no alternatives and no `null`: a field is either present
-//! or absent. An enum's values are described in the field's description, since Kubernetes describes
-//! fields only.
+//! or absent. The values of an enum are described in the field's description, because a structural
+//! schema has descriptions of fields only.
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -36,7 +36,7 @@ fn restructure(schema: &mut Schema) {
         node.remove("additionalProperties");
     }
     if matches!(node.get("type"), Some(t) if t == "integer" || t == "number") {
-        // These are bounds of the Rust type, not of the field.
+        // `schemars` adds the bounds of the Rust type, which aren't those of the field.
         node.remove("minimum");
         node.remove("maximum");
     }
@@ -80,7 +80,7 @@ fn name_values(node: &mut Map<String, Value>) {
         .unwrap_or_default()
         .to_owned();
     for value in values {
-        // Values without descriptions are in one `enum` list.
+        // `schemars` puts values without descriptions into one `enum` list.
         let several = value
             .get("enum")
             .and_then(Value::as_array)
@@ -134,7 +134,7 @@ pub fn prune(value: &mut Value, properties: &Value) {
     }
 }
 
-/// Joins the lines of each paragraph, which end where the source's comment lines do.
+/// Joins the lines of each paragraph; they are wrapped like the comment in the source.
 fn unwrap_lines(text: &str) -> String {
     let paragraphs: Vec<String> = text
         .split("\n\n")

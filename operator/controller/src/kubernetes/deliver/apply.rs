@@ -16,33 +16,33 @@ use crate::kubernetes::cluster::ObjectKey;
 /// The outcome of a write.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It succeeded; the object that the API server has now.
+    /// The write succeeded. Contains the object as stored by the API server.
     Done(Value),
-    /// Manual action is needed first: another manager owns the fields or the object, or the API
-    /// server refuses the object.
+    /// The write needs manual action first: another manager owns the fields or the object, or the
+    /// API server refuses the object.
     Refused {
         /// The reason and the remedy.
         why: String,
-        /// `metadata.uid` of the foreign object that has the same name, if that is the reason.
+        /// `metadata.uid` of the foreign object with the same name, if that is the reason.
         uid: Option<String>,
     },
-    /// A temporary failure; it is retried.
+    /// A temporary failure. The write is retried.
     Failed(String),
 }
 
-/// Applies `object`. `version` is that of our existing object; a newer version is never
-/// overwritten. So a former leader that hasn't noticed its loss of the Lease fails: it has an old
-/// version.
+/// Applies `object`. `version` is the resource version of our existing object; a newer version is
+/// never overwritten. So the write of a former leader that hasn't noticed the loss of its Lease
+/// fails, because its version is old.
 ///
-/// The apply is never forced: a field that another field manager has set since is left to it.
+/// The apply is never forced: a field that another field manager has set stays with that manager.
 pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> Outcome {
     let api = api(client, object.adapter, &object.key.namespace);
     let mut value = object.value.clone();
     if let Some(version) = version {
         value["metadata"]["resourceVersion"] = Value::String(version.to_owned());
     } else {
-        // Server-side apply would adopt a foreign object of the same name, and a later delete would
-        // remove it from its owner.
+        // Server-side apply would take over a foreign object of the same name, and a later delete
+        // would remove its owner's object.
         let same_name = ListParams::default().fields(&format!("metadata.name={}", object.key.name));
         let found = match api.list_metadata(&same_name).await {
             Ok(list) => list.items.into_iter().next(),
@@ -88,10 +88,10 @@ pub fn gone(
     }))
 }
 
-/// Deletes our object, unless it has been replaced by another since.
+/// Deletes our object, unless another object has replaced it.
 ///
 /// # Errors
-/// The reason. The delete should be retried.
+/// Returns the reason, in one line. The caller should retry.
 pub async fn delete(
     client: &Client,
     adapter: Adapter,
@@ -137,7 +137,7 @@ fn failed(error: &kube::Error) -> Outcome {
     }
 }
 
-/// Whether a conflict is about fields of another manager; other conflicts are about versions.
+/// Whether a conflict is about fields of another manager, rather than about the resource version.
 fn of_fields(status: &Status) -> bool {
     let causes = status.details.iter().flat_map(|d| &d.causes);
     status.code == 409 && { causes }.any(|c| c.reason == "FieldManagerConflict")

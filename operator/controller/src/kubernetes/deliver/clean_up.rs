@@ -1,9 +1,9 @@
-//! Removal of all delivered objects, before the operators are uninstalled.
+//! Removal of all delivered objects before the operators are uninstalled.
 //!
-//! The operators would write the objects again, so they end first: their Deployment is scaled to
-//! zero, and its Pods must have ended. Proxies then get a configuration without the filter from
-//! their control plane and lose no request. A ConfigMap that a Pod mounts stays: without it no
-//! further Pod of the same workload could start.
+//! The operators would write the objects again, so they are stopped first: their Deployment is
+//! scaled to zero, and removal starts once its Pods have ended. Proxies then get a configuration
+//! without the filter from their control plane and lose no request. A ConfigMap that a Pod mounts
+//! stays: without it no further Pod of the same workload could start.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -25,10 +25,10 @@ use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::read;
 use crate::kubernetes::watch::{api, api_of, places};
 
-/// The number of Pods in one page of a list.
+/// The number of Pods in a page of a list.
 const PAGE: u32 = 500;
 
-/// The objects that were removed, and those that stay.
+/// The result of a clean-up: the objects that were deleted, and those that stay.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CleanedUp {
     /// The deleted objects.
@@ -56,7 +56,7 @@ pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String>
     let selector = Selector::try_from(selector).map_err(|e| e.to_string())?;
     let pods = Api::<PartialObjectMeta<Pod>>::namespaced(client.clone(), &deployment.namespace);
     let config = watcher::Config::default().labels_from(&selector);
-    // The store keeps the Pods of a list until the next one is complete.
+    // During a new list, the store keeps the Pods of the previous one.
     let (left, writer) = reflector::store();
     let events = watcher(pods, config).default_backoff().reflect(writer);
     let (mut events, mut listed) = (pin!(events), false);
@@ -66,7 +66,7 @@ pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String>
             Err(watcher::Error::InitialListFailed(error @ kube::Error::Api(_))) => {
                 return Err(line(error));
             }
-            // It is retried.
+            // The watcher retries.
             Err(_) => {}
         }
         if listed && left.is_empty() {
@@ -78,8 +78,8 @@ pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String>
     ))
 }
 
-/// Deletes all delivered objects in these namespaces, in all if the list is empty, and the
-/// ConfigMaps of this name in which the CA is published.
+/// Deletes all delivered objects, and the ConfigMaps with this name that publish the CA, in these
+/// namespaces; in all namespaces if the list is empty.
 ///
 /// # Errors
 /// The first failure, in one line.

@@ -1,11 +1,12 @@
 //! ConfigMaps for Envoys that read their filter from a file (`path_config_source`).
 //!
 //! The file is the output of `headgate render`. A Pod mounts the ConfigMap as a folder, and Envoy
-//! follows it with `watched_directory`: the kubelet replaces such a folder by renaming a link.
+//! watches it with `watched_directory`, because the kubelet updates such a folder by renaming a
+//! symlink.
 //!
-//! The ConfigMap also has the file of the outbound slot, even without workflows. An Envoy
-//! configured to read this file doesn't start without it, and keeps its last configuration when the
-//! file disappears. Proxies of gateways have no such slot.
+//! The ConfigMap also contains the file of the outbound slot, even without workflows. An Envoy that
+//! is configured to read this file doesn't start without it, and keeps its last configuration if
+//! the file disappears. Gateways have no outbound slot, so their ConfigMaps lack the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,16 +21,16 @@ use crate::xds::resource::discovery_json;
 use crate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 use headgate_api::plan::{TargetKind, TargetRef};
 
-/// The name of the inbound slot's file in the ConfigMap.
+/// The key of the inbound slot's file in the ConfigMap.
 pub const FILE: &str = "headgate.json";
-/// The name of the outbound slot's file.
+/// The key of the outbound slot's file.
 pub const OUTBOUND_FILE: &str = "headgate-outbound.json";
-/// The longest name of a target that is used in a ConfigMap's name unchanged. Kubernetes' bound is
-/// 253 for the whole name.
+/// The longest target name that is used unchanged in a ConfigMap's name. Kubernetes' limit for the
+/// whole name is 253.
 const MAX_PLAIN: usize = 200;
 
-/// Returns the files of the proxies of `target`, by name. They have the module at `module`; `calls`
-/// is the configuration of their outbound side, if they have workflows.
+/// Returns the files for the proxies of `target`, by name. `module` is the path of the filter
+/// module in the proxies. `calls` is the configuration of their outbound slot, if any.
 #[must_use]
 pub fn files(
     target: &TargetRef,
@@ -68,9 +69,9 @@ pub fn object(
     Object::new(Adapter::ConfigMap, key, &of_target, cluster, None, content)
 }
 
-/// Returns a name that users can mount, such as `headgate-service-search`. For a target whose name
-/// is too long, or that has none, such as Pods, it is a name such as
-/// `headgate-pod.app-search-1a2b3c4d`. Its dot distinguishes it from the others.
+/// Returns a name that users can mount, such as `headgate-service-search`. A target whose name is
+/// too long, or that has no name, such as Pods, gets a name such as
+/// `headgate-pod.app-search-1a2b3c4d`. The dot distinguishes such names from the others.
 #[must_use]
 pub fn config_map_name(target: &TargetRef) -> String {
     let kind = target.kind.as_str().to_ascii_lowercase();
@@ -98,7 +99,7 @@ pub fn may_be_delivered(name: &str) -> bool {
     rest.is_some_and(|rest| TargetKind::ALL.into_iter().any(|kind| is_of(rest, kind)))
 }
 
-/// Returns the namespace and name of each mounted ConfigMap that may be a delivered one.
+/// Returns the namespace and name of each mounted ConfigMap that Headgate may have delivered.
 #[must_use]
 pub fn mounted(cluster: &Cluster) -> BTreeSet<(&str, &str)> {
     let mounts = cluster.pods.iter().flat_map(|(key, pod)| {

@@ -1,10 +1,10 @@
-//! Comparison of an object with its observed state.
+//! Comparison of a wanted object with its observed state.
 
 use serde_json::Value;
 
 use super::object::{CONTENT_ANNOTATION, Object};
 
-/// Whether `observed` needs no write: the same content was applied last, and no applied field has
+/// Whether `observed` needs no write: the last apply had the same content, and no applied field has
 /// changed since. Fields that other managers added are ignored.
 #[must_use]
 pub fn unchanged(wanted: &Object, observed: &Value) -> bool {

@@ -1,17 +1,18 @@
 //! `EnvoyExtensionPolicy` of `gateway.envoyproxy.io/v1alpha1`.
 //!
-//! Constraints, read in the source of Envoy Gateway 1.9: a policy attached to a route replaces the
-//! Gateway's policy for the route's requests, and each policy has its own VM. Headgate's stages of
-//! a route precede those of the Gateway and share its slots, so all of a Gateway's stages go into
-//! one policy. It attaches to the Gateway's routes if only they have policies, so that requests of
-//! other routes don't run the filter; otherwise it attaches to the Gateway. The filter itself
-//! matches routes by name. The configuration arrives as unchanged JSON.
+//! Constraints, from the source of Envoy Gateway 1.9: an extension policy attached to a route
+//! replaces the Gateway's extension policy for the route's requests, and each extension policy has
+//! its own VM. Headgate's stages of a route precede those of the Gateway and share its slots, so
+//! all of a Gateway's stages go into one extension policy. If only routes have policies, it
+//! attaches to these routes, so that requests of other routes don't run the filter. Otherwise it
+//! attaches to the Gateway. The filter itself matches routes by name. The configuration arrives as
+//! unchanged JSON.
 //!
-//! The native filter is a `dynamicModule`, by the name under which the operators of the proxies
-//! have registered it in their `EnvoyProxy`. If it isn't registered, Envoy Gateway refuses the
-//! policy and reports this in its status. With `mergeGateways` one process, and so one native
-//! engine, serves several Gateways; the engine distinguishes their configurations by the filter's
-//! name.
+//! The native filter is a `dynamicModule`. It refers to the module by the name under which the
+//! administrators of the proxies registered it in their `EnvoyProxy`. If the module isn't
+//! registered, Envoy Gateway refuses the extension policy and reports this in its status. With
+//! `mergeGateways`, one process, and so one native engine, serves several Gateways. The engine
+//! distinguishes their configurations by the filter's name.
 
 use std::collections::BTreeSet;
 
@@ -26,14 +27,15 @@ use headgate_api::plan::{TargetKind, TargetRef};
 
 /// `spec.controllerName` of Envoy Gateway's GatewayClasses.
 pub const CONTROLLER: &str = "gateway.envoyproxy.io/gatewayclass-controller";
-/// The part of Envoy Gateway's message that says that it couldn't fetch a module.
+/// The part of Envoy Gateway's message that identifies a failed fetch of a module.
 const UNFETCHED: &str = "asm module";
-/// The place of the module's URL in an object.
+/// The JSON pointer to the module's URL in an object.
 pub const URL: &str = "/spec/wasm/0/code/http/url";
-/// The most targets of a policy here; with more, it attaches to the Gateway.
+/// The largest number of routes that an extension policy targets. With more, it attaches to the
+/// Gateway.
 const MAX_ROUTES: usize = 16;
 
-/// Returns the policy of `workload`, the proxies of `gateway`.
+/// Returns the extension policy for `workload`, the proxies of `gateway`.
 #[must_use]
 pub fn object(
     workload: &Workload,
@@ -89,9 +91,9 @@ pub fn object(
     )
 }
 
-/// Returns the routes to which the policy attaches instead of the Gateway; `None` if it attaches to
-/// the Gateway. All policies must target routes of the Gateway's namespace that have no other
-/// Gateway: the proxies of another one may have another share of the slots.
+/// Returns the routes to which the extension policy attaches; `None` if it attaches to the Gateway.
+/// It attaches to routes only if all policies target routes in the Gateway's namespace that have no
+/// other Gateway: the proxies of another Gateway may have another share of the slots.
 fn routes<'a>(
     workload: &'a Workload,
     gateway: &ObjectKey,
@@ -114,10 +116,10 @@ fn routes<'a>(
 
 /// Returns the state that Envoy Gateway reports in the object's status.
 ///
-/// It covers whether the policy was translated and included in the data plane's configuration, with
-/// the module fetched and its SHA-256 verified, but not whether each Envoy accepted it. The
-/// condition `Overridden` names routes that have a policy of another owner. The other routes still
-/// have this one, so it is no failure.
+/// The status reports whether the extension policy was translated and is part of the data plane's
+/// configuration, with the module fetched and its SHA-256 verified. It doesn't report whether each
+/// Envoy accepted it. The condition `Overridden` names routes with an extension policy of another
+/// owner. It isn't a failure, because the other routes still have this one.
 #[must_use]
 pub fn state(observed: &Value) -> ObjectState {
     let generation = observed["metadata"]["generation"].as_i64();

@@ -1,10 +1,10 @@
-//! Selection of the policies that fit into an object that several share.
+//! Selection of the policies that fit into a shared object.
 //!
-//! A policy in the object isn't removed because another one has grown. Above [`MAX_BYTES`], a
-//! policy that has grown keeps its last version that fitted, which the object on the API server
-//! still has. A policy that is new to the object is left out. The cut that saves the most bytes is
-//! made first. If that doesn't suffice, because no such object exists, other policies are left out,
-//! the largest first. One policy always stays, whatever its size.
+//! The growth of one policy must not remove another policy from the object. Above [`MAX_BYTES`], a
+//! policy that has grown keeps its last version that fitted, which is still in the object on the
+//! API server. A policy that is new to the object is left out. Of these cuts, the one that saves
+//! the most bytes is made first. If they don't suffice, or no such object exists, other policies
+//! are left out, the largest first. One policy always stays, whatever its size.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,12 +19,12 @@ use headgate_api::plan::with_share_of;
 /// The cuts by policy, `namespace/name`.
 pub(super) type Cuts<'a> = BTreeMap<&'a str, Cut>;
 
-/// The reduction of one policy in favour of the others.
+/// The way in which one policy makes room for the others.
 #[derive(Debug, Clone)]
 pub(super) enum Cut {
-    /// The last version that fitted replaces its present version.
+    /// The last version that fitted replaces the present version.
     Last(Box<Last>),
-    /// The object leaves the policy out.
+    /// The object omits the policy.
     Out,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Last {
     pub(super) calls: Option<OutboundConfig>,
 }
 
-/// The policies of a workload that don't fit.
+/// The cuts that make a workload fit into its object.
 #[derive(Debug)]
 pub(super) struct Fit<'a> {
     /// The cut of each policy that doesn't fit.
@@ -47,9 +47,9 @@ pub(super) struct Fit<'a> {
 }
 
 impl<'a> Fit<'a> {
-    /// Chooses the cuts with which `workload` fits into its object, which has `bytes` without them.
-    /// `before` is the object on the API server. `measure` returns the size of the object after
-    /// some cuts.
+    /// Returns the cuts that make `workload` fit into its object. `bytes` is the object's size
+    /// without cuts, `before` is the object on the API server, and `measure` returns the object's
+    /// size after some cuts.
     pub(super) fn find(
         workload: &'a Workload,
         before: Option<&Value>,
@@ -59,8 +59,8 @@ impl<'a> Fit<'a> {
         let present: &FilterConfig = &workload.config;
         let before = before.and_then(configuration_in);
         let mut cuts = Vec::new();
-        // Of two cuts of the same size, the one with less precedence is made first. The sort is
-        // stable.
+        // Of two cuts of equal size, the policy with lower precedence is cut first, because the
+        // sort is stable.
         for stage in present.stages.iter().rev() {
             let (policy, size) = (stage.policy.as_str(), size(stage));
             let last = before.as_ref().and_then(|b| last(b, stage, present));
@@ -104,8 +104,7 @@ impl<'a> Fit<'a> {
         fit
     }
 
-    /// Returns, for each of these policies, the reason why its present version isn't in force, in
-    /// one line with the remedy.
+    /// Returns, for each policy that was cut, one line with the reason and the remedy.
     pub(super) fn reasons(&self) -> impl Iterator<Item = (&str, String)> {
         self.present.stages.iter().rev().filter_map(|stage| {
             let bytes = size(stage);
@@ -131,8 +130,8 @@ fn size(stage: &StageConfig) -> usize {
     serde_json::to_vec(stage).map_or(0, |json| json.len())
 }
 
-/// Returns the version of the policy of `stage` in the configuration `before`, if it can replace
-/// the one in `present`.
+/// Returns the version of the policy of `stage` that is in `before`, if it can replace the version
+/// in `present`.
 fn last(before: &FilterConfig, stage: &StageConfig, present: &FilterConfig) -> Option<Last> {
     let mut last = { before.stages.iter() }
         .find(|s| s.policy == stage.policy)?

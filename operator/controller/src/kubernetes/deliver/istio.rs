@@ -1,20 +1,21 @@
-//! `TrafficExtension` and, where Istio doesn't know that yet, `WasmPlugin`, both of
+//! `TrafficExtension` and, for versions of Istio without it, `WasmPlugin`, both of
 //! `extensions.istio.io/v1alpha1`.
 //!
-//! Both have the same content, at different places of `spec`. Istio 1.30 and newer read both, and
-//! convert each `WasmPlugin` to a `TrafficExtension` themselves; older versions read `WasmPlugin`
-//! only.
+//! Both have the same content in different fields of `spec`. Istio 1.30 and newer read both kinds
+//! and convert each `WasmPlugin` to a `TrafficExtension`. Older versions read only `WasmPlugin`.
 //!
-//! Constraints, read in the source of Istio 1.31 or measured: a workload runs every plugin that
-//! matches it, so one plugin holds all its policies. `pluginConfig` arrives at the module as JSON
-//! in which each number went through a double. An agent fetches an `http` module once for each
-//! SHA-256 and keeps the VM when only the configuration changes. With a `file` URL, an environment
-//! or a pull policy, each edit would create a new VM. For listeners, a gateway counts as client and
-//! a sidecar's inbound side as server. Istio doesn't report that a proxy has refused a plugin.
+//! Constraints, from the source of Istio 1.31 or measured: a workload runs every plugin that
+//! matches it, so one plugin contains all its policies. `pluginConfig` reaches the module as JSON
+//! in which every number has been converted to a double. An agent fetches an `http` module once for
+//! each SHA-256, and keeps the VM when only the configuration changes. With a `file` URL, an
+//! environment or a pull policy, each edit would create a new VM. In Istio's terms, a gateway's
+//! listeners are client listeners, and a sidecar's inbound listeners are server listeners. Istio
+//! doesn't report that a proxy has refused a plugin.
 //!
 //! Workflows need a second plugin, for the sidecar's outbound listeners: `mode: CLIENT`. It has the
-//! same module and plugin name and no VM settings of its own. So Envoy runs both in one VM of each
-//! worker, where they share state. A gateway has one side only, and one plugin for both.
+//! same module and plugin name and no VM settings of its own. So Envoy runs both in the same VM of
+//! each worker, where they share state. A gateway has no separate outbound listeners, so one plugin
+//! contains both configurations.
 
 use serde_json::{Value, json};
 
@@ -27,16 +28,16 @@ use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
 pub const CONTROLLER: &str = "istio.io/gateway-controller";
 /// The root id under which the module appears in logs.
 const PLUGIN: &str = "headgate";
-/// The label of istiod's Pods with its version.
+/// The label of istiod's Pods that states the version.
 pub const VERSION_LABEL: &str = "app.kubernetes.io/version";
 /// The first version of Istio, major and minor, that reads `TrafficExtension`.
 const EXTENSIONS_SINCE: (u32, u32) = (1, 30);
 
 /// Returns the kind of plugin that every istiod reads. Only Pods in `namespace` count as istiods:
-/// in other namespaces, any user may label a Pod like one.
+/// users of other namespaces can give any Pod the same labels.
 ///
-/// The presence of the CRD doesn't suffice. CRDs are upgraded before istiod, and two revisions of
-/// istiod may run for weeks, each programming proxies of its own.
+/// The presence of the CRD doesn't suffice: CRDs are upgraded before istiod, and two revisions of
+/// istiod may run for weeks, each with its own proxies.
 #[must_use]
 pub fn kind(cluster: &Cluster, installed: &Installed, namespace: &str) -> Adapter {
     let mut pods = cluster
@@ -57,17 +58,18 @@ fn is_older_istiod(pod: &Pod) -> bool {
     is_istiod && is_older(labels.get(VERSION_LABEL).map(String::as_str))
 }
 
-/// Whether an istiod with this version label doesn't read `TrafficExtension`. Charts of Istio that
-/// set no label are older.
+/// Whether an istiod with this version label doesn't read `TrafficExtension`. Istio's charts that
+/// set no version label are older.
 #[must_use]
 pub fn is_older(version: Option<&str>) -> bool {
     version.is_none_or(|version| is_before(version, EXTENSIONS_SINCE))
 }
 
-/// Whether a version is before this major and minor one.
+/// Whether `version` is older than `since`, a major and minor version.
 #[must_use]
 pub fn is_before(version: &str, since: (u32, u32)) -> bool {
-    // Such as 1.29.2, v1.9.0 and 1.31-alpha.4f5c. One without numbers is a recent custom build.
+    // Versions are such as 1.29.2, v1.9.0 and 1.31-alpha.4f5c. A version without numbers is a
+    // recent custom build.
     let numbers = version.trim_start_matches('v').split(['.', '-']);
     let mut numbers = numbers.map(|part| part.parse().ok());
     let mut next = || numbers.next().flatten();
@@ -115,7 +117,7 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef, kind: 
 /// Returns the readable part of the name of an object for `workload`, and its identity.
 pub(super) fn names(workload: &Workload) -> (String, String) {
     let labels = &workload.proxies.labels;
-    // The label that usually names an application, if there is one.
+    // Prefers the label that usually names an application.
     let application = { labels.get("app.kubernetes.io/name") }
         .or_else(|| labels.get("app"))
         .or_else(|| labels.values().next());
@@ -131,8 +133,8 @@ pub(super) fn names(workload: &Workload) -> (String, String) {
     }
 }
 
-/// Returns the configuration as an object. Serialization of plain structs with string keys doesn't
-/// fail. If it did, the result would be the empty configuration, which admits every request.
+/// Returns the configuration as an object. Serialization can't fail (plain structs, string keys).
+/// If it did, the result would be the empty configuration, which admits every request.
 pub(super) fn plugin_config(workload: &Workload) -> Value {
     serde_json::to_value(&*workload.config).unwrap_or_else(|_| json!({}))
 }

@@ -1,12 +1,12 @@
 //! `EnvoyFilter` of `networking.istio.io/v1alpha3`, for the native filter: Istio has no other way
 //! to load a dynamic module.
 //!
-//! It inserts a slot before the router, and the slot's content separately (`EXTENSION_CONFIG`). So
-//! an edit of a policy reaches proxies over ECDS, and no listener is drained. Requests pass until
-//! the content has arrived, and also if the proxy refuses it: the slot's default is an RBAC filter
-//! without rules. The module is a file that the operators of the proxies mount into their
-//! containers. An Envoy without dynamic modules would refuse the listener, so this is for meshes
-//! whose proxies all have them (Istio 1.30).
+//! The filter inserts a slot before the router, and defines the slot's content separately
+//! (`EXTENSION_CONFIG`). So an edit of a policy reaches proxies over ECDS, and no listener is
+//! drained. Requests pass until the content has arrived, and also if the proxy refuses it: the
+//! slot's default is an RBAC filter without rules. The module is a file that the administrators of
+//! the proxies mount into their containers. An Envoy without dynamic modules would refuse the
+//! listener, so this delivery is for meshes in which all proxies support them (Istio 1.30).
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use super::workload::{ProxyKind, Workload};
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::xds::resource::ecds_json;
 
-/// Returns the filter for `workload`.
+/// Returns the `EnvoyFilter` for `workload`.
 #[must_use]
 pub fn object(workload: &Workload, cluster: &Cluster, module: &Path) -> Object {
     let context = match &workload.kind {

@@ -1,7 +1,7 @@
-//! Removal of the objects of deliveries that were turned off.
+//! Removal of objects whose delivery has been turned off.
 //!
-//! Their kind is no longer watched, so they would stay in force, outdated. One list request when a
-//! leader starts finds them: a setting changes only with a new process.
+//! Their kind is no longer watched, so they would stay in force without updates. A leader lists
+//! them once, at its start: settings change only with a new process.
 
 use kube::api::{DynamicObject, ListParams};
 use kube::core::PartialObjectMeta;
@@ -15,11 +15,11 @@ use super::settings::Settings;
 use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::watch::{api_of, places};
 
-/// The number of objects in one page of a list.
+/// The number of objects in a page of a list.
 const PAGE: u32 = 100;
 
-/// Removes our objects of all deliveries that are off. Failures are retried after the settings'
-/// pause.
+/// Removes our objects of all deliveries that are off. Retries after a failure, with the pause from
+/// the settings.
 pub(super) async fn remove(client: Client, settings: Settings) {
     for adapter in Source::off(&settings) {
         for namespace in places(&settings.watch_namespaces) {
@@ -58,14 +58,14 @@ async fn remove_from(
 /// The reason why not all objects were deleted, in one line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
-    /// They may not be listed.
+    /// Listing them is forbidden.
     Forbidden(String),
     /// Another failure.
     Failed(String),
 }
 
 /// Deletes the objects of one kind that have these labels and for which `goes` returns true.
-/// Returns their names. A kind that isn't served has none.
+/// Returns their keys; none if the kind isn't served.
 pub(super) async fn delete_all(
     client: &Client,
     adapter: Adapter,

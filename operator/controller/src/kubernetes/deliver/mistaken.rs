@@ -1,8 +1,8 @@
-//! Invalid policies whose last valid version is known only from a delivered object: this process
-//! never saw it.
+//! Invalid policies whose last valid version exists only in a delivered object, because this
+//! process never observed it.
 //!
-//! Such a version stays in force: in the unchanged object or, if other policies share the object,
-//! together with their current versions.
+//! Such a version stays in force. Either its object stays unchanged or, if other policies share the
+//! object, it is combined with their current versions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ impl<'a> Mistaken<'a> {
         Self(mistaken.map(|p| (p.name.as_str(), &*p.targets)).collect())
     }
 
-    /// Returns a policy that is in the object `value` but not in `wanted`. Because of it, the
-    /// object must stay unchanged.
+    /// Returns one of these policies that is in the observed object `value` but not in `wanted`. If
+    /// there is one, the object must stay unchanged.
     pub(super) fn only_in<'v>(&self, value: &'v Value, wanted: Option<&Object>) -> Option<&'v str> {
         let policies = value["metadata"]["annotations"][POLICIES_ANNOTATION].as_str()?;
         let is_wanted =
@@ -37,9 +37,9 @@ impl<'a> Mistaken<'a> {
         policies.find(|p| self.0.contains_key(p) && !is_wanted(p))
     }
 
-    /// Returns the workload together with the policies among these that its object `value` carries.
-    /// They keep the slots that they had. `None` if there are none, or if another policy has taken
-    /// the target of one.
+    /// Returns the workload with those of these policies added that its observed object `value`
+    /// contains. They keep their slots. `None` if the object contains none of them, or if another
+    /// policy has taken a target of one.
     pub(super) fn join(&self, workload: &Workload, value: &Value) -> Option<Workload> {
         let before = fit::configuration_in(value)?;
         let targets = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str()?;
@@ -68,7 +68,8 @@ impl<'a> Mistaken<'a> {
         let joins = |policy: &String| !workload.policies.contains(policy);
         let calls = before.outbound.filter(|calls| joins(&calls.policy));
         config.outbound = config.outbound.take().or(calls);
-        // A stage for all requests would precede, and so hide, those of routes. The sort is stable.
+        // Stages for routes come first: a stage for all requests before them would take their
+        // requests. The sort is stable.
         config.stages.sort_by_key(|s| s.routes.is_empty());
         config.revision = String::new();
         config.revision = revision(config);

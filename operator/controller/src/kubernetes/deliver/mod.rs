@@ -1,11 +1,11 @@
-//! Delivery of policies to proxies that another control plane configures: objects that Istio and
-//! Envoy Gateway read, and ConfigMaps that a Pod mounts.
+//! Delivery of policies to proxies that another control plane configures, in objects that Istio and
+//! Envoy Gateway read, and in ConfigMaps that Pods mount.
 //!
-//! The xDS server programs proxies that were started for it. The proxies of a mesh or of a gateway
-//! belong to another control plane, which accepts a filter only in an object of its own kind: a
-//! `TrafficExtension`, a `WasmPlugin`, an `EnvoyFilter` or an `EnvoyExtensionPolicy`. Such an
-//! object replaces the policy's path to the proxy. So all policies of one workload share one
-//! object, as they do over xDS: Envoy creates a VM per configuration and worker.
+//! The xDS server programs proxies whose bootstrap names it. The proxies of a mesh or a gateway
+//! belong to another control plane, which accepts a filter only in an object of one of its own
+//! kinds: `TrafficExtension`, `WasmPlugin`, `EnvoyFilter` or `EnvoyExtensionPolicy`. Such an object
+//! takes the place of the xDS stream. All policies of a workload share one object, like one
+//! configuration over xDS, because Envoy creates a VM per configuration and worker.
 //!
 //! ```text
 //! plan, cluster ─► workload ─► config_map | istio | envoy_gateway ─► objects wanted ─┐
@@ -13,10 +13,11 @@
 //! our own objects, as the API server has them (observed) ────────────────────────────┘
 //! ```
 //!
-//! The wanted objects are a pure function of the observed cluster. [`run`] compares them with a
-//! watch of the objects that carry our labels and writes the differences; at rest it writes
-//! nothing. It takes no field from another field manager and changes no object that it didn't
-//! create. If a write isn't permitted, [`Delivered`] reports this for the policy's status.
+//! The wanted objects are a pure function of the observed cluster. [`run`] watches the objects with
+//! our labels, compares them with the wanted objects, and writes the differences. Without
+//! differences it writes nothing. It takes no field from another field manager, and changes no
+//! object that it didn't create. If a write isn't permitted, [`Delivered`] reports this for the
+//! policy's status.
 
 pub mod apply;
 pub mod clean_up;

@@ -1,4 +1,4 @@
-//! An object to be delivered: its name, labels, owners and content.
+//! A wanted object: its name, labels, owners and content.
 
 use std::collections::BTreeMap;
 
@@ -12,40 +12,42 @@ use crate::kubernetes::resource::{GROUP, VERSION};
 use crate::xds::resource::hash;
 use headgate_api::plan::TargetRef;
 
-/// The label of everything that this operator creates, by Kubernetes' convention.
+/// The label of every object that this operator creates, by Kubernetes' convention.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "headgate");
-/// The label of delivered objects with the adapter that made them.
+/// The label of delivered objects that names their adapter.
 pub const ADAPTER_LABEL: &str = "headgate.dev/adapter";
-/// The label of delivered objects with the kind of the target with precedence.
+/// The label of delivered objects that states the kind of their first target in order of
+/// precedence.
 pub const TARGET_KIND_LABEL: &str = "headgate.dev/target-kind";
-/// The label of delivered objects with the name of the target with precedence, if it is a valid
-/// label value.
+/// The label of delivered objects that states the name of their first target in order of
+/// precedence, if it is a valid label value.
 pub const TARGET_NAME_LABEL: &str = "headgate.dev/target-name";
-/// The annotation with the targets whose policies are in the object, in order of precedence: all
-/// that fit into [`MAX_TARGETS_BYTES`].
+/// The annotation that lists the targets whose policies are in the object, in order of precedence,
+/// as far as they fit into [`MAX_TARGETS_BYTES`].
 pub const TARGETS_ANNOTATION: &str = "headgate.dev/targets";
-/// The annotation with the policies in the object.
+/// The annotation that lists the policies in the object.
 pub const POLICIES_ANNOTATION: &str = "headgate.dev/policies";
 /// The annotation with the revision of the configuration in the object.
 pub const REVISION_ANNOTATION: &str = "headgate.dev/revision";
-/// The annotation with the time since which the module has been served again, after a time when it
-/// may not have been.
+/// The annotation with the time since which the module has been served again, after a possible
+/// interruption.
 ///
 /// istiod pushes a change of metadata alone to proxies only if the key of a label or annotation
 /// contains `istio.io`.
 pub const SERVED_ANNOTATION: &str = "headgate.dev/istio.io-module-served";
-/// The annotation with a hash of the applied content, which reveals fields that are no longer
+/// The annotation with a hash of the applied content. It detects applied fields that are no longer
 /// wanted.
 pub const CONTENT_ANNOTATION: &str = "headgate.dev/content";
 
-/// The largest object, in bytes: etcd's limit is 1.5 MiB and that of a ConfigMap 1 MiB.
+/// The largest size of an object, in bytes. etcd's limit is 1.5 MiB, and that of a ConfigMap is 1
+/// MiB.
 pub const MAX_BYTES: usize = 1_000_000;
 /// The size of the largest list of targets, in bytes. The API server refuses an object with more
 /// than 256 KiB of annotations, and policies of one namespace may have a thousand long targets.
 const MAX_TARGETS_BYTES: usize = 128 << 10;
-/// The most characters of a label's value.
+/// The largest number of characters in a label's value.
 const MAX_LABEL: usize = 63;
-/// The most characters of a target's name in an object's name.
+/// The largest number of characters of a target's name that go into an object's name.
 const MAX_NAME: usize = 30;
 
 /// Defines [`Adapter`] with the properties of each from one list.
@@ -72,9 +74,10 @@ macro_rules! adapters {
 
 /// The properties of an adapter.
 struct Properties {
-    /// Its name in labels.
+    /// The adapter's name in labels.
     name: &'static str,
-    /// The operator's argument that turns it on, or a condition that `headgate check` knows.
+    /// The operator's argument that turns it on, or another condition, in one word, that `headgate
+    /// check` evaluates.
     condition: &'static str,
     /// Group, version and plural of its objects.
     resource: (&'static str, &'static str, &'static str),
@@ -120,20 +123,20 @@ adapters! {
 }
 
 impl Adapter {
-    /// Whether Istio reads its objects. Istio doesn't report whether a proxy accepted one.
+    /// Whether Istio reads its objects. Istio doesn't report whether a proxy has accepted them.
     #[must_use]
     pub const fn is_of_istio(self) -> bool {
         matches!(self, Self::Istio | Self::IstioExtension | Self::IstioNative)
     }
 
-    /// Whether its objects are plugins, whose module Istio's agents fetch.
+    /// Whether its objects are plugins: kinds whose module Istio's agents fetch.
     #[must_use]
     pub const fn is_plugin(self) -> bool {
         matches!(self, Self::Istio | Self::IstioExtension)
     }
 
-    /// Returns the operator's argument that turns it on, or another condition in one word: see
-    /// `headgate check`.
+    /// Returns the operator's argument that turns it on, or another condition, in one word, that
+    /// `headgate check` evaluates.
     #[must_use]
     pub const fn condition(self) -> &'static str {
         self.properties().condition
@@ -157,16 +160,16 @@ impl Adapter {
 /// A wanted object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Object {
-    /// The adapter that makes it.
+    /// The adapter of the object's kind.
     pub adapter: Adapter,
     /// Its namespace and name.
     pub key: ObjectKey,
     /// The policies in it, `namespace/name`.
     pub policies: Vec<String>,
-    /// Whether a reader was observed: a proxy of Istio that it selects, or a Pod that mounts it.
-    /// Meaningless for Envoy Gateway, which reports the outcome itself.
+    /// Whether a reader of the object was observed: an Istio proxy that it selects, or a Pod that
+    /// mounts it. Unused for Envoy Gateway, which reports the outcome in the object's status.
     pub seen: bool,
-    /// The URL of the module and its SHA-256 in hex, if the object names a module.
+    /// The module that the object names, if any.
     pub module: Option<ModuleRef>,
     /// The whole object, as applied.
     pub value: Value,
@@ -182,7 +185,7 @@ pub struct ModuleRef {
 }
 
 impl ModuleRef {
-    /// Returns the module with this SHA-256 (64 digits of hex), as this operator serves it.
+    /// Returns a reference to the module with this SHA-256 (64 hex digits) at this operator's URL.
     #[must_use]
     pub fn new(settings: &Settings, sha256: &str) -> Self {
         Self {
@@ -238,9 +241,9 @@ impl Object {
         }
     }
 
-    /// Returns our observed object `value` as it should stay: the fields that Headgate wrote, with
-    /// `module` in place of the module that they name. Another version's module may no longer be
-    /// served.
+    /// Returns the wanted object that keeps our observed object `value`: the fields that Headgate
+    /// wrote, with `module` in place of the module that they name. The module of another version
+    /// may no longer be served.
     #[must_use]
     pub fn kept(adapter: Adapter, key: ObjectKey, value: &Value, module: &ModuleRef) -> Self {
         let mut spec = value["spec"].clone();
@@ -325,8 +328,8 @@ fn is_ours(name: &str) -> bool {
     name == MANAGED_BY.0 || name.starts_with("headgate.dev/")
 }
 
-/// Replaces all modules of operators that `value` names by `module`. A URL that already has this
-/// module keeps its query. Returns whether `value` names any.
+/// Replaces every operator's module that `value` names by `module`. A URL that already names this
+/// module keeps its query. Returns whether `value` names any module.
 fn rename_module(value: &mut Value, module: &ModuleRef) -> bool {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let found = (text(&value["url"]), text(&value["sha256"]));
@@ -340,7 +343,7 @@ fn rename_module(value: &mut Value, module: &ModuleRef) -> bool {
         return true;
     }
     let rename = |part: &mut Value| rename_module(part, module);
-    // Not `any`, which would stop at the first.
+    // `any` isn't used here because it would stop at the first match.
     match value {
         Value::Object(fields) => fields.values_mut().map(rename).fold(false, |a, b| a | b),
         Value::Array(items) => items.iter_mut().map(rename).fold(false, |a, b| a | b),
@@ -364,12 +367,12 @@ fn joined(targets: &[TargetRef]) -> String {
         bytes += name.len() + 1;
         bytes <= MAX_TARGETS_BYTES
     });
-    // Not a comma, which labels of Pods contain.
+    // Joined by spaces: the labels in Pod targets contain commas.
     fitting.collect::<Vec<_>>().join(" ")
 }
 
-/// Returns owner references to the policies in the object's own namespace. Kubernetes treats an
-/// owner of another namespace as nonexistent, and deletes the object.
+/// Returns owner references to the policies in the object's own namespace. Owners of other
+/// namespaces are left out: Kubernetes would treat them as nonexistent and delete the object.
 fn owners(policies: &[String], namespace: &str, cluster: &Cluster) -> Vec<Value> {
     let mut owners: Vec<Value> = Vec::new();
     for policy in policies {
@@ -404,8 +407,8 @@ pub fn name(readable: &str, identity: &str) -> String {
     }
 }
 
-/// Returns a part of a DNS label: lower-case letters, digits and inner hyphens, at most `max` of
-/// them.
+/// Converts `text` to a part of a DNS label: at most `max` lower-case letters, digits and inner
+/// hyphens.
 #[must_use]
 pub fn dns(text: &str, max: usize) -> String {
     let allowed = |c: char| match c.to_ascii_lowercase() {

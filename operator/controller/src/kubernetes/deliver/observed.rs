@@ -1,7 +1,7 @@
-//! Our own objects as observed, and the kinds that the API server serves.
+//! The observed state of our own objects, and the kinds that the API server serves.
 //!
-//! A list of a kind that isn't served answers 404. The list is retried periodically, which suffices
-//! to notice a new CRD, without the right to read CRDs.
+//! A list of a kind that isn't served returns 404. Retrying the list periodically detects a new CRD
+//! without the right to read CRDs.
 
 use std::collections::BTreeMap;
 
@@ -30,12 +30,12 @@ pub enum Source {
 }
 
 impl Source {
-    /// Returns the resources that are watched with these settings. A resource that isn't needed
-    /// isn't watched, so that no right to it is needed either.
+    /// Returns the resources to watch with these settings. Other resources aren't watched, so no
+    /// rights to them are needed.
     #[must_use]
     pub fn needed(settings: &Settings) -> Vec<Self> {
-        // Of Istio's kinds both are watched, so that objects of the other kind are deleted after
-        // their successors exist.
+        // Both of Istio's kinds are watched, so that objects of the old kind are deleted once their
+        // successors exist.
         let is_written = |adapter: &Adapter| {
             !adapter.is_of_istio() || adapter.is_plugin() == settings.istio_native.is_none()
         };
@@ -48,8 +48,8 @@ impl Source {
         all
     }
 
-    /// Returns the adapters of control planes whose delivery is off, and whose objects may remain
-    /// from a time when it was on.
+    /// Returns the adapters whose delivery is off. Their objects may remain from a time when it was
+    /// on.
     #[must_use]
     pub fn off(settings: &Settings) -> Vec<Adapter> {
         let is_off =
@@ -72,7 +72,7 @@ impl Source {
 /// An observation from one source.
 pub type Seen = (Source, watch::Seen<Keyed<Value>>);
 
-/// Watches all of `sources`, until the returned tasks are dropped.
+/// Watches all of `sources` until the returned tasks are dropped.
 pub fn follow(
     client: &Client,
     sources: &[Source],
@@ -151,7 +151,7 @@ impl Observed {
                 known.served = Some(false);
                 known.objects.clear();
             }
-            // Access is denied. An API server that starts denies it for a moment.
+            // Access is denied. A starting API server may deny it briefly.
             watch::Seen::Failed { status: Some(403) } => {
                 known.served.get_or_insert(false);
             }
@@ -160,13 +160,13 @@ impl Observed {
         seen.apply(&mut known.objects, is_older);
     }
 
-    /// Whether each source has had a first answer.
+    /// Whether every source has been answered at least once.
     #[must_use]
     pub fn complete(&self) -> bool {
         self.sources.values().all(|k| k.served.is_some())
     }
 
-    /// Returns the control planes that are installed.
+    /// Returns the observed kinds and GatewayClasses of other control planes.
     #[must_use]
     pub fn installed(&self) -> Installed {
         let is_served = |adapter: &Adapter| {
@@ -195,7 +195,8 @@ impl Observed {
         known.objects.get(key)
     }
 
-    /// Returns the object with this key, or the plugin of Istio's other kind that it replaces.
+    /// Returns the object with this key. If it doesn't exist, returns the plugin of Istio's other
+    /// kind that it replaces.
     #[must_use]
     pub fn last(&self, adapter: Adapter, key: &ObjectKey) -> Option<&Value> {
         let plugins = { Adapter::ALL.into_iter() }.filter(|a| a.is_plugin() && adapter.is_plugin());
@@ -238,7 +239,7 @@ fn is_older(value: &Value, known: &Value) -> bool {
 fn keyed(mut object: DynamicObject) -> Keyed<Value> {
     object.managed_fields_mut().clear();
     let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
-    // Plain maps with string keys: serialization doesn't fail.
+    // Serialization can't fail: the object consists of maps with string keys.
     (key, serde_json::to_value(object).unwrap_or_default())
 }
 

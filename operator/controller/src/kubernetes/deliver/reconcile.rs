@@ -27,9 +27,9 @@ use super::wanted::{Wanted, wanted};
 use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::watch::pauses;
 
-/// The number of writes in flight at once.
+/// The largest number of writes in flight.
 const WRITES: usize = 8;
-/// The time for which a successful check of the module's URL is trusted.
+/// The time for which a successful check of the module's URL is valid.
 const CHECK_LIFE: Duration = Duration::from_secs(60);
 
 /// The first pause after a refusal, unless the settings' pause is shorter.
@@ -39,7 +39,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 type Key = (Adapter, ObjectKey);
 
-/// The remaining writes.
+/// The writes of one round.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Steps {
     pub(super) apply: BTreeSet<Key>,
@@ -64,9 +64,9 @@ pub(super) fn steps(wanted: &Wanted, observed: &Observed) -> Steps {
     }
 }
 
-/// A refused write. It is retried when the wanted or the observed object changes or the conflicting
-/// object is gone. Otherwise it is retried with growing pauses, because no event reports that a
-/// quota was raised or a webhook works again.
+/// A refused write. It is retried when the wanted or the observed object changes, or when the
+/// conflicting object is deleted. It is also retried with growing pauses, because no event reports
+/// that a quota was raised or a webhook works again.
 #[derive(Debug)]
 struct Refusal {
     content: String,
@@ -79,17 +79,17 @@ struct Refusal {
     pauses: ExponentialBackoff,
 }
 
-/// Brings the API server's objects to the wanted state.
+/// Reconciles the objects on the API server with the wanted ones.
 pub(super) struct Reconciler {
     client: Client,
     settings: Settings,
     refusals: BTreeMap<Key, Refusal>,
-    /// The module whose URL was found to serve it, and the time of that check.
+    /// The module that its URL served at the last successful check, and the time of that check.
     served: Option<(ModuleRef, Instant)>,
     /// The time since which Istio's agents can fetch the module again, if they couldn't before.
     served_again: Option<String>,
-    /// Whether the agents couldn't fetch it at the last check; before the first check, whether they
-    /// may have been unable to.
+    /// Whether Istio's agents couldn't fetch the module at the last check. Before the first check,
+    /// whether they may have been unable to fetch it.
     interrupted: bool,
     /// The reason why the agents can't fetch the module now.
     unserved: Option<String>,
@@ -97,8 +97,8 @@ pub(super) struct Reconciler {
 }
 
 impl Reconciler {
-    /// Returns a reconciler. `interrupted` means that there may have been no operator before this
-    /// one for a while.
+    /// Returns a reconciler. `interrupted` means that for a while no operator may have been running
+    /// before this one.
     pub(super) fn new(client: Client, settings: Settings, interrupted: bool) -> Self {
         Self {
             client,
@@ -121,7 +121,7 @@ impl Reconciler {
         self.look_for_istio(&module, observed, false).await || is_unfetched
     }
 
-    /// Checks whether Istio's agents still can fetch the module. Returns whether a round is due.
+    /// Checks whether Istio's agents can still fetch the module. Returns whether a round is due.
     pub(super) async fn glance(&mut self, sha256: &str, observed: &Observed) -> bool {
         let module = ModuleRef::new(&self.settings, sha256);
         !self.interrupted && self.look_for_istio(&module, observed, true).await
@@ -130,11 +130,11 @@ impl Reconciler {
     /// Checks whether Istio's agents can fetch the module that plugins name. Returns whether the
     /// result differs from the last one, so that a round is due.
     ///
-    /// An agent that starts its proxy while they can't tries a few times, admits every request, and
-    /// never retries by itself. It does when istiod pushes the plugin. A change of the annotation
-    /// suffices for that, and is better than a change of the module's URL. Agents cache modules by
-    /// URL. With a new URL, those that have the module would load it again, and would lose a
-    /// working filter if that failed.
+    /// An agent that starts its proxy while the module isn't served tries a few times and then
+    /// admits every request. It retries only when istiod pushes the plugin again. A change of the
+    /// annotation triggers a push. A change of the module's URL would too, but agents cache modules
+    /// by URL: agents that have the module would fetch it again, and would lose a working filter if
+    /// that failed.
     async fn look_for_istio(
         &mut self,
         module: &ModuleRef,
@@ -151,7 +151,7 @@ impl Reconciler {
             Ok(()) if std::mem::take(&mut self.interrupted) => {
                 self.unserved = None;
                 info!("the module is served again; Istio's agents will fetch it");
-                // A fixed number of digits, so that the newest is the largest text.
+                // A fixed number of digits, so that texts sort by time.
                 self.served_again = Some(format!("{:.3}", Timestamp::now()));
                 true
             }
@@ -168,7 +168,7 @@ impl Reconciler {
         }
     }
 
-    /// Waits until a conflicting foreign object is deleted; pending if there is none.
+    /// Waits until a conflicting foreign object is deleted. Never completes if there is none.
     pub(super) async fn name_is_free(&mut self) {
         let waits = self.refusals.iter_mut().filter_map(|(key, refusal)| {
             let gone = refusal.gone.as_mut()?;
@@ -182,7 +182,8 @@ impl Reconciler {
         self.refusals.remove(&key);
     }
 
-    /// Runs one round. Also returns the time at which the next round is due even without a change.
+    /// Runs one round. Returns the outcome, and the time at which the next round is due even
+    /// without a change.
     pub(super) async fn round(
         &mut self,
         view: &PlannedCluster,
@@ -305,8 +306,7 @@ impl Reconciler {
             ready.push((key, object, version));
         }
         let client = &self.client;
-        // A loop rather than a closure over borrowed pairs, which would keep the future from being
-        // `Send`.
+        // A loop, because with a closure over borrowed pairs the future wouldn't be `Send`.
         let mut writes = Vec::with_capacity(ready.len());
         for (key, object, version) in ready {
             writes.push(async move {
@@ -354,8 +354,8 @@ impl Reconciler {
         }
     }
 
-    /// Checks that the object may name its module: the object on the API server already does, or
-    /// the module's URL serves it.
+    /// Checks that the object may name its module: either the object on the API server already
+    /// names it, or the module's URL serves it.
     async fn check_module(&mut self, object: &Object, known: Option<&Value>) -> Result<(), String> {
         let Some(module) = &object.module else {
             return Ok(());
@@ -372,14 +372,14 @@ impl Reconciler {
     }
 }
 
-/// Whether an object refers to `module`, whatever the query of its URL.
+/// Whether an object names `module`, with any query in the URL.
 fn names(value: &Value, module: &ModuleRef) -> bool {
     let text = value["spec"].to_string();
     text.contains(&format!("\"{}", module.url)) && text.contains(&module.sha256)
 }
 
-/// Whether an object to delete is still the only one that a target has, because its successor
-/// couldn't be written.
+/// Whether an object to delete is still the only object of a target, because its successor couldn't
+/// be written.
 fn waits_for_successor(
     adapter: Adapter,
     old: &Value,
@@ -392,7 +392,7 @@ fn waits_for_successor(
         all.map(str::to_owned).collect()
     };
     let of_old = targets(old);
-    // A ConfigMap can't replace the object that a mesh's proxies read, nor the other way round.
+    // A ConfigMap can't replace an object that a mesh's proxies read, or the reverse.
     let is_file = |adapter| adapter == Adapter::ConfigMap;
     let successors = wanted.objects.iter().filter(|(key, new)| {
         is_file(key.0) == is_file(adapter) && !targets(&new.value).is_disjoint(&of_old)
@@ -408,7 +408,7 @@ fn version(value: &Value) -> Option<String> {
     version.map(str::to_owned)
 }
 
-/// Returns the outcome of each policy's objects.
+/// Returns the outcome of each policy's deliveries.
 fn report(
     wanted: &Wanted,
     observed: &Observed,

@@ -6,14 +6,13 @@ use std::fmt::Write as _;
 use super::object::Adapter;
 use crate::kubernetes::cluster::ObjectKey;
 
-/// A part of the message of a policy whose module Istio's agents can't load now; the reason
-/// follows.
+/// The beginning of the message that Istio's agents can't load the module now; the reason follows.
 pub const NO_FILTER: &str = "sidecars that start now have no filter";
 
 /// The outcome of all deliveries, by policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Delivered {
-    /// Whether the first round has ended. Before that, a missing delivery means nothing.
+    /// Whether the first round has ended. Before that, a missing delivery isn't a failure.
     pub complete: bool,
     /// Deliveries of each policy, by `namespace/name`, ordered by adapter and object.
     pub policies: BTreeMap<String, Vec<Delivery>>,
@@ -35,18 +34,18 @@ pub struct Delivery {
 /// The outcome for one object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectState {
-    /// It is as wanted, and its reader has accepted it or, like Istio, never reports.
+    /// The object is as wanted. Its reader has accepted it, or never reports that, like Istio.
     Delivered,
-    /// It is as wanted, but no proxy or Pod that reads it was observed.
+    /// The object is as wanted, but no proxy or Pod that reads it was observed.
     Unread,
-    /// Not yet, for this reason; it is retried.
+    /// The object isn't delivered yet, for this reason. The write is retried.
     Pending(String),
-    /// It can't be delivered, or its reader refuses it; the reason and the remedy.
+    /// The object can't be delivered, or its reader refuses it. Contains the reason and the remedy.
     Failed(String),
 }
 
 impl Delivery {
-    /// Returns kind and key, such as `WasmPlugin shop/headgate-search-1a2b3c4d`.
+    /// Returns the object's kind and key, such as `WasmPlugin shop/headgate-search-1a2b3c4d`.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{} {}", self.adapter.kind(), self.object)
@@ -54,8 +53,8 @@ impl Delivery {
 }
 
 impl Delivered {
-    /// Returns status, reason and message of a policy's condition `Programmed`. `None` for a policy
-    /// that isn't delivered by an object.
+    /// Returns status, reason and message of a policy's condition `Programmed`. `None` if no object
+    /// delivers the policy.
     #[must_use]
     pub fn programmed(&self, policy: &str) -> Option<(bool, &'static str, String)> {
         let deliveries = self.policies.get(policy).filter(|d| !d.is_empty())?;
@@ -96,7 +95,7 @@ impl Delivered {
     }
 }
 
-/// Returns the reader that none of these objects has, and the remedy.
+/// Returns a message about the readers that these objects lack, with the remedy.
 fn unread(deliveries: &[Delivery]) -> String {
     let is_file = |d: &Delivery| d.adapter == Adapter::ConfigMap;
     let (reader, remedy) = match (
@@ -113,7 +112,8 @@ fn unread(deliveries: &[Delivery]) -> String {
     format!("but no Pod was seen {reader}; check that the target's Pods run and {remedy}")
 }
 
-/// Returns the first three lines and the number of the others: a condition's message has a bound.
+/// Returns the first three lines and the number of the others: the length of a condition's message
+/// is limited.
 fn shortened(lines: &[String]) -> String {
     const SHOWN: usize = 3;
     let shown = lines.iter().take(SHOWN).cloned().collect::<Vec<_>>();

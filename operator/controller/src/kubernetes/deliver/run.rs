@@ -19,12 +19,12 @@ use crate::kubernetes::watch::send_if_changed;
 use crate::xds::module::Modules;
 use headgate_api::plan::Plan;
 
-/// The time for which statuses wait for the API server's first answers about our objects.
+/// The longest time that statuses wait for the first lists of our objects.
 const FIRST_ANSWERS: Duration = Duration::from_secs(10);
-/// The number of changes in the queue; watches wait while it is full.
+/// The capacity of the queue of changes. Watches wait while it is full.
 const BACKLOG: usize = 64;
-/// The pause between glances at the module's URL. An agent of Istio requests it five times, over at
-/// least two seconds, and then gives up.
+/// The pause between quick checks of the module's URL. Istio's agent requests it five times, over
+/// at least two seconds, and then gives up.
 const GLANCES: Duration = Duration::from_secs(1);
 
 /// A cluster with its plan.
@@ -38,10 +38,10 @@ pub struct PlannedCluster {
 
 /// Delivers `views` and the Wasm filter of `modules` until `views` has no sender left. Only the
 /// leader may run this, and must drop it when it loses the Lease. A write in flight at that moment
-/// is one that the next leader would make too.
+/// is harmless: the next leader would make the same write.
 ///
-/// `interrupted` means that there may have been no operator before this one to serve the module.
-/// `delivered` gets the outcomes when they change, and keeps the last ones when this ends.
+/// `interrupted` means that for a while no operator may have served the module before this one.
+/// `delivered` receives the outcomes when they change, and keeps the last ones when this ends.
 pub async fn run(
     client: Client,
     settings: Settings,
@@ -58,7 +58,7 @@ pub async fn run(
     let _leftovers = AbortOnDropHandle::new(tokio::spawn(leftovers));
     let retry = settings.retry;
     let mut reconciler = Reconciler::new(client, settings, interrupted);
-    // An instant, not a pause: the ticks of `looks` would restart a pause before it ends.
+    // An instant rather than a pause: a pause would restart at each tick of `looks`.
     let mut again: Option<Instant> = None;
     let mut looks = tokio::time::interval(retry);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -90,7 +90,7 @@ pub async fn run(
                 }
             }
         }
-        // All queued events share one round.
+        // One round handles all queued events.
         while let Ok(event) = seen.try_recv() {
             observed.see(event);
         }

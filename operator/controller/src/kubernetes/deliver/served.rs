@@ -1,8 +1,8 @@
-//! A check that a URL serves the right module, before a proxy is sent to it.
+//! A check that a URL serves the right module, before objects refer proxies to it.
 //!
 //! During a rollout of a new version of this operator, its Service also routes to Pods without the
-//! new module. A control plane that gets the URL too early caches the failure for a while, and the
-//! proxy has no filter.
+//! new module. A control plane that requests the URL too early caches the failure for a while, and
+//! its proxies have no filter.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::xds::resource::sha256;
 
 /// The timeout of the whole exchange.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The number of connections to the URL for one check. A Service may route each to any of its Pods,
-/// of which some may lack the module. With two Pods, a check misses the one without it once in 256
-/// times.
+/// The number of connections for one check of a URL. A Service may route each connection to any of
+/// its Pods, and some Pods may lack the module. If one of two Pods lacks it, one check in 256
+/// doesn't notice.
 const CONNECTIONS: usize = 8;
 /// The size of the largest module, in bytes.
 const MAX_BYTES: usize = 64 << 20;
@@ -63,7 +63,7 @@ pub(super) async fn check(module: &ModuleRef, is_known: bool) -> Result<(), Stri
 async fn digest(module: &ModuleRef, is_known: bool) -> anyhow::Result<String> {
     let uri: Uri = module.url.parse()?;
     let authority = uri.authority().context("no host")?;
-    // Only URLs have brackets around an IPv6 address.
+    // Removes the brackets that URLs have around an IPv6 address.
     let host = authority.host().trim_matches(['[', ']']);
     let address = (host, authority.port_u16().unwrap_or(80));
     let stream = TcpStream::connect(address).await?;

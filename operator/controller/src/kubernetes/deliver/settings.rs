@@ -1,4 +1,4 @@
-//! Settings of deliveries, and of the module's location for their readers.
+//! The settings of deliveries, including the location of the module.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -107,8 +107,8 @@ pub struct Settings {
     /// The path of the module in the Pods that mount ConfigMaps, with `{hash}` in place of the
     /// first 16 digits of its SHA-256. `None`: no ConfigMaps are written.
     pub config_map_module: Option<String>,
-    /// Whether to keep objects of deliveries that are off, and those of the native filter if
-    /// plugins are written, or the other way round.
+    /// Whether to keep objects whose delivery is off. This includes objects for the native filter
+    /// while plugins are written, and the reverse.
     pub keep_leftovers: bool,
     /// The namespaces of the objects; all if the list is empty.
     pub watch_namespaces: Vec<String>,

@@ -1,10 +1,11 @@
 //! Objects whose module Envoy Gateway couldn't fetch.
 //!
-//! Envoy Gateway fetches the module when it translates its objects. One that restarts while no
-//! operator serves the module takes the filter from all its proxies, and doesn't try again by
-//! itself: it translates when the `spec` of an object changes. After some ten failures it doesn't
-//! even request the same URL for an hour. So the URL gets a new query, which the operator's server
-//! ignores. Envoys that have the module keep their VM: they identify it by its hash.
+//! Envoy Gateway fetches the module when it translates its objects. If it restarts while no
+//! operator serves the module, it removes the filter from all its proxies. It doesn't retry by
+//! itself, because it translates again only when the `spec` of an object changes. After some ten
+//! failures it doesn't request the same URL for an hour. So the URL gets a new query, which the
+//! operator's server ignores. Envoys that have the module keep their VM, because they identify the
+//! module by its hash.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use super::wanted::Wanted;
 use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::watch::pauses;
 
-/// The longest pause between two attempts: each holds up Envoy Gateway for up to a minute.
+/// The longest pause between two attempts. Each attempt delays Envoy Gateway by up to a minute.
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
 /// The objects whose module Envoy Gateway should fetch again, until it has accepted them.
@@ -40,16 +41,16 @@ struct Asked {
 }
 
 impl Unfetched {
-    /// Chooses another URL for each object whose module Envoy Gateway couldn't fetch, if it is
-    /// served. Returns whether any was chosen, so that a round is due. `pause` is the first pause
-    /// between attempts.
+    /// If the module is served, chooses another URL for each object for which Envoy Gateway
+    /// couldn't fetch it. Returns whether any was chosen, so that a round is due. `pause` is the
+    /// first pause between attempts.
     pub(super) async fn look(
         &mut self,
         module: &ModuleRef,
         pause: Duration,
         observed: &Observed,
     ) -> bool {
-        // Without an answer to the last attempt yet, the pauses continue.
+        // An object stays here, with its growing pauses, until Envoy Gateway has accepted it.
         self.0.retain(|key, _| {
             let value = observed.get(Adapter::EnvoyGateway, key);
             value.is_some_and(|value| state(value) != ObjectState::Delivered)
@@ -79,7 +80,7 @@ impl Unfetched {
         true
     }
 
-    /// Writes the chosen URLs into the wanted objects. Others keep the query that they have.
+    /// Writes the chosen URLs into the wanted objects. Other objects keep the query of their URL.
     pub(super) fn apply(&self, wanted: &mut Wanted, observed: &Observed) {
         for (key, object) in &mut wanted.objects {
             let Some(place) = object.value.pointer_mut(URL) else {

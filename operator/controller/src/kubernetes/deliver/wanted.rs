@@ -17,7 +17,7 @@ use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use headgate_api::compile::revision;
 use headgate_api::plan::Plan;
 
-/// The resources of other control planes that the API server serves.
+/// The observed resources of other control planes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Installed {
     /// The adapters whose kinds are watched and served.
@@ -33,8 +33,8 @@ impl Installed {
         self.served.contains(&adapter)
     }
 
-    /// Whether Istio is installed: its plugins are served, or its other kind if only that is
-    /// watched.
+    /// Whether Istio is installed: one of its plugin kinds is served or, if only EnvoyFilters are
+    /// watched, EnvoyFilters are.
     fn has_istio(&self, settings: &Settings) -> bool {
         let watches_plugins = settings.istio_native.is_none() || !settings.keep_leftovers;
         self.has(Adapter::Istio)
@@ -46,12 +46,12 @@ impl Installed {
 /// All wanted objects.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Wanted {
-    /// The objects, by adapter and key. They include an object that is too large even with a single
-    /// policy, so that the existing one isn't deleted: see [`Object::too_large`].
+    /// The objects, by adapter and key. An object that is too large even with a single policy is
+    /// included, so that the existing object isn't deleted: see [`Object::too_large`].
     pub objects: BTreeMap<(Adapter, ObjectKey), Object>,
-    /// Policies that their object leaves out, or whose workload can't have an object.
+    /// Policies that their object omits, or whose workload can't have an object.
     pub unwanted: Vec<Unwanted>,
-    /// The objects whose policies should change, but stay as they are, each with the reason.
+    /// Objects that stay unchanged although their policies should change, each with the reason.
     pub kept: BTreeMap<(Adapter, ObjectKey), String>,
 }
 
@@ -64,8 +64,8 @@ pub struct Unwanted {
     pub delivery: Delivery,
 }
 
-/// Returns the objects for `plan`, whose proxies run the module with this SHA-256 (64 digits of
-/// hex). `observed` has the last versions of policies that have outgrown their object.
+/// Returns the objects for `plan`. Their proxies run the module with this SHA-256 (64 hex digits).
+/// `observed` contains the last versions of policies that have outgrown their object.
 #[must_use]
 pub fn wanted(
     plan: &Plan,
@@ -155,12 +155,12 @@ pub fn wanted(
     wanted
 }
 
-/// Returns a gateway's `workload` with the outbound configuration of its requests added. One
-/// configuration holds both, because Envoy Gateway gives each of its Wasm extensions a VM of its
-/// own: two would share no state.
+/// Returns a gateway's `workload` with the outbound configuration added. One configuration contains
+/// both, because Envoy Gateway gives each Wasm extension its own VM, and two VMs share no state.
 fn both_ways(workload: &Workload, plan: &Plan) -> Workload {
     let mut workload = workload.clone();
-    // The last version of a policy that fitted has its own calls, or none.
+    // If the last version of a policy that fitted is in force, its outbound configuration is
+    // already present or not needed.
     let config = &workload.config;
     let calls = plan.outbound_of(config).filter(|calls| {
         let of = calls.outbound.as_ref().map(|calls| &calls.policy);
@@ -183,8 +183,8 @@ impl Wanted {
         self.objects.insert(key, object);
     }
 
-    /// Keeps each observed object with an invalid policy whose last valid version this process
-    /// never saw: the object holds that version. Only its module changes.
+    /// Keeps each observed object that contains the only known valid version of an invalid policy.
+    /// Only its module changes.
     fn keep(&mut self, plan: &Plan, observed: &Observed, module: &ModuleRef) {
         let mistaken = Mistaken::of(plan);
         for (adapter, key, value) in observed.objects() {
@@ -206,8 +206,8 @@ impl Wanted {
         }
     }
 
-    /// Adds the object that `make` builds for `workload`, and returns the part of the workload that
-    /// is in it.
+    /// Adds the object that `make` returns for `workload`. Returns the part of the workload that is
+    /// in the object.
     ///
     /// All policies of a workload share one object of at most [`MAX_BYTES`]: see [`Fit`].
     fn add_fitting(

@@ -1,10 +1,9 @@
-//! The workloads of a plan: sets of proxies with the same configuration, in the form in which an
-//! object can select them.
+//! The workloads of a plan: sets of proxies with the same configuration that an object can select.
 //!
-//! An object of Istio selects proxies by labels, and every object that matches a Pod adds a filter
-//! to it. Two policies with different selectors may overlap on some Pods, where precedence decides
-//! between them; labels can't express "all but those". So of two workloads that overlap, the one
-//! with precedence gets an object, and the other one reports why it has none. A Pod without such an
+//! An Istio object selects Pods by labels, and every object that matches a Pod adds a filter. Two
+//! policies with different selectors may overlap on some Pods, where only the one with precedence
+//! is in force. Labels can't express "all Pods except those". So of two overlapping workloads, the
+//! one with precedence gets an object, and the other reports why it has none. A Pod without such an
 //! overlap has all its policies in one object.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +18,8 @@ use headgate_api::plan::{
     GATEWAY_NAME_LABEL, InForce, Plan, ProxyClaims, ProxySelector, Selectors, TargetKind, TargetRef,
 };
 
-/// Labels that Istio's injector sets on Pods: that of sidecars, and one that its gateways have too.
+/// Labels that Istio's injector sets on Pods: one of sidecars only, and one of sidecars and
+/// gateways.
 const INJECTED: [&str; 2] = [
     "security.istio.io/tlsMode",
     "service.istio.io/canonical-revision",
@@ -30,10 +30,10 @@ const INJECTED: [&str; 2] = [
 pub struct Workload {
     /// The proxies.
     pub proxies: ProxySelector,
-    /// Their kind, and the side of sidecars.
+    /// Their kind and, for sidecars, the side.
     pub kind: ProxyKind,
-    /// Whether Istio runs any of them, as far as observed: a Pod with its sidecar, or of a gateway.
-    /// In place of that, for a ConfigMap: whether a Pod mounts it.
+    /// Whether an Istio proxy of the workload was observed: a Pod with a sidecar, or of a gateway.
+    /// For a ConfigMap: whether a Pod mounts it.
     pub seen: bool,
     /// The configuration that they enforce; it always has stages.
     pub config: Arc<FilterConfig>,
@@ -43,7 +43,7 @@ pub struct Workload {
     pub policies: Vec<String>,
 }
 
-/// The kind of the proxies of a workload, and the side of sidecars.
+/// The kind of a workload's proxies and, for sidecars, the side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProxyKind {
     /// The proxies of a Gateway.
@@ -54,7 +54,7 @@ pub enum ProxyKind {
     Calls,
 }
 
-/// A workload that can't have an object of its own.
+/// A workload that gets no object, because it overlaps with another one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Meeting {
     /// The workload that is left out.
@@ -64,7 +64,7 @@ pub struct Meeting {
 }
 
 impl Workload {
-    /// Returns the workload of the outbound side of these Pods' sidecars, with `config`.
+    /// Returns the workload for the outbound side of these sidecars, with `config`.
     #[must_use]
     pub fn calls(&self, config: &Arc<FilterConfig>) -> Self {
         let policy = config.outbound.as_ref().map(|calls| calls.policy.clone());
@@ -76,7 +76,7 @@ impl Workload {
         }
     }
 
-    /// Returns the workload after these cuts. The other policies keep their slots.
+    /// Returns the workload with these cuts applied. The other policies keep their slots.
     #[must_use]
     pub(super) fn with(&self, cuts: &Cuts<'_>, plan: &Plan) -> Self {
         let mut rest = self.clone();
@@ -99,8 +99,8 @@ impl Workload {
     }
 }
 
-/// Returns the workloads of `plan` in order of precedence, and those that overlap with one of these
-/// and so can't have an object.
+/// Returns the workloads of `plan` that have an object, in order of precedence, and those that
+/// overlap with one of these and so have none.
 #[must_use]
 pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>) {
     let mut seen = BTreeSet::new();
@@ -120,8 +120,8 @@ pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>
         let Some(winner) = winner.map(|w| &all[w]) else {
             continue;
         };
-        // The loser lacks nothing if the winner carries its policies, or if it is in force on none
-        // of its own Pods.
+        // The loser needs no report if the winner's object contains all its policies, as it does
+        // when the loser is in force on none of its own Pods.
         if loser.policies.iter().any(|p| !winner.policies.contains(p)) {
             left_out.push(Meeting {
                 workload: loser.clone(),
@@ -134,7 +134,7 @@ pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>
     (kept.collect(), left_out)
 }
 
-/// Returns the workload of proxies with exactly these labels, if any policy applies to them.
+/// Returns the workload of the proxies with exactly these labels; `None` if no policy applies.
 #[must_use]
 pub fn workload(plan: &Plan, cluster: &Cluster, proxies: &ProxySelector) -> Option<Workload> {
     let enforced = plan.for_proxy(&ProxyClaims {
@@ -179,11 +179,11 @@ fn kind(proxies: &ProxySelector, cluster: &Cluster) -> ProxyKind {
     }
 }
 
-/// Returns for each of the workloads `None` if it has an object, else the first workload in whose
-/// place it has none.
+/// Returns, for each workload, `None` if it has an object, else the first workload that has an
+/// object in its place.
 ///
-/// Of each group only one has an object. So the time grows with the sizes of the groups: a tenant
-/// may have a thousand Services for the same Pods.
+/// In each group only one workload has an object. The time grows with the total size of the groups,
+/// not with the number of pairs: a tenant may have a thousand Services for the same Pods.
 fn winners(workloads: usize, groups: &BTreeSet<Vec<usize>>) -> Vec<Option<usize>> {
     let mut groups_of = vec![Vec::new(); workloads];
     for (group, members) in groups.iter().enumerate() {
@@ -202,8 +202,9 @@ fn winners(workloads: usize, groups: &BTreeSet<Vec<usize>>) -> Vec<Option<usize>
     groups_of.iter().enumerate().map(winner).collect()
 }
 
-/// Returns the groups of workloads that share a Pod: by their selectors, or by an observed Pod that
-/// matches all. Also returns for each workload whether Istio's proxy runs in one of its Pods.
+/// Returns the groups of overlapping workloads: those that match the labels of one selector, or of
+/// one observed Pod. Also returns, for each workload, whether an Istio proxy was observed in one of
+/// its Pods.
 fn meetings(all: &[Workload], cluster: &Cluster) -> (BTreeSet<Vec<usize>>, Vec<bool>) {
     let mut groups = BTreeSet::new();
     // Pods of one workload are in the same groups.
@@ -230,7 +231,7 @@ fn meetings(all: &[Workload], cluster: &Cluster) -> (BTreeSet<Vec<usize>>, Vec<b
     (groups, seen)
 }
 
-/// An index of a plan's targets, so that a look-up needn't search all Pods and attachments.
+/// An index of a plan's targets. A look-up doesn't search all Pods and attachments.
 #[derive(Debug)]
 pub struct Targets<'a> {
     plan: &'a Plan,
@@ -257,9 +258,9 @@ impl<'a> Targets<'a> {
         }
     }
 
-    /// Returns the workload whose configuration is in the file for the proxies of `target`. These
-    /// are the proxies that name the target, if there are any; else those of the target's Pods, by
-    /// their labels.
+    /// Returns the workload whose configuration is in the file for the proxies of `target`. For
+    /// Pods, a Service or a Gateway that no proxy names, these are the proxies that its first
+    /// attachment selects. Otherwise they are the proxies that name the target.
     #[must_use]
     pub fn workload(&self, target: &TargetRef) -> Option<Workload> {
         let by_labels = matches!(

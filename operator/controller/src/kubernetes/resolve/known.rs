@@ -1,4 +1,4 @@
-//! The compiled form of one policy, kept from plan to plan.
+//! The compiled form of one policy, cached from plan to plan.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use headgate_api::compile::{self, Promises};
 use headgate_api::plan::Portion;
 use headgate_api::validate::ValidPolicy;
 
-/// A portion of a policy, compiled.
+/// A part of a policy in compiled form, by its portion of the slots.
 type Part<T> = (Portion, Arc<T>);
 
-/// The compiled form of a policy. Parts that no plan uses are dropped with the next plan.
+/// The compiled form of a policy. Parts that a plan doesn't use are dropped with the next plan.
 #[derive(Debug)]
 pub(super) struct Known {
     /// The policy's stage for one endpoint, from which all other parts are derived.
@@ -23,8 +23,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Returns the compiled form of `policy`: `before` if the policy is unchanged, else one without
-    /// parts.
+    /// Returns the compiled form of `policy`: `before` if the policy is unchanged, else a new one
+    /// without parts.
     pub(super) fn of(policy: &ValidPolicy, before: Option<Self>) -> Self {
         match before {
             Some(mut before) if before.base == policy.stage => {

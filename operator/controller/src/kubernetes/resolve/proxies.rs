@@ -1,4 +1,4 @@
-//! The numbers of proxies that a policy reaches, and of those where it is in force.
+//! Counts the proxies that each policy reaches, and determines where it is in force.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,8 +8,8 @@ use super::Draft;
 use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
 use headgate_api::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, winners};
 
-/// The labels by which Envoy Gateway marks the Pods of a Gateway. By default they run in Envoy
-/// Gateway's own namespace, and there they lack the label of all implementations.
+/// The labels that Envoy Gateway sets on the Pods of a Gateway. By default these Pods run in Envoy
+/// Gateway's own namespace, and lack the label that all implementations share.
 const OWNING_GATEWAY: [&str; 2] = [
     "gateway.envoyproxy.io/owning-gateway-namespace",
     "gateway.envoyproxy.io/owning-gateway-name",
@@ -17,7 +17,7 @@ const OWNING_GATEWAY: [&str; 2] = [
 /// The label of the Pods that serve all Gateways of a class (`mergeGateways`).
 const OWNING_CLASS: &str = "gateway.envoyproxy.io/owning-gatewayclass";
 
-/// The numbers of Pods that name a target, ready and in total, by target.
+/// By target, the number of ready Pods that name it, and the number of all Pods that name it.
 #[derive(Debug)]
 pub(super) struct Claims<'a>(HashMap<&'a TargetRef, (u32, u32)>);
 
@@ -58,21 +58,22 @@ fn claim<'a>(key: &ObjectKey, pod: &'a Pod) -> Option<&'a TargetRef> {
 pub(super) struct Count {
     /// The number of ready Pods that the selector matches.
     pub(super) ready: u32,
-    /// The number of those whose proxies have a part of this policy's slots.
+    /// The number of `ready` Pods whose proxies get a share of this policy's slots.
     pub(super) sharing: u32,
-    /// The number of `sharing` that name the target themselves.
+    /// The number of `sharing` Pods that name the target.
     pub(super) claiming: u32,
     /// Whether the draft is in force on some proxy.
     pub(super) in_force: bool,
-    /// The draft that is in force in place of this one; the first of several.
+    /// The draft that overrides this one. If several do: the first.
     pub(super) lost_to: Option<usize>,
-    /// The draft whose workflows are in force on proxies of this one; the first of several.
+    /// The draft whose workflows are in force on proxies of this one in place of its own. If there
+    /// are several: the first.
     pub(super) workflows_of: Option<usize>,
 }
 
-/// Returns the counts of each of `drafts`, which are in order of precedence and whose selectors
-/// were added in that order. Also returns the sets of drafts that match one proxy, for proxies that
-/// match more policies than they can hold. `envoy_gateway` is the namespace of Envoy Gateway.
+/// Returns the counts of each draft. `drafts` and `selectors` are in order of precedence. Also
+/// returns, for proxies that match more drafts than they can hold policies, each set of matching
+/// drafts. `envoy_gateway` is the namespace of Envoy Gateway.
 pub(super) fn count(
     cluster: &Cluster,
     drafts: &[Draft<'_>],
@@ -126,7 +127,7 @@ pub(super) fn count(
             count.sharing += more;
         }
     }
-    // A selector without Pods yet is treated as if there were one Pod with exactly its labels.
+    // A selector without Pods is treated as if one Pod had exactly its labels.
     for (draft, _) in drafts.iter().zip(seen).filter(|(_, seen)| !seen) {
         let proxies = &draft.proxies;
         selectors.matching(&proxies.namespace, &proxies.labels, &mut matching);
@@ -142,7 +143,7 @@ pub(super) fn count(
 /// Records which drafts are in force on proxies that match the drafts of `set`.
 fn settle(set: &[usize], drafts: &[Draft<'_>], counts: &mut [Count]) {
     let bids = set.iter().filter_map(|at| drafts.get(*at)).map(Draft::bid);
-    // A proxy follows the workflows of one policy: the first one that has some.
+    // A proxy enforces the workflows of one policy only: the first policy that has workflows.
     let mut first: Option<(usize, &str)> = None;
     for (at, winner) in set.iter().zip(winners(bids)) {
         let (Some(count), Some(draft)) = (counts.get_mut(*at), drafts.get(*at)) else {
@@ -177,12 +178,12 @@ enum Owner<'a> {
     Class(&'a str),
 }
 
-/// Returns the Gateways that a ready Pod of Envoy Gateway serves, unless the Pod is found by the
-/// label of all implementations.
+/// Returns the Gateways that a ready Pod of Envoy Gateway serves; `None` if the label that all
+/// implementations share identifies the Pod.
 ///
-/// Any user may label Pods of their own namespace. So the labels count only in the namespace of
-/// Envoy Gateway, and for a Gateway in its own namespace, where Envoy Gateway runs its proxies with
-/// `GatewayNamespace`.
+/// Users may set any labels on Pods of their own namespace. So these labels count only in the
+/// namespace of Envoy Gateway and, for a Gateway, in the Gateway's own namespace, where Envoy
+/// Gateway runs its proxies in mode `GatewayNamespace`.
 fn owner<'a>(key: &ObjectKey, pod: &'a Pod, envoy_gateway: &str) -> Option<Owner<'a>> {
     if !pod.ready || pod.target.is_some() {
         return None;

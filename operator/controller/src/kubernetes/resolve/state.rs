@@ -1,4 +1,4 @@
-//! The outcome of one policy.
+//! The state of one policy in a plan.
 
 use crate::kubernetes::cluster::{ObjectKey, PolicyObject};
 use headgate_api::plan::PolicyState;

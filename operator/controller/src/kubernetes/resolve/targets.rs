@@ -1,5 +1,5 @@
-//! Lookup of targets: the proxies that serve a target and the endpoints behind them, or what is
-//! missing.
+//! Looks up targets. The result is the proxies that serve a target and the endpoints behind them,
+//! or a message about what is missing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,25 +14,26 @@ use headgate_api::plan::{
 /// A target that was found.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Pods whose proxies enforce a policy of this target, each with the routes that it applies to.
+    /// The Pods whose proxies enforce a policy of this target, with the routes to which it applies.
     pub(super) reach: Vec<Reach>,
     /// The endpoints behind those proxies.
     pub(super) endpoints: Endpoints,
-    /// The endpoints behind proxies that name the target themselves; `None`: the Pods that are
-    /// reached.
+    /// The endpoints behind proxies that name the target themselves. `None` means the Pods in
+    /// `reach`.
     pub(super) claimed_endpoints: Option<Endpoints>,
-    /// Requests of the target that proxies can't distinguish from others; one line each.
+    /// Messages about requests of the target that proxies can't distinguish from others, one line
+    /// each.
     pub(super) left_out: Vec<String>,
 }
 
 impl Found {
-    /// Returns itself, if its route names fit into one stage together with the `names` route names
-    /// of the policy's earlier targets.
+    /// Adds this target's route names to `names`, the number of route names of the policy's earlier
+    /// targets, and returns `self` if all fit into one stage.
     ///
     /// # Errors
-    /// One line: they don't fit, with the remedy.
+    /// One line that says that they don't fit, and the remedy.
     pub(super) fn within(self, names: &mut usize) -> Result<Self, String> {
-        // Each proxy has one of these.
+        // A proxy belongs to only one of these, so the largest counts.
         let more = self.reach.iter().map(|r| r.routes.len()).max();
         let all = *names + more.unwrap_or(0);
         if all > MAX_ROUTES {
@@ -45,9 +46,9 @@ impl Found {
         Ok(self)
     }
 
-    /// Adds the names of rules for which there is room beside the `names` route names of all the
-    /// policy's targets. Returns a warning if some don't fit: it is better to leave these out than
-    /// to report `target` as not found.
+    /// Adds as many names of rules as fit beside `names`, the number of route names of all the
+    /// policy's targets. Returns a warning if some don't fit: leaving these out is better than
+    /// reporting `target` as not found.
     pub(super) fn take_rules(&mut self, target: &TargetRef, names: &mut usize) -> Option<String> {
         let room = MAX_ROUTES.saturating_sub(*names);
         let (mut most, mut beyond) = (0, None);
@@ -68,14 +69,14 @@ impl Found {
     }
 }
 
-/// Pods, with the routes that a policy applies to.
+/// Pods, and the routes on their proxies to which a policy applies.
 #[derive(Debug, PartialEq)]
 pub(super) struct Reach {
     /// The Pods.
     pub(super) proxies: ProxySelector,
-    /// Patterns of route names, as in `StageConfig`; none: all requests.
+    /// Patterns of route names, as in `StageConfig`. Empty means all requests.
     pub(super) routes: Vec<String>,
-    /// Further patterns, which [`Found::take_rules`] adds as far as there is room.
+    /// Further patterns, of which [`Found::take_rules`] adds as many as fit.
     pub(super) rules: Vec<String>,
 }
 
@@ -87,9 +88,9 @@ type Routes<'a> = Vec<(&'a TargetRef, &'a Route)>;
 pub(super) struct Finder<'a> {
     cluster: &'a Cluster,
     routes: HashMap<&'a ObjectKey, Routes<'a>>,
-    /// The routes of a pool's own namespace that have it among their backends.
+    /// The routes to each pool, in the pool's own namespace.
     to_pools: HashMap<&'a TargetRef, Routes<'a>>,
-    /// The number of rules with this name at a Gateway.
+    /// The number of rules at a Gateway that have this name.
     named: BTreeMap<(&'a ObjectKey, &'a str), usize>,
     /// The ready endpoints of each pool.
     pools: HashMap<&'a ObjectKey, u32>,
@@ -123,8 +124,8 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Finds `target` of a policy of `namespace`. `is_claimed` means that a proxy names it, so that
-    /// its labels need not be known.
+    /// Finds `target` of a policy in `namespace`. `is_claimed` means that a proxy names the target,
+    /// so the labels of its Pods aren't needed.
     ///
     /// # Errors
     /// One line: what is missing, with the remedy.
@@ -210,8 +211,8 @@ impl<'a> Finder<'a> {
             .get(target)
             .ok_or_else(|| absent(target))?;
         let parents = BTreeSet::from_iter(&route.gateways);
-        // Gateways of other namespaces count only if they have accepted the route, and only for its
-        // requests.
+        // `route.gateways` contains Gateways of other namespaces only if they have accepted the
+        // route. The policy applies there only to the route's requests.
         let mut left_out = Vec::new();
         let reach: Vec<Reach> = parents
             .iter()
@@ -230,8 +231,8 @@ impl<'a> Finder<'a> {
         })
     }
 
-    /// Finds a pool by the rules of routes that have it among their backends. Its own Pods seldom
-    /// have proxies, and one there would be behind the endpoint picker.
+    /// Finds a pool through the rules of routes that refer to it. A pool's own Pods seldom have
+    /// proxies, and such a proxy would be behind the endpoint picker.
     fn pool(&self, target: &TargetRef, key: &ObjectKey, is_claimed: bool) -> Result<Found, String> {
         self.check_served(target)?;
         if !self.cluster.pools.contains_key(key) {
@@ -277,9 +278,10 @@ impl<'a> Finder<'a> {
         })
     }
 
-    /// Returns the proxies of `gateway` for the requests of these routes, or for those of the rules
-    /// that send to `target` if it is a pool. Adds to `left_out` the rules that proxies can't
-    /// distinguish from others there, and the others that they can't distinguish from these.
+    /// Returns the proxies of `gateway` for the requests of these routes or, if `target` is a pool,
+    /// for the requests of the rules that refer to it. Adds to `left_out` the rules that these
+    /// proxies can't distinguish from other rules, and the other rules that they can't distinguish
+    /// from these.
     fn reach(
         &self,
         target: &TargetRef,
@@ -307,7 +309,7 @@ impl<'a> Finder<'a> {
             }
         }
         for (rule, of) in named {
-            // With two dots it may be the name that Istio gives to a rule without one.
+            // A name with two dots may equal the name that Istio gives to an unnamed rule.
             let is_alone = self.named.get(&(gateway, rule)) == Some(&of.len());
             if is_alone && rule.matches('.').count() < 2 {
                 reach.rules.push(rule.to_owned());
@@ -322,7 +324,7 @@ impl<'a> Finder<'a> {
         reach
     }
 
-    /// Returns a warning if Istio's pattern of a route matches the name of a rule of another route.
+    /// Returns a warning if Istio's pattern for a route also matches a named rule of another route.
     fn taken_in(
         &self,
         target: &TargetRef,
@@ -406,11 +408,11 @@ fn pods(target: &TargetRef) -> Result<Found, String> {
     })
 }
 
-/// Returns the `routes` of a Gateway that are attached only to this listener, and a message about
-/// those that are attached to others, too.
+/// Returns the `routes` of a Gateway that attach to this listener only, and a message about routes
+/// that attach to other listeners too.
 ///
-/// Envoy names its routes after those of Gateway API, without the listener through which a request
-/// came.
+/// The names of Envoy's routes contain the name of the Gateway API route, but not the listener of
+/// the request.
 fn of_listener<'a>(
     listener: &str,
     target: &TargetRef,
@@ -471,9 +473,9 @@ fn gateway_labels(gateway: &ObjectKey) -> BTreeMap<String, String> {
     BTreeMap::from([(GATEWAY_NAME_LABEL.to_owned(), gateway.name.clone())])
 }
 
-/// Returns the patterns of a route's rules in Envoy Gateway and Istio, whose names are
-/// `httproute/ns/name/rule/0/match/0/host` and `ns.name.0`. Istio's pattern of a route `a` also
-/// matches a route `a.b` of the same namespace, and rules with a name have another one there:
+/// Returns the patterns that match a route's rules in Envoy Gateway and in Istio, which name them
+/// `httproute/ns/name/rule/0/match/0/host` and `ns.name.0`. Istio's pattern for a route `a` also
+/// matches a route `a.b` of the same namespace, and doesn't match named rules: see
 /// [`Route::names`].
 fn route_names(route: &TargetRef) -> [String; 2] {
     let kind = route.kind.as_str().to_ascii_lowercase();
@@ -484,7 +486,8 @@ fn route_names(route: &TargetRef) -> [String; 2] {
     ]
 }
 
-/// Returns the patterns of one rule of a route, by its number, as [`route_names`].
+/// Returns the patterns that match one rule of a route, by its number, as [`route_names`] does for
+/// all.
 fn rule_names(route: &TargetRef, number: usize) -> [String; 2] {
     let [of_envoy_gateway, of_istio] = route_names(route).map(|name| name.replace('*', ""));
     [

@@ -25,7 +25,7 @@ const UNNOTICED: (f64, f64) = (1.1, 2.0);
 
 pub(super) fn cases(quick: bool) -> Vec<Case> {
     let sleeping = mix::natural(SCALE);
-    // With all threads on one core, costs and capacity are those of all workers together: the
+    // All threads share one core, so costs and capacity are those of all workers together. The
     // requests and their objectives stay the same.
     let computing = mix::natural(SCALE)
         .into_iter()

@@ -1,6 +1,6 @@
 //! Experiments in which one route, one endpoint or the whole backend breaks. Eight workers serve. A
-//! worker in which a request hangs is free again when Envoy or the client resets the request, like
-//! a thread that waits for a lock.
+//! worker with a hanging request is freed when Envoy or the client resets the request, like a
+//! thread that waits for a lock.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::backend::{Fault, FaultKind};
 use crate::mix::QueryType;
 
 const WORKERS: usize = 8;
-/// The time at which a route or an endpoint breaks that worked before.
+/// The time at which a working route or endpoint breaks.
 const BREAKS: Duration = Duration::from_secs(4);
 /// The number of timeouts in a row that eject an endpoint, Envoy's default.
 const EJECTS: u32 = 5;

@@ -7,7 +7,7 @@ use crate::demo::chart::{Panel, Vertical, escape, nice_step};
 use crate::demo::palette;
 
 const WIDTH: f64 = 920.0;
-/// The most panels side by side.
+/// The largest number of panels side by side.
 const COLUMNS: usize = 3;
 /// The space at the left of a panel, for its axis, px.
 const GAP: f64 = 58.0;

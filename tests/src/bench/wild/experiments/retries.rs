@@ -1,5 +1,5 @@
-//! A retry storm. Half of the workers stop for 5 s; clients give up after 0.5 s. They retry at
-//! once, up to three times, after a refusal, an error or a timeout.
+//! A retry storm. Half of the workers stop for 5 s; clients give up after 0.5 s. They retry
+//! immediately, up to three times, after a refusal, an error or a timeout.
 
 use std::time::Duration;
 

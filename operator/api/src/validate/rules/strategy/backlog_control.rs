@@ -30,7 +30,7 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "cost.costs{}" => whole(Open, 1, MAX_COST),
     "cost.header" => Field::Text(&HEADER),
 };
-/// Settings that control `Proportional` doesn't have, and why.
+/// The settings that control `Proportional` doesn't have, each with the reason.
 const NOT_PROPORTIONAL: [(&str, &str); 2] = [
     ("integralGain", "no integral part"),
     ("maxBacklog", "no bound"),

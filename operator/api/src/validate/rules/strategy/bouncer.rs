@@ -32,8 +32,8 @@ pub(super) fn config(
     }
 }
 
-/// Returns the settings of the estimates of processing times. Other strategies need them, too, for
-/// estimated waits and Retry-After, but don't decide by their percentiles: they take the defaults.
+/// Returns the settings for estimates of processing times. Other strategies also need estimates,
+/// for expected waits and Retry-After. They don't decide by percentiles, so they use the defaults.
 pub(super) fn service_times(strategy: &crate::Strategy, at: &At<'_>) -> ServiceTimesConfig {
     let given = strategy.bouncer.clone().unwrap_or_default();
     let interval_us = at.field("interval").time();

@@ -39,7 +39,7 @@ pub(super) fn config(
     }
 }
 
-/// Adds warnings about limits that have no effect, because the queue's timeout ends waits before.
+/// Adds warnings about limits without effect, because the queue's timeout is shorter.
 pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     let StrategyConfig::MaxQueueWait {
         limit_us,

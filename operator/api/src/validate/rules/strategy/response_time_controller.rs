@@ -32,7 +32,7 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "typeTargets" => Field::Map(MAX_TYPES, "types"),
     "typeTargets{}" => Field::Map(MAX_CLASSES, "targets"),
     "typeTargets{}.{}" => time(Open, MILLISECOND, HOUR),
-    // The open defaults depend on whether there is an increase.
+    // The open defaults depend on whether `increase` is given.
     "smoothing" =>
         real(Open, 0.0, 1.0, "").below().words("the weight of the past, 0 or more, below 1"),
     "requests" => whole(Open, 1, 10_000),
@@ -56,7 +56,7 @@ const WITHOUT_CLASSES: &str = "given without classes; leave it out or add spec.c
 const WITH_POLICY: &str = "given with scope Policy; leave it out or use scope Type";
 /// The ratio of a target to processing times that few services reach.
 const FAR_BELOW: f64 = 10.0;
-/// The most controllers, because the workers share their state.
+/// The largest number of controllers, which is limited because workers share their state.
 const MAX_CONTROLLERS: usize = 256;
 
 pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig {
@@ -111,7 +111,7 @@ fn check_scope(spec: &AdmissionPolicySpec, scope: ControlScope, at: &At<'_>) {
     }
 }
 
-/// Checks settings that only make a difference between classes, or between types of a class.
+/// Checks settings that matter only with several classes, or with several types in a class.
 fn check_classes(spec: &AdmissionPolicySpec, given: &ResponseTimeControllerSettings, at: &At<'_>) {
     if given.scope == ControlScope::Policy && !given.type_targets.is_empty() {
         at.field("typeTargets").add(WITH_POLICY);
@@ -173,7 +173,8 @@ fn rates(most: f64, at: &At<'_>) -> (f64, f64) {
 }
 
 /// Adds warnings about rates that the slots can serve only if processing times are far below the
-/// targets. The rate starts there, so the queue grows until response times have lowered it.
+/// targets. A controller starts at this rate, so the queue grows until response times have lowered
+/// it.
 pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     let StrategyConfig::ResponseTimeController(control) = &stage.strategy else {
         return;

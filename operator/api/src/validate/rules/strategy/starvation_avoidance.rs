@@ -54,7 +54,7 @@ pub(super) fn starvation_avoidance(
     })
 }
 
-/// Whether the strategy refuses some types more than others, so that one can starve.
+/// Whether the strategy refuses some types more than others, so that a type can starve.
 fn distinguishes_types(strategy: &crate::Strategy) -> bool {
     match strategy.kind {
         StrategyType::Bouncer => true,

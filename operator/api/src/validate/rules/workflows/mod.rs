@@ -27,7 +27,7 @@ const QUANTILE: &str = "a quantile, 0 (the slowest process) to 1 (the fastest)";
 pub(super) static FIELDS: Table = fields! {
     "quantile" => real(Stored(0.5), 0.0, 1.0, "").words(QUANTILE),
     "interval" => time(Stored(Span::from_millis(100)), Span::from_millis(10), Span::from_secs(10)),
-    // The right value depends on the interval.
+    // The default depends on the interval.
     "rateTimeout" => time(Open, Span::from_millis(20), HOUR),
     "maxWorkflows" => whole(Stored(100), 1, MAX_WORKFLOWS as u32),
     "maxQueueLength" => whole(Stored(100), 0, MAX_WORKFLOW_QUEUE),
@@ -35,8 +35,8 @@ pub(super) static FIELDS: Table = fields! {
     "services[].name" => services::NAME,
     "services[].quantile" => real(Open, 0.0, 1.0, "").words(QUANTILE),
 };
-/// The default lifetime of a rate without renewal, in intervals: some responses are lost, and some
-/// workflows seldom call.
+/// The default lifetime of a rate without renewal, in intervals. It allows for lost responses, and
+/// for workflows that seldom call.
 const RATE_INTERVALS: u64 = 10;
 
 /// Returns the policy's workflows in the filter's types: the inbound settings, and those of calls

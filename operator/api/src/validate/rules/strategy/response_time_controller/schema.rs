@@ -113,8 +113,9 @@ fn classes(spec: &mut SchemaField<'_>) {
     );
 }
 
-/// Adds the rule about the sources of targets: without a target for all requests, each class has
-/// one, or each type has an objective at the percentile, or one for each class without.
+/// Adds the rule about the sources of targets. Without a target for all requests, each class must
+/// have a target, or each type must have an objective at the percentile or a target for each class
+/// without one.
 fn targets(spec: &mut SchemaField<'_>) {
     let settings = "self.strategy.responseTimeController";
     let is_open = format!(

@@ -1,5 +1,6 @@
-//! The targets of a controller: that of the type's class, else that of the class, else the one for
-//! all, else the type's own objective at the percentile.
+//! The targets of a controller. In order of precedence: the target of the type in this class, the
+//! target of the class, the target for all requests, and the type's own objective at the
+//! percentile.
 
 use headgate_core::config::{ControlScope, DEFAULT_TYPE};
 
@@ -22,7 +23,7 @@ pub(super) fn targets(
     let of_all = time(at.field("target"));
     let at_classes = at.field("classTargets");
     let at_types = at.field("typeTargets");
-    // A stage without classes has one, which has no name.
+    // A stage without classes counts as one class without a name.
     let classes: Vec<Option<&String>> = match spec.classes.as_slice() {
         [] => vec![None],
         classes => classes.iter().map(|class| Some(&class.name)).collect(),
@@ -71,7 +72,8 @@ pub(super) fn targets(
     rows.into_iter().map(known).collect()
 }
 
-/// Returns the type's objective at `percentile`, µs. The rules for types note its mistakes.
+/// Returns the type's objective at `percentile`, µs. An objective that can't be parsed counts as
+/// absent here; the rules for types report it.
 fn objective(kind: &QueryType, percentile: f64) -> Option<u64> {
     let name = format!("p{percentile}");
     let objective = kind.slo.get(&name).or_else(|| kind.ttft.get(&name))?;
