@@ -216,7 +216,7 @@ fn a_type_without_a_known_slot_time_is_ranked_by_its_tokens() {
 #[test]
 fn free_slots_are_no_room_for_tokens() {
     let types = MIX.map(|_| TypeSettings {
-        name: String::new().into(),
+        name: String::new(),
         objectives: Vec::new(),
     });
     let times = ServiceTimes::new(Settings {
