@@ -317,7 +317,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         asked: &mut Asked,
     ) -> Result<Decision, HostError> {
         if self.engine.degrades() && headers.any_of_ours() && headers.header(QUALITY).is_some() {
-            // Whatever the decision, only Headgate may set a quality, not clients.
+            // Clients must not set a quality, so their header is removed before the decision.
             let removed = stream.remove_request_header(QUALITY.as_bytes());
             self.check(stream, removed);
         }

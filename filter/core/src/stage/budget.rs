@@ -48,8 +48,8 @@
 //! max(slot time, P · tokens · slot time / budget)
 //! ```
 //!
-//! In the model of the server of `scripts/bench llm`, with a budget for prompts: 8.1 and 9.6
-//! answers per second in time at 1.5 and 2 times its capacity, by slot time alone 7.7 and 9.3.
+//! In the model of the server of `scripts/bench llm`, with a budget for prompts: 8.3 and 9.7
+//! answers per second in time at 1.5 and 2 times its capacity, by slot time alone 7.8 and 9.2.
 //!
 //! **The search for P** ignores measurements while the budget binds. Slots are free although
 //! requests wait, so a free slot doesn't mean that P is too high, and a wait doesn't mean that P is

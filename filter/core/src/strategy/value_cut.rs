@@ -118,14 +118,14 @@
 //! `scripts/bench llm`, between 16% and 38% of the most valuable type were refused 10 to 22 s after
 //! the start.
 //!
-//! **Exceptions.** A type with fewer than 20 samples has no known slot time. It is admitted, and
-//! its work is set aside. From 20 samples on it has a rank. Before it has a histogram, Alg.
-//! 1 judges it by other types' times, so its refusals don't count as lost yet. A histogram needs
-//! fifty samples by default, which takes an expensive type 10 to 20 s in an overload. Measured with
-//! SQLite on one core, reports of 75 ms, and 1.5 times the capacity from the first request on, 5 to
-//! 11 s after that: 34 to 54 answers/s in time without a rank meanwhile, 85 to 90 with a rank from
-//! the tenth sample on. Ten samples are too few for a core with two slots or with six: with six it
-//! answers 13% less than with two.
+//! **Exceptions.** A type with fewer than 20 samples has no known slot time. Unless its tokens are
+//! known, it is admitted, and its work is set aside. From 20 samples on it has a rank. Before it
+//! has a histogram of its own, Alg. 1 judges it by other types' times, so its refusals don't count
+//! as lost yet. A histogram needs fifty samples by default, which takes an expensive type 10 to 20
+//! s in an overload. Measured with SQLite on one core, reports of 75 ms, and 1.5 times the
+//! capacity from the first request on, 5 to 11 s after that: 34 to 54 answers/s in time without a
+//! rank meanwhile, 85 to 90 with a rank from the tenth sample on. Ten samples are too few for a
+//! core with two slots or with six: with six it answers 13% less than with two.
 //!
 //! A type that misses an objective even without queue wait (`condemned`) is cut as any other.
 //! Bouncer admits the rest of it while no request waits. Its refusals don't count as lost, and its

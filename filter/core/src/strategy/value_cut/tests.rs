@@ -48,6 +48,20 @@ fn filled(types: &[Known]) -> ValueCut {
     cut
 }
 
+/// Returns the service times of types with these objectives, before the first measurement.
+fn times<const N: usize>(min_samples: u32, objectives: [Vec<Objective>; N]) -> ServiceTimes {
+    let kind = |(at, objectives): (usize, Vec<Objective>)| TypeSettings {
+        name: at.to_string(),
+        objectives,
+    };
+    ServiceTimes::new(Settings {
+        interval: Duration::from_secs(5),
+        steps: 1,
+        min_samples,
+        types: objectives.into_iter().enumerate().map(kind).collect(),
+    })
+}
+
 fn of(kind: u16) -> Attributes {
     Attributes::of(TypeId(kind))
 }
@@ -215,16 +229,7 @@ fn a_type_without_a_known_slot_time_is_ranked_by_its_tokens() {
 /// Free slots admit requests below the cut after a calm second, but not those that take tokens.
 #[test]
 fn free_slots_are_no_room_for_tokens() {
-    let types = MIX.map(|_| TypeSettings {
-        name: String::new(),
-        objectives: Vec::new(),
-    });
-    let times = ServiceTimes::new(Settings {
-        interval: Duration::from_secs(5),
-        steps: 1,
-        min_samples: 50,
-        types: types.into(),
-    });
+    let times = times(50, MIX.map(|_| Vec::new()));
     let view = View {
         now: at(2_000),
         parallelism: SLOTS as u32,
@@ -288,18 +293,7 @@ fn a_type_has_a_rank_before_it_has_a_histogram() {
             response_time: Duration::from_millis(p50),
         }]
     };
-    let names = [("fast", 50), ("report", 200), ("default", 200)];
-    let mut times = ServiceTimes::new(Settings {
-        interval: Duration::from_secs(5),
-        steps: 1,
-        min_samples: 50,
-        types: names
-            .map(|(name, p50)| TypeSettings {
-                name: name.into(),
-                objectives: objectives(p50),
-            })
-            .into(),
-    });
+    let mut times = times(50, [50, 200, 200].map(objectives));
     let host = MemoryHost::new();
     let mut cut = ValueCut::new(&[1.0, 1.0, 1.0], &[]);
     for _ in 0..100 {
@@ -355,17 +349,7 @@ fn a_type_that_is_usually_late_is_silent_beyond_twice_its_usual_time() {
             percentile: 90.0,
             response_time: ms(150.0),
         };
-        let mut times = ServiceTimes::new(Settings {
-            interval: Duration::from_secs(5),
-            steps: 1,
-            min_samples: 20,
-            types: ["slow", "default"]
-                .map(|name| TypeSettings {
-                    name: name.into(),
-                    objectives: vec![objective],
-                })
-                .into(),
-        });
+        let mut times = times(20, [vec![objective], vec![objective]]);
         for _ in 0..20 {
             times.record(TypeId(0), ms(usual), 1);
         }
