@@ -330,29 +330,3 @@ fn it_calls_itself_as_it_was_called() -> Result<()> {
     );
     Ok(())
 }
-
-#[test]
-fn the_images_program_says_where_the_commands_are_that_it_lacks() -> Result<()> {
-    let program = programs::repository().join("dist/image/headgate");
-    for command in ["top", "simulate", "suggest", "sysid"] {
-        for arguments in [
-            &[command][..],
-            &[command, "--help"],
-            &[command, "a", "-o", "b"],
-        ] {
-            let output = Command::new(&program).args(arguments).output();
-            let output = output.context("build it with scripts/build image-files")?;
-            let said = text(&output.stderr);
-            assert!(!output.status.success(), "{arguments:?}: {said}");
-            assert!(
-                said.contains("an archive of the release"),
-                "{arguments:?}: {said}"
-            );
-        }
-    }
-    let help = Command::new(&program).arg("--help").output()?;
-    let help = text(&help.stdout);
-    assert!(help.contains("\n  status "), "{help}");
-    assert!(!help.contains("\n  top "), "{help}");
-    Ok(())
-}

@@ -4,6 +4,7 @@
 
 mod cluster;
 mod envoy_gateway;
+mod image;
 mod istio;
 mod older;
 mod pages;
