@@ -43,42 +43,42 @@ impl ConfigError {
     }
 }
 
-/// Most HTTP ranges, and most gRPC statuses, that count as errors.
+/// The maximum number of HTTP ranges, and of gRPC statuses, that count as errors.
 pub const MAX_ERRORS: usize = 16;
-/// Most stages one workload may have.
+/// The maximum number of stages of a workload.
 pub const MAX_STAGES: usize = 64;
-/// Most patterns of routes one stage may have.
+/// The maximum number of route patterns of a stage.
 pub const MAX_ROUTES: usize = 64;
-/// Most query types one stage may have, `default` included.
+/// The maximum number of query types of a stage, including `default`.
 pub const MAX_TYPES: usize = 1024;
-/// Most classes one stage may have.
+/// The maximum number of classes of a stage.
 pub const MAX_CLASSES: usize = 16;
-/// Most steps of a sliding window of processing times.
+/// The maximum number of steps of a sliding window of processing times.
 pub const MAX_HISTOGRAM_STEPS: usize = 100;
-/// Most slots one stage may have.
+/// The maximum number of slots of a stage.
 pub const MAX_PARALLELISM: u32 = 1_000_000;
-/// Most tokens of a budget, and of a request.
+/// The maximum number of tokens of a budget, and of a request.
 pub const MAX_TOKENS: u32 = 1_000_000_000;
 /// Largest cost of a request. The gauge of the queue has room for 2^20 of these.
 pub const MAX_COST: u32 = 1 << 24;
-/// Most workflows with a rate of their own.
+/// The maximum number of workflows with a rate of their own.
 pub const MAX_WORKFLOWS: u16 = 1000;
-/// Most places where a request may name its workflow.
+/// The maximum number of places where a request may name its workflow.
 pub const MAX_WORKFLOW_SOURCES: usize = 8;
 /// Longest id of a workflow and longest name of a service, bytes. A request with a longer id shares
 /// `_other`.
 pub const MAX_WORKFLOW_NAME: usize = 128;
-/// Most requests of one workflow that the rate limiter queues.
+/// The maximum number of requests of one workflow that the rate limiter queues.
 pub const MAX_WORKFLOW_QUEUE: u32 = 10_000;
-/// Most downstream services with settings or names of their own.
+/// The maximum number of downstream services with settings or names of their own.
 pub const MAX_WORKFLOW_SERVICES: usize = 256;
 /// The largest number of downstream services with a quantile for one workflow.
 pub const MAX_WORKFLOW_QUANTILES: usize = 16;
-/// Most patterns of trusted peers.
+/// The maximum number of patterns of trusted peers.
 pub const MAX_WORKFLOW_PEERS: usize = 64;
 /// Longest delay of a call by smoothing, µs.
 pub const MAX_SMOOTHING_US: u64 = 10_000_000;
-/// Longest queue.
+/// The maximum length of a queue, requests.
 pub const MAX_QUEUE_LENGTH: u32 = 1_000_000;
 /// Headers that number attempts under all policies, each with the number of a first attempt.
 pub const ATTEMPT_HEADERS: [(&str, u32); 2] = [

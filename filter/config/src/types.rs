@@ -69,7 +69,7 @@ pub struct StageConfig {
     /// time.
     #[serde(default, skip_serializing_if = "is_default")]
     pub release_slot: Measure,
-    /// The responses that are errors of the backend.
+    /// The responses that count as errors of the backend.
     #[serde(default, skip_serializing_if = "is_default")]
     pub errors: ErrorsConfig,
     /// A header that numbers attempts, in addition to [`ATTEMPT_HEADERS`](super::ATTEMPT_HEADERS).
@@ -106,9 +106,9 @@ pub struct StageConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AutoParallelism {
-    /// Fewest slots, 1 ..= `max`.
+    /// The minimum number of slots, 1 ..= `max`.
     pub min: u32,
-    /// Most slots, 1 ..= 1,000,000.
+    /// The maximum number of slots, 1 ..= 1,000,000.
     pub max: u32,
 }
 
@@ -226,7 +226,7 @@ impl StageConfig {
     }
 }
 
-/// The responses that are errors of the backend. They free their slot and are counted; their
+/// The responses that count as errors of the backend. They free their slot and are counted; their
 /// processing times are not measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

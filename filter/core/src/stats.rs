@@ -72,7 +72,7 @@ pub const MAX_TYPES_IN_STATS: usize = 256;
 pub enum Count {
     /// Arrived.
     Total,
-    /// Let pass, at arrival or from the queue; in a dry run, decided to admit.
+    /// Admitted, at arrival or from the queue; in a dry run, by the decision alone.
     Accepted,
     /// Decided to reject, at arrival or while queued, enforced or not.
     Rejected,

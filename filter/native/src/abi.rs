@@ -341,8 +341,8 @@ impl Envoy {
     pub(crate) fn header(self, map: Map, name: &str) -> Option<Vec<u8>> {
         self.read(|value| {
             let (name, none) = (Buffer::of(name.as_bytes()), std::ptr::null_mut());
-            // SAFETY: the filter is the hook's; `name` and `value` live; the number of values is
-            // optional.
+            // SAFETY: the filter is the hook's; `name` and `value` are live; the number of values
+            // is optional.
             unsafe {
                 envoy_dynamic_module_callback_http_get_header(
                     self.0, map as u32, name, value, 0, none,
@@ -417,7 +417,7 @@ impl Envoy {
         };
         let (namespace, key) = (Buffer::of(namespace.as_bytes()), Buffer::of(key.as_bytes()));
         let text = self.read(|value| {
-            // SAFETY: the filter is the hook's, the buffers live.
+            // SAFETY: the filter is the hook's, and the buffers are live.
             unsafe {
                 envoy_dynamic_module_callback_http_get_metadata_string(
                     self.0, DYNAMIC, namespace, key, value,
@@ -715,7 +715,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(config: 
 }
 
 /// # Safety
-/// Envoy's contract: `config` is one of ours and lives.
+/// Envoy's contract: `config` is one of ours and is alive.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_scheduled(
     _envoy: *mut c_void,
@@ -767,7 +767,7 @@ unsafe fn slice<'a, T>(items: *const T, count: usize) -> &'a [T] {
 }
 
 /// # Safety
-/// Envoy's contract: `config` is one of ours and lives.
+/// Envoy's contract: `config` is one of ours and is alive.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_new(
     config: *const c_void,
@@ -782,7 +782,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_new(
 
 /// # Safety
 /// Envoy's contract, here and in all hooks of a stream: `envoy` is the stream's filter, `filter`
-/// the pointer that `on_http_filter_new` returned for it, and both live.
+/// the pointer that `on_http_filter_new` returned for it, and both are alive.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
     envoy: *mut c_void,

@@ -132,8 +132,7 @@ pub(crate) fn is_locked() -> bool {
 /// is no working engine.
 pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
     let now = now();
-    // A panic under the lock has poisoned it before `failed` runs. A panic elsewhere doesn't poison
-    // it.
+    // A panic under the lock poisons it. A panic elsewhere doesn't, so `FAILED` is checked, too.
     let mut locked = PROCESS.lock().ok()?;
     if FAILED.load(Ordering::Relaxed) {
         return None;

@@ -322,7 +322,7 @@ impl Shared for Host {
         }
         let mut bytes: Vec<u8> = Vec::new();
         let to = (&raw mut bytes).cast();
-        // SAFETY: `key` and `bytes` live, and `to` has the type that `take` expects.
+        // SAFETY: `key` and `bytes` are live, and `to` has the type that `take` expects.
         let version = unsafe { (self.table.load)(Buffer::of(key.as_bytes()), to, take) };
         Ok((version != 0).then_some((bytes, Version(version))))
     }

@@ -1,7 +1,7 @@
 //! A scenario: an experiment as data, and the runner that turns it into a report.
 //!
-//! The parameters of a case are those of the scenario's model. Its series changes them by a [merge
-//! patch](merge) (RFC 7396), and its point of the sweep sets the swept fields.
+//! A case starts from the parameters of the scenario's model. The case's series changes them by a
+//! [merge patch](merge) (RFC 7396), and its point of the sweep sets the swept fields.
 
 use std::collections::BTreeMap;
 

@@ -7,9 +7,10 @@ use crate::{
     ConfigError, ControlScope, DegradationConfig, ResponseTimeControllerConfig, StageConfig,
 };
 
-/// Most controllers of one stage, because workers rewrite their shared state at every tick.
+/// The maximum number of controllers of one stage, because workers rewrite their shared state at
+/// every tick.
 const MAX_CONTROLLERS: usize = 256;
-/// Most requests between two runs, because each controller stores as many samples.
+/// The maximum number of requests between two runs: each controller stores as many samples.
 const MAX_REQUESTS: u32 = 10_000;
 /// Highest rate, requests/s.
 const MAX_RATE: f64 = 1e6;

@@ -15,7 +15,7 @@ use super::super::{
 const MAX_TEXT: usize = 256;
 /// Longest SPIFFE id (the specification's bound), bytes.
 const MAX_PEER: usize = 2048;
-/// Most elements of a path to a value in metadata.
+/// The maximum number of elements of a path to a value in metadata.
 const MAX_PATH: usize = 8;
 const INTERVALS_US: RangeInclusive<u64> = 10_000..=10_000_000;
 const HOUR_US: u64 = 3_600_000_000;

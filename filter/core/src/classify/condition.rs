@@ -341,7 +341,8 @@ impl Conditions {
         self.headers.iter().find_map(exact).unwrap_or(Drawer::Any)
     }
 
-    /// Whether the key in the index is the match's only condition.
+    /// Whether the path is the only condition, so that the index has checked the whole match. False
+    /// for a regular expression.
     pub(super) fn is_path_only(&self) -> bool {
         matches!(
             self.path,

@@ -32,11 +32,11 @@ const ORDER: u64 = (1 << ORDER_BITS) - 1;
 pub(super) struct Layout {
     /// The number of bits of the arrival.
     arrival_bits: u32,
-    /// ns in a unit of the arrival, as a shift.
+    /// The unit of the arrival: 2^`unit` ns.
     unit: u32,
 }
 
-/// ns in a unit of work, as a shift: 16.4 µs.
+/// The unit of work: 2^14 ns = 16.4 µs.
 const WORK_UNIT: u32 = 14;
 
 /// The layout of orders by an amount of work or time.

@@ -16,7 +16,7 @@ pub(super) struct Policy {
     pub(super) id: PolicyId,
     pub(super) compiled: Arc<Compiled>,
     pub(super) stage: Stage,
-    /// Whether the behaviour beside the stage may not have adopted the configuration.
+    /// Whether the last [`Beside::reconfigure`] failed, so that it must be repeated.
     unfinished: bool,
     releases: Vec<Release>,
 }

@@ -409,8 +409,8 @@ fn pass_time(proxy: &mut Proxy, request: &Request, ms: u64) {
 }
 
 impl Proxy {
-    /// Returns what is counted of a type: responses that were measured, that met the objective for
-    /// their time, and the two for their tokens.
+    /// Returns the numbers of a type's responses that were measured, that met the objective for the
+    /// response time, and that met each of the two for the time per output token.
     fn met(&mut self, kind: &str) -> [u64; 4] {
         let met = |of: &str| format!("type.{kind}.rq_slo_met.objective.{of}");
         let completed = format!("type.{kind}.rq_completed");

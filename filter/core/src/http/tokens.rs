@@ -202,13 +202,13 @@ mod tests {
             ("data:\n\ndata: \n\ndata\n\n", 0),
             ("data:\ndata: a\n\n", 1),
             ("database: a\n\n data: a\n\nDATA: a\n\n", 0),
-            // The end of the stream, and what isn't.
+            // The end of the stream, and data that only resembles it.
             ("data: [DONE]\n\n", 0),
             ("data:[DONE]\r\n\r\n", 0),
             ("data: a\n\ndata: [DONE]\n\n", 1),
             ("data: [DON\n\ndata: [\n\ndata: [DONE]!\n\ndata: [1]\n\n", 4),
             ("data:  [DONE]\n\n", 1),
-            // The rest of an event that breaks off.
+            // An event that is cut off counts, too.
             ("data: a\n\ndata: b", 2),
         ] {
             assert_eq!(count(&[body.as_bytes()]), expected, "{body:?}");
@@ -283,7 +283,7 @@ mod tests {
             of(&[("content-type", "Text/Event-Stream; charset=utf-8")]),
             (3, ms(10))
         );
-        // Of others, parts that aren't empty.
+        // In other responses, parts that aren't empty are counted.
         assert_eq!(of(&[]), (4, ms(0)));
         assert_eq!(of(&[("content-type", "application/grpc")]), (4, ms(0)));
         assert_eq!(of(&[events, ("content-encoding", "gzip")]), (4, ms(0)));

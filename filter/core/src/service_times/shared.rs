@@ -1,4 +1,4 @@
-//! Visits to the records that all workers share.
+//! Reads and updates of the records that all workers share.
 
 use std::time::Duration;
 

@@ -227,7 +227,7 @@ fn every_truncation_and_flipped_byte_of_a_window_is_survived() {
 type Happening = (u64, usize, u32);
 
 fn happenings() -> impl Strategy<Value = Vec<Happening>> {
-    // Mostly gaps within a step, sometimes of some steps or of more than an interval.
+    // Most gaps are shorter than a step; some last several steps, or more than an interval.
     let gap = prop_oneof![8 => 0_u64..40, 2 => 40_u64..400, 1 => 400_u64..4_000];
     prop::collection::vec((gap, 0_usize..2, 0_u32..4), 1..250)
 }

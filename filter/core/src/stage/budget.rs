@@ -300,7 +300,7 @@ mod tests {
         wrote(&mut budget, 20, Outcome::Completed);
         assert_eq!(taken(&budget), [10 + 23, 15]);
         assert_eq!([request, asks_little].map(|of| budget.output(&of)), [22, 5]);
-        // Cut off at its most.
+        // Cut off at its maximum.
         wrote(&mut budget, 80, Outcome::Unsampled);
         assert_eq!(taken(&budget), [90, 15]);
     }
@@ -310,7 +310,7 @@ mod tests {
         let mut request = Request::new(1, asking(150, 10), at(0));
         request.tokens = 33;
         let lacks = [0, 23, 24, 60, u32::MAX].map(|output| budget().lacks(&request, output));
-        // All of the budget at most.
+        // At most the whole budget.
         assert_eq!(lacks, [0, 0, 10 + 48 - 33, 100 - 33, 100 - 33]);
     }
 

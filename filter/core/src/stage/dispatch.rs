@@ -243,7 +243,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Removes a request that won't get a slot from the queue.
+    /// Removes a waiting request that won't get a slot.
     pub(super) fn leave_queue(
         &mut self,
         host: &impl Host,

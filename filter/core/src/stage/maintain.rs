@@ -581,8 +581,7 @@ mod tests {
         assert_eq!(corrected, [drift(1)]);
     }
 
-    /// With 16 workers at 10,000 requests a second each, there are half done bookings at every
-    /// audit.
+    /// With 16 workers at 10,000 requests a second each, every audit finds half-done bookings.
     #[test]
     fn a_drift_is_found_while_bookings_go_on() {
         let mut rng = Rng::new(7);

@@ -1,9 +1,9 @@
-//! A bounded map that drops entries that were not used for long.
+//! A bounded map that drops entries that have been unused for long.
 //!
 //! It has two generations. New entries are added to the young one. When that is full, it becomes
 //! the old one, and the previous old one is dropped. An entry that is used moves to the young one.
-//! So an entry stays until as many other entries as a generation holds were used after it. Each
-//! operation costs O(1) on average, and a use doesn't have to update a list.
+//! So if a generation holds n entries, an entry stays at least until n others have been used after
+//! it. Each operation costs O(1) on average, and a use doesn't have to update a list.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -39,8 +39,8 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         }
     }
 
-    /// Returns the value of `key` without marking it as used; `None` if it was not used for too
-    /// long.
+    /// Returns the value of `key` without marking it as used; `None` if it is unknown or has been
+    /// unused for the idle time.
     pub(super) fn peek(&self, now: Instant, key: K) -> Option<&V> {
         let entry = self.young.get(&key).or_else(|| self.old.get(&key))?;
         (now.since(entry.used) < self.idle).then_some(&entry.value)
@@ -91,8 +91,8 @@ mod tests {
     };
 
     proptest! {
-        /// A look-up returns the inserted value, unless it is too old. As many entries as a
-        /// generation holds are found, whatever else was used, and the bound holds.
+        /// A look-up returns the inserted value, unless it is too old. An entry is evicted only
+        /// after uses of as many others as a generation holds, and the bound holds.
         #[test]
         fn keeps_what_is_used_and_nothing_beyond_its_bound(
             steps in prop::collection::vec((0_u8..12, any::<bool>(), 0_u64..4), 1..200),

@@ -44,7 +44,7 @@ pub const TOTAL: usize = 8192;
 pub const RENEWALS: f64 = 4.0;
 /// The longest validity of a low rate, as a multiple of the time to live.
 pub const LONGEST: u32 = 10;
-/// The time after which a process is removed that was neither called nor announced a rate.
+/// The time after which a process that was neither called nor announced a rate is removed.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// The moving sum of calls up to which a process counts as not called.
 const NO_CALLS: f64 = 1e-6;
@@ -152,7 +152,7 @@ impl Downstream {
         }
     }
 
-    /// Drops expired rates, and processes without a rate that were not called for long.
+    /// Drops expired rates, and processes without a rate that have not been called for long.
     pub fn expire(&mut self, now: Instant, ttl: Duration) {
         for entry in self.entries.iter_mut() {
             if let Some((rate, at)) = entry.heard

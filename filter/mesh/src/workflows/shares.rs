@@ -265,8 +265,9 @@ mod tests {
                 used,
                 capacity
             );
-            // Max-min fairness: a claimant with unmet demand has no less by weight than any other
-            // that is above its floor. So it can only gain if one loses that has no more.
+            // Max-min fairness: relative to weights, a claimant with unmet demand has at least as
+            // much as any other that is above its floor. So it can gain only from those with no
+            // more.
             for i in (0..claims.len()).filter(|&i| !satisfied(i)) {
                 for j in 0..claims.len() {
                     let levels = (shares[i] / claims[i].growth, shares[j] / claims[j].growth);

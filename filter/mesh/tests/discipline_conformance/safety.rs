@@ -155,8 +155,8 @@ proptest! {
     }
 }
 
-/// Deadlines of requests that are not first expire, too. Such requests leave at the next tick and
-/// never get a slot.
+/// Deadlines of requests behind the head of the queue expire, too. These requests leave at the next
+/// tick and never get a slot.
 #[test]
 fn the_late_leave_wherever_they_stand() {
     for discipline in all() {

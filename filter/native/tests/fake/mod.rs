@@ -98,7 +98,7 @@ impl Listener {
 
     /// Runs the tick that the module's thread asked for.
     pub(crate) fn tick(&self) {
-        // SAFETY: it lives.
+        // SAFETY: the configuration is alive.
         unsafe {
             envoy_dynamic_module_on_http_filter_config_scheduled(std::ptr::null_mut(), self.0, 0);
         }
@@ -107,7 +107,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // SAFETY: its last use.
+        // SAFETY: the configuration is alive, and this is its last use.
         unsafe { envoy_dynamic_module_on_http_filter_config_destroy(self.0) }
     }
 }
@@ -132,7 +132,7 @@ pub(crate) enum Became {
 impl Stream {
     /// Sends the request headers of a new stream.
     pub(crate) fn arrive(listener: &Listener, path: &str) -> (Box<Self>, Became) {
-        // SAFETY: the listener lives.
+        // SAFETY: the listener is alive.
         let filter =
             unsafe { envoy_dynamic_module_on_http_filter_new(listener.0, std::ptr::null_mut()) };
         let headers = [(":method", "GET"), (":path", path), (":status", "200")];
@@ -142,7 +142,7 @@ impl Stream {
             reply: Cell::default(),
             resumed: Cell::default(),
         });
-        // SAFETY: the stream and its filter live.
+        // SAFETY: the stream and its filter are alive.
         let status = unsafe {
             envoy_dynamic_module_on_http_filter_request_headers(stream.envoy(), filter, true)
         };
@@ -176,7 +176,7 @@ impl Stream {
     /// Sends the backend's response 200, without a body.
     pub(crate) fn answer(&self) {
         let (envoy, filter) = (self.envoy(), self.filter);
-        // SAFETY: the stream and its filter live.
+        // SAFETY: the stream and its filter are alive.
         unsafe {
             envoy_dynamic_module_on_http_filter_response_headers(envoy, filter, true);
         }
@@ -187,7 +187,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         let (envoy, filter) = (self.envoy(), self.filter);
         seen().scheduled.retain(|at| *at != envoy as usize);
-        // SAFETY: the stream and its filter live, and this is their end.
+        // SAFETY: the stream and its filter are alive, and this is their last use.
         unsafe {
             envoy_dynamic_module_on_http_filter_stream_complete(envoy, filter);
             envoy_dynamic_module_on_http_filter_destroy(filter);
@@ -202,20 +202,20 @@ pub(crate) fn run_scheduled() {
         let envoy = at as *mut c_void;
         // SAFETY: streams that have ended were removed.
         let filter = unsafe { stream(envoy) }.filter;
-        // SAFETY: the stream and its filter live.
+        // SAFETY: the stream and its filter are alive.
         unsafe { envoy_dynamic_module_on_http_filter_scheduled(envoy, filter, 0) };
     }
 }
 
 /// # Safety
-/// `filter` is a [`Stream`] that lives.
+/// `filter` is a live [`Stream`].
 unsafe fn stream<'a>(filter: *mut c_void) -> &'a Stream {
     // SAFETY: the caller's guarantee.
     unsafe { &*filter.cast_const().cast() }
 }
 
 /// # Safety
-/// It is valid.
+/// `buffer` is valid.
 unsafe fn text(buffer: Buffer) -> String {
     // SAFETY: the caller's guarantee.
     String::from_utf8_lossy(unsafe { buffer.bytes() }).into_owned()
@@ -388,7 +388,7 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_get_headers_size(
     _map: u32,
 ) -> usize {
     seen().slow("read headers");
-    // SAFETY: the stream lives.
+    // SAFETY: the stream is alive.
     unsafe { stream(filter) }.headers.len()
 }
 
@@ -398,7 +398,7 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_get_headers(
     _map: u32,
     headers: *mut Header,
 ) -> bool {
-    // SAFETY: the stream lives.
+    // SAFETY: the stream is alive.
     let stream = unsafe { stream(filter) };
     for (at, (name, value)) in stream.headers.iter().enumerate() {
         let header = Header {
@@ -455,7 +455,7 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_send_response(
     _body: Buffer,
     _details: Buffer,
 ) {
-    // SAFETY: the stream lives.
+    // SAFETY: the stream is alive.
     unsafe { stream(filter) }.reply.set(Some(status));
 }
 
@@ -467,7 +467,7 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_filter_get_attribute_str
 ) -> bool {
     let text = match attribute {
         RESPONSE_CODE_DETAILS => "via_upstream",
-        // SAFETY: the stream lives.
+        // SAFETY: the stream is alive.
         UPSTREAM_ADDRESS => unsafe { stream(filter) }.path(),
         _ => return false,
     };
@@ -481,7 +481,7 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_get_cluster_name(
     filter: *mut c_void,
     name: *mut Buffer,
 ) -> bool {
-    // SAFETY: the stream lives.
+    // SAFETY: the stream is alive.
     let path = unsafe { stream(filter) }.path();
     // SAFETY: the module's argument is valid during the call.
     unsafe { *name = Buffer::of(path.as_bytes()) };
@@ -514,7 +514,7 @@ extern "C" fn envoy_dynamic_module_callback_http_get_metadata_number(
 unsafe extern "C" fn envoy_dynamic_module_callback_http_filter_continue_decoding(
     filter: *mut c_void,
 ) {
-    // SAFETY: the stream lives.
+    // SAFETY: the stream is alive.
     unsafe { stream(filter) }.resumed.set(true);
 }
 

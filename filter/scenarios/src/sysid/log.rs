@@ -84,7 +84,7 @@ pub(super) fn rows(log: &str, period: Duration) -> anyhow::Result<Vec<Period>> {
         Period {
             time_s: n as f64 * period.as_secs_f64(),
             delay_s: (answered > 0).then(|| sum / answered as f64),
-            // The sum of equal costs of both signs is only nearly 0.
+            // Rounding can leave a sum slightly below 0 when the backlog is empty.
             backlog: f64::max(backlog, 0.0),
         }
     });

@@ -22,7 +22,7 @@ pub(crate) struct Callers<'a> {
 }
 
 impl<'a> Callers<'a> {
-    /// Returns these clients, whose first requests are spread over their think time.
+    /// Returns the closed loop of `clients`. Their first requests are spread over their think time.
     pub(crate) fn start(
         workload: &'a Workload,
         clients: &Clients,

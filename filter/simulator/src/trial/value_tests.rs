@@ -152,7 +152,7 @@ fn part_of_ideal(report: &Report) -> f64 {
     number(all, "within_pct") / number(all, "ideal_pct")
 }
 
-/// Whether every type with answered requests meets its objectives.
+/// Whether every type meets its objectives, except those with more than 90% refused requests.
 fn kept(report: &Report, kinds: &[Kind]) -> bool {
     (0..).zip(kinds).all(|(i, (_, _, [p50, p90]))| {
         let row = row(report, &format!("t{i}"));

@@ -30,8 +30,8 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Returns these endpoints. An endpoint is ejected after `ejects` consecutive failures; `None`
-    /// means no outlier detection.
+    /// Creates a cluster of these endpoints. An endpoint is ejected after `ejects` consecutive
+    /// failures; `None` means no outlier detection.
     pub(crate) fn new(endpoints: impl IntoIterator<Item = Faulty>, ejects: Option<u32>) -> Self {
         let endpoint = |backend| Endpoint {
             backend,

@@ -126,8 +126,8 @@ fn a_route_that_hangs_from_the_start_leaves_the_other_its_slots() {
 }
 
 /// The route's timeout of 3 s ends the hung requests in the seventh second. Until then, they leave
-/// enough slots for the other types, because the rest of the route's requests waits beside the
-/// queue.
+/// enough slots for the other types, because the rest of the route's requests wait apart from
+/// the queue.
 #[test]
 fn a_route_that_hangs_later_is_found_before_it_holds_all_slots() {
     for (slots, least) in [(Some(WORKERS), [0.85, 0.985]), (None, [0.8, 0.975])] {
@@ -384,8 +384,8 @@ fn requests_of_a_backend_that_answers_again_ask_for_their_usual_slots() {
 }
 
 /// The type that broke last isn't restricted, and its requests hold their slots until the timeout,
-/// too. With that time its arrivals asked for a hundred slots, and for three seconds after the end
-/// of the fault one in twenty was admitted.
+/// too. A regression: counting that time, its arrivals asked for a hundred slots, and for three
+/// seconds after the end of the fault only one in twenty was admitted.
 #[test]
 fn the_type_that_broke_last_asks_for_its_usual_slots_again() {
     for slots in [Some(WORKERS), None] {

@@ -17,7 +17,7 @@ const CACHE: u32 = 8_192;
 /// The objective for the first token, ms.
 const OBJECTIVE: u64 = 3_000;
 
-/// By group of requests: those that were sent, answered, and of these in time.
+/// By group of requests: the numbers sent, answered, and answered in time.
 type Counts = [[u32; 3]; 2];
 
 /// Requests with Poisson arrivals.
@@ -114,8 +114,8 @@ fn stage(tokens: &Value) -> Value {
     })
 }
 
-/// Prompts of 128 and, in one request of five, of 2,048 tokens, and outputs of 64. At twice what
-/// the cache carries. By the work ahead alone, 85% of the long prompts that are admitted are in
+/// Prompts have 128 tokens, in one request of five 2,048, and outputs 64. The load is twice what
+/// the cache carries. If only the work ahead is considered, 85% of the admitted long prompts are in
 /// time, and 89% of the others.
 #[test]
 fn admitted_prompts_get_their_first_tokens_in_time() {
@@ -152,11 +152,11 @@ fn admitted_prompts_get_their_first_tokens_in_time() {
 /// The tokens that a request takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Takes {
-    /// Those of its prompt and of the most output.
+    /// Those of its prompt and its maximum output.
     Most,
-    /// Those of its prompt and of its output, which no proxy knows.
+    /// Those of its prompt and its actual output, which no proxy knows.
     Exact,
-    /// Those of its prompt and of the output that is usual for its type.
+    /// Those of its prompt and the usual output of its type.
     Usual,
 }
 
@@ -233,7 +233,8 @@ fn a_budget_carries_more_requests_if_each_takes_the_usual_output() {
 }
 
 /// Outputs that suddenly are four times as long grow beyond their reservations. The budget follows
-/// them, so few sequences give way, and it carries no less than if each took its most.
+/// them, so the server preempts few sequences, and nearly as many requests are in time as if each
+/// took its maximum.
 #[test]
 fn outputs_that_grow_longer_take_their_tokens() {
     let [most, exact, usual] =
@@ -249,13 +250,13 @@ enum Judged {
     ByType,
     /// The prompt.
     ByPrompt,
-    /// The prompt and the most output, beside a budget that is always enough.
+    /// The prompt and the maximum output, with a budget that always suffices.
     ByOutput,
-    /// A size that already has the output in it.
+    /// A size that includes the output.
     Exactly,
 }
 
-/// Runs requests for short and for long outputs, which they get, at twice what the server can do.
+/// Runs requests with short and long outputs, each as long as its maximum, at twice the capacity.
 fn whole_answers(judged: Judged) -> Counts {
     const OUTPUTS: [u32; 2] = [16, 256];
     const MS: u64 = 5_000;

@@ -26,12 +26,12 @@ pub(crate) struct Of {
 }
 
 impl Of {
-    /// Returns all of them.
+    /// Returns all combinations of type and size.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..MIX.len()).flat_map(|kind| (0..SIZES.len()).map(move |size| Self { kind, size }))
     }
 
-    /// Draws one of the mix.
+    /// Draws a type and a size from the mix.
     fn draw(rng: &mut Rng) -> Self {
         let (kind, size) = mix::at(rng.next_f64());
         Self { kind, size }

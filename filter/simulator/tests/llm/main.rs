@@ -35,7 +35,7 @@ enum Protection {
     Open,
     /// At most this many requests in the server and this many before it.
     Limit(u32, u32),
-    /// Headgate with P given or found.
+    /// Headgate with this P; `None` if P is found automatically.
     Headgate(Option<u32>),
     /// The same with a budget of this many bytes of prompts.
     Budget(Option<u32>, u32),

@@ -21,7 +21,7 @@ const CLIENTS: [usize; 2] = [120, 30];
 /// Clients that send again at once.
 struct Clients {
     due: VecDeque<Request>,
-    /// Tokens of the tenants' complete responses and their prompts, with outputs twice.
+    /// The tokens of each tenant's served requests: prompts, and outputs counted twice.
     tokens: [u64; 2],
 }
 

@@ -208,8 +208,8 @@ fn goodput_by_value_is_that_of_the_best_number() {
     );
 }
 
-/// One worker at twice its capacity. Whether four seeds reach the bound above is chance. 36 reach
-/// 0.896 of P = 1, because the search leaves many slots for few only slowly.
+/// One worker at twice its capacity. Four seeds reach the bound above only by chance. 36 seeds
+/// reach 0.896 of P = 1, because the search moves only slowly from many slots to few.
 #[test]
 fn goodput_by_value_of_one_worker_over_many_seeds() {
     let service = Service {

@@ -120,8 +120,8 @@ pub(crate) fn one_type(slots: u32, strategy: &StrategyConfig) -> StageConfig {
 }
 
 /// Runs `strategy`, of one type of exponential processing times, which are a `part` of the target,
-/// at `load` times the capacity. Measures from 10 s on, for a hundred times the target: a rate
-/// swings over some ten.
+/// at `load` times the capacity. Measures from 10 s on, for at least a hundred times the target,
+/// because rates oscillate over some ten times the target.
 pub(crate) fn under(
     load: f64,
     slots: u32,

@@ -307,7 +307,7 @@ proptest! {
     }
 }
 
-/// Weights like those of classes of calls, and any others.
+/// Returns weights: usual ones of classes of calls, or any others.
 fn weights() -> impl Strategy<Value = [f64; 3]> {
     prop_oneof![
         Just([8.0, 4.0, 1.0]),
@@ -315,7 +315,7 @@ fn weights() -> impl Strategy<Value = [f64; 3]> {
     ]
 }
 
-/// Costs around 0.4 ms and any others, µs.
+/// Returns costs, µs: around 0.4 ms, or any others.
 fn costs() -> impl Strategy<Value = u64> {
     prop_oneof![Just(400), 200_u64..600, 1_u64..20_000]
 }
@@ -587,8 +587,8 @@ fn a_flow_that_is_a_type_is_charged_its_mean() {
     assert_eq!(line.round_of(waiter), 1);
 }
 
-/// Always two flows with requests, of which one has prompts a hundred times as long and answers
-/// that nobody could expect.
+/// Two flows always have requests waiting. The prompts and outputs of one are a hundred times as
+/// long, and outputs can't be predicted.
 #[test]
 fn flows_share_tokens_whatever_the_time_of_their_requests() {
     let host = MemoryHost::new();
@@ -611,7 +611,7 @@ fn flows_share_tokens_whatever_the_time_of_their_requests() {
     for n in 0..40_000 {
         let waiter = line.serve().unwrap();
         let flow = waiter.flow;
-        // Slot times are no matter.
+        // Slot times must have no effect.
         let took = (1_000, 1 + n % 100_000);
         let output = (rng.next_f64() * 2.0 * f64::from(size[flow])) as u32;
         let (request, turn) = (sized(flow), Some(waiter.turn));

@@ -24,7 +24,7 @@ pub(super) fn by_value(parallelism: u32) -> FilterConfig {
 
 /// For `ms`, sends 100 requests a second that are answered after 20 ms, and 100 of a type that
 /// hangs, which fail after 3 s. Returns the largest number that hung at once after the first
-/// second, and the answered part of the others.
+/// second, and the ratio of the others that were answered.
 fn hang(process: &mut Process, workers: usize, ms: u64) -> (usize, f64) {
     let mut hung: Vec<(u64, u32)> = Vec::new();
     let mut served: Vec<(u64, u32)> = Vec::new();

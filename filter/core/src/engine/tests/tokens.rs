@@ -6,8 +6,8 @@ use crate::requests::Phase;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Returns a budget of which requests take the tokens that a header says, else 10, and of output
-/// those that another says, else none.
+/// Returns a budget. Requests take the tokens of prompt and output, each stated by a header;
+/// without the headers, 10 and none.
 fn budget(tokens: u32) -> TokensConfig {
     let json = format!(
         r#"{{"budget":{tokens},"prompt":{{"header":"x-tokens","otherwise":10}},
@@ -45,7 +45,7 @@ impl Process {
         self.arrive_as(worker, &request.with("x-most", most.to_string()), None)
     }
 
-    /// Reports the output of a response so far; of none while the request waits.
+    /// Reports the output of a response so far. Does nothing while the request waits.
     fn writes(&mut self, stream: u32, output: u32) {
         let (worker, _, At::Backend(ticket)) = self.requests[&stream] else {
             return;
@@ -211,8 +211,8 @@ fn a_request_takes_the_usual_output_and_more_when_it_grows() {
     process.assert_nothing_booked();
 }
 
-/// Two of eight slots are in use with heavy requests, and five behind them wait for up to two and
-/// a half times their time. By the slots alone it would be once.
+/// Two heavy requests use up the budget with two of eight slots, and the five behind them wait for
+/// up to 2.5 times their service time. Without a budget, it would be up to once that time.
 #[test]
 fn estimated_waits_are_by_the_requests_that_fit() {
     let config = config(8, |stage| {
@@ -243,7 +243,7 @@ fn estimated_waits_are_by_the_requests_that_fit() {
     );
 }
 
-/// P that was found stays while the budget binds, in whichever way requests wait and are refused.
+/// A P found automatically stays while the budget binds, however requests wait and are refused.
 #[test]
 fn the_search_for_p_does_not_take_a_full_budget_for_free_slots() {
     let found = |tokens| {

@@ -29,7 +29,7 @@ const REACH_AT_FIRST: f64 = 0.3;
 /// The number of slots up to which the schedule needs a wide reach for a visible effect on service
 /// times.
 const FEW: f64 = 12.0;
-/// Throughput that may be lost by time below the knee, ratio.
+/// The fraction of the throughput that time below the knee may cost.
 const LOSS: f64 = 0.03;
 /// The age up to which blocks count, ns, and the least and largest number of blocks that count.
 const MEMORY: f64 = 6e9;

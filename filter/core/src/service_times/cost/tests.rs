@@ -12,7 +12,7 @@ fn seconds(time: f64) -> Duration {
     Duration::from_secs_f64(time)
 }
 
-/// Returns what requests of this size, without output, depend on.
+/// Returns the amounts of a request of this size, without output.
 fn of(size: u32) -> Amounts {
     Amounts { size, output: 0 }
 }
@@ -78,8 +78,8 @@ fn amount() -> impl Strategy<Value = u32> {
     prop_oneof![0..3_u32, Just(u32::MAX), any::<u32>()]
 }
 
-/// With outputs that are always the same, or a multiple of the sizes, the coefficients can't be
-/// told apart.
+/// If outputs are always the same, or a multiple of the sizes, samples can't separate the
+/// coefficients.
 #[test]
 fn alike_outputs_leave_the_estimates_of_such_requests() {
     type Output = fn(u32) -> u32;
@@ -111,7 +111,7 @@ fn alike_outputs_leave_the_estimates_of_such_requests() {
 proptest! {
     #[test]
     fn finds_the_plane(
-        // Of each term, a tenth of the usual time at least: smaller ones converge slowly.
+        // Each term is at least a tenth of the usual time, because smaller ones converge slowly.
         coefficients in [-2.5_f64..-1.5, -5_f64..-4.3, -4_f64..-3.3],
         samples in prop::collection::vec((0.0_f64..1.0, 0.0_f64..1.0, scatter()), 2_000),
     ) {

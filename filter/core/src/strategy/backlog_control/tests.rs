@@ -48,7 +48,7 @@ fn serve(control: &mut BacklogControl, requests: u32, cost: u64, wait_ms: u64) {
     }
 }
 
-/// A record and the workers that share it.
+/// A record that several workers share, encoded.
 struct Shared(Vec<u8>);
 
 impl Shared {

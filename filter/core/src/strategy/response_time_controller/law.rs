@@ -55,14 +55,14 @@ use super::record::Controller;
 use super::{classes, degradation};
 use crate::config::{DegradationConfig, ResponseTimeControllerConfig};
 
-/// adj_i without a given one, as a ratio of the highest recent throughput.
+/// The default of adj_i, as a ratio of the highest recent throughput.
 const STEP: f64 = 0.05;
 /// The response time, as a ratio of the target, above which an answer is late. If requests queue so
 /// long that the target is the 90th percentile, most of them take longer than this.
 const LATE: f64 = 0.75;
 /// The number of late answers in excess of the others that shows an overload.
 const MOST: f64 = 3.0;
-/// The number of decreases below the throughput at which decreases end.
+/// Decreases end at the throughput divided by adj_d to this power.
 const DRAIN: i32 = 2;
 /// The least time over which a throughput is measured, s: two slow ticks.
 const SPAN: f64 = 0.1;

@@ -191,7 +191,7 @@ fn without_an_increase_steps_are_for_a_target_time_and_in_parts_of_the_throughpu
     answers(&mut worker, &mut record, 500, (20, 2_000));
     let decreased = 40.0 / 1.2_f64.sqrt();
     close(&worker, decreased);
-    // No further batch of the same moment counts, as its delay has been answered.
+    // A further batch at the same moment has no effect: the last run already reacted to its delay.
     answers(&mut worker, &mut record, 500, (20, 2_000));
     close(&worker, decreased);
     // Batches of which all answers come at once, one a target time: each is a whole step, and none
@@ -243,7 +243,7 @@ fn a_few_slow_answers_are_no_overload() {
         least = least.min(rates(&worker)[0]);
     }
     assert!(least > 1_000.0, "{least}");
-    // Nor is one slow answer alone.
+    // Nor is one slow answer alone: the rate decreases from the maximum, not from the throughput.
     let mut worker = controller(&adaptive());
     let mut record = Record::default();
     record.tick(&mut worker, at(0));

@@ -57,9 +57,9 @@ use serde::{Deserialize, Serialize};
 
 /// Weight of the newest outcome: of a healthy type, and of a type that is broken or fails.
 const GAIN: (f64, f64) = (1.0 / 30.0, 1.0 / 6.0);
-/// A type is broken if a larger part of its outcomes than this is stuck, ratio.
+/// The ratio of stuck outcomes above which a type is broken.
 const BROKEN: f64 = 0.5;
-/// A type fails if a smaller part of its outcomes than this delivers, ratio.
+/// The ratio of delivered outcomes below which a type fails.
 const FAILS: f64 = 0.5;
 /// The least number of silent requests from which a healthy type counts as broken.
 const SILENT: f64 = 2.0;
@@ -429,7 +429,7 @@ mod tests {
                 sums.undelivered();
                 assert!(!sums.is_empty());
                 delivery.add(&sums);
-                // Nothing else has happened.
+                // This step has no new outcome.
                 delivery.step(f64::from(n) + 0.5, 16.0);
             }
         }
@@ -438,7 +438,7 @@ mod tests {
             "{}",
             delivery.delivered
         );
-        // All of them are.
+        // All streams turn out to be slow.
         for n in 400..600 {
             let mut sums = Sums::default();
             sums.outcome(true, false);

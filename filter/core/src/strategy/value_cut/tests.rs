@@ -208,7 +208,7 @@ fn what_cannot_be_weighed_is_left_to_alg_1() {
     );
 }
 
-/// Set aside, the tokens of the last type would be all that there is.
+/// If the work of the last type were set aside, its tokens would use up the whole budget.
 #[test]
 fn a_type_without_a_known_slot_time_is_ranked_by_its_tokens() {
     let mut cut = known(&MIX, &[]);
@@ -279,7 +279,7 @@ fn a_type_counts_with_the_larger_part_of_slots_and_tokens() {
     };
     // They ask for 4 and 12 of 16 slots.
     assert_eq!(admitted([0.0, 0.0]), [1.0, 1.0]);
-    // They ask for what is worth 24 and 12.
+    // By their tokens, they ask for 24 and 12 slots.
     let [first, second] = admitted([120.0, 60.0]);
     assert!((first - 4.0 / 24.0).abs() < 1e-9, "{first}");
     assert!((second - 1.0).abs() < 1e-9, "{second}");
@@ -381,7 +381,7 @@ fn a_type_that_nobody_asks_for_takes_nothing() {
 fn a_type_that_is_cut_is_still_measured() {
     let cut = filled(&[Known(1.0, 1.0, 40.0, 20.0), Known(1.0, 100.0, 40.0, 5.0)]);
     assert!((cut.admitted(TypeId(1)) - PROBES * SLOTS / 5.0).abs() < 1e-9);
-    // However few of them there are.
+    // A type without traffic is not cut.
     let cut = filled(&[Known(1.0, 1.0, 40.0, 20.0), Known(1.0, 100.0, 40.0, 0.0)]);
     assert_eq!(cut.admitted(TypeId(1)), 1.0);
 }

@@ -30,7 +30,7 @@ fn another_worker_runs_algorithm_1_when_the_first_dies() {
     proxy.workers[0] = None;
     proxy.held.retain(|_, (worker, _)| *worker != 0);
     proxy.running.retain(|_, (worker, ..)| *worker != 0);
-    // The rate is kept all the time.
+    // The rate is enforced without a gap.
     for _ in 0..8 {
         proxy.load("a", 300, 1_000);
         let passed = proxy.passed_in(1_000);
