@@ -155,7 +155,7 @@ pub struct Documented {
 }
 
 /// Returns the values of a `values.yaml` in their order. A comment `# -- text` above a key
-/// describes the key and all keys below it.
+/// describes the key and everything nested in it.
 ///
 /// # Errors
 /// If the file isn't YAML, or a value has no description.

@@ -58,8 +58,8 @@ fn expanded(path: &str) -> Vec<String> {
     }
 }
 
-/// Returns the paths of a cell such as "core `a.rs`, `b`, mesh `c.rs`" that don't exist. `b` is the
-/// module b.
+/// Returns the missing paths of a cell such as "core `a.rs`, `b`, mesh `c.rs`". A name without an
+/// extension, such as `b`, is a folder or a module.
 fn missing_files(cell: &str) -> Vec<String> {
     let path = Regex::new(r"(\w+ )?`([^`]+)`").unwrap();
     let mut folder = None;

@@ -336,8 +336,8 @@ fn policy(discipline: Discipline) -> Value {
     policy
 }
 
-/// Lets others have so many turns that those of all flows of the test start anew: what a flow used
-/// in a round counts in that round.
+/// Serves enough requests of others that all flows of the test begin a new round, because a flow's
+/// usage in a round counts in that round.
 fn end_rounds(rig: &Rig) -> Result<()> {
     let other = Waiter::at(OTHERS_PATH)
         .header("x-class", OTHERS)

@@ -33,7 +33,8 @@ fn configure(bootstrap: &mut Bootstrap) -> Result<()> {
     Ok(())
 }
 
-/// One slot and no queue: what comes second is refused, and says its type.
+/// Returns a rig with one slot, one place in the queue, and the page's configuration of Envoy. The
+/// third request is refused, and the refusal names its type.
 fn rig() -> Result<Rig> {
     let mut policy = policy::queue_only(1, 1);
     policy["spec"]["types"] = json!([

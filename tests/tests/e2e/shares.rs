@@ -18,8 +18,8 @@ const CLIENTS: usize = 12;
 const WARMUP: Duration = Duration::from_secs(4);
 const MEASURED: Duration = Duration::from_secs(8);
 
-/// Part of the slots' time that each tenant had, by what the backend spent on its requests: cheap,
-/// dear.
+/// Returns the share of the slots' time that each tenant got, computed as served requests × cost:
+/// cheap, then dear.
 fn run(discipline: &str) -> Result<([f64; 2], Lateness)> {
     let types = vec![
         ServiceType::constant("/cheap", CHEAP),

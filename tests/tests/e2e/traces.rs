@@ -83,7 +83,7 @@ fn read_body(reader: &mut BufReader<TcpStream>) -> Result<Option<Vec<u8>>> {
         reader.read_line(&mut line)?;
         let size = usize::from_str_radix(line.trim_end(), 16)
             .with_context(|| format!("{line:?} is no size of a chunk"))?;
-        // A chunk ends with an empty line.
+        // CRLF follows the data of a chunk.
         let mut chunk = vec![0; size + 2];
         reader.read_exact(&mut chunk)?;
         if size == 0 {

@@ -533,8 +533,8 @@ fn slots_follow_the_pods_that_share_them() -> Result<()> {
     Ok(())
 }
 
-/// The labels by which Envoy Gateway marks the Pods of a Gateway count in its own namespace, and
-/// not in that of somebody who takes them.
+/// Envoy Gateway's labels for the Pods of a Gateway count only in its own namespace, so other
+/// tenants can't claim slots with them.
 #[test]
 fn labels_of_another_namespaces_pods_take_no_slots() -> Result<()> {
     let (cluster, operator) = world()?;

@@ -676,7 +676,7 @@ fn notes_say_the_next_command_for_what_was_installed() {
     }
 }
 
-/// Run with `HEADGATE_RENEW=1` to write the table anew.
+/// With `HEADGATE_RENEW=1`, the test rewrites the table instead.
 #[test]
 fn the_readme_has_every_value() {
     const BEGIN: &str = "<!-- values -->\n";

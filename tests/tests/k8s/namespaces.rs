@@ -116,8 +116,8 @@ fn a_watched_namespace_that_is_deleted_stops_no_other_and_may_come_back() -> Res
 
     let mark = cluster.audit_mark();
     cluster.kubectl(&["delete", "namespace", GONE])?;
-    // Watches that have begun go on for up to a minute. With the API server they break, and begin
-    // anew.
+    // Established watches outlive their Role by up to a minute. A restart of the API server breaks
+    // them, and they begin again.
     server.restart_api_server()?;
     until_refused(&cluster, mark)?;
     apply(&cluster, KEPT, 5)?;
@@ -126,7 +126,8 @@ fn a_watched_namespace_that_is_deleted_stops_no_other_and_may_come_back() -> Res
     cluster.until_generation(KEPT, "search", 2)?;
     ensure!(first.ready()?.0 == 200, "{:?}", first.ready());
 
-    // An operator that starts meanwhile.
+    // An operator that starts while the namespace is missing becomes ready and serves the other
+    // one.
     let admin = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
     let options = OperatorOptions {
         admin,
@@ -144,7 +145,7 @@ fn a_watched_namespace_that_is_deleted_stops_no_other_and_may_come_back() -> Res
     let of_second = proxy(xds, "p2", KEPT)?;
     until_slots(&of_second, 5)?;
 
-    // The chart's Role is made anew with the next upgrade.
+    // The next upgrade creates the chart's Role again.
     cluster.kubectl(&["create", "namespace", GONE])?;
     helm(server, "upgrade", &["--reuse-values"])?;
     apply(&cluster, GONE, 6)?;

@@ -58,8 +58,8 @@ fn needed() -> Permissions {
     ])
 }
 
-/// Returns the permissions that only operators of the minor version before need: one may restart
-/// during an upgrade, when the roles are already new.
+/// Returns the permissions that only operators of the previous minor version need. One may restart
+/// during an upgrade, when the new roles are already in force.
 fn needed_before() -> Permissions {
     permissions(&[(
         "apiextensions.k8s.io/customresourcedefinitions",
@@ -605,7 +605,8 @@ fn a_single_operator_without_an_election_writes() {
     assert!(!used(&operator.stop()).iter().any(is_of_lease));
 }
 
-/// With what the chart of 0.1.0 granted, as its operators ask for it when they start.
+/// An operator of 0.1.0 that restarts during the upgrade still needs the permissions that its chart
+/// granted.
 #[test]
 fn an_upgrade_takes_no_right_from_operators_of_the_version_before() {
     let then = permissions(&[
@@ -659,7 +660,7 @@ const EXTENSIONS: &str = "extensions.istio.io/trafficextensions";
 const PLUGINS: &str = "extensions.istio.io/wasmplugins";
 const POLICIES: &str = "gateway.envoyproxy.io/envoyextensionpolicies";
 
-/// With Istio before 1.30, which is upgraded then.
+/// The delivery starts with Istio before 1.30, which is then upgraded.
 #[test]
 fn delivery_needs_what_it_is_granted_and_no_more() {
     let server = ApiServer::start().unwrap();
@@ -687,7 +688,7 @@ fn delivery_needs_what_it_is_granted_and_no_more() {
     judge(&operator.stop(), &granted, &needed);
 }
 
-/// Of the native filter, by an operator that may look at one namespace only.
+/// The operator delivers the native filter, and may access one namespace only.
 #[test]
 fn delivery_in_one_namespace_needs_what_it_is_granted_and_no_more() {
     let server = ApiServer::start().unwrap();

@@ -26,14 +26,14 @@ struct Met {
 }
 
 impl Met {
-    /// Share of all queries that were answered while their client waited.
+    /// Returns the share of all queries that were answered while their client waited.
     fn in_time(&self) -> f64 {
         let all = [&self.node, &self.path];
         let sum = |count: fn(&Span) -> u64| all.map(count).iter().sum::<u64>() as f64;
         sum(|span| span.ok) / sum(|span| span.offered)
     }
 
-    /// Of the queries that were let in, the share whose client hung up, or that failed.
+    /// Returns the share of admitted queries whose client hung up, or that failed.
     fn late(&self) -> f64 {
         let all = [&self.node, &self.path];
         let sum = |count: fn(&Span) -> u64| all.map(count).iter().sum::<u64>() as f64;

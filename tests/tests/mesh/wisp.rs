@@ -98,7 +98,8 @@ fn the_example_of_the_quantile_which_is_edited() -> Result<()> {
     Ok(())
 }
 
-/// Share of w1 that gets past the entry: 20/s are offered at a1, four times that at e1 and e2.
+/// Returns the share of w1 that gets past the entry: 20/s are offered at a1, four times that at e1
+/// and e2.
 fn admitted_of_w1(stats: &Stats) -> f64 {
     sum(stats, "a", |s| s.workflow_rps("w1")) / 20.0
 }

@@ -134,7 +134,7 @@ impl Shop {
         })
     }
 
-    /// `helm test`, with what its Pod wrote if it fails.
+    /// Runs `helm test`, which prints the log of its Pod, and returns the output.
     fn helm_test(&self) -> Result<String> {
         let arguments = [
             "test",
@@ -153,7 +153,7 @@ impl Shop {
         self.node.kubectl(&all)
     }
 
-    /// `times` what two Pods can answer.
+    /// Starts a load of `times` the capacity of two Pods.
     fn load(&self, times: f64, seconds: u64) -> Result<Running> {
         let mix = mix::bouncer(SCALE);
         let rate = times * mix::capacity_rps(&mix, 2 * WORKERS);
@@ -180,7 +180,7 @@ impl Shop {
         Ok(())
     }
 
-    /// Every request was answered, or refused by Headgate for a reason of its own.
+    /// Checks that every request was answered, or refused by Headgate for a reason of its own.
     fn all_answered(&self, report: &LoadReport, what: &str) {
         let total = &report.total;
         let by_headgate: u64 = total
@@ -237,7 +237,7 @@ impl Shop {
         }
     }
 
-    /// Until `proxies` Envoys have `slots` slots each.
+    /// Waits until `proxies` Envoys have `slots` slots each.
     fn wait_for_slots(&self, proxies: usize, slots: usize) -> Result<()> {
         until_within(
             PATIENCE,
@@ -263,8 +263,8 @@ impl Shop {
             .map(drop)
     }
 
-    /// Time from the return of kubectl to the last proxy that enforces; printed, not judged: the
-    /// machine decides.
+    /// Prints the time from the return of kubectl until the last proxy enforces the edit. Asserts
+    /// no bound on it, because it depends on the machine.
     fn edits_are_enforced(&self, edits: usize) -> Result<()> {
         let proxies = self.proxies()?;
         let mut times = Vec::with_capacity(edits);
@@ -293,7 +293,7 @@ impl Shop {
         Ok(())
     }
 
-    /// A total is shared by all proxies, however many there are.
+    /// Checks that all proxies share a total, however many there are.
     fn slots_follow_the_backend(&self) -> Result<()> {
         self.patch("{\"perEndpoint\": null, \"total\": 12}")?;
         for (replicas, slots) in [(2, 6), (3, 4), (1, 12)] {

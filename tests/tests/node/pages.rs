@@ -1,4 +1,4 @@
-//! The commands of the pages that need Pods, on one node: what a newcomer sees who follows them.
+//! The commands of the pages that need Pods, run on one node as a newcomer would run them.
 
 use anyhow::{Context, Result};
 use headgate_tests::docs::commands::ON_A_NODE;

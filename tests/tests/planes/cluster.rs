@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 
 const OPERATOR: &str = "headgate-system";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// Tags of the images of this version, and of the minor version before.
+/// The tag of the images of this version.
 pub(crate) const DEV: &str = "dev";
+/// The tag of the images of the previous minor version.
 pub(crate) const OLDER: &str = "older";
 /// Port on which the backends show their requests.
 const CONTROL: u16 = 8090;
@@ -81,7 +82,7 @@ impl Cluster {
         let delivery = format!("--set=delivery.{plane}.enabled=true");
         let module = format!("--set=delivery.{plane}.nativeModule={native}");
         let mut install = vec!["install", "--create-namespace", &delivery];
-        // The version before has no such value.
+        // The chart of the previous version has no such value.
         if !native.is_empty() {
             install.push(&module);
         }
@@ -102,7 +103,7 @@ impl Cluster {
         done.map(drop)
     }
 
-    /// The backend in a namespace.
+    /// Starts the backend in a namespace.
     pub(crate) fn backend(&self, namespace: &str) -> Result<()> {
         self.apply_in(namespace, BACKEND)?;
         self.rolled_out(namespace, "deployment/search")
@@ -117,7 +118,7 @@ impl Cluster {
         done.map(drop)
     }
 
-    /// The address of the first Service with these labels.
+    /// Returns the address of the first Service with these labels.
     pub(crate) fn service(&self, namespace: &str, labels: &str, port: u16) -> Result<SocketAddr> {
         let path = "--output=jsonpath={.items[0].spec.clusterIP}";
         let of = ["--namespace", namespace, "--selector", labels];
@@ -133,7 +134,7 @@ impl Cluster {
         self.node.kubectl(&scale).map(drop)
     }
 
-    /// Leads a policy with 20 slots through its life, while requests arrive at `service`: its
+    /// Takes a policy with 20 slots through its life, while requests arrive at `service`: its
     /// proxies are scaled, it is edited, the operator is killed, and it is deleted. `object` is the
     /// kind of the object that carries it, as users see it and as kubectl takes it.
     pub(crate) fn life(
@@ -173,11 +174,11 @@ impl Cluster {
         })
     }
 
-    /// Leads a policy with 20 slots through what befalls its operators, of the [`OLDER`] version at
-    /// first, while requests arrive at `service`: they are upgraded, they are gone or their module
-    /// can't be had while a proxy starts, and they are uninstalled. `older` is the number of slots
-    /// that the older version gives the only proxy. `missed` waits until nobody tries any more to
-    /// get the module for this proxy.
+    /// Takes a policy with 20 slots through outages of its operators, while requests arrive at
+    /// `service`. The operators, of the [`OLDER`] version at first, are upgraded, are gone while a
+    /// proxy starts, don't serve their module while another one starts, and are uninstalled.
+    /// `older` is the number of slots that the older version gives the only proxy. `missed` waits
+    /// until the module is no longer requested for this proxy.
     pub(crate) fn outages(
         &self,
         side: &Side<'_>,
@@ -189,11 +190,11 @@ impl Cluster {
         let (namespace, _) = side.policy.split_once('/').context("namespace/name")?;
         self.programmed(side.policy, "True")?;
         self.enforced(side, 1, older)?;
-        // `None`: the version before writes another kind of object.
+        // `None` if the previous version writes another kind of object.
         let older = self.module(namespace, resource).ok();
         self.under_load(service, "operators upgraded, a proxy starts", || {
             self.scale(side, 2)?;
-            // Values that the version before lacks are missing then.
+            // Values that the previous version lacks are missing after this upgrade.
             self.helm_headgate(DEV, &["upgrade", "--reuse-values"])?;
             until_within(PATIENCE, "the newer module", || {
                 let module = self.module(namespace, resource);
@@ -250,7 +251,7 @@ impl Cluster {
         another.context("no other proxy")
     }
 
-    /// SHA-256 of the module in the only object of this kind.
+    /// Returns the SHA-256 of the module in the only object of this kind.
     fn module(&self, namespace: &str, resource: &str) -> Result<String> {
         let get = ["get", resource, "--namespace", namespace, "--output=json"];
         let list: Value = serde_json::from_str(&self.node.kubectl(&get)?)?;
@@ -280,7 +281,7 @@ impl Cluster {
         self.node.kubectl(&patch).map(drop)
     }
 
-    /// Until there are `count` ready proxies.
+    /// Waits until there are `count` ready proxies, and returns them.
     fn wait_for_proxies(&self, side: &Side<'_>, count: usize) -> Result<Vec<Proxy>> {
         until_within(PATIENCE, &format!("{count} proxies"), || {
             let proxies = self.proxies(side.namespace, side.labels);
@@ -301,7 +302,7 @@ impl Cluster {
         })
     }
 
-    /// The ready Pods with these labels that are to stay.
+    /// Returns the ready Pods with these labels that aren't being deleted.
     pub(crate) fn proxies(&self, namespace: &str, labels: &str) -> Result<Vec<Proxy>> {
         let arguments = [
             "get",
@@ -342,7 +343,7 @@ impl Cluster {
             .and_then(|answer| answer)
     }
 
-    /// A gauge of a policy in a proxy whose stats are at `port`.
+    /// Returns a gauge of a policy in a proxy whose stats are at `port`.
     pub(crate) fn gauge(
         &self,
         proxy: &Proxy,
@@ -400,7 +401,7 @@ impl Cluster {
         })
     }
 
-    /// `headgate status` of a namespace, which fails if a policy isn't programmed.
+    /// Returns the output of `headgate status` for a namespace. Fails if a policy isn't programmed.
     pub(crate) fn status(&self, namespace: &str) -> Result<String> {
         let kubeconfig = format!("--kubeconfig={}", self.node.access().kubeconfig.display());
         let space = format!("--namespace={namespace}");
@@ -409,7 +410,7 @@ impl Cluster {
         self.node.exec_in(&[program, "status", &kubeconfig, &space])
     }
 
-    /// Until `count` proxies have `slots` slots each for a policy.
+    /// Waits until `count` proxies have `slots` slots each for a policy, and returns the proxies.
     pub(crate) fn wait_for_slots(
         &self,
         side: &Side<'_>,
@@ -481,7 +482,7 @@ impl Cluster {
         })
     }
 
-    /// The queues of a policy in its proxies.
+    /// Returns the queue length of a policy in each of its proxies.
     fn queued(&self, side: &Side<'_>, proxies: &[Proxy]) -> Vec<Result<usize, String>> {
         let queue = |proxy| self.gauge(proxy, side.stats, side.policy, "queue_length");
         proxies.iter().map(queue).collect()
@@ -533,7 +534,7 @@ impl Cluster {
         self.node.kubectl(&arguments).map(drop)
     }
 
-    /// Until the namespace has no objects of this kind.
+    /// Waits until the namespace has no objects of this kind.
     pub(crate) fn gone(&self, namespace: &str, kind: &str) -> Result<()> {
         until_within(PATIENCE, &format!("no {kind} in {namespace}"), || {
             let arguments = ["get", kind, "--namespace", namespace, "--output=name"];
@@ -544,7 +545,7 @@ impl Cluster {
         })
     }
 
-    /// Name of the image with Envoy.
+    /// Returns the name of the image with Envoy.
     pub(crate) fn envoy_image(&self) -> Result<String> {
         let path = "--output=jsonpath={.items[0].status.images[*].names[*]}";
         let names = self.node.kubectl(&["get", "nodes", path])?;
@@ -617,7 +618,7 @@ impl Held {
         self.controls.iter().map(stats).collect()
     }
 
-    /// Requests at the backends now.
+    /// Returns the number of requests in the backends.
     fn now(&self, cluster: &Cluster) -> Result<usize, String> {
         let stats = self.stats(cluster)?;
         Ok(stats.iter().map(|stats| stats.in_flight).sum())

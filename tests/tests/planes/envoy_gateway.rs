@@ -45,7 +45,7 @@ const IN_NAMESPACES: Mode = Mode {
 };
 
 impl Mode {
-    /// Namespace of the proxies of a Gateway in `namespace`.
+    /// Returns the namespace of the proxies of a Gateway in `namespace`.
     fn space(self, namespace: &str) -> &str {
         match self.deploy {
             "GatewayNamespace" => namespace,
@@ -53,7 +53,7 @@ impl Mode {
         }
     }
 
-    /// Labels of the proxies of the Gateway in `namespace`.
+    /// Returns the labels of the proxies of the Gateway in `namespace`.
     fn labels(self, namespace: &str) -> String {
         match self.merged {
             true => "gateway.envoyproxy.io/owning-gatewayclass=envoy".to_owned(),
@@ -233,7 +233,8 @@ fn start(headgate: &str, mode: Mode) -> Result<Option<Cluster>> {
     Ok(Some(cluster))
 }
 
-// The version before counts a proxy twice if it is in Envoy Gateway's namespace and of one Gateway.
+// The previous version counts a proxy twice if it is in Envoy Gateway's namespace and of one
+// Gateway.
 
 #[test]
 fn own_proxies_outlast_their_operators() -> Result<()> {
@@ -250,9 +251,9 @@ fn proxies_in_their_gateways_namespace_outlast_their_operators() -> Result<()> {
     outlast(IN_NAMESPACES, 20)
 }
 
-/// Envoy Gateway keeps the module for its proxies. What its proxies miss without operators is what
-/// it misses itself, once it has restarted. `older` is the number of slots that the version before
-/// gives the only proxy.
+/// Takes the proxies of a Gateway through outages of their operators. Envoy Gateway caches the
+/// module, so a proxy lacks it only after Envoy Gateway has restarted during the outage. `older` is
+/// the number of slots that the previous version gives the only proxy.
 fn outlast(mode: Mode, older: usize) -> Result<()> {
     let Some(cluster) = start(OLDER, mode)? else {
         return Ok(());

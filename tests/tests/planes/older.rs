@@ -1,4 +1,4 @@
-//! Replicas of the minor version before beside those of this one, as during an upgrade.
+//! Replicas of the previous minor version beside those of this one, as during an upgrade.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use headgate_tests::xds::{Claims, XdsProxy};
 use serde_json::{Value, json};
 
 const LONG: Duration = Duration::from_secs(90);
-/// More requests than those after which a leader of the version before gives a replica up.
+/// More requests than those after which a leader of the previous version gives up on a replica.
 const REQUESTS: usize = 5;
 
 /// Forwards connections to `to`, one after the other, and counts those that have ended.
@@ -57,12 +57,12 @@ fn slices(system: &str, replicas: &[SocketAddr]) -> String {
     all.join("\n---\n")
 }
 
-/// It sends no token, and takes a refusal for a replica without proxies.
+/// The older leader sends no token, and takes a refusal for a replica without proxies.
 #[test]
 fn an_older_leader_leaves_the_status_of_a_newer_replicas_proxies_as_it_is() -> Result<()> {
     let server = &ApiServer::start()?;
-    // Helm replaces the definition before the operators. The version before must understand what
-    // the API server adds to policies by it.
+    // Helm replaces the CRD before the operators. So the previous version must understand the
+    // defaults that the API server adds to policies.
     server.install_crds()?;
     let cluster = Cluster::new(server);
     let (system, shop) = (cluster.namespace("system")?, cluster.namespace("shop")?);
@@ -103,7 +103,7 @@ fn an_older_leader_leaves_the_status_of_a_newer_replicas_proxies_as_it_is() -> R
     let newer = start("newer", OperatorOptions::new("newer", &system))?;
     let (forwarder, requests) = forward(own, newer.admin())?;
     cluster.apply(&slices(&system, &[older.admin(), forwarder]))?;
-    // It knows of the newer replica before it loses its proxy.
+    // The older leader knows of the newer replica before it loses its proxy.
     let asked = |times: usize| {
         until_within(LONG, &format!("{times} requests"), || {
             match requests.load(Ordering::Relaxed) {

@@ -271,7 +271,7 @@ mod tests {
         fn accepts_exactly_the_gep_pattern(
             text in "[0-9]{0,6}(h|m|s|ms|us|)([0-9]{1,6}(h|m|s|ms)){0,4}",
         ) {
-            // The regular expression of GEP-2257, read by hand.
+            // A hand-written match of GEP-2257's regular expression.
             let mut rest = text.as_str();
             let mut groups = 0;
             let valid = loop {

@@ -250,7 +250,7 @@ async fn a_refusal_by_a_module_of_another_version_says_so() {
     }
 }
 
-/// A module of the version before refuses a policy with a new field, and follows the rest of it:
+/// A module of the previous version refuses a policy with a new field, and follows the rest of it:
 /// its slots change as Pods come and go.
 #[tokio::test]
 async fn an_older_module_follows_a_policy_without_its_new_field() {

@@ -3,8 +3,8 @@
 //!
 //! All reports about a service must reach the same process. So only the leader of a cluster's
 //! operators serves. The other replicas don't listen, and a proxy whose connection is refused
-//! retries, possibly at another replica. A new leader starts without state and catches up soon,
-//! because the paper's state covers one period, or recent calls.
+//! retries, possibly at another replica. A new leader starts without state. It catches up soon,
+//! because the state covers only one period, or recent calls.
 //!
 //! A report about misses can deny a class to all callers of a service. So over TLS, reports are
 //! accepted only from the namespaces in `classAdmission.peers` of the service's policy

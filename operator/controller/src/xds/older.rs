@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(older.stages[0].strategy, before);
     }
 
-    /// All fields of the version before.
+    /// All fields of the previous version.
     const BEFORE: &str = include_str!("../../../../filter/config/tests/config_format/0.1.json");
 
     fn fields(of: &Value, at: &str, all: &mut BTreeSet<String>) {

@@ -164,8 +164,8 @@ impl Tallies {
         }
     }
 
-    /// Returns the counts for `generation` of `policy` at `target`. Proxies with another generation
-    /// assigned count in the total, as not running it.
+    /// Returns the counts for `generation` of `policy` at `target`. Proxies that are assigned
+    /// another generation count only in the total.
     #[must_use]
     pub fn of_generation(&self, policy: &str, generation: i64, target: &TargetRef) -> Tally {
         let mut sum = Tally::default();

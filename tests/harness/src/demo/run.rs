@@ -62,11 +62,11 @@ pub struct Options {
 
 /// A receiver of the demo's progress.
 pub trait Progress {
-    /// A step starts that takes about `expected`.
+    /// Reports the start of a step that takes about `expected`.
     fn begin(&mut self, what: &str, expected: Duration);
-    /// The step continues: `elapsed` since its start, and current observations.
+    /// Reports the current observations of the step, `elapsed` after its start.
     fn tick(&mut self, elapsed: Duration, seen: &str);
-    /// The step ends.
+    /// Reports the end of the step.
     fn end(&mut self);
 }
 

@@ -50,7 +50,7 @@ impl Totals {
         self.answered > 0 && enough(self.within_p50, 0.5) && enough(self.good, 0.9)
     }
 
-    /// Returns the answered ratio of the offered requests, 0..=1.
+    /// Returns the ratio of offered requests that were answered, 0..=1.
     pub fn acceptance(&self) -> f64 {
         if self.offered == 0 {
             0.0

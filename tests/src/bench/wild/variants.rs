@@ -298,7 +298,7 @@ fn headgate_policy(mix: &[QueryType], p: Option<usize>, shed: Option<bool>) -> V
 }
 
 impl Variant {
-    /// Starts it with one worker thread.
+    /// Starts the proxy with one worker thread.
     ///
     /// # Errors
     /// If it doesn't start.

@@ -112,7 +112,7 @@ const ALONE: [Kind; 1] = [Kind("/work", 1, &[("p50", 1), ("p90", 1)])];
 const SLOW: &str = "800000";
 const QUICK: &str = "0";
 
-/// So many requests at once, served and answered.
+/// Sends `count` requests at once and returns their answers.
 fn at_once(rig: &Rig, class: &str, service_us: &str, count: usize) -> Result<Vec<Answer>> {
     let headers = [("x-class", class), ("x-backend-service-us", service_us)];
     let pending = (0..count)

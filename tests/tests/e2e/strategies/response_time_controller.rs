@@ -182,7 +182,8 @@ fn quality(answer: &Answer) -> Option<f64> {
 #[test]
 fn response_time_controller_asks_for_less_quality_before_it_refuses() -> Result<()> {
     let degradation = json!({"minQuality": 0.25, "decrease": 2, "increase": 0.25});
-    // Quality rises after a timeout without answers: longer than any service and pause below.
+    // The timeout is longer than any service and pause below, because quality rises after a timeout
+    // without answers.
     let strategy = controller(&json!({"degradation": degradation, "timeout": "3s"}));
     let rig = start(&ALONE, policy(100, &ALONE, &strategy))?;
     assert_eq!(quality(&alone(&rig, "any", QUICK)?), Some(1.0));
@@ -219,7 +220,8 @@ fn response_time_controller_asks_for_less_quality_before_it_refuses() -> Result<
 fn response_time_controller_without_admission_degrades_and_never_refuses() -> Result<()> {
     let degradation =
         json!({"minQuality": 0.25, "decrease": 2, "increase": 0.25, "admission": false});
-    // Quality rises after a timeout without answers: longer than any pause between rounds.
+    // The timeout is longer than any pause between rounds, because quality rises after a timeout
+    // without answers.
     let strategy = controller(&json!({"degradation": degradation, "timeout": "3s"}));
     let rig = start(&ALONE, policy(100, &ALONE, &strategy))?;
     let mut lowest = 0;

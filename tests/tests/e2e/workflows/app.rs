@@ -84,13 +84,13 @@ impl App {
         self.with(|state| state.behaviour = behaviour);
     }
 
-    /// The latest request for `path`.
+    /// Returns the latest request for `path`.
     pub(crate) fn last(&self, path: &str) -> Result<Seen> {
         let found = self.with(|state| state.seen.iter().rev().find(|s| s.path == path).cloned());
         found.with_context(|| format!("no request for {path}"))
     }
 
-    /// The latest answer to a call.
+    /// Returns the latest answer to a call.
     pub(crate) fn last_answer(&self) -> Result<Answer> {
         self.with(|state| state.answers.last().cloned())
             .context("no call was answered")

@@ -98,7 +98,8 @@ impl Proxy {
         Ok(Self { envoy, addr })
     }
 
-    /// A call that asks for `high`: whether it ran in another class. None fails.
+    /// Sends a call that asks for `high`, and returns whether it ran in another class. The call
+    /// must succeed.
     fn is_downgraded(&self) -> Result<bool> {
         let answer = http::get_with(self.addr, "/", &[("host", "stock"), ("x-priority", "high")])?;
         ensure!(answer.status == 200, "{answer:?}");
@@ -119,7 +120,7 @@ impl Proxy {
     }
 }
 
-/// Calls of all clients at once: how many of them were downgraded.
+/// Sends calls of all clients at once, and returns how many of them were downgraded.
 fn together(sender: &Proxy) -> Result<usize> {
     let calls: Vec<Result<bool>> = thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)

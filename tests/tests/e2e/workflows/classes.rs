@@ -128,7 +128,7 @@ struct Called {
     downgraded: bool,
 }
 
-/// One client, until `end`. Its first call is due at `first`.
+/// Runs one client until `end`. Its first call is due at `first`.
 fn client(
     addr: SocketAddr,
     (number, clients): (usize, Clients),
@@ -160,7 +160,7 @@ fn client(
     Ok(calls)
 }
 
-/// All clients at once. Returns the calls that were answered after `warmup`.
+/// Runs all clients at once. Returns the calls that were answered after `warmup`.
 fn run(
     incast: &Incast,
     all: &[Clients],

@@ -30,7 +30,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// served, so that a late one takes no other's place.
 const LATE: Duration = Duration::from_millis(50);
 
-/// The usual way in which applications carry trace context: by a library that knows W3C Baggage.
+/// The headers that applications usually copy to their calls: W3C Baggage, as tracing libraries
+/// propagate it.
 const PROPAGATES: [&str; 1] = ["baggage"];
 
 /// `a` calls `b`, each behind a sidecar; and `c`, which has none.

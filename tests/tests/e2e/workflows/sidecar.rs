@@ -212,13 +212,13 @@ impl Sidecar {
         http::get_with(self.addr, path, headers)
     }
 
-    /// A counter or gauge of the policy.
+    /// Returns a counter or gauge of the policy.
     pub(crate) fn stat(&self, name: &str) -> Result<u64> {
         self.envoy
             .stat(&format!("wasmcustom.headgate.policy.{POLICY}.{name}"))
     }
 
-    /// A counter or gauge of a workflow.
+    /// Returns a counter or gauge of a workflow.
     pub(crate) fn workflow_stat(&self, workflow: &str, name: &str) -> Result<u64> {
         self.stat(&format!("workflow.{workflow}.{name}"))
     }
@@ -260,7 +260,7 @@ impl Sidecar {
         })
     }
 
-    /// All stats of the policy that aren't 0.
+    /// Returns the stats of the policy that aren't 0.
     pub(crate) fn stats(&self) -> Vec<(String, u64)> {
         let all = self
             .envoy
@@ -290,7 +290,7 @@ impl Sidecar {
     }
 }
 
-/// Beside and moved: Envoy notices moves.
+/// Writes a file beside the target and renames it, because Envoy watches for renames.
 fn write(path: &Path, slot: &str, config: &FilterConfig) -> Result<()> {
     let file = discovery_json(config, slot, &binary::tested_module());
     let partial = path.with_extension("new");

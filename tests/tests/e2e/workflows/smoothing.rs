@@ -91,7 +91,7 @@ fn ask(stock: SocketAddr, (begin, end): (Instant, Instant), sent: impl Fn() -> u
     Ok(sum / (before - first) as f64)
 }
 
-/// The clients and the others at once. Measures after `settle`.
+/// Runs the clients and the others at once. Measures after `settle`.
 fn run(
     (client, stock): (&Sidecar, &Sidecar),
     settle: Duration,

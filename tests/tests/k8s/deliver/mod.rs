@@ -641,8 +641,8 @@ async fn what_envoy_gateway_says_comes_back() -> Result<()> {
     Ok(())
 }
 
-/// One that restarts while no operator serves the module takes the filter from its proxies, and
-/// doesn't try again by itself.
+/// An Envoy Gateway that restarts while no operator serves the module takes the filter from its
+/// proxies, and doesn't try again by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn envoy_gateway_is_asked_again_for_a_module_that_it_could_not_fetch() -> Result<()> {
     const KIND: &str = "envoyextensionpolicies";

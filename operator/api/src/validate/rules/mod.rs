@@ -54,7 +54,7 @@ const HOUR: Span = Span::from_secs(3600);
 const VALUE: Field = real(Stored(1.0), 0.001, 1000.0, "");
 const WEIGHT: &str = "a weight";
 
-/// Returns `span` in µs; spans of policies are at most years.
+/// Returns `span` in µs. A policy's durations are far too short to overflow.
 fn micros(span: Span) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

@@ -40,7 +40,8 @@ const TWO_MEASURES: &str = "given beside slo; a type is measured to the first by
                             move the percentiles of slo to ttft, or split the type";
 const SETS_NOTHING: &str = "empty; at least one header, which a route matches";
 const NOT_ASCENDING: &str = "a higher percentile takes at least as long";
-/// The name of a percentile. Only the shortest of several, such as `p50` and `p50.0`, is allowed.
+/// The name of a percentile in any form, such as `p50` or `p50.0`. `percentile` accepts only the
+/// shortest form.
 static ANY_PERCENTILE: Format = Format::new(
     9,
     "^p[0-9]{1,3}([.][0-9]{1,4})?$",

@@ -17,7 +17,7 @@ const OWNING_GATEWAY: [&str; 2] = [
 /// The label of the Pods that serve all Gateways of a class (`mergeGateways`).
 const OWNING_CLASS: &str = "gateway.envoyproxy.io/owning-gatewayclass";
 
-/// By target, the number of ready Pods that name it, and the number of all Pods that name it.
+/// The numbers of ready Pods and of all Pods that name a target, by target.
 #[derive(Debug)]
 pub(super) struct Claims<'a>(HashMap<&'a TargetRef, (u32, u32)>);
 

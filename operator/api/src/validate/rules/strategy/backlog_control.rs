@@ -35,7 +35,7 @@ const NOT_PROPORTIONAL: [(&str, &str); 2] = [
     ("integralGain", "no integral part"),
     ("maxBacklog", "no bound"),
 ];
-/// The gains, each with the one that it needs.
+/// Each gain, with the other gain that must be given with it.
 const GAINS: [(&str, &str); 2] = [
     ("proportionalGain", "integralGain"),
     ("integralGain", "proportionalGain"),
