@@ -15,10 +15,6 @@ use crate::process::Child;
 /// repository.
 pub const HEADGATE_ENV: &str = "HEADGATE_BIN";
 
-/// Environment variable with the path of the binary that has `top` and the other commands that the
-/// image's lacks; the default is `dist/headgate`.
-pub const FULL_ENV: &str = "HEADGATE_FULL";
-
 /// Environment variable with the path of the filter's module; the default is `dist/headgate.wasm`.
 pub const MODULE_ENV: &str = "HEADGATE_WASM";
 
@@ -248,9 +244,9 @@ pub fn binary_path() -> PathBuf {
     std::env::var_os(HEADGATE_ENV).map_or_else(|| dist("headgate"), PathBuf::from)
 }
 
-/// Returns the path of the `headgate` binary with all commands.
+/// Returns the path of the `headgate` binary with all commands; [`binary_path`] may be the image's.
 pub fn full_path() -> PathBuf {
-    std::env::var_os(FULL_ENV).map_or_else(|| dist("headgate"), PathBuf::from)
+    dist("headgate")
 }
 
 /// Returns the path of the filter's module.
