@@ -65,7 +65,7 @@ spec: {controllerName: gateway.envoyproxy.io/gatewayclass-controller}
 
 /// Time in which a watch notices that a kind is served: [`RETRY`], and what a slow machine adds.
 pub(crate) const NOTICED: Duration = Duration::from_secs(60);
-const RETRY: Duration = Duration::from_secs(1);
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
 /// Time in which the API server cleans up behind a definition.
 const GONE: Duration = Duration::from_secs(240);
 
@@ -99,6 +99,7 @@ pub(crate) fn settings(modules: &Modules) -> Settings {
         watch_namespaces: Vec::new(),
         modules_url: format!("http://{}", modules.address),
         retry: RETRY,
+        refused_retry: RETRY,
     }
 }
 
@@ -165,27 +166,30 @@ pub(crate) fn equipped() -> Result<&'static ApiServer> {
 impl Stage {
     /// Starts one with the CRDs of all control planes.
     pub(crate) async fn set() -> Result<Self> {
+        Self::set_with_refused_retry(RETRY).await
+    }
+
+    /// Starts one that attempts a refused write again after this pause.
+    pub(crate) async fn set_with_refused_retry(pause: Duration) -> Result<Self> {
         let turn = turn().await;
-        Self::with(equipped()?, turn).await
+        Self::with(equipped()?, turn, pause).await
     }
 
     pub(crate) async fn with(
         server: &'static ApiServer,
         turn: MutexGuard<'static, ()>,
+        refused_retry: Duration,
     ) -> Result<Self> {
         let modules = Modules::start()?;
+        let settings = Settings {
+            refused_retry,
+            ..settings(&modules)
+        };
         let cluster = Cluster::default();
         let (views, _) = watch::channel(Some(view(&cluster)));
         let (send, delivered) = watch::channel(Arc::default());
         let user = client(&server.user_kubeconfig("deliver", None)?).await?;
-        let run = deliver::run(
-            user,
-            settings(&modules),
-            false,
-            views.subscribe(),
-            served(),
-            send,
-        );
+        let run = deliver::run(user, settings, false, views.subscribe(), served(), send);
         Ok(Self {
             namespace: server.namespace("deliver")?,
             server,

@@ -32,8 +32,6 @@ const WRITES: usize = 8;
 /// The time for which a successful check of the module's URL is valid.
 const CHECK_LIFE: Duration = Duration::from_secs(60);
 
-/// The first pause after a refusal, unless the settings' pause is shorter.
-const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// The longest pause between attempts at a refused write.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
@@ -334,7 +332,7 @@ impl Reconciler {
                         warn!(kind, object = %name, "not applied, and is tried again: {why}");
                     }
                     failures.insert(key.clone(), ObjectState::Failed(why.clone()));
-                    let first = || pauses(FIRST_PAUSE.min(retry), LONGEST_PAUSE);
+                    let first = || pauses(self.settings.refused_retry, LONGEST_PAUSE);
                     let mut pauses = before.map_or_else(first, |r| r.pauses);
                     let refusal = Refusal {
                         content: object.content().to_owned(),

@@ -11,6 +11,8 @@ use crate::xds::module::Kind;
 /// The longest pause between attempts after a failure, and between lists of a kind that isn't
 /// served.
 const RETRY: Duration = Duration::from_secs(30);
+/// The first pause after a refused write.
+const REFUSED_RETRY: Duration = Duration::from_secs(5);
 /// The default namespace of Envoy Gateway.
 pub const ENVOY_GATEWAY_NAMESPACE: &str = "envoy-gateway-system";
 /// The default namespace of Istio.
@@ -117,6 +119,9 @@ pub struct Settings {
     /// The longest pause between attempts after a failure, and between lists of a kind that isn't
     /// served.
     pub retry: Duration,
+    /// The pause before the second attempt at a write that the API server refused. Later pauses
+    /// double.
+    pub refused_retry: Duration,
 }
 
 impl Settings {
@@ -181,6 +186,7 @@ impl Settings {
                 watch_namespaces: Vec::new(),
                 modules_url: format!("http://{host}"),
                 retry: RETRY,
+                refused_retry: REFUSED_RETRY,
             }),
             _ => {
                 anyhow::bail!(
@@ -225,6 +231,7 @@ mod tests {
                 watch_namespaces: Vec::new(),
                 modules_url: "http://headgate.headgate-system.svc:18002".into(),
                 retry: RETRY,
+                refused_retry: REFUSED_RETRY,
             })
         );
         let only = settings(&["--adapters", "istio", "--deliver-config-maps"]).unwrap();

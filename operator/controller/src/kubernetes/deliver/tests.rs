@@ -39,6 +39,7 @@ pub(super) fn settings() -> Settings {
         watch_namespaces: Vec::new(),
         modules_url: "http://headgate.headgate-system.svc:18002".to_owned(),
         retry: std::time::Duration::from_secs(1),
+        refused_retry: std::time::Duration::from_secs(1),
     }
 }
 
