@@ -75,7 +75,8 @@ impl Settings {
 
 /// Checks the weight of the past in the average of incast delays: 0 ≤ w < 1.
 ///
-/// # Errors [`SettingsError`] if `past` is outside this range.
+/// # Errors
+/// [`SettingsError`] if `past` is outside this range.
 pub fn check_smoothing(past: f64) -> Result<(), SettingsError> {
     ensure((0.0..1.0).contains(&past), "smoothing", || {
         format!("{past}; must be at least 0 and less than 1")

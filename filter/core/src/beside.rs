@@ -118,7 +118,8 @@ pub trait Beside: Debug + Sized {
 
     /// Adopts a policy that is new, changed, or in force again after [`Beside::retire`].
     ///
-    /// # Errors [`HostError`] if the host fails. A new policy is then not in force.
+    /// # Errors
+    /// [`HostError`] if a host call fails. A new policy is then not in force.
     fn reconfigure(
         &mut self,
         host: &impl Host,
@@ -146,7 +147,7 @@ pub trait Beside: Debug + Sized {
     /// Publishes pending counts of a policy, because the worker is about to end.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     fn flush(&mut self, host: &impl Host, now: Instant, policy: PolicyId) -> Result<(), HostError> {
         Ok(())
     }
@@ -190,7 +191,8 @@ pub trait Beside: Debug + Sized {
 
     /// Does the periodic work for a policy on this `worker`, after that of its stage.
     ///
-    /// # Errors [`HostError`] if the host fails. The next tick then continues the work.
+    /// # Errors
+    /// [`HostError`] if a host call fails. The next tick then continues the work.
     fn tick(
         &mut self,
         host: &impl Host,

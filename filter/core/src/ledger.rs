@@ -298,7 +298,7 @@ impl Ledger {
     /// Returns the number of slots in use, over all workers.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn slots_in_use(&self, host: &impl Shared) -> Result<i64, HostError> {
         host.get(self.total.slots).map(u64::cast_signed)
     }
@@ -306,7 +306,7 @@ impl Ledger {
     /// Returns the tokens in use, over all workers; 0 if they aren't counted.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn tokens_in_use(&self, host: &impl Shared) -> Result<i64, HostError> {
         let tokens = self.total.tokens.map_or(Ok(0), |tokens| host.get(tokens))?;
         Ok(tokens.cast_signed())
@@ -315,7 +315,7 @@ impl Ledger {
     /// Whether these tokens fit into the budget beside those in use.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn fits(&self, host: &impl Shared, tokens: Tokens) -> Result<bool, HostError> {
         self.are_within(host, i64::from(tokens.taken), tokens)
     }
@@ -328,7 +328,7 @@ impl Ledger {
     /// Returns the queue's state, over all workers.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn queue(&self, host: &impl Shared) -> Result<QueueState, HostError> {
         host.get(self.total.queue).map(QueueState::unpack)
     }
@@ -342,7 +342,7 @@ impl Ledger {
     /// Takes a slot and `tokens` if fewer than `limit` slots are in use and the tokens fit.
     ///
     /// # Errors
-    /// [`HostError`]; nothing is taken then.
+    /// [`HostError`] if a host call fails. Nothing is taken then.
     pub fn try_acquire(
         &mut self,
         host: &impl Shared,
@@ -372,7 +372,7 @@ impl Ledger {
     /// Takes a slot and `tokens` without a limit, for requests that are never held.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn acquire_over_limit(&mut self, host: &impl Shared, tokens: u32) -> Result<(), HostError> {
         self.book(host, running(tokens))
     }
@@ -380,7 +380,7 @@ impl Ledger {
     /// Takes `tokens` for a request that has a slot, whether they fit into the budget or not.
     ///
     /// # Errors
-    /// [`HostError`]; none are taken then.
+    /// [`HostError`] if a host call fails. No tokens are taken then.
     pub fn take_more(&mut self, host: &impl Shared, tokens: u32) -> Result<(), HostError> {
         self.book(
             host,
@@ -394,7 +394,7 @@ impl Ledger {
     /// Gives a slot back, with the `tokens` that were taken with it.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn release(&mut self, host: &impl Shared, tokens: u32) -> Result<(), HostError> {
         self.book(host, -running(tokens))
     }
@@ -402,7 +402,7 @@ impl Ledger {
     /// Announces a queued request of `work` (0..=[`MAX_WORK`]), after [`Ledger::publish_head`].
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn enqueue(&mut self, host: &impl Shared, work: i64) -> Result<(), HostError> {
         self.book(
             host,
@@ -417,7 +417,7 @@ impl Ledger {
     /// Removes a request that [`Ledger::enqueue`] announced.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn dequeue(&mut self, host: &impl Shared, work: i64) -> Result<(), HostError> {
         self.book(
             host,
@@ -432,7 +432,7 @@ impl Ledger {
     /// Adds `more` to the announced work of a queued request.
     ///
     /// # Errors
-    /// [`HostError`]; the audit corrects the total.
+    /// [`HostError`] if a host call fails. The audit then corrects the total.
     pub fn recount(&mut self, host: &impl Shared, more: i64) -> Result<(), HostError> {
         self.book(
             host,
@@ -446,7 +446,7 @@ impl Ledger {
     /// Publishes the rank of this worker's first waiter; `None` without a waiter.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn publish_head(&self, host: &impl Shared, rank: Option<u64>) -> Result<(), HostError> {
         // 0 means "no waiter": the gauge's initial value.
         host.set(self.own.head, rank.map_or(0, |rank| rank.saturating_add(1)))
@@ -455,7 +455,7 @@ impl Ledger {
     /// Returns the rank of worker `id`'s first waiter; `None` without a waiter.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn head_of(&mut self, host: &impl Shared, id: WorkerId) -> Result<Option<u64>, HostError> {
         let head = self.worker(host, id)?.head;
         Ok(host.get(head)?.checked_sub(1))
@@ -465,7 +465,7 @@ impl Ledger {
     /// wake-up is pending.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn woken_at(
         &mut self,
         host: &impl Shared,
@@ -478,7 +478,7 @@ impl Ledger {
     /// Records that worker `id` is being woken.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn note_wake(
         &mut self,
         host: &impl Shared,
@@ -492,7 +492,7 @@ impl Ledger {
     /// none.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn answer_wake(&self, host: &impl Shared) -> Result<Option<Instant>, HostError> {
         let woken_at = host.get(self.own.woken_at)?;
         if woken_at == 0 {
@@ -505,7 +505,7 @@ impl Ledger {
     /// Releases all bookings of worker `dead`, and returns them.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn give_back(&mut self, host: &impl Shared, dead: WorkerId) -> Result<Share, HostError> {
         let gauges = self.worker(host, dead)?;
         let share = gauges.share.read(host)?;
@@ -520,7 +520,7 @@ impl Ledger {
     /// was given back when the lease ran out.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn rejoin(&mut self, host: &impl Shared, own_id: WorkerId) -> Result<(), HostError> {
         let new = self.worker(host, own_id)?;
         let old = std::mem::replace(&mut self.own, new);
@@ -541,7 +541,7 @@ impl Ledger {
     /// that claims or sweeps it.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn drift(&mut self, host: &impl Shared, numbers: u32) -> Result<Share, HostError> {
         let total = self.total.read(host)?;
         let mut drift = total + -self.booked;
@@ -555,7 +555,7 @@ impl Ledger {
     /// Subtracts a lasting `drift` from the totals.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn correct(&self, host: &impl Shared, drift: Share) -> Result<(), HostError> {
         self.total.book(host, -drift)
     }

@@ -76,7 +76,7 @@ impl Counter {
     /// Creates the counter `name`, which counts from now on.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn new(host: &impl Shared, name: &str) -> Result<Self, HostError> {
         let number = host.number(name)?;
         Ok(Self {
@@ -108,7 +108,7 @@ impl Counter {
     /// Adds this worker's count to the number.
     ///
     /// # Errors
-    /// [`HostError`]; the next call tries again.
+    /// [`HostError`] if a host call fails. The next call then tries again.
     pub fn publish(&mut self, host: &impl Shared) -> Result<(), HostError> {
         if self.fresh > 0 {
             host.add_to(self.number, self.fresh.cast_signed())?;
@@ -121,7 +121,7 @@ impl Counter {
     /// Returns the others' count since the last call.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn others(&mut self, host: &impl Shared) -> Result<u64, HostError> {
         let total = host.get(self.number)?;
         // The number may briefly be less than `seen` while another worker tests whether the host

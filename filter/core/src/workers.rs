@@ -180,7 +180,7 @@ impl Membership {
     /// Renews this VM's heartbeat and checks those of the other VMs. Cheap when called often.
     ///
     /// # Errors
-    /// [`HostError`]; nothing is lost, the next tick tries again.
+    /// [`HostError`] if a host call fails. Nothing is lost, and the next tick tries again.
     pub fn tick(&mut self, now: Instant, host: &impl Shared) -> Result<Changes, HostError> {
         let mut changes = Changes::default();
         if now.since(self.ticked) > LEASE / 4 {
@@ -264,7 +264,7 @@ impl Membership {
     /// if it has left, is being buried, or is this one.
     ///
     /// # Errors
-    /// [`HostError`]; its lease then runs out instead.
+    /// [`HostError`] if a host call fails. The lease then runs out instead.
     pub fn mark(&self, dead: WorkerId, host: &impl Shared) -> Result<bool, HostError> {
         let entry = entries(host)?.get(dead as usize).copied();
         match entry.unwrap_or_default() {
@@ -302,7 +302,7 @@ impl Membership {
     /// Frees the number of a dead VM whose share has been given back.
     ///
     /// # Errors
-    /// [`HostError`]; another VM buries it again when the lease runs out.
+    /// [`HostError`] if a host call fails. Another VM then buries `dead` when its lease runs out.
     pub fn buried(&mut self, dead: WorkerId, host: &impl Shared) -> Result<(), HostError> {
         self.others.retain(|&other| other != dead);
         replace(dead, self.nonce | BURIAL, 0, host).map(drop)
@@ -311,7 +311,7 @@ impl Membership {
     /// Frees this VM's number. The caller has given its share back before.
     ///
     /// # Errors
-    /// [`HostError`]; the lease then runs out instead.
+    /// [`HostError`] if a host call fails. The lease then runs out instead.
     pub fn leave(self, host: &impl Shared) -> Result<(), HostError> {
         if replace(self.id, self.nonce, 0, host)? {
             // Clear the heartbeat, so that the number can be claimed before the lease expires.

@@ -39,7 +39,8 @@ pub enum Condition {
 
 /// Checks that `pattern` can be used as a regular expression in a match.
 ///
-/// # Errors Returns the reason why `pattern` can't be used. Regular expressions are those of the
+/// # Errors
+/// Returns the reason why `pattern` can't be used. Regular expressions are those of the
 /// `regex-lite` crate (no look-around, no back-references), at most 1024 bytes long and 64 KiB
 /// compiled.
 pub fn check_pattern(pattern: &str) -> Result<(), String> {

@@ -99,7 +99,8 @@ pub struct Classes {
 impl Classes {
     /// Compiles the rules of `classes`. The last class takes every request that no other matches.
     ///
-    /// # Errors [`ConfigError`] for a regular expression that does not compile or is too large.
+    /// # Errors
+    /// [`ConfigError`] for a regular expression that does not compile or is too large.
     pub fn new(classes: &[ClassConfig]) -> Result<Self, ConfigError> {
         let mut looks_at_path = false;
         let mut rules = Index::default();
@@ -131,8 +132,9 @@ impl Classes {
 impl Classifier {
     /// Compiles the rules of `stage`. The last type takes every request that no other matches.
     ///
-    /// # Errors [`ConfigError`] for a regular expression that does not compile or is too large, or
-    /// for a stage without types.
+    /// # Errors
+    /// [`ConfigError`] for a regular expression that does not compile or is too large, or for a
+    /// stage without types.
     pub fn new(stage: &StageConfig) -> Result<Self, ConfigError> {
         let default = stage
             .types

@@ -32,7 +32,8 @@ pub struct Trace {
 
 /// Tries all rules of `stage` in order.
 ///
-/// # Errors The errors of [`super::Classifier::new`].
+/// # Errors
+/// The errors of [`super::Classifier::new`].
 pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, ConfigError> {
     let excluded = outcomes(&stage.excluded, "excluded", request)?;
     if excluded.last() == Some(&None) {

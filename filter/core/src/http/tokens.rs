@@ -46,7 +46,7 @@ impl Tokens {
     /// Counts the tokens in the current part of the body.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub(super) fn read(&mut self, stream: &impl Stream) -> Result<(), HostError> {
         let (mut found, mut size) = (0, 0);
         stream.response_body(&mut |bytes| {
