@@ -579,7 +579,7 @@ impl<B: Beside> Engine<B> {
     /// worker has ended. The bookings of other dead workers are released when their leases run out.
     ///
     /// # Errors
-    /// [`HostError`] if a host call fails. The lease then runs out instead.
+    /// [`HostError`] if a host call fails. A later tick then releases the bookings.
     pub fn bury(
         &mut self,
         host: &impl Host,

@@ -20,7 +20,7 @@ pub struct LocalReply {
     pub details: String,
     /// Names and values.
     pub headers: Vec<(&'static str, Cow<'static, str>)>,
-    /// The body; for a gRPC request, the status message.
+    /// The body or, for a gRPC request, the status message.
     pub body: String,
 }
 
@@ -44,7 +44,7 @@ impl LocalReply {
                 "grpc-retry-pushback-ms",
                 refusal.pushback_ms().to_string().into(),
             ),
-            // Prevents the client's own proxy from retrying into the overload.
+            // This header prevents the client's own proxy from a retry during the overload.
             ("x-envoy-ratelimited", "true".into()),
             (REFUSED, described.into()),
         ]);
