@@ -208,8 +208,8 @@ impl ResponseTimeControllerConfig {
             smoothing: 0.7,
             requests: 100,
             timeout_us: 1_000_000,
-            // The text of the paper lost the minus sign. The documentation of the strategy explains
-            // this.
+            // The paper's Figure 4 lacks the minus sign. The documentation of the strategy's law
+            // gives the reasons for it.
             increase_below: -0.5,
             decrease_above: 0.0,
             increase: Some(2.0),

@@ -422,7 +422,7 @@ pub enum Flow {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TypeConfig {
-    /// Its name in stats, headers and access logs: `[A-Za-z0-9_-]{1,63}`.
+    /// The type's name in stats, headers and access logs: `[A-Za-z0-9_-]{1,63}`.
     pub name: String,
     /// The conditions, of which a request of this type meets any. Empty only for `default`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -504,7 +504,7 @@ fn is_one(value: &f64) -> bool {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassConfig {
-    /// Its name in stats: `[A-Za-z0-9_-]{1,63}`.
+    /// The class's name in stats: `[A-Za-z0-9_-]{1,63}`.
     pub name: String,
     /// The conditions, of which a request of this class meets any. Empty only for the last class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -514,7 +514,7 @@ pub struct ClassConfig {
     pub value: f64,
 }
 
-/// One objective: of response times, or of times per output token.
+/// One objective, for response times or for times per output token.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {

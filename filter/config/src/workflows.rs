@@ -31,7 +31,8 @@ pub struct WorkflowsConfig {
     pub service_quantiles: BTreeMap<String, f64>,
     /// Time between two runs of Algorithm 1, µs: 10,000 ..= 10,000,000.
     pub interval_us: u64,
-    /// Time after which an announced rate expires unless it is renewed, µs; at least 2 intervals.
+    /// Time after which an announced rate expires unless it is renewed, µs. It is at least 2
+    /// intervals.
     pub rate_ttl_us: u64,
     /// The policy by which the process shares its capacity among workflows (Alg. 1 line 1).
     pub sharing: SharingConfig,
@@ -92,7 +93,7 @@ pub struct WorkflowConfig {
     /// The rate that this process always admits, regardless of the fair share, requests/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guarantee: Option<f64>,
-    /// Weight in fair shares, relative to other workflows; above 0.
+    /// Weight in fair shares, relative to other workflows. Above 0.
     #[serde(default = "one")]
     pub weight: f64,
     /// End-to-end deadline of requests without one, from the entry point on, µs.
@@ -174,8 +175,8 @@ pub struct OutboundConfig {
     /// `namespace/name` of the policy of the inbound stage to which these calls and their workflows
     /// belong.
     pub policy: String,
-    /// Names of downstream services by Envoy cluster; a pattern may end in `*`. By default a
-    /// service has the name of its cluster.
+    /// Names of downstream services by Envoy cluster. A cluster may be a pattern that ends in `*`.
+    /// By default a service has the name of its cluster.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub services: BTreeMap<String, String>,
     /// SPIFFE ids of the processes whose rates are trusted, as in [`WorkflowsConfig::peers`].

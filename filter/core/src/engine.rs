@@ -36,7 +36,7 @@ pub use prepared::Prepared;
 /// The time between ticks while a request waits. Ticks expire deadlines and repair lost wake-ups.
 /// In normal operation a request never waits for a tick.
 pub const FAST_TICK: Duration = Duration::from_millis(10);
-/// The time between ticks while no request waits. It is well below a lease.
+/// The time between ticks at all other times. It is well below a lease.
 pub const SLOW_TICK: Duration = Duration::from_millis(50);
 
 /// The names of a refusal's policy and request type.

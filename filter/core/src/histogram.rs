@@ -250,7 +250,7 @@ mod tests {
         h
     }
 
-    /// Returns a strategy for durations whose magnitude is uniform, so that every octave occurs.
+    /// Returns a generator of durations whose magnitude is uniform, so that every octave occurs.
     fn a_duration() -> impl Strategy<Value = u64> {
         (0..42_u32, any::<u64>()).prop_map(|(bits, x)| x & ((1 << bits) - 1))
     }

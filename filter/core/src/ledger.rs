@@ -89,13 +89,13 @@ pub struct Tokens {
 /// Amounts that a worker has booked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Share {
-    /// Slots.
+    /// The number of slots.
     pub slots: i64,
-    /// Tokens.
+    /// The number of tokens.
     pub tokens: i64,
-    /// Queued requests.
+    /// The number of queued requests.
     pub queued: i64,
-    /// Queued work.
+    /// The work of the queued requests, in the unit of [`QueueState::work`].
     pub work: i64,
 }
 

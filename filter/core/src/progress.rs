@@ -17,7 +17,7 @@ use crate::request::Progress;
 /// The name of the header.
 pub const HEADER: &str = "x-headgate-progress";
 
-/// The members with numbers.
+/// The members whose values are numbers.
 const KEYS: [&str; 5] = ["elapsed", "total", "work", "total-work", "age"];
 
 /// Returns the progress in the header of `request`, or an unknown progress without a valid header.

@@ -1,6 +1,6 @@
 //! A refusal's reason and the time after which a retry is worthwhile.
 //!
-//! This is the time until the queue has drained so far that the same request would be admitted.
+//! It is the time until the queue has drained so far that the same request would be admitted.
 //! Jitter is added, so that refused clients don't all return at once.
 
 use std::fmt;

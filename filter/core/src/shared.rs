@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(load(&host, "r"), Ok(7_u64));
     }
 
-    /// A record and its successor, of the same length.
+    /// The layout of a record before an edit. `New` is its successor, of the same length.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, serde::Deserialize)]
     struct Old {
         rate: f64,

@@ -184,7 +184,7 @@ mod tests {
             ("/requests", json!(0)),
             ("/requests", json!(10_001)),
             ("/timeout_us", json!(9_999)),
-            // The value as printed in the paper's table.
+            // This is the value as printed in the paper's Figure 4.
             ("/increase_below", json!(0.5)),
             ("/increase_below", json!(-1)),
             ("/decrease_above", json!(-0.6)),

@@ -24,7 +24,7 @@ type Drawers = HashMap<Box<[u8]>, Vec<Candidate>, BuildHasherDefault<DefaultHash
 #[derive(Debug)]
 struct Candidate {
     kind: TypeId,
-    /// `None` if the path in the key is the match's only condition.
+    /// The match's conditions, or `None` if the path in the key is the only condition.
     conditions: Option<Box<Conditions>>,
 }
 

@@ -12,7 +12,7 @@ fn one_of(texts: &'static [&'static str]) -> impl Strategy<Value = String> + Clo
     proptest::sample::select(texts).prop_map(String::from)
 }
 
-/// Returns a strategy for paths. Each part of a path has few values, so that rules and requests
+/// Returns a generator of paths. Each part of a path has few values, so that rules and requests
 /// often match.
 fn a_path() -> impl Strategy<Value = String> {
     proptest::collection::vec(one_of(&["a", "b", "s.S", "M", ""]), 0..4)

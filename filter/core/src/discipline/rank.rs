@@ -68,7 +68,7 @@ impl Layout {
     }
 
     /// Returns the largest measure. Larger measures are clamped to it. The highest ranks stay
-    /// unused, because a published rank can also mean that no request waits.
+    /// unused, because the largest number means that no request waits.
     pub(super) const fn max_measure(self) -> u64 {
         (u64::MAX >> self.measure_at()) - 1
     }

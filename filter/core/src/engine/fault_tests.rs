@@ -182,7 +182,8 @@ fn avoidance_with_envoys_counters() {
     assert_eq!(failed, 0);
 }
 
-/// Fails metric call number `fail_at` of a busy run. Returns the bookings that remain afterwards.
+/// Fails metric call number `fail_at` of a busy run. Returns the number of metric calls, and the
+/// bookings that remain at the end, if any.
 fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
     let m = MemoryHost::new();
     let h = H::new(&m);

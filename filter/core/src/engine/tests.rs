@@ -237,7 +237,8 @@ impl Process {
     fn gauge(&self, name: &str) -> u64 {
         let packed = || self.gauge("queue_packed");
         match name {
-            // The values on which decisions are based, not those published at the last tick.
+            // Return the values on which decisions are based, not the values published at the last
+            // tick.
             "queue_length" => return packed() >> 44,
             "queued_work_us" => return packed() & ((1 << 44) - 1),
             _ => {}
@@ -746,7 +747,8 @@ fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
         process.finish(stream, Outcome::Completed);
     }
     process.run_for(Duration::from_millis(20));
-    // Service time 20 ms, objective 55 ms: waits of 0 and 20 ms meet it, and 40 ms does not.
+    // With a service time of 20 ms, waits of 0 and 20 ms meet the objective of 55 ms, and a wait of
+    // 40 ms doesn't.
     assert_eq!(process.gauge("type.slow.rq_rejected"), 17);
     assert_eq!(process.gauge("type.slow.rq_rejected_enforced"), 0);
     assert_eq!(process.gauge("type.slow.rq_total"), 50);
@@ -778,7 +780,8 @@ fn a_burst_spends_the_error_budget_of_its_type_and_no_more() {
         }
         process
     };
-    // Service time 20 ms, objective 55 ms: waits of 0 and 20 ms meet it, and 40 ms does not.
+    // With a service time of 20 ms, waits of 0 and 20 ms meet the objective of 55 ms, and a wait of
+    // 40 ms doesn't.
     assert_eq!(process(false).refused.len(), 17);
     // The error budget allows 3.3% of the latest 100 requests to miss the objective.
     assert_eq!(process(true).refused.len(), 13);

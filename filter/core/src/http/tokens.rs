@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(time(&["a", "b", "c"], 60, completed), tokens(30));
         assert_eq!(time(&["a"], 60, completed), None);
         assert_eq!(time(&[], 60, completed), None);
-        // A client that leaves while the fourth token is due.
+        // The client leaves while the fourth token is due.
         assert_eq!(time(&["a", "b", "c"], 60, Outcome::Abandoned), tokens(20));
         assert_eq!(time(&["a"], 60, Outcome::Abandoned), tokens(60));
     }

@@ -259,7 +259,7 @@ proptest! {
                 line.arrive(2, c);
             }
             let bound = quantum as f64 + largest as f64 / weights[0].min(weights[1]);
-            // Each request adds a step of the fixed point.
+            // The fixed point adds an error of up to one step for each request.
             let apart = (served[0] - served[1]).abs();
             prop_assert!(apart <= bound * 1.001, "{apart} apart, at most {bound}");
         }
@@ -307,7 +307,7 @@ proptest! {
     }
 }
 
-/// Returns a strategy for weights, either the usual weights of classes of calls or arbitrary ones.
+/// Returns a generator of weights, either the usual weights of classes of calls or arbitrary ones.
 fn weights() -> impl Strategy<Value = [f64; 3]> {
     prop_oneof![
         Just([8.0, 4.0, 1.0]),
@@ -315,7 +315,7 @@ fn weights() -> impl Strategy<Value = [f64; 3]> {
     ]
 }
 
-/// Returns a strategy for costs, µs, either around 0.4 ms or arbitrary ones.
+/// Returns a generator of costs, µs, either around 0.4 ms or arbitrary ones.
 fn costs() -> impl Strategy<Value = u64> {
     prop_oneof![Just(400), 200_u64..600, 1_u64..20_000]
 }

@@ -172,7 +172,7 @@ fn an_edit_keeps_the_bound_and_another_unit_starts_anew() {
     }));
     process.run_for(Duration::from_millis(20));
     assert_eq!(process.gauge("backlog_bound"), 20);
-    // Without a bound, everything is admitted.
+    // There is no bound in the new unit yet, so all requests are admitted.
     process.configure(&config(|stage| {
         if let StrategyConfig::BacklogControl(control) = &mut stage.strategy {
             control.cost = crate::config::CostConfig::Measured;

@@ -142,7 +142,7 @@ fn by_class(stage: &mut StageConfig) {
             .unwrap();
 }
 
-/// A request from before the classes were added doesn't become `gold`.
+/// A request that arrived before the classes were added doesn't become `gold`.
 #[test]
 fn who_waits_while_classes_are_introduced_is_of_the_lowest() {
     let mut process = Process::new(1, &config(1, |_| {}));
@@ -157,7 +157,8 @@ fn who_waits_while_classes_are_introduced_is_of_the_lowest() {
     assert!(finish("rest").is_some() && finish("gold").is_none());
 }
 
-/// A dry run's order is a FIFO with types as groups, whatever groups the enforced discipline has.
+/// A dry run's order is a FIFO with types as groups, regardless of the groups of the configured
+/// discipline.
 #[test]
 fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
     let only_default = |mode: Mode| {
@@ -338,7 +339,8 @@ proptest! {
     }
 }
 
-/// Dashboards draw the objectives from these gauges, and alerts compare with them.
+/// Dashboards draw the objectives from these gauges, and alerts compare measurements with the
+/// gauges.
 #[test]
 fn objectives_are_published_and_those_of_before_an_edit_taken_back() {
     let with = |percentiles: &[(f64, u64)]| {

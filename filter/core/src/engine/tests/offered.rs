@@ -8,7 +8,7 @@ use super::*;
 fn offered(gap: Duration) -> (f64, usize) {
     const SERVICE: Duration = Duration::from_millis(20);
     const LASTS: Duration = Duration::from_secs(20);
-    // Capacity: 4 slots, 200 requests/s.
+    // The capacity is 4 slots, which serve 200 requests/s.
     let config = config(4, |stage| stage.queue.max_length = 8);
     let mut process = Process::new(3, &config);
     process.learn_slow();
