@@ -343,7 +343,7 @@ pub enum CostConfig {
     Measured,
     /// A number for each type, in the order of the types.
     Type {
-        /// Cost by type.
+        /// The costs, in the order of the types.
         costs: Vec<u32>,
     },
     /// The value of a request header, or 1 for a request without the header.

@@ -83,7 +83,7 @@ pub enum WorkflowSource {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkflowConfig {
-    /// q of this workflow.
+    /// q of this workflow, for downstream services without a q of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantile: Option<f64>,
     /// q of this workflow by downstream service, which takes precedence over the workflow's q and

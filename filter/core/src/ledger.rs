@@ -65,7 +65,7 @@ impl QueueState {
     }
 
     fn unpack(gauge: u64) -> Self {
-        // A shift by 44 leaves 20 bits.
+        // The cast loses nothing, because a shift by 44 leaves 20 bits.
         let length = (gauge >> WORK_BITS) as u32;
         if length >= NEGATIVE {
             return Self::default();

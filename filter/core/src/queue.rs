@@ -233,7 +233,7 @@ impl Queue {
 
     fn put(&mut self, at: usize, waiter: Waiter) {
         self.heap[at] = waiter;
-        // A heap of 2^32 waiters doesn't fit in a wasm32 VM.
+        // The cast loses nothing, because a heap of 2^32 waiters doesn't fit in a wasm32 VM.
         self.positions[waiter.slot as usize] = at as u32;
     }
 

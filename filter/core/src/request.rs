@@ -67,11 +67,11 @@ impl Attributes {
 /// work. Only the age includes waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Service time so far.
+    /// Service time of the call tree so far.
     pub elapsed: Duration,
     /// Expected service time of the whole tree.
     pub total: Option<Duration>,
-    /// Work so far.
+    /// Work of the call tree so far.
     pub work: Duration,
     /// Expected work of the whole tree.
     pub total_work: Option<Duration>,

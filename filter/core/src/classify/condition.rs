@@ -17,7 +17,7 @@ pub(super) const MAX_VALUE: usize = 4 * 1024;
 /// worker has a copy.
 const MAX_COMPILED: usize = 64 * 1024;
 
-/// The kind of a match's condition, to name the first one that a request fails.
+/// The kind of a match's condition, which names the first condition that a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
     /// The path.

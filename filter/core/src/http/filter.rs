@@ -1,4 +1,4 @@
-//! The filter: the state that all streams of an engine share.
+//! The filter, which is the state that all streams of an engine share.
 
 use std::time::Duration;
 

@@ -73,7 +73,7 @@ pub enum Property<'a> {
     UpstreamPeer,
     /// Address of the server. Absent before the upstream connection exists.
     UpstreamAddress,
-    /// `%RESPONSE_CODE_DETAILS%`.
+    /// The response code details (`%RESPONSE_CODE_DETAILS%`).
     ResponseCodeDetails,
 }
 

@@ -12,13 +12,13 @@ pub const REFUSED: &str = "x-headgate-refused";
 /// A response that the proxy sends itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalReply {
-    /// HTTP status.
+    /// The HTTP status.
     pub status: u32,
     /// `grpc-status`, for a gRPC request.
     pub grpc_status: i32,
-    /// `%RESPONSE_CODE_DETAILS%`.
+    /// The response code details (`%RESPONSE_CODE_DETAILS%`).
     pub details: String,
-    /// Names and values.
+    /// The names and values of the response's headers.
     pub headers: Vec<(&'static str, Cow<'static, str>)>,
     /// The body or, for a gRPC request, the status message.
     pub body: String,
