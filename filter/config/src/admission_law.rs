@@ -22,8 +22,8 @@ pub struct Settings {
     pub increase: f64,
     /// β: the decrease after a miss, for each unit of size.
     pub decrease: f64,
-    /// Least probability, above 0: without any calls in the class, its recovery would never be
-    /// measured.
+    /// The least probability, above 0. At 0 a class would have no calls, so its recovery would
+    /// never be measured.
     pub min_probability: f64,
 }
 
@@ -76,7 +76,7 @@ impl Settings {
 /// Checks the weight of the past in the average of incast delays: 0 ≤ w < 1.
 ///
 /// # Errors
-/// [`SettingsError`] unless it is.
+/// [`SettingsError`] if `past` is outside this range.
 pub fn check_smoothing(past: f64) -> Result<(), SettingsError> {
     ensure((0.0..1.0).contains(&past), "smoothing", || {
         format!("{past}; must be at least 0 and less than 1")
@@ -92,9 +92,10 @@ pub struct SettingsError(#[from] ConfigError);
 /// The calls that share one measurement of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Scope {
-    /// All calls to the receiver, as in the paper.
+    /// All calls to a receiver, as in the paper.
     Destination,
-    /// The calls of a class: in a weighted fair queue each class has its own wait.
+    /// The calls of one class to a receiver, because in a weighted fair queue each class has its
+    /// own wait.
     #[default]
     Class,
 }
@@ -103,16 +104,16 @@ pub enum Scope {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum Method {
-    /// By the misses in a period (centralized Aequitas §3.1).
+    /// The server decides by the misses in a period (centralized Aequitas §3.1).
     Misses {
-        /// K.
+        /// K, the number of misses that a period allows.
         allowed: NonZeroU32,
-        /// T, µs.
+        /// T, the length of a period, µs.
         period_us: u64,
     },
-    /// By the average incast delay (centralized Aequitas §3.2).
+    /// The server decides by the average incast delay (centralized Aequitas §3.2).
     Incast {
-        /// w, 0 ≤ w < 1.
+        /// w, the weight of the past in the average, 0 ≤ w < 1.
         smoothing: f64,
     },
 }

@@ -48,7 +48,7 @@ pub(super) fn window(at: impl Display, window_us: u64, step_us: u64) -> Result<(
     })
 }
 
-/// Returns the error of `field` unless it `is_right`.
+/// Returns an error at `field` unless `is_right`.
 pub(super) fn ensure(
     is_right: bool,
     field: impl Display,

@@ -20,7 +20,8 @@ use super::{
     StrategyConfig, TokensConfig, TypeConfig,
 };
 
-/// The range of the values of types and classes, and of tokens for each unit of a header.
+/// The range of the values of types and classes, and of the tokens for each unit of a header's
+/// value.
 const VALUES: RangeInclusive<f64> = 0.001..=1000.0;
 
 impl FilterConfig {
@@ -38,8 +39,8 @@ impl FilterConfig {
         Ok(config)
     }
 
-    /// Returns the direction of a configuration, even if other parts are invalid; inbound if it
-    /// can't be read.
+    /// Returns the direction of a configuration, even if other parts are invalid. A direction that
+    /// can't be read counts as inbound.
     #[must_use]
     pub fn direction_of(json: &[u8]) -> Direction {
         #[derive(Default, Deserialize)]
@@ -52,7 +53,7 @@ impl FilterConfig {
             .direction
     }
 
-    /// Checks the guarantees of [`FilterConfig::from_json`] for a configuration built in code.
+    /// Checks a configuration built in code by the rules of [`FilterConfig::from_json`].
     ///
     /// # Errors
     /// Returns the first problem found, with the path of its field.
@@ -75,8 +76,8 @@ impl StageConfig {
         check("policy", !self.policy.is_empty(), &|| {
             "empty; namespace/name of the policy".to_owned()
         })?;
-        // The name is part of the names of stats, in which a dot becomes `_`, and of a response
-        // header.
+        // The policy's name is part of a response header and of the names of stats, in which a dot
+        // becomes `_`.
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '/');
         if let Some(odd) = self.policy.chars().find(|&c| !plain(c)) {
             check("policy", false, &|| {

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::ClassConfig;
 use super::admission_law::{Method, Scope, Settings};
 
-/// Class admission of a stage: the senders whose classes are trusted. The stage's queue orders
-/// requests by class.
+/// The class admission of a stage, which trusts the classes of these senders. The stage's queue
+/// orders requests by class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassAdmissionConfig {
@@ -37,15 +37,15 @@ pub struct ServiceAdmissionConfig {
     pub percentile: f64,
     /// Whether targets apply to each unit of a call's cost instead of to the call.
     pub per_cost: bool,
-    /// α, 0 < α ≤ 1.
+    /// α, the increase of the probability after a window without a miss, 0 < α ≤ 1.
     pub increase: f64,
-    /// β, 0 < β ≤ 1.
+    /// β, the decrease of the probability after a miss, for each unit of size, 0 < β ≤ 1.
     pub decrease: f64,
-    /// Least probability, above 0, at most 1.
+    /// The least probability, above 0 and at most 1.
     pub min_probability: f64,
-    /// Whether calls are downgraded; otherwise they are only counted.
+    /// Whether calls are downgraded. If not, the calls that would be downgraded are only counted.
     pub enforced: bool,
-    /// The server that decides. Absent: each sender decides.
+    /// The server that decides for all senders. Absent: each sender decides for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub central: Option<CentralConfig>,
 }

@@ -1,10 +1,10 @@
 //! The filter's configuration, into which the operator compiles policies.
 //!
 //! One [`FilterConfig`] has all policies of one workload, because Envoy creates a VM per
-//! configuration and worker. Its form is JSON (a protobuf `Struct` in the plugin's configuration),
-//! so all numbers are plain, with their unit in the field's name. Users don't write it: they write
-//! `AdmissionPolicy`, and the operator explains mistakes in terms of their YAML. The checks here
-//! protect the data path from any configuration.
+//! configuration and worker. Its form is JSON (a protobuf `Struct` in the plugin's configuration).
+//! So all numbers are plain, with their unit in the field's name. Users don't write this JSON. They
+//! write `AdmissionPolicy`, and the operator explains mistakes in terms of their YAML. The checks
+//! here protect the data path from any configuration.
 
 pub mod admission_law;
 mod bounds;
@@ -59,7 +59,8 @@ pub const MAX_HISTOGRAM_STEPS: usize = 100;
 pub const MAX_PARALLELISM: u32 = 1_000_000;
 /// The maximum number of tokens of a budget, and of a request.
 pub const MAX_TOKENS: u32 = 1_000_000_000;
-/// Largest cost of a request. The gauge of the queue has room for 2^20 of these.
+/// Largest cost of a request. The gauge of the queue's total cost has room for 2^20 requests of
+/// this cost.
 pub const MAX_COST: u32 = 1 << 24;
 /// The maximum number of workflows with a rate of their own.
 pub const MAX_WORKFLOWS: u16 = 1000;
@@ -85,5 +86,6 @@ pub const ATTEMPT_HEADERS: [(&str, u32); 2] = [
     ("x-envoy-attempt-count", 1),
     ("grpc-previous-rpc-attempts", 0),
 ];
-/// Name of the type of requests that no other type matches. Always the last of a stage's types.
+/// The name of the type of requests that no other type matches. It is always the last of a stage's
+/// types.
 pub const DEFAULT_TYPE: &str = "default";

@@ -32,14 +32,14 @@ impl Default for ServiceTimesConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum HistogramWindow {
-    /// The window advances by its whole length: one histogram is read while the next is populated
-    /// (Bouncer §3).
+    /// The window advances by its whole length. One histogram is read while the next one is
+    /// populated (Bouncer §3).
     #[default]
     DualBuffer,
     /// The window advances by a step at a time (Bouncer §7).
     Sliding {
-        /// Length of a step, µs: at least 10 ms, and `interval_us` is 2 to
-        /// [`MAX_HISTOGRAM_STEPS`] of them.
+        /// Length of a step, µs, at least 10 ms. `interval_us` is 2 to [`MAX_HISTOGRAM_STEPS`]
+        /// steps long.
         step_us: u64,
     },
 }

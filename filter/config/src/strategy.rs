@@ -13,9 +13,11 @@ use super::{ConfigError, MAX_COST, StageConfig};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum StrategyConfig {
-    /// Bouncer Alg. 1.
+    /// Refuses requests whose estimated response times miss objectives of their type (Bouncer Alg.
+    /// 1).
     Bouncer {
-        /// Whether one missed objective refuses a request, or only all of its type's.
+        /// Whether a request is refused if it misses any objective of its type, or only if it
+        /// misses all.
         #[serde(default)]
         logic: Logic,
         /// Whether a value cut (`strategy::value_cut`) refuses the requests of the least value per
@@ -31,14 +33,14 @@ pub enum StrategyConfig {
     MaxQueueLength,
     /// Refuses requests whose estimated wait is too long (Bouncer §5.2.2, Eq. 5; per type §5.5).
     MaxQueueWait {
-        /// T, µs.
+        /// T, the longest estimated wait, µs.
         limit_us: u64,
-        /// T of types that have their own, µs.
+        /// T of the types with a limit of their own, µs.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         type_limits_us: BTreeMap<String, u64>,
-        /// D, µs.
+        /// D, the length of the window of the moving averages, µs.
         window_us: u64,
-        /// Δ, µs.
+        /// Δ, the step of the window, µs.
         step_us: u64,
     },
     /// Refuses the part of the requests that exceeds a utilization (Bouncer §5.2.3).
@@ -50,7 +52,7 @@ pub enum StrategyConfig {
 }
 
 impl StrategyConfig {
-    /// Returns the limit on utilization: the strategy itself, or the one that follows Bouncer.
+    /// Returns the limit on utilization, if it is the strategy itself or follows Bouncer.
     #[must_use]
     pub fn accept_fraction(&self) -> Option<&AcceptFractionConfig> {
         match self {
@@ -69,8 +71,8 @@ impl StrategyConfig {
         }
     }
 
-    /// Whether a strategy with the settings `other` can continue with these and keep its state.
-    /// That is so if they differ at most in the processing units, which change with the endpoints.
+    /// Whether a strategy with the settings `other` can adopt these settings and keep its state. It
+    /// can if the two differ at most in the processing units, which change with the endpoints.
     #[must_use]
     pub fn continues(&self, other: &Self) -> bool {
         let mut known = other.clone();
@@ -115,14 +117,14 @@ impl StrategyConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcceptFractionConfig {
-    /// MaxUtil, ratio 0 < u <= 1.
+    /// MaxUtil, the highest utilization, a ratio 0 < u <= 1.
     pub max_utilization: f64,
-    /// |PU|, above 0; P by default.
+    /// |PU|, the number of processing units, above 0. Absent: P, the number of slots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units: Option<f64>,
-    /// D, µs.
+    /// D, the length of the window of the moving averages, µs.
     pub window_us: u64,
-    /// Δ, µs.
+    /// Δ, the step of the window, µs.
     pub step_us: u64,
 }
 
@@ -150,14 +152,15 @@ pub enum Logic {
     All,
 }
 
-/// SEDA's response time controller; the names of Figure 4 in brackets.
+/// SEDA's response time controller. The names in parentheses are those of Figure 4.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResponseTimeControllerConfig {
     /// Percentile of response times that the controller keeps at the target, 0 < p < 100.
     pub percentile: f64,
-    /// The targets, µs: a row for each type (with [`ControlScope::Policy`] one row for all), with
-    /// one target for each class. Without classes there is one class.
+    /// The targets, µs. There is one row for each type, or one row for all types with
+    /// [`ControlScope::Policy`]. A row has one target for each class, or a single target if there
+    /// are no classes.
     pub targets_us: Vec<Vec<u64>>,
     /// The scope of a controller.
     pub scope: ControlScope,
@@ -171,8 +174,8 @@ pub struct ResponseTimeControllerConfig {
     pub increase_below: f64,
     /// Relative error above which the rate is decreased (err_d).
     pub decrease_above: f64,
-    /// Factor of an increase, requests/s (adj_i). Absent: 5% of the measured throughput, and the
-    /// settings of increases and decreases apply per target time.
+    /// Factor of an increase, requests/s (adj_i). Absent: the factor is 5% of the measured
+    /// throughput, and the settings of increases and decreases apply per target time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub increase: Option<f64>,
     /// Divisor of a decrease, above 1 (adj_d).
@@ -185,7 +188,7 @@ pub struct ResponseTimeControllerConfig {
     pub max_rate: f64,
     /// Divisor of the rates of lower classes (adj_lo), above 1.
     pub lower_class_decrease: f64,
-    /// The number of runs in which all lower classes must be at their least rate before the class's
+    /// The number of runs for which all lower classes must have their least rate before the class's
     /// own rate is decreased (lc_thresh).
     pub lower_class_patience: u32,
     /// Service degradation, which comes before refusals.
@@ -205,7 +208,8 @@ impl ResponseTimeControllerConfig {
             smoothing: 0.7,
             requests: 100,
             timeout_us: 1_000_000,
-            // The paper's text lost the sign; see the strategy.
+            // The paper's Figure 4 lacks the minus sign. The documentation of the strategy's law
+            // gives the reasons for it.
             increase_below: -0.5,
             decrease_above: 0.0,
             increase: Some(2.0),
@@ -263,7 +267,7 @@ pub struct DegradationConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BacklogControlConfig {
-    /// S_t, the target of the mean service delay, µs.
+    /// S_t, the target for the mean service delay, µs.
     pub target_us: u64,
     /// The controlled quantity.
     pub control: BacklogSignal,
@@ -271,11 +275,12 @@ pub struct BacklogControlConfig {
     pub cost: CostConfig,
     /// P, the sampling period, µs.
     pub period_us: u64,
-    /// K_P, cost per second of error (requests for FC-Q; for AC probability per relative error).
-    /// Absent: derived from measurements.
+    /// K_P, the proportional gain. Its unit is cost per second of error, for FC-Q requests per
+    /// second of error, and for AC probability per relative error. Absent: derived from
+    /// measurements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proportional_gain: Option<f64>,
-    /// K_I. Absent: derived from measurements.
+    /// K_I, the integral gain. Absent: derived from measurements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub integral_gain: Option<f64>,
     /// max-data: the largest bound, in cost. Absent: derived from `queue.max_length`.
@@ -338,10 +343,10 @@ pub enum CostConfig {
     Measured,
     /// A number for each type, in the order of the types.
     Type {
-        /// Cost by type.
+        /// The costs, in the order of the types.
         costs: Vec<u32>,
     },
-    /// The value of a request header; 1 without it.
+    /// The value of a request header, or 1 for a request without the header.
     Header {
         /// Lower case name.
         header: String,
@@ -352,22 +357,22 @@ pub enum CostConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum StarvationAvoidance {
-    /// Bouncer Alg. 2.
+    /// Accepts at least a small part of the requests of every type (Bouncer Alg. 2).
     AcceptanceAllowance {
-        /// A, ratio 0..=1.
+        /// A, the allowance, a ratio 0..=1.
         allowance: f64,
-        /// D, µs.
+        /// D, the length of the window, µs.
         window_us: u64,
-        /// Δ, µs.
+        /// Δ, the step of the window, µs.
         step_us: u64,
     },
-    /// Bouncer Alg. 3.
+    /// Overrides rejections of types that are accepted less than the average (Bouncer Alg. 3).
     HelpingTheUnderserved {
-        /// α, ratio 0 < α <= 1.
+        /// α, which scales the probability that a rejection is overridden, 0 < α <= 1.
         alpha: f64,
-        /// D, µs.
+        /// D, the length of the window, µs.
         window_us: u64,
-        /// Δ, µs.
+        /// Δ, the step of the window, µs.
         step_us: u64,
     },
 }

@@ -9,21 +9,23 @@ use super::{
     StarvationAvoidance, StrategyConfig, WorkflowsConfig,
 };
 
-/// The configuration of one proxy workload: all its policies.
+/// The configuration of one proxy workload, with all its policies.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FilterConfig {
     /// Content hash that names this configuration in logs and in `headgate status`.
     #[serde(default)]
     pub revision: String,
-    /// The listener that the configuration is for. Outbound ones have no stages.
+    /// The listener that the configuration is for. An outbound configuration has no stages.
     #[serde(default, skip_serializing_if = "is_default")]
     pub direction: Direction,
-    /// Workflows and classes of the process's outbound calls. With direction `Inbound` the proxy is
-    /// a gateway: its requests are also its calls, because one listener receives and forwards them.
+    /// Workflows and classes of the process's outbound calls. If the direction is `Inbound`, the
+    /// proxy is a gateway. Its requests are then also its calls, because one listener receives and
+    /// forwards them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outbound: Option<OutboundConfig>,
-    /// Admission stages, first match wins. Empty: every request passes untouched.
+    /// Admission stages, of which the first that covers a request applies. Empty: every request
+    /// passes untouched.
     #[serde(default)]
     pub stages: Vec<StageConfig>,
 }
@@ -32,8 +34,8 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// One admission stage: P slots, one queue, per-type objectives (Bouncer Figure 1). The default,
-/// without slots and types, is the base of stages that are built in code.
+/// One admission stage, with P slots, one queue and objectives for each type (Bouncer Figure 1).
+/// The default, without slots and types, is the base of stages that are built in code.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StageConfig {
@@ -50,8 +52,8 @@ pub struct StageConfig {
     /// Whether decisions take effect.
     #[serde(default)]
     pub mode: Mode,
-    /// P: the number of requests from this proxy that may be in the backend at once, 1 ..=
-    /// 1,000,000. With `auto_parallelism`, the initial value.
+    /// P, the number of requests from this proxy that may be in the backend at once, 1 ..=
+    /// 1,000,000. With `auto_parallelism`, this is the initial value.
     pub parallelism: u32,
     /// The bounds of a P that is found automatically. Absent: P is fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,7 +85,7 @@ pub struct StageConfig {
     /// Starvation avoidance, which wraps the strategy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starvation_avoidance: Option<StarvationAvoidance>,
-    /// Query types in matching order; the last is `default` and matches everything.
+    /// Query types in matching order. The last one is `default` and matches everything.
     pub types: Vec<TypeConfig>,
     /// Classes of requests, the highest priority first. The last one takes requests that no other
     /// matches. Empty: all requests are of one class.
@@ -112,9 +114,10 @@ pub struct AutoParallelism {
     pub max: u32,
 }
 
-/// A budget of tokens, and the number of tokens that each request takes while it has a slot: those
-/// of its prompt and its output, at least 1, at most the whole budget. Once outputs are known, a
-/// request takes the usual output of its type instead of its maximum.
+/// A budget of tokens, and the source of the number of tokens that each request takes while it has
+/// a slot. A request takes the tokens of its prompt and its output, at least 1 and at most the
+/// whole budget. Once outputs are known, a request takes the usual output of its type instead of
+/// its maximum.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokensConfig {
@@ -153,8 +156,8 @@ impl TokensConfig {
         (self.budget as u32).clamp(1, MAX_TOKENS)
     }
 
-    /// Returns the maximum tokens of a request with these values of the headers, and the part of
-    /// them that is its prompt.
+    /// Returns the maximum number of tokens of a request, and the number of those that are its
+    /// prompt. `prompt` and `output` are the values of the request's headers.
     #[must_use]
     pub fn of(&self, prompt: Option<u32>, output: Option<u32>) -> (u32, u32) {
         let of = |count: &Option<TokenCount>, value: Option<u32>| match (count, value) {
@@ -164,7 +167,7 @@ impl TokensConfig {
         };
         let prompt = of(&self.prompt, prompt);
         let most = self.per_request.unwrap_or(MAX_TOKENS).max(1);
-        // A float too large becomes the largest integer.
+        // The cast turns a float that is too large into the largest integer.
         let whole = |tokens: f64| tokens.ceil() as u32;
         let tokens = whole(prompt + of(&self.output, output)).clamp(1, most);
         (tokens, whole(prompt).min(tokens))
@@ -197,7 +200,8 @@ pub enum Measure {
 }
 
 impl StageConfig {
-    /// Returns the largest number of workflows with ids of their own; `None` without workflows.
+    /// Returns the largest number of workflows with ids of their own, or `None` for a stage without
+    /// workflows.
     #[must_use]
     pub fn max_flows(&self) -> Option<u16> {
         self.workflows.as_ref().map(|w| w.max_workflows)
@@ -209,7 +213,8 @@ impl StageConfig {
         kind.measure.unwrap_or(self.measure)
     }
 
-    /// Whether requests of a type hold their slots for longer than their measured processing times.
+    /// Whether requests of some type hold their slots for longer than their measured processing
+    /// times.
     #[must_use]
     pub fn holds_streams(&self) -> bool {
         let starts = |kind| self.measure_of(kind) == Measure::FirstByte;
@@ -226,8 +231,8 @@ impl StageConfig {
     }
 }
 
-/// The responses that count as errors of the backend. They free their slot and are counted; their
-/// processing times are not measured.
+/// The responses that count as errors of the backend. These responses free their slot and are
+/// counted, but their processing times are not measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorsConfig {
@@ -238,7 +243,8 @@ pub struct ErrorsConfig {
 }
 
 impl Default for ErrorsConfig {
-    /// 5xx; `DEADLINE_EXCEEDED`, `RESOURCE_EXHAUSTED`, `INTERNAL` and `UNAVAILABLE`.
+    /// Returns the default: 5xx, `DEADLINE_EXCEEDED`, `RESOURCE_EXHAUSTED`, `INTERNAL` and
+    /// `UNAVAILABLE`.
     fn default() -> Self {
         Self {
             http: vec![(500, 599)],
@@ -286,7 +292,7 @@ pub struct QueueConfig {
     pub discipline: Discipline,
     /// Longest queue, in requests. With 0, a request that finds no free slot is refused.
     pub max_length: u32,
-    /// Longest wait in the queue, in µs; a request's own deadline may be shorter.
+    /// Longest wait in the queue, in µs. A request's own deadline may be shorter.
     pub timeout_us: u64,
 }
 
@@ -302,8 +308,8 @@ pub enum QueueMode {
     Observe,
 }
 
-/// Order in which queued requests get slots. In each, the smallest rank over all workers goes first
-/// (see `discipline`).
+/// Order in which queued requests get slots. Under each discipline, the request with the smallest
+/// rank over all workers goes first (see `discipline`).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum Discipline {
@@ -326,20 +332,20 @@ pub enum Discipline {
     /// Least attained service first, by work so far.
     #[serde(rename = "LASF")]
     Lasf,
-    /// Deficit round robin: every flow gets its weight's share of the slots' time.
+    /// Deficit round robin: every flow gets a share of slot time in proportion to its weight.
     #[serde(rename = "DRR")]
     Drr {
         /// The flows that take turns.
         by: Flow,
         /// Processing time that a flow of weight 1 may use in a round, µs.
         quantum_us: u64,
-        /// Weights of flows, by the name of the type or class or by the id of the workflow; 1 for
-        /// all others.
+        /// Weights of flows, by the name of the type or class or by the id of the workflow. Other
+        /// flows have weight 1.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         weights: BTreeMap<String, f64>,
     },
-    /// Weighted fair queue: as deficit round robin, but in the order of finish tags instead of
-    /// rounds.
+    /// Weighted fair queue: the shares of deficit round robin, but in the order of finish tags
+    /// instead of rounds.
     #[serde(rename = "WFQ")]
     Wfq {
         /// The flows that take turns.
@@ -347,14 +353,15 @@ pub enum Discipline {
         /// Weights of flows, as with [`Discipline::Drr`].
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         weights: BTreeMap<String, f64>,
-        /// The cost of a request in tokens. Absent: its slot time.
+        /// The cost of a request in tokens. Absent: the cost is the request's slot time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tokens: Option<TokenCost>,
     },
-    /// Strict priority: requests of a class wait for those of all higher ones, first in, first out
-    /// within a class (Wisp §3.1).
+    /// Strict priority: requests of a class wait for the requests of all higher classes. Within a
+    /// class, the order is first in, first out (Wisp §3.1).
     Priority,
-    /// By latest start time: the arrival plus the shortest wait that the type's objectives allow.
+    /// Earliest latest start first. The latest start is the arrival plus the shortest wait that the
+    /// type's objectives allow.
     Slack,
 }
 
@@ -369,8 +376,8 @@ pub struct TokenCost {
 }
 
 impl Discipline {
-    /// Returns the flows, the quantum (µs, with deficit round robin) and the weights of a fair
-    /// queue; `None` for other disciplines.
+    /// Returns the flows, the quantum in µs (only with deficit round robin) and the weights of a
+    /// fair queue, or `None` for other disciplines.
     #[must_use]
     pub fn fair(&self) -> Option<(Flow, Option<u64>, &BTreeMap<String, f64>)> {
         match self {
@@ -415,15 +422,16 @@ pub enum Flow {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TypeConfig {
-    /// Its name in stats, headers and access logs: `[A-Za-z0-9_-]{1,63}`.
+    /// The type's name in stats, headers and access logs: `[A-Za-z0-9_-]{1,63}`.
     pub name: String,
-    /// Requests that meet any of these are of this type; empty only for `default`.
+    /// The conditions, of which a request of this type meets any. Empty only for `default`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
-    /// Response time objectives, ascending by percentile; may be empty if the strategy needs none.
+    /// Response time objectives, ascending by percentile. May be empty if the strategy needs none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slo: Vec<Objective>,
-    /// The moment at which the processing time of its requests ends. Absent: that of the stage.
+    /// The moment at which the processing time of requests of this type ends. Absent: the stage's
+    /// `measure` applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measure: Option<Measure>,
     /// Objectives for the time per output token, ascending by percentile.
@@ -436,8 +444,8 @@ pub struct TypeConfig {
     /// same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<RequestCost>,
-    /// Headers to set on a request that would be refused, at most 8. It then continues without a
-    /// slot, by the route that matches them. Empty: it is refused.
+    /// Headers to set on a request that would be refused, at most 8. The request then continues
+    /// without a slot, by the route that matches these headers. Empty: the request is refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on_refusal: Vec<SetHeader>,
 }
@@ -468,7 +476,7 @@ pub struct SetHeader {
     pub value: String,
 }
 
-/// The cost of a request: a + b · size, as measured.
+/// The cost of a request, `a + b · size`, where a and b are measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestCost {
@@ -496,9 +504,9 @@ fn is_one(value: &f64) -> bool {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassConfig {
-    /// Its name in stats: `[A-Za-z0-9_-]{1,63}`.
+    /// The class's name in stats: `[A-Za-z0-9_-]{1,63}`.
     pub name: String,
-    /// Requests that meet any of these are in this class; empty only for the last class.
+    /// The conditions, of which a request of this class meets any. Empty only for the last class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
     /// Factor of the types' values for requests of this class: 0.001 to 1000.
@@ -506,7 +514,7 @@ pub struct ClassConfig {
     pub value: f64,
 }
 
-/// One objective: of response times, or of times per output token.
+/// One objective, for response times or for times per output token.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
@@ -529,7 +537,7 @@ pub struct Match {
     /// Request headers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<HeaderMatch>,
-    /// gRPC service and method; holds only for requests with a gRPC content type.
+    /// gRPC service and method. This condition holds only for requests with a gRPC content type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpc: Option<GrpcMatch>,
     /// Name of the Envoy route that was selected.

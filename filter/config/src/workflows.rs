@@ -1,5 +1,4 @@
-//! The types of the configuration of workflows (Wisp): their ids, their rates, and the trusted
-//! peers.
+//! The types of the configuration of workflows (Wisp): workflow ids, rates, and trusted peers.
 
 use std::collections::BTreeMap;
 
@@ -24,28 +23,30 @@ pub enum Direction {
 pub struct WorkflowsConfig {
     /// The places where a request may name its workflow, 1 to 8. The first one with a name counts.
     pub identify: Vec<WorkflowSource>,
-    /// q, ratio 0..=1: 0 adopts the rate of the slowest process of a downstream service, 1 that of
-    /// the fastest.
+    /// q, a ratio 0..=1. With 0, a workflow adopts the rate of the slowest process of a downstream
+    /// service. With 1, it adopts the rate of the fastest process.
     pub quantile: f64,
-    /// q by downstream service. It takes precedence over that of a workflow.
+    /// q by downstream service, which takes precedence over the q of a workflow.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_quantiles: BTreeMap<String, f64>,
     /// Time between two runs of Algorithm 1, µs: 10,000 ..= 10,000,000.
     pub interval_us: u64,
-    /// Time after which an announced rate expires unless it is renewed, µs; at least 2 intervals.
+    /// Time after which an announced rate expires unless it is renewed, µs. It is at least 2
+    /// intervals.
     pub rate_ttl_us: u64,
     /// The policy by which the process shares its capacity among workflows (Alg. 1 line 1).
     pub sharing: SharingConfig,
-    /// The number of workflows with rates of their own; later ones share `_other`. 1 ..= 1000.
+    /// The number of workflows with rates of their own, 1 ..= 1000. Later workflows share `_other`.
     pub max_workflows: u16,
     /// Longest queue of the rate limiter, in requests of one workflow. With 0, requests above the
     /// rate are refused at once.
     pub max_queue_length: u32,
-    /// Settings of workflows by name; `_other` for those without a rate of their own.
+    /// Settings of workflows by name. Those of `_other` apply to workflows without a rate of their
+    /// own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub workflows: BTreeMap<String, WorkflowConfig>,
-    /// Whether requests come from outside the mesh: their Headgate headers are not trusted and are
-    /// removed.
+    /// Whether requests come from outside the mesh. Their Headgate headers are then not trusted and
+    /// are removed.
     #[serde(default)]
     pub edge: bool,
     /// SPIFFE ids of the trusted peers, each exact or with a trailing `*`. The Headgate headers of
@@ -70,8 +71,8 @@ pub enum WorkflowSource {
     },
     /// A value in Envoy's dynamic metadata, such as a claim of a verified JWT.
     Metadata {
-        /// Namespace of the filter that wrote it, then keys: `["envoy.filters.http.jwt_authn",
-        /// "claims", "tenant"]`.
+        /// The namespace of the filter that wrote the value, followed by keys:
+        /// `["envoy.filters.http.jwt_authn", "claims", "tenant"]`.
         path: Vec<String>,
     },
     /// The query type of the request.
@@ -82,17 +83,17 @@ pub enum WorkflowSource {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkflowConfig {
-    /// q of this workflow.
+    /// q of this workflow, for downstream services without a q of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantile: Option<f64>,
-    /// q of this workflow by downstream service. It takes precedence over the workflow's q and the
-    /// service's q.
+    /// q of this workflow by downstream service, which takes precedence over the workflow's q and
+    /// the service's q.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_quantiles: BTreeMap<String, f64>,
-    /// The rate that this process always admits, whatever the fair share, requests/s.
+    /// The rate that this process always admits, regardless of the fair share, requests/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guarantee: Option<f64>,
-    /// Weight in fair shares, relative to other workflows; above 0.
+    /// Weight in fair shares, relative to other workflows. Above 0.
     #[serde(default = "one")]
     pub weight: f64,
     /// End-to-end deadline of requests without one, from the entry point on, µs.
@@ -119,7 +120,8 @@ pub enum SharingConfig {
     /// Workflows get their guarantees. Those without a guarantee share the rest in proportion to
     /// their weights.
     StaticGuarantees,
-    /// Rates rise by a probe while there is spare capacity; max-min fair shares when there is none.
+    /// Rates rise by a probe while there is spare capacity. Without spare capacity, rates are
+    /// max-min fair shares.
     BottleneckFairness {
         /// β: the increase of a rate in an interval in which all capacity is free, requests/s.
         probe: f64,
@@ -166,15 +168,15 @@ pub enum ResourceReport {
     },
 }
 
-/// The outbound side: calls of the process to others.
+/// The settings of the outbound side, for calls of the process to others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutboundConfig {
     /// `namespace/name` of the policy of the inbound stage to which these calls and their workflows
     /// belong.
     pub policy: String,
-    /// Names of downstream services by Envoy cluster; a pattern may end in `*`. By default a
-    /// service has the name of its cluster.
+    /// Names of downstream services by Envoy cluster. A cluster may be a pattern that ends in `*`.
+    /// By default a service has the name of its cluster.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub services: BTreeMap<String, String>,
     /// SPIFFE ids of the processes whose rates are trusted, as in [`WorkflowsConfig::peers`].
@@ -195,10 +197,10 @@ pub struct OutboundConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SmoothingConfig {
-    /// t_a, µs: 0 ..= `most_us`.
+    /// t_a, the shortest delay, µs, 0 ..= `most_us`.
     pub least_us: u64,
-    /// t_b, µs: 1 ..= [`MAX_SMOOTHING_US`](super::MAX_SMOOTHING_US).
+    /// t_b, the longest delay, µs, 1 ..= [`MAX_SMOOTHING_US`](super::MAX_SMOOTHING_US).
     pub most_us: u64,
-    /// Whether calls are delayed; otherwise they are only counted.
+    /// Whether calls are delayed. If not, the calls that would be delayed are only counted.
     pub enforced: bool,
 }

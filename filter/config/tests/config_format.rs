@@ -1,11 +1,11 @@
-//! Filter and operator of different versions accept each other's configuration, as VERSIONING.md
-//! promises.
+//! Checks that filter and operator of different versions accept each other's configuration, as
+//! VERSIONING.md promises.
 //!
-//! `config_format/VERSION.json` is the output of the operator of that minor version: a stage for
-//! each example policy, and one with every field of its time. The files are never edited. Each
-//! minor version adds one.
+//! `config_format/VERSION.json` is the output of the operator of that minor version. It has a stage
+//! for each example policy, and a stage with every field that existed in that version. The files
+//! are never edited. Each minor version adds a file.
 
-// Helpers fail a test by a panic, as tests do.
+// The helpers of these tests panic on a failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;

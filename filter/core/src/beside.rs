@@ -27,11 +27,11 @@ use crate::workers::{Membership, WorkerId};
 /// The decision on a request before it reaches its stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Passage {
-    /// The request enters the stage; it is already in the table of requests.
+    /// The request enters the stage. It is already in the table of requests.
     Forward(Ticket),
-    /// The request is held until a [`Release`] names it; it is already in the table of requests.
+    /// The request is held until a [`Release`] names it. It is already in the table of requests.
     Hold(Ticket),
-    /// The request is refused for this reason. After this time, a request would pass.
+    /// The request is refused for this reason. After this time, a new request would be admitted.
     Refuse(Reason, Duration),
 }
 
@@ -45,7 +45,7 @@ pub enum Release {
         /// The caller's id for the request.
         stream: u32,
     },
-    /// The request is refused; its ticket is void.
+    /// The request is refused, and its ticket is void.
     Refuse {
         /// The caller's id for the request.
         stream: u32,
@@ -55,12 +55,12 @@ pub enum Release {
         attributes: Attributes,
         /// The reason for the refusal.
         reason: Reason,
-        /// Time after which a request would pass.
+        /// The time after which a new request would be admitted.
         retry_after: Duration,
     },
 }
 
-/// A policy in force, for [`Beside::reconfigure`].
+/// A policy in force, as passed to [`Beside::reconfigure`].
 #[derive(Debug)]
 pub struct InForce<'a> {
     /// The policy's number.
@@ -92,7 +92,7 @@ pub trait Beside: Debug + Sized {
     /// process.
     fn new(seed: u64) -> Self;
 
-    /// Adopts the inbound configurations, newest first; on error, nothing changes.
+    /// Adopts the inbound configurations, newest first. If an error is returned, nothing changes.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -104,7 +104,8 @@ pub trait Beside: Debug + Sized {
         Ok(())
     }
 
-    /// Adopts the configuration for the process's outbound calls; on error, nothing changes.
+    /// Adopts the configuration for the process's outbound calls. If an error is returned, nothing
+    /// changes.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -118,7 +119,7 @@ pub trait Beside: Debug + Sized {
     /// Adopts a policy that is new, changed, or in force again after [`Beside::retire`].
     ///
     /// # Errors
-    /// [`HostError`]; a new policy is then not in force.
+    /// [`HostError`] if a host call fails. A new policy is then not in force.
     fn reconfigure(
         &mut self,
         host: &impl Host,
@@ -146,7 +147,7 @@ pub trait Beside: Debug + Sized {
     /// Publishes pending counts of a policy, because the worker is about to end.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     fn flush(&mut self, host: &impl Host, now: Instant, policy: PolicyId) -> Result<(), HostError> {
         Ok(())
     }
@@ -162,7 +163,7 @@ pub trait Beside: Debug + Sized {
     ) {
     }
 
-    /// Decides on an arriving request; `None` leaves it to the stage.
+    /// Decides on an arriving request. Returns `None` to leave the decision to the stage.
     fn arrive(
         &mut self,
         host: &impl Host,
@@ -176,8 +177,8 @@ pub trait Beside: Debug + Sized {
     /// Records that a request goes to the backend.
     fn started(&mut self, now: Instant, requests: &mut Requests, ticket: Ticket) {}
 
-    /// Records the end of a request that is still in the table. `answered` means that the backend
-    /// answered it.
+    /// Records the end of a request that is still in the table. `answered` says whether the backend
+    /// answered the request.
     fn ended(
         &mut self,
         host: &impl Host,
@@ -191,7 +192,7 @@ pub trait Beside: Debug + Sized {
     /// Does the periodic work for a policy on this `worker`, after that of its stage.
     ///
     /// # Errors
-    /// [`HostError`]; the next tick continues.
+    /// [`HostError`] if a host call fails. The next tick then continues the work.
     fn tick(
         &mut self,
         host: &impl Host,
@@ -217,7 +218,7 @@ pub trait Beside: Debug + Sized {
     /// there are no further ticks.
     fn send_calls(&mut self, now: Option<Instant>, actions: &mut Vec<Action>) {}
 
-    /// Sets headers on a refusal.
+    /// Sets headers on the response to a refused request.
     fn announce(&mut self, refusal: &Refusal, set: impl FnMut(&'static str, &str)) {}
 
     /// Returns how far an arriving request's Headgate headers are trusted, and hides untrusted ones

@@ -1,7 +1,7 @@
 //! A request's own deadline, read from headers in which clients and proxies state it.
 //!
-//! Deadlines are always relative to now, so that clocks needn't agree. Of several, the shortest
-//! counts.
+//! Deadlines are always relative to now, so that the clocks of sender and receiver needn't agree.
+//! If a request has several deadlines, the shortest counts.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ pub const HEADER: &str = "x-headgate-timeout-ms";
 /// Headers in which a request states its own deadline.
 pub const HEADERS: [&str; 3] = [HEADER, "grpc-timeout", "x-envoy-expected-rq-timeout-ms"];
 
-/// Returns the deadline that the request states, as a time from now; `None` without a readable one.
+/// Returns the deadline that the request states, as a time from now, or `None` if the request has
+/// no readable deadline.
 #[must_use]
 pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
     let millis = |name| {
@@ -28,7 +29,7 @@ pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
     ]
     .into_iter()
     .flatten()
-    // In Envoy 0 means no limit, in gRPC an expired deadline. The stage can keep neither.
+    // In Envoy 0 means no limit, and in gRPC an expired deadline. The stage can't enforce either.
     .filter(|deadline| !deadline.is_zero())
     .min()
 }
@@ -124,7 +125,8 @@ mod tests {
             ("x-envoy-expected-rq-timeout-ms", "14700".to_owned()),
         ];
         assert_eq!(lowered(&stated), expected);
-        // 0 is no limit, or an expired one, and eight digits of hours aren't as many of ms.
+        // A value of 0 means no limit or an expired deadline. Eight digits of hours need more than
+        // eight digits in ms.
         for unchanged in ["0m", "300m", "much", "99999999H"] {
             assert_eq!(lowered(&[("grpc-timeout", unchanged)]), []);
         }

@@ -3,12 +3,12 @@
 use crate::refusal::{Origin, Refusal};
 use crate::request::Attributes;
 
-/// A policy's number within its engine; never reused.
+/// A policy's number within its engine. Numbers are never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PolicyId(pub u32);
 
-/// A request's place in the table of its policy, from its arrival to its end. After that the ticket
-/// is void: its slot is reused with another generation.
+/// A request's place in the table of its policy, from its arrival to its end. After its end, the
+/// ticket is void, because the slot is reused with another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     /// The request's policy.
@@ -39,27 +39,27 @@ pub struct Arrival {
 /// The decision on an arriving request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Decision {
-    /// No policy manages it: let it through.
+    /// No policy manages the request, so the caller lets it through.
     PassBy,
-    /// Send it to the backend now.
+    /// The caller must send the request to the backend now.
     Forward(Ticket),
-    /// Hold it until an [`Action`] names its stream.
+    /// The caller must hold the request until an [`Action`] names its stream.
     Hold(Ticket),
-    /// Answer it now.
+    /// The caller must answer the request with this refusal now.
     Refuse(Refusal),
 }
 
 /// An action that the caller must execute on a request or an outbound call that it holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Action {
-    /// Send it to the backend: it has a slot, or its policy was removed.
+    /// Send the request to the backend, because it has a slot or its policy was removed.
     Resume {
         /// The caller's id for the request.
         stream: u32,
-        /// The ticket with which it was held.
+        /// The ticket with which the request was held.
         ticket: Ticket,
     },
-    /// Answer it; its ticket is void.
+    /// Answer the request. Its ticket is void.
     Refuse {
         /// The caller's id for the request.
         stream: u32,
@@ -74,7 +74,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The caller's id for the request.
+    /// Returns the caller's id for the request or the call.
     #[must_use]
     pub fn stream(&self) -> u32 {
         match *self {

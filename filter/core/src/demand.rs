@@ -1,8 +1,9 @@
-//! The demand on the backend: arrival rate and mean processing time in a sliding window.
+//! The demand on the backend, which is the product of arrival rate and mean processing time in a
+//! sliding window.
 //!
-//! These are the "moving averages" of Bouncer §5.2.2 and §5.2.3, over a window of duration D that
-//! slides by Δ (60 s and 1 s in the paper). Sums are in D/Δ buckets of 24 bytes, so counting and
-//! reading cost the same for any number of requests in the window.
+//! Both factors are the "moving averages" of Bouncer §5.2.2 and §5.2.3, over a window of duration D
+//! that slides by Δ (60 s and 1 s in the paper). Sums are in D/Δ buckets of 24 bytes, so counting
+//! and reading cost the same for any number of requests in the window.
 //!
 //! Averages cover the part of the window since the first request. If sums were always divided by D,
 //! the demand in the first second would appear as a sixtieth of its value, and a queue would build
@@ -34,7 +35,7 @@ impl Bucket {
     }
 }
 
-/// The window.
+/// A sliding window of arrivals and completed requests.
 #[derive(Debug)]
 pub struct Demand {
     step_nanos: u64,
@@ -42,16 +43,17 @@ pub struct Demand {
     sum: Bucket,
     /// The time of the first request, from which steps are counted.
     origin: Option<Instant>,
-    /// Number of the current step.
+    /// The number of the current step.
     step: u64,
 }
 
 impl Demand {
-    /// Creates a window of `duration` in steps of `step`. Zero arguments count as the minimum.
+    /// Creates a window of `duration` in steps of `step`. A `step` of zero counts as 1 ns. A
+    /// `duration` shorter than a step counts as one step.
     #[must_use]
     pub fn new(duration: Duration, step: Duration) -> Self {
         let step_nanos = nanos(step).max(1);
-        // The configuration allows 10,000.
+        // The configuration allows at most 10,000 steps.
         let steps = (nanos(duration) / step_nanos).clamp(1, 1 << 16);
         Self {
             step_nanos,
@@ -82,7 +84,7 @@ impl Demand {
         self.add(now, 0, weight, micros.saturating_mul(weight));
     }
 
-    /// Returns `pt_mavg`, the mean processing time in the window; `None` when nothing was
+    /// Returns `pt_mavg`, the mean processing time in the window, or `None` if no request was
     /// completed.
     #[must_use]
     pub fn mean_processing(&self) -> Option<Duration> {
@@ -90,8 +92,8 @@ impl Demand {
         Some(Duration::from_micros(micros))
     }
 
-    /// Returns `qps_mavg × pt_mavg`, the slots that the arrivals of the window keep busy (dpc of
-    /// §5.2.3); 0 when nothing arrived or nothing was completed.
+    /// Returns `qps_mavg × pt_mavg`, the number of slots that the arrivals of the window keep busy
+    /// (dpc of §5.2.3). Returns 0 if no request arrived or none was completed.
     pub fn slots(&mut self, now: Instant) -> f64 {
         self.advance(now);
         let Some(origin) = self.origin else {
@@ -139,7 +141,7 @@ mod tests {
         let mut demand = window();
         assert_eq!(demand.slots(at(0)), 0.0);
         assert_eq!(demand.mean_processing(), None);
-        // 100/s of 20 ms each: two slots.
+        // 100 requests/s of 20 ms each keep two slots busy.
         for i in 0..1_000 {
             demand.add(at(i * 10), 1, 1, 20_000);
         }
@@ -161,7 +163,7 @@ mod tests {
         assert!(demand.mean_processing() > Some(Duration::from_millis(100)));
         demand.add(at(10_000), 0, 0, 0);
         assert_eq!(demand.mean_processing(), Some(Duration::from_millis(1)));
-        // Ten requests of 1 ms each in the nine seconds that the window covers.
+        // The window covers nine seconds, with ten requests of 1 ms each.
         assert!((demand.slots(at(10_000)) - 0.01 / 9.0).abs() < 1e-9);
         assert_eq!(demand.slots(at(15_000)), 0.0);
         assert_eq!(demand.slots(at(1_000_000_000)), 0.0);

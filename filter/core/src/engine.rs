@@ -1,9 +1,9 @@
 //! One worker's engine: the stages of its configuration, and its membership in the process.
 //!
 //! A host has one engine per VM (Wasm) or per process (native), and forwards Envoy's callbacks to
-//! it. In a VM an engine joins the process at its first request, not at its configuration: Envoy
-//! also configures VMs that never get a request (a canary for every update, a base VM on the main
-//! thread).
+//! it. In a VM an engine joins the process at its first request, not at its configuration. The
+//! reason is that Envoy also configures VMs that never get a request (a canary for every update, a
+//! base VM on the main thread).
 
 mod policy;
 mod prepared;
@@ -33,10 +33,10 @@ use prepared::Compiled;
 
 pub use prepared::Prepared;
 
-/// The time between ticks while a request waits. Ticks expire deadlines and repair lost wake-ups; a
-/// request never waits for a tick in normal operation.
+/// The time between ticks while a request waits. Ticks expire deadlines and repair lost wake-ups.
+/// In normal operation a request never waits for a tick.
 pub const FAST_TICK: Duration = Duration::from_millis(10);
-/// The time between ticks otherwise; well below a lease.
+/// The time between ticks at all other times. It is well below a lease.
 pub const SLOW_TICK: Duration = Duration::from_millis(50);
 
 /// The names of a refusal's policy and request type.
@@ -63,12 +63,12 @@ pub struct Engine<B = ()> {
     revision: String,
     membership: Option<Membership>,
     listeners: Vec<Listener>,
-    /// Policies of the current configurations. They run from the first request on.
+    /// The policies of the current configurations, which run from the first request on.
     compiled: Vec<Arc<Compiled>>,
     /// Whether a host error interrupted a change of the running policies. The next tick then
     /// continues it.
     unbuilt: bool,
-    /// The policies that run, and removed ones that still have requests.
+    /// The running policies, and removed policies that still have requests.
     policies: Vec<Policy>,
     next_policy: u32,
     /// Whether any stage degrades service.
@@ -79,9 +79,9 @@ pub struct Engine<B = ()> {
 }
 
 impl<B: Beside> Engine<B> {
-    /// Creates an engine without configuration: every request passes by. `seed` must differ between
-    /// the workers of a process. It identifies the worker in the list of members, and makes its
-    /// random decisions repeatable.
+    /// Creates an engine without configuration, which lets all requests through. `seed` must differ
+    /// between the workers of a process. The seed identifies the worker in the list of members, and
+    /// makes the worker's random decisions repeatable.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -133,7 +133,7 @@ impl<B: Beside> Engine<B> {
         &self.revision
     }
 
-    /// Returns this worker's number; `None` before it has joined.
+    /// Returns this worker's number, or `None` before the worker has joined.
     #[must_use]
     pub fn worker(&self) -> Option<WorkerId> {
         self.membership.as_ref().map(Membership::id)
@@ -146,7 +146,8 @@ impl<B: Beside> Engine<B> {
         self.policies.iter().map(pending).sum()
     }
 
-    /// Adopts a configuration. An invalid one changes nothing: the last good one stays.
+    /// Adopts a configuration. An invalid configuration changes nothing, and the last valid one
+    /// stays in force.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault, or with the error of [`Engine::build`].
@@ -166,7 +167,7 @@ impl<B: Beside> Engine<B> {
         built.map_err(|e| ConfigError::new("stages", e.to_string()))
     }
 
-    /// Adopts an outbound configuration; on error, nothing changes.
+    /// Adopts an outbound configuration. If an error is returned, nothing changes.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -182,8 +183,9 @@ impl<B: Beside> Engine<B> {
     /// Adopts the inbound configurations of all listeners, each with its listener's name, oldest
     /// first. A request is subject to the configuration of its own listener
     /// ([`RequestView::listener`]). A policy in several configurations runs once. Its settings come
-    /// from the newest one, its routes from each. If any configuration is invalid, nothing changes.
-    /// The caller must then call [`Engine::build`].
+    /// from the newest of these configurations, and its routes from each of them. If any
+    /// configuration is invalid, nothing changes. After a success the caller must call
+    /// [`Engine::build`].
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -214,12 +216,12 @@ impl<B: Beside> Engine<B> {
         Ok(())
     }
 
-    /// Brings the running stages in line with the configuration, and keeps the stages that it still
-    /// contains. A stage that can't be changed stays as it was. No stage runs before this worker
-    /// has joined.
+    /// Adapts the running stages to the configuration, and keeps the stages that the configuration
+    /// still contains. A stage that can't be changed stays as it was. No stage runs before this
+    /// worker has joined.
     ///
     /// # Errors
-    /// [`HostError`]; the next tick continues.
+    /// [`HostError`] if a host call fails. The next tick then continues the work.
     pub fn build(
         &mut self,
         host: &impl Host,
@@ -261,7 +263,7 @@ impl<B: Beside> Engine<B> {
         done
     }
 
-    /// Yields the names of the running policies, and of removed ones that still have requests.
+    /// Yields the names of the running policies, and of removed policies that still have requests.
     pub(crate) fn policies(&self) -> impl Iterator<Item = &str> {
         let policies = self.policies.iter();
         policies.map(|policy| policy.stage.config().policy.as_str())
@@ -270,7 +272,7 @@ impl<B: Beside> Engine<B> {
     /// Joins the process now, without waiting for the first request.
     ///
     /// # Errors
-    /// [`HostError`]; the next request tries again.
+    /// [`HostError`] if a host call fails. The next request then tries again.
     pub fn join(
         &mut self,
         host: &impl Host,
@@ -285,7 +287,7 @@ impl<B: Beside> Engine<B> {
         self.tick_stages(host, now, &Changes::default(), actions)
     }
 
-    /// Whether the engine has no stages, and so lets all requests through.
+    /// Whether the engine has no stages. It then lets all requests through.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.compiled.is_empty()
@@ -311,10 +313,11 @@ impl<B: Beside> Engine<B> {
         Some(&stage.config.policy)
     }
 
-    /// Decides on an arriving request. `own_deadline` is its deadline, as a time from now.
+    /// Decides on an arriving request. `own_deadline` is the request's own deadline, as a time from
+    /// now.
     ///
     /// # Errors
-    /// [`HostError`]: the shared state can't be read or written; let the request through.
+    /// [`HostError`] if a host call fails. The caller then lets the request through.
     pub fn arrive(
         &mut self,
         host: &impl Host,
@@ -390,10 +393,10 @@ impl<B: Beside> Engine<B> {
     }
 
     /// Decides on a request with attributes that the caller supplies, as the simulator does.
-    /// [`Engine::arrive`] finds them itself.
+    /// [`Engine::arrive`] finds the attributes itself.
     ///
     /// # Errors
-    /// As [`Engine::arrive`].
+    /// The errors of [`Engine::arrive`].
     pub fn admit(
         &mut self,
         host: &impl Host,
@@ -409,11 +412,11 @@ impl<B: Beside> Engine<B> {
         }
     }
 
-    /// Joins the process on the first request. Later it renews the membership if the lease may have
-    /// run out.
+    /// Joins the process on the first request. On later requests, renews the membership if the
+    /// lease may have run out.
     ///
     /// # Errors
-    /// [`HostError`]; the next request tries again.
+    /// [`HostError`] if a host call fails. The next request then tries again.
     pub fn be_member(
         &mut self,
         host: &impl Host,
@@ -426,10 +429,10 @@ impl<B: Beside> Engine<B> {
         }
     }
 
-    /// Records the end of a request. Safe to call twice.
+    /// Records the end of a request. A second call has no effect.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn finish(
         &mut self,
         host: &impl Host,
@@ -441,7 +444,7 @@ impl<B: Beside> Engine<B> {
         let policy = self.policy(ticket.policy);
         let own = policy.and_then(|policy| policy.stage.stream(ticket));
         let ticked = self.resume_lease(host, now, actions);
-        // The request has ended, so drop actions that the tick decided for it.
+        // The request has ended, so drop the actions that the tick decided for this request.
         actions.retain(|action| Some(action.stream()) != own);
         let done = match self.policy_beside(ticket.policy) {
             Some((policy, beside)) => policy.finish(beside, host, now, ticket, outcome, actions),
@@ -461,8 +464,8 @@ impl<B: Beside> Engine<B> {
         Some((policy, &mut self.beside))
     }
 
-    /// Renews this worker's membership, before anything is booked, if its lease may have run out
-    /// because the thread was suspended.
+    /// Renews this worker's membership if its lease may have run out because the thread was
+    /// suspended. The caller must do this before it books anything.
     fn resume_lease(
         &mut self,
         host: &impl Host,
@@ -484,7 +487,7 @@ impl<B: Beside> Engine<B> {
     /// Reports the upstream host of a request that is in the backend.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn at_host(
         &mut self,
         host: &impl Host,
@@ -517,7 +520,7 @@ impl<B: Beside> Engine<B> {
     /// Uses a slot that another worker freed, for a request that waits here.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn woken(
         &mut self,
         host: &impl Host,
@@ -534,10 +537,10 @@ impl<B: Beside> Engine<B> {
     }
 
     /// Does the periodic work, every [`FAST_TICK`] or [`SLOW_TICK`]. Before this worker has joined,
-    /// it only sends outbound calls.
+    /// that is only the sending of outbound calls.
     ///
     /// # Errors
-    /// [`HostError`]; the next tick continues.
+    /// [`HostError`] if a host call fails. The next tick then continues the work.
     pub fn tick(
         &mut self,
         host: &impl Host,
@@ -572,11 +575,11 @@ impl<B: Beside> Engine<B> {
         built
     }
 
-    /// Releases all bookings of `dead` at once; the caller is certain that this worker has ended.
-    /// The bookings of other dead workers are released when their leases run out.
+    /// Releases all bookings of the worker `dead` at once. The caller must be certain that this
+    /// worker has ended. The bookings of other dead workers are released when their leases run out.
     ///
     /// # Errors
-    /// [`HostError`]; the lease then runs out instead.
+    /// [`HostError`] if a host call fails. A later tick then releases the bookings.
     pub fn bury(
         &mut self,
         host: &impl Host,
@@ -625,7 +628,7 @@ impl<B: Beside> Engine<B> {
     /// runs.
     ///
     /// # Errors
-    /// [`HostError`]; the lease then runs out instead.
+    /// [`HostError`] if a host call fails. The lease then runs out instead.
     pub fn leave(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
         for policy in &mut self.policies {
             policy.flush(&mut self.beside, host, now)?;
@@ -649,7 +652,7 @@ impl<B: Beside> Engine<B> {
         Some(self.policy(policy)?.stage.parallelism())
     }
 
-    /// Returns the name of a request's type; `None` when its policy was removed.
+    /// Returns the name of a request's type, or `None` if the request's policy was removed.
     #[must_use]
     pub fn type_name(&self, ticket: Ticket) -> Option<&str> {
         let stage = &self.policy(ticket.policy)?.stage;
@@ -658,8 +661,8 @@ impl<B: Beside> Engine<B> {
         types.get(usize::from(kind.0)).map(|kind| &*kind.name)
     }
 
-    /// Returns the names of a refusal's policy and type; [`crate::refusal::Reason`] has the text
-    /// for the reason.
+    /// Returns the names of a refusal's policy and type. The text for the reason is in
+    /// [`crate::refusal::Reason`].
     #[must_use]
     pub fn words(&self, refusal: &Refusal) -> Words<'_> {
         let config = self.policy(refusal.policy).map(|p| p.stage.config());

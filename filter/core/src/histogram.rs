@@ -1,17 +1,17 @@
 //! Histograms of durations with a bounded relative error and bounded memory.
 //!
-//! Decisions need a mean and a few percentiles. These must be mergeable over workers, and a later
-//! policy edit may need other percentiles than those configured during recording. Sampling loses
-//! the tail, fixed buckets need a known range, and quantile sketches such as P² don't merge. So:
-//! log-linear integer buckets as in `HdrHistogram`, 64 per power of two, of which only the occupied
-//! ones are stored, sorted.
+//! Decisions need a mean and a few percentiles. Histograms must be mergeable over workers, and a
+//! later policy edit may need other percentiles than those configured during recording. Sampling
+//! loses the tail, fixed buckets need a known range, and quantile sketches such as P² don't merge.
+//! So a histogram has log-linear integer buckets as in `HdrHistogram`, 64 per power of two. Only
+//! the occupied buckets are stored, sorted.
 //!
-//! - Resolution: a value is reported as its bucket's midpoint, at most 1/128 = 0.79% off (values
-//!   under 1.024 µs: at most 8 ns off).
-//! - Range: 0 to 2⁴² ns = 73 min; longer durations count as the longest.
-//! - Memory: at most [`BUCKETS`] entries of 8 bytes, 17 KB; service times that spread over three
-//!   powers of ten occupy about 400.
-//! - The mean is exact: it comes from a running sum.
+//! - Resolution: a value is reported as its bucket's midpoint, with an error of at most 1/128 =
+//!   0.79%. For values under 1.024 µs, the error is at most 8 ns.
+//! - Range: 0 to 2⁴² ns = 73 min. Longer durations count as 73 min.
+//! - Memory: at most [`BUCKETS`] entries of 8 bytes, 17 KB. Service times that spread over three
+//!   powers of ten occupy about 400 entries.
+//! - The mean is exact, because it comes from a running sum.
 
 use std::time::Duration;
 
@@ -19,9 +19,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::time::nanos;
 
-/// log2 of the buckets per power of two.
+/// The binary logarithm of the number of buckets per power of two.
 const PRECISION: u32 = 6;
-/// log2 of the unit in ns: 16 ns, below the resolution of the clocks in use.
+/// The binary logarithm of the unit in ns. The unit is 16 ns, below the resolution of the clocks in
+/// use.
 const UNIT: u32 = 4;
 /// The number of bits of the largest value, in units.
 const BITS: u32 = 38;
@@ -32,7 +33,7 @@ pub const BUCKETS: usize = (1 << PRECISION) * (BITS - PRECISION + 1) as usize;
 fn bucket_of(nanos: u64) -> u16 {
     let units = (nanos >> UNIT).min((1 << BITS) - 1);
     let octave = (u64::BITS - units.leading_zeros()).saturating_sub(PRECISION + 1);
-    // Both terms are bounded by the clamp above: the sum is below BUCKETS.
+    // The clamp above bounds both terms, so their sum is below `BUCKETS`.
     ((octave << PRECISION) as u64 + (units >> octave)) as u16
 }
 
@@ -73,12 +74,12 @@ impl Histogram {
         self.buckets.clear();
     }
 
-    /// Adds one value: O(1) for values in ascending order, a binary search otherwise.
+    /// Adds one value. This is O(1) for values in ascending order, and a binary search otherwise.
     pub fn record(&mut self, value: Duration) {
         self.record_n(value, 1);
     }
 
-    /// Adds the same value `n` times, at the cost of one.
+    /// Adds the same value `n` times, at the cost of a single addition.
     pub fn record_n(&mut self, value: Duration, n: u32) {
         if n == 0 {
             return;
@@ -122,7 +123,7 @@ impl Histogram {
         self.buckets.extend_from_slice(b);
     }
 
-    /// Returns the mean; `None` when nothing was recorded.
+    /// Returns the mean, or `None` if nothing was recorded.
     #[must_use]
     pub fn mean(&self) -> Option<Duration> {
         self.sum_nanos
@@ -131,7 +132,7 @@ impl Histogram {
     }
 
     /// Returns the smallest value that at least `percentile` percent of the values don't exceed
-    /// (nearest rank); `None` when nothing was recorded.
+    /// (nearest rank), or `None` if nothing was recorded.
     #[must_use]
     pub fn quantile(&self, percentile: f64) -> Option<Duration> {
         let rank = rank(percentile, self.count);
@@ -145,9 +146,9 @@ impl Histogram {
             .map(|&(bucket, _)| Duration::from_nanos(midpoint(bucket)))
     }
 
-    /// Returns the mean remaining part of a value at a random moment within it: E\[x²\] / (2
-    /// E\[x\]). That is the mean residual service time of a busy server. Zero when nothing was
-    /// recorded.
+    /// Returns the mean remaining part of a value at a random moment within it, which is E\[x²\] /
+    /// (2 E\[x\]). For service times, this is the mean residual service time of a busy server.
+    /// Returns zero if nothing was recorded.
     #[must_use]
     pub fn mean_residual(&self) -> Duration {
         let (mut first, mut second) = (0.0, 0.0);
@@ -163,8 +164,8 @@ impl Histogram {
         }
     }
 
-    /// Appends the compact form: the sum, and for each bucket its distance to the one before and
-    /// its count, in two to four bytes.
+    /// Appends the compact form of the histogram to `out`. It consists of the sum, and for each
+    /// bucket its count and its distance to the bucket before, in two to four bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut previous = 0;
         let steps = self.buckets.iter().map(|&(bucket, n)| {
@@ -175,12 +176,12 @@ impl Histogram {
             sum_nanos: self.sum_nanos,
             steps: steps.collect(),
         };
-        // Numbers always have an encoding, and a vector takes all bytes.
+        // The encoding can't fail, because all numbers have an encoding and a vector can grow.
         *out = postcard::to_extend(&compact, std::mem::take(out)).unwrap_or_default();
     }
 
-    /// Reads an encoded histogram ([`Histogram::encode`]) and advances `input` past it; `None` for
-    /// invalid bytes.
+    /// Reads an encoded histogram ([`Histogram::encode`]) and advances `input` past it. Returns
+    /// `None` for invalid bytes.
     #[must_use]
     pub fn decode(input: &mut &[u8]) -> Option<Self> {
         let (compact, rest) = postcard::take_from_bytes::<Compact>(input).ok()?;
@@ -207,7 +208,7 @@ impl Histogram {
 #[derive(Serialize, Deserialize)]
 struct Compact {
     sum_nanos: u64,
-    /// Each bucket's distance to the one before, and its count.
+    /// Each bucket's distance to the bucket before it, and its count.
     steps: Vec<(u16, u32)>,
 }
 
@@ -228,7 +229,7 @@ impl<'a> Deserialize<'a> for Histogram {
     }
 }
 
-/// Returns the nearest rank: ⌈p/100 · n⌉, 1 ..= n.
+/// Returns the nearest rank, ⌈p/100 · n⌉, in 1 ..= n.
 fn rank(percentile: f64, count: u64) -> u64 {
     // 99.9% of 1,000 must be 999, despite rounding in the product.
     let exact = percentile * count as f64 / 100.0;
@@ -249,7 +250,7 @@ mod tests {
         h
     }
 
-    /// Durations whose magnitude is uniform, so that every octave occurs.
+    /// Returns a generator of durations whose magnitude is uniform, so that every octave occurs.
     fn a_duration() -> impl Strategy<Value = u64> {
         (0..42_u32, any::<u64>()).prop_map(|(bits, x)| x & ((1 << bits) - 1))
     }

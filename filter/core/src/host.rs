@@ -2,9 +2,9 @@
 //! decisions depend.
 //!
 //! Envoy runs one WebAssembly VM per worker thread, and every decision needs the state of the whole
-//! process. Three facilities cross threads: numbers (Envoy's gauges are process-wide atomics),
-//! blobs with compare-and-swap (shared data), and a wake-up of another worker (shared queues).
-//! `Shared` has these three and nothing more.
+//! process. Three facilities of Envoy cross threads. Gauges are process-wide atomic numbers, shared
+//! data is blobs with compare-and-swap, and shared queues can wake another worker. `Shared` has
+//! these three and nothing more.
 
 #[cfg(test)]
 mod memory_tests;
@@ -20,7 +20,7 @@ pub struct MetricId(pub u32);
 pub enum MetricKind {
     /// A count that only grows.
     Counter,
-    /// A gauge for dashboards. The stats matcher may reject it; writes are then dropped silently.
+    /// A gauge for dashboards. If the stats matcher rejects the gauge, writes are dropped silently.
     Gauge,
     /// A distribution.
     Histogram,
@@ -53,10 +53,10 @@ impl From<Option<Version>> for Expected {
 /// The reason why a host call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
-    /// The blob changed since it was loaded; load again and retry.
+    /// The blob changed since it was loaded. The caller must load it again and retry.
     #[error("shared data changed since it was read")]
     Conflict,
-    /// Gauges include another process's values.
+    /// Gauges include the values of another process.
     #[error(
         "gauges include the values of the Envoy process before this one: start Envoy with \
          --skip-hot-restart-parent-stats or --disable-hot-restart"
@@ -67,13 +67,12 @@ pub enum HostError {
     Call {
         /// The call, e.g. `proxy_increment_metric`.
         call: &'static str,
-        /// proxy-wasm status code.
+        /// The status code of proxy-wasm.
         status: u32,
     },
 }
 
-/// Metrics for dashboards; the engine can't read them. Every call is `Result`-checked and none
-/// panics.
+/// Metrics for dashboards, which the engine can't read. No call panics.
 pub trait Metrics {
     /// Defines a metric. The same name gives the same metric in every worker.
     ///
@@ -94,9 +93,9 @@ pub trait Metrics {
     fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError>;
 }
 
-/// State shared by all workers of one process. Every call is `Result`-checked and none panics.
+/// State shared by all workers of one process. No call panics.
 pub trait Shared {
-    /// Returns the offset from this process's clock to a clock that all processes share; zero
+    /// Returns the offset from this process's clock to a clock that all processes share, or zero
     /// without such a clock.
     fn wall_clock_offset(&self) -> Duration;
 
@@ -125,21 +124,23 @@ pub trait Shared {
     /// [`HostError::Call`] for an unknown number.
     fn get(&self, number: Number) -> Result<u64, HostError>;
 
-    /// Loads a blob with its version; `None` if it was never stored.
+    /// Loads a blob with its version. Returns `None` if the blob was never stored.
     ///
     /// # Errors
     /// [`HostError::Call`] when the host refuses.
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError>;
 
-    /// Stores a blob if it is still as expected: at the version that [`Shared::load`] returned, or
-    /// absent. There is no unconditional store, since it would overwrite another worker's value.
+    /// Stores a blob if it still has the version that [`Shared::load`] returned, or is still
+    /// absent. There is no unconditional store, because it would overwrite another worker's value.
     ///
     /// # Errors
-    /// [`HostError::Conflict`] when it is not, [`HostError::Call`] when the host refuses.
+    /// [`HostError::Conflict`] when the blob is not as expected, and [`HostError::Call`] when the
+    /// host refuses.
     fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError>;
 
-    /// Wakes worker `worker` (see [`crate::workers`]): its [`crate::stage::Stage::dispatch`] will
-    /// run soon. The next tick repairs a lost wake-up.
+    /// Wakes worker `worker` (see [`crate::workers`]), so that its
+    /// [`crate::stage::Stage::dispatch`] runs soon. If the wake-up is lost, the worker's next tick
+    /// makes up for it.
     ///
     /// # Errors
     /// [`HostError::Call`] when that worker has ended.

@@ -2,24 +2,25 @@
 //! of the process.
 //!
 //! Decisions read two atomic gauges of the host per stage: the slots in use, and the queue. The
-//! queue's length and work share one gauge (length in the upper 20 bits, work in the lower 44),
-//! because they change together and are read together, and every host call counts. In addition,
-//! every worker keeps its own share of both, so that a dead worker's share can be given back
+//! queue's length and work share one gauge (length in the upper 20 bits, work in the lower 44).
+//! They change together and are read together, so one gauge saves host calls. In addition, every
+//! worker keeps its own share of both gauges, so that a dead worker's share can be given back
 //! ([`Ledger::give_back`]).
 //!
 //! **Never above P.** [`Ledger::try_acquire`] first adds one and then reads. A worker that reads a
-//! total of at most P owns a slot; any other subtracts its one again. Every owner's addition
-//! precedes its own read, so the last of them to add has seen all others. Hence owners never exceed
-//! P. Two workers that add at the same moment for the last slot may both step back. Each then
-//! checks whether a slot is free, and tries again.
+//! total of at most P owns a slot. Any other worker subtracts one again. Every owner's addition
+//! precedes its own read, so the last owner to add has seen the additions of all other owners.
+//! Hence there are never more than P owners. Two workers that add at the same moment for the last
+//! slot may both step back. Each then checks whether a slot is free, and tries again.
 //!
-//! **No slot idles beside a waiter.** A waiter announces itself before it looks for a free slot; a
-//! releaser frees the slot before it looks for waiters. One of the two sees the other.
+//! **No slot idles beside a waiter.** A waiter announces itself before it looks for a free slot. A
+//! worker that releases a slot frees it before it looks for waiters. So at least one of the two
+//! sees the other.
 //!
-//! **Tokens.** With a budget of tokens, a request takes tokens together with its slot, from a third
-//! gauge, by the same rule: add, then read. A worker also checks beforehand whether the tokens fit,
-//! because an addition that is taken back hides room from another worker until its next tick.
-//! Without a budget this gauge doesn't exist.
+//! **Tokens.** With a budget of tokens, a request takes tokens together with its slot. The tokens
+//! are in a third gauge, with the same rule of adding first and reading afterwards. A worker also
+//! checks beforehand whether the tokens fit, because an addition that is taken back hides room from
+//! another worker until its next tick. Without a budget this gauge doesn't exist.
 
 use std::ops::{Add, Neg};
 
@@ -27,32 +28,32 @@ use crate::host::{HostError, Number, Shared};
 use crate::time::Instant;
 use crate::workers::WorkerId;
 
-/// Bits of the queue gauge that hold the work.
+/// The number of bits of the queue gauge that hold the work.
 const WORK_BITS: u32 = 44;
-/// The largest work of one request; larger values count as this. In µs it is 71 minutes, about the
-/// longest time that a histogram measures.
+/// The largest work of one request, to which larger values are clamped. In µs it is 71 minutes,
+/// about the longest time that a histogram measures.
 pub const MAX_WORK: u64 = 1 << 32;
-/// The work of a queue above which no more work is added; in µs, 101 days. Even if each of
-/// [`crate::workers::MAX_WORKERS`] reads the queue before the others add their work, the sum fits
-/// into [`WORK_BITS`].
+/// The work of a queue above which no more work is added. In µs it is 101 days. Even if each of
+/// [`crate::workers::MAX_WORKERS`] workers reads the queue before the others add their work, the
+/// sum fits into [`WORK_BITS`].
 const FULL: u64 = 1 << (WORK_BITS - 1);
 const _: () = assert!(FULL + MAX_WORK * crate::workers::MAX_WORKERS as u64 <= 1 << WORK_BITS);
 
-/// The smallest stored length that means a negative one. A length is negative if an audit corrected
-/// too much; the next audit repairs it.
+/// The smallest stored length that means a negative length. A length is negative if an audit
+/// corrected too much, until the next audit.
 const NEGATIVE: u32 = (1 << 20) - (1 << 14);
 const _: () = assert!(crate::config::MAX_QUEUE_LENGTH < NEGATIVE);
 
-/// The number of attempts to take a slot that is free but contended.
+/// The number of attempts to take a slot that is free but that other workers also try to take.
 const ATTEMPTS: u32 = 8;
 
-/// The queue over all workers.
+/// The state of the queue over all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueueState {
     /// The number of requests.
     pub length: u32,
-    /// The sum of their work, estimated when they were enqueued, in the unit of
-    /// [`crate::work::Work`]: the sum in Bouncer's Eq. 2, and in Chronos' Eq. 2.
+    /// The sum of the requests' work, estimated when they were enqueued, in the unit of
+    /// [`crate::work::Work`]. It is the sum in Bouncer's Eq. 2 and in Chronos' Eq. 2.
     pub work: u64,
 }
 
@@ -64,7 +65,7 @@ impl QueueState {
     }
 
     fn unpack(gauge: u64) -> Self {
-        // A shift by 44 leaves 20 bits.
+        // The cast loses nothing, because a shift by 44 leaves 20 bits.
         let length = (gauge >> WORK_BITS) as u32;
         if length >= NEGATIVE {
             return Self::default();
@@ -76,7 +77,7 @@ impl QueueState {
     }
 }
 
-/// The tokens that a request takes with its slot; by default none, without a budget.
+/// The tokens that a request takes with its slot. The default is no tokens and no budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tokens {
     /// The request's tokens, at most the budget.
@@ -88,18 +89,18 @@ pub struct Tokens {
 /// Amounts that a worker has booked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Share {
-    /// Slots.
+    /// The number of slots.
     pub slots: i64,
-    /// Tokens.
+    /// The number of tokens.
     pub tokens: i64,
-    /// Queued requests.
+    /// The number of queued requests.
     pub queued: i64,
-    /// Queued work.
+    /// The work of the queued requests, in the unit of [`QueueState::work`].
     pub work: i64,
 }
 
 impl Share {
-    /// Returns length and work as one number, to be added to the gauge.
+    /// Returns queue length and work as one number, which can be added to the gauge.
     fn queue(self) -> i64 {
         (self.queued << WORK_BITS) + self.work
     }
@@ -145,7 +146,7 @@ impl Neg for Share {
 #[derive(Debug, Clone, Copy)]
 struct Gauges {
     slots: Number,
-    /// `None` while no budget of tokens was configured.
+    /// The gauge of tokens, or `None` if no budget of tokens was ever configured.
     tokens: Option<Number>,
     queue: Number,
 }
@@ -173,8 +174,8 @@ impl Gauges {
         }
     }
 
-    /// Writes those parts of `booked` that are not 0 in `changed`. Only for gauges with one writer:
-    /// if a write fails, the next one repairs the gauge.
+    /// Writes those parts of `booked` that are not 0 in `changed`. These gauges have only one
+    /// writer, so if a write fails, the next write repairs the gauge.
     fn set(&self, host: &impl Shared, booked: Share, changed: Share) -> Result<(), HostError> {
         if changed.slots != 0 {
             host.set(self.slots, booked.slots.cast_unsigned())?;
@@ -210,7 +211,7 @@ struct WorkerGauges {
 pub struct Ledger {
     prefix: String,
     total: Gauges,
-    /// By worker number, defined when first needed.
+    /// The gauges by worker number, which are defined when first needed.
     workers: Vec<Option<WorkerGauges>>,
     own_id: WorkerId,
     own: WorkerGauges,
@@ -234,13 +235,13 @@ impl Ledger {
         };
         this.workers.resize(own_id as usize + 1, None);
         this.workers[own_id as usize] = Some(this.own);
-        // The number may have been a dead worker's, whose share is still booked here if the worker
-        // that buried it did not have this stage.
+        // The number may have belonged to a dead worker. The dead worker's share is still booked
+        // here if the worker that buried it did not have this stage.
         this.give_back(host, own_id)?;
         Ok(this)
     }
 
-    /// Begins to count tokens, if it doesn't already.
+    /// Begins to count tokens, unless they are counted already.
     ///
     /// # Errors
     /// [`HostError`] when a gauge can't be defined.
@@ -253,8 +254,8 @@ impl Ledger {
         self.total = total;
         self.workers.fill(None);
         self.workers[self.own_id as usize] = Some(self.own);
-        // These tokens are left from the number's last owner, or from this worker's own bookings
-        // under another number.
+        // These tokens are left from the last owner of the worker number, or from bookings of this
+        // worker under another number.
         let left = -self.own.share.read(host)?.tokens;
         let left = Share {
             tokens: left,
@@ -279,10 +280,10 @@ impl Ledger {
 
     fn book(&mut self, host: &impl Shared, share: Share) -> Result<(), HostError> {
         self.booked = self.booked + share;
-        // If the VM dies between the two writes, the total is too high (a slot idles until the
-        // drift is corrected), never too low (more than P in the backend). The next booking repairs
-        // a share that could not be written; the next audit repairs a total that could not be
-        // lowered.
+        // If the VM dies between the two writes, the total is too high, and a slot idles until the
+        // drift is corrected. The total must never be too low, because then more than P requests
+        // would be in the backend. The next booking repairs a share that could not be written. The
+        // next audit repairs a total that could not be lowered.
         if share.slots + share.queued > 0 || share.tokens > 0 {
             if let Err(error) = self.total.book(host, share) {
                 self.booked = self.booked + -share;
@@ -298,29 +299,30 @@ impl Ledger {
     /// Returns the number of slots in use, over all workers.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn slots_in_use(&self, host: &impl Shared) -> Result<i64, HostError> {
         host.get(self.total.slots).map(u64::cast_signed)
     }
 
-    /// Returns the tokens in use, over all workers; 0 if they aren't counted.
+    /// Returns the number of tokens in use, over all workers, or 0 if tokens aren't counted.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn tokens_in_use(&self, host: &impl Shared) -> Result<i64, HostError> {
         let tokens = self.total.tokens.map_or(Ok(0), |tokens| host.get(tokens))?;
         Ok(tokens.cast_signed())
     }
 
-    /// Whether these tokens fit into the budget beside those in use.
+    /// Whether these tokens fit into the budget together with the tokens in use.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn fits(&self, host: &impl Shared, tokens: Tokens) -> Result<bool, HostError> {
         self.are_within(host, i64::from(tokens.taken), tokens)
     }
 
-    /// Whether `more` tokens are within the budget. Without tokens there is no host call.
+    /// Whether `more` tokens, together with those in use, are within the budget. If the request
+    /// takes no tokens, there is no host call.
     fn are_within(&self, host: &impl Shared, more: i64, of: Tokens) -> Result<bool, HostError> {
         Ok(of.taken == 0 || self.tokens_in_use(host)? + more <= i64::from(of.budget))
     }
@@ -328,7 +330,7 @@ impl Ledger {
     /// Returns the queue's state, over all workers.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn queue(&self, host: &impl Shared) -> Result<QueueState, HostError> {
         host.get(self.total.queue).map(QueueState::unpack)
     }
@@ -342,7 +344,7 @@ impl Ledger {
     /// Takes a slot and `tokens` if fewer than `limit` slots are in use and the tokens fit.
     ///
     /// # Errors
-    /// [`HostError`]; nothing is taken then.
+    /// [`HostError`] if a host call fails. Nothing is taken then.
     pub fn try_acquire(
         &mut self,
         host: &impl Shared,
@@ -372,7 +374,7 @@ impl Ledger {
     /// Takes a slot and `tokens` without a limit, for requests that are never held.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn acquire_over_limit(&mut self, host: &impl Shared, tokens: u32) -> Result<(), HostError> {
         self.book(host, running(tokens))
     }
@@ -380,7 +382,7 @@ impl Ledger {
     /// Takes `tokens` for a request that has a slot, whether they fit into the budget or not.
     ///
     /// # Errors
-    /// [`HostError`]; none are taken then.
+    /// [`HostError`] if a host call fails. No tokens are taken then.
     pub fn take_more(&mut self, host: &impl Shared, tokens: u32) -> Result<(), HostError> {
         self.book(
             host,
@@ -394,7 +396,7 @@ impl Ledger {
     /// Gives a slot back, with the `tokens` that were taken with it.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn release(&mut self, host: &impl Shared, tokens: u32) -> Result<(), HostError> {
         self.book(host, -running(tokens))
     }
@@ -402,7 +404,7 @@ impl Ledger {
     /// Announces a queued request of `work` (0..=[`MAX_WORK`]), after [`Ledger::publish_head`].
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn enqueue(&mut self, host: &impl Shared, work: i64) -> Result<(), HostError> {
         self.book(
             host,
@@ -417,7 +419,7 @@ impl Ledger {
     /// Removes a request that [`Ledger::enqueue`] announced.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn dequeue(&mut self, host: &impl Shared, work: i64) -> Result<(), HostError> {
         self.book(
             host,
@@ -432,7 +434,7 @@ impl Ledger {
     /// Adds `more` to the announced work of a queued request.
     ///
     /// # Errors
-    /// [`HostError`]; the audit corrects the total.
+    /// [`HostError`] if a host call fails. The audit then corrects the total.
     pub fn recount(&mut self, host: &impl Shared, more: i64) -> Result<(), HostError> {
         self.book(
             host,
@@ -443,29 +445,29 @@ impl Ledger {
         )
     }
 
-    /// Publishes the rank of this worker's first waiter; `None` without a waiter.
+    /// Publishes the rank of this worker's first waiter, or `None` without a waiter.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn publish_head(&self, host: &impl Shared, rank: Option<u64>) -> Result<(), HostError> {
-        // 0 means "no waiter": the gauge's initial value.
+        // The gauge's initial value is 0, so 0 means that no request waits.
         host.set(self.own.head, rank.map_or(0, |rank| rank.saturating_add(1)))
     }
 
-    /// Returns the rank of worker `id`'s first waiter; `None` without a waiter.
+    /// Returns the rank of worker `id`'s first waiter, or `None` without a waiter.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn head_of(&mut self, host: &impl Shared, id: WorkerId) -> Result<Option<u64>, HostError> {
         let head = self.worker(host, id)?.head;
         Ok(host.get(head)?.checked_sub(1))
     }
 
-    /// Returns the time at which worker `id` was woken, if it has not reacted since; `None` when no
-    /// wake-up is pending.
+    /// Returns the time at which worker `id` was woken, if it has not reacted since. Returns `None`
+    /// if no wake-up is pending.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn woken_at(
         &mut self,
         host: &impl Shared,
@@ -478,7 +480,7 @@ impl Ledger {
     /// Records that worker `id` is being woken.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn note_wake(
         &mut self,
         host: &impl Shared,
@@ -488,11 +490,11 @@ impl Ledger {
         host.set(self.worker(host, id)?.woken_at, now.as_nanos())
     }
 
-    /// Clears this worker's wake-up, and returns the time at which it was sent; `None` if there was
-    /// none.
+    /// Clears this worker's wake-up, and returns the time at which the wake-up was sent. Returns
+    /// `None` if no wake-up was pending.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn answer_wake(&self, host: &impl Shared) -> Result<Option<Instant>, HostError> {
         let woken_at = host.get(self.own.woken_at)?;
         if woken_at == 0 {
@@ -505,7 +507,7 @@ impl Ledger {
     /// Releases all bookings of worker `dead`, and returns them.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn give_back(&mut self, host: &impl Shared, dead: WorkerId) -> Result<Share, HostError> {
         let gauges = self.worker(host, dead)?;
         let share = gauges.share.read(host)?;
@@ -516,32 +518,32 @@ impl Ledger {
         Ok(share)
     }
 
-    /// Books this worker's share again, under its new number `own_id`. The share under the old one
-    /// was given back when the lease ran out.
+    /// Books this worker's share again, under its new number `own_id`. The share under the old
+    /// number was given back when the lease ran out.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn rejoin(&mut self, host: &impl Shared, own_id: WorkerId) -> Result<(), HostError> {
         let new = self.worker(host, own_id)?;
         let old = std::mem::replace(&mut self.own, new);
         self.own_id = own_id;
-        // A worker that still finds this one under the old number must not defer to its first
-        // waiter.
+        // Clear the old number's head, so that a worker which still reads the old number doesn't
+        // defer to a waiter there.
         host.set(old.head, 0)?;
-        // Release bookings that this worker made under the number after losing it, or that its last
-        // owner left.
+        // Release bookings that this worker made under the number after losing it, or that the
+        // number's last owner left.
         self.give_back(host, own_id)?;
         self.own.share.set(host, self.booked, self.booked)?;
         self.total.book(host, self.booked)
     }
 
     /// Returns the difference between the total and the sum of the shares of workers 0 up to
-    /// `numbers`. It is zero except while a worker is between two bookings, and after a VM died
-    /// between two bookings. A free number counts too: its bookings are given back by the worker
-    /// that claims or sweeps it.
+    /// `numbers`. The difference is zero except while a worker is between its two writes of a
+    /// booking, and after a VM died between them. A free number's share counts, too, because its
+    /// bookings are given back by the worker that claims or sweeps the number.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn drift(&mut self, host: &impl Shared, numbers: u32) -> Result<Share, HostError> {
         let total = self.total.read(host)?;
         let mut drift = total + -self.booked;
@@ -555,7 +557,7 @@ impl Ledger {
     /// Subtracts a lasting `drift` from the totals.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn correct(&self, host: &impl Shared, drift: Share) -> Result<(), HostError> {
         self.total.book(host, -drift)
     }

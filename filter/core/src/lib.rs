@@ -3,7 +3,7 @@
 //! The same code runs in Envoy (as a WebAssembly module with one instance per worker thread, or as
 //! a native module with one instance per process), in the simulator and in the tests. So it reads
 //! no clock, has no randomness of its own, and depends on neither proxy-wasm nor Kubernetes. Time
-//! and random numbers are arguments, state that several workers share is behind [`host::Host`], and
+//! and random numbers are arguments. State that several workers share is behind [`host::Host`], and
 //! a stream of the proxy is behind [`http::Stream`]. Behaviour between processes is in another
 //! crate, behind [`beside::Beside`].
 //!
@@ -44,6 +44,6 @@ pub mod workers;
 
 pub use headgate_config as config;
 
-/// The name of this crate in files that other crates also include.
+/// The name by which files that other crates also include refer to this crate.
 #[cfg(test)]
 extern crate self as headgate_core;

@@ -1,6 +1,6 @@
 //! The progress of a request's call tree, as reported by its callers (Wisp §4.2, Table 2).
 //!
-//! It is in one header, a dictionary of RFC 9651 whose numbers are milliseconds:
+//! The progress is in one header, a dictionary of RFC 9651 whose numbers are milliseconds:
 //!
 //! ```text
 //! x-headgate-progress: elapsed=12.5, total=40, work=12.5, total-work=55, age=20
@@ -17,10 +17,10 @@ use crate::request::Progress;
 /// The name of the header.
 pub const HEADER: &str = "x-headgate-progress";
 
-/// The members with numbers.
+/// The members whose values are numbers.
 const KEYS: [&str; 5] = ["elapsed", "total", "work", "total-work", "age"];
 
-/// Returns the progress in the header of `request`; unknown if there is none.
+/// Returns the progress in the header of `request`, or an unknown progress without a valid header.
 #[must_use]
 pub fn progress(request: &impl RequestView) -> Progress {
     request
@@ -30,20 +30,20 @@ pub fn progress(request: &impl RequestView) -> Progress {
         .unwrap_or_default()
 }
 
-/// Parses the header's value; `None` if it is invalid.
+/// Parses the header's value. Returns `None` if the value is invalid.
 #[must_use]
 pub fn parse(dictionary: &str) -> Option<Progress> {
     let mut progress = Progress::default();
     for member in dictionary.split(',') {
         let member = member.trim_matches([' ', '\t']);
         let Some((key, value)) = member.split_once('=') else {
-            // A key without a value is a boolean, which none of these members is.
+            // A key without a value is a boolean, but all members of [`KEYS`] are numbers.
             if member.is_empty() || KEYS.contains(&member) {
                 return None;
             }
             continue;
         };
-        // Ignore parameters of a member.
+        // Ignore the parameters of a member.
         let value = value.split_once(';').map_or(value, |(value, _)| value);
         match key {
             "elapsed" => progress.elapsed = millis(value)?,
@@ -57,8 +57,8 @@ pub fn parse(dictionary: &str) -> Option<Progress> {
     Some(progress)
 }
 
-/// Returns a decimal of RFC 9651, as milliseconds: at most 12 digits before the point and 3 after
-/// it, not negative.
+/// Parses a decimal of RFC 9651 as milliseconds. It must not be negative, and must have at most 12
+/// digits before the point and 3 after it.
 #[must_use]
 pub fn millis(decimal: &str) -> Option<Duration> {
     let digits = |s: &str, most| {

@@ -1,23 +1,24 @@
 //! One worker's part of a stage's queue, in the order of the discipline.
 //!
-//! Every discipline is a *rank*: a number given to a request when it arrives. The smallest rank
-//! goes first; for a FIFO it is the arrival time. So the process-wide order needs no shared queue:
-//! each worker publishes the rank of its first waiter, and the smallest of those goes first.
+//! Every discipline gives a request a number when it arrives, its *rank*. The smallest rank goes
+//! first. For a FIFO, the rank is the arrival time. So the process-wide order needs no shared
+//! queue. Each worker publishes the rank of its first waiter, and the waiter with the smallest
+//! published rank goes first.
 //!
 //! The queue is an indexed binary heap, because requests whose clients leave must be removed from
 //! any position at once. Equal ranks keep their order of arrival.
 //!
 //! Waiters may be in *lines* (the flows of a fair queue). A line is first in, first out, and only
-//! its first waiter is in the heap. Turns belong to the line and not to its waiters: if a waiter
-//! leaves early, its turn goes to the waiter behind it, and the line's last turn is dropped.
-//! Otherwise early turns would be lost with clients that give up, and a flow of such clients would
-//! not be served until all others have used as many rounds as it has waiters. The rank of a turn is
-//! only known when it is the first of its line, so the caller ranks the next waiter of a line when
-//! the one before it is served.
+//! its first waiter is in the heap. Turns belong to the line and not to its waiters. If a waiter
+//! leaves early, its turn goes to the waiter behind it, and the line's last turn is dropped. If
+//! turns belonged to waiters, early turns would be lost with clients that give up. A flow of such
+//! clients would then not be served until all others have used as many rounds as the flow has
+//! waiters. The rank of a turn is only known when it is the first of its line, so the caller ranks
+//! the next waiter of a line when the waiter before it is served.
 
 use std::collections::VecDeque;
 
-/// Index of a request in its stage's table.
+/// The index of a request in its stage's table.
 pub type Slot = u32;
 
 const NOWHERE: u32 = u32::MAX;
@@ -33,7 +34,7 @@ struct Waiter {
 struct Line {
     first: Slot,
     last: Slot,
-    /// Ascending, one for each waiter.
+    /// The turns in ascending order, one for each waiter.
     turns: VecDeque<i64>,
 }
 
@@ -45,29 +46,29 @@ struct Link {
     behind: Slot,
 }
 
-/// The first waiter, which [`Queue::pop`] removes.
+/// The result of [`Queue::pop`], with the first waiter, which it has removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct First {
     /// The waiter's slot.
     pub slot: Slot,
     /// The waiter's rank.
     pub rank: u64,
-    /// The request that is now the first of the line, and its turn. The caller ranks it with
-    /// [`Queue::push`].
+    /// The request that is now the first of the line, and its turn. The caller ranks the request
+    /// with [`Queue::push`].
     pub next: Option<(Slot, i64)>,
 }
 
-/// Waiting requests of one worker, smallest rank first.
+/// The waiting requests of one worker, smallest rank first.
 #[derive(Debug, Default)]
 pub struct Queue {
     heap: Vec<Waiter>,
-    /// Position in `heap` by slot.
+    /// The positions in `heap`, by slot.
     positions: Vec<u32>,
     sequence: u64,
     lines: Vec<Line>,
-    /// By slot; `None` for waiters without a line.
+    /// The links by slot. `None` for waiters without a line.
     links: Vec<Option<Link>>,
-    /// The number of waiters behind the first ones of their lines.
+    /// The number of waiters that are not the first of their line.
     behind: usize,
 }
 
@@ -106,7 +107,7 @@ impl Queue {
         (behind != NOWHERE).then_some(behind)
     }
 
-    /// Adds a waiter that has no line, or is the first of its line. A slot must not be added twice.
+    /// Adds a waiter that has no line or is the first of its line. A slot must not be added twice.
     pub fn push(&mut self, slot: Slot, rank: u64) {
         let needed = slot as usize + 1;
         if self.positions.len() < needed {
@@ -122,8 +123,8 @@ impl Queue {
         self.rise(self.heap.len() - 1);
     }
 
-    /// Adds a waiter to the end of `line`, with one more turn for it. Returns whether it is the
-    /// first there, and so must be ranked with [`Queue::push`].
+    /// Adds a waiter to the end of `line`, with one more turn for it. Returns whether the waiter is
+    /// the first of the line. The caller must then rank it with [`Queue::push`].
     #[must_use]
     pub fn line_up(&mut self, line: u16, slot: Slot, turn: i64) -> bool {
         let needed = slot as usize + 1;
@@ -140,8 +141,8 @@ impl Queue {
         }
         debug_assert!(self.link(slot).is_none(), "slot waits twice");
         let Line { first, last, turns } = &mut self.lines[line as usize];
-        // A turn may be lower than the last one if another worker took a charge back, but turns
-        // must not fall within a line.
+        // A turn may be lower than the turn before it if another worker took a charge back, but
+        // turns must not decrease within a line.
         turns.push_back(turns.back().map_or(turn, |last| turn.max(*last)));
         let before = std::mem::replace(last, slot);
         self.links[slot as usize] = Some(Link {
@@ -174,7 +175,7 @@ impl Queue {
         Some(First { slot, rank, next })
     }
 
-    /// Removes a waiter from any position; returns false if it isn't in the queue.
+    /// Removes a waiter from any position. Returns false if the waiter isn't in the queue.
     pub fn remove(&mut self, slot: Slot) -> bool {
         let rank = self.take(slot);
         let Some(link) = self.link(slot) else {
@@ -188,7 +189,7 @@ impl Queue {
         true
     }
 
-    /// Removes `slot` from its line. If `slot` was the first there, returns the new first one.
+    /// Removes `slot` from its line. If `slot` was the first, returns the new first waiter.
     fn leave_line(&mut self, slot: Slot, link: Link) -> Option<Slot> {
         let Link {
             line,
@@ -213,7 +214,7 @@ impl Queue {
         next
     }
 
-    /// Removes `slot` from the heap; returns its rank if it was there.
+    /// Removes `slot` from the heap. Returns its rank if it was in the heap.
     fn take(&mut self, slot: Slot) -> Option<u64> {
         let at = match self.positions.get(slot as usize) {
             Some(&at) if at != NOWHERE => at as usize,
@@ -222,7 +223,8 @@ impl Queue {
         self.positions[slot as usize] = NOWHERE;
         let taken = self.heap.swap_remove(at);
         if at < self.heap.len() {
-            // The waiter from the end of the heap may belong above or below.
+            // The waiter that moved here from the end of the heap may belong above or below this
+            // position.
             self.rise(at);
             self.sink(at);
         }
@@ -231,7 +233,7 @@ impl Queue {
 
     fn put(&mut self, at: usize, waiter: Waiter) {
         self.heap[at] = waiter;
-        // A heap of 2^32 waiters doesn't fit in a wasm32 VM.
+        // The cast loses nothing, because a heap of 2^32 waiters doesn't fit in a wasm32 VM.
         self.positions[waiter.slot as usize] = at as u32;
     }
 
@@ -275,7 +277,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Compares with the obvious model: a vector, sorted by rank and then arrival.
+        /// Compares the queue with a simple model, a vector sorted by rank and then by arrival.
         #[test]
         fn behaves_like_a_sorted_list(
             steps in prop::collection::vec((0u8..4, 0u32..24, 0u64..6), 1..200),
@@ -311,8 +313,8 @@ mod tests {
             }
         }
 
-        /// Compares with the obvious model: for each line, a list of waiters and a list of turns,
-        /// each in order of arrival.
+        /// Compares the queue with a simple model. For each line, the model has a list of waiters
+        /// and a list of turns, each in order of arrival.
         #[test]
         fn a_line_passes_its_turns_on(
             steps in prop::collection::vec((0_u8..5, 0_u32..24, 0_u64..9), 1..200),

@@ -1,7 +1,7 @@
 //! A refusal's reason and the time after which a retry is worthwhile.
 //!
-//! The time is that until the queue has drained so far that the same request would be admitted. It
-//! has jitter, so that refused clients don't all return at once.
+//! It is the time until the queue has drained so far that the same request would be admitted.
+//! Jitter is added, so that refused clients don't all return at once.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::request::TypeId;
 use crate::rng::Rng;
 use crate::stats::percentile_name;
 
-/// Defines [`Reason`] and the answer for each reason, from one list.
+/// Defines [`Reason`], and the answer for each reason, from one list.
 macro_rules! reasons {
     ($($(#[$doc:meta])+ $reason:ident { $($field:ident: $value:expr,)+ })+) => {
         /// The reason why a request was refused.
@@ -24,10 +24,10 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All but [`Reason::Objective`], in the order of their stats.
+            /// All reasons but [`Reason::Objective`], in the order of their stats.
             pub const FIXED: &[Self] = &[$(Self::$reason),+];
 
-            /// Returns the reason's name and answer.
+            /// Returns the reason's name and the answer to the client.
             #[must_use]
             pub const fn answer(self) -> &'static Reply {
                 match self {
@@ -42,7 +42,7 @@ macro_rules! reasons {
 /// The name of a reason and the answer to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
-    /// Name in headers, response code details and stats.
+    /// The reason's name in headers, response code details and stats.
     pub name: &'static str,
     /// The end of the sentence "refused: …".
     pub text: &'static str,
@@ -50,11 +50,11 @@ pub struct Reply {
     pub http: u32,
     /// gRPC status code.
     pub grpc: i32,
-    /// Whether the reason is a response time rather than a limit. Starvation avoidance may override
-    /// only such reasons.
+    /// Whether the request was refused for its estimated response time rather than for a limit.
+    /// Starvation avoidance may override only such refusals.
     pub about_objectives: bool,
-    /// Whether more slots would have avoided the refusal, so that the search for P must take it
-    /// into account. False for strategies with a target of their own.
+    /// Whether more slots would have avoided the refusal. The search for P must then take it into
+    /// account. False for strategies with a target of their own.
     pub lacks_slots: bool,
 }
 
@@ -89,7 +89,7 @@ reasons! {
         about_objectives: false,
         lacks_slots: false,
     }
-    /// The queue holds as many requests as it may.
+    /// The queue has its maximum length.
     QueueFull {
         name: "queue_full",
         text: "the queue is full",
@@ -161,7 +161,8 @@ reasons! {
         about_objectives: false,
         lacks_slots: false,
     }
-    /// The request's workflow exceeds its rate, at this process or at one downstream (Wisp §4.1).
+    /// The request's workflow exceeds its rate, at this process or at a downstream process (Wisp
+    /// §4.1).
     RateLimited {
         name: "rate_limit",
         text: "its workflow sends more than it may at the moment",
@@ -172,7 +173,8 @@ reasons! {
     }
 }
 
-/// Formats the reason as in headers, response code details and stats: `slo_p50`, `queue_full`.
+/// Formats the reason as in headers, response code details and stats, e.g. `slo_p50` or
+/// `queue_full`.
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.answer().name;
@@ -183,12 +185,12 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The origin of a request, in ids of [`Beside`](crate::beside::Beside).
+/// The origin of a request, as ids that [`Beside`](crate::beside::Beside) assigns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// The id of its flow; 0 without one.
+    /// The id of the request's flow, or 0 without a flow.
     pub flow: u16,
-    /// The id of the process that sent it; `None` if unknown.
+    /// The id of the process that sent the request, or `None` if unknown.
     pub sender: Option<u64>,
 }
 
@@ -203,13 +205,13 @@ impl Origin {
 /// A refused request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Refusal {
-    /// The policy that refused it.
+    /// The policy that refused the request.
     pub policy: PolicyId,
     /// The request's type.
     pub kind: TypeId,
-    /// The reason.
+    /// The reason for the refusal.
     pub reason: Reason,
-    /// The time after which a retry is worthwhile, with jitter; never zero.
+    /// The time after which a retry is worthwhile, with jitter. Never zero.
     pub retry_after: Duration,
     /// The request's origin, if [`Beside`](crate::beside::Beside) has set it.
     pub origin: Option<Origin>,
@@ -236,8 +238,8 @@ impl Refusal {
         }
     }
 
-    /// Returns the value for `retry-after`, in whole seconds: at least 1, and jittered again
-    /// because a drain of milliseconds would round to the same second for all clients.
+    /// Returns the value for `retry-after`, in whole seconds. It is at least 1, and has additional
+    /// jitter, because a drain of milliseconds would round to the same second for all clients.
     #[must_use]
     pub fn retry_after_secs(&self, rng: &mut Rng) -> u64 {
         let secs = self.retry_after.as_secs_f64().ceil().max(1.0);

@@ -12,86 +12,92 @@ use crate::time::Instant;
 /// The phase of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Not in the stage yet: [`Beside`](crate::beside::Beside) holds it, or the decision on it is
-    /// pending.
+    /// The request is not in the stage yet. [`Beside`](crate::beside::Beside) holds it, or the
+    /// decision on it is pending.
     Arriving,
-    /// Waits for a slot.
+    /// The request waits for a slot.
     Queued,
-    /// Holds a slot.
+    /// The request is in the backend.
     Running {
-        /// The time at which it got the slot; `None` if unknown. The request is then not measured.
+        /// The time at which the request got its slot, or `None` if unknown. The request is then
+        /// not measured.
         dequeued: Option<Instant>,
     },
 }
 
-/// How a request counts in the strategy's measurements.
+/// The way in which a request counts in the strategy's measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counts {
-    /// With its actual times.
+    /// The request counts with its actual times.
     Real,
-    /// In a dry run: with the queue wait that it would have had.
+    /// In a dry run, the request counts with the queue wait that it would have had under
+    /// enforcement.
     Modelled(Duration),
-    /// Not at all, because an enforced decision would have refused it.
+    /// The request doesn't count, because an enforced decision would have refused it.
     Refused,
 }
 
 /// A request in the stage's table.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// The caller's id for it.
+    /// The caller's id for the request.
     pub stream: u32,
-    /// Its attributes at its arrival, except that type and class follow the current configuration.
+    /// The request's attributes at its arrival, except that type and class follow the current
+    /// configuration.
     pub attributes: Attributes,
-    /// Its origin, which a refusal repeats; `None` if it entered the stage at once.
+    /// The request's origin, which a refusal repeats. `None` if the request entered the stage at
+    /// once.
     pub origin: Option<Origin>,
-    /// The time at which it entered the stage.
+    /// The time at which the request entered the stage.
     pub arrived: Instant,
-    /// The time at which its longest allowed queue wait ends.
+    /// The time at which the longest allowed queue wait of the request ends.
     pub(crate) deadline: Instant,
-    /// The reason for its refusal at the deadline.
+    /// The reason for a refusal of the request at the deadline.
     pub(crate) late: Reason,
-    /// Its rank at its arrival.
+    /// The request's rank at its arrival.
     pub(crate) rank: u64,
-    /// Its turn, under orders with turns.
+    /// The request's turn, under orders with turns.
     pub(crate) turn: Option<Turn>,
-    /// Its part of the queued work, in the unit of [`crate::work::Work`].
+    /// The request's part of the queued work, in the unit of [`crate::work::Work`].
     pub(crate) work: i64,
-    /// The estimated queue wait at its arrival if the queue were a FIFO; `None` if no service time
-    /// was known then.
+    /// The estimated queue wait at the request's arrival if the queue were a FIFO. `None` if no
+    /// service time was known then.
     pub(crate) fifo_wait: Option<Duration>,
-    /// The tokens that it has or had of the budget. It takes them with its slot, and more if its
-    /// output grows beyond them.
+    /// The tokens of the budget that the request has or had. It takes them with its slot, and takes
+    /// more if its output grows beyond them.
     pub(crate) tokens: u32,
-    /// The number of answers that this answer represents, because not every answer is measured.
+    /// The number of answers that the answer to this request represents, because not every answer
+    /// is measured.
     pub(crate) weight: u32,
-    /// The end of its processing time, if its response continues after that as a stream.
+    /// The end of the request's processing time, if its response then continues as a stream.
     pub(crate) first_byte: Option<Instant>,
-    /// The number of output tokens in its response, if they are counted.
+    /// The number of output tokens in the response, if they are counted.
     pub(crate) output: u32,
-    /// Whether `output` counts tokens; otherwise it counts parts of the response.
+    /// Whether `output` counts tokens, rather than parts of the response.
     pub(crate) counts_each: bool,
-    /// The time per output token of its response; `None` if it isn't measured, or if the response
+    /// The time per output token of the response. `None` if it isn't measured, or if the response
     /// has too few tokens.
     pub(crate) token_time: Option<Duration>,
     pub(crate) counts: Counts,
-    /// Its phase.
+    /// The request's phase.
     pub phase: Phase,
-    /// Whether it has been in the backend for so long that it counts as failed.
+    /// Whether the request has been in the backend for so long that it counts as failed.
     pub(crate) overdue: bool,
-    /// Whether the search for P has counted it as late.
+    /// Whether the search for P has counted the request as late.
     pub(crate) counted_late: bool,
-    /// Whether it has been in the backend for longer than its type usually takes.
+    /// Whether the request has been in the backend for longer than its type usually takes.
     pub(crate) silent: bool,
-    /// The time at which it released its slot before its end, and its upstream host at that time.
+    /// The time at which the request released its slot before its end, and its upstream host at
+    /// that time.
     pub(crate) freed: Option<(Instant, Upstream)>,
-    /// The number of slots in use when it got one.
+    /// The number of slots in use when the request got its slot.
     pub(crate) beside: u32,
-    /// Whether it waits apart from the queue, because no request of its type is answered.
+    /// Whether the request waits apart from the queue, because no request of its type is answered.
     pub(crate) parked: bool,
 }
 
 impl Request {
-    /// Creates a request that arrives.
+    /// Creates a request that arrives at `now`.
     #[must_use]
     pub fn new(stream: u32, attributes: Attributes, now: Instant) -> Self {
         Self {
@@ -122,8 +128,8 @@ impl Request {
         }
     }
 
-    /// Returns the number of output tokens that were counted; the expected number if none were
-    /// counted or none were expected.
+    /// Returns the number of output tokens that were counted. Returns the expected number if tokens
+    /// weren't counted, or if no output was expected.
     pub(crate) fn real_output(&self) -> u32 {
         let expects_output = self.attributes.tokens > self.attributes.prompt_tokens;
         match self.counts_each && expects_output {
@@ -139,7 +145,8 @@ struct Row {
     request: Option<Request>,
 }
 
-/// A table with reused rows: nothing is allocated once it has grown to the usual load.
+/// A table of requests with reused rows. Once the table has grown to the usual load, nothing is
+/// allocated.
 #[derive(Debug, Default)]
 pub struct Requests {
     policy: PolicyId,
@@ -162,7 +169,7 @@ impl Requests {
                 generation: 0,
                 request: None,
             });
-            // 2^32 requests don't fit in a wasm32 VM.
+            // The cast loses nothing, because 2^32 requests don't fit in a wasm32 VM.
             (self.rows.len() - 1) as u32
         });
         let row = &mut self.rows[slot as usize];
@@ -202,18 +209,18 @@ impl Requests {
         self.rows.get_mut(slot as usize)?.request.as_mut()
     }
 
-    /// Returns the request of `ticket`; `None` once it was taken.
+    /// Returns the request of `ticket`, or `None` if it was taken.
     #[must_use]
     pub fn of(&self, ticket: Ticket) -> Option<&Request> {
         self.row(ticket)?.request.as_ref()
     }
 
-    /// Returns the request of `ticket`, mutably; `None` once it was taken.
+    /// Returns the request of `ticket` mutably, or `None` if it was taken.
     pub fn of_mut(&mut self, ticket: Ticket) -> Option<&mut Request> {
         self.row_mut(ticket)?.request.as_mut()
     }
 
-    /// Removes and returns the request of `ticket`; `None` if it was taken before.
+    /// Removes and returns the request of `ticket`. Returns `None` if it was taken before.
     pub fn take(&mut self, ticket: Ticket) -> Option<Request> {
         let row = self.row_mut(ticket)?;
         let request = row.request.take()?;
@@ -228,7 +235,7 @@ impl Requests {
         self.rows.len() - self.free.len()
     }
 
-    /// Whether there is no request.
+    /// Whether the table has no request.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -1,20 +1,20 @@
-//! Retries: no second attempt is admitted while first attempts are refused.
+//! The rule for retries: no retry is admitted while first attempts are refused.
 //!
-//! **The problem.** A refused request costs the backend nothing, but its client may retry, as may a
-//! client that gave up on a late answer. While the backend has less capacity than usual, each
-//! request then arrives several times, and a retry takes the slot of a first attempt. The load is
-//! then a multiple of the users' demand, and remains so after the cause is gone.
+//! **The problem.** A refused request costs the backend nothing, but its client may retry. A client
+//! that gave up on a late answer may retry, too. While the backend has less capacity than usual,
+//! each request then arrives several times, and a retry takes the slot of a first attempt. The load
+//! is then a multiple of the users' demand, and remains so after the cause is gone.
 //!
 //! **The rule.** A retry of a type is refused if a first attempt of that type was refused within
 //! the last second. So slots go to first attempts while there are too few slots for them, and the
-//! rule has no effect while all are admitted. Refused retries don't count as demand: the value cut
+//! rule has no effect while all are admitted. Refused retries don't count as demand. The value cut
 //! and the search for P use first attempts only.
 //!
 //! **Detection.** Envoy numbers attempts from 1 in `x-envoy-attempt-count` (on routes with
-//! `include_request_attempt_count`, such as Istio's). gRPC clients count the attempts before this
-//! one in `grpc-previous-rpc-attempts` (gRFC A6). Other clients and gateways use other headers; a
-//! policy may name one of them (`retries.header`). A client that marks a first attempt as a retry
-//! harms only itself.
+//! `include_request_attempt_count`, such as Istio's). gRPC clients count the previous attempts in
+//! `grpc-previous-rpc-attempts` (gRFC A6). Other clients and gateways use other headers, of which a
+//! policy may name one (`retries.header`). A client that marks a first attempt as a retry harms
+//! only itself.
 //!
 //! Each worker uses only its own refusals, because in an overload all workers refuse.
 
@@ -25,7 +25,7 @@ use crate::config::{ATTEMPT_HEADERS, RetriesConfig};
 use crate::request::Attributes;
 use crate::time::Instant;
 
-/// Time after a refused first attempt within which retries are refused.
+/// The time after a refused first attempt within which retries are refused.
 const MEMORY: Duration = Duration::from_secs(1);
 
 /// Whether the request is a retry according to one of [`ATTEMPT_HEADERS`].
@@ -46,7 +46,8 @@ fn repeats(request: &(impl RequestView + ?Sized), header: &str, first: u32) -> b
     attempt.is_some_and(|attempt| attempt > first)
 }
 
-/// Returns the number of an attempt: a plain number, or as in AWS SDKs, `attempt=2; max=3`.
+/// Parses the number of an attempt, which is either a plain number or, as in AWS SDKs, in the form
+/// `attempt=2; max=3`.
 fn number(value: &[u8]) -> Option<u32> {
     let mut parts = std::str::from_utf8(value).ok()?.split(';');
     parts.find_map(|part| {
@@ -69,7 +70,7 @@ impl FirstAttempts {
         }
     }
 
-    /// Records that `request` was refused.
+    /// Records that `request` was refused, unless it is a retry.
     pub(crate) fn refused(&mut self, request: &Attributes, now: Instant) {
         if let Some(at) = self.refused.get_mut(usize::from(request.kind.0))
             && !request.is_retry

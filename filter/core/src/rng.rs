@@ -1,25 +1,25 @@
-//! Seeded random numbers, and a hash: the same seed gives the same decisions in Envoy, the
+//! Seeded random numbers, and a hash. The same seed gives the same decisions in Envoy, the
 //! simulator and tests.
 //!
-//! SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014):
-//! one addition and two multiplications for each number, 8 bytes of state, and any seed is good
-//! (workers may use 0, 1, 2 …). It passes `BigCrush`. It is not suitable for secrets, which nothing
-//! here needs.
+//! The generator is SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number
+//! Generators", OOPSLA 2014). It needs one addition and two multiplications for each number, and 8
+//! bytes of state. Any seed is good, so workers may use 0, 1, 2 …. The generator passes `BigCrush`.
+//! It is not suitable for secrets, but this crate needs none.
 
-/// Returns the FNV-1a hash, which is the same in all workers and versions.
+/// Returns the FNV-1a hash of `bytes`, which is the same in all workers and versions.
 pub fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let fold = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, fold)
 }
 
-/// A generator. A clone repeats the same sequence.
+/// A generator of random numbers. A clone repeats the same sequence.
 #[derive(Debug, Clone)]
 pub struct Rng {
     state: u64,
 }
 
 impl Rng {
-    /// Creates a generator that `seed` determines completely.
+    /// Creates a generator whose numbers depend only on `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
@@ -40,7 +40,8 @@ impl Rng {
         (self.next_u64() >> 11) as f64 * STEP
     }
 
-    /// Returns true with probability `p`: always for 1 and above, never for 0 and below.
+    /// Returns true with probability `p`. The result is always true for 1 and above, and always
+    /// false for 0 and below.
     pub fn chance(&mut self, p: f64) -> bool {
         self.next_f64() < p
     }
@@ -52,7 +53,7 @@ mod tests {
 
     #[test]
     fn is_the_published_sequence() {
-        // First outputs of the reference implementation for seed 1234567.
+        // These are the first outputs of the reference implementation for seed 1234567.
         let mut rng = Rng::new(1_234_567);
         let drawn: Vec<u64> = (0..5).map(|_| rng.next_u64()).collect();
         assert_eq!(
@@ -77,7 +78,7 @@ mod tests {
                 assert!((0.0..1.0).contains(&x));
                 deciles[(x * 10.0) as usize] += 1;
             }
-            // Standard deviation of a decile's count is 95.
+            // The standard deviation of a decile's count is 95.
             assert!(
                 deciles.iter().all(|d| d.abs_diff(10_000) < 500),
                 "{deciles:?}"

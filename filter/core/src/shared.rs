@@ -1,39 +1,41 @@
-//! State that all workers of a process share: counters to which each worker adds, and records that
-//! each may change.
+//! State that all workers of a process share. It consists of counters to which each worker adds,
+//! and records that each worker may change.
 //!
-//! A [`Counter`] needs no lock and no message: a worker adds its count to a process-wide number,
-//! and infers the others' counts from its growth. That number isn't one of Envoy's counters: `POST
-//! /reset_counters` resets those, and a stats matcher may reject them. A [`Shared::number`] has
-//! neither problem.
+//! A [`Counter`] needs no lock and no message. A worker adds its count to a process-wide number,
+//! and infers the others' counts from the number's growth. The number isn't one of Envoy's
+//! counters, because `POST /reset_counters` resets counters, and a stats matcher may reject them. A
+//! [`Shared::number`] has neither problem.
 //!
-//! A record is for state that isn't a sum. It is a value in shared data that is only changed by
-//! compare-and-swap, without a leader or a lock: a change that conflicts with another worker's is
-//! repeated on the newer value. Each failed attempt means that another worker's change succeeded.
+//! A record is for state that isn't a sum. A record is a value in shared data that is only changed
+//! by compare-and-swap, without a leader or a lock. A change that conflicts with another worker's
+//! change is repeated on the newer value. Each failed attempt means that another worker's change
+//! succeeded.
 //!
 //! A record's bytes don't describe themselves, and during an upgrade workers of two versions share
 //! the process. So each layout has an id, [`Record::SCHEMA`], in the record's key and in its first
-//! bytes: two versions with different layouts keep a record each, and neither reads nor overwrites
-//! the other's.
+//! bytes. Two versions with different layouts keep a record each, and neither reads or overwrites
+//! the other version's record.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::host::{Expected, HostError, Number, Shared};
 
-/// The number of attempts of a change that conflicts with other workers' changes. After these it
-/// fails, and the caller tries again later. The number is small, because a record of thousands of
-/// names takes milliseconds to read and write.
+/// The number of attempts of a change that conflicts with other workers' changes. After these
+/// attempts, the change fails, and the caller tries again later. The number is small, because a
+/// record of thousands of names takes milliseconds to read and write.
 pub const ATTEMPTS: u32 = 8;
 
-/// A value that workers share by [`load`] and [`change`]. Implemented by [`record!`].
+/// A value that workers share by [`load`] and [`change`]. The macro [`record!`] implements this
+/// trait.
 pub trait Record: Serialize + DeserializeOwned {
     /// The id of the layout, unique among all records of all versions.
     const SCHEMA: u32;
 }
 
-/// Gives a record type the id of its layout, and tests that the layout is the one of
+/// Gives a record type the id of its layout, and tests that the layout is the one in
 /// `tests/record_layouts/ID.txt`. When fields or their meaning change, take the number after the
-/// largest one there; the test then writes the new file.
+/// largest existing one. The test then writes the new file.
 macro_rules! record {
     ($record:ty, $schema:literal) => {
         impl $crate::shared::Record for $record {
@@ -68,7 +70,7 @@ pub struct Counter {
     number: Number,
     /// The part of this worker's count that is not yet in the number.
     fresh: u64,
-    /// The number when it was last read, plus this worker's additions since.
+    /// The value of the number when it was last read, plus this worker's additions since.
     seen: u64,
 }
 
@@ -76,7 +78,7 @@ impl Counter {
     /// Creates the counter `name`, which counts from now on.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn new(host: &impl Shared, name: &str) -> Result<Self, HostError> {
         let number = host.number(name)?;
         Ok(Self {
@@ -98,8 +100,8 @@ impl Counter {
         self.fresh
     }
 
-    /// Returns the sum of all workers' counts when it was last read, plus this worker's additions
-    /// since.
+    /// Returns the sum of all workers' counts when the sum was last read, plus this worker's
+    /// additions since.
     #[must_use]
     pub(crate) fn seen(&self) -> u64 {
         self.seen
@@ -108,7 +110,7 @@ impl Counter {
     /// Adds this worker's count to the number.
     ///
     /// # Errors
-    /// [`HostError`]; the next call tries again.
+    /// [`HostError`] if a host call fails. The next call then tries again.
     pub fn publish(&mut self, host: &impl Shared) -> Result<(), HostError> {
         if self.fresh > 0 {
             host.add_to(self.number, self.fresh.cast_signed())?;
@@ -118,21 +120,21 @@ impl Counter {
         Ok(())
     }
 
-    /// Returns the others' count since the last call.
+    /// Returns the increase of the other workers' count since the last call.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub fn others(&mut self, host: &impl Shared) -> Result<u64, HostError> {
         let total = host.get(self.number)?;
         // The number may briefly be less than `seen` while another worker tests whether the host
-        // keeps it (the Wasm host's `Unfiltered`).
+        // keeps the number (the Wasm host's `Unfiltered`).
         let others = total.saturating_sub(self.seen);
         self.seen = total;
         Ok(others)
     }
 }
 
-/// Returns the value in `bytes`; `None` if they are no record of this type.
+/// Returns the value in `bytes`, or `None` if they are no record of this type.
 pub fn decode<T: Record>(bytes: &[u8]) -> Option<T> {
     let (value, rest) = postcard::take_from_bytes(bytes.strip_prefix(&header(T::SCHEMA))?).ok()?;
     rest.is_empty().then_some(value)
@@ -142,12 +144,12 @@ pub fn decode<T: Record>(bytes: &[u8]) -> Option<T> {
 pub fn encode<T: Record>(value: &T, bytes: &mut Vec<u8>) {
     bytes.clear();
     bytes.extend_from_slice(&header(T::SCHEMA));
-    // This fails only for values of unknown length, which no record has. Empty bytes are not read
-    // as a record.
+    // The encoding fails only for values of unknown length, which no record has. If it failed, the
+    // bytes would be empty, and empty bytes are not read as a record.
     *bytes = postcard::to_extend(value, std::mem::take(bytes)).unwrap_or_default();
 }
 
-/// Returns the record `name`; the default if it was never stored.
+/// Returns the record `name`, or the default if the record was never stored.
 pub fn load<T: Record + Default>(host: &impl Shared, name: &str) -> Result<T, HostError> {
     let loaded = host.load(&key(name, T::SCHEMA))?;
     Ok(loaded
@@ -155,12 +157,12 @@ pub fn load<T: Record + Default>(host: &impl Shared, name: &str) -> Result<T, Ho
         .unwrap_or_default())
 }
 
-/// Changes the record `name`. `change` gets the record as [`load`] returns it, and returns whether
-/// it has changed the record, and a result. Returns the new record and that result.
+/// Changes the record `name`. `change` gets the record as [`load`] returns it. It returns whether
+/// it has changed the record, and a result. This function returns the new record and that result.
 ///
 /// # Errors
-/// [`HostError`]; the record is unchanged. [`HostError::Conflict`] if other workers kept changing
-/// it.
+/// [`HostError`] if a host call fails, and [`HostError::Conflict`] if other workers kept changing
+/// the record. The record is then unchanged.
 pub fn change<T: Record + Default, R>(
     host: &impl Shared,
     name: &str,
@@ -177,10 +179,10 @@ pub fn change<T: Record + Default, R>(
 }
 
 /// Changes the blob at `key` like [`change`], in at most `attempts` attempts. `change` reads and
-/// writes the bytes itself, and returns whether they must be stored, and a result.
+/// writes the bytes itself. It returns whether they must be stored, and a result.
 ///
 /// # Errors
-/// As [`change`].
+/// The errors of [`change`].
 pub fn change_bytes<R>(
     host: &impl Shared,
     key: &str,
@@ -288,7 +290,7 @@ mod tests {
         assert_eq!(load(&host, "r"), Ok(7_u64));
     }
 
-    /// A record and its successor, of the same length.
+    /// The layout of a record before an edit. `New` is its successor, of the same length.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, serde::Deserialize)]
     struct Old {
         rate: f64,

@@ -1,12 +1,13 @@
-//! Points in time. Algorithms get them as arguments; none reads a clock.
+//! Points in time. Algorithms get points in time as arguments, and never read a clock.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A point in time: nanoseconds of the monotonic clock in Envoy, or since the start of a run in the
-/// simulator. Only differences have a meaning. All workers of one process share the clock.
+/// A point in time, in nanoseconds. In Envoy it is a time of the monotonic clock, and in the
+/// simulator the time since the start of a run. Only differences have a meaning. All workers of one
+/// process share the clock.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -19,13 +20,13 @@ impl Instant {
         Self(nanos)
     }
 
-    /// Returns nanoseconds since the epoch.
+    /// Returns the nanoseconds since the epoch.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -48,20 +49,20 @@ impl Sub<Duration> for Instant {
     }
 }
 
-/// Returns `span` in nanoseconds; saturates after 584 years.
+/// Returns `span` in nanoseconds. The result saturates after 584 years.
 #[must_use]
 pub fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns `span` in whole microseconds; saturates after 584,000 years.
+/// Returns `span` in whole microseconds. The result saturates after 584,000 years.
 #[must_use]
 pub fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The form of a span in a record: nanoseconds, so that sums of a few spans can't overflow, even if
-/// the bytes are damaged.
+/// The form of a span in a record. A span is stored in nanoseconds, so that sums of a few spans
+/// can't overflow, even if the bytes are damaged.
 pub mod as_nanos {
     use std::time::Duration;
 

@@ -1,18 +1,19 @@
-//! Sliding window of requests received and accepted, per query type (Bouncer §4: duration D, step
-//! Δ).
+//! A sliding window of the requests received and accepted, per query type (Bouncer §4, with
+//! duration D and step Δ).
 //!
-//! Both starvation avoidance strategies compare acceptance ratios over the last D. The obvious ring
-//! of steps × types costs O(types) at every step, and memory for combinations that never occur.
-//! Here the ring has one entry for each (step, type) *with requests*, and each type has running
-//! sums. So counting and expiry are O(1) amortised for any number of types, and an idle type costs
+//! Both starvation avoidance strategies compare acceptance ratios over the last D. A plain ring of
+//! steps × types would cost O(types) at every step, and memory for combinations that never occur.
+//! So the ring has one entry for each (step, type) *with requests*, and each type has running sums.
+//! Counting and expiry are then O(1) amortised for any number of types, and an idle type costs
 //! nothing.
 //!
 //! The window consists of the current step, even if it has just started, and the D/Δ − 1 steps
 //! before it.
 //!
-//! Memory: 24 bytes a type, and 16 bytes for each (step, type) with requests. The number of those
-//! is at most types × D/Δ. If that product exceeds [`MAX_ENTRIES`] (2 MB), Δ is lengthened: 1,024
-//! types get at most 128 steps, 4 types get up to 10,000.
+//! The memory is 24 bytes for each type, and 16 bytes for each (step, type) with requests. The
+//! number of such pairs is at most types × D/Δ. If that product exceeds [`MAX_ENTRIES`] (2 MB), Δ
+//! is lengthened. For example, 1,024 types get at most 128 steps, and 4 types get up to 10,000
+//! steps.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,7 +24,8 @@ use crate::time::{Instant, nanos};
 /// The largest number of entries in the ring.
 pub const MAX_ENTRIES: u64 = 1 << 17;
 
-/// The unit in which acceptance ratios are added up as integers, so that a running sum stays exact.
+/// The integer form of an acceptance ratio of 1. Ratios are added up as integers, so that a running
+/// sum stays exact.
 const RATIO_ONE: u64 = 1 << 32;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,32 +52,32 @@ struct Entry {
 #[derive(Debug, Clone, Copy, Default)]
 struct Sum {
     counts: Counts,
-    /// Sequence number of the type's newest entry.
+    /// The sequence number of the type's newest entry.
     newest: u64,
 }
 
-/// The window.
+/// A sliding window of requests received and accepted, per query type.
 #[derive(Debug)]
 pub struct Window {
     step_nanos: u64,
     steps: u64,
     /// The time of the first request, from which steps are counted.
     origin: Option<Instant>,
-    /// Number of the current step.
+    /// The number of the current step.
     step: u32,
     entries: VecDeque<Entry>,
-    /// Sequence number of the ring's front.
+    /// The sequence number of the first entry in the ring.
     front: u64,
     sums: Vec<Sum>,
-    /// Σ of the types' ratios, in [`RATIO_ONE`]s.
+    /// The sum of the types' acceptance ratios, in the integer form of [`RATIO_ONE`].
     ratios: u64,
     /// The number of types with requests in the window.
     active: u32,
 }
 
 impl Window {
-    /// Creates a window of `duration` in steps of `step` for `types` types. Zero arguments count as
-    /// the minimum: one type, one step.
+    /// Creates a window of `duration` in steps of `step` for `types` types. An argument of zero
+    /// counts as one type, or as 1 ns.
     #[must_use]
     pub fn new(types: usize, duration: Duration, step: Duration) -> Self {
         let types = types.clamp(1, 1 << 16);
@@ -95,26 +97,27 @@ impl Window {
         }
     }
 
-    /// Returns AR = aqc / rqc of a type, 0..=1; `None` without requests in the window.
+    /// Returns AR = aqc / rqc of a type, 0..=1, or `None` without requests in the window.
     #[must_use]
     pub fn acceptance_ratio(&self, kind: TypeId) -> Option<f64> {
         let Counts { received, accepted } = self.sums.get(kind.0 as usize)?.counts;
         (received > 0).then(|| f64::from(accepted) / f64::from(received))
     }
 
-    /// Returns the unweighted mean of AR over all types with requests in the window; `None` without
-    /// any.
+    /// Returns the unweighted mean of AR over all types with requests in the window, or `None` if
+    /// no type has requests.
     #[must_use]
     pub fn average_acceptance_ratio(&self) -> Option<f64> {
         (self.active > 0).then(|| self.ratios as f64 / RATIO_ONE as f64 / f64::from(self.active))
     }
 
-    /// Advances to `now` and drops entries older than D. A clock that stepped back has no effect.
+    /// Advances the window to `now` and drops entries older than D. A clock that stepped back has
+    /// no effect.
     pub fn advance(&mut self, now: Instant) {
         let origin = *self.origin.get_or_insert(now);
         let Ok(step) = u32::try_from(nanos(now.since(origin)) / self.step_nanos) else {
-            // The number of the step wraps around after 2³² steps, at 10 ms after 500 days. Start
-            // over then.
+            // The number of the step reaches its limit after 2³² steps, which is 500 days with
+            // steps of 10 ms. Start over then.
             self.clear();
             self.origin = Some(now);
             return;
@@ -138,7 +141,7 @@ impl Window {
         self.add(now, kind, 1, u64::from(accepted));
     }
 
-    /// Counts requests that were decided around `now`: `received` in all, `accepted` of them
+    /// Counts `received` requests that were decided around `now`, of which `accepted` were
     /// accepted. Unknown types are ignored.
     pub fn add(&mut self, now: Instant, kind: TypeId, received: u64, accepted: u64) {
         self.advance(now);
@@ -185,7 +188,8 @@ impl Window {
     fn entry_of_this_step(&mut self, kind: TypeId) -> Option<&mut Entry> {
         let sequence = self.sums.get(kind.0 as usize)?.newest;
         let at = usize::try_from(sequence.checked_sub(self.front)?).ok()?;
-        // For a type that never had an entry, the number may be that of another type's entry.
+        // For a type that never had an entry, the sequence number may be that of another type's
+        // entry.
         self.entries
             .get_mut(at)
             .filter(|e| e.step == self.step && e.kind == kind.0)
@@ -300,7 +304,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with the obvious model: a list of all arrivals.
+        /// Compares the window with a simple model, a list of all arrivals.
         #[test]
         fn counts_what_a_list_counts(
             events in prop::collection::vec(

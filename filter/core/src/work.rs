@@ -1,11 +1,11 @@
 //! A request's work in the queue, and its unit.
 //!
-//! The ledger keeps a sum over all waiting requests: the sum in Bouncer's Eq. 2, and the backlog
-//! d(t) of Chronos' Eq. 2, `d(t) = Σ n_i`. If n_i is the mean processing time of the request's
-//! type, the unit is the microsecond. If a cost is configured for the type, or the request states
-//! its own, the unit is that of the cost: rows, documents, tokens. A cost is more precise than a
-//! type if requests of one type differ in size. The slot time of a unit is measured, so estimates
-//! of waits include each request's size.
+//! The ledger keeps the sum of the work of all waiting requests. It is the sum in Bouncer's Eq. 2,
+//! and the backlog d(t) of Chronos' Eq. 2, `d(t) = Σ n_i`. If n_i is the mean processing time of
+//! the request's type, the unit is the microsecond. If a cost is configured for the type, or the
+//! request states its own cost, the unit is that of the cost, such as rows, documents or tokens. A
+//! cost is more precise than a type if requests of one type differ in size. The slot time of a unit
+//! of cost is measured, so estimates of waits include each request's size.
 //!
 //! A request without a readable cost costs 1, the minimum, so that an invalid value has no
 //! advantage over a plain 1. Only a policy that trusts its clients should configure the header.
@@ -19,9 +19,9 @@ pub use crate::ledger::MAX_WORK;
 /// The source of n_i, the work of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
-    /// The measured mean processing time of its type, µs.
+    /// The measured mean processing time of the request's type, µs.
     Time,
-    /// A number by type.
+    /// A configured number for each type.
     Type(Vec<u32>),
     /// The request's own cost.
     Header,
@@ -41,8 +41,8 @@ impl Work {
         }
     }
 
-    /// Returns n_i, at most [`MAX_WORK`]. In µs it is 0 before anything was measured; a cost is at
-    /// least 1.
+    /// Returns n_i, at most [`MAX_WORK`]. A time is 0 before anything was measured, and a cost is
+    /// at least 1.
     #[must_use]
     pub fn of(&self, request: &Attributes, times: &ServiceTimes) -> u64 {
         let work = match self {
@@ -59,13 +59,14 @@ impl Work {
     }
 }
 
-/// Returns the cost in a header: a whole number, at least 1; `None` for any other value.
+/// Returns the cost in the value of a header, a whole number of at least 1, or `None` for any other
+/// value.
 #[must_use]
 pub fn cost(value: &[u8]) -> Option<u32> {
     size(value).filter(|cost| *cost > 0)
 }
 
-/// Returns the size in a header: a whole number; `None` for any other value.
+/// Returns the size in the value of a header, a whole number, or `None` for any other value.
 #[must_use]
 pub fn size(value: &[u8]) -> Option<u32> {
     let digits = value.trim_ascii();

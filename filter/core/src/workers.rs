@@ -1,30 +1,30 @@
 //! Membership: a record of the VMs that share a process, and leases that detect crashed VMs.
 //!
-//! Slots and queued work are process-wide numbers, so the share of a VM that dies (a trap under
-//! load) would stay booked forever. So each VM claims a worker number, keeps its own share in
-//! gauges of that number ([`crate::ledger`]), and renews a heartbeat. If a heartbeat is older than
-//! [`LEASE`], another VM, selected by a compare-and-swap, releases the dead VM's share. The code
-//! calls this a burial.
+//! Slots and queued work are process-wide numbers, so without leases the share of a VM that dies
+//! (by a trap under load) would stay booked forever. So each VM claims a worker number, keeps its
+//! own share in gauges of that number ([`crate::ledger`]), and renews a heartbeat. If a heartbeat
+//! is older than [`LEASE`], another VM, selected by a compare-and-swap, releases the dead VM's
+//! share. The code calls this release a burial.
 //!
 //! The lease is long compared with any pause of a healthy thread, and with the service times of
-//! requests that a dead VM left in the backend: a slot is given back late rather than twice. A VM
-//! that resumes after its lease has expired detects that, joins again under another number and
+//! requests that a dead VM left in the backend. So a slot is given back late rather than twice. A
+//! VM that resumes after its lease has expired detects that, joins again under another number and
 //! books its share again.
 //!
-//! A VM may resume at the moment when another buries it. It writes its heartbeat before it reads
-//! the list; the other marks the list before it reads the heartbeat a second time. One of the two
-//! sees the other's write.
+//! A VM may resume at the moment when another VM buries it. The resuming VM writes its heartbeat
+//! before it reads the list. The burying VM marks the list before it reads the heartbeat a second
+//! time. So at least one of the two sees the other's write.
 //!
 //! A number may become free while a share is still booked under it, because the VM that buried its
-//! owner may not have had the stage. So members check free numbers in turn (a sweep), under the
-//! same mark as a burial.
+//! owner may not have had the stage. So members check free numbers in turn, under the same mark as
+//! a burial. The code calls this check a sweep.
 //!
-//! One process may have several lists of VMs: Envoy keeps shared data per `vm_id`, but gauges for
-//! all of them together. Totals are then sums over all lists, so no two VMs may have the same
-//! worker number. So a VM takes a number only if no VM of any list renews that number's heartbeat,
-//! and an audit covers all numbers that any list gave out. A number of another list looks free in
-//! this one. It is swept only if its heartbeat has stopped for longer than its own list needs to
-//! bury it.
+//! One process may have several lists of VMs, because Envoy keeps shared data per `vm_id`, but
+//! gauges for all `vm_id`s together. Totals are then sums over all lists, so no two VMs may have
+//! the same worker number. A VM therefore takes a number only if no VM of any list renews that
+//! number's heartbeat, and an audit covers all numbers that any list gave out. A number that
+//! another list gave out looks free in this list. It is swept only if its heartbeat has stopped for
+//! longer than the other list needs to bury its owner.
 
 use std::time::Duration;
 
@@ -32,23 +32,24 @@ use crate::host::{HostError, Number, Shared};
 use crate::shared;
 use crate::time::Instant;
 
-/// A VM counts as dead when its heartbeat is older than this.
+/// The age of a heartbeat from which its VM counts as dead.
 pub const LEASE: Duration = Duration::from_secs(3);
-/// Time between two renewals of a heartbeat.
+/// The time between two renewals of a heartbeat.
 const RENEW: Duration = Duration::from_millis(100);
-/// The maximum number of VMs at once: the worker threads, times two while code is upgraded. The
-/// list has an entry for every number up to the highest that was ever claimed.
+/// The maximum number of VMs at once. Each worker thread has one VM, and two while code is
+/// upgraded. The list has an entry for every number up to the highest that was ever claimed.
 pub const MAX_WORKERS: u32 = 1024;
 
 const KEY: &str = "headgate/workers/1";
 const ENTRY: usize = 8;
-/// Attempts of a change to the list. VMs that start at once may conflict, and an attempt is cheap.
+/// The number of attempts of a change to the list. VMs that start at the same time may conflict,
+/// and an attempt is cheap.
 const ATTEMPTS: u32 = 64;
-/// The bit that marks an entry while the VM with the remaining bits of the nonce releases a dead
-/// VM's share.
+/// The bit that marks an entry while a VM releases a dead VM's share. The other bits are the nonce
+/// of the releasing VM.
 const BURIAL: u64 = 1 << 63;
 
-/// The number of a VM among those that share the process; 0..[`MAX_WORKERS`].
+/// The number of a VM among the VMs that share the process, 0..[`MAX_WORKERS`].
 pub type WorkerId = u32;
 
 /// This VM's membership.
@@ -75,18 +76,18 @@ pub struct Membership {
 /// The result of [`Membership::tick`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// VMs that died, each returned to one caller only. The caller releases their shares, then
+    /// VMs that died, each reported to one caller only. The caller releases their shares, then
     /// calls [`Membership::buried`].
     pub dead: Vec<WorkerId>,
-    /// Free numbers, marked like those of dead VMs. The caller releases their bookings, then calls
-    /// [`Membership::buried`].
+    /// Free numbers, which are marked like the numbers of dead VMs. The caller releases their
+    /// bookings, then calls [`Membership::buried`].
     pub free: Vec<WorkerId>,
     /// Whether this VM has a new number because its lease had expired. The caller then books its
     /// share again.
     pub rejoined: bool,
     /// Whether gauges have larger values than this process wrote. After a hot restart Envoy
-    /// periodically adds the gauges of its parent process to those of the same name, which can't be
-    /// detected in any other way. Totals, shares and heads are then wrong, too.
+    /// periodically adds the gauges of its parent process to its own gauges of the same name. The
+    /// filter can't detect this in any other way. Totals, shares and heads are then wrong, too.
     pub hot_restart: bool,
 }
 
@@ -95,13 +96,13 @@ fn heartbeat_number(host: &impl Shared, id: WorkerId) -> Result<Number, HostErro
 }
 
 fn millis(now: Instant) -> u64 {
-    // Never 0: that means "never renewed".
+    // The result is never 0, because 0 means "never renewed".
     (now.as_nanos() / 1_000_000).max(1)
 }
 
 impl Membership {
-    /// Claims a number. `nonce` identifies the VM: any value but 0 that no other VM of the process
-    /// uses.
+    /// Claims a number. `nonce` identifies the VM. It may be any value but 0 that no other VM of
+    /// the process uses.
     ///
     /// # Errors
     /// [`HostError`] when shared data can't be read or written, or all numbers are taken.
@@ -137,8 +138,8 @@ impl Membership {
         self.id
     }
 
-    /// Returns the number of times that this VM has joined. A ledger that was opened at another
-    /// count has its bookings under a number that this VM has lost.
+    /// Returns the number of times that this VM has joined. A ledger that was created when this
+    /// count was lower has its bookings under a number that this VM has lost.
     #[must_use]
     pub fn joins(&self) -> u32 {
         self.joins
@@ -150,8 +151,8 @@ impl Membership {
         &self.others
     }
 
-    /// Returns the number of worker numbers ever given out in this process, which are 0 up to but
-    /// excluding the result.
+    /// Returns the number of worker numbers that were ever given out in this process. These are the
+    /// numbers from 0 up to but excluding the result.
     #[must_use]
     pub fn numbers(&self) -> u32 {
         self.numbers
@@ -162,38 +163,39 @@ impl Membership {
         let ours = (list.len() as u32).max(self.id + 1);
         let known = host.get(self.all_numbers)?;
         if known < u64::from(ours) {
-            // This may overwrite a higher value that another list writes at the same time. Its next
-            // tick writes that again.
+            // This write may overwrite a higher value that a VM of another list writes at the same
+            // time. The next tick of that VM writes the higher value again.
             host.set(self.all_numbers, u64::from(ours))?;
         }
         self.numbers = ours.max(known.min(u64::from(MAX_WORKERS)) as u32);
         Ok(())
     }
 
-    /// Whether this VM's lease may have run out. Then nothing may be booked under its number before
-    /// the next [`Membership::tick`]. Makes no host call.
+    /// Whether this VM's lease may have run out. Nothing may then be booked under its number before
+    /// the next [`Membership::tick`]. This check makes no host call.
     #[must_use]
     pub fn is_doubtful(&self, now: Instant) -> bool {
         now.since(self.renewed) > LEASE / 2
     }
 
-    /// Renews this VM's heartbeat and checks those of the other VMs. Cheap when called often.
+    /// Renews this VM's heartbeat and checks the heartbeats of the other VMs. Between renewals, a
+    /// call is cheap.
     ///
     /// # Errors
-    /// [`HostError`]; nothing is lost, the next tick tries again.
+    /// [`HostError`] if a host call fails. Nothing is lost, and the next tick tries again.
     pub fn tick(&mut self, now: Instant, host: &impl Shared) -> Result<Changes, HostError> {
         let mut changes = Changes::default();
         if now.since(self.ticked) > LEASE / 4 {
-            // This thread was suspended, and the others may have been, too. Give all of them a
-            // lease's time to renew their heartbeats.
+            // This thread was suspended, and the other threads may have been suspended, too. Give
+            // them the time of a lease to renew their heartbeats.
             self.judge_after = now + LEASE;
         }
         self.ticked = now;
         if now.since(self.renewed) < RENEW {
             return Ok(changes);
         }
-        // Write before the list is read: either this VM or one that buries it sees the other's
-        // write.
+        // Write before the list is read, so that either this VM or a VM that buries it sees the
+        // other's write.
         host.set(self.heartbeat, millis(now))?;
         host.set(self.processes, 1)?;
         let list = entries(host)?;
@@ -222,7 +224,8 @@ impl Membership {
         Ok(changes)
     }
 
-    /// Marks worker `other` as being buried by this VM, if it died. Returns whether it is marked.
+    /// Marks worker `other` as being buried by this VM, if the worker died. Returns whether it has
+    /// this VM's mark.
     fn bury(
         &self,
         other: WorkerId,
@@ -247,7 +250,8 @@ impl Membership {
         let heartbeat = heartbeat_number(host, other)?;
         let stale = |last| is_older(last, LEASE, now);
         // Mark the number before it is freed, so that no VM can claim it while its share is still
-        // booked. If this VM dies meanwhile, another one finds the mark of a dead VM.
+        // booked. If this VM dies before it frees the number, another VM finds the mark of a dead
+        // VM.
         if !stale(host.get(heartbeat)?) || !replace(other, entry, mark, host)? {
             return Ok(false);
         }
@@ -261,10 +265,10 @@ impl Membership {
     }
 
     /// Marks worker `dead` as being buried by this VM, regardless of its heartbeat. Returns false
-    /// if it has left, is being buried, or is this one.
+    /// if `dead` has left, is being buried, or is this VM.
     ///
     /// # Errors
-    /// [`HostError`]; its lease then runs out instead.
+    /// [`HostError`] if a host call fails. The lease then runs out instead.
     pub fn mark(&self, dead: WorkerId, host: &impl Shared) -> Result<bool, HostError> {
         let entry = entries(host)?.get(dead as usize).copied();
         match entry.unwrap_or_default() {
@@ -274,7 +278,8 @@ impl Membership {
         }
     }
 
-    /// Claims, for clean-up by this worker, the next number that no VM of any list has.
+    /// Marks the next number that no VM of any list has, so that this worker can release its
+    /// bookings. Returns the number, if any.
     fn sweep(
         &mut self,
         now: Instant,
@@ -290,7 +295,7 @@ impl Membership {
             return Ok(None);
         };
         self.sweep_from = next + 1;
-        // If the number is of another list, that list buries it first.
+        // If the number belongs to another list, that list's VMs bury its owner first.
         let last = host.get(heartbeat_number(host, next)?)?;
         if !is_older(last, 2 * LEASE, now) {
             return Ok(None);
@@ -302,16 +307,17 @@ impl Membership {
     /// Frees the number of a dead VM whose share has been given back.
     ///
     /// # Errors
-    /// [`HostError`]; another VM buries it again when the lease runs out.
+    /// [`HostError`] if a host call fails. The number then keeps its mark, and a later tick of this
+    /// VM reports it again.
     pub fn buried(&mut self, dead: WorkerId, host: &impl Shared) -> Result<(), HostError> {
         self.others.retain(|&other| other != dead);
         replace(dead, self.nonce | BURIAL, 0, host).map(drop)
     }
 
-    /// Frees this VM's number. The caller has given its share back before.
+    /// Frees this VM's number. The caller must have given the VM's share back before.
     ///
     /// # Errors
-    /// [`HostError`]; the lease then runs out instead.
+    /// [`HostError`] if a host call fails. The lease then runs out instead.
     pub fn leave(self, host: &impl Shared) -> Result<(), HostError> {
         if replace(self.id, self.nonce, 0, host)? {
             // Clear the heartbeat, so that the number can be claimed before the lease expires.
@@ -341,13 +347,14 @@ fn decode(bytes: &[u8]) -> Vec<u64> {
     entries.take(MAX_WORKERS as usize).collect()
 }
 
-/// Changes the list, and returns the result of `change`, which is `None` to leave the list as it
-/// is.
+/// Changes the list, and returns the result of `change`. If that result is `None`, the list stays
+/// as it is.
 fn update<T>(
     host: &impl Shared,
     mut change: impl FnMut(&mut Vec<u64>) -> Option<T>,
 ) -> Result<Option<T>, HostError> {
-    // The format differs from other records, because workers of another version read it, too.
+    // The list's format differs from that of other records, because workers of another version read
+    // the list, too.
     shared::change_bytes(host, KEY, ATTEMPTS, |bytes| {
         let mut list = decode(bytes);
         let result = change(&mut list);
@@ -367,8 +374,8 @@ fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostE
             let is_free = |id: &WorkerId| list.get(*id as usize).is_none_or(|&nonce| nonce == 0);
             let id = (from..MAX_WORKERS).find(is_free)?;
             list.resize(list.len().max(id as usize + 1), 0);
-            // Mark it until it has a heartbeat. The heartbeat of its last owner is stale, so others
-            // would bury this VM at once.
+            // Mark the number until it has a heartbeat. The heartbeat of the number's last owner is
+            // stale, so other VMs would bury this VM at once.
             list[id as usize] = mark;
             Some(id)
         })?;
@@ -389,9 +396,10 @@ fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostE
     })
 }
 
-/// Starts the heartbeat of worker `id`, unless a VM of another list has that number; returns
-/// whether it did. If two VMs do so at once, at most one succeeds, because each adds before it
-/// reads. The other one takes its addition back before the first renewal.
+/// Starts the heartbeat of worker `id`, unless a VM of another list has that number. Returns
+/// whether the heartbeat was started. If two VMs try this at the same time, at most one succeeds,
+/// because each adds before it reads. The other VM takes its addition back before the first
+/// renewal.
 fn occupy(id: WorkerId, now: Instant, host: &impl Shared) -> Result<bool, HostError> {
     let heartbeat = heartbeat_number(host, id)?;
     let last = host.get(heartbeat)?;
@@ -412,8 +420,8 @@ fn is_older(last: u64, age: Duration, now: Instant) -> bool {
     last == 0 || millis(now).saturating_sub(last) > age.as_millis() as u64
 }
 
-/// Replaces the entry of `id` if it is still `from`; an entry beyond the list's end counts as 0.
-/// Returns true to the one caller that replaced it.
+/// Replaces the entry of `id` with `to` if the entry is still `from`. An entry beyond the list's
+/// end counts as 0. Returns true to the one caller that replaced the entry.
 fn replace(id: WorkerId, from: u64, to: u64, host: &impl Shared) -> Result<bool, HostError> {
     let replaced = update(host, |list| {
         let at = id as usize;

@@ -10,7 +10,8 @@ use crate::{
 /// The maximum number of controllers of one stage, because workers rewrite their shared state at
 /// every tick.
 const MAX_CONTROLLERS: usize = 256;
-/// The maximum number of requests between two runs: each controller stores as many samples.
+/// The maximum number of requests between two runs of a controller, which stores a sample for each
+/// of these requests.
 const MAX_REQUESTS: u32 = 10_000;
 /// Highest rate, requests/s.
 const MAX_RATE: f64 = 1e6;
@@ -183,7 +184,7 @@ mod tests {
             ("/requests", json!(0)),
             ("/requests", json!(10_001)),
             ("/timeout_us", json!(9_999)),
-            // The value as printed in the paper's table.
+            // This is the value as printed in the paper's Figure 4.
             ("/increase_below", json!(0.5)),
             ("/increase_below", json!(-1)),
             ("/decrease_above", json!(-0.6)),
@@ -201,7 +202,7 @@ mod tests {
             let mut stage = stage();
             *stage["strategy"].pointer_mut(field).unwrap() = value.clone();
             let error = checked(&stage).unwrap_err();
-            // The error for the rule between the three fields names the lowest one.
+            // The rule that relates these three fields reports its error at `increase_below`.
             let named = match field {
                 "/decrease_above" | "/increase_offset" => "increase_below".to_owned(),
                 field => field[1..].replace('/', "."),

@@ -103,7 +103,7 @@ impl WorkflowsConfig {
             format!("{longest}; at most {most}")
         })?;
         let workflows = field("workflows");
-        // One more for `_other`.
+        // The workflow `_other` may have settings, too.
         at_most(
             &workflows,
             self.workflows.len(),

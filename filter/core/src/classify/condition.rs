@@ -8,16 +8,16 @@ use crate::config::{ConfigError, GrpcMatch, HeaderMatch, Match, PathMatch, Strin
 /// Longest regular expression, bytes.
 pub const MAX_PATTERN: usize = 1024;
 
-/// Longest value that is compared with a regular expression, bytes; a longer value doesn't match.
-/// Envoy accepts paths of 60 KiB, a match takes time in proportion to the product of both lengths,
-/// and it takes place before a request can be refused.
+/// Longest value that is compared with a regular expression, bytes. A longer value doesn't match.
+/// The limit bounds the time of a match, which is in proportion to the product of both lengths and
+/// is spent before a request can be refused. Envoy accepts paths of 60 KiB.
 pub(super) const MAX_VALUE: usize = 4 * 1024;
 
 /// Largest compiled regular expression, bytes. Counted repetitions multiply its size, and every
 /// worker has a copy.
 const MAX_COMPILED: usize = 64 * 1024;
 
-/// The kind of a match's condition, to name the first one that a request fails.
+/// The kind of a match's condition, which names the first condition that a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
     /// The path.
@@ -40,8 +40,9 @@ pub enum Condition {
 /// Checks that `pattern` can be used as a regular expression in a match.
 ///
 /// # Errors
-/// The reason. Regular expressions are those of the `regex-lite` crate (no look-around, no
-/// back-references), at most 1024 bytes long and 64 KiB compiled.
+/// Returns the reason why `pattern` can't be used. Regular expressions are those of the
+/// `regex-lite` crate (no look-around, no back-references), at most 1024 bytes long and 64 KiB
+/// compiled.
 pub fn check_pattern(pattern: &str) -> Result<(), String> {
     whole(pattern).map(drop)
 }
@@ -54,8 +55,8 @@ fn whole(pattern: &str) -> Result<Regex, String> {
             pattern.len()
         ));
     }
-    // Compile it alone first: "a)(b" is an error, although it would be valid inside the group
-    // below.
+    // Compile the pattern alone first. "a)(b" is an error, although it would be valid inside the
+    // group below.
     let compile = |p: &str| RegexBuilder::new(p).size_limit(MAX_COMPILED).build();
     compile(pattern)
         .and_then(|_| compile(&format!(r"\A(?:{pattern})\z")))
@@ -104,7 +105,7 @@ impl Text {
 #[derive(Debug)]
 enum Path {
     Whole(Text),
-    /// Has no trailing slashes, so `/` is empty.
+    /// A prefix without its trailing slashes. For `/` it is empty.
     Prefix(Box<[u8]>),
 }
 
@@ -176,7 +177,7 @@ fn split_grpc(path: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Whether `value` is `application/grpc`, with or without a suffix or parameters. As in Envoy,
-/// `application/grpc-web` is not.
+/// `application/grpc-web` doesn't count.
 fn is_grpc_content_type(value: &[u8]) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     value.len() >= GRPC.len()
@@ -214,13 +215,13 @@ pub(super) struct Conditions {
 /// The key of a match in the index: its condition on the path or, without one, on a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Drawer {
-    /// Only this path can match.
+    /// The match holds only for this path.
     Path(Box<[u8]>),
-    /// Only this path and those below it can match.
+    /// The match holds only for this path and the paths below it.
     Prefix(Box<[u8]>),
-    /// Any path may match, with this value of this header.
+    /// The match may hold for any path, but only with this value of this header.
     Header(Box<str>, Box<[u8]>),
-    /// Any request may match.
+    /// The match may hold for any request.
     Any,
 }
 
@@ -248,8 +249,8 @@ impl Conditions {
         })
     }
 
-    /// Returns the first condition that does not hold, of the path, the method, gRPC, headers and
-    /// the route. `path` has no query string.
+    /// Returns the first condition that does not hold, in the order path, method, gRPC, headers and
+    /// route. `path` has no query string.
     pub(super) fn failing(
         &self,
         path: Option<&[u8]>,
@@ -297,7 +298,7 @@ impl Conditions {
         None
     }
 
-    /// Whether the match holds for a request for which the index found it by its [`Drawer`].
+    /// Whether the match holds for `request`, if the index found the match by its [`Drawer`].
     pub(super) fn hold(&self, path: Option<&[u8]>, request: &impl RequestView) -> bool {
         match &self.path {
             // The index has already compared the path.
@@ -341,8 +342,8 @@ impl Conditions {
         self.headers.iter().find_map(exact).unwrap_or(Drawer::Any)
     }
 
-    /// Whether the path is the only condition, so that the index has checked the whole match. False
-    /// for a regular expression.
+    /// Whether the path is the only condition, so that the index has checked the whole match.
+    /// Returns false if the path is compared with a regular expression.
     pub(super) fn is_path_only(&self) -> bool {
         matches!(
             self.path,

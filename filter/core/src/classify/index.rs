@@ -2,13 +2,13 @@
 //! path and headers allow.
 //!
 //! Matches with the same key are in one list, a *drawer*. The key is an exact path or, without one,
-//! a prefix; otherwise the exact value of a header. The rest is in one list. A request with path
-//! `/a/b/c` searches the drawer of its path, the drawers of the prefixes `/`, `/a`, `/a/b` and
-//! `/a/b/c`, the drawer of its value of each indexed header, and the rest. Within a drawer, matches
-//! are in order of their types, so the search there ends at the first hit, or at the first type
-//! behind the best one so far. The smallest type over all drawers is the first match in the
-//! policy's order. The cost depends on the path's depth and on the number of indexed headers, not
-//! on the number of types.
+//! a prefix. A match with neither has the exact value of a header as its key. All other matches are
+//! in one list, the rest. A request with path `/a/b/c` searches the drawer of its path, the drawers
+//! of the prefixes `/`, `/a`, `/a/b` and `/a/b/c`, the drawer of its value of each indexed header,
+//! and the rest. Within a drawer, matches are in the order of their types. So the search of a
+//! drawer ends at the first hit, or at the first type behind the best type so far. The smallest
+//! type over all drawers is the first match in the policy's order. The cost depends on the path's
+//! depth and on the number of indexed headers, not on the number of types.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -18,13 +18,13 @@ use super::condition::{Conditions, Drawer};
 use crate::request::TypeId;
 
 /// Entries by path, or by a header's value. Keys come from the configuration, never from requests,
-/// so the hash needs no secret, and a Wasm module needs no source of randomness for it.
+/// so the hash needs no secret. A Wasm module then needs no source of randomness.
 type Drawers = HashMap<Box<[u8]>, Vec<Candidate>, BuildHasherDefault<DefaultHasher>>;
 
 #[derive(Debug)]
 struct Candidate {
     kind: TypeId,
-    /// `None` if the path in the key is the match's only condition.
+    /// The match's conditions, or `None` if the path in the key is the only condition.
     conditions: Option<Box<Conditions>>,
 }
 
@@ -118,8 +118,8 @@ fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
         .enumerate()
         .filter(|(_, b)| **b == b'/')
         .map(|(at, _)| at);
-    // A prefix starts with a slash, so a path that doesn't (`*`) has none. An empty path has none,
-    // either.
+    // A prefix starts with a slash, so a path that doesn't start with a slash (`*`) has no
+    // prefixes. An empty path has no prefixes, either.
     let ends = slashes.chain((!path.is_empty()).then_some(path.len()));
     ends.take(if path.first() == Some(&b'/') {
         usize::MAX

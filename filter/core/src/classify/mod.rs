@@ -1,10 +1,11 @@
 //! Classification of requests by query type.
 //!
-//! Types are tried in the order of the policy, and the first that matches wins; the last,
-//! `default`, takes the rest. Trying a thousand types one after the other would cost more than the
-//! whole admission decision. So matches are indexed by path, and a request tries only those that
-//! can match its own path (`index`). The plain scan in [`trace`], which `headgate explain` prints,
-//! defines the order; a property test compares the answers of both.
+//! Types are tried in the order of the policy, and the first that matches applies. The last type,
+//! `default`, takes all other requests. Trying a thousand types one after the other would cost more
+//! than the whole admission decision. So matches are indexed by path, and a request is compared
+//! only with matches that its own path allows (`index`). The plain scan in [`trace`], which
+//! `headgate explain` prints, defines the order. A property test compares the results of the scan
+//! and the index.
 //!
 //! Values are bytes, since headers need not be UTF-8. A regular expression never matches a value
 //! that isn't UTF-8. Nothing is allocated for a request.
@@ -51,7 +52,7 @@ pub trait RequestView {
         ""
     }
     /// Returns a value of Envoy's dynamic metadata by its path: the namespace of the filter that
-    /// wrote it, then keys.
+    /// wrote it, followed by keys.
     fn metadata(&self, _path: &[String]) -> Option<Cow<'_, [u8]>> {
         None
     }
@@ -68,9 +69,9 @@ pub trait RequestView {
 /// The result of a classification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Classified {
-    /// It bypasses the stage.
+    /// The request bypasses the stage.
     Excluded,
-    /// It has this type.
+    /// The request has this type.
     Type(TypeId),
 }
 
@@ -81,7 +82,7 @@ pub struct Classifier {
     types: Index,
     default: TypeId,
     classes: Classes,
-    /// Whether any rule for types needs the path.
+    /// Whether any rule for exclusions or types needs the path.
     looks_at_path: bool,
     routes: Routes,
 }
@@ -99,7 +100,7 @@ impl Classes {
     /// Compiles the rules of `classes`. The last class takes every request that no other matches.
     ///
     /// # Errors
-    /// A regular expression that does not compile or is too large.
+    /// [`ConfigError`] for a regular expression that does not compile or is too large.
     pub fn new(classes: &[ClassConfig]) -> Result<Self, ConfigError> {
         let mut looks_at_path = false;
         let mut rules = Index::default();
@@ -118,7 +119,7 @@ impl Classes {
         })
     }
 
-    /// Returns the class of a request: the first that matches, or the last.
+    /// Returns the class of a request, which is the first class that matches or else the last.
     pub fn class(&self, request: &impl RequestView) -> ClassId {
         if self.lowest == ClassId(0) {
             return self.lowest;
@@ -132,7 +133,8 @@ impl Classifier {
     /// Compiles the rules of `stage`. The last type takes every request that no other matches.
     ///
     /// # Errors
-    /// A regular expression that does not compile or is too large, or a stage without types.
+    /// [`ConfigError`] for a regular expression that does not compile or is too large, or for a
+    /// stage without types.
     pub fn new(stage: &StageConfig) -> Result<Self, ConfigError> {
         let default = stage
             .types
@@ -173,7 +175,7 @@ impl Classifier {
         })
     }
 
-    /// Whether the stage covers this request; some stages cover only some Envoy routes.
+    /// Whether the stage covers this request. A stage may be limited to some Envoy routes.
     pub fn covers(&self, request: &impl RequestView) -> bool {
         self.routes.cover(|| request.route_name())
     }
@@ -187,7 +189,7 @@ impl Classifier {
         Classified::Type(self.types.first(path, request).unwrap_or(self.default))
     }
 
-    /// Returns the class of a request: the first that matches, or the last.
+    /// Returns the class of a request, which is the first class that matches or else the last.
     pub fn class(&self, request: &impl RequestView) -> ClassId {
         self.classes.class(request)
     }

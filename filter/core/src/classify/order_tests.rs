@@ -1,5 +1,5 @@
-//! The index keeps the order: for any rules and request, it gives the same answer as the plain
-//! scan.
+//! Tests that the index keeps the order of types. For any rules and request, the index gives the
+//! same result as the plain scan.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,8 @@ fn one_of(texts: &'static [&'static str]) -> impl Strategy<Value = String> + Clo
     proptest::sample::select(texts).prop_map(String::from)
 }
 
-/// There are few values of each part, so that rules and requests often match.
+/// Returns a generator of paths. Each part of a path has few values, so that rules and requests
+/// often match.
 fn a_path() -> impl Strategy<Value = String> {
     proptest::collection::vec(one_of(&["a", "b", "s.S", "M", ""]), 0..4)
         .prop_map(|elements| format!("/{}", elements.join("/")))

@@ -4,7 +4,7 @@
 //! matches, and edits of it add and remove them. So a pattern may end in `*`, which matches every
 //! name with that prefix. Nothing is allocated for a request.
 
-/// Patterns of names. Without patterns every request is covered.
+/// Patterns of route names. Without patterns every request is covered.
 #[derive(Debug, Default)]
 pub(crate) struct Routes(Vec<Pattern>);
 
@@ -23,7 +23,8 @@ impl Routes {
         Self(patterns.iter().map(pattern).collect())
     }
 
-    /// Whether a request belongs to one of the routes. `name` is called only if there are patterns.
+    /// Whether a request belongs to one of the routes. `name` returns the name of the request's
+    /// route, and is called only if there are patterns.
     pub(crate) fn cover<'a>(&self, name: impl FnOnce() -> Option<&'a [u8]>) -> bool {
         if self.0.is_empty() {
             return true;

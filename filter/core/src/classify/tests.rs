@@ -1,4 +1,4 @@
-//! The meaning of each rule.
+//! Tests of the meaning of each rule.
 
 use super::condition::MAX_VALUE;
 use super::*;
@@ -33,7 +33,7 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
     }
 }
 
-/// Whether a single match holds, by the index and by the scan.
+/// Whether `rule` holds for `request`. Fails if the index and the scan disagree.
 fn holds(rule: Match, request: &Request) -> bool {
     let stage = stage(vec![vec![rule]], Vec::new());
     let class = Classifier::new(&stage).unwrap().classify(request);

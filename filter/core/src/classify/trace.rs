@@ -1,26 +1,28 @@
 //! The trace of a request's classification: the plain scan of all rules, with the outcome of every
 //! step.
 //!
-//! It defines "first match wins" in the simplest form. It is far too slow for the data path, where
-//! [`super::Classifier`] gives the same answer.
+//! The scan defines "first match wins" in the simplest form. It is far too slow for the data path,
+//! where [`super::Classifier`] gives the same result.
 
 use super::condition::Conditions;
 use super::{Classified, Condition, RequestView, without_query};
 use crate::config::{ConfigError, Match, StageConfig};
 use crate::request::{ClassId, TypeId};
 
-/// The outcome of one match: `None` when it holds, otherwise the first condition that does not.
+/// The outcome of one match: `None` if the match holds, otherwise the first condition that does not
+/// hold.
 pub type Outcome = Option<Condition>;
 
 /// The steps of a request's classification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
-    /// Outcomes of the stage's exclusions, up to the first that holds.
+    /// The outcomes of the stage's exclusions, up to the first exclusion that holds.
     pub excluded: Vec<Outcome>,
-    /// Outcomes of the matches of each type, up to the first that holds. Types after the one that
-    /// matched are left out.
+    /// The outcomes of the matches of each type, up to the first match that holds. Types after the
+    /// matching type are left out.
     pub types: Vec<Vec<Outcome>>,
-    /// The same for classes; empty if the stage has none.
+    /// The outcomes of the matches of each class, up to the first match that holds. Empty if the
+    /// stage has no classes.
     pub classes: Vec<Vec<Outcome>>,
     /// The resulting type.
     pub classified: Classified,
@@ -31,7 +33,7 @@ pub struct Trace {
 /// Tries all rules of `stage` in order.
 ///
 /// # Errors
-/// As [`super::Classifier::new`].
+/// The errors of [`super::Classifier::new`].
 pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, ConfigError> {
     let excluded = outcomes(&stage.excluded, "excluded", request)?;
     if excluded.last() == Some(&None) {

@@ -9,9 +9,9 @@
 //! ratio = (Σ taken + k x̄) / (Σ expected + k x̄)   x̄ = the flow's mean expected cost, µs
 //! ```
 //!
-//! with k assumed requests that took the expected time, so that the first few requests don't
-//! dominate. Sums decay with each request. Every end of a request counts, failures too: the shared
-//! resource is slot time, regardless of the outcome.
+//! where k requests are assumed to have taken the expected time, so that the first few requests
+//! don't dominate. Both sums decay with each request. Every end of a request counts, failures too:
+//! the shared resource is slot time, regardless of the outcome.
 //!
 //! Each worker measures its own requests. An error of the ratio causes no error of shares:
 //! [`super::fair`] corrects each charge when its request ends.
@@ -31,8 +31,8 @@ pub(super) struct Cost {
 
 impl Cost {
     /// Records a request of a type that takes `expected_us` and that held its slot for `taken_us`.
-    /// An unknown type (0) is skipped. Compared with the mean of all types, the ratio would measure
-    /// the flow's types rather than the flow.
+    /// If the expected time is unknown (0), the request is skipped. With the mean of all types in
+    /// its place, the ratio would measure the flow's types rather than the flow.
     pub(super) fn learn(&mut self, expected_us: u64, taken_us: u64) {
         if expected_us == 0 {
             return;
@@ -42,15 +42,15 @@ impl Cost {
         self.taken = self.taken * KEPT + taken_us as f64;
     }
 
-    /// Returns the time that a request is likely to take, µs; at least 1, unless `expected_us` is
-    /// 0.
+    /// Returns the time that a request is likely to take, µs. The result is at least 1, unless
+    /// `expected_us` is 0.
     pub(super) fn of(&self, expected_us: u64) -> u64 {
         if self.requests <= 0.0 || expected_us == 0 {
             return expected_us;
         }
         let prior = PRIOR * self.expected / self.requests;
         let ratio = (self.taken + prior) / (self.expected + prior);
-        // A float too large becomes the largest integer.
+        // The cast turns a float that is too large into the largest integer.
         ((expected_us as f64 * ratio) as u64).max(1)
     }
 }
@@ -73,7 +73,7 @@ mod tests {
             cost.learn(1_000, 100_000);
         }
         assert!((95_000..=100_000).contains(&cost.of(1_000)));
-        // Requests of a type that takes three times as long.
+        // A request of a type that takes three times as long has three times the cost.
         assert!((285_000..=300_000).contains(&cost.of(3_000)));
         for _ in 0..600 {
             cost.learn(1_000, 10);

@@ -6,15 +6,16 @@
 //! - *Deficit round robin* (M. Shreedhar, G. Varghese: "Efficient Fair Queueing using Deficit Round
 //!   Robin", SIGCOMM '95; Wisp §4.2 shares services by it) counts rounds. In each, a flow may spend
 //!   a quantum Q times its weight w, plus the rest of the previous round. Within a round requests
-//!   are served in order of arrival: requests of a flow follow each other, and a flow waits for up
-//!   to a round of the others.
+//!   are served in order of arrival. So requests of a flow follow each other, and a flow waits for
+//!   up to a round of the others.
 //! - A *weighted fair queue* (self-clocked: S. J. Golestani, "A Self-Clocked Fair Queueing Scheme
-//!   for Broadband Applications", INFOCOM '94) orders by the finish tags themselves. It is for
-//!   requests that are small compared with any quantum, such as 0.4 ms at weights of 8 : 4 : 1.
+//!   for Broadband Applications", INFOCOM '94) orders requests by the finish tags themselves. It
+//!   suits requests that are small compared with any quantum, such as 0.4 ms at weights of 8 : 4 :
+//!   1.
 //!
-//! Both are one formula. Request n of a flow is served in the round in which the sum of quanta
-//! first covers all that the flow has asked for since it became active. So the round is known when
-//! the request arrives:
+//! Both are one formula. A request is served in the round in which the sum of its flow's quanta
+//! first covers the cost of all requests that the flow has made since it became active. So the
+//! round is known when the request arrives:
 //!
 //! ```text
 //! start  = max(finish, round now − 1)
@@ -25,15 +26,15 @@
 //! A weighted fair queue uses a Q below every cost: 16 µs at the least weight of all flows.
 //!
 //! *Round now* is the smallest rank that waited on any worker when a request last left the queue
-//! for a slot. That is mostly the rank of this request. It differs if a worker serves a request
-//! before its turn, because the worker with the first request was woken and has not answered yet.
-//! With the rank of the served request as the round, all flows would lose their unused quanta to a
-//! flow whose single request takes many rounds. The maximum removes the quanta that a flow did not
-//! use while it had no requests. A flow that was idle for longer than a round has one quantum for
-//! the round in progress. A flow that returns within the round has the rest of its quantum.
-//! (Textbook deficit round robin takes the rest away at once and puts the flow at the end of its
-//! list, into the round in progress or the next. That would require all workers to agree on when a
-//! flow is empty.)
+//! for a slot. It is usually the rank of the request that left. The two differ if a worker serves a
+//! request before its turn, because the worker with the first request was woken and has not
+//! answered yet. With the rank of the served request as the round, all flows would lose their
+//! unused quanta to a flow whose single request takes many rounds. The maximum in the formula of
+//! `start` removes the quanta that a flow did not use while it had no requests. A flow that was
+//! idle for longer than a round has one quantum for the round in progress. A flow that returns
+//! within the round has the rest of its quantum. (Textbook deficit round robin takes the rest away
+//! at once and puts the flow at the end of its list, into the round in progress or the next. That
+//! would require all workers to agree on when a flow is empty.)
 //!
 //! **Cost.** Both disciplines were made for packets, whose length is known. The slot time of a
 //! request is only known when it ends. So a flow is charged twice, as by J. Mace et al. ("2DFQ:
@@ -43,8 +44,8 @@
 //! of the flow's requests ([`super::cost`]; where flows are types, their means already contain it).
 //! The second charge, at the end, is the difference to the actual slot time. Shares are therefore
 //! shares of slot time, regardless of the estimates, even among flows whose requests have the same
-//! type. Wisp §4.3 requires this: a request is charged to its flow. Its cost elsewhere in its tree
-//! doesn't count, since slots are the shared resource here.
+//! type. Wisp §4.3 requires that a request is charged to its flow. The request's cost in other
+//! processes doesn't count, because slots are the shared resource here.
 //!
 //! With [`TokenCost`] a flow is charged for tokens instead of slot time, because the requests that
 //! a server of language models decodes together share its time. The charge `w_p · input + w_q ·
@@ -60,13 +61,14 @@
 //! rank = ⌈finish at its arrival + corrected now − corrected at its arrival⌉
 //! ```
 //!
-//! Otherwise a flow whose requests turn out to be expensive would have its whole queue served
-//! before the charge has an effect. Before any measurement all costs are 0 and the order is a
-//! FIFO's. A request that finds a free slot is not charged, since no other request waited.
+//! Without this correction, a flow whose requests turn out to be expensive would have its whole
+//! queue served before the charge has an effect. Before any measurement all costs are 0 and the
+//! order is a FIFO's. A request that finds a free slot is not charged, since no other request
+//! waited.
 //!
 //! Wisp gives a flow credits by the share that bottleneck fairness assigns to it. A fair queue
 //! needs no such share: among the waiting flows it is max-min fair by itself, in proportion to
-//! their weights. Left out are the shares of dominant resource fairness.
+//! their weights. The shares of dominant resource fairness are not implemented here.
 //!
 //! Two flows that always have requests waiting are served in proportion to their weights. Their
 //! service divided by weight differs by at most Q + the largest cost / the smaller weight, plus the
@@ -78,21 +80,21 @@
 //! three when it ends, and none for requests that find a free slot. Gauges of flows are defined
 //! when first needed. Without a lock the numbers can be wrong in these ways, all bounded:
 //!
-//! - Two workers raise the `finish` of an idle flow at the same moment: one of the two costs is
-//!   lost, once.
-//! - Requests leave the queue early: their cost is taken back, and their turn goes to the next
+//! - Two workers raise the `finish` of an idle flow at the same moment. One of the two costs is
+//!   then lost, once.
+//! - Requests leave the queue early. Their cost is taken back, and their turn goes to the next
 //!   request of the flow ([`crate::queue`]).
-//! - A worker dies, a weight or quantum is edited, or a gauge is left from long ago: `finish` is
-//!   clamped between round now and the most that a flow may owe, which is a minute of a slot, or
-//!   twice the queued work if all queued requests cost as much as this one.
+//! - A worker dies, a weight or quantum is edited, or a gauge has an outdated value. `finish` is
+//!   then clamped between round now and the most that a flow may owe, which is a minute of a slot,
+//!   or twice the queued work if all queued requests cost as much as this one.
 //! - Flows that are neither types nor classes have ids of a bounded directory ([`crate::beside`]).
 //!   If an id passes to another name, round now has already passed its `finish`.
-//! - A late writer lowers round now: the next start corrects it.
+//! - A late writer lowers round now. The next request that gets a slot corrects it.
 //! - Rounds reach half of the range of a rank, 2³⁷ in deficit round robin (two weeks of load at
 //!   100,000 rounds a second) and 2⁴³ in a weighted fair queue (16 days of 100 slots without a
-//!   pause): they start over from 0 as soon as the queue is empty, and a `finish` from before
-//!   counts as none. If the queue is never empty, all requests end up in the last round, in FIFO
-//!   order.
+//!   pause). Rounds then start over from 0 as soon as the queue is empty, and a `finish` from
+//!   before counts as none. If the queue is never empty, all requests end up in the last round, in
+//!   FIFO order.
 
 use super::Turn;
 use super::cost::Cost;
@@ -104,7 +106,7 @@ use crate::time::Instant;
 
 /// The binary logarithm of the maximum number of rounds that a request is charged.
 const MAX_ROUNDS: u32 = 30;
-/// Sums of corrections start here, because gauges don't fall below 0.
+/// The initial value of a sum of corrections. It is large because a gauge can't fall below 0.
 const NONE_CORRECTED: u64 = 1 << 62;
 /// The maximum slot time that a flow may owe if twice the queued work is less, µs.
 const DEBT_US: u64 = 60_000_000;
@@ -114,7 +116,8 @@ const TAG_US: f64 = 16.0;
 /// The charge for a token of cost 1, in the unit of slot time, µs.
 const TOKEN_US: f64 = TAG_US;
 
-/// Returns the charge for a request and the first `output` tokens of its response, µs; at least 1.
+/// Returns the charge for a request and the first `output` tokens of its response, µs. The charge
+/// is at least 1.
 fn charge(cost: TokenCost, request: &Attributes, output: u32) -> u64 {
     let size = f64::from(request.size.unwrap_or(1));
     let tokens = cost.input * size + cost.output * f64::from(output);
@@ -124,7 +127,7 @@ fn charge(cost: TokenCost, request: &Attributes, output: u32) -> u64 {
 /// The granularity of a fair queue.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Grain {
-    /// Cost that a flow of weight 1 may use in a round, µs.
+    /// The cost that a flow of weight 1 may use in a round, µs.
     quantum_us: f64,
     /// The bits of a rank that hold the round.
     layout: Layout,
@@ -162,7 +165,7 @@ impl Grain {
         }
     }
 
-    /// Returns one round, in fixed point.
+    /// Returns the fixed-point form of one round.
     const fn one(self) -> u64 {
         1 << self.fraction
     }
@@ -178,7 +181,7 @@ struct FlowState {
     /// The weight of a type or class. The weight of any other flow comes with its requests.
     weight: f64,
     cost: Cost,
-    /// Defined when first needed.
+    /// The flow's gauges, which are defined when first needed.
     gauges: Option<Gauges>,
 }
 
@@ -195,14 +198,14 @@ pub(super) struct Fair {
     tokens: Option<TokenCost>,
     grain: Grain,
     round: Number,
-    /// The prefix of the flows' gauges, and the flows' names or numbers.
+    /// The prefix of the names of the flows' gauges. A flow's entry in `names` follows it.
     prefix: String,
     names: Vec<String>,
     flows: Vec<FlowState>,
 }
 
 impl Fair {
-    /// Creates the fair queue of the checked `stage`; `None` for any other discipline.
+    /// Creates the fair queue of the checked `stage`. Returns `None` for any other discipline.
     pub(super) fn new(
         host: &impl Shared,
         prefix: &str,
@@ -267,9 +270,9 @@ impl Fair {
         }
     }
 
-    /// Gives `request` the next turn of its flow, and returns its present rank and this turn. The
-    /// request came at `arrived`, found `queued` others, and is expected to take `expected_us` of
-    /// slot time.
+    /// Gives `request` the next turn of its flow, and returns the request's present rank and this
+    /// turn. The request came at `arrived`, found `queued` others, and is expected to take
+    /// `expected_us` of slot time.
     pub(super) fn place(
         &mut self,
         host: &impl Shared,
@@ -292,8 +295,8 @@ impl Fair {
             host.set(self.round, 0)?;
         }
         let least = round.saturating_sub(1) << fraction;
-        // Allow one more round: another worker may have raised `finish` for a request that it has
-        // not announced yet.
+        // Allow one more round, because another worker may have raised `finish` for a request that
+        // it has not announced yet.
         let waiting_us = cost_us.saturating_mul(2 * u64::from(queued));
         let owed = self.rounds(request, waiting_us.max(DEBT_US)) + 2 * self.grain.one();
         let found = host.get(gauges.finish)?;
@@ -306,7 +309,7 @@ impl Fair {
         };
         let corrected = host.get(gauges.corrected)?.cast_signed();
         if start == found {
-            // Adding loses nothing when another worker adds at the same moment.
+            // An addition is not lost if another worker adds at the same moment.
             host.add_to(gauges.finish, share.cast_signed())?;
         } else {
             host.set(gauges.finish, start + share)?;
@@ -341,8 +344,8 @@ impl Fair {
     }
 
     /// Returns the number of rounds, in fixed point, that the flow of `request` needs to use `us`
-    /// of slot time. Any cost above 0 takes at least one step, so that a flow of cheap requests
-    /// advances, too.
+    /// of slot time. Any cost above 0 takes at least one step of the fixed point, so that a flow of
+    /// cheap requests advances, too.
     fn rounds(&self, request: &Attributes, us: u64) -> u64 {
         let weight = match self.by {
             Flow::Type | Flow::Class => self.flows[usize::from(self.flow_of(request))].weight,
@@ -376,7 +379,7 @@ impl Fair {
     }
 
     /// Corrects the charge of a request that held its slot for `taken_us`, with `output` tokens in
-    /// its response. Requests like it take `usual_us`; 0 if that is not known.
+    /// its response. `usual_us` is the usual time of such requests, or 0 if it is not known.
     pub(super) fn ended(
         &mut self,
         host: &impl Shared,
@@ -407,8 +410,8 @@ impl Fair {
         charged.and(host.add_to(gauges.corrected, more))
     }
 
-    /// Whether the id `flow` can be reused without loss: its `finish` is behind round now, so the
-    /// rest of its quantum is forfeited anyway.
+    /// Whether the id `flow` can be reused without loss. It can if its `finish` is behind round
+    /// now, because the rest of its quantum is then forfeited.
     pub(super) fn is_idle(&mut self, host: &impl Shared, flow: u16) -> Result<bool, HostError> {
         if usize::from(flow) >= self.flows.len() {
             return Ok(true);
@@ -447,7 +450,7 @@ impl Fair {
     }
 }
 
-/// Lowers `finish`, unless it was lowered or cleared already.
+/// Lowers `finish` by `share`, unless `finish` was lowered or cleared already.
 fn take_back(host: &impl Shared, finish: Number, share: u64) -> Result<(), HostError> {
     if share == 0 || host.get(finish)? < share {
         return Ok(());

@@ -1,9 +1,9 @@
 //! Queue disciplines: the order in which waiting requests get slots.
 //!
-//! Wisp (§5) schedules the sub-tasks of requests inside a process; a proxy orders whole requests,
-//! each once. A discipline is a *rank*, given to a request when it joins the queue; the smallest
-//! rank goes first, over all workers (`queue`, `stage::dispatch`). No shared queue is needed, and
-//! every discipline gets the same order across worker threads.
+//! Wisp (§5) schedules the sub-tasks of requests inside a process. A proxy orders whole requests,
+//! each once. A discipline gives each request a *rank* when the request joins the queue. The
+//! smallest rank goes first, over all workers (`queue`, `stage::dispatch`). No shared queue is
+//! needed, and every discipline gets the same order across worker threads.
 //!
 //! | discipline | rank | source |
 //! |---|---|---|
@@ -18,14 +18,14 @@
 //! | Priority | number of its class | Wisp §3.1 |
 //! | Slack | latest start: arrival + min over percentiles p of (objective_p − pt_p) | `slack` |
 //!
-//! The deadline is the request's own; without one it is its type's objective at the highest
-//! percentile, and without objectives `queue.timeout`. If a request carries no progress, its
-//! remaining work is the measured mean processing time of its type. `rank` converts numbers to
-//! ranks that keep the order of arrival among equals.
+//! The deadline is the request's own deadline. A request without one has the objective of its type
+//! at the highest percentile or, without objectives, `queue.timeout`. If a request carries no
+//! progress, its remaining work is the measured mean processing time of its type. `rank` converts
+//! numbers to ranks that keep the order of arrival among equals.
 //!
 //! A queue that is only observed (`queue.mode: Observe`, `mode: DryRun`) is in the backend, where
-//! the discipline has no effect. There the order is FIFO and waits are estimated as in a FIFO,
-//! regardless of the configured discipline.
+//! the discipline has no effect. The order of such a queue is FIFO, and waits are estimated as in a
+//! FIFO, regardless of the configured discipline.
 
 mod cost;
 mod fair;
@@ -55,7 +55,7 @@ pub struct Order {
 /// A request's turn in a fair queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Turn {
-    /// Number of the flow.
+    /// The number of the flow.
     pub(crate) flow: u16,
     /// The charge of the flow for this request, rounds (fixed point).
     pub(crate) share: u64,
@@ -66,9 +66,9 @@ pub(crate) struct Turn {
 /// A request's position in the order of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Place {
-    /// The rank; the smallest goes first, over all workers.
+    /// The rank. The smallest rank goes first, over all workers.
     pub(crate) rank: u64,
-    /// The turn in a fair queue; `None` under other orders.
+    /// The turn in a fair queue, or `None` under other orders.
     pub(crate) turn: Option<Turn>,
 }
 
@@ -117,8 +117,8 @@ impl Order {
         rank::announce(rank, self.kind().0)
     }
 
-    /// Returns the rank that another worker published; `None` while that worker has another order,
-    /// because an edit has reached only one of the two.
+    /// Returns the rank that another worker published. Returns `None` while that worker has another
+    /// order, because an edit has reached only one of the two workers.
     pub(crate) fn heard(&self, announced: u64) -> Option<u64> {
         rank::heard(announced, self.kind().0)
     }
@@ -168,8 +168,8 @@ impl Order {
     /// expensive ones. At 1.5 times the full load Bouncer with an allowance of 0.3 then rejects 40%
     /// of all requests, whereas a FIFO rejects 13.7%. The drain time shows which requests have
     /// enough slack: a request whose slack is shorter is served in time only at the expense of
-    /// others' slack. Judged by the drain time, the same strategy rejects 13.7% and meets all
-    /// objectives (simulator, `slack-order`).
+    /// others' slack. With admission by the drain time, the same strategy rejects 13.7% and meets
+    /// all objectives (simulator, `slack-order`).
     ///
     /// With a value cut, few queued requests have much slack
     /// ([`ValueCut`](crate::strategy::ValueCut)). Then each type is judged by its own wait.
@@ -182,8 +182,8 @@ impl Order {
     }
 
     /// Returns the place of a request. It came at `arrived`, found `queued` others, and is expected
-    /// to take `expected_us` of slot time. Fair queues charge the request's flow: [`Order::left`]
-    /// takes the charge back, [`Order::ended`] corrects it.
+    /// to take `expected_us` of slot time. Fair queues charge the request's flow. [`Order::left`]
+    /// takes the charge back, and [`Order::ended`] corrects it.
     pub(crate) fn place(
         &mut self,
         host: &impl Host,
@@ -217,8 +217,8 @@ impl Order {
         }
     }
 
-    /// Records the end of `request`, which held a slot for `taken`. Requests like it take
-    /// `usual_us`; 0 if that is not known.
+    /// Records the end of `request`, which held a slot for `taken`. `usual_us` is the usual time of
+    /// such requests, or 0 if it is not known.
     pub(crate) fn ended(
         &mut self,
         host: &impl Host,
@@ -239,7 +239,7 @@ impl Order {
         )
     }
 
-    /// Whether a flow of a fair queue has no state to keep; true under orders without turns.
+    /// Whether a flow of a fair queue has no state to keep. Always true under orders without turns.
     pub(crate) fn is_idle(&mut self, host: &impl Host, flow: u16) -> Result<bool, HostError> {
         match &mut self.fair {
             Some(fair) => fair.is_idle(host, flow),
@@ -270,8 +270,8 @@ impl Order {
         }
     }
 
-    /// Returns the rank of a request that arrives at `now`; under a fair queue, the rank without a
-    /// turn.
+    /// Returns the rank of a request that arrives at `now`. Under a fair queue, this is the rank of
+    /// a request without a turn.
     fn rank(&self, now: Instant, request: &Attributes, times: &ServiceTimes) -> u64 {
         let progress = &request.progress;
         let mean = || times.mean_of(request).unwrap_or_default();

@@ -1,9 +1,10 @@
 //! The composition of ranks.
 //!
-//! A rank is a `u64`; the smallest goes first. An order by an instant uses the instant itself, ns
-//! of the monotonic clock. Every other order has its measure in the upper bits and the arrival in
-//! the lower ones, so that equal measures keep their order of arrival on all workers. Both have
-//! time in the lower bits, so a span of time is a number to add to a rank ([`Layout::tolerance`]).
+//! A rank is a `u64`, and the smallest rank goes first. An order by an instant uses the instant
+//! itself, ns of the monotonic clock. Every other order has its measure in the upper bits and the
+//! arrival in the lower ones, so that equal measures keep their order of arrival on all workers.
+//! Both kinds of rank have time in the lower bits, so a span of time is a number that can be added
+//! to a rank ([`Layout::tolerance`]).
 //!
 //! | layout | measure | arrival |
 //! |---|---|---|
@@ -12,7 +13,8 @@
 //! | [`TAG`] | 44 bits of rounds | 16 bits in units of 1 ms: 68 s |
 //! | [`PRIORITY`] | 8 bits of the class | 52 bits in units of 1 µs: 146 years |
 //!
-//! When the arrival wraps around, requests of equal measure before and after it swap places, once.
+//! When the arrival wraps around, requests of equal measure that arrived before and after the wrap
+//! swap places, once.
 //!
 //! Ranks of different orders can't be compared, and while a policy is edited two workers may have
 //! two orders. So a worker publishes the rank of its first waiter with the order's number in the
@@ -65,8 +67,8 @@ impl Layout {
         self.arrival_bits + ORDER_BITS
     }
 
-    /// Returns the largest measure; larger ones count as this. The rank for "no waiter" stays
-    /// unused.
+    /// Returns the largest measure. Larger measures are clamped to it. The highest ranks stay
+    /// unused, because the largest number means that no request waits.
     pub(super) const fn max_measure(self) -> u64 {
         (u64::MAX >> self.measure_at()) - 1
     }
@@ -87,7 +89,7 @@ impl Layout {
     }
 }
 
-/// Returns the rank by an amount of work or time, smallest first.
+/// Returns the rank of a request in an order by an amount of work or time, smallest first.
 pub(super) fn by_work(work: Duration, arrival: Instant) -> u64 {
     WORK.rank(nanos(work) >> WORK_UNIT, arrival)
 }
@@ -97,7 +99,8 @@ pub(super) const fn announce(rank: u64, number: u64) -> u64 {
     rank & !ORDER | number & ORDER
 }
 
-/// Returns the rank that another worker published; `None` unless its order has this `number`.
+/// Returns the rank that another worker published, or `None` if its order has another number than
+/// `number`.
 pub(super) const fn heard(announced: u64, number: u64) -> Option<u64> {
     if announced & ORDER == number & ORDER {
         Some(announced & !ORDER)

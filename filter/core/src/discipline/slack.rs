@@ -21,8 +21,8 @@ pub(super) fn rank(now: Instant, request: &Attributes, times: &ServiceTimes) -> 
     now.as_nanos().saturating_add_signed(slack(request, times))
 }
 
-/// Returns the least wait that any objective leaves, ns; negative if one can't be met. A type
-/// without an estimate is assumed to need no time.
+/// Returns the least wait that any objective leaves, ns. It is negative if an objective can't be
+/// met. A type without an estimate is assumed to need no time.
 fn slack(request: &Attributes, times: &ServiceTimes) -> i64 {
     let estimate = times.estimate_of(request);
     let signed = |span: Duration| i64::try_from(nanos(span)).unwrap_or(i64::MAX);

@@ -1,5 +1,5 @@
-//! Regressions of an adversarial review: failing host calls here, edits at bad moments and leases
-//! in submodules.
+//! Regression tests from an adversarial review. Failing host calls are tested here, and edits at
+//! bad moments and leases in submodules.
 
 mod edits;
 mod leases;
@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 /// An engine with stages only.
 type Engine = super::Engine;
 
-/// A host with Envoy's rules: counters refuse 0 and below. It fails one chosen metric call, and
-/// runs a hook before or after a store.
+/// A host whose counters refuse 0 and below, as Envoy's do. The host fails one chosen metric call,
+/// and runs a hook before or after a store.
 #[derive(Default)]
 struct H<'a> {
     m: Option<&'a MemoryHost>,
@@ -182,7 +182,8 @@ fn avoidance_with_envoys_counters() {
     assert_eq!(failed, 0);
 }
 
-/// Fails metric call number `fail_at` of a busy run. Returns the bookings that remain afterwards.
+/// Fails metric call number `fail_at` of a busy run. Returns the number of metric calls, and the
+/// bookings that remain at the end, if any.
 fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
     let m = MemoryHost::new();
     let h = H::new(&m);
@@ -205,7 +206,7 @@ fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
     assert!(a.is_empty());
     h.calls.set(0);
     h.fail_at.set(fail_at);
-    // stream -> (pass, in backend)
+    // By stream: the ticket of the request, and whether the request is in the backend.
     let mut streams: BTreeMap<u32, (Ticket, bool)> = BTreeMap::new();
     let act = |a: &mut Vec<Action>, streams: &mut BTreeMap<u32, (Ticket, bool)>| {
         for x in a.drain(..) {
@@ -237,7 +238,7 @@ fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
         }
         act(&mut a, &mut streams);
     }
-    // a client leaves the queue, one completes, one tick that may expire
+    // A client leaves the queue, a request completes, and a tick may expire requests.
     for s in [3u32, 1] {
         now += 1;
         if let Some((p, _)) = streams.remove(&s) {
@@ -255,8 +256,8 @@ fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
         act(&mut a, &mut streams);
     }
     let calls = h.calls.get();
-    // The host works again for long enough that no request may be held any more (queue.timeout is 1
-    // s). After the end no booking remains.
+    // The host works again for so long that no request may still be held (queue.timeout is 1 s).
+    // After all requests have ended, no booking remains.
     for _ in 0..300 {
         now += 10;
         let _ = o.tick(&h2, t(now), &mut a);

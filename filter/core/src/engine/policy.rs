@@ -22,8 +22,8 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// Creates the policy of `compiled` on the worker of `membership`. `seed` makes its random
-    /// decisions repeatable.
+    /// Creates the policy of `compiled` on the worker of `membership`. `seed` makes the policy's
+    /// random decisions repeatable.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a metric.
@@ -74,7 +74,7 @@ impl Policy {
     /// Decides on an arriving request.
     ///
     /// # Errors
-    /// [`HostError`]; the caller lets the request through, unmanaged.
+    /// [`HostError`] if a host call fails. The caller then lets the request through, unmanaged.
     pub(super) fn arrive(
         &mut self,
         beside: &mut impl Beside,
@@ -121,7 +121,7 @@ impl Policy {
         decision
     }
 
-    /// Runs `f` on the stage, and reports the requests that it sends to the backend.
+    /// Runs `f` on the stage, and reports to `beside` the requests that `f` sends to the backend.
     pub(super) fn in_stage<T>(
         &mut self,
         beside: &mut impl Beside,
@@ -139,10 +139,10 @@ impl Policy {
         done
     }
 
-    /// Records the end of a request. Safe to call twice.
+    /// Records the end of a request. A second call has no effect.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub(super) fn finish(
         &mut self,
         beside: &mut impl Beside,
@@ -162,7 +162,7 @@ impl Policy {
     /// Does the periodic work of the stage, then that of `beside`.
     ///
     /// # Errors
-    /// [`HostError`]; the next tick continues.
+    /// [`HostError`] if a host call fails. The next tick then continues the work.
     pub(super) fn tick(
         &mut self,
         beside: &mut impl Beside,
@@ -224,7 +224,7 @@ impl Policy {
     /// Adopts a new version of the policy.
     ///
     /// # Errors
-    /// As [`Stage::reconfigure`].
+    /// The errors of [`Stage::reconfigure`].
     pub(super) fn reconfigure(
         &mut self,
         beside: &mut impl Beside,
@@ -238,8 +238,8 @@ impl Policy {
         let changed = self.in_stage(beside, now, actions, |stage, actions| {
             stage.reconfigure(host, now, &compiled.config, &compiled.stats, actions)
         });
-        // Check this even after an error: requests must be classified by the types that the stage
-        // has.
+        // Check this even after an error, because requests must be classified by the types that the
+        // stage has.
         let applied = same || self.stage.config() == &compiled.config;
         if applied {
             self.compiled = compiled;
@@ -251,10 +251,10 @@ impl Policy {
         changed.and(kept)
     }
 
-    /// Sends all waiting requests to the backend, when the policy is removed.
+    /// Sends all waiting requests to the backend, because the policy is removed.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub(super) fn retire(
         &mut self,
         beside: &mut impl Beside,
@@ -274,7 +274,7 @@ impl Policy {
     /// Publishes pending counts now, because the worker is about to end.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub(super) fn flush(
         &mut self,
         beside: &mut impl Beside,

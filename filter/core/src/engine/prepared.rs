@@ -1,8 +1,8 @@
 //! A configuration with everything that can be prepared without the engine: compiled rules, and
 //! defined stats.
 //!
-//! That takes milliseconds with hundreds of types. If several threads share one engine, they
-//! continue meanwhile.
+//! With hundreds of types, the preparation takes milliseconds. If several threads share one engine,
+//! they continue to use it during that time.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub struct Prepared {
 pub(super) struct Compiled {
     pub(super) config: StageConfig,
     pub(super) classifier: Classifier,
-    /// Stats without any counts.
+    /// The stage's defined stats, without any counts.
     pub(super) stats: StageStats,
 }
 
@@ -68,15 +68,15 @@ impl Prepared {
 }
 
 impl Compiled {
-    /// Returns the header in which requests of `kind` state their size; `None` if their cost
-    /// doesn't depend on it.
+    /// Returns the header in which requests of `kind` state their size, or `None` if their cost
+    /// doesn't depend on the size.
     pub(super) fn size_header(&self, kind: TypeId) -> Option<&str> {
         let cost = self.config.types.get(usize::from(kind.0))?.cost.as_ref()?;
         Some(&cost.size.header)
     }
 
-    /// Returns the header in which requests state their cost; `None` if the strategy doesn't use
-    /// it.
+    /// Returns the header in which requests state their cost, or `None` if the strategy doesn't use
+    /// a stated cost.
     pub(super) fn cost_header(&self) -> Option<&str> {
         match &self.config.strategy {
             StrategyConfig::BacklogControl(control) => match &control.cost {

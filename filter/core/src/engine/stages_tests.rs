@@ -1,4 +1,5 @@
-//! Several policies in one configuration: the stage of a request, and the independence of stages.
+//! Tests of several policies in one configuration: the stage of a request, and the independence of
+//! stages.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use crate::memory::MemoryRequest;
 /// An engine with stages only.
 type Engine = super::Engine;
 
-/// Stages `ns/a`, `ns/b`, … with these numbers of slots and routes.
+/// Returns a configuration with stages `ns/a`, `ns/b`, …, which have these numbers of slots and
+/// these routes.
 fn config(stages: &[(u32, &[&str])]) -> FilterConfig {
     let stage = |(name, (slots, routes)): (char, &(u32, &[&str]))| {
         let routes = serde_json::to_string(routes).unwrap();
@@ -115,7 +117,7 @@ fn a_request_goes_to_the_first_stage_that_is_for_its_route() {
         |proxy: &mut Proxy| ['a', 'b', 'c'].map(|s| proxy.stat(s, "type.default.rq_total"));
     assert_eq!(requests(&mut proxy), [1, 1, 2]);
 
-    // In another order, the stage for all requests gets them all.
+    // If the stage that covers all requests comes first, it gets all requests.
     let mut all_first = config(&[(9, &[]), (1, &["ads"])]);
     let mut proxy = Proxy::new(&all_first);
     assert_eq!(

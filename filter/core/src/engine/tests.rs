@@ -1,4 +1,4 @@
-//! Several workers of one process, in deterministic time: rules that apply across workers.
+//! Tests of rules that apply across the workers of one process, in deterministic time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -56,7 +56,7 @@ struct Process {
     refused: Vec<(u32, Reason)>,
     started: Vec<u32>,
     next_stream: u32,
-    /// The upstream hosts of requests; other requests have none.
+    /// The upstream hosts of requests. Requests without an entry have no upstream host.
     hosts: BTreeMap<u32, Upstream>,
 }
 
@@ -76,7 +76,7 @@ impl Process {
             this.workers.push(Some(Engine::new(n as u64 + 1)));
         }
         this.configure(config);
-        // All workers join and have a list of the others.
+        // All workers join, and learn of the others.
         for n in 0..workers {
             let stream = this.arrive(n, "/");
             this.finish(stream, Outcome::Unmeasured);
@@ -237,7 +237,8 @@ impl Process {
     fn gauge(&self, name: &str) -> u64 {
         let packed = || self.gauge("queue_packed");
         match name {
-            // The values on which decisions are based, not those published at the last tick.
+            // Return the values on which decisions are based, not the values published at the last
+            // tick.
             "queue_length" => return packed() >> 44,
             "queued_work_us" => return packed() & ((1 << 44) - 1),
             _ => {}
@@ -266,8 +267,7 @@ impl Process {
     }
 }
 
-/// A cold type is judged by the objectives of `default`, which may have other percentiles than its
-/// own.
+/// A cold type is judged by the objectives of `default`, whose percentiles may differ from its own.
 #[test]
 fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
     let objective = |percentile, ms: u64| Objective {
@@ -290,7 +290,8 @@ fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
         process.finish(stream, Outcome::Completed);
     }
     process.run_for(Duration::from_secs(1));
-    // One runs, and one waits for it. The next would wait 100 ms and take 100 ms.
+    // One request runs, and one waits for it. A third request would wait for 100 ms and take 100
+    // ms.
     process.arrive(0, "/");
     process.arrive(0, "/");
     let cold = process.arrive(0, "/slow");
@@ -304,7 +305,8 @@ fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
     assert_eq!((rejected("p50"), rejected("p99")), (1, 0));
 }
 
-/// The other workers add these arrivals to the demand that AcceptFraction compares with all slots.
+/// The limit on utilization counts only requests that Bouncer admits. Other workers add these
+/// arrivals to the demand that AcceptFraction compares with all slots.
 #[test]
 fn the_demand_beside_bouncer_is_what_bouncer_admits() {
     let config = config(1, |stage| {
@@ -333,7 +335,8 @@ fn the_demand_beside_bouncer_is_what_bouncer_admits() {
     }
     process.run_for(Duration::from_secs(1));
     let before = process.gauge("demand_received");
-    // One runs, and one waits for it. The others would wait 100 ms and take 100 ms.
+    // One request runs, and one waits for it. The other requests would wait for 100 ms and take 100
+    // ms.
     for _ in 0..5 {
         process.arrive(0, "/");
     }
@@ -342,7 +345,7 @@ fn the_demand_beside_bouncer_is_what_bouncer_admits() {
     assert_eq!(process.gauge("demand_received") - before, 2);
 }
 
-/// Makes Alg. 1 decide, with this objective at the median for each type.
+/// Sets Bouncer Alg. 1 as the strategy of `stage`, with this objective at the median for each type.
 fn decide_by_median(stage: &mut StageConfig, objective_us: u64) {
     stage.strategy = StrategyConfig::Bouncer {
         logic: Logic::Any,
@@ -357,9 +360,9 @@ fn decide_by_median(stage: &mut StageConfig, objective_us: u64) {
     }
 }
 
-/// Runs forty requests on one slot that end with `outcome` after `left`, and forty that are
-/// answered after `answered`, if any. Returns how many of six simultaneous requests are then
-/// admitted, with an objective of 70 ms.
+/// Runs forty requests on one slot, each of which ends with `outcome` after `left`. With
+/// `answered`, also runs forty requests that are answered after that time. Returns how many of six
+/// simultaneous requests are then admitted, with an objective of 70 ms.
 fn let_in_after(outcome: Outcome, left: Duration, answered: Option<Duration>) -> usize {
     let config = config(1, |stage| {
         decide_by_median(stage, 70_000);
@@ -386,9 +389,10 @@ fn let_in_after(outcome: Outcome, left: Duration, answered: Option<Duration>) ->
 fn what_clients_gave_up_on_or_a_timeout_ended_took_that_long_at_least() {
     let ms = Duration::from_millis;
     for outcome in [Outcome::Abandoned, Outcome::Failed] {
-        // One runs, and one waits for as long as an objective.
+        // One request runs, and one waits, because a single request already takes longer than the
+        // objective.
         assert_eq!(let_in_after(outcome, ms(100), None), 2);
-        // Requests behind two that take 20 ms each meet the objective.
+        // Requests behind at most two others, which take 20 ms each, meet the objective.
         assert_eq!(let_in_after(outcome, ms(5), Some(ms(20))), 4);
         assert_eq!(let_in_after(outcome, ms(20), Some(ms(20))), 4);
         // For a type without its own mean, a time within the objective gives no information.
@@ -490,7 +494,7 @@ fn slots_that_get_free_at_once_do_not_wait_for_one_wake_up_after_the_other() {
     assert_eq!(process.queued(), own[4..]);
 }
 
-/// A failing backend answers at once. That must not count as fast service.
+/// A failing backend answers at once. Such answers must not count as fast service.
 #[test]
 fn answers_that_are_errors_free_their_slot_and_are_learned_from_by_nobody() {
     let objective = Objective {
@@ -566,7 +570,8 @@ fn a_dead_workers_slots_come_back_after_its_lease() {
         "its slots are in the backend for all we know"
     );
     process.run_for(Duration::from_secs(10));
-    // Its queue.timeout was a second; new requests must find the slots.
+    // The waiting request was refused after the queue.timeout of 1 s. New requests must find the
+    // released slots.
     let new: Vec<u32> = (0..2).map(|_| process.arrive(2, "/")).collect();
     assert!(new.iter().all(|stream| process.started.contains(stream)));
     for stream in new {
@@ -593,7 +598,7 @@ fn a_client_that_leaves_the_queue_leaves_no_trace() {
 
 #[test]
 fn the_queue_never_exceeds_its_length() {
-    // A strategy that doesn't look at the length of the queue.
+    // This strategy doesn't depend on the length of the queue.
     const MAX_QUEUE_WAIT: &str = r#"{"type":"MaxQueueWait","limit_us":1000000,
         "window_us":1000000,"step_us":100000}"#;
     let config = config(1, |stage| {
@@ -651,7 +656,7 @@ fn an_edit_keeps_waiting_requests_and_learned_times() {
         20,
         "the learned mean"
     );
-    // `slow` moves behind a new type, and P grows.
+    // The edit puts a new type before `slow`, and P grows.
     process.configure(&config(2, |stage| {
         let mut new = stage.types[0].clone();
         new.name = "new".into();
@@ -691,7 +696,7 @@ fn deletion_lets_everybody_through_and_leaves_nothing() {
     }
     process.run_for(Duration::from_millis(10));
     process.assert_nothing_booked();
-    // Undo the edit.
+    // Restore the policy.
     process.configure(&config(1, |_| {}));
     let (first, second) = (process.arrive(0, "/"), process.arrive(1, "/"));
     assert_eq!((process.in_backend(), process.queued()), (1, vec![second]));
@@ -742,7 +747,8 @@ fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
         process.finish(stream, Outcome::Completed);
     }
     process.run_for(Duration::from_millis(20));
-    // Service time 20 ms, objective 55 ms: waits of 0 and 20 ms meet it, and 40 ms does not.
+    // With a service time of 20 ms, waits of 0 and 20 ms meet the objective of 55 ms, and a wait of
+    // 40 ms doesn't.
     assert_eq!(process.gauge("type.slow.rq_rejected"), 17);
     assert_eq!(process.gauge("type.slow.rq_rejected_enforced"), 0);
     assert_eq!(process.gauge("type.slow.rq_total"), 50);
@@ -774,14 +780,15 @@ fn a_burst_spends_the_error_budget_of_its_type_and_no_more() {
         }
         process
     };
-    // Service time 20 ms, objective 55 ms: waits of 0 and 20 ms meet it, and 40 ms does not.
+    // With a service time of 20 ms, waits of 0 and 20 ms meet the objective of 55 ms, and a wait of
+    // 40 ms doesn't.
     assert_eq!(process(false).refused.len(), 17);
-    // 3.3% of the latest 100 may exceed it.
+    // The error budget allows 3.3% of the latest 100 requests to miss the objective.
     assert_eq!(process(true).refused.len(), 13);
 }
 
-/// 100 requests/s of 100 ms and 100 of 20 ms ask for 12 slots. The cost of the former is known
-/// after 20 of them.
+/// 100 requests/s of 100 ms and 100 requests/s of 20 ms ask for 12 slots. The cost of the slow
+/// requests is known after 20 of them.
 #[test]
 fn the_value_cut_shows_the_rank_and_the_slots_that_a_type_asks_for() {
     let mut process = Process::new(2, &broken::by_value(16));
@@ -806,7 +813,7 @@ fn the_value_cut_shows_the_rank_and_the_slots_that_a_type_asks_for() {
     is_near("type.slow.value_slots_asked_milli", 10_000);
     is_near("type.default.value_slots_asked_milli", 2_000);
     assert_eq!(process.gauge("type.slow.value_admitted_permille"), 1_000);
-    // A renamed type, and a cut that is switched off, leave no values behind.
+    // The gauges of a renamed type, or of a value cut that is switched off, are reset.
     let mut edited = broken::by_value(16);
     edited.stages[0].types[0].name = "renamed".to_owned();
     process.configure(&edited);
@@ -825,7 +832,7 @@ fn the_value_cut_shows_the_rank_and_the_slots_that_a_type_asks_for() {
     assert_eq!(process.gauge("type.default.value_per_slot_second_milli"), 0);
     assert_eq!(process.gauge("value_budget_permille"), 0);
 
-    // A policy that is removed while requests wait or run leaves none, either.
+    // The gauges of a policy that is removed while requests wait or run are reset, too.
     process.configure(&broken::by_value(16));
     process.run_for(Duration::from_millis(200));
     assert!(process.gauge("value_budget_permille") > 0);
@@ -913,8 +920,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// After any steps there are never more than P requests in the backend, no request waits while
-    /// a slot is free, the bookings match the requests, and none remains at the end.
+    /// After any steps, there are never more than P requests in the backend, and no request waits
+    /// while a slot is free. The bookings match the requests, and no booking remains at the end.
     #[test]
     fn slots_are_conserved_and_never_idle_beside_a_waiter(steps in steps()) {
         let mut p = 2;
@@ -967,8 +974,8 @@ proptest! {
     }
 }
 
-/// Returns the number of requests that `process` admits from `worker` before it refuses one for its
-/// wait.
+/// Returns the number of requests that `process` admits on `worker` before it refuses one for its
+/// estimated wait.
 fn admitted_until_refused(process: &mut Process, worker: usize) -> usize {
     let before = process.refused.len();
     for admitted in 0..=100 {
@@ -1002,7 +1009,7 @@ fn the_mean_of_all_is_known_to_a_late_worker_and_after_an_edit() {
     process.run_for(Duration::from_millis(10));
     process.workers.push(Some(Engine::new(2)));
     process.configure(&limited_to(450_000));
-    // One runs, and l · 100 ms > 450 ms for l = 5 (Eq. 5).
+    // One request runs, and five wait. With l = 5, l · 100 ms exceeds 450 ms (Eq. 5).
     assert_eq!(admitted_until_refused(&mut process, 1), 6);
     process.configure(&limited_to(750_000));
     assert_eq!(admitted_until_refused(&mut process, 1), 3);

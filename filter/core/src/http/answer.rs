@@ -3,8 +3,8 @@
 use crate::config::ErrorsConfig;
 use crate::stage::Outcome;
 
-/// Returns the outcome for a `%RESPONSE_CODE_DETAILS%`: whether the backend answered, failed to
-/// answer, or wasn't involved.
+/// Returns the outcome for a value of `%RESPONSE_CODE_DETAILS%`, which shows whether the backend
+/// answered, failed to answer, or wasn't involved.
 ///
 /// The details of timeouts and resets between Envoy and the backend start with `upstream_`, except
 /// `response_timeout`. All other details, except for a response from the backend, come from Envoy

@@ -1,4 +1,4 @@
-//! The filter: the state that all streams of an engine share.
+//! The filter, which is the state that all streams of an engine share.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ const COMPLAIN: Duration = Duration::from_secs(10);
 /// The request header with the quality that the application should deliver: 1.00 is full.
 const QUALITY: &str = "x-headgate-quality";
 
-/// The header of a gRPC status: in the trailers, or in the headers of a response without anything
-/// else.
+/// The header with the gRPC status. It is in the trailers, or in the headers of a response that has
+/// only headers.
 const GRPC_STATUS: &str = "grpc-status";
 
 /// Returns the upstream host of a stream, if it has one.
@@ -50,13 +50,13 @@ pub struct Filter<H, B = ()> {
     pub(super) listeners: Listeners,
     configured: bool,
     complained: Option<Instant>,
-    /// The time of the last arrival or end of a request, as far as the clock could be read.
+    /// The time of the last arrival or end of a request for which the clock could be read.
     last: Instant,
 }
 
 impl<H: Host, B: Beside> Filter<H, B> {
-    /// Creates a filter without configuration: every request passes by. `seed` must differ between
-    /// the engines of a process.
+    /// Creates a filter without configuration, which lets all requests through. `seed` must differ
+    /// between the engines of a process.
     pub fn new(host: H, seed: u64) -> Self {
         Self {
             host,
@@ -91,7 +91,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
     }
 
     /// Yields the policies of the proxy's configurations and of unfinished requests. A host may
-    /// forget the metrics of other policies, because the filter has no ids of them.
+    /// forget the metrics of other policies, because the filter has no ids of these metrics.
     pub fn policies(&self) -> impl Iterator<Item = &str> {
         self.listeners.policies().chain(self.engine.policies())
     }
@@ -101,12 +101,12 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.last
     }
 
-    /// Returns the pending actions for held requests, oldest first; the caller drains them.
+    /// Returns the pending actions for held requests, oldest first. The caller drains the list.
     ///
     /// For an [`Action::Resume`] the caller calls [`Filter::resume`] with the request's stream and
     /// continues the request. For an [`Action::Refuse`] it calls [`Filter::refuse`]. For an
-    /// [`Action::Send`] it sends the stream's outbound call, which the behaviour beside the stages
-    /// held.
+    /// [`Action::Send`] the caller sends the stream's outbound call, which the behaviour beside the
+    /// stages held.
     pub fn actions(&mut self) -> &mut Vec<Action> {
         &mut self.actions
     }
@@ -126,13 +126,14 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.take_over(proxy, now, (id, name), prepared)
     }
 
-    /// Adopts configuration `id`, which is for listener `name`, and logs it. On error, the last
-    /// good one stays, and `id` is unknown unless the caller calls [`Filter::refused`].
-    /// Configurations of one name replace each other. Configurations of different names are in
-    /// force side by side, each for its listener's streams ([`Stream::listener`]).
+    /// Adopts configuration `id`, which is for listener `name`, and logs it. If an error is
+    /// returned, the last valid configuration stays in force, and `id` is unknown unless the caller
+    /// calls [`Filter::refused`]. Configurations of one name replace each other. Configurations of
+    /// different names are in force side by side, each for its listener's streams
+    /// ([`Stream::listener`]).
     ///
     /// # Errors
-    /// [`ConfigError`]: the error of `prepared`, or of the host.
+    /// [`ConfigError`] of `prepared`, or of the host.
     pub fn take_over(
         &mut self,
         proxy: &impl Proxy,
@@ -154,7 +155,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         applied
     }
 
-    /// Applies the configurations in force of `listeners` to the engine.
+    /// Applies the configurations of `listeners` that are in force to the engine.
     fn apply(
         &mut self,
         proxy: &impl Proxy,
@@ -207,8 +208,9 @@ impl<H: Host, B: Beside> Filter<H, B> {
     }
 
     /// Removes configuration `id`, after its last stream, or because another part of the proxy's
-    /// update failed. The newest remaining one of its name is then in force. When the last inbound
-    /// one is removed, the filter leaves the process, if no request waits or runs.
+    /// update failed. The newest remaining configuration of the same name is then in force. When
+    /// the last inbound configuration is removed, the filter leaves the process, if no request
+    /// waits or runs.
     pub fn gone(&mut self, proxy: &impl Proxy, id: u32) {
         let mut left = self.listeners.clone();
         let Some(direction) = left.gone(id) else {
@@ -225,8 +227,8 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// Applies the configurations in force to the engine again. They were valid before, so only the
-    /// host may fail.
+    /// Applies the configurations in force to the engine again. The configurations were valid
+    /// before, so only the host may fail.
     fn apply_again(&mut self, proxy: &impl Proxy, direction: Direction) {
         let now = match proxy.now() {
             Ok(now) => now,
@@ -262,9 +264,9 @@ impl<H: Host, B: Beside> Filter<H, B> {
 
     /// Replaces the engine after it panicked, on the same host. The old engine may be inconsistent,
     /// so none of its state is reused. The new engine adopts the configurations in force, joins the
-    /// process, and releases the old one's bookings. It doesn't know the old one's requests: the
-    /// caller continues them and doesn't report their ends. `seed` must differ from the previous
-    /// one.
+    /// process, and releases the bookings of the old engine. The new engine doesn't know the
+    /// requests of the old one, so the caller continues these requests and doesn't report their
+    /// ends. `seed` must differ from the previous seed.
     pub fn restart(&mut self, proxy: &impl Proxy, seed: u64) {
         let failed = self.engine.worker();
         self.engine = Engine::new(seed);
@@ -285,7 +287,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// Leaves the process, if no request waits or runs. There are no further ticks.
+    /// Leaves the process, if no request waits or runs. The filter then gets no further ticks.
     fn leave(&mut self, proxy: &impl Proxy) {
         let beside = self.engine.beside_mut();
         beside.send_calls(None, &mut self.actions);
@@ -295,8 +297,8 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.check(proxy, left);
     }
 
-    /// Handles request headers (point 1). Records in `asked` the request's properties that its
-    /// response depends on.
+    /// Handles request headers (point 1 of Bouncer's Figure 1). Records in `asked` the properties
+    /// of the request that its response depends on.
     pub(super) fn request<S: Stream>(
         &mut self,
         stream: &S,
@@ -317,7 +319,8 @@ impl<H: Host, B: Beside> Filter<H, B> {
         asked: &mut Asked,
     ) -> Result<Decision, HostError> {
         if self.engine.degrades() && headers.any_of_ours() && headers.header(QUALITY).is_some() {
-            // Clients must not set a quality, so their header is removed before the decision.
+            // Clients must not set a quality, so a client's quality header is removed before the
+            // decision.
             let removed = stream.remove_request_header(QUALITY.as_bytes());
             self.check(stream, removed);
         }
@@ -394,8 +397,8 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// Records the end of request `ticket`, which belongs to `stream` (point 3), with the tokens of
-    /// its response, if they are counted.
+    /// Records the end of request `ticket`, which belongs to `stream` (point 3 of Bouncer's Figure
+    /// 1). `tokens` are those of the response, if they are counted.
     pub(super) fn finish(
         &mut self,
         stream: &impl Stream,
@@ -425,7 +428,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.check(stream, done);
     }
 
-    /// Reports the tokens so far of the response to request `ticket`.
+    /// Reports the number of tokens so far in the response to request `ticket`.
     pub(super) fn grows(&mut self, stream: &impl Stream, ticket: Ticket, tokens: &Tokens) {
         let stage = self.engine.stage_mut(ticket.policy);
         if let Some(stage) = stage.filter(|_| tokens.counts_each()) {
@@ -463,7 +466,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
     pub(super) fn hint(&mut self, stream: &impl Stream, ticket: Ticket) {
         let stage = self.engine.stage(ticket.policy);
         if let Some(rate) = stage.and_then(Stage::rejection_rate) {
-            // This replaces a header from the backend, which would be about another queue.
+            // This call replaces a header from the backend, which would describe another queue.
             let set = stream.set_response_header(hint::HEADER, hint::value(rate).as_bytes());
             self.check(stream, set);
         }
@@ -495,7 +498,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         answer::of_grpc_status(status.as_deref(), errors)
     }
 
-    /// Handles a wake-up: another worker handed a slot to this one.
+    /// Handles a wake-up, by which another worker handed a slot to this one.
     pub fn woken(&mut self, proxy: &impl Proxy) {
         let done = proxy
             .now()
@@ -511,9 +514,9 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.check(proxy, done);
     }
 
-    /// Handles a refused request: returns the response to it, or sets the headers that its type has
-    /// for refused requests and returns `None`. The caller then continues the request, without a
-    /// ticket.
+    /// Handles a refused request. Returns the response to the request. If the request's type has
+    /// headers for refused requests, sets these headers and returns `None` instead. The caller then
+    /// continues the request without a ticket.
     pub fn refuse(&mut self, stream: &impl Stream, refusal: &Refusal) -> Option<LocalReply> {
         let stage = self.engine.stage(refusal.policy);
         let headers = stage.map_or(&[][..], |stage| stage.on_refusal(refusal));
@@ -532,7 +535,8 @@ impl<H: Host, B: Beside> Filter<H, B> {
         None
     }
 
-    /// Whether request `ticket` left its stage without a slot, refused while it waited.
+    /// Whether request `ticket` left its stage without a slot because it was refused while it
+    /// waited.
     pub(super) fn has_left(&self, ticket: Ticket) -> bool {
         let stage = self.engine.stage(ticket.policy);
         stage.is_some_and(|stage| stage.stream(ticket).is_none())

@@ -1,10 +1,11 @@
 //! Headers in the serialized form of a host, read in place.
 //!
-//! The serialized map has proxy-wasm's format: the number of pairs, their lengths, then names and
-//! values with a zero byte after each. All lengths are 32-bit little-endian. One pass finds the
-//! headers that every request needs; other names are looked up when a rule uses them.
+//! The serialized map has proxy-wasm's format: the number of pairs, the lengths of names and
+//! values, then the names and values with a zero byte after each. The number and all lengths are
+//! 32-bit little-endian. One pass finds the headers that every request needs. Other names are
+//! looked up when a rule uses them.
 //!
-//! Sidecars exchange data in Headgate's own headers. Headers from an untrusted client are ignored:
+//! Sidecars exchange data in Headgate's own headers. If an untrusted client sends such headers,
 //! [`Headers::disown`] hides them, so that no rule can match them.
 
 use std::borrow::Cow;
@@ -196,8 +197,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Parses the headers of a response. It never fails: headers that can't be read count as
-    /// absent.
+    /// Parses the headers of a response. Headers that can't be read count as absent.
     #[must_use]
     pub fn parse(bytes: Vec<u8>) -> Self {
         Self { bytes }
@@ -221,7 +221,8 @@ fn word(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_le_bytes(word)).ok()
 }
 
-/// Yields names and values as ranges of `bytes`, up to the first pair that doesn't fit.
+/// Yields names and values as ranges of `bytes`. Stops at the first pair that doesn't fit into
+/// `bytes`.
 fn pairs(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + '_ {
     let count = word(bytes, 0).unwrap_or(0);
     let mut at = count.saturating_mul(8).saturating_add(4);

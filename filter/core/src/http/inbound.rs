@@ -62,8 +62,8 @@ impl Inbound {
         self.ticket.is_some()
     }
 
-    /// Decides on the request when its headers arrive. The caller then continues it, holds it, or
-    /// calls [`Filter::refuse`].
+    /// Decides on the request when its headers arrive. The caller then continues the request, holds
+    /// it, or calls [`Filter::refuse`].
     pub fn request_headers(
         &mut self,
         filter: &mut Filter<impl Host, impl Beside>,
@@ -104,12 +104,12 @@ impl Inbound {
             return;
         };
         if filter.has_left(ticket) {
-            // This is the answer to a refused request, or the answer of another backend.
+            // This response is the answer to a refused request, or the answer of another backend.
             self.ticket = None;
             return;
         }
-        // Call it before Headgate's own headers overwrite the headers of the process behind a
-        // gateway.
+        // Call `answers` before Headgate's own headers overwrite the headers of the process behind
+        // a gateway.
         B::answers(filter, stream, ticket, self.asked.by_peer);
         filter.hint(stream, ticket);
         let stage = filter.engine.stage(ticket.policy);
@@ -154,7 +154,7 @@ impl Inbound {
         (self.awaits_first_byte || self.tokens.is_some()) && self.is_pending()
     }
 
-    /// Handles a part of the response's body that isn't the last. It isn't empty.
+    /// Handles a part of the response's body that is neither the last part nor empty.
     pub fn response_part(
         &mut self,
         filter: &mut Filter<impl Host, impl Beside>,
@@ -185,7 +185,7 @@ impl Inbound {
         }
     }
 
-    /// Handles the last part of the response's body, without trailers. It may be empty.
+    /// Handles the last part of the body of a response without trailers. The part may be empty.
     pub fn response_end(
         &mut self,
         filter: &mut Filter<impl Host, impl Beside>,
@@ -209,12 +209,12 @@ impl Inbound {
         self.finish(filter, stream, self.outcome);
     }
 
-    /// Records the end of the stream: normally after its response, or early if the client left or
-    /// the backend failed. Safe to call twice.
+    /// Records the end of the stream. The end comes after the response, or earlier if the client
+    /// left or the backend failed. A second call has no effect.
     pub fn done<B: Beside>(&mut self, filter: &mut Filter<impl Host, B>, stream: &impl Stream) {
         B::ends(filter, stream);
         if self.ticket.is_some() {
-            // The response is incomplete: the backend aborted it, or the client left.
+            // The response is incomplete, because the backend aborted it or the client left.
             let outcome = match details(stream) {
                 Outcome::Failed => Outcome::Failed,
                 _ => Outcome::Abandoned,

@@ -1,13 +1,14 @@
 //! The proxy's configurations, and which of them are in force.
 //!
-//! The proxy creates a configuration for each version of each listener. An edit adds one, and the
-//! old one is removed after the last of its streams, perhaps minutes later. So the newest is in
-//! force. But the newest may be removed first: the proxy drops it if another part of its update
-//! fails. Then the newest remaining one is in force again.
+//! The proxy creates a configuration for each version of each listener. An edit adds a
+//! configuration, and the old one is removed after the last of its streams, perhaps minutes later.
+//! So the newest configuration is in force. But the newest configuration may be removed first,
+//! because the proxy drops it if another part of its update fails. Then the newest remaining
+//! configuration is in force again.
 //!
 //! One process may serve listeners with different policies, such as several Gateways. A
-//! configuration has the name of its listener, and the newest of each name is in force. Without
-//! names the newest of all is.
+//! configuration has the name of its listener, and the newest configuration of each name is in
+//! force. Without names, the newest of all configurations is in force.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ struct Listener {
     id: u32,
     name: Arc<str>,
     direction: Direction,
-    /// `None` if the configuration was refused and no other was in force.
+    /// The configuration, or `None` if it was refused and no other was in force.
     config: Option<Arc<Prepared>>,
 }
 
@@ -36,8 +37,8 @@ impl Listeners {
     }
 
     /// Adds `id`, whose configuration was refused although the proxy keeps the listener. The last
-    /// good configuration stays in force for the listener, even after its own version of the
-    /// listener is removed.
+    /// valid configuration stays in force for the listener, even after the version of the listener
+    /// that it belongs to is removed.
     pub(super) fn refused(&mut self, (id, name): (u32, &str), direction: Direction) {
         let in_force = self.in_force(direction);
         let good = in_force.iter().find(|(other, _)| *other == name);
@@ -60,14 +61,14 @@ impl Listeners {
         });
     }
 
-    /// Removes `id` and returns its direction; `None` if it is unknown.
+    /// Removes `id` and returns its direction, or `None` if `id` is unknown.
     pub(super) fn gone(&mut self, id: u32) -> Option<Direction> {
         let at = self.0.iter().position(|listener| listener.id == id)?;
         Some(self.0.remove(at).direction)
     }
 
-    /// Returns the newest configuration of `direction`. It outlives the streams of the older ones,
-    /// unless its update fails.
+    /// Returns the newest configuration of `direction`. Unless its update fails, it outlives the
+    /// streams of the older configurations.
     #[must_use]
     pub fn newest(&self, direction: Direction) -> Option<u32> {
         self.of(direction).map(|listener| listener.id).next()
@@ -100,13 +101,13 @@ impl Listeners {
         in_force
     }
 
-    /// Returns the configurations of [`Listeners::in_force`], for comparisons.
+    /// Returns the configurations of [`Listeners::in_force`] in a form that can be compared.
     pub(super) fn configs(&self, direction: Direction) -> Vec<(&str, &FilterConfig)> {
         let in_force = self.in_force(direction).into_iter();
         in_force.map(|(name, p)| (name, &p.config)).collect()
     }
 
-    /// Yields the policies of all configurations, in force or not.
+    /// Yields the policies of all configurations, whether in force or not.
     pub(super) fn policies(&self) -> impl Iterator<Item = &str> {
         let configs = self
             .0
@@ -142,7 +143,7 @@ mod tests {
         Prepared::new(&MemoryHost::new(), config).unwrap()
     }
 
-    /// Returns name and revision of the configurations in force.
+    /// Returns the name and the revision of each configuration in force.
     fn in_force(listeners: &Listeners, direction: Direction) -> String {
         let in_force = listeners.in_force(direction);
         let text = in_force

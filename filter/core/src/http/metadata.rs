@@ -1,8 +1,8 @@
 //! Dynamic metadata as text.
 
-/// Returns a value from proxy-wasm as text; `None` if it is no string or whole number. The host
-/// passes the bytes of a string, or the eight bytes of a number; values of other kinds contain
-/// control characters.
+/// Returns a value from proxy-wasm as text, or `None` if it is neither a string nor a whole number.
+/// The host passes the bytes of a string, or the eight bytes of a number. Values of other kinds
+/// contain control characters.
 #[must_use]
 pub fn text(value: Vec<u8>) -> Option<Vec<u8>> {
     let is_text = std::str::from_utf8(&value).is_ok_and(|t| !t.chars().any(char::is_control));
@@ -12,7 +12,7 @@ pub fn text(value: Vec<u8>) -> Option<Vec<u8>> {
     whole(f64::from_le_bytes(value.try_into().ok()?))
 }
 
-/// Returns a whole number as text; `None` for any other number.
+/// Returns a whole number as text, or `None` for any other number.
 #[must_use]
 pub fn whole(number: f64) -> Option<Vec<u8>> {
     // 2^53, up to which all whole numbers are exact as f64.
@@ -36,7 +36,7 @@ mod tests {
         assert_eq!(number(0.5), None);
         assert_eq!(number(f64::NAN), None);
         assert_eq!(of(b""), None);
-        // A boolean, and a message.
+        // These values are a boolean and a message.
         assert_eq!(of(b"\x01"), None);
         assert_eq!(of(b"\x0a\x03abc"), None);
     }

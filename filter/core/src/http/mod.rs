@@ -7,12 +7,12 @@
 //! An [`Inbound`] is one request to the process behind the proxy. It follows Envoy's callbacks,
 //! from request headers to the end of the stream. [`Filter`] is the state that all streams share:
 //! the engine, and the rules for Headgate's headers. A host translates callbacks into calls of
-//! these, implements [`Stream`], and executes the results: a [`LocalReply`], and the actions for
-//! held requests ([`Filter::actions`]).
+//! these two types, implements [`Stream`], and executes the results. The results are a
+//! [`LocalReply`], and the actions for held requests ([`Filter::actions`]).
 //!
-//! A local reply and a resumption are results rather than calls of [`Stream`], because Envoy may
-//! execute both at once and run this stream's response callbacks inside the call, while the filter
-//! is borrowed or its lock is held.
+//! A local reply and a resumption are results rather than calls of [`Stream`]. Envoy may execute
+//! either of them immediately and run this stream's response callbacks inside the call. The filter
+//! would then still be borrowed, or its lock held.
 
 pub mod answer;
 mod filter;
@@ -53,7 +53,7 @@ pub trait Proxy {
     /// [`HostError::Call`] when the clock can't be read.
     fn now(&self) -> Result<Instant, HostError>;
 
-    /// Writes a line to the proxy's log; a line that can't be written is lost.
+    /// Writes a line to the proxy's log. A line that can't be written is lost.
     fn log(&self, level: Level, message: &str);
 }
 
@@ -64,16 +64,16 @@ pub enum Property<'a> {
     RouteName,
     /// Name of the route's cluster.
     ClusterName,
-    /// A string or a whole number in dynamic metadata, as text, by its path: the namespace of the
-    /// filter that wrote it, then keys.
+    /// A string or a whole number in dynamic metadata, as text. Its path is the namespace of the
+    /// filter that wrote the value, followed by keys.
     Metadata(&'a [String]),
     /// SPIFFE id in the client's certificate.
     DownstreamPeer,
     /// SPIFFE id in the server's certificate.
     UpstreamPeer,
-    /// Address of the server; absent before the upstream connection.
+    /// Address of the server. Absent before the upstream connection exists.
     UpstreamAddress,
-    /// `%RESPONSE_CODE_DETAILS%`.
+    /// The response code details (`%RESPONSE_CODE_DETAILS%`).
     ResponseCodeDetails,
 }
 
@@ -85,17 +85,16 @@ pub trait Stream: Proxy {
     /// Returns the stream's number, unique among the open streams.
     fn id(&self) -> u32;
 
-    /// Returns the name of the stream's listener: the name that was passed to
-    /// [`Filter::configure`].
+    /// Returns the name of the stream's listener, as passed to [`Filter::configure`].
     fn listener(&self) -> &str {
         ""
     }
 
-    /// Returns all request headers, in the format that [`Headers`] reads: one call and one
-    /// allocation for all headers instead of one per header.
+    /// Returns all request headers, in the format that [`Headers`] reads. This takes one call and
+    /// one allocation for all headers, instead of one per header.
     fn request_headers(&self) -> Result<Vec<u8>, HostError>;
 
-    /// Returns all response headers, in the same format.
+    /// Returns all response headers, in the format of [`Stream::request_headers`].
     fn response_headers(&self) -> Result<Vec<u8>, HostError>;
 
     /// Returns the first value of a response header.
@@ -120,10 +119,10 @@ pub trait Stream: Proxy {
     /// Removes all headers of this name from the response, if any.
     fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError>;
 
-    /// Makes the proxy select the stream's route again, by the current headers, when it next needs
-    /// the route.
+    /// Makes the proxy select the stream's route again, by the current headers, when the proxy next
+    /// needs the route.
     fn clear_route_cache(&self) -> Result<(), HostError>;
 
-    /// Returns a property; `None` if it is absent.
+    /// Returns a property, or `None` if it is absent.
     fn property(&self, property: Property<'_>) -> Result<Option<Vec<u8>>, HostError>;
 }

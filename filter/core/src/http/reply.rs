@@ -12,15 +12,15 @@ pub const REFUSED: &str = "x-headgate-refused";
 /// A response that the proxy sends itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalReply {
-    /// HTTP status.
+    /// The HTTP status.
     pub status: u32,
     /// `grpc-status`, for a gRPC request.
     pub grpc_status: i32,
-    /// `%RESPONSE_CODE_DETAILS%`.
+    /// The response code details (`%RESPONSE_CODE_DETAILS%`).
     pub details: String,
-    /// Names and values.
+    /// The names and values of the response's headers.
     pub headers: Vec<(&'static str, Cow<'static, str>)>,
-    /// The body; for a gRPC request, the status message.
+    /// The body or, for a gRPC request, the status message.
     pub body: String,
 }
 
@@ -44,7 +44,7 @@ impl LocalReply {
                 "grpc-retry-pushback-ms",
                 refusal.pushback_ms().to_string().into(),
             ),
-            // Prevents the client's own proxy from retrying into the overload.
+            // This header prevents the client's own proxy from a retry during the overload.
             ("x-envoy-ratelimited", "true".into()),
             (REFUSED, described.into()),
         ]);

@@ -1,4 +1,4 @@
-//! Requests from headers to end, as a host reports them, on proxies in memory.
+//! Tests of requests from their headers to their end, as a host reports them, on proxies in memory.
 
 use std::time::Duration;
 
@@ -119,7 +119,7 @@ fn a_refused_request_goes_on_by_the_headers_of_its_type() {
     assert_eq!(proxy.filter.refuse(&request.stream, &refusal), None);
     assert_eq!(model(&request), "small");
     assert!(request.stream.route_cleared.get());
-    // The other one waits for too long.
+    // The waiting request waits for too long.
     (0..2).for_each(|_| assert_eq!(proxy.stat("slots_in_use"), 1));
     let actions = std::mem::take(proxy.filter.actions());
     let [Action::Refuse { refusal, .. }] = actions[..] else {
@@ -199,7 +199,7 @@ fn a_client_that_leaves_is_forgotten() {
     proxy.forwarded(&[]);
 }
 
-/// Ends a request by one callback. Returns whether its slot is free then.
+/// Runs a request up to one callback. Returns whether its slot is free after the callback.
 fn frees(more: &str, request: &[(&str, &str)], status: &str, details: &str) -> bool {
     let mut proxy = Proxy::new(&stage(more));
     let mut request = proxy.forwarded(request);
@@ -217,9 +217,9 @@ fn response_headers_end_a_request_where_nothing_of_the_backend_follows() {
     let connect = [(":method", "CONNECT")];
     for (more, request, status, details, expected) in [
         (MAX_QUEUE_LENGTH, &get[..], "200", VIA_UPSTREAM, false),
-        // Headers don't count as a byte of the body.
+        // The headers are not the first byte of the body.
         (&first_byte, &get[..], "200", VIA_UPSTREAM, false),
-        // An answer of Envoy itself.
+        // Envoy itself answers.
         (
             MAX_QUEUE_LENGTH,
             &get[..],
@@ -246,7 +246,8 @@ fn streaming(more: &str) -> Proxy {
     )))
 }
 
-/// Sends headers at once, and the first byte 20 ms later.
+/// Starts a request whose response headers arrive at once, and whose first byte arrives 20 ms
+/// later.
 fn streams(proxy: &mut Proxy) -> Request {
     let mut request = proxy.forwarded(&[]);
     request.answered(&mut proxy.filter, "200", false);
@@ -286,7 +287,7 @@ fn a_stream_is_measured_at_its_first_byte_and_holds_its_slot_to_its_last() {
         let times = "headgate.policy.ns/p.type.default.processing_time_us";
         let times = proxy.filter.host.recorded(times);
         assert_eq!(times, Some((1, 20_000)), "until the first byte");
-        // Further parts of its body have no effect.
+        // Further parts of the body have no effect.
         (request.inbound).response_part(&mut proxy.filter, &request.stream);
         assert!(proxy.filter.actions().is_empty(), "the stream goes on");
         end(&mut request, &mut proxy.filter);
@@ -354,8 +355,8 @@ fn a_stream_of_which_nobody_knows_the_first_byte_is_not_measured() {
     assert_eq!(proxy.stat("type.default.rq_unmeasured"), 1);
 }
 
-/// Returns a proxy with a type of streams, one whose objective for tokens is about whole responses,
-/// and one without such an objective. Each request's type is its path.
+/// Returns a proxy with three types: streams, whole responses with an objective for tokens, and
+/// responses without such an objective. Each request's type is its path.
 fn with_objectives() -> Proxy {
     let kind = |name: &str, more: &str| {
         format!(
@@ -376,7 +377,7 @@ fn with_objectives() -> Proxy {
     Proxy::new(&config.replace(r#"{"name":"default"}"#, &types.join(",")))
 }
 
-/// Sends headers at once and an event every 20 ms, of which each has this many tokens.
+/// Starts a request whose response headers arrive at once, followed by one of `events` every 20 ms.
 fn speaks(proxy: &mut Proxy, path: &str, events: &[&str]) -> Request {
     speaks_as(
         proxy,
@@ -386,7 +387,7 @@ fn speaks(proxy: &mut Proxy, path: &str, events: &[&str]) -> Request {
     )
 }
 
-/// Sends a response like [`speaks`], with these headers.
+/// Starts a request like [`speaks`], with these response headers.
 fn speaks_as(proxy: &mut Proxy, path: &str, headers: &[(&str, &str)], events: &[&str]) -> Request {
     let mut request = proxy.forwarded(&[(":path", path)]);
     *request.stream.response.borrow_mut() = pairs(headers);
@@ -409,8 +410,9 @@ fn pass_time(proxy: &mut Proxy, request: &Request, ms: u64) {
 }
 
 impl Proxy {
-    /// Returns the numbers of a type's responses that were measured, that met the objective for the
-    /// response time, and that met each of the two for the time per output token.
+    /// Returns the number of a type's responses that were measured, the number that met the
+    /// objective for the response time, and the numbers that met each of the two objectives for the
+    /// time per output token.
     fn met(&mut self, kind: &str) -> [u64; 4] {
         let met = |of: &str| format!("type.{kind}.rq_slo_met.objective.{of}");
         let completed = format!("type.{kind}.rq_completed");
@@ -436,7 +438,8 @@ fn types_of_one_policy_end_their_processing_times_at_different_bytes() {
         (request.inbound).response_end(&mut proxy.filter, &request.stream);
         assert_eq!(proxy.in_use(), 0, "{path}");
         assert_eq!(proxy.stat(&completed), 1, "{path}");
-        // The first byte comes after 20 ms, within the objective, and the last after it.
+        // The first byte arrives after 20 ms, within the objective, and the last byte arrives after
+        // the objective has passed.
         let met = format!("type.{kind}.rq_slo_met.objective.p90");
         assert_eq!(proxy.stat(&met), in_time, "{path}");
     }
@@ -448,7 +451,8 @@ fn times_per_output_token_are_compared_with_their_objectives() {
     let [body, trailers, failing, leaves]: [End; 4] = [by_body, by_trailers, by_failure, by_client];
     let (one, two, three) = ("data: a\n\n", "data: a\n\ndata: b\n\n", "data: [DONE]\n\n");
     for (path, events, end, expected, took) in [
-        // 20 ms for a token.
+        // An event arrives every 20 ms. `three` is the end mark, which is no token but takes time,
+        // too.
         (
             "/chat",
             &[one, one, one, three][..],
@@ -477,10 +481,10 @@ fn times_per_output_token_are_compared_with_their_objectives() {
             [1, 1, 1, 1],
             Some((1, 8_000)),
         ),
-        // Fewer than two tokens.
+        // These responses have fewer than two tokens.
         ("/chat", &[one], body, [1, 1, 1, 1], None),
         ("/chat", &[], body, [1, 1, 1, 1], None),
-        // The client leaves while the fourth token is due, or the backend breaks off.
+        // The client leaves while the fourth token is due, or the backend aborts the response.
         (
             "/chat",
             &[one, one, one],
@@ -497,7 +501,7 @@ fn times_per_output_token_are_compared_with_their_objectives() {
             Some((1, 20_000)),
         ),
         ("/whole", &[one], body, [1, 1, 1, 1], None),
-        // Not measured at all.
+        // These responses are not measured at all.
         ("/whole", &[one, one, one], leaves, [0, 0, 0, 0], None),
         ("/whole", &[one, one, one], failing, [0, 0, 0, 0], None),
     ] {
@@ -522,7 +526,7 @@ fn the_body_of_a_type_without_objectives_for_tokens_is_not_read() {
     assert_eq!(proxy.token_times("plain"), None);
 }
 
-/// Headers say 90 tokens of output, and outputs have ten.
+/// Each request has a maximum of 90 output tokens, and outputs have ten.
 #[test]
 fn a_budget_learns_the_tokens_of_streams_and_follows_them() {
     let tokens = r#""tokens":{"budget":1000,"prompt":{"otherwise":10},
@@ -619,7 +623,7 @@ fn a_proxy_that_fails_lets_requests_pass_and_says_so_once() {
     assert!(log[0].1.contains("requests pass unmanaged"), "{log:?}");
     assert!(second.stream.log.borrow().is_empty());
 
-    // Without a clock a request passes by, but a slot is released.
+    // Without a clock a request is let through unmanaged, but a slot is still released.
     let stream = proxy.stream(&[]);
     stream.now.set(None);
     let mut inbound = Inbound::default();
@@ -663,7 +667,7 @@ fn a_bad_configuration_keeps_the_last_good_one() {
     assert_eq!(decision, Decision::PassBy);
 }
 
-/// The proxy has adopted the configuration, so the filter must not go on with the one before.
+/// The proxy has adopted the configuration, so the filter must not continue with the previous one.
 #[test]
 fn a_configuration_during_which_the_host_fails_is_in_force() {
     let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
@@ -723,7 +727,8 @@ fn a_configuration_that_is_dropped_gives_way_to_the_one_before() {
     proxy.resume(&second);
     proxy.done(&mut second);
 
-    // Without any configuration the filter leaves, and a new one finds the shared state unchanged.
+    // Without any configuration the filter leaves the process, and a new configuration finds the
+    // shared state unchanged.
     proxy.filter.gone(&stream, IN);
     assert_eq!(proxy.filter.engine().worker(), None);
     let configured = proxy
@@ -766,8 +771,8 @@ fn listeners_with_different_policies_are_in_force_side_by_side() {
     configure(&mut proxy, 4, "b", &routed("ns/b", r#""y""#));
     assert_eq!(*proxy.filter.actions(), []);
 
-    // A listener's own policies decide about its requests, even if those of another cover any
-    // route.
+    // A listener's own policies decide about its requests, even if the policies of another listener
+    // cover any route.
     let (mut waits, decision) = arrive(&mut proxy, "a", "y");
     assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
     let (mut of_b, decision) = arrive(&mut proxy, "b", "y");
@@ -794,7 +799,7 @@ fn listeners_with_different_policies_are_in_force_side_by_side() {
     proxy.resume(&waits);
     proxy.done(&mut waits);
 
-    // A removed listener removes its own policies, but none of the others'.
+    // The removal of a listener removes its policies, but not the policies of other listeners.
     proxy.filter.gone(&stream, 3);
     let (_, decision) = arrive(&mut proxy, "a", "x");
     assert_eq!(decision, Decision::PassBy);
@@ -811,8 +816,8 @@ fn a_configuration_that_was_refused_is_that_of_no_engine_to_come() {
         .configure(&stream, Instant::default(), (3, ""), b"{\"stages\":0}");
     assert!(refused.is_err());
     assert_eq!(proxy.filter.listeners().last(), Some(IN));
-    // If the proxy keeps the listener of a refused configuration, the last good one applies to it,
-    // too.
+    // If the proxy keeps the listener of a refused configuration, the last valid configuration
+    // applies to that listener.
     proxy.filter.refused((3, ""), Direction::Inbound);
     proxy.filter.gone(&stream, IN);
     proxy.forwarded(&[]);
@@ -858,7 +863,7 @@ fn no_client_tells_a_quality_where_headgate_tells_none() {
     let (unmanaged, decision) = proxy.arrive(&[("x-headgate-quality", "7")]);
     assert_eq!(decision, Decision::PassBy);
     assert_eq!(unmanaged.stream.in_request("x-headgate-quality"), None);
-    // If no stage degrades service, the header is the application's.
+    // If no stage degrades service, the header belongs to the application.
     let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
     let request = proxy.forwarded(&[("x-headgate-quality", "7")]);
     let told = request.stream.in_request("x-headgate-quality");

@@ -2,8 +2,8 @@
 //!
 //! Servers of language models send one token, or a few, in each server-sent event. So in a body of
 //! the type `text/event-stream` each event with data counts as a token, except `[DONE]`, which
-//! marks the end. For any other body, and for a compressed one, the parts in which it arrives are
-//! counted. Each byte is read once, and none is stored.
+//! marks the end. For a compressed body or a body of another type, the parts in which the body
+//! arrives are counted. Each byte is read once, and none is stored.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const DONE: &[u8] = b"[DONE]";
 /// The tokens of one response.
 #[derive(Debug)]
 pub(super) struct Tokens {
-    /// The position in the current event; `None` if parts of the body are counted.
+    /// The position in the current event, or `None` if parts of the body are counted.
     events: Option<Events>,
     count: u32,
     /// The arrival of the first token.
@@ -29,7 +29,7 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Starts to count, when the response's headers arrive.
+    /// Starts to count the tokens of a response when its headers arrive.
     pub(super) fn of_response(stream: &impl Stream) -> Self {
         let header = |name| stream.response_header(name).ok().flatten();
         let has_events = header("content-type").is_some_and(|value| {
@@ -46,7 +46,7 @@ impl Tokens {
     /// Counts the tokens in the current part of the body.
     ///
     /// # Errors
-    /// [`HostError`].
+    /// [`HostError`] if a host call fails.
     pub(super) fn read(&mut self, stream: &impl Stream) -> Result<(), HostError> {
         let (mut found, mut size) = (0, 0);
         stream.response_body(&mut |bytes| {
@@ -68,14 +68,15 @@ impl Tokens {
         self.count
     }
 
-    /// Whether tokens are counted; otherwise parts of the body are.
+    /// Whether tokens are counted, rather than parts of the body.
     pub(super) fn counts_each(&self) -> bool {
         self.events.is_some()
     }
 
-    /// Returns the time per output token of a response that ends at `now`: the time since the first
-    /// token ÷ the gaps between tokens; `None` without a gap. If the client left, the time since
-    /// the last token counts as one more gap, so one token suffices; otherwise two are needed.
+    /// Returns the time per output token of a response that ends at `now`, or `None` without a gap
+    /// between tokens. The result is the time since the first token divided by the number of gaps.
+    /// If the client left, the time since the last token counts as one more gap, so one token
+    /// suffices. Otherwise two tokens are needed.
     pub(super) fn time(&self, now: Instant, outcome: Outcome) -> Option<Duration> {
         let gaps = match outcome {
             Outcome::Abandoned => self.count,
@@ -89,7 +90,8 @@ impl Tokens {
 #[derive(Debug, Default)]
 struct Events {
     at: At,
-    /// Whether the last byte was a carriage return, with which a line feed makes one line end.
+    /// Whether the last byte was a carriage return. A line feed after it belongs to the same line
+    /// end.
     after_return: bool,
     /// Whether the current event has been counted.
     counted: bool,
@@ -98,13 +100,13 @@ struct Events {
 /// A position in a line.
 #[derive(Debug, Clone, Copy)]
 enum At {
-    /// After this many bytes of [`DATA`], and no others.
+    /// The line so far consists of this many bytes of [`DATA`].
     Name(usize),
-    /// After [`DATA`], where a space is no part of the data.
+    /// Directly after [`DATA`], where a space is no part of the data.
     Colon,
-    /// In the data, after this many bytes of [`DONE`], and no others.
+    /// The data so far consists of this many bytes of [`DONE`].
     Value(usize),
-    /// In the rest of a line without further meaning.
+    /// In the rest of a line, which has no further meaning.
     Rest,
 }
 
@@ -156,13 +158,13 @@ impl Events {
                 self.counted = false;
                 0
             }
-            // The data only begins like [`DONE`].
+            // The data is only the beginning of [`DONE`], so it is a token.
             At::Value(n) if (1..DONE.len()).contains(&n) => self.token(),
             At::Name(_) | At::Colon | At::Value(_) | At::Rest => 0,
         }
     }
 
-    /// Counts the current event, once.
+    /// Counts the current event, unless it was counted before. Returns the number of new tokens.
     fn token(&mut self) -> u32 {
         u32::from(!std::mem::replace(&mut self.counted, true))
     }
@@ -192,17 +194,17 @@ mod tests {
             ("data: a\n\ndata: b\n\n", 2),
             ("data:a\r\n\r\ndata:b\r\n\r\n", 2),
             ("data:a\r\rdata:b\r\r", 2),
-            // Several lines of data are one event.
+            // Several lines of data belong to one event.
             ("data: a\ndata: b\n\n", 1),
             ("data: a\r\ndata: b\r\n\r\n", 1),
             ("data: a\rdata: b\r\r", 1),
             ("event: delta\nid: 7\ndata: a\n\n", 1),
-            // Other fields, comments, and events without data.
+            // These are other fields, comments, and events without data.
             (": ping\n\nevent: ping\n\nretry: 10\n\n", 0),
             ("data:\n\ndata: \n\ndata\n\n", 0),
             ("data:\ndata: a\n\n", 1),
             ("database: a\n\n data: a\n\nDATA: a\n\n", 0),
-            // The end of the stream, and data that only resembles it.
+            // These are the mark of the end, and data that only resembles it.
             ("data: [DONE]\n\n", 0),
             ("data:[DONE]\r\n\r\n", 0),
             ("data: a\n\ndata: [DONE]\n\n", 1),
@@ -242,7 +244,8 @@ mod tests {
         }
     }
 
-    /// Reads parts of a body that arrive 10 ms after one another.
+    /// Returns the tokens of a response with these headers, whose body arrives in these parts, 10
+    /// ms apart.
     fn response(headers: &[(&str, &str)], parts: &[&str]) -> Tokens {
         let stream = MemoryStream::default();
         *stream.response.borrow_mut() = pairs(headers);
@@ -297,7 +300,7 @@ mod tests {
         assert_eq!(time(&["a", "b", "c"], 60, completed), tokens(30));
         assert_eq!(time(&["a"], 60, completed), None);
         assert_eq!(time(&[], 60, completed), None);
-        // A client that leaves while the fourth token is due.
+        // The client leaves while the fourth token is due.
         assert_eq!(time(&["a", "b", "c"], 60, Outcome::Abandoned), tokens(20));
         assert_eq!(time(&["a"], 60, Outcome::Abandoned), tokens(60));
     }

@@ -9,7 +9,8 @@ use crate::memory::MemoryHost;
 
 const P: u32 = 3;
 
-/// With real threads and races, there are never more than P owners, and all slots are released.
+/// With real threads that race for slots, there are never more than P owners, and all slots are
+/// released.
 #[test]
 fn contending_workers_never_own_more_than_p_slots() {
     let host = MemoryHost::new();
@@ -39,8 +40,8 @@ fn contending_workers_never_own_more_than_p_slots() {
     assert_eq!(host.value("s.slots_in_use"), Some(0));
 }
 
-/// As above, with a budget of tokens that is less than P requests may need. Requests need different
-/// numbers of them, up to all.
+/// With real threads and a budget of tokens that is less than P requests may need, owners never
+/// take more than the budget. Requests take different numbers of tokens, up to the whole budget.
 #[test]
 fn contending_workers_never_own_more_than_the_budget() {
     const BUDGET: u32 = 10;
@@ -92,11 +93,12 @@ fn tokens_are_given_back_with_the_share_of_a_dead_worker() {
     assert_eq!(alive.give_back(&host, 1).unwrap().tokens, 7);
     assert_eq!(alive.tokens_in_use(&host), Ok(5));
     assert_eq!(alive.drift(&host, 2), Ok(Share::default()));
-    // It was not dead, and books its share again.
+    // The worker was not dead, and books its share again.
     dead.rejoin(&host, 2).unwrap();
     assert_eq!(alive.tokens_in_use(&host), Ok(12));
     assert_eq!(alive.drift(&host, 3), Ok(Share::default()));
-    // It dies, and a worker of its number that begins to count later gives its tokens back.
+    // The worker dies. Another worker with the same number gives the tokens back when it begins to
+    // count tokens.
     let mut next = Ledger::new(&host, "s", 2).unwrap();
     assert_eq!(alive.slots_in_use(&host), Ok(1));
     next.count_tokens(&host).unwrap();
@@ -142,7 +144,7 @@ fn a_dead_workers_share_is_given_back_exactly() {
     );
     assert_eq!(alive.drift(&host, 2).unwrap(), Share::default());
 
-    // It was not dead: it resumes with another number and books its requests again.
+    // The worker was not dead. It resumes with another number and books its requests again.
     dead.rejoin(&host, 2).unwrap();
     assert_eq!(alive.slots_in_use(&host).unwrap(), 2);
     assert_eq!(
@@ -160,7 +162,7 @@ fn a_total_that_lost_its_share_is_found_and_corrected() {
     let host = MemoryHost::new();
     let mut ledger = Ledger::new(&host, "s", 0).unwrap();
     assert!(ledger.try_acquire(&host, P, Tokens::default()).unwrap());
-    // A VM died after it booked the total and before it booked its share.
+    // This simulates a VM that died after it booked the total and before it booked its share.
     let total = host.number("s.slots_in_use").unwrap();
     host.add_to(total, 1).unwrap();
     let drift = ledger.drift(&host, 1).unwrap();
@@ -199,7 +201,8 @@ fn length_and_work_of_the_longest_queue_fit_into_one_gauge() {
     assert_eq!(ledger.queue(&host).unwrap(), QueueState::default());
 }
 
-/// Every worker reads the queue before the others add to it.
+/// The length of the queue stays right even if every worker reads the queue before the others add
+/// to it.
 #[test]
 fn requests_that_arrive_at_once_on_all_workers_leave_the_length_alone() {
     let host = MemoryHost::new();
@@ -238,8 +241,8 @@ fn a_total_below_zero_is_an_empty_queue() {
     );
 }
 
-/// A host with a worker that contends for slots: it adds to the total just before another's read,
-/// and subtracts just after that one does.
+/// A host with a worker that contends for slots. This worker adds to the total just before another
+/// worker reads it, and subtracts just after the other worker subtracts.
 struct Contended<'a> {
     host: &'a MemoryHost,
     total: Number,

@@ -8,7 +8,8 @@ fn at(ms: u64) -> Instant {
     Instant::from_nanos(1_000_000_000_000 + ms * 1_000_000)
 }
 
-/// Ticks `members` every 50 ms from `from` to `to`. Returns all their changes.
+/// Ticks `members` every 50 ms from `from` to `to`. Returns the changes that they report, without
+/// free numbers.
 fn tick_all(
     members: &mut [&mut Membership],
     host: &MemoryHost,
@@ -133,7 +134,7 @@ fn a_burial_that_was_interrupted_is_done_by_the_next() {
         }
     }
     if told.is_empty() {
-        // `two` was first, so swap them: the first one is to die.
+        // `two` found the dead worker first, so swap the two. The worker that found it is to die.
         std::mem::swap(&mut one, &mut two);
     }
     let dead_too = one.id();
@@ -184,10 +185,10 @@ fn gauges_that_include_a_parent_process_are_noticed() {
     let host = MemoryHost::new();
     let mut one = Membership::join(at(0), 1, &host).unwrap();
     assert!(!one.tick(at(100), &host).unwrap().hot_restart);
-    // Envoy does this when it merges its parent's stats.
+    // Envoy imports values like this when it merges the stats of its parent process.
     host.import("headgate.worker.0.heartbeat_ms", 999_000_000);
     assert!(one.tick(at(200), &host).unwrap().hot_restart);
-    // The parent has ended.
+    // The parent process has ended.
     host.import("headgate.worker.0.heartbeat_ms", 0);
     assert!(!one.tick(at(300), &host).unwrap().hot_restart);
 }

@@ -61,7 +61,7 @@ fn what_is_right_passes_and_comes_back() {
 #[test]
 fn what_is_wrong_is_named() {
     let many = |count: usize, what: Value| Value::Array(vec![what; count]);
-    // A name that is too long for the directory of names.
+    // This name is too long for the directory of names.
     let long = "a".repeat(MAX_WORKFLOW_NAME + 1);
     let too_long = format!("{long:?}; 1 to 128 bytes without control characters");
     let wrong = [

@@ -8,7 +8,7 @@ use crate::memory::MemoryHost;
 use crate::request::TypeId;
 use crate::rng::Rng;
 
-/// Rounds of this quantum, µs, or tags.
+/// The discipline under test: rounds of this quantum, µs, or tags.
 #[derive(Debug, Clone, Copy)]
 enum By {
     Rounds(u64),
@@ -130,16 +130,16 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The algorithm as its authors print it, with deficit counters and a list of active flows. One
-/// thing differs: a flow that becomes active is visited in the round in progress, with the rest of
-/// its quantum.
+/// Deficit round robin as its authors print it, with deficit counters and a list of active flows.
+/// The only difference is that a flow that becomes active is visited in the round in progress, with
+/// the rest of its quantum.
 struct Textbook {
     quanta: [u64; 3],
     deficits: [u64; 3],
     /// The last round for which each flow got its quantum.
     credited: [u64; 3],
     queues: [VecDeque<(usize, u64)>; 3],
-    /// Active flows, of which the first `unvisited` have not been visited in this round.
+    /// The active flows. The first `unvisited` of these have not been visited in this round.
     active: VecDeque<usize>,
     unvisited: usize,
     round: u64,
@@ -198,14 +198,14 @@ impl Textbook {
 }
 
 proptest! {
-    /// The textbook's next request is always one of those with the smallest rank, and its round is
-    /// the rank.
+    /// The next request of the textbook algorithm always has the smallest rank, and its round is
+    /// that rank.
     #[test]
     fn serves_in_the_rounds_of_the_textbook(
         steps in prop::collection::vec((0_usize..5, 1_u64..60_000), 1..300),
         weights in prop::array::uniform3(0_u32..3),
     ) {
-        // Powers of two, so that no fraction of a round is rounded.
+        // The quantum and the weights are powers of two, so that no fraction of a round is rounded.
         let quantum = 1 << 14;
         let host = MemoryHost::new();
         let mut line = Line::new(&host, By::Rounds(quantum), weights.map(|w| f64::from(1 << w)));
@@ -259,14 +259,14 @@ proptest! {
                 line.arrive(2, c);
             }
             let bound = quantum as f64 + largest as f64 / weights[0].min(weights[1]);
-            // Each request adds a step of the fixed point.
+            // The fixed point adds an error of up to one step for each request.
             let apart = (served[0] - served[1]).abs();
             prop_assert!(apart <= bound * 1.001, "{apart} apart, at most {bound}");
         }
     }
 
-    /// No flow owes more than the maximum, for any values in the gauges and whichever worker
-    /// leaves.
+    /// No flow owes more than the maximum, for any values in the gauges and whichever requests
+    /// leave.
     #[test]
     fn no_flow_is_pushed_further_than_what_it_may_owe(
         junk in prop::array::uniform3(any::<u64>()),
@@ -277,7 +277,7 @@ proptest! {
         let host = MemoryHost::new();
         let mut line = Line::new(&host, By::Rounds(quantum), [1.0; 3]);
         for (flow, junk) in junk.into_iter().enumerate() {
-            // Defines the gauge.
+            // The first arrival defines the gauge.
             line.arrive(flow, 1);
             let name = format!("p.type.{}.drr_finish", ["a", "b", "default"][flow]);
             let gauge = host.number(&name).unwrap();
@@ -307,7 +307,7 @@ proptest! {
     }
 }
 
-/// Returns weights: usual ones of classes of calls, or any others.
+/// Returns a generator of weights, either the usual weights of classes of calls or arbitrary ones.
 fn weights() -> impl Strategy<Value = [f64; 3]> {
     prop_oneof![
         Just([8.0, 4.0, 1.0]),
@@ -315,14 +315,15 @@ fn weights() -> impl Strategy<Value = [f64; 3]> {
     ]
 }
 
-/// Returns costs, µs: around 0.4 ms, or any others.
+/// Returns a generator of costs, µs, either around 0.4 ms or arbitrary ones.
 fn costs() -> impl Strategy<Value = u64> {
     prop_oneof![Just(400), 200_u64..600, 1_u64..20_000]
 }
 
 proptest! {
-    /// Flows that always have requests waiting get at all times the service of an ideal fluid
-    /// server, which is shared by weight, except for a request of each flow and a tag.
+    /// Flows that always have requests waiting get, at all times, nearly the service of an ideal
+    /// fluid server that is shared by weight. The difference is bounded by a request and a tag of
+    /// each flow.
     #[test]
     fn tags_share_as_a_fluid_does(
         weights in weights(),
@@ -340,7 +341,7 @@ proptest! {
                 first.flow
             });
             for flow in 0..3 {
-                // A flow that was served sends again.
+                // A flow that was served sends another request.
                 if served_last.is_none_or(|last| last == flow) {
                     line.arrive(flow, costs[flow]);
                     largest[flow] = largest[flow].max(costs[flow]);
@@ -349,8 +350,9 @@ proptest! {
             let total: f64 = served.iter().sum();
             for flow in 0..3 {
                 let fluid = total * weights[flow] / sum;
-                // Two flows differ by a request of each over its weight, and a tag for each. The
-                // bound adds that up over the others.
+                // The service of two flows differs by at most a request of each over its weight,
+                // and a tag for each. The bound is the sum of these differences over the other
+                // flows.
                 let bound: f64 = (0..3).filter(|other| *other != flow).map(|other| {
                     let over = |f: usize| largest[f] as f64 / weights[f] + 2.0 * unit;
                     weights[flow] * weights[other] / sum * (over(flow) + over(other))
@@ -364,9 +366,9 @@ proptest! {
         }
     }
 
-    /// With any load of the other flows, each request ends no later than on a separate server with
-    /// the speed of its flow's share, except for one request of each flow, one that found the
-    /// server idle, and tags.
+    /// With any load of the other flows, each request ends hardly later than on a separate server
+    /// with the speed of its flow's share. The delay is at most one request of each flow, one
+    /// request that found the server idle, and tags.
     #[test]
     fn tags_guarantee_each_flow_its_share(
         weights in weights(),
@@ -384,7 +386,8 @@ proptest! {
             *at += gap;
             Some((*at, flow, cost))
         }).peekable();
-        // The time at which the server is free, and the flow that it serves.
+        // The current time. While the server is busy, also the time at which it becomes free, and
+        // the number of the request that it serves.
         let (mut now, mut busy): (u64, Option<(u64, usize)>) = (0, None);
         loop {
             let arrives = arrivals.peek().map_or(u64::MAX, |arrival| arrival.0);
@@ -414,9 +417,9 @@ proptest! {
     }
 }
 
-/// The purpose of tags, at 8 : 4 : 1 and 0.4 ms a request. Measured are the number of requests of
-/// the heaviest flow before the first one of the lightest, and the longest run of one flow in a
-/// backlog of all three.
+/// Shows the purpose of tags, at weights of 8 : 4 : 1 and 0.4 ms a request. In a backlog of all
+/// three flows, the test counts the requests served of each flow and measures the longest run of
+/// one flow.
 #[test]
 fn tags_interleave_where_rounds_serve_flows_in_runs() {
     let runs = |by: By| {
@@ -433,7 +436,7 @@ fn tags_interleave_where_rounds_serve_flows_in_runs() {
     let (counts, longest) = runs(By::Tags);
     assert_eq!(counts, [160, 80, 20]);
     assert!(longest <= 3, "{longest}");
-    // The least quantum of policies is 1 ms: a round is 8 ms of the heaviest flow.
+    // The least quantum that policies allow is 1 ms. A round then has 8 ms of the heaviest flow.
     let (_, longest) = runs(By::Rounds(1_000));
     assert!(longest >= 20, "{longest}");
 }
@@ -461,7 +464,7 @@ fn an_empty_flow_saves_nothing_up_and_owes_nothing() {
     for _ in 0..20 {
         line.serve();
     }
-    // b was idle for 20 rounds. It now gets one turn in each round, and no more.
+    // Flow b was idle for 20 rounds. It now gets one turn in each round, and no more.
     for _ in 0..20 {
         line.arrive(1, 10_000);
     }
@@ -471,7 +474,7 @@ fn an_empty_flow_saves_nothing_up_and_owes_nothing() {
         .collect();
     let turns = order.iter().filter(|f| **f == 1).count();
     assert!((10..=11).contains(&turns), "{order:?}");
-    // a's clients give up. It may send again at once.
+    // The clients of flow a give up. Flow a may then send again at once.
     while let Some(gone) = line.waiting.iter().find(|w| w.flow == 0).map(|w| w.number) {
         line.leave(gone);
     }
@@ -501,7 +504,7 @@ fn rounds_start_over_before_they_end() {
     assert!(line.round_of(first) <= 3);
 }
 
-/// A waiter that keeps the queue non-empty.
+/// Returns a waiter that keeps the queue non-empty.
 fn line_filler() -> Waiter {
     Waiter {
         number: usize::MAX,
@@ -537,7 +540,7 @@ fn workers_that_queue_at_the_same_moment_lose_no_cost() {
     assert_eq!(host.value(name), Some(4 * 1_500 * Grain::rounds(1).one()));
 }
 
-/// A request that took more or less time than expected moves the waiting ones of its flow.
+/// A request that took more or less time than expected moves the waiting requests of its flow.
 #[test]
 fn what_a_request_took_counts_for_those_that_wait() {
     let host = MemoryHost::new();
@@ -573,7 +576,8 @@ fn what_a_request_took_counts_for_those_that_wait() {
 }
 
 /// Requests of a type that ended before its mean was known were charged the mean of all types. The
-/// type's mean now includes their actual time; a ratio to the expected time would count that twice.
+/// type's mean now includes their actual time. A ratio to the expected time would count this time
+/// twice.
 #[test]
 fn a_flow_that_is_a_type_is_charged_its_mean() {
     let host = MemoryHost::new();
@@ -587,8 +591,8 @@ fn a_flow_that_is_a_type_is_charged_its_mean() {
     assert_eq!(line.round_of(waiter), 1);
 }
 
-/// Two flows always have requests waiting. The prompts and outputs of one are a hundred times as
-/// long, and outputs can't be predicted.
+/// Two flows always have requests waiting, and share tokens by weight. The prompts and outputs of
+/// one flow are a hundred times as long as those of the other, and outputs can't be predicted.
 #[test]
 fn flows_share_tokens_whatever_the_time_of_their_requests() {
     let host = MemoryHost::new();

@@ -150,8 +150,8 @@ fn a_failed_rebuild_keeps_the_last_good_one() {
     assert_eq!(e.pending(), 2);
 }
 
-/// Whichever call fails during an edit, requests have the types of the stage in force: the old ones
-/// or the new ones, and never the old stage's numbers in the new stage's tables.
+/// Whichever call fails during an edit, requests have the types of the stage in force, either the
+/// old types or the new ones. The old stage's numbers are never used in the new stage's tables.
 #[test]
 fn an_edit_that_fails_is_made_or_not_made() {
     let (mut made, mut not_made) = (0, 0);
@@ -285,7 +285,8 @@ fn who_is_let_go_by_a_failing_edit_gives_no_slot_back_that_it_has_not() {
     }
 }
 
-/// Policies change at each scale event, on the threads that serve requests.
+/// Policies change at each scale event, on the threads that serve requests, so an edit must be
+/// cheap.
 #[test]
 fn an_edit_of_parallelism_does_not_load_each_types_histogram() {
     let m = MemoryHost::new();

@@ -1,4 +1,5 @@
-//! Lost leases, and races between their judges: workers that die, stall, or resume.
+//! Tests of lost leases, with workers that die, stall, or resume, and of races between the workers
+//! that judge them.
 
 use super::*;
 use crate::memory::Group;
@@ -25,11 +26,11 @@ fn a_dead_workers_share_of_a_stage_that_the_survivor_lacks() {
             .unwrap();
     }
     assert_eq!(slots(&m), 3);
-    drop(new); // traps
+    drop(new); // The VM traps.
     for n in 1..1000 {
         old.tick(&h, t(n * 10), &mut a).unwrap();
     }
-    // its successor on the same thread
+    // This VM succeeds the dropped one on the same thread.
     let mut next = Engine::new(3);
     next.configure(&h, t(10_000), &other("ns/p"), &mut a)
         .unwrap();
@@ -324,7 +325,7 @@ fn a_share_that_the_burier_had_no_stage_for_is_given_back_once() {
     }
     assert_eq!(slots(&m), 4);
     drop(dies);
-    // `stays` ticks too late to judge before `burier`.
+    // `stays` ticks later than `burier`, so `burier` is the first to judge the dead worker.
     for n in 1..=400 {
         burier.tick(&h, t(n * 10), &mut a).unwrap();
         if n % 10 == 5 {
@@ -392,7 +393,7 @@ fn a_worker_that_returns_while_it_is_being_buried_keeps_what_it_booked() {
             "{} booked, before the mark: {before_the_mark}",
             slots(&m)
         );
-        // Shorter than the time after which an audit corrects it.
+        // This time is shorter than the time after which an audit corrects the totals.
         for n in 312..470 {
             judge.tick(&h, t(n * 10), &mut a).unwrap();
             late.borrow_mut().tick(&h, t(n * 10), &mut a).unwrap();
@@ -410,7 +411,7 @@ fn a_worker_that_returns_while_it_is_being_buried_keeps_what_it_booked() {
     }
 }
 
-/// Two VMs of different `vm_id`s, each with a running request, for longer than audits take to
+/// Two VMs of different `vm_id`s, each with a running request, run for longer than audits take to
 /// agree.
 #[test]
 fn two_lists_of_workers_share_the_slots_and_correct_nothing() {
@@ -433,7 +434,7 @@ fn two_lists_of_workers_share_the_slots_and_correct_nothing() {
         }
         assert_eq!(slots(&m), 2, "after {} ms", n * 10);
     }
-    // The second VM dies, and with it its list. The first one releases its slot.
+    // The second VM dies, and its list with it. The first VM releases the dead VM's slot.
     let [(mut engine, host), dead] = engines;
     drop(dead);
     for n in 2_000..4_000 {

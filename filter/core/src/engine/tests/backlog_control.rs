@@ -1,4 +1,5 @@
-//! Backlog control over several workers: one bound, one rejection rate, costs from a header.
+//! Tests of backlog control over several workers, which share one bound and one rejection rate,
+//! with costs from a header.
 
 use super::*;
 use crate::config::StrategyConfig;
@@ -8,7 +9,7 @@ fn costing(cost: &str) -> MemoryRequest {
     MemoryRequest::get("/").with("x-headgate-cost", cost)
 }
 
-/// One slot, S_t = 1 s, T = 1 s.
+/// Returns a configuration with one slot, S_t = 1 s and P = 1 s (the sampling period).
 fn config(change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
     super::config(1, |stage| {
         let strategy = r#"{"type":"BacklogControl","target_us":1000000,"control":"Backlog",
@@ -43,7 +44,8 @@ fn rates(process: &Process) -> Vec<Option<f64>> {
 fn all_workers_fill_one_backlog_and_tell_one_rejection_rate() {
     let mut process = warm();
     let bound = process.gauge("backlog_bound");
-    // At 10 ms a unit, 45 units take half of the time of 1 s less the 100 ms of a request.
+    // A unit takes 10 ms. So 45 units take half of the remaining 900 ms, which are the target of 1
+    // s less the 100 ms of a request.
     assert!((40..=50).contains(&bound), "{bound}");
     process.run_for(Duration::from_secs(3));
     assert_eq!(rates(&process), [Some(0.0); 3]);
@@ -60,19 +62,19 @@ fn all_workers_fill_one_backlog_and_tell_one_rejection_rate() {
             .iter()
             .all(|(_, reason)| *reason == Reason::Backlog)
     );
-    // A smaller one still fits, on any worker.
+    // A smaller request still fits, on any worker.
     let room = bound - (admitted - 1) * 10;
     assert!(room >= 1);
     process.arrive_as(2, &costing("1"), None);
     assert_eq!(process.queued().len() as u64, admitted);
-    // All counts are in the record after the first tick, and all workers have them after the
-    // second.
+    // The record has all counts after the first tick, and all workers have read the counts after
+    // the second tick.
     process.run_for(Duration::from_millis(20));
     let rate = (20 - admitted) as f64 / 21.0;
     for told in rates(&process) {
         assert!((told.unwrap() - rate).abs() < 1e-9, "{told:?}, {rate}");
     }
-    // The queue's stat is a time, for any unit of costs.
+    // The stat of the queued work is a time, regardless of the unit of costs.
     let micros = process.host.value("headgate.policy.ns/p.queued_work_us");
     let expected = ((admitted - 1) * 10 + 1) * 10_000;
     assert!(
@@ -87,7 +89,7 @@ fn a_request_that_expires_in_the_queue_counts_in_the_rejection_rate() {
     process.run_for(Duration::from_secs(3));
     assert_eq!(rates(&process), [Some(0.0); 3]);
     for n in 0..4 {
-        // One gets the slot, and two of the others expire, because a request takes 100 ms.
+        // One request gets the slot, and two of the others expire, because a request takes 100 ms.
         let deadline = (n % 2 == 1).then_some(Duration::from_millis(350));
         process.arrive_as(n % 3, &costing("1"), deadline);
     }
@@ -106,7 +108,7 @@ fn the_gauge_has_the_mean_delay_of_the_last_period_with_an_answer() {
     process.run_for(Duration::from_millis(1_000));
     let delay = || process.gauge("service_delay_us");
     assert!(delay().abs_diff(100_000) < 100, "{}", delay());
-    // One waits for 200 ms, so that the two take 200 and 400 ms.
+    // One of the two requests waits for 200 ms, so that the two take 200 and 400 ms.
     let streams = [0, 1].map(|worker| process.arrive_as(worker, &costing("1"), None));
     for stream in streams {
         process.run_for(Duration::from_millis(200));
@@ -140,7 +142,7 @@ fn a_dry_run_and_a_policy_without_hint_tell_nothing() {
 fn a_cost_that_cannot_be_read_is_1_and_counted() {
     let mut process = warm();
     process.run_for(Duration::from_millis(10));
-    // The workers' first requests had no cost either.
+    // The workers' first requests had no readable cost either.
     let before = process.gauge("rq_cost_unknown");
     process.arrive_as(0, &costing("10"), None);
     for odd in ["", "many", "-3", "0"] {
@@ -170,7 +172,7 @@ fn an_edit_keeps_the_bound_and_another_unit_starts_anew() {
     }));
     process.run_for(Duration::from_millis(20));
     assert_eq!(process.gauge("backlog_bound"), 20);
-    // Without a bound, everything is admitted.
+    // There is no bound in the new unit yet, so all requests are admitted.
     process.configure(&config(|stage| {
         if let StrategyConfig::BacklogControl(control) = &mut stage.strategy {
             control.cost = crate::config::CostConfig::Measured;

@@ -1,4 +1,4 @@
-//! Types that hang, over several workers.
+//! Tests of types that hang, over several workers.
 
 use super::*;
 use crate::requests::Phase;
@@ -22,9 +22,10 @@ pub(super) fn by_value(parallelism: u32) -> FilterConfig {
     })
 }
 
-/// For `ms`, sends 100 requests a second that are answered after 20 ms, and 100 of a type that
-/// hangs, which fail after 3 s. Returns the largest number that hung at once after the first
-/// second, and the ratio of the others that were answered.
+/// For `ms`, sends 100 requests a second that are answered after 20 ms, and 100 requests a second
+/// of a type that hangs, which fail after 3 s. Returns the largest number of hanging requests in
+/// the backend at once after the first second, and the ratio of the other requests that were
+/// answered.
 fn hang(process: &mut Process, workers: usize, ms: u64) -> (usize, f64) {
     let mut hung: Vec<(u64, u32)> = Vec::new();
     let mut served: Vec<(u64, u32)> = Vec::new();
@@ -70,7 +71,8 @@ fn a_type_that_hangs_holds_few_slots_of_all_workers_together() {
         let (most, answered) = hang(&mut process, workers, 6_000);
         let reason = |(_, reason): &(u32, Reason)| *reason == Reason::Unresponsive;
         assert!(process.refused.iter().any(reason));
-        // Requests of the first second hold their slots for three.
+        // Requests of the first second hold their slots for three seconds, so only later ones show
+        // the limit.
         let (later, _) = hang(&mut process, workers, 3_000);
         assert!(most <= 16, "{most}");
         assert!(later <= 3, "{later} of 16 slots, {workers} workers");
@@ -105,8 +107,8 @@ fn a_type_that_hung_is_let_in_again_after_a_few_answers() {
     process.assert_nothing_booked();
 }
 
-/// The type that hangs uses one or two slots, and hardly ever more than eight. The other one leaves
-/// it about ten of the twelve.
+/// The type that hangs usually needs one or two slots, and hardly ever more than eight. The other
+/// type leaves about ten of the twelve slots to it.
 #[test]
 fn a_type_of_which_nothing_is_answered_gets_no_more_slots_until_an_answer() {
     let mut process = Process::new(1, &by_value(12));
@@ -133,7 +135,7 @@ fn a_type_of_which_nothing_is_answered_gets_no_more_slots_until_an_answer() {
         waiting(&process)
     );
     process.finish(hung.remove(14), Outcome::Abandoned);
-    // Those that waited need the slots of some that are answered.
+    // The waiting requests get the slots of requests that are answered.
     for stream in hung.drain(..3) {
         process.finish(stream, Outcome::Completed);
     }
@@ -145,7 +147,7 @@ fn a_type_of_which_nothing_is_answered_gets_no_more_slots_until_an_answer() {
     process.assert_nothing_booked();
 }
 
-/// Parked requests are in no queue, so an edit has to find them.
+/// Parked requests are in no queue, so an edit has to find them separately.
 #[test]
 fn an_edit_that_ends_waiting_lets_all_pass_that_wait_for_an_answer() {
     let config = by_value(14);
@@ -169,7 +171,8 @@ fn an_edit_that_ends_waiting_lets_all_pass_that_wait_for_an_answer() {
     assert!(all.all(|(_, _, at)| matches!(at, At::Backend(_))));
 }
 
-/// Streams last longer than their last objective, which is for their first byte.
+/// Streams last longer than their last objective, which is for their first byte. A stream that has
+/// begun is not silent.
 #[test]
 fn a_stream_that_has_begun_is_answered() {
     let mut config = by_value(16);
@@ -197,8 +200,8 @@ fn a_stream_that_has_begun_is_answered() {
     assert_eq!(process.refused, []);
 }
 
-/// Returns the number of requests that hold a slot, and of those that released theirs, by a count
-/// over all requests.
+/// Counts the requests in the backend. Returns the number of requests that hold a slot, and the
+/// number of requests that released their slot early.
 fn held(process: &Process) -> (u64, u64) {
     let (mut held, mut freed) = (0, 0);
     let policies = process.workers.iter().flatten();
@@ -214,7 +217,7 @@ fn held(process: &Process) -> (u64, u64) {
     (held, freed)
 }
 
-/// Returns a request that is for upstream host `host`.
+/// Sends a request to upstream host `host`, and returns its stream.
 fn arrive_at(process: &mut Process, worker: usize, host: u8) -> u32 {
     let stream = process.arrive(worker, "/");
     process.hosts.insert(stream, Upstream::at(&[host]));
@@ -230,8 +233,8 @@ fn answer(process: &mut Process, host: u8) {
     }
 }
 
-/// Returns a process of `workers`, and a request on its second worker that hangs at host 0, while
-/// host `other` answers others.
+/// Returns a process of `workers`, and a request on its second worker that hangs at host 0 while
+/// host `other` answers other requests.
 fn with_a_hung_request(workers: usize, parallelism: u32, other: u8) -> (Process, u32) {
     let mut process = Process::new(workers, &by_value(parallelism));
     answer(&mut process, other);
@@ -293,7 +296,7 @@ fn requests_of_a_host_that_answers_after_all_take_their_slots_again() {
     process.finish(hung, Outcome::Completed);
     assert_eq!(held(&process), (1, 0));
     assert_eq!(process.gauge("slots_in_use"), 1);
-    // The host is trusted now.
+    // Host 0 is trusted after its answer.
     answer(&mut process, 1);
     answer(&mut process, 1);
     assert_eq!(held(&process), (1, 0));
@@ -301,7 +304,7 @@ fn requests_of_a_host_that_answers_after_all_take_their_slots_again() {
     process.assert_nothing_booked();
 }
 
-/// Without an answer of another host, the backend as a whole may hang.
+/// If no other host answers, the backend as a whole may hang.
 #[test]
 fn requests_keep_their_slots_while_no_host_answers() {
     let mut process = Process::new(2, &by_value(2));
@@ -373,7 +376,7 @@ proptest! {
                     arrive_at(&mut process, at.index(3), host);
                 }
                 3 | 4 if !all.is_empty() => {
-                    // The newest ones are answered first.
+                    // The newest requests are answered first.
                     let stream = all[all.len() - 1 - at.index(all.len().min(2))];
                     process.finish(stream, Outcome::Completed);
                 }
@@ -406,7 +409,8 @@ proptest! {
     }
 }
 
-/// Its 90th percentile is beyond its objective, so it is silent only after twice that time.
+/// The 90th percentile of this type is beyond its last objective, so its requests are silent only
+/// after twice the type's usual time.
 #[test]
 fn a_type_that_is_often_late_and_then_hangs_is_found_by_its_silence() {
     let mut process = Process::new(1, &by_value(16));

@@ -1,4 +1,4 @@
-//! Requests with less time than nine in ten of their type take.
+//! Tests of requests whose deadline leaves less time than nine in ten requests of their type take.
 
 use super::*;
 use crate::config::Mode;
@@ -7,7 +7,8 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Sends a request with this `deadline`; returns whether it is admitted. Its client leaves at once.
+/// Sends a request with this `deadline`, in ms, and returns whether it is admitted. The client
+/// leaves at once.
 fn sent(process: &mut Process, worker: usize, deadline: u64) -> bool {
     let stream = process.arrive_with(worker, "/slow", Some(ms(deadline)));
     let passed = process.requests.contains_key(&stream);
@@ -28,7 +29,7 @@ fn a_request_without_the_time_that_it_takes_is_refused_though_slots_are_free() {
         let judged = process.gauge("type.slow.rq_rejected.reason.deadline");
         assert!((85..=98).contains(&judged), "{mode:?}: {judged}");
         assert!((0..100).all(|n| sent(&mut process, n % 2, 25)));
-        // Times of another type don't count.
+        // The times of `slow` don't count for another type.
         let other = process.arrive_with(1, "/", Some(ms(1)));
         assert!(process.requests.contains_key(&other));
         process.finish(other, Outcome::Unmeasured);
@@ -56,7 +57,7 @@ fn a_request_waits_while_its_deadline_leaves_the_time_that_it_takes() {
     process.learn_slow();
     let running = process.arrive(0, "/slow");
     let first = process.arrive_with(0, "/slow", Some(ms(55)));
-    // The request would wait for 20 ms.
+    // This request would wait for 20 ms and take 20 ms.
     let late = process.arrive_with(0, "/slow", Some(ms(35)));
     assert_eq!(process.refused, [(late, Reason::Deadline)]);
     let second = process.arrive_with(0, "/slow", Some(ms(65)));

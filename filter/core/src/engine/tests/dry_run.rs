@@ -1,4 +1,4 @@
-//! A dry run's decisions are those of enforcement.
+//! Tests that a dry run makes the same decisions as enforcement.
 
 use super::*;
 use crate::config::{Mode, Objective, StrategyConfig};
@@ -6,7 +6,7 @@ use crate::config::{Mode, Objective, StrategyConfig};
 const SERVICE: Duration = Duration::from_millis(20);
 
 /// Sends a request of 20 ms to one slot every 10 ms, which is twice the full load. Returns how many
-/// in 1,000 are rejected of those that arrive after `warm_up`.
+/// of the 1,000 requests after the first `warm_up` requests are rejected.
 fn rejected(mode: Mode, strategy: &str, warm_up: u64) -> u64 {
     let mut config = config(1, |stage| {
         stage.mode = mode;
@@ -92,14 +92,15 @@ fn a_queue_that_nobody_would_be_in_refuses_nobody() {
         process.run_for(Duration::from_millis(10));
         process.gauge("type.slow.rq_rejected")
     };
-    // One would run and two wait. All twenty are in the backend, which serves them one by one.
+    // Under enforcement one request would run and two would wait. In the dry run all twenty are in
+    // the backend, which serves them one by one.
     let burst: Vec<u32> = (0..20).map(|_| process.arrive(0, "/slow")).collect();
     assert_eq!(rejected(&mut process), 17);
     for stream in &burst[..5] {
         process.run_for(SERVICE);
         process.finish(*stream, Outcome::Completed);
     }
-    // The three would have ended by now.
+    // Under enforcement, the three admitted requests would have ended by now.
     process.arrive(0, "/slow");
     assert_eq!(rejected(&mut process), 17);
 }

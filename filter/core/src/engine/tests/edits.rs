@@ -1,9 +1,10 @@
-//! The state of a strategy that must survive an edit of its policy, and the state that must not.
+//! Tests of the state that must survive an edit of a policy, and of the state that must not.
 
 use super::*;
 use crate::config::{AcceptFractionConfig, Logic, Mode, StrategyConfig};
 
-/// SEDA's controller with a p90 of 50 ms, which runs every five requests.
+/// Returns a configuration with SEDA's controller, which has a target of 50 ms for the 90th
+/// percentile and runs every five requests.
 fn controlled(mode: Mode) -> FilterConfig {
     config(1, |stage| {
         stage.mode = mode;
@@ -26,8 +27,8 @@ fn serve_slowly(process: &mut Process, requests: usize) {
     process.run_for(Duration::from_millis(50));
 }
 
-/// In a dry run no rate has an effect, so it falls as long as the target is missed. Enforced, that
-/// rate would refuse all but three requests a minute.
+/// In a dry run the rate has no effect, so it falls as long as the target is missed. If that rate
+/// were then enforced, it would refuse all but three requests a minute.
 #[test]
 fn enforcement_does_not_begin_where_a_dry_run_ended() {
     const RATE: &str = "type.default.admission_rate_mhz";
@@ -46,7 +47,7 @@ fn enforcement_does_not_begin_where_a_dry_run_ended() {
     process.run_for(Duration::from_millis(50));
     assert_eq!(process.gauge(RATE), 2_000_000);
 
-    // The state from enforcement survives another dry run.
+    // The rate learned under enforcement survives another dry run.
     serve_slowly(&mut process, 100);
     let learned = process.gauge(RATE);
     assert!((51..1_000_000).contains(&learned), "{learned}");
@@ -59,8 +60,8 @@ fn enforcement_does_not_begin_where_a_dry_run_ended() {
     assert!(known.abs_diff(learned) <= 4_000, "{known} of {learned}");
 }
 
-/// While requests run and none is answered there is no information, and the rate stays, even if an
-/// edit has replaced the controller meanwhile.
+/// While requests run and none is answered, the controller has no new information, so the rate
+/// stays. That also holds after an edit has replaced the controller.
 #[test]
 fn requests_under_way_are_known_to_the_strategy_that_an_edit_makes() {
     const RATE: &str = "type.default.admission_rate_mhz";
@@ -109,7 +110,8 @@ fn the_state_of_a_strategy_survives_a_change_of_endpoints() {
         };
         let mut process = Process::new(1, &with(100.0));
         serve_slowly(&mut process, 100);
-        // One unit is busy. A new measurement of the demand would start at zero and refuse none.
+        // One unit is busy. If the edit restarted the measurement of the demand, the demand would
+        // be zero and no request would be refused.
         let mut refused = |units| {
             process.refused.clear();
             process.configure(&with(units));
@@ -140,7 +142,7 @@ fn by_class(stage: &mut StageConfig) {
             .unwrap();
 }
 
-/// A request from before the classes were added doesn't become `gold`.
+/// A request that arrived before the classes were added doesn't become `gold`.
 #[test]
 fn who_waits_while_classes_are_introduced_is_of_the_lowest() {
     let mut process = Process::new(1, &config(1, |_| {}));
@@ -155,7 +157,8 @@ fn who_waits_while_classes_are_introduced_is_of_the_lowest() {
     assert!(finish("rest").is_some() && finish("gold").is_none());
 }
 
-/// A dry run's order is a FIFO with types as groups, whatever groups the enforced discipline has.
+/// A dry run's order is a FIFO with types as groups, regardless of the groups of the configured
+/// discipline.
 #[test]
 fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
     let only_default = |mode: Mode| {
@@ -186,8 +189,8 @@ fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
     assert!(wait > Duration::from_millis(500), "{wait:?}");
 }
 
-/// Work in µs can't be added to work in rows, so requests that wait or run when the unit changes
-/// are counted again.
+/// Work in µs can't be added to work in rows. So the work of requests that wait or run when the
+/// unit changes is counted again.
 #[test]
 fn work_is_counted_anew_when_its_unit_changes() {
     let by = |cost: &str| {
@@ -205,10 +208,10 @@ fn work_is_counted_anew_when_its_unit_changes() {
     let streams: Vec<u32> = (0..5).map(|n| process.arrive(n % 2, "/")).collect();
     let micros = process.gauge("queued_work_us");
     assert!(micros.abs_diff(400_000) < 20_000, "{micros}");
-    // `slow`, then `default`.
+    // The costs are those of `slow` and `default`, in this order.
     process.configure(&by(r#"{"type":"Type","costs":[9,7]}"#));
     assert_eq!(process.gauge("queued_work_us"), 4 * 7);
-    // The running request, of cost 7, took 200 ms.
+    // The running request has cost 7 and takes 200 ms.
     process.run_for(Duration::from_millis(200));
     process.finish(streams[0], Outcome::Completed);
     process.run_for(Duration::from_secs(2));
@@ -227,7 +230,7 @@ fn work_is_counted_anew_when_its_unit_changes() {
     process.assert_nothing_booked();
 }
 
-/// Returns edit number `n` of many, with different orders, modes, classes, types and strategies.
+/// Returns edit number `n`. The edits differ in order, mode, classes, types and strategy.
 fn edited(n: usize) -> FilterConfig {
     let discipline = |json: &str| serde_json::from_str(json).unwrap();
     config(2, |stage| match n {
@@ -288,7 +291,7 @@ fn moves() -> impl proptest::strategy::Strategy<Value = Vec<Move>> {
 
 proptest! {
     /// Edits of all kinds reach workers at different times, in any order. Once all workers have the
-    /// same, slots are as they would be without edits.
+    /// same configuration, slots are as they would be without edits.
     #[test]
     fn edits_that_reach_workers_one_by_one_lose_nobody(moves in moves(), last in 0_usize..4) {
         let mut process = Process::new(3, &edited(0));
@@ -336,7 +339,8 @@ proptest! {
     }
 }
 
-/// Dashboards draw the objectives from these gauges, and alerts compare with them.
+/// Dashboards draw the objectives from these gauges, and alerts compare measurements with the
+/// gauges.
 #[test]
 fn objectives_are_published_and_those_of_before_an_edit_taken_back() {
     let with = |percentiles: &[(f64, u64)]| {

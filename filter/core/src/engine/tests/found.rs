@@ -1,11 +1,11 @@
-//! Stages whose P is found.
+//! Tests of stages whose P is found automatically.
 
 use super::*;
 use crate::config::AutoParallelism;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Returns a process that has few slots, because without a limit requests were late.
+/// Returns a process that has found a small P, because requests were late without a limit.
 fn limited(workers: usize) -> Process {
     let config = config(4, |stage| {
         stage.auto_parallelism = Some(AutoParallelism { min: 2, max: 64 });
@@ -24,7 +24,7 @@ fn limited(workers: usize) -> Process {
     let late: Vec<u32> = (0..40).map(|n| process.arrive(n % workers, "/")).collect();
     assert_eq!(process.in_backend(), 40);
     process.run_for(200 * MS);
-    // The law acts when a request ends.
+    // The law of P acts when a request ends.
     process.finish(late[0], Outcome::Completed);
     process.run_for(10 * MS);
     for &stream in &late[1..] {
@@ -35,7 +35,7 @@ fn limited(workers: usize) -> Process {
     process
 }
 
-/// The limit moves around P by a schedule, also while no request arrives or ends.
+/// The limit varies around P by a schedule, even while no request arrives or ends.
 #[test]
 fn a_waiter_starts_within_a_tick_after_the_limit_rises() {
     for workers in [1, 2] {
@@ -45,7 +45,7 @@ fn a_waiter_starts_within_a_tick_after_the_limit_rises() {
             while process.queued().len() < 20 {
                 process.arrive(n % workers, "/");
             }
-            // As many run afterwards as the limit allows now.
+            // After these ends, as many requests run as the limit allows now.
             let requests = process.requests.iter();
             let running = requests.filter(|(_, (_, _, at))| matches!(at, At::Backend(_)));
             let running: Vec<u32> = running.map(|(&stream, _)| stream).collect();
@@ -57,7 +57,7 @@ fn a_waiter_starts_within_a_tick_after_the_limit_rises() {
             process.run_for(10 * MS);
             let after = process.in_backend();
             rises += u32::from(after > before);
-            // An arrival finds no slot that the tick left free.
+            // The tick left no slot free, so an arrival gets none.
             process.arrive(n % workers, "/");
             process.settle();
             assert_eq!(process.in_backend(), after, "{workers} workers, tick {n}");

@@ -1,13 +1,14 @@
-//! The work that arrivals offer, over all workers.
+//! Tests of the work that arrivals offer, over all workers.
 
 use super::*;
 
-/// Sends one request every `gap` to the workers in turn, each answered 20 ms after its slot.
-/// Returns the slots that the offered work keeps busy, and the number of refused requests.
+/// Sends one request every `gap` to the workers in turn. Each is answered 20 ms after it gets its
+/// slot. Returns the number of slots that the offered work keeps busy, and the number of refused
+/// requests.
 fn offered(gap: Duration) -> (f64, usize) {
     const SERVICE: Duration = Duration::from_millis(20);
     const LASTS: Duration = Duration::from_secs(20);
-    // Capacity: 4 slots, 200 requests/s.
+    // The capacity is 4 slots, which serve 200 requests/s.
     let config = config(4, |stage| stage.queue.max_length = 8);
     let mut process = Process::new(3, &config);
     process.learn_slow();
@@ -50,8 +51,8 @@ fn offered_work_is_arrival_rate_times_service_time_whatever_is_refused() {
     assert!(refused > 3_000, "{refused}");
 }
 
-/// A type of which most requests are refused may have too few answers for its own histogram, and
-/// the mean of all types is that of cheap requests.
+/// If most requests of a type are refused, the type may have too few answers for its own histogram.
+/// The mean of all types doesn't help, because most of the measured requests are cheap.
 #[test]
 fn a_type_with_few_answers_offers_the_time_that_these_took() {
     let config = config(4, |stage| stage.service_times.min_samples = 50);

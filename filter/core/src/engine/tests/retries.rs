@@ -1,4 +1,4 @@
-//! Retries while first attempts are refused.
+//! Tests of retries while first attempts are refused.
 
 use super::*;
 

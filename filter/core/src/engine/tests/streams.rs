@@ -1,4 +1,5 @@
-//! Streams: processing time ends with the first byte, but the slot is held until the last.
+//! Tests of streams, whose processing time ends with the first byte but whose slot is held until
+//! the last byte.
 
 use super::*;
 use crate::config::{Measure, QueueMode};
@@ -31,8 +32,8 @@ impl Process {
         });
     }
 
-    /// Serves `count` streams, one after another: the first byte after 10 ms, the last one after
-    /// 100 ms.
+    /// Serves `count` streams, one after another, with the first byte after 10 ms and the last byte
+    /// after 100 ms.
     fn stream(&mut self, count: u32, outcome: Outcome) {
         for _ in 0..count {
             let stream = self.arrive(0, "/");
@@ -98,7 +99,7 @@ fn what_is_known_of_slots_survives_an_edit() {
     let edited = streaming(1, |stage| stage.service_times.min_samples = 5);
     process.configure(&edited);
     assert_eq!(process.estimates(0), (100, 10));
-    // If the slot is released at the first byte, it is held for no longer.
+    // If the slot is released at the first byte, the slot time equals the processing time.
     let released = streaming(1, |stage| stage.release_slot = Measure::FirstByte);
     process.configure(&released);
     assert_eq!(process.estimates(0), (10, 10));
@@ -122,7 +123,7 @@ fn a_slot_goes_to_the_next_once_when_the_stream_ends() {
     process.finish(first, Outcome::Completed);
     process.settle();
     assert_eq!(process.started, [first, waiting[0]]);
-    // Its end is reported again, followed by a late event of its body.
+    // The end of the first stream is reported again, followed by a late event of its body.
     process.with(0, |engine, host, now, actions| {
         engine
             .finish(host, now, ticket, Outcome::Abandoned, actions)
@@ -148,7 +149,7 @@ fn a_stream_that_is_watched_without_a_slot_is_not_measured() {
         let name = "headgate.policy.ns/p.type.default.rq_completed";
         process.host.value(name).unwrap()
     };
-    // The backend answers the second first, which a FIFO wouldn't.
+    // The backend answers the second request first, which a FIFO wouldn't do.
     let (_, _, place) = process.requests[&second];
     let (At::Queue(ticket) | At::Backend(ticket)) = place;
     process.with(0, |engine, host, now, _| {

@@ -1,4 +1,4 @@
-//! Stages with a budget of tokens.
+//! Tests of stages with a budget of tokens.
 
 use super::*;
 use crate::config::{AutoParallelism, TokensConfig};
@@ -6,8 +6,9 @@ use crate::requests::Phase;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Returns a budget. Requests take the tokens of prompt and output, each stated by a header;
-/// without the headers, 10 and none.
+/// Returns a budget of `tokens`. Requests take the tokens of prompt and output, each of which a
+/// header states. Without these headers, a request takes 10 tokens for its prompt and none for its
+/// output.
 fn budget(tokens: u32) -> TokensConfig {
     let json = format!(
         r#"{{"budget":{tokens},"prompt":{{"header":"x-tokens","otherwise":10}},
@@ -23,7 +24,7 @@ fn budgeted(parallelism: u32, tokens: u32) -> FilterConfig {
     })
 }
 
-/// Returns the tokens that running requests hold, by a count over all requests.
+/// Returns the number of tokens that running requests hold, summed over all requests.
 pub(super) fn held(process: &Process) -> u64 {
     let policies = process.workers.iter().flatten();
     let policies = policies.flat_map(|engine| &engine.policies);
@@ -149,7 +150,7 @@ fn a_budget_can_be_added_changed_and_removed() {
     let before: Vec<u32> = (0..3).map(|_| process.arrive_with_tokens(0, 50)).collect();
     process.configure(&budgeted(8, 100));
     assert_eq!(process.gauge("tokens"), 100);
-    // Requests from before hold none.
+    // Requests that arrived without a budget hold no tokens.
     let own: Vec<u32> = (0..3).map(|_| process.arrive_with_tokens(1, 50)).collect();
     assert_eq!(process.gauge("tokens_in_use"), 100);
     assert_eq!(process.queued(), own[2..]);
@@ -211,8 +212,9 @@ fn a_request_takes_the_usual_output_and_more_when_it_grows() {
     process.assert_nothing_booked();
 }
 
-/// Two heavy requests use up the budget with two of eight slots, and the five behind them wait for
-/// up to 2.5 times their service time. Without a budget, it would be up to once that time.
+/// Two heavy requests use up the budget with two of eight slots, and the five requests behind them
+/// wait for up to 2.5 times their service time. Without a budget, they would wait for at most the
+/// service time.
 #[test]
 fn estimated_waits_are_by_the_requests_that_fit() {
     let config = config(8, |stage| {
@@ -232,7 +234,8 @@ fn estimated_waits_are_by_the_requests_that_fit() {
         process.arrive_with_tokens(0, 50);
     }
     assert_eq!(process.in_backend(), 2);
-    // 100 ms for itself, 50 ms for each before it, and as much until a running one ends.
+    // A waiting request takes 100 ms itself, and waits for 50 ms until a running request ends and
+    // 50 ms for each request before it.
     let waiting = process.queued().len();
     assert!((4..=5).contains(&waiting), "{waiting} wait");
     assert!(
@@ -243,7 +246,8 @@ fn estimated_waits_are_by_the_requests_that_fit() {
     );
 }
 
-/// A P found automatically stays while the budget binds, however requests wait and are refused.
+/// An automatically found P stays the same while the budget binds, regardless of requests that wait
+/// or are refused.
 #[test]
 fn the_search_for_p_does_not_take_a_full_budget_for_free_slots() {
     let found = |tokens| {
@@ -263,10 +267,10 @@ fn the_search_for_p_does_not_take_a_full_budget_for_free_slots() {
         process.run_for(10 * MS);
         process.finish(stream, Outcome::Completed);
     }
-    // Late without a limit: P closes at a few slots.
+    // These requests are late because there is no limit, so P is set to a few slots.
     let late: Vec<u32> = (0..40).map(|n| process.arrive(n % 2, "/")).collect();
     process.run_for(200 * MS);
-    // The law acts when a request ends.
+    // The law of P acts when a request ends.
     process.end(late[0], Outcome::Completed);
     process.run_for(10 * MS);
     for &stream in &late[1..] {
@@ -274,7 +278,7 @@ fn the_search_for_p_does_not_take_a_full_budget_for_free_slots() {
     }
     let slots = process.gauge("slots");
     assert!((2..20).contains(&slots), "{slots}");
-    // One runs at once, and twenty wait, for a minute.
+    // For a minute, one request runs at a time, and twenty wait.
     process.configure(&found(10));
     for n in 0..6_000 {
         while process.queued().len() < 20 {
@@ -290,7 +294,7 @@ fn the_search_for_p_does_not_take_a_full_budget_for_free_slots() {
     }
 }
 
-/// Answers that are late because they waited for tokens say nothing about slots.
+/// Answers that are late because requests waited for tokens give no information about slots.
 #[test]
 fn waits_for_tokens_close_no_open_law() {
     let config = config(4, |stage| {
@@ -312,7 +316,7 @@ fn waits_for_tokens_close_no_open_law() {
         for stream in process.running() {
             process.end(stream, Outcome::Completed);
         }
-        // Each waits for ten others, 200 ms.
+        // Each request waits until ten others have used its slot, for 200 ms.
         assert_eq!(process.in_backend(), 4, "after {n} turns");
     }
 }
@@ -345,9 +349,9 @@ fn steps() -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// After any steps, tokens in use are those of the running requests, and never more than the
-    /// budget, except for outputs that outgrow theirs; no request waits that fits and is first;
-    /// none remains at the end.
+    /// After any steps, the tokens in use are those of the running requests. They exceed the budget
+    /// only by outputs that are longer than expected. A request that is first and fits does not
+    /// wait. At the end no tokens are in use.
     #[test]
     fn tokens_are_conserved_and_never_idle_beside_a_first_waiter_that_fits(steps in steps()) {
         let (mut slots, mut tokens) = (4, Some(100));
@@ -387,7 +391,8 @@ proptest! {
                         None => config(slots, |stage| stage.queue.timeout_us = 60_000_000),
                     });
                 }
-                // Its requests are lost, and what they held is given back when its lease ends.
+                // The requests of the worker are lost, and their slots and tokens are given back
+                // when its lease ends.
                 Step::Die(worker) if worker < 2 => {
                     process.workers[worker] = None;
                     process.requests.retain(|_, (at, _, _)| *at != worker);
@@ -401,13 +406,14 @@ proptest! {
             prop_assert_eq!(process.gauge("slots_in_use"), process.in_backend() as u64);
             let Some(most) = tokens else { continue };
             prop_assert!(in_use <= u64::from(most).max(before), "{in_use} of {most}");
-            // The first waiter of one worker may overtake that of another within a tolerance.
+            // The first waiter of one worker may overtake the first waiter of another within a
+            // tolerance.
             let waiting = process.queued();
             let arrived = |stream: &u32| process.requests[stream].1;
             let first = waiting.iter().map(arrived).min();
             let are_first = waiting.iter()
                 .filter(|stream| first.is_some_and(|at| arrived(stream) <= at + ORDER_TOLERANCE));
-            // A request from before the first budget takes none.
+            // A request that arrived without a budget takes no tokens.
             let needed = are_first.map(|stream| u64::from(asked[stream].min(most))).max();
             prop_assert!(
                 process.in_backend() >= slots as usize

@@ -25,7 +25,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Handles response headers with `status`; nothing has ended yet.
+    /// Handles response headers with `status`. The response hasn't ended yet unless `alone`.
     pub(super) fn answered(&mut self, filter: &mut Filter<MemoryHost>, status: &str, alone: bool) {
         self.stream.set(Property::ResponseCodeDetails, VIA_UPSTREAM);
         let status = (":status".to_owned(), status.to_owned());
@@ -70,14 +70,14 @@ impl Proxy {
         (Request { stream, inbound }, decision)
     }
 
-    /// Returns a request that is forwarded.
+    /// Sends a request that must be forwarded, and returns it.
     pub(super) fn forwarded(&mut self, headers: &[(&str, &str)]) -> Request {
         let (request, decision) = self.arrive(headers);
         assert!(matches!(decision, Decision::Forward(_)), "{decision:?}");
         request
     }
 
-    /// Returns a request that waits.
+    /// Sends a request that must wait, and returns it.
     pub(super) fn held(&mut self, headers: &[(&str, &str)]) -> Request {
         let (request, decision) = self.arrive(headers);
         assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
