@@ -21,7 +21,7 @@ use headgate_core::rng::Rng;
 /// The range of delays that a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Smoothing {
-    /// t_a.
+    /// t_a, the shortest delay.
     pub least: Duration,
     /// t_b, the longest delay, at least t_a.
     pub most: Duration,

@@ -22,7 +22,7 @@ use headgate_core::classify::RequestView;
 
 /// The header with the workflow's name.
 pub const HEADER: &str = "x-headgate-workflow";
-/// W3C Baggage.
+/// The header of W3C Baggage.
 pub const BAGGAGE: &str = "baggage";
 /// The workflow's key in the baggage.
 const KEY: &[u8] = b"workflow";
