@@ -47,7 +47,7 @@ pub(crate) const MAX_CLUSTERS: usize = 1024;
 /// The prefix of all of Headgate's headers.
 const OURS: &str = "x-headgate-";
 
-/// Buffers reused by all requests, so that none allocates.
+/// The buffers that all requests reuse, so that no request allocates.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     name: Vec<u8>,
@@ -66,7 +66,7 @@ pub(crate) struct Outbound {
     /// The number of the configuration. It identifies calls that began under an earlier
     /// configuration.
     generation: u32,
-    /// This process's id; `None` until a call without a workflow needs it.
+    /// This process's id, or `None` until a call without a workflow needs the id.
     process: Option<ProcessId>,
 }
 
@@ -508,8 +508,8 @@ impl Mesh {
         outbound.is_some_and(|o| !o.config.peers.is_empty())
     }
 
-    /// Runs the class admission part of [`call`]; `call` is the result of the workflow part.
-    /// Returns `None` if the service has no class targets.
+    /// Runs the class admission part of [`call`]. The argument `call` is the result of the workflow
+    /// part. Returns `None` if the service has no class targets.
     fn admit_call(
         &mut self,
         host: &impl Host,

@@ -10,10 +10,10 @@
 //! ```
 //!
 //! The header has precedence, since a proxy can set it without parsing the baggage. The baggage
-//! follows the recommendation's grammar (§3.2.1): a list of members `key=value;properties`, with
-//! optional white space around every delimiter, and percent-encoded values. Its limits (§3.3.2) are
-//! 8,192 bytes and 64 members. A longer baggage names no workflow, and members beyond the 64th are
-//! ignored. A member without `=` hides the members after it.
+//! follows the recommendation's grammar (§3.2.1). It is a list of members `key=value;properties`,
+//! with optional white space around every delimiter, and percent-encoded values. Its limits
+//! (§3.3.2) are 8,192 bytes and 64 members. A longer baggage names no workflow, and members beyond
+//! the 64th are ignored. A member without `=` hides the members after it.
 //!
 //! Names are trusted. An edge proxy must remove the names that unknown clients send. The engine's
 //! directory of names assigns each name its flow of a fair queue (`engine::flows`).

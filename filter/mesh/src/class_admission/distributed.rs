@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Calls that ran in the lowest class give no information about the class that they asked for, and
-//! change nothing. Senders share fairly without communication: each sender lowers its probability
+//! change nothing. Senders share fairly without communication. Each sender lowers its probability
 //! when its own calls miss, and a sender with more calls misses more often. So all senders converge
 //! to the same rate of admitted calls, or stay below it with p = 1.
 //!
@@ -39,7 +39,7 @@ struct Channel {
 }
 
 impl<D: Copy + Eq + Hash> Distributed<D> {
-    /// Creates the state; all probabilities are 1.
+    /// Creates the state, in which all probabilities are 1.
     #[must_use]
     pub fn new(law: ChannelLaw, limits: Limits) -> Self {
         Self {
@@ -54,8 +54,8 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         &self.law
     }
 
-    /// Returns the class in which a call to `destination` that asks for class `wanted` must run:
-    /// `wanted` or the lowest.
+    /// Returns the class in which a call to `destination` that asks for class `wanted` must run. It
+    /// is `wanted` or the lowest class.
     pub fn class_for(
         &mut self,
         now: Instant,
@@ -68,8 +68,8 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         }
         let channel = self.below_one.get(now, (destination, wanted));
         let probability = channel.map_or(1.0, |channel| channel.probability);
-        // Draw at p = 1 as well, so that this channel's state doesn't change the numbers that other
-        // channels draw.
+        // A number is drawn at p = 1 as well, so that this channel's state doesn't change the
+        // numbers that other channels draw.
         if rng.chance(probability) {
             wanted
         } else {
@@ -166,7 +166,8 @@ mod tests {
         state.completed(at(28_000), 1, &call(HIGH, 15, 1));
         state.completed(at(28_002), 1, &call(HIGH, 14, 7));
         assert_eq!(p(&state, 28_002), 93);
-        // Other classes and receivers have their own probabilities; the lowest class has no effect.
+        // Other classes and receivers have their own probabilities. Calls in the lowest class have
+        // no effect.
         assert_eq!(percent(&state, at(28_002), MEDIUM), 100);
         state.completed(at(28_003), 1, &call(LOW, 9_999, 7));
         state.completed(at(28_003), 2, &call(HIGH, 15, 7));

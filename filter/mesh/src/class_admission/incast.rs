@@ -17,8 +17,8 @@
 //!
 //! Reports of many calls ([`Incast::completed_together`]) contain only the mean of their latencies.
 //! Targets then hold for the mean, for any w. For reports, w is the weight that is left after a
-//! second. A weight per call would reduce the average to the last report: ten calls at w = 0.5
-//! leave 0.5¹⁰ of the past.
+//! second. A weight per call would reduce the average to the last report, because ten calls at w =
+//! 0.5 leave 0.5¹⁰ of the past.
 //!
 //! The paper uses w twice, as the weight of the past and as a factor before the incast delay. Here
 //! w is only the weight of the past. The paper doesn't say how RTT is measured. Here each report
@@ -78,7 +78,7 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     }
 
     /// Returns the class in which a call from `source` to `destination` that asks for class
-    /// `wanted` must run: `wanted` or the lowest.
+    /// `wanted` must run. It is `wanted` or the lowest class.
     pub fn class_for(
         &mut self,
         now: Instant,

@@ -1,4 +1,5 @@
-//! The law of an admit probability: the times and sizes of its changes (Aequitas, Algorithm 1).
+//! The law of an admit probability (Aequitas, Algorithm 1). It defines the times and sizes of the
+//! probability's changes.
 //!
 //! Each channel has additive increase, and additive decrease by the size of the calls that missed:
 //!
@@ -52,11 +53,11 @@ pub struct ChannelLaw {
 /// The effect of a completed call on its channel's admit probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Change {
-    /// No change: the window has not ended.
+    /// No change, because the window has not ended.
     None,
-    /// An increase by this much; the window starts over.
+    /// An increase by this value. The window starts over.
     Increase(f64),
-    /// A decrease by this much; the window starts over.
+    /// A decrease by this value. The window starts over.
     Decrease(f64),
 }
 

@@ -66,9 +66,9 @@ impl<D: Copy + Eq + Hash> Misses<D> {
         }
     }
 
-    /// Returns the class in which a call to `destination` that asks for class `wanted` must run:
-    /// `wanted` or the lowest. The answer may change with any miss, and at the end of the period
-    /// ([`Misses::period_end`]).
+    /// Returns the class in which a call to `destination` that asks for class `wanted` must run. It
+    /// is `wanted` or the lowest class. The result may change with any miss, and at the end of the
+    /// period ([`Misses::period_end`]).
     pub fn class_for(&mut self, now: Instant, destination: D, wanted: ClassId) -> ClassId {
         self.roll(now);
         let missed = self

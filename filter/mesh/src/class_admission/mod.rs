@@ -1,5 +1,5 @@
-//! Class admission: a sender runs a call in a lower class when the class that it asks for misses
-//! its target.
+//! Class admission, with which a sender runs a call in a lower class when the class that the call
+//! asks for misses its target.
 //!
 //! Weighted fair queues give each class a share of a receiver. Latency targets hold as long as the
 //! classes above the lowest stay within their shares. No queue enforces this condition, because
@@ -53,10 +53,10 @@ use headgate_core::request::ClassId;
 pub struct Completion {
     /// The class in which the call ran. It may be lower than the class that the call asked for.
     pub class: ClassId,
-    /// The RPC network latency: the time from the sender's handover to the last answer, without the
-    /// receiver's service time.
+    /// The RPC network latency. It is the time from the sender's handover to the last answer,
+    /// without the receiver's service time.
     pub latency: Duration,
-    /// The size in the unit of costs (packets in the paper); 0 counts as 1.
+    /// The size in the unit of costs (packets in the paper). A size of 0 counts as 1.
     pub size: u32,
 }
 

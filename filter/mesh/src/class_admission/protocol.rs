@@ -1,4 +1,4 @@
-//! The exchange between senders and the server of centralized class admission: JSON over HTTP/2.
+//! The exchange between senders and the server of centralized class admission, as JSON over HTTP/2.
 //!
 //! ```text
 //! POST /v1/admission
@@ -40,17 +40,17 @@ pub const MAX_BYTES: usize = 1 << 20;
 /// targets are per unit of cost, senders divide the latencies that they report by the cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
-    /// L: the target of each class except the lowest, µs.
+    /// L, the target of each class except the lowest, µs.
     pub targets_us: Vec<u64>,
-    /// π: the percentile of the targets.
+    /// π, the percentile of the targets.
     pub percentile: f64,
-    /// α: the additive increase.
+    /// α, the additive increase.
     pub increase: f64,
-    /// β: the additive decrease, per unit of size.
+    /// β, the additive decrease, per unit of size.
     pub decrease: f64,
     /// The minimum admit probability.
     pub min_probability: f64,
-    /// The scope of one state: the calls whose measurements share it.
+    /// The scope of one state, which is the set of calls whose measurements share the state.
     pub scope: Scope,
     /// The server's method.
     pub method: Method,

@@ -82,8 +82,8 @@ pub enum ReportError {
 
 impl Server {
     /// Records a report, and returns the decisions for its sender. `namespace` is the sender's
-    /// authenticated namespace; if it is `None`, a new service counts for the namespace in its own
-    /// name.
+    /// authenticated namespace. If it is `None`, a new service counts for the namespace in the
+    /// service's own name.
     ///
     /// # Errors
     /// [`ReportError`]. The reports on the services before the one at fault are recorded.
@@ -99,7 +99,7 @@ impl Server {
         let sender = self.hashes.hash_one(&report.process);
         let mut services = Vec::with_capacity(report.services.len());
         for (at, of_service) in report.services.iter().enumerate() {
-            // Serialization can't fail: the rules have no maps.
+            // Serialization can't fail, because the rules have no maps.
             let rules = serde_json::to_vec(&of_service.rules).unwrap_or_default();
             let key = self.hashes.hash_one((&of_service.service, rules));
             let known = self.services.get(&key);
@@ -275,8 +275,8 @@ mod tests {
         }
     }
 
-    /// Reports to the server, and returns its decisions for high and medium: `admit` and `for_us`
-    /// of each.
+    /// Reports to the server, and returns `admit` and `for_us` of its decisions for high and
+    /// medium.
     fn ask(server: &mut Server, us: u64, report: &Report<'_>) -> [(f64, Option<u64>); 2] {
         let answer = server.exchange(at(us), None, report).unwrap();
         let classes = &answer.services[0].classes;

@@ -89,8 +89,8 @@ impl SharedChannels {
         &self.law
     }
 
-    /// Returns the class in which a call that asks for class `wanted` must run: `wanted` or the
-    /// lowest.
+    /// Returns the class in which a call that asks for class `wanted` must run. It is `wanted` or
+    /// the lowest class.
     ///
     /// # Errors
     /// [`HostError`]. The caller then sends the call unchanged.

@@ -378,8 +378,8 @@ impl Mesh {
         Ok(Some(Callout {
             cluster: protocol::CLUSTER,
             path: protocol::PATH,
-            // Serialization can't fail: the report has no maps, and only numbers that JSON can
-            // express.
+            // Serialization can't fail, because the report has no maps, and only numbers that JSON
+            // can express.
             body: serde_json::to_vec(&report).unwrap_or_default(),
             timeout: 2 * reports.pace(),
         }))

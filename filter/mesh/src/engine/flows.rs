@@ -33,7 +33,7 @@ const RECLAIM: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Flows {
     weights: HashMap<Box<[u8]>, f64>,
-    /// The ids of names; `None` if the policy has workflows, which then assign the ids.
+    /// The ids of names, or `None` if the policy has workflows, which then assign the ids.
     names: Option<Directory>,
     reclaimed: Option<Instant>,
     /// A buffer that all requests reuse, so that no request allocates.

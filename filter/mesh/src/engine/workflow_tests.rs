@@ -45,7 +45,7 @@ struct Proxy {
     workers: Vec<Option<Engine>>,
     ms: u64,
     next: u32,
-    /// The requests held in the limiter or the queue, by stream: the worker and the ticket of each.
+    /// The worker and the ticket of each request in the limiter or the queue, by stream.
     held: BTreeMap<u32, (usize, Ticket)>,
     running: BTreeMap<u32, (usize, Ticket, u64)>,
     refused: Vec<Refusal>,
@@ -520,7 +520,8 @@ fn names_that_are_too_long_are_counted() {
     proxy.assert_nothing_is_left();
 }
 
-/// SEDA §3.2: the controller measures from the time at which a request entered the system.
+/// The controller measures response times from the time at which a request entered the system (SEDA
+/// §3.2).
 #[test]
 fn response_times_begin_where_a_request_entered_the_mesh() {
     let controlled = |edge| {

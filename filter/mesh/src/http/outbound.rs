@@ -14,7 +14,7 @@ use super::{answered, call, forwarded_answered, held_ended, unanswered};
 use crate::Filter;
 use crate::engine::Calling;
 
-/// One call.
+/// The state of one call of the application.
 #[derive(Debug, Default)]
 pub struct Outbound {
     /// The call's state, or `None` once the call is answered.

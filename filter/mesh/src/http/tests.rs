@@ -58,7 +58,7 @@ fn the_application_sees_a_token_and_nothing_else_of_the_mesh() {
     }
     assert_eq!(seen(&stream, "baggage").as_deref(), Some("k=v"));
 
-    // A held request gets its token when it goes on, in the header and in the baggage.
+    // A held request gets its token when it goes to the backend, in the header and in the baggage.
     let held = Request { stream, inbound };
     first.answered(&mut proxy.filter, "200", true);
     proxy.resume(&held);

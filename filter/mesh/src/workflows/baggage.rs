@@ -1,9 +1,9 @@
 //! The token in W3C Baggage, with which a call finds the request that caused it.
 //!
 //! A proxy sees its application's requests and calls, but not which request causes a call.
-//! Applications that propagate trace context copy the baggage of a request to its calls, so the
-//! inbound side adds a member `headgate=<token>`, and the outbound side removes it. Other members
-//! are the application's; their bytes don't change. Written baggage stays within the
+//! Applications that propagate trace context copy the baggage of a request to its calls. So the
+//! inbound side adds a member `headgate=<token>`, and the outbound side removes this member. Other
+//! members are the application's, and their bytes don't change. Written baggage stays within the
 //! recommendation's limits (§3.3.2). A token that would exceed these limits isn't added to the
 //! baggage. Then only the token's header carries the token.
 //!

@@ -16,8 +16,8 @@
 //! ([`Branch::generation`]). Each worker has at most [`MAX_BRANCHES`] branches. A request beyond
 //! that number has no branch, and its progress lacks the progress of its children.
 //!
-//! Elapsed time ends at the response headers. Work is the sum of slot times; the paper also divides
-//! it by the capacity of the resource.
+//! Elapsed time ends at the response headers. Work is the sum of slot times. The paper also divides
+//! work by the capacity of the resource.
 //!
 //! A call without an answer, or whose answer has no progress, counts with its duration, because the
 //! request waited for it in any case.

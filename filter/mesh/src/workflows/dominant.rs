@@ -265,11 +265,11 @@ mod tests {
                 if rates[i] >= claim.demand {
                     continue;
                 }
-                // Pareto efficiency: a workflow with unmet demand lacks a resource.
+                // Pareto efficiency means that a workflow with unmet demand lacks a resource.
                 prop_assert!((0..RESOURCES).any(|k| claim.cost[k] > 0.0 && full(k)), "{}", i);
                 let level = rates[i] * claim.dominant(&capacity) / claim.weight;
-                // The share guarantee (Ghodsi §3, sharing incentive): a workflow gets at least the
-                // part of a resource that its weight gives it.
+                // The share guarantee (Ghodsi §3, sharing incentive) means that a workflow gets at
+                // least its weight's part of a resource.
                 if no_floors {
                     prop_assert!(level >= (1.0 - 1e-6) / weights, "{} of {}", level, weights);
                 }

@@ -237,15 +237,15 @@ impl Downstream {
                     continue;
                 }
                 if let Some((rate, _)) = process.heard {
-                    // Line 4: α, including this process's part of the calls whose answers named no
-                    // process.
+                    // Line 4 divides by α, which includes this process's part of the calls whose
+                    // answers named no process.
                     let amplification = process.calls * (all / known) / completed;
                     rates.push(rate / amplification);
                 } else if process.called.is_some_and(|at| now.since(at) <= there) {
                     rates.push(f64::INFINITY);
                 }
             }
-            // Line 5.
+            // Line 5 takes the quantile.
             if let Some(rate) = quantile(&mut rates, q(service))
                 && rate.is_finite()
                 && least.is_none_or(|least| rate < least.rate)

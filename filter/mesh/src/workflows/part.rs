@@ -9,8 +9,8 @@ use super::Origin;
 use super::call_tree::Branch;
 
 /// The workflow data of one request. The request's attributes are those at its arrival, with two
-/// additions from its workflow: the deadline if it had none, and the totals if it enters the mesh
-/// here.
+/// additions from its workflow. The deadline is added if the request had none, and the totals if
+/// the request enters the mesh here.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     /// The end-to-end deadline of the request.

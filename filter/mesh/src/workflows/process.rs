@@ -29,7 +29,8 @@ use crate::shared;
 /// The maximum number of downstream services with their own id.
 pub const MAX_SERVICES: u16 = 255;
 
-/// One worker's workflows of one stage: names, rate limiter, call trees, measurements and rates.
+/// One worker's workflows of one stage, with their names, rate limiter, call trees, measurements
+/// and rates.
 #[derive(Debug)]
 pub struct Workflows {
     pub(super) config: WorkflowsConfig,

@@ -54,7 +54,7 @@ impl Proxy {
             .response_headers(&mut self.filter, &call.stream);
     }
 
-    /// Returns the calls that ticks send within the next `ms`: the time and the stream of each.
+    /// Returns the time and the stream of each call that ticks send within the next `ms`.
     fn sent_within(&mut self, ms: u64) -> Vec<(u64, u32)> {
         let mut sent = Vec::new();
         for _ in 0..ms / 10 {

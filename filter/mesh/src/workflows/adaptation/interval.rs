@@ -14,7 +14,7 @@ use crate::workflows::{ProcessId, ServiceId, WorkflowId};
 pub struct Interval<'a> {
     /// The end of the interval.
     pub now: Instant,
-    /// The length of the interval: the time since the previous run.
+    /// The length of the interval, which is the time since the previous run.
     pub elapsed: Duration,
     /// P, the number of slots of the process.
     pub slots: f64,

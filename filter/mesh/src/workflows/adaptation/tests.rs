@@ -496,7 +496,7 @@ proptest! {
         }
     }
 
-    /// §4.1.3: announced rates don't decrease when q increases.
+    /// Rates don't decrease when q increases (§4.1.3).
     #[test]
     fn rates_never_fall_as_q_rises(
         rounds in prop::collection::vec(round(), 1..10),

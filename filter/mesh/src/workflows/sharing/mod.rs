@@ -1,5 +1,4 @@
-//! The local policy: the sharing of a process's resources among workflows (Wisp Alg. 1 line 1,
-//! §4.3).
+//! The local policy, which shares a process's resources among workflows (Wisp Alg. 1 line 1, §4.3).
 //!
 //! In each interval, a policy gets the demand of each workflow and the cost of its requests. The
 //! policy returns the rate at which the process can serve the workflow, in requests/s. This rate is
@@ -24,7 +23,7 @@ use super::WorkflowId;
 use super::dominant::RESOURCES;
 use headgate_core::config::SharingConfig;
 
-/// The capacity of a process: slots, and units/s of a second resource if the policy has one.
+/// The capacity of a process, and how much of it is in use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Capacity {
     /// P, the number of slots.

@@ -203,7 +203,7 @@ fn the_scarcer_resource_decides() {
         ..load(2, 300.0, 0.0)
     };
     let rates = process.run(&capacity(1.0, 0.5), &[reads, metadata]);
-    // The slots suffice for both workflows; the resource suffices for half of the reads.
+    // The slots suffice for both workflows. The resource suffices for half of the reads.
     assert!((rates[0] - 100.0).abs() < 1e-6, "{rates:?}");
     // With more demand, both workflows would have equal dominant shares: 10/11 of the slots for
     // one, and 10/11 of the resource for the other.
