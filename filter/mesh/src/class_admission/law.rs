@@ -42,7 +42,7 @@ use headgate_core::time::{Instant, nanos};
 
 use super::{Completion, Settings, SettingsError};
 
-/// Checked [`Settings`].
+/// The law with its checked [`Settings`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChannelLaw {
     settings: Settings,

@@ -35,7 +35,7 @@ use crate::class_admission::protocol::{
 use crate::shared;
 use crate::workflows::wire;
 
-/// The time after a service's last call for which reports include it.
+/// The time after a service's last call during which reports include the service.
 const KEEP: Duration = Duration::from_secs(10);
 /// The number of steps of a probability from 0 to 1.
 const ONE: f64 = (1 << 20) as f64;
@@ -65,7 +65,7 @@ pub(crate) struct Central {
     called: Number,
     /// The time until which the server's decisions hold, µs, or 0 if there were none.
     heard: Number,
-    /// All classes except the lowest.
+    /// The state of each class except the lowest.
     classes: Vec<Class>,
 }
 

@@ -60,7 +60,7 @@ impl Claim {
 #[derive(Debug, Clone, Copy, Default)]
 struct Corner {
     level: f64,
-    /// F at this level.
+    /// F, the sum of all shares, at this level.
     used: f64,
     /// The slope of F from this level on. While the table is built, it is the change of the slope.
     slope: f64,

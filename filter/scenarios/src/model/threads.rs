@@ -44,7 +44,7 @@ const PORTFOLIO: u32 = 119;
 const CORES: u32 = 2;
 /// The work of a data access, ns.
 const ACCESS: f64 = 83_500.0;
-/// σ of [`Network::of_cores`].
+/// σ, the contention, of [`Network::of_cores`].
 const CONTENTION: f64 = 0.04;
 /// The sampling period, ns.
 const PERIOD: u64 = SECOND;

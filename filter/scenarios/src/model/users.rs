@@ -57,7 +57,7 @@ struct Service {
     mean_to_median: f64,
     /// The number of threads in each page's pool.
     threads: u32,
-    /// σ of [`Network::of_cores`].
+    /// σ, the contention, of [`Network::of_cores`].
     contention: f64,
     /// Whether an answer of lower quality needs less work.
     #[serde(default)]

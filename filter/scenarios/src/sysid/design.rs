@@ -36,9 +36,9 @@ pub enum ControlLaw {
 /// The gains of the PI controller.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gains {
-    /// K_P, backlog per second of error.
+    /// K_P, the proportional gain, in units of backlog per second of error.
     pub proportional: f64,
-    /// K_I.
+    /// K_I, the integral gain.
     pub integral: f64,
 }
 

@@ -23,7 +23,7 @@ pub struct Columns {
     pub time: Option<String>,
 }
 
-/// A trace.
+/// A trace of delays and backlogs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
     /// The parts of the trace without a gap.

@@ -314,14 +314,14 @@ impl Adaptation {
         self.state.now = interval.now;
         self.measure(interval, elapsed, Keep::new(elapsed, configured));
         self.state.downstream.expire(interval.now, ttl);
-        // Line 1.
+        // Line 1 shares the local resources.
         self.share(interval.slots, intervals(elapsed, configured));
         for (id, workflow) in self.state.workflows.iter_mut().enumerate() {
             if !workflow.seen {
                 continue;
             }
             let id = WorkflowId(id as u16);
-            // Lines 2 to 4, and Q of line 5, by service.
+            // `limit` computes lines 2 to 4, and Q of line 5, for each service.
             let named = self.config.workflows.get(&workflow.name.text);
             let own = named
                 .and_then(|w| w.quantile)
@@ -342,7 +342,7 @@ impl Adaptation {
                 .state
                 .downstream
                 .limit(id, completed, q, interval.now, ttl);
-            // Line 5.
+            // Line 5 takes the smaller of the local and the downstream rate.
             workflow.downstream = limit.map_or(f64::INFINITY, |limit| limit.rate);
             workflow.rate = workflow.local.min(workflow.downstream);
             workflow.bottleneck = match limit {

@@ -23,7 +23,8 @@ pub(super) struct Probing {
 pub(super) struct IntervalState<const N: usize> {
     /// The allowed use of each resource, units.
     pub(super) usable: [f64; N],
-    /// Whether the demand for a resource, or the use of it, exceeds the allowed use.
+    /// Whether the use of a resource reaches the allowed use, or the demand for a resource exceeds
+    /// the allowed use.
     pub(super) overloaded: bool,
     /// The increase of rates in this interval, requests/s.
     rise: f64,
@@ -37,10 +38,10 @@ impl Probing {
         }
     }
 
-    /// Computes the state of the process. A process is overloaded if the use of a resource, or the
-    /// demand for it, exceeds the allowed use. The demand counts because refused requests use
-    /// nothing. Rates increase by β times the spare ratio of the allowed use of the scarcest
-    /// resource.
+    /// Computes the state of the process. A process is overloaded if the use of a resource reaches
+    /// the allowed use, or if the demand for a resource exceeds the allowed use. The demand counts
+    /// because refused requests use nothing. Rates increase by β times the spare ratio of the
+    /// allowed use of the scarcest resource.
     pub(super) fn state<const N: usize>(
         &self,
         capacity: &Capacity,

@@ -18,8 +18,9 @@ fn assert_poles(found: &[Complex64], expected: &[(f64, f64)], tolerance: f64) {
     }
 }
 
-/// §4: "The selected closed loop poles are −0.308 and 0.52 ± 0.106i. The corresponding K_P = 2.77
-/// and K_I = 5.28." Eq. 6 as printed has other poles, though stable ones.
+/// The paper writes in §4: "The selected closed loop poles are −0.308 and 0.52 ± 0.106i. The
+/// corresponding K_P = 2.77 and K_I = 5.28." With Eq. 6 as printed, these gains have other poles,
+/// which are stable, too.
 #[test]
 fn gains_of_the_paper_do_not_give_its_poles_with_equation_6_as_printed() {
     let (plant, gains) = of_the_paper();
