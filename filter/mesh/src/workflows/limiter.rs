@@ -35,8 +35,7 @@ use headgate_core::time::Instant;
 
 use super::WorkflowId;
 
-/// The size of the burst that an idle workflow may send, as the time in which its rate admits as
-/// many requests.
+/// The time in which the rate admits as many requests as an idle workflow may send in a burst.
 pub const BURST: Duration = Duration::from_millis(20);
 /// The longest time after which a refused client should retry, for any rate.
 const LONGEST: Duration = Duration::from_secs(60);
