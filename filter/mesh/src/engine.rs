@@ -3,9 +3,10 @@
 //! Workflows and class admission are independent of each other.
 //!
 //! The inbound side of a sidecar reads a request's workflow, sender and progress. It passes a token
-//! to the application and, with the response, the rate that the sender may use. The outbound side
-//! finds the request of a call by that token, passes its workflow, deadline, class and progress on,
-//! and records the called process's answer.
+//! to the application. With the response, it passes the rate that the sender may use to the sender.
+//! The outbound side finds the request that caused a call by the token. It sets the request's
+//! workflow, deadline, class and progress as headers of the call, and records the called process's
+//! answer.
 
 pub(crate) mod admission;
 pub(crate) mod central;
@@ -46,7 +47,7 @@ pub(crate) const MAX_CLUSTERS: usize = 1024;
 /// The prefix of all of Headgate's headers.
 const OURS: &str = "x-headgate-";
 
-/// Buffers reused by all requests, so that none allocates.
+/// The buffers that all requests reuse, so that no request allocates.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     name: Vec<u8>,
@@ -62,9 +63,10 @@ pub(crate) struct Outbound {
     /// Indices of services in `admission`, by cluster.
     admitted: HashMap<String, Option<usize>>,
     pub(crate) smoother: Option<Smoother>,
-    /// The number of the configuration, which identifies calls that began under an earlier one.
+    /// The number of the configuration. It identifies calls that began under an earlier
+    /// configuration.
     generation: u32,
-    /// This process's id; `None` until a call without a workflow needs it.
+    /// This process's id, or `None` until a call without a workflow needs the id.
     process: Option<ProcessId>,
 }
 
@@ -102,14 +104,15 @@ impl Outbound {
         service
     }
 
-    /// Returns the smoother and its delays of calls to `cluster`; `None` if it doesn't delay them.
+    /// Returns the smoother and its delays of calls to `cluster`, or `None` if calls to `cluster`
+    /// aren't delayed.
     pub(crate) fn smoothed(&mut self, cluster: &str) -> Option<(&mut Smoother, Smoothed)> {
         let smoother = self.smoother.as_mut()?;
         let smoothed = smoother.of(cluster, &self.config)?;
         Some((smoother, smoothed))
     }
 
-    /// Returns this process's id, the same one that the policy's workflows use.
+    /// Returns this process's id, which is also the id that the policy's workflows use.
     pub(crate) fn process(&mut self, host: &impl Host, seed: u64) -> Result<ProcessId, HostError> {
         if let Some(known) = self.process {
             return Ok(known);
@@ -145,7 +148,8 @@ fn token_of(call: &impl RequestView) -> Option<&[u8]> {
     })
 }
 
-/// Whether `text` equals `pattern`; if `pattern` ends in `*`, whether `text` starts with the rest.
+/// Whether `text` equals `pattern`. If `pattern` ends in `*`, returns whether `text` starts with
+/// the part before the `*`.
 fn fits(pattern: &str, text: &[u8]) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => text.starts_with(prefix.as_bytes()),
@@ -153,8 +157,8 @@ fn fits(pattern: &str, text: &[u8]) -> bool {
     }
 }
 
-/// Whether `peer` is one of `peers`, each exact or with a trailing `*`. An empty list allows every
-/// peer.
+/// Whether `peer` matches one of `peers`, which are exact names or prefixes with a trailing `*`. An
+/// empty list allows every peer.
 fn is_one_of(peers: &[String], peer: Option<&[u8]>) -> bool {
     peers.is_empty() || peer.is_some_and(|peer| peers.iter().any(|pattern| fits(pattern, peer)))
 }
@@ -169,7 +173,8 @@ fn is_peer(peers: &[String], request: &impl RequestView) -> bool {
     peers.is_empty() || is_one_of(peers, request.peer().as_deref())
 }
 
-/// Returns the class that the sender names, if the stage has class admission and trusts the sender.
+/// Returns the class that the sender names, or `None` if the stage has no class admission or
+/// doesn't trust the sender.
 pub(crate) fn named_class(config: &StageConfig, request: &impl RequestView) -> Option<ClassId> {
     let admission = config.class_admission.as_ref().filter(|a| a.receives)?;
     let class = inherited_class(config, request)?;
@@ -212,9 +217,9 @@ pub(crate) fn origin(
     Origin { workflow, upstream }
 }
 
-/// Returns the workflow name of `request`, which is of type `kind`, with the index of the source
-/// that gave it, for `headgate explain`. `None` means that no source gave one; the request then
-/// shares [`OTHER`]. Senders are assumed to be trusted peers.
+/// Returns the workflow name of `request`, which is of type `kind`, and the index of the source of
+/// the name, for `headgate explain`. Returns `None` if no source gives a name. The request then
+/// belongs to the workflow [`OTHER`]. Senders are assumed to be trusted peers.
 #[must_use]
 pub fn named(
     config: &WorkflowsConfig,
@@ -228,9 +233,9 @@ pub fn named(
     Some((at, found))
 }
 
-/// Returns the class that the sender names: that of the parent request, or the one to which the
-/// sender downgraded this request. A sub-request keeps its parent's class, because in a lower one
-/// it could wait behind requests that its parent overtook.
+/// Returns the class that the sender names. It is the class of the parent request, or the class to
+/// which the sender downgraded this request. A sub-request keeps its parent's class, because in a
+/// lower class it could wait behind requests that its parent overtook.
 fn inherited_class(config: &StageConfig, request: &impl RequestView) -> Option<ClassId> {
     if config.classes.is_empty() {
         return None;
@@ -243,7 +248,8 @@ fn inherited_class(config: &StageConfig, request: &impl RequestView) -> Option<C
     u8::try_from(at).ok().map(ClassId)
 }
 
-/// Writes the workflow name that `source` gives `request` to `out`. Returns false if it gives none.
+/// Writes the workflow name that `source` gives `request` to `out`. Returns false if `source` gives
+/// no name.
 fn name(
     source: &WorkflowSource,
     request: &impl RequestView,
@@ -285,14 +291,15 @@ fn name(
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calling {
     call: Option<(PolicyId, Call)>,
-    /// The admission, with [`Outbound::generation`] when the call began.
+    /// The class admission of the call, and [`Outbound::generation`] at the call's begin.
     admitted: Option<(u32, Admitted)>,
-    /// The delays of such calls by the [`Smoother`], with the generation.
+    /// The [`Smoother`]'s delays of calls to the same cluster, and [`Outbound::generation`] at the
+    /// call's begin.
     smoothed: Option<(u32, Smoothed)>,
 }
 
 impl Calling {
-    /// Whether smoothing applies to calls like this one, so that the application needn't delay its
+    /// Whether the proxy delays calls to the called service. The application then needn't delay its
     /// calls.
     #[must_use]
     pub fn is_delayed(&self) -> bool {
@@ -309,15 +316,15 @@ pub struct Reply<'a> {
     pub progress: Option<&'a [u8]>,
     /// The value of header [`hint::HEADER`].
     pub rejection: Option<&'a [u8]>,
-    /// SPIFFE id of the peer that answered.
+    /// The SPIFFE id of the peer that answered.
     pub peer: Option<&'a [u8]>,
     /// Whether the call was refused for lack of room or not answered in time.
     pub failed: bool,
 }
 
-/// Whether Headgate's headers of a request are trusted. If false, they are hidden from all rules
-/// and from the application. If true, the proxy reads them and removes them before the application
-/// sees the request. `None` means that they stay unchanged.
+/// Whether Headgate's headers of a request are trusted. On `Some(false)`, the headers are hidden
+/// from all rules and from the application. On `Some(true)`, the proxy reads the headers and
+/// removes them before the application sees the request. On `None`, the headers stay unchanged.
 #[must_use]
 pub fn trusts(engine: &Engine, request: &impl RequestView) -> Option<bool> {
     let StageConfig {
@@ -333,8 +340,9 @@ pub fn trusts(engine: &Engine, request: &impl RequestView) -> Option<bool> {
     }
 }
 
-/// Returns the request's queue wait and slot time so far, for the process that sent it. `None`
-/// without class admission, or if the times aren't known. Call it when the response begins.
+/// Returns the request's queue wait and slot time so far, for the process that sent the request.
+/// Returns `None` without class admission, or if the times aren't known. Call this function when
+/// the response begins.
 #[must_use]
 pub fn spent(engine: &Engine, now: Instant, ticket: Ticket) -> Option<Spent> {
     let stage = engine.stage(ticket.policy)?;
@@ -351,9 +359,9 @@ pub fn spent(engine: &Engine, now: Instant, ticket: Ticket) -> Option<Spent> {
     })
 }
 
-/// Returns the token of a request, which the application copies to its calls. Call it when the
-/// request goes to the backend, at [`headgate_core::decision::Decision::Forward`] or
-/// [`Action::Resume`]. `None` if the request has no workflow.
+/// Returns the token of a request, or `None` if the request has no workflow. The application copies
+/// the token to its calls. Call this function when the request goes to the backend, at
+/// [`headgate_core::decision::Decision::Forward`] or [`Action::Resume`].
 #[must_use]
 pub fn token(engine: &Engine, ticket: Ticket) -> Option<Token> {
     let workflows = engine.beside().workflows(ticket.policy)?;
@@ -370,7 +378,7 @@ pub fn has_workflow(engine: &Engine, ticket: Ticket) -> bool {
     })
 }
 
-/// Records a request's use of the second resource, from its response.
+/// Records a request's use of the second resource, which its response reports.
 pub fn resource_used(engine: &mut Engine, ticket: Ticket, amount: f64) {
     if let Some((mesh, requests)) = engine.with_requests(ticket.policy)
         && let Some(workflows) = mesh.workflows_mut(ticket.policy)
@@ -379,8 +387,8 @@ pub fn resource_used(engine: &mut Engine, ticket: Ticket, amount: f64) {
     }
 }
 
-/// Returns the announcement for the process that sent a request. Call it when the backend's
-/// response begins.
+/// Returns the announcement for the process that sent a request. Call this function when the
+/// backend's response begins.
 pub fn answer(
     engine: &mut Engine,
     host: &impl Host,
@@ -392,13 +400,14 @@ pub fn answer(
     workflows.answer(host, now, requests, ticket)
 }
 
-/// Sets headers on a call to Envoy's `cluster`. `token` is that of the request that caused the
-/// call. If it is `None`, it is read from the call's header [`wire::REQUEST`] or its baggage
-/// ([`baggage`]); the caller then removes it there. `since` is the time at which the call came, if
-/// it was delayed. Returns the state for [`Mesh::answered`]; `None` if the answer isn't needed.
+/// Sets headers on a call to Envoy's `cluster`. `token` is the token of the request that caused the
+/// call. If `token` is `None`, the token is read from the call's header [`wire::REQUEST`] or its
+/// baggage ([`baggage`]), and the caller must remove it there. `since` is the time of the call's
+/// arrival, if the call was delayed. Returns the state for [`Mesh::answered`], or `None` if the
+/// answer isn't needed.
 ///
 /// # Errors
-/// [`HostError`]; the call goes on unchanged.
+/// [`HostError`]. The caller then sends the call unchanged.
 pub fn call(
     engine: &mut Engine,
     host: &impl Host,
@@ -417,7 +426,7 @@ pub fn call(
     let mesh = engine.beside_mut();
     let call = mesh.call_of_workflow(host, now, (request, token, since), cluster, &mut set);
     let admitted = match mesh.admit_call(host, now, request, cluster, call.as_ref(), &mut set) {
-        // The workflow part still needs the answer.
+        // An error of class admission is ignored, because the workflow part still needs the answer.
         Err(_) if call.is_some() => None,
         admitted => admitted?,
     };
@@ -471,8 +480,8 @@ impl Mesh {
         }
     }
 
-    /// Whether the proxy is a gateway. No application makes calls there: each forwarded request is
-    /// itself a call ([`call`] with the request's own [`token`]).
+    /// Whether the proxy is a gateway. A gateway has no application that makes calls. Each
+    /// forwarded request is itself a call ([`call`] with the request's own [`token`]).
     #[must_use]
     pub fn is_gateway(&self) -> bool {
         self.gateway
@@ -499,8 +508,8 @@ impl Mesh {
         outbound.is_some_and(|o| !o.config.peers.is_empty())
     }
 
-    /// Runs the class admission part of [`call`]; `call` is the result of the workflow part.
-    /// Returns `None` if the service has no class targets.
+    /// Runs the class admission part of [`call`]. The argument `call` is the result of the workflow
+    /// part. Returns `None` if the service has no class targets.
     fn admit_call(
         &mut self,
         host: &impl Host,
@@ -558,8 +567,8 @@ impl Mesh {
             None => {
                 let name = service(&outbound.config, cluster);
                 let service = workflows.service(host, now, name.as_bytes());
-                // Id 0 is shared by the services beyond the last id. It is also the result of a
-                // host error, so it isn't cached.
+                // Id 0 is shared by the services beyond the last id. Id 0 isn't cached, because it
+                // is also the result of a host error.
                 if service != ServiceId(0) && outbound.services.len() < MAX_CLUSTERS {
                     outbound.services.insert(cluster.to_owned(), service);
                 }
@@ -567,7 +576,7 @@ impl Mesh {
             }
         };
         let token = token.or_else(|| token_of(request));
-        // The workflow that the application's own headers name, in case the token was lost.
+        // This workflow, which the application's own headers name, counts if the token was lost.
         let named = (workflows.config().identify.iter())
             .any(|source| name(source, request, "", true, &mut self.scratch.name));
         let workflow = named.then(|| workflows.identify(host, now, &self.scratch.name));
@@ -599,11 +608,11 @@ impl Mesh {
         Some((policy.id, call))
     }
 
-    /// Records the end of a call; `reply` is `None` if there was no response. The caller removes
+    /// Records the end of a call. `reply` is `None` if there was no response. The caller removes
     /// Headgate's headers from the response.
     ///
     /// # Errors
-    /// [`HostError`]; the answer's effect on its class or its smoothing is lost.
+    /// [`HostError`]. The answer's effect on class admission or smoothing is then lost.
     pub fn answered(
         &mut self,
         host: &impl Host,
@@ -651,7 +660,8 @@ impl Mesh {
         learned
     }
 
-    /// Returns the class that a call asked for if it ran in a lower one, for the application.
+    /// Returns the class that a call asked for, for the application. Returns `None` if the call ran
+    /// in that class.
     #[must_use]
     pub fn downgraded(&self, calling: &Calling) -> Option<&str> {
         let (generation, call) = calling.admitted.as_ref()?;
@@ -660,8 +670,8 @@ impl Mesh {
         outbound.admission.as_ref()?.downgraded(call)
     }
 
-    /// Returns the time until the deadline of the request of `token`; `None` if the request has no
-    /// deadline or isn't known.
+    /// Returns the time until the deadline of the request of `token`, or `None` if the request has
+    /// no deadline or isn't known.
     pub(crate) fn time_left(&self, now: Instant, token: &[u8]) -> Option<Duration> {
         let outbound = self.outbound.as_ref()?;
         let mut policies = self.policies.iter();

@@ -1,7 +1,8 @@
-//! HTTP for workflows and class admission: Headgate's headers in requests, calls and responses.
+//! The HTTP side of workflows and class admission: Headgate's headers in requests, calls and
+//! responses.
 //!
-//! Reading and writing headers dominates the cost, so a header is only read or removed if the map
-//! of the request's headers contains it.
+//! Reading and writing headers dominates the cost. So a header is only read or removed if the map
+//! of the request's headers contains the header.
 
 mod headers;
 mod outbound;
@@ -32,7 +33,7 @@ fn mesh<H: Host>(filter: &mut Filter<H>) -> &mut Mesh {
 }
 
 /// Returns whether Headgate's headers must be removed from a request, and whether a trusted sender
-/// named itself in them. All later rules ignore the headers of an untrusted sender.
+/// named itself in these headers. All later rules ignore the headers of an untrusted sender.
 pub(crate) fn standing(
     filter: &Filter<impl Host>,
     headers: &mut Headers<'_, impl Stream>,
@@ -79,9 +80,9 @@ fn strip_baggage<H: Host, S: Stream>(filter: &mut Filter<H>, stream: &S, headers
     filter.check(stream, stripped);
 }
 
-/// Sets the token for the application's calls when the request of `stream` goes on; at a gateway,
-/// the request itself is the call. If `headers` is `None`, they are read again, because the headers
-/// of a held request are not kept.
+/// Sets the token for the application's calls when the request of `stream` goes to the backend. At
+/// a gateway, the request itself becomes the call. If `headers` is `None`, the headers are read
+/// again, because the headers of a held request are not kept.
 pub(crate) fn goes_on<H: Host, S: Stream>(
     filter: &mut Filter<H>,
     stream: &S,
@@ -133,7 +134,8 @@ fn setter(
     }
 }
 
-/// Turns the request of `stream` into the gateway's call.
+/// Sets the headers that make the request of `stream` the gateway's call, and keeps the call's
+/// state until the answer.
 fn forward<H: Host, S: Stream>(
     filter: &mut Filter<H>,
     stream: &S,
@@ -165,8 +167,8 @@ pub(crate) fn forwarded_answered(filter: &mut Filter<impl Host>, stream: &impl S
     }
 }
 
-/// Records the end of a request that a gateway may have forwarded. If no answer came before, the
-/// call counts as unanswered.
+/// Records the end of a request that a gateway may have forwarded. Without an answer before the
+/// end, the call counts as unanswered.
 pub(crate) fn forwarded_ended(filter: &mut Filter<impl Host>, stream: &impl Stream) {
     if let Some(calling) = mesh(filter).forwarded.remove(&stream.id()) {
         unanswered(filter, stream, calling);
@@ -179,9 +181,9 @@ pub(crate) fn held_ended(filter: &mut Filter<impl Host>, stream: &impl Stream) {
     forwarded_ended(filter, stream);
 }
 
-/// Sets the response headers for the sender when the backend's response to the request of `ticket`
-/// begins: the rate, and the request's times. It also records the request's use of the second
-/// resource. `peer` means that the sender named itself and is trusted.
+/// Sets the rate and the request's times as response headers for the sender, when the backend's
+/// response to the request of `ticket` begins. Also records the request's use of the second
+/// resource. `peer` is true if the sender named itself and is trusted.
 pub(crate) fn answer(
     filter: &mut Filter<impl Host>,
     stream: &impl Stream,
@@ -236,14 +238,14 @@ pub fn send(filter: &mut Filter<impl Host>, stream: &impl Stream) {
     }
 }
 
-/// Handles a call of the application on `stream`, at its arrival or after its delay. `since` is the
-/// time of its arrival if it was delayed.
+/// Handles a call of the application on `stream`, at the call's arrival or after its delay. `since`
+/// is the time of the arrival if the call was delayed.
 fn call(filter: &mut Filter<impl Host>, stream: &impl Stream, since: Option<Instant>) -> Called {
     let mesh = filter.engine().beside();
     let matters =
         mesh.workflows && mesh.has_outbound() || mesh.admits_calls() || mesh.smooths_calls();
-    // Only a listener for requests has the ticks that send waiting calls. At a gateway, the request
-    // was itself the call.
+    // The ticks that send delayed calls need a listener for requests. At a gateway, the request was
+    // itself the call.
     let served = filter.listeners().newest(Direction::Inbound).is_some();
     if !matters || !served || mesh.is_gateway() {
         return Called::Sent(None);
@@ -280,7 +282,7 @@ fn describe(
             Err(error) => filter.complain(stream, &error),
         }
     }
-    // Remove headers that the application copied from its own request, or set itself. Only the
+    // Remove the headers that the application copied from a request, or set itself. Only the
     // headers set below count.
     for name in internal(&headers).take_while(|_| workflows) {
         result = result.and(stream.remove_request_header(name));
@@ -332,8 +334,8 @@ pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, cal
         peer: peer.as_deref().filter(|id| !id.is_empty()),
         failed: mesh.admits_calls() && has_failed(stream, &response),
     };
-    // Remove the header: an application that delays its own requests would otherwise delay them
-    // twice.
+    // Remove this header from the answers to calls that are delayed here. Otherwise an application
+    // that delays its own requests would delay them again.
     let obeyed = calling.is_delayed().then_some(hint::HEADER);
     filter.check(stream, set);
     let (host, engine, _) = filter.parts();
@@ -362,8 +364,8 @@ pub(crate) fn unanswered(filter: &mut Filter<impl Host>, stream: &impl Stream, c
 }
 
 /// Whether the call was refused for lack of room or not answered in time. A refusal because of the
-/// workflow's rate doesn't count. A response with progress comes from the called application, so a
-/// refusal in it was only passed on and doesn't count either.
+/// workflow's rate doesn't count. A response with progress comes from the called application. A
+/// refusal in such a response was only passed on, so it doesn't count either.
 fn has_failed(stream: &impl Stream, response: &Response) -> bool {
     if response.header(wire::PROGRESS).is_some() {
         return false;

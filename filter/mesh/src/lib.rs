@@ -1,12 +1,12 @@
-//! Headgate's behaviour between processes: workflows across a mesh ([`workflows`]), class admission
-//! of calls ([`class_admission`]), and smoothing of calls to services that refuse requests
-//! ([`smoothing`]).
+//! Headgate's behaviour between processes. It consists of workflows across a mesh ([`workflows`]),
+//! class admission of calls ([`class_admission`]), and smoothing of calls to services that refuse
+//! requests ([`smoothing`]).
 //!
-//! A [`Mesh`] contains all of these for one engine of `headgate-core`, which uses it only as a
-//! [`Beside`](headgate_core::beside::Beside). The inbound side of a sidecar reads a request's
-//! workflow, sender and progress, and answers with the rate that the sender may use. The outbound
-//! side ([`Outbound`]) finds the request that caused a call, passes its workflow, deadline, class
-//! and progress on, and records the answer.
+//! A [`Mesh`] contains workflows, class admission and smoothing for one engine of `headgate-core`.
+//! The engine uses the mesh only as a [`Beside`](headgate_core::beside::Beside). The inbound side
+//! of a sidecar reads a request's workflow, sender and progress, and answers with the rate that the
+//! sender may use. The outbound side ([`Outbound`]) finds the request that caused a call. It passes
+//! the request's workflow, deadline, class and progress on, and records the answer.
 
 pub mod class_admission;
 pub mod engine;

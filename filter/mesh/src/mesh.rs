@@ -1,4 +1,4 @@
-//! The state of one engine's mesh, attached to it as a [`Beside`].
+//! The mesh state of one engine, which the engine holds as a [`Beside`].
 
 use std::collections::HashMap;
 
@@ -25,28 +25,29 @@ use crate::workflows::{WorkflowId, Workflows, wire};
 #[derive(Debug)]
 pub struct Mesh {
     pub(crate) seed: u64,
-    /// The state of the process's calls; `None` without an outbound configuration.
+    /// The state of the process's calls, or `None` without an outbound configuration.
     pub(crate) outbound: Option<Outbound>,
     /// The number of times that `outbound` was configured.
     generation: u32,
-    /// Whether `outbound` is part of an inbound configuration, so that the proxy is a gateway,
-    /// whose requests are also its calls.
+    /// Whether the proxy is a gateway, whose requests are also its calls. `outbound` is then part
+    /// of an inbound configuration.
     pub(crate) gateway: bool,
     /// Delayed calls, which survive changes of the configuration.
     pub(crate) held: Held,
     pub(crate) scratch: Scratch,
-    /// Policies with workflows or with queues whose flows are workflows.
+    /// The policies with workflows or with queues whose flows are workflows.
     pub(crate) policies: Vec<Policy>,
-    /// Whether any stage has workflows. If not, their headers are neither read nor written.
+    /// Whether any stage has workflows. If false, the headers of workflows are neither read nor
+    /// written.
     pub(crate) workflows: bool,
-    /// Whether any stage has class admission, and so reads senders' headers.
+    /// Whether any stage has class admission, for which the headers of senders are read.
     pub(crate) classes: bool,
     /// A buffer for baggage, with or without a token.
     pub(crate) baggage: Vec<u8>,
-    /// Calls by stream that were sent after a delay, or at a gateway requests, and that aren't
-    /// answered yet.
+    /// The calls without an answer yet that were sent after a delay, or that a gateway forwarded,
+    /// by stream.
     pub(crate) forwarded: HashMap<u32, Calling>,
-    /// Whether the admission server answered the last report; `None` before the first.
+    /// Whether the admission server answered the last report. `None` before the first report.
     pub(crate) server_heard: Option<bool>,
 }
 
@@ -76,13 +77,14 @@ impl Mesh {
         self.policies.iter_mut().find(|policy| policy.id == id)
     }
 
-    /// Returns the workflows of a policy; `None` if it has none.
+    /// Returns the workflows of a policy, or `None` if the policy has none.
     #[must_use]
     pub fn workflows(&self, policy: PolicyId) -> Option<&Workflows> {
         self.policy(policy)?.workflows.as_ref()
     }
 
-    /// Returns the workflows of `policy`, for callers that exchange announcements without headers.
+    /// Returns the workflows of `policy` mutably, for callers that exchange announcements without
+    /// headers.
     pub fn workflows_mut(&mut self, policy: PolicyId) -> Option<&mut Workflows> {
         self.policy_mut(policy)?.workflows.as_mut()
     }
@@ -98,8 +100,8 @@ impl Mesh {
         if config.direction == Direction::Inbound
             && let Some(outbound) = &mut outbound
         {
-            // A gateway's calls are the requests of its clients, which already hold a slot, so they
-            // aren't delayed.
+            // A gateway's calls aren't delayed, because they are its clients' requests, which
+            // already hold a slot.
             outbound.smoothing = None;
             outbound.service_smoothing.clear();
         }
@@ -132,8 +134,8 @@ impl Beside for Mesh {
         host: &impl Host,
         newest_first: impl Iterator<Item = &'a FilterConfig> + Clone,
     ) -> Result<(), ConfigError> {
-        // Only a gateway has `outbound` in an inbound configuration. A listener for calls has its
-        // own configuration.
+        // Only a gateway has `outbound` in an inbound configuration. In a sidecar, the listener for
+        // calls has its own configuration.
         let gateway = newest_first
             .clone()
             .find(|config| config.outbound.is_some());
@@ -329,8 +331,8 @@ impl Beside for Mesh {
         }
         workflows.set_slots(stage.parallelism());
         let adapted = workflows.tick(host, now, worker, &mut stage.requests, releases);
-        // Retired workflows stay until their last request has ended, so that its answer still has
-        // an announcement.
+        // Retired workflows stay until their last request has ended, so that the last answer still
+        // has an announcement.
         if workflows.is_over(&stage.requests) {
             own.workflows = None;
         }

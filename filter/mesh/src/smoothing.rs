@@ -1,17 +1,18 @@
-//! Smoothing: a client whose requests are refused delays its next requests (Chronos §3.2).
+//! Smoothing, with which a client whose requests are refused delays its next requests (Chronos
+//! §3.2).
 //!
 //! Before its next request, a client that received the rejection rate p draws x from \[0, 1). If x
-//! < p, it delays the request by a time drawn uniformly from \[t_a, t_b\]. With a time between
-//! requests uniform in \[t_1, t_2\], m such clients then reduce their rate by
+//! < p, the client delays the request by a time drawn uniformly from \[t_a, t_b\]. If the time
+//! between requests is uniform in \[t_1, t_2\], m such clients reduce their rate by
 //!
 //! ```text
 //! E[γ] = 2 m p (t_a + t_b) / ((t_1 + t_2) (t_1 + t_2 + p (t_a + t_b)))        requests/s   (Eq. 3)
 //! ```
 //!
-//! Without smoothing they send 2 m / (t_1 + t_2), so the relative reduction depends only on means:
-//! p D / (T + p D), with D = (t_a + t_b) / 2 and T = (t_1 + t_2) / 2.
+//! Without smoothing, these clients send 2 m / (t_1 + t_2) requests/s. So the relative reduction
+//! depends only on means. It is p D / (T + p D), with D = (t_a + t_b) / 2 and T = (t_1 + t_2) / 2.
 //!
-//! The clients are those of the simulator, and sidecars on behalf of applications that don't use
+//! The clients are the simulator's clients, and sidecars on behalf of applications that don't use
 //! smoothing ([`crate::engine::delay`]).
 
 use std::time::Duration;
@@ -21,15 +22,15 @@ use headgate_core::rng::Rng;
 /// The range of delays that a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Smoothing {
-    /// t_a.
+    /// t_a, the shortest delay.
     pub least: Duration,
-    /// t_b, at least t_a.
+    /// t_b, the longest delay, at least t_a.
     pub most: Duration,
 }
 
 impl Smoothing {
-    /// Returns the delay of a client's next request after this `rejection_rate` (ratio); `None` if
-    /// it isn't delayed.
+    /// Returns the delay of a client's next request after this `rejection_rate` (ratio), or `None`
+    /// if the request isn't delayed.
     pub fn delay(&self, rejection_rate: f64, rng: &mut Rng) -> Option<Duration> {
         if !rng.chance(rejection_rate) {
             return None;
@@ -38,8 +39,8 @@ impl Smoothing {
         Some(self.least + range.mul_f64(rng.next_f64()))
     }
 
-    /// Returns the relative reduction of clients' requests at this `rejection_rate` (Eq. 3).
-    /// Without smoothing, each sends one every `between` on average.
+    /// Returns the relative reduction of the rate of clients' requests at this `rejection_rate`
+    /// (Eq. 3). Without smoothing, the mean time between two requests of a client is `between`.
     #[must_use]
     pub fn reduction(&self, rejection_rate: f64, between: Duration) -> f64 {
         let mean = (self.least + self.most).as_secs_f64() / 2.0;
@@ -62,7 +63,7 @@ mod tests {
 
     #[test]
     fn equation_3_by_hand() {
-        // m = 1200 clients that send every 0.1 to 0.5 s.
+        // m = 1200 clients send a request every 0.1 to 0.5 s.
         let (m, t, d) = (1_200.0, 0.6, 0.4);
         for p in [0.0, 0.25, 0.5, 1.0] {
             let gamma = 2.0 * m * p * d / (t * (t + p * d));

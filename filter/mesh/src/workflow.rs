@@ -1,7 +1,8 @@
-//! The workflow that a request names in its headers (Wisp §3: an id that every request of the tree
-//! carries).
+//! The workflow that a request names in its headers. Every request of a call tree carries the id of
+//! the workflow (Wisp §3).
 //!
-//! Applications that propagate trace context can carry it in W3C Baggage; others may send a header:
+//! Applications that propagate trace context can carry the workflow in W3C Baggage. Other
+//! applications may send a header:
 //!
 //! ```text
 //! baggage: workflow=checkout;ttl=3,user=4711
@@ -9,19 +10,19 @@
 //! ```
 //!
 //! The header has precedence, since a proxy can set it without parsing the baggage. The baggage
-//! follows the recommendation's grammar (§3.2.1): a list of members `key=value;properties`, with
-//! optional white space around every delimiter, and percent-encoded values. Its limits (§3.3.2) are
-//! 8,192 bytes and 64 members: a longer baggage names no workflow, and members beyond the 64th are
-//! ignored. A member without `=` hides the members after it.
+//! follows the recommendation's grammar (§3.2.1). It is a list of members `key=value;properties`,
+//! with optional white space around every delimiter, and percent-encoded values. Its limits
+//! (§3.3.2) are 8,192 bytes and 64 members. A longer baggage names no workflow, and members beyond
+//! the 64th are ignored. A member without `=` hides the members after it.
 //!
-//! Names are trusted; an edge proxy removes names from unknown clients. The engine's directory of
-//! names assigns each name its flow of a fair queue (`engine::flows`).
+//! Names are trusted. An edge proxy must remove the names that unknown clients send. The engine's
+//! directory of names assigns each name its flow of a fair queue (`engine::flows`).
 
 use headgate_core::classify::RequestView;
 
 /// The header with the workflow's name.
 pub const HEADER: &str = "x-headgate-workflow";
-/// W3C Baggage.
+/// The header of W3C Baggage.
 pub const BAGGAGE: &str = "baggage";
 /// The workflow's key in the baggage.
 const KEY: &[u8] = b"workflow";
@@ -29,7 +30,8 @@ const KEY: &[u8] = b"workflow";
 pub(crate) const MAX_BYTES: usize = 8192;
 pub(crate) const MAX_MEMBERS: usize = 64;
 
-/// Writes the name of the workflow of `request` to `out`. Returns false if it names none.
+/// Writes the name of the workflow of `request` to `out`. Returns false if `request` names no
+/// workflow.
 pub(crate) fn name(request: &impl RequestView, out: &mut Vec<u8>) -> bool {
     out.clear();
     if let Some(name) = request.header(HEADER) {
@@ -40,8 +42,8 @@ pub(crate) fn name(request: &impl RequestView, out: &mut Vec<u8>) -> bool {
     !out.is_empty()
 }
 
-/// Returns the value of the first member `key` of a W3C Baggage, still percent-encoded; `None` if
-/// the baggage is invalid or has no such member.
+/// Returns the value of the first member `key` of a W3C Baggage, still percent-encoded. Returns
+/// `None` if the baggage is invalid or has no such member.
 #[must_use]
 pub fn member<'a>(baggage: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     if baggage.len() > MAX_BYTES {
@@ -57,7 +59,8 @@ pub fn member<'a>(baggage: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// Returns the key and the value of a member; `None` without a `=`. Its properties aren't used.
+/// Returns the key and the value of a member, or `None` if it has no `=`. The properties of the
+/// member are ignored.
 pub(crate) fn pair(member: &[u8]) -> Option<(&[u8], &[u8])> {
     let pair = member.split(|&b| b == b';').next()?;
     let at = pair.iter().position(|&b| b == b'=')?;
@@ -161,7 +164,7 @@ mod tests {
     }
 
     proptest! {
-        /// Percent-encoding in a baggage preserves a name of any bytes.
+        /// A name of any bytes is read unchanged after percent-encoding in a baggage.
         #[test]
         fn a_name_survives_its_encoding(
             id in prop::collection::vec(any::<u8>(), 1..80),

@@ -1,9 +1,11 @@
-//! Decisions, places in the queue and measurements don't allocate once warm.
+//! Checks that decisions, places in the queue and measurements don't allocate once all buffers have
+//! been filled.
 //!
 //! The data path runs inside a proxy's worker thread, where an allocation costs more than the
 //! decision. There is only one test, because the counter is global.
 
-// A global allocator can't be written without `unsafe`; this one forwards to the system's.
+// A global allocator can't be written without `unsafe`. The one below forwards to the system's
+// allocator.
 #![allow(unsafe_code)]
 // Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -56,7 +58,7 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: `ptr` came from `System`; the rest is the caller's guarantee.
+        // SAFETY: `ptr` came from `System`, and the caller guarantees the rest.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 }
@@ -66,8 +68,8 @@ static GLOBAL: Counting = Counting;
 
 const TYPES: u16 = 20;
 
-/// Decides about requests of all types from `begin` to `end` (ms), and measures them. Returns the
-/// number of allocations.
+/// Decides about requests of all types from `begin` to `end` (ms), and measures the requests.
+/// Returns the number of allocations.
 fn run(
     strategy: &mut Strategy,
     times: &mut ServiceTimes,
@@ -113,7 +115,8 @@ fn run(
         }
         strategy.tick(now);
         counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
-        // Sharing measurements may allocate, since ticks do it only once in a tenth of an interval.
+        // The exchange of measurements may allocate, since ticks exchange them only once in a tenth
+        // of an interval.
         times.sync(now, host, "test").unwrap();
         strategy.learn(now, 8, false, times, |_| 0.0);
         if let Some(controlled) = strategy.base.controlled_mut()
@@ -188,7 +191,7 @@ fn run_queue(discipline: &str) -> u64 {
             passes.push_back((worker, pass));
         }
         if passes.len() > 40 {
-            // They leave the queue or the backend.
+            // Two requests leave the queue or the backend.
             for at in [0, passes.len() / 2] {
                 let (worker, pass) = passes.remove(at).unwrap();
                 let engine = &mut engines[worker];
@@ -214,8 +217,9 @@ fn run_queue(discipline: &str) -> u64 {
     counted
 }
 
-/// Two workers identify, limit, hold, serve and refuse requests of three workflows, one of which is
-/// over its rate. Returns the number of allocations. The exchange at ticks may allocate.
+/// Identifies, limits, holds, serves and refuses requests of three workflows on two workers. One
+/// workflow is over its rate. Returns the number of allocations, without the exchange at ticks,
+/// which may allocate.
 fn run_workflows() -> u64 {
     let json = r#"{"stages":[{"policy":"ns/p","parallelism":64,
         "queue":{"max_length":100,"timeout_us":1000000},"strategy":{"type":"MaxQueueLength"},
@@ -273,7 +277,7 @@ fn run_workflows() -> u64 {
     counted
 }
 
-/// A stream that allocates like a proxy: it returns owned values.
+/// A stream that allocates like a proxy, because it returns owned values.
 struct Bare(Instant);
 
 impl Proxy for Bare {
@@ -290,7 +294,7 @@ impl Stream for Bare {
         1
     }
     fn request_headers(&self) -> Result<Vec<u8>, HostError> {
-        // One header, `:path: /`.
+        // The map has one header, `:path: /`.
         Ok(b"\x01\0\0\0\x05\0\0\0\x01\0\0\0:path\0/\0".to_vec())
     }
     fn response_headers(&self) -> Result<Vec<u8>, HostError> {
@@ -326,8 +330,8 @@ impl Stream for Bare {
     }
 }
 
-/// Runs requests from headers to end, as a host reports them. Returns the number of allocations
-/// without those of [`Bare`].
+/// Runs requests from their headers to their end, as a host reports them. Returns the number of
+/// allocations without the allocations of [`Bare`].
 fn run_requests() -> u64 {
     let config = br#"{"stages":[{"policy":"ns/p","parallelism":4,
         "queue":{"max_length":100,"timeout_us":60000000},"strategy":{"type":"MaxQueueLength"},
@@ -348,7 +352,7 @@ fn run_requests() -> u64 {
         inbound.done(&mut filter, &stream);
         if n >= 2_000 {
             counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
-            // The header map, the details of the response code, and the status.
+            // [`Bare`] allocates the header map, the details of the response code, and the status.
             measured += 3;
         }
         filter.tick(&stream);
@@ -356,7 +360,7 @@ fn run_requests() -> u64 {
     counted - measured
 }
 
-/// A proxy that logs nothing, for configuration.
+/// A proxy for configuration that logs nothing.
 struct Quiet;
 
 impl Proxy for Quiet {

@@ -1,6 +1,6 @@
-//! Distributed class admission with the default constants and targets on the time scale of HTTP:
-//! the resulting percentile, the share of each sender and the time to recover, over hours for which
-//! no test in Envoy can wait.
+//! Tests of distributed class admission with the default constants and targets on the time scale of
+//! HTTP. They measure the resulting percentile, the share of each sender and the time to recover.
+//! The simulated time is hours, which is too long for a test in Envoy.
 
 // Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
@@ -28,16 +28,16 @@ fn law() -> ChannelLaw {
 
 /// The outcomes of the calls to the class in the second half of the run.
 struct Seen {
-    /// For each sender, its calls/s in the class, and the ratio of its calls for the class that
-    /// stayed in it.
+    /// The calls/s of each sender in the class. `kept` is the ratio of each sender's calls for the
+    /// class that ran in the class.
     rates: Vec<f64>,
     kept: Vec<f64>,
     /// The ratio of calls in the class that missed.
     missed: f64,
 }
 
-/// Runs senders of `demand` calls/s each, which share the class's part of a receiver, `room`
-/// calls/s, in the order of arrival.
+/// Runs one sender for each rate in `demand`, calls/s. The senders share the class's part of a
+/// receiver, `room` calls/s, in the order of arrival.
 fn run(demand: &[f64], room: f64, seconds: u64) -> Seen {
     let mut rng = Rng::new(7);
     let mut senders: Vec<_> = demand
@@ -45,7 +45,7 @@ fn run(demand: &[f64], room: f64, seconds: u64) -> Seen {
         .map(|_| Distributed::new(law(), Limits::default()))
         .collect();
     let gap = |rng: &mut Rng, rate: f64| (-(1.0 - rng.next_f64()).ln() / rate * 1e9) as u64;
-    // Arrivals, and completions with their waits, by time.
+    // The arrivals, and the completions with their waits, by time.
     let mut events = BinaryHeap::new();
     for (sender, rate) in demand.iter().enumerate() {
         events.push(Reverse((gap(&mut rng, *rate), sender, None)));
@@ -91,7 +91,8 @@ fn run(demand: &[f64], room: f64, seconds: u64) -> Seen {
     }
 }
 
-/// Returns the ratio of misses at which a sender with `rate` calls/s in the class is in balance.
+/// Returns the ratio of misses at which the probability of a sender with `rate` calls/s in the
+/// class is in balance.
 fn due(rate: f64) -> f64 {
     1.0 - law().percentile(rate * law().window(HIGH).as_secs_f64()) / 100.0
 }
@@ -113,7 +114,8 @@ fn the_target_holds_and_senders_share_alike_whatever_they_ask_for() {
     );
 }
 
-/// All rates are a tenth, so a window has too few calls for its percentile.
+/// All rates are a tenth of those in the test above, so a window has too few calls for its
+/// percentile.
 #[test]
 fn with_few_calls_more_of_them_miss() {
     let seen = run(&[2.0, 30.0, 15.0], 17.8, 144_000);

@@ -1,9 +1,10 @@
-//! A run of Algorithm 1 doesn't allocate once warm, for any input, and its state has a bounded
-//! size.
+//! Checks that a run of Algorithm 1 doesn't allocate once all processes have been seen, for any
+//! input, and that its state has a bounded size.
 //!
 //! There is only one test, because the counter is global.
 
-// A global allocator can't be written without `unsafe`; this one forwards to the system's.
+// A global allocator can't be written without `unsafe`. The one below forwards to the system's
+// allocator.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -20,7 +21,7 @@ use headgate_mesh::workflows::adaptation::{
 use headgate_mesh::workflows::{ProcessId, ServiceId, WorkflowId};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-/// Bytes in use.
+/// The allocated memory in use, bytes.
 static IN_USE: AtomicU64 = AtomicU64::new(0);
 
 struct Counting;
@@ -44,7 +45,7 @@ unsafe impl GlobalAlloc for Counting {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         IN_USE.fetch_add(new_size as u64, Ordering::Relaxed);
         IN_USE.fetch_sub(layout.size() as u64, Ordering::Relaxed);
-        // SAFETY: `ptr` came from `System`; the rest is the caller's guarantee.
+        // SAFETY: `ptr` came from `System`, and the caller guarantees the rest.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 }
@@ -72,7 +73,8 @@ fn config(sharing: SharingConfig) -> WorkflowsConfig {
     }
 }
 
-/// Intervals of all workflows. The ids of processes are new in each `generation` of ten seconds.
+/// The measurements of intervals of all workflows. The ids of processes are new in each
+/// `generation` of ten seconds.
 struct Traffic {
     measured: Vec<Measured>,
     calls: Vec<Calls>,

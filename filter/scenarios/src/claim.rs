@@ -1,11 +1,12 @@
 //! Claims of a paper about its results, and the bounds within which our results reproduce them.
 //!
-//! A claim is about one number, or about the ratio or the difference of two. A number is written
-//! `METRIC of KIND in SERIES at PLACES`, such as `rt_p50_ms of slow in MaxQueueWait at 1.1..`.
-//! Without a kind it covers all kinds together; `*` selects each kind separately, and `* but slow`
-//! each kind except one. Without a series, or with `*`, it selects each series. PLACES is one point
-//! of the sweep (`1.5`), all from a point on (`1.1..`), or all up to a point (`..1.45`); without
-//! it, the whole sweep. If several numbers are selected, all have to be within the bounds.
+//! A claim is about one number, or about the ratio or the difference of two numbers. A number is
+//! written `METRIC of KIND in SERIES at PLACES`, such as `rt_p50_ms of slow in MaxQueueWait at
+//! 1.1..`. Without a kind, the number covers all kinds together. The kind `*` selects each kind
+//! separately, and `* but slow` each kind except one. Without a series, or with `*`, each series is
+//! selected. PLACES is one point of the sweep (`1.5`), all points from one on (`1.1..`), or all
+//! points up to one (`..1.45`). Without PLACES, the whole sweep is selected. If several numbers are
+//! selected, all have to be within the bounds.
 
 use headgate_simulator::report::Claim;
 use serde::Deserialize;
@@ -24,24 +25,25 @@ pub(crate) struct ClaimEntry {
     of: Option<String>,
     ratio: Option<[String; 2]>,
     difference: Option<[String; 2]>,
-    /// A limit. The claim is about the first point of the sweep at which the numbers exceed it.
+    /// A limit. If set, the claim is about the first point of the sweep at which the numbers exceed
+    /// the limit.
     crossing: Option<f64>,
     /// The value above which the claim holds.
     above: Option<f64>,
     /// The value below which the claim holds.
     below: Option<f64>,
-    /// The bounds within which the claim holds, both included.
+    /// The lower and the upper bound within which the claim holds. Both bounds are included.
     within: Option<[f64; 2]>,
     #[serde(default = "two")]
     decimals: usize,
-    /// Whether the model was fitted to this value. Such a claim is shown, not judged.
+    /// Whether the model was fitted to this value. Such a claim is shown, but not judged.
     #[serde(default)]
     fitted: bool,
     /// The reason why the result isn't reproduced. A claim with a reason that holds counts as a
     /// failure, like a strict xfail.
     not_reproduced: Option<String>,
-    /// The part of the setup from which the claim follows in any run. Such a claim is shown, not
-    /// judged.
+    /// The part of the setup from which the claim follows in any run. Such a claim is shown, but
+    /// not judged.
     follows_from: Option<String>,
 }
 
@@ -84,8 +86,8 @@ impl<'a> Numbers<'a> {
         x.is_none_or(|x| (self.places.0 - 1e-9..=self.places.1 + 1e-9).contains(&x))
     }
 
-    /// Returns points and values, ordered by series, point and kind; a value is `None` if nothing
-    /// was measured.
+    /// Returns the selected points of the sweep and values, in the order of the results. A value is
+    /// `None` if nothing was measured.
     fn values(&self, results: &Results<'_>) -> Vec<(Option<f64>, Option<f64>)> {
         let mut values = Vec::new();
         for found in results.found {
@@ -197,8 +199,8 @@ mod tests {
             pair.chain(&self.of).map(String::as_str).collect()
         }
 
-        /// Returns an error: the text of a number whose series or point isn't run, or that the
-        /// claim has no numbers or no bound. `None` if the claim is valid.
+        /// Returns an error, or `None` if the claim is valid. The error is the text of a number
+        /// whose series or point isn't run, or says that the claim has no numbers or no bound.
         pub(crate) fn wrong(&self, series: &[&str], places: &[f64]) -> Option<String> {
             let operands = self.operands();
             let is_bounded = self.above.is_some() || self.below.is_some() || self.within.is_some();
@@ -294,7 +296,7 @@ mod tests {
                 true,
                 "2.00 to 3.33",
             ),
-            // If one of the two is missing, the pair is skipped.
+            // A pair of which one number is missing is skipped.
             (
                 serde_json::json!({
                     "difference": ["p50 of slow in MaxQueueWait, slack", "p50 of slow in Bouncer"],

@@ -1,9 +1,10 @@
 //! Measurements of a run of a model, and averages over the runs of a case.
 
-/// The kind of numbers over all types, classes or workflows, and the mean of numbers.
+/// `ALL` is the kind of numbers over all types, classes or workflows. `mean` returns the mean of
+/// numbers.
 pub(crate) use headgate_simulator::results::{ALL, mean};
 
-/// Points of a curve over time, s; a value may be missing.
+/// The points of a curve: times, s, and values, which may be missing.
 pub(crate) type Points = Vec<(f64, Option<f64>)>;
 
 /// A measured number of one kind (a type, class, workflow or service) and one metric.
@@ -11,9 +12,9 @@ pub(crate) type Points = Vec<(f64, Option<f64>)>;
 pub(crate) struct Number {
     pub(crate) kind: String,
     pub(crate) metric: String,
-    /// The value; `None` if there was nothing to measure.
+    /// The value, or `None` if there was nothing to measure.
     pub(crate) value: Option<f64>,
-    /// Half the width of the 90% confidence interval of the mean; `None` for a single run.
+    /// Half the width of the 90% confidence interval of the mean, or `None` for a single run.
     pub(crate) half: Option<f64>,
 }
 
@@ -32,7 +33,7 @@ pub(crate) struct Measured {
     pub(crate) curves: Vec<Curve>,
     /// The times of changes, s, and their descriptions.
     pub(crate) events: Vec<(f64, String)>,
-    /// Textual results: a name and a text.
+    /// The textual results: the name and the text of each.
     pub(crate) words: Vec<(String, String)>,
 }
 
@@ -64,8 +65,8 @@ impl Measured {
         });
     }
 
-    /// Returns the means of the numbers over the runs of one case, with the curves of the first
-    /// run.
+    /// Returns the means of the numbers over the runs of one case. The curves are those of the
+    /// first run.
     pub(crate) fn average(mut runs: Vec<Self>) -> Self {
         if runs.is_empty() {
             return Self::default();
@@ -99,7 +100,7 @@ const T_95: [f64; 15] = [
     6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771,
     1.761, 1.753,
 ];
-/// The 0.95 quantile of the normal distribution, for more degrees of freedom.
+/// The 0.95 quantile of the normal distribution, for more degrees of freedom than [`T_95`] has.
 const NORMAL_95: f64 = 1.645;
 
 /// Returns the mean, and half the width of its 90% confidence interval.
@@ -122,7 +123,8 @@ mod tests {
 
     #[test]
     fn confidence_intervals_are_those_of_student() {
-        // Of 1..=10: sd 3.0277, so 1.833 · 3.0277 / √10 = 1.7550.
+        // The standard deviation of 1..=10 is 3.0277, so half the width is 1.833 · 3.0277 / √10 =
+        // 1.7550.
         let values: Vec<f64> = (1..=10).map(f64::from).collect();
         let (mean, half) = estimate(&values);
         assert_eq!(mean, Some(5.5));

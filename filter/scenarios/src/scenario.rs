@@ -1,4 +1,4 @@
-//! A scenario: an experiment as data, and the runner that turns it into a report.
+//! A scenario is an experiment as data. The runner turns the scenario into a report.
 //!
 //! A case starts from the parameters of the scenario's model. The case's series changes them by a
 //! [merge patch](merge) (RFC 7396), and its point of the sweep sets the swept fields.
@@ -23,7 +23,7 @@ const FILES: [&str; 5] = [
     include_str!("../data/aequitas.yaml"),
 ];
 
-/// Experiments of the papers that no scenario covers, with the reason.
+/// The parts of the papers that no scenario covers, with their contents.
 pub const MISSING: [(&str, &str); 2] = [
     ("Chronos, §3.1", "memory of the controller"),
     ("Wisp, Figures 1 and 2", "measurements of Bing"),
@@ -32,7 +32,7 @@ pub const MISSING: [(&str, &str); 2] = [
 /// The reason why a scenario has no report.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// The data is invalid. A test reads all of it.
+    /// The data is invalid. A test reads all data of this crate.
     #[error("the scenario's data: {0}")]
     Data(String),
     /// A run failed.
@@ -57,9 +57,9 @@ pub struct Scenario {
     /// The size at which the claims are tested.
     #[serde(default)]
     check: CheckSize,
-    /// Names of the fields that identify a row.
+    /// The names of the fields that identify a row.
     fields: Fields,
-    /// Names and texts of the entries of the setup.
+    /// The entries of the setup, with their names and texts.
     #[serde(default)]
     setup: Vec<(String, String)>,
     model: Value,
@@ -71,7 +71,8 @@ pub struct Scenario {
     figures: Vec<FigureEntry>,
     #[serde(default)]
     claims: Vec<ClaimEntry>,
-    /// The notes: their names in the file, replaced by their texts when it is read.
+    /// The notes. When a file is read, the names of the notes in the file are replaced by their
+    /// texts.
     #[serde(default)]
     notes: Vec<String>,
 }
@@ -105,7 +106,7 @@ struct Series {
     at: Option<String>,
 }
 
-/// A second set of variants; each series runs with each of them.
+/// A second set of variants. Each series runs with each of these variants.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cross {
@@ -114,13 +115,13 @@ struct Cross {
     each: Vec<Series>,
 }
 
-/// A sweep: a field of the model and its values.
+/// A sweep over the values of a field of the model.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sweep {
     /// The field, as an RFC 6901 pointer into the model.
     at: String,
-    /// Fields that change with it, as offsets from its value.
+    /// The other fields that change with the swept field, as offsets from the swept value.
     #[serde(default)]
     with: Vec<(String, f64)>,
     values: Vec<f64>,
@@ -129,14 +130,14 @@ struct Sweep {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DataFile {
-    /// YAML anchors that scenarios share.
+    /// The YAML anchors that scenarios share.
     #[serde(default, rename = "shared")]
     _shared: Value,
     notes: BTreeMap<String, String>,
     scenarios: Vec<Scenario>,
 }
 
-/// One combination of variants, run once per seed.
+/// One combination of variants, which runs once per seed.
 struct Case {
     series: String,
     labels: Vec<(String, String)>,
@@ -144,7 +145,7 @@ struct Case {
     model: Model,
 }
 
-/// Returns all experiments, in the order of the papers.
+/// Returns all scenarios, in the order of the papers.
 ///
 /// # Errors
 /// [`ScenarioError::Data`].
@@ -165,7 +166,7 @@ pub fn all() -> Result<Vec<Scenario>, ScenarioError> {
     Ok(all)
 }
 
-/// Returns the experiment `name`.
+/// Returns the scenario `name`, or `None` if there is none.
 ///
 /// # Errors
 /// [`ScenarioError::Data`].
@@ -180,7 +181,7 @@ impl Scenario {
         &self.name
     }
 
-    /// Returns the title in one line: the paper and the caption.
+    /// Returns the title in one line, with the paper and the caption.
     #[must_use]
     pub fn title(&self) -> &str {
         &self.title
@@ -349,8 +350,8 @@ impl Scenario {
     }
 }
 
-/// Applies a merge patch to `target`: mappings are merged field by field, other values are
-/// replaced; null removes a field.
+/// Applies a merge patch to `target`. Mappings are merged field by field. Other values are
+/// replaced. A field whose new value is null is removed.
 fn merge(target: &mut Value, patch: &Value) {
     match (target, patch) {
         (_, Value::Null) => {}

@@ -1,8 +1,8 @@
 //! The tables, figures and rows of a scenario's results, as its data specifies them.
 //!
 //! Every number has four coordinates: its series, its point of the sweep, its kind and its metric.
-//! A table uses one of the first three for its rows, and another for its groups of rows; its
-//! columns fix the others.
+//! A table uses one of the first three for its rows, and another for its groups of rows. The
+//! columns of the table fix the other coordinates.
 
 use headgate_simulator::report::{
     Axis, Cell, Compared, Figure, Group, Level, ReportRow, Series as Line, Style, Table, TableRow,
@@ -36,7 +36,7 @@ pub(crate) struct Fields {
     kind: Option<String>,
 }
 
-/// A coordinate.
+/// A dimension in which the rows or groups of a table differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Dimension {
@@ -54,12 +54,12 @@ pub(crate) struct TableEntry {
     head: String,
     rows: Dimension,
     groups: Option<Dimension>,
-    /// The series or kinds to show, in this order, if rows are series or kinds; `None` for all.
+    /// The series or kinds to show, in this order, if rows are series or kinds. `None` shows all.
     only: Option<Vec<String>>,
     columns: Vec<Column>,
 }
 
-/// A column as data: the common coordinates of its cells.
+/// A column as data, with the common coordinates of its cells.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Column {
@@ -70,20 +70,21 @@ pub(crate) struct Column {
     kind: Option<String>,
     #[serde(default)]
     decimals: usize,
-    /// The series by whose numbers these are divided.
+    /// The series by whose numbers the numbers of this column are divided.
     relative: Option<String>,
     /// Whether confidence intervals are shown.
     #[serde(default)]
     interval: bool,
-    /// The paper's values: one text per group, with one word per row; `.` if the paper prints none.
+    /// The paper's values, one text per group with one word per row. The word is `.` if the paper
+    /// prints no value.
     #[serde(default)]
     paper: Vec<String>,
-    /// The largest accepted difference from the paper's value. `-0-` ("not one in any run") accepts
-    /// none.
+    /// The largest accepted difference from the paper's value. The value `-0-` ("not one in any
+    /// run") accepts no difference.
     within: Option<f64>,
 }
 
-/// A figure as data: lines over the sweep or over time.
+/// A figure as data, with lines over the sweep or over time.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FigureEntry {
@@ -91,15 +92,15 @@ pub(crate) struct FigureEntry {
     metric: String,
     x: String,
     y: String,
-    /// Whether the lines are over time, from the first run.
+    /// Whether the lines are over time. They are then curves of the first run.
     #[serde(default)]
     time: bool,
     series: Option<Vec<String>>,
     kinds: Option<Vec<String>>,
-    /// Logarithmic axes: `x`, `y` or `xy`.
+    /// The logarithmic axes (`x`, `y` or `xy`).
     #[serde(default)]
     log: String,
-    /// The limits of the vertical axis.
+    /// The lower limit of the vertical axis. `to` is the upper limit.
     from: Option<f64>,
     to: Option<f64>,
     /// The values and names of horizontal lines.
@@ -210,8 +211,8 @@ impl TableEntry {
         }
     }
 
-    /// Returns the coordinates of a cell. If neither row nor group nor column gives a coordinate,
-    /// it is the first series, or all kinds.
+    /// Returns the coordinates of a cell. If neither row nor group nor column gives the series or
+    /// the kind, the first series and all kinds together are the default.
     fn place<'a>(
         &'a self,
         column: &'a Column,
@@ -234,7 +235,7 @@ impl TableEntry {
 }
 
 impl Column {
-    /// Returns the paper's value in this group and row.
+    /// Returns the paper's value in this group and row, or `None` if the paper prints no value.
     fn printed(&self, group: usize, row: usize) -> Option<&str> {
         let printed = self.paper.get(group)?.split_whitespace().nth(row)?;
         (printed != ".").then_some(printed)
@@ -271,10 +272,10 @@ impl Column {
     }
 }
 
-/// The text for "not one in any run"; 0.00 could also be one in ten thousand.
+/// The text for "not one in any run". The text 0.00 could also mean one in ten thousand.
 const NONE: &str = "-0-";
 
-/// Parses a number as a paper prints it: `-0-`, `1.52`, `1.52±0.07`.
+/// Parses a number as a paper prints it, such as `-0-`, `1.52` or `1.52±0.07`.
 fn read(printed: &str) -> Option<f64> {
     match printed {
         NONE => Some(0.0),
@@ -336,7 +337,8 @@ pub(crate) fn table(entry: &TableEntry, results: &Results<'_>) -> Table {
     }
 }
 
-/// Returns a figure of the lines that have at least one value other than 0; `None` if no line has.
+/// Returns a figure of the lines that have at least one value other than 0, or `None` if there are
+/// no such lines.
 pub(crate) fn figure(
     entry: &FigureEntry,
     tables: &[TableEntry],
@@ -464,7 +466,7 @@ pub(crate) fn figure(
     })
 }
 
-/// Returns the values for this line in the paper's tables.
+/// Returns the points of a line from the paper's tables: the points of the sweep and the values.
 fn papers(
     entry: &FigureEntry,
     tables: &[TableEntry],
@@ -504,7 +506,8 @@ fn papers(
     points
 }
 
-/// Returns machine-readable rows: one per case and kind, then one per case, kind and time.
+/// Returns the machine-readable rows. The first rows are one per case and kind, and the others one
+/// per case, kind and time.
 pub(crate) fn rows(
     fields: &Fields,
     tables: &[TableEntry],

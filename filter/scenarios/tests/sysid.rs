@@ -1,4 +1,4 @@
-//! System identification finds the system that produced a trace, for any system.
+//! Checks that system identification finds the system that produced a trace, for any system.
 
 // Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
@@ -11,8 +11,8 @@ use headgate_scenarios::sysid::{
 use num_complex::Complex64;
 use proptest::prelude::*;
 
-/// Returns a trace of `plant` around 2 s and a backlog of 300, with noise of `noise` s on the
-/// delays.
+/// Returns a trace of `plant` around a delay of 2 s and a backlog of 300. The noise of the delays
+/// is uniform and `noise` s wide.
 fn trace(plant: &Plant, samples: usize, noise: f64, seed: u64) -> Segment {
     let mut rng = Rng::new(seed);
     let n = plant.order();
@@ -96,7 +96,7 @@ proptest! {
                 let least = roots.iter().map(|r| (r - pole).norm()).fold(f64::MAX, f64::min);
                 prop_assert!(least < 1e-4, "{} {:?} {:?}", pole, roots, gains);
             }
-            // The roots and the leading coefficient determine the polynomial.
+            // The roots and the leading coefficient must determine the original polynomial.
             let again = from_roots(&roots);
             let lead = polynomial.coefficients()[0];
             let size = polynomial.coefficients().iter()
@@ -123,7 +123,8 @@ proptest! {
 #[test]
 fn noise_lowers_r_squared_by_its_part_of_the_variance() {
     let truth = Plant::new(vec![0.5], vec![0.01]).unwrap();
-    // var(s) without noise: 0.01² · 200²/12 / (1 − 0.5²) = 0.444; noise of var σ²/12.
+    // Without noise, var(s) is 0.01² · 200²/12 / (1 − 0.5²) = 0.444. The variance of the noise is
+    // σ²/12.
     let noise = 0.8_f64;
     let fit = identify(&[trace(&truth, 200_000, noise, 3)], 1, Transform::None).unwrap();
     let noise = noise * noise / 12.0;

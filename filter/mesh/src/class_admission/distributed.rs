@@ -1,5 +1,5 @@
-//! Class admission by each sender for itself, with an admit probability for each receiver and class
-//! (Aequitas, Algorithm 1).
+//! Class admission in which each sender decides for itself, with an admit probability for each
+//! receiver and class (Aequitas, Algorithm 1).
 //!
 //! ```text
 //! a call asks for class q      runs in q with probability p[receiver, q], else in the lowest class
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Calls that ran in the lowest class give no information about the class that they asked for, and
-//! change nothing. Senders share fairly without communication: each sender lowers its probability
+//! change nothing. Senders share fairly without communication. Each sender lowers its probability
 //! when its own calls miss, and a sender with more calls misses more often. So all senders converge
 //! to the same rate of admitted calls, or stay below it with p = 1.
 //!
@@ -32,14 +32,14 @@ pub struct Distributed<D> {
 
 #[derive(Debug, Clone, Copy)]
 struct Channel {
-    /// The admit probability, floor ≤ p < 1.
+    /// The admit probability p, with floor ≤ p < 1.
     probability: f64,
     /// The start of the window.
     since: Instant,
 }
 
 impl<D: Copy + Eq + Hash> Distributed<D> {
-    /// Creates the state; all probabilities are 1.
+    /// Creates the state, in which all probabilities are 1.
     #[must_use]
     pub fn new(law: ChannelLaw, limits: Limits) -> Self {
         Self {
@@ -54,8 +54,8 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         &self.law
     }
 
-    /// Returns the class in which a call to `destination` that asks for class `wanted` must run:
-    /// `wanted` or the lowest.
+    /// Returns the class in which a call to `destination` that asks for class `wanted` must run. It
+    /// is `wanted` or the lowest class.
     pub fn class_for(
         &mut self,
         now: Instant,
@@ -68,8 +68,8 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         }
         let channel = self.below_one.get(now, (destination, wanted));
         let probability = channel.map_or(1.0, |channel| channel.probability);
-        // Draw at p = 1 as well, so that this channel's state doesn't change the numbers that other
-        // channels draw.
+        // A number is drawn at p = 1 as well, so that this channel's state doesn't change the
+        // numbers that other channels draw.
         if rng.chance(probability) {
             wanted
         } else {
@@ -100,8 +100,8 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         }
     }
 
-    /// Returns the probability that a call to `destination` that asks for `class` runs in it; 1 for
-    /// the lowest class.
+    /// Returns the probability that a call to `destination` that asks for `class` runs in that
+    /// class. The probability is 1 for the lowest class.
     #[must_use]
     pub fn probability(&self, now: Instant, destination: D, class: ClassId) -> f64 {
         let channel = self.below_one.peek(now, (destination, class));
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// The value is rounded, since sums of hundredths are not exact.
+    /// Returns the probability in percent. It is rounded, because sums of hundredths are not exact.
     fn percent(state: &Distributed<u32>, now: Instant, class: ClassId) -> u64 {
         (state.probability(now, 1, class) * 100.0).round() as u64
     }
@@ -156,17 +156,18 @@ mod tests {
         let p = |state: &Distributed<u32>, us| percent(state, at(us), HIGH);
         state.completed(at(0), 1, &call(HIGH, 15, 7));
         assert_eq!(p(&state, 0), 93);
-        // The miss started the window, which ends after 14 ms: not yet here, but a microsecond
-        // later.
+        // The miss started the window, which ends after 14 ms. The window has not ended here, but
+        // it has a microsecond later.
         state.completed(at(14_000), 1, &call(HIGH, 14, 7));
         assert_eq!(p(&state, 14_000), 93);
         state.completed(at(14_001), 1, &call(HIGH, 14, 7));
         assert_eq!(p(&state, 14_001), 94);
-        // A miss in the middle of a window starts it over.
+        // A miss in the middle of a window starts the window over.
         state.completed(at(28_000), 1, &call(HIGH, 15, 1));
         state.completed(at(28_002), 1, &call(HIGH, 14, 7));
         assert_eq!(p(&state, 28_002), 93);
-        // Other classes and receivers have their own probabilities; the lowest class has no effect.
+        // Other classes and receivers have their own probabilities. Calls in the lowest class have
+        // no effect.
         assert_eq!(percent(&state, at(28_002), MEDIUM), 100);
         state.completed(at(28_003), 1, &call(LOW, 9_999, 7));
         state.completed(at(28_003), 2, &call(HIGH, 15, 7));
@@ -174,7 +175,7 @@ mod tests {
         // The probability stops at the floor.
         (0..50).for_each(|_| state.completed(at(28_004), 1, &call(HIGH, 15, 7)));
         assert_eq!(p(&state, 28_004), 10);
-        // An idle channel keeps its probability, and is forgotten after a minute.
+        // An idle channel keeps its probability for a minute, and is then forgotten.
         assert_eq!(p(&state, 60_028_003), 10);
         assert_eq!(p(&state, 60_028_004), 100);
     }
@@ -187,14 +188,14 @@ mod tests {
             assert_eq!(state.class_for(at(0), 1, class, &mut rng), class);
         }
         assert_eq!(state.class_for(at(0), 1, ClassId(9), &mut rng), LOW);
-        // 0.3 = 1 − 10 · 0.07.
+        // The probability is now 0.3 = 1 − 10 · 0.07.
         (0..10).for_each(|_| state.completed(at(0), 1, &call(HIGH, 15, 7)));
         let ran: Vec<ClassId> = (0..100_000)
             .map(|_| state.class_for(at(1), 1, HIGH, &mut rng))
             .collect();
         assert!(ran.iter().all(|class| [HIGH, LOW].contains(class)));
         let kept = ran.iter().filter(|class| **class == HIGH).count();
-        // The standard deviation is 145.
+        // The standard deviation of `kept` is 145.
         assert!(kept.abs_diff(30_000) < 750, "{kept}");
         assert_eq!(state.class_for(at(1), 1, MEDIUM, &mut rng), MEDIUM);
         assert_eq!(state.class_for(at(1), 2, HIGH, &mut rng), HIGH);
@@ -225,8 +226,8 @@ mod tests {
     }
 
     proptest! {
-        /// The probabilities equal those of the algorithm as published, with a state for every
-        /// channel from the start, and stay between the floor and 1.
+        /// The probabilities stay between the floor and 1. They equal those of the published
+        /// algorithm, which has a state for every channel from the start.
         #[test]
         fn follows_the_published_algorithm(
             calls in prop::collection::vec(

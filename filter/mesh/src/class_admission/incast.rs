@@ -1,10 +1,10 @@
-//! Admit probabilities that follow the *average* incast delay at each receiver, decided by a server
+//! Admit probabilities that a server decides by the *average* incast delay at each receiver
 //! (centralized Aequitas §3.2).
 //!
-//! The latency of a call has two parts: the round trip, which belongs to the pair of sender and
-//! receiver, and the delay that all senders cause together at the receiver. The latter is the wait
-//! in its queue, and the wait for the congestion window that this queue keeps small. The server
-//! averages it over all senders and adds each sender's own round trip again:
+//! The latency of a call has two parts. The round trip depends on the pair of sender and receiver.
+//! The incast delay is caused by all senders together at the receiver. It is the wait in the
+//! receiver's queue, and the wait for the congestion window that this queue keeps small. The server
+//! averages the incast delay over all senders and adds each sender's own round trip again:
 //!
 //! ```text
 //! I[receiver] = w · I[receiver] + (1 − w) · (ℓ − RTT)          I starts with the first call's
@@ -15,14 +15,14 @@
 //! the less a single miss changes I. The law then compares a mean with a target for the 99.9th
 //! percentile, so a w near 1 admits everything and loses the target.
 //!
-//! Reports of many calls ([`Incast::completed_together`]) contain only their mean: targets then
-//! hold for the mean, for any w. For reports, w is the weight that is left after a second. A weight
-//! per call would reduce the average to the last report: ten calls at w = 0.5 leave 0.5¹⁰ of the
-//! past.
+//! Reports of many calls ([`Incast::completed_together`]) contain only the mean of their latencies.
+//! Targets then hold for the mean, for any w. For reports, w is the weight that is left after a
+//! second. A weight per call would reduce the average to the last report, because ten calls at w =
+//! 0.5 leave 0.5¹⁰ of the past.
 //!
-//! The paper uses w twice, as the weight of the past and as a factor before the incast delay; only
-//! the former is meant here. It doesn't say how RTT is measured. Here each report contains it, and
-//! it counts as at most the latency.
+//! The paper uses w twice, as the weight of the past and as a factor before the incast delay. Here
+//! w is only the weight of the past. The paper doesn't say how RTT is measured. Here each report
+//! contains the RTT, which counts as at most the latency.
 
 use std::hash::Hash;
 use std::num::NonZeroU32;
@@ -40,10 +40,10 @@ use super::{Completion, Distributed, Limits, Scope, SettingsError, class_of};
 /// Admit probabilities of all senders. `S` is a sender, `D` a receiver.
 #[derive(Debug, Clone)]
 pub struct Incast<S, D> {
-    /// w, 0 ≤ w < 1.
+    /// w, the weight of the past, 0 ≤ w < 1.
     past: f64,
     scope: Scope,
-    /// I, by receiver and class.
+    /// I, the average incast delay, by receiver and class.
     delays: Recent<(D, ClassId), Average>,
     channels: Distributed<(S, D)>,
 }
@@ -57,8 +57,8 @@ struct Average {
 }
 
 impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
-    /// Creates the state. `past` is the ratio that the average keeps of its weight: per call for
-    /// [`Incast::completed`], per second for [`Incast::completed_together`].
+    /// Creates the state. `past` is w, the ratio of its weight that the average keeps. It is a
+    /// ratio per call for [`Incast::completed`], and per second for [`Incast::completed_together`].
     ///
     /// # Errors
     /// [`SettingsError`] unless 0 ≤ `past` < 1.
@@ -78,7 +78,7 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     }
 
     /// Returns the class in which a call from `source` to `destination` that asks for class
-    /// `wanted` must run: `wanted` or the lowest.
+    /// `wanted` must run. It is `wanted` or the lowest class.
     pub fn class_for(
         &mut self,
         now: Instant,
@@ -107,8 +107,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
 
     /// Records `calls` calls from `source` to `destination` that completed since the last report.
     /// `mean` contains their mean latency and, as its size, the cost of those that missed their
-    /// target. They count as `calls` samples of the average. They move the probability once, by the
-    /// cost of the misses, and only if the average misses as well.
+    /// target. The calls count as `calls` samples of the average. They lower the probability at
+    /// most once, by the cost of the misses, and only if the average misses the target as well.
     ///
     /// ```text
     /// m = wᵗ · m                                     t seconds since the last report of any sender
@@ -126,8 +126,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     ) {
         let calls = f64::from(calls.get());
         let average = |known: Average, past: f64| {
-            // With `past` = 0, earlier reports of the same instant must lose their weight too, but
-            // 0⁰ is 1.
+            // With `past` = 0, earlier reports of the same instant must lose their weight too. 0⁰
+            // is 1, so the time is at least the smallest positive number.
             let seconds = now.since(known.at).as_secs_f64().max(f64::MIN_POSITIVE);
             let kept = known.calls * past.powf(seconds);
             (kept / (kept + calls), kept + calls)
@@ -135,8 +135,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         self.completed_by(now, source, destination, mean, round_trip, average);
     }
 
-    /// Records calls of a known mean. `average` returns the weight of the known average and the new
-    /// average's number of calls, from the known average and w.
+    /// Records calls with a known mean latency. `average` maps the known average and w to the
+    /// weight of the known average and the new average's number of calls.
     fn completed_by(
         &mut self,
         now: Instant,
@@ -190,7 +190,7 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     }
 
     /// Returns the probability that a call from `source` to `destination` that asks for `class`
-    /// runs in it.
+    /// runs in that class.
     #[must_use]
     pub fn probability(&self, now: Instant, source: S, destination: D, class: ClassId) -> f64 {
         self.channels.probability(now, (source, destination), class)
@@ -244,8 +244,8 @@ mod tests {
     #[test]
     fn averages_by_hand() {
         let mut state = incast(0.5, Scope::Destination);
-        // I = 2 µs, then (2 + 26)/2 = 14. With a round trip of 4 µs this is a miss, even for the
-        // sender that was fast.
+        // I is 2 µs, then (2 + 26)/2 = 14 µs. With a round trip of 4 µs, this average is a miss,
+        // even for the sender whose call was fast.
         state.completed(at(1), 1, 9, &call(HIGH, 6), us(4));
         assert_eq!(state.delay(at(1), 9, HIGH), Some(us(2)));
         state.completed(at(2), 2, 9, &call(HIGH, 30), us(4));
@@ -254,11 +254,12 @@ mod tests {
             (100.0 * state.probability(at(2), source, 9, HIGH)).round() as u64
         };
         assert_eq!([p(&state, 1), p(&state, 2)], [100, 93]);
-        // A fast call is judged by the average: (14 + 16)/2 = 15, a miss with a round trip of 1 µs
-        // or more.
+        // A fast call is judged by the average (14 + 16)/2 = 15, which is a miss with a round trip
+        // of 1 µs or more.
         state.completed(at(2), 1, 9, &call(HIGH, 17), us(1));
         assert_eq!([p(&state, 1), p(&state, 2)], [93, 93]);
-        // A slow call after fast ones isn't a miss: 7.5, 3.75, 1.875, then (1.875 + 16)/2.
+        // A slow call after fast ones isn't a miss. The averages are 7.5, 3.75, 1.875, then (1.875
+        // + 16)/2.
         (0..3).for_each(|_| state.completed(at(2), 3, 9, &call(HIGH, 4), us(4)));
         state.completed(at(2), 3, 9, &call(HIGH, 20), us(4));
         assert_eq!(p(&state, 3), 100);
@@ -292,8 +293,8 @@ mod tests {
         let now = at(9 * SECOND);
         let p = |state: &Incast<u8, u8>| (100.0 * state.probability(now, 1, 9, HIGH)).round();
         let delay = |state: &Incast<u8, u8>| state.delay(now, 9, HIGH);
-        // I = (10 + 6) / 2 = 8 µs, and after a second, in which half is forgotten, (3 · 8 + 3 · 16)
-        // / 6 = 12.
+        // I = (10 + 6) / 2 = 8 µs. After a second, half of the weight is left, and I = (3 · 8 + 3 ·
+        // 16) / 6 = 12 µs.
         state.completed_together(at(SECOND), 1, 9, &batch(12, 2), us(2), three);
         state.completed_together(at(SECOND), 2, 9, &batch(8, 0), us(2), three);
         assert_eq!(delay(&state), Some(us(8)));
@@ -303,13 +304,13 @@ mod tests {
         assert_eq!(p(&state), 100.0);
         state.completed_together(at(3 * SECOND), 1, 9, &batch(18, 2), us(4), three);
         assert_eq!(p(&state), 98.0);
-        // Failed calls are misses for any average, but not samples of it.
+        // Failed calls are misses for any average, but they aren't samples of the average.
         let before = delay(&state);
         state.failed(at(4 * SECOND), 1, 9, HIGH, 5);
         state.failed(at(4 * SECOND), 1, 9, ClassId(2), 5);
         assert_eq!(p(&state), 93.0);
         assert_eq!(delay(&state), before);
-        // (3 · 10 + 1 · 4) / 4 = 8.5.
+        // I = (3 · 10 + 1 · 4) / 4 = 8.5 µs.
         let mut state = incast(0.5, Scope::Class);
         state.completed_together(at(SECOND), 1, 9, &batch(12, 0), us(2), three);
         state.completed_together(at(SECOND), 2, 9, &batch(8, 0), us(4), NonZeroU32::MIN);
@@ -332,7 +333,7 @@ mod tests {
             }
             state.delay(at(1_000_000), 9, HIGH).unwrap().as_nanos()
         };
-        // (10 / 2 + 20) / 1.5.
+        // I = (10 / 2 + 20) / 1.5 µs.
         assert_eq!(delay(1, 100), 16_667);
         assert!(delay(100, 1).abs_diff(16_667) < 2);
     }
@@ -345,8 +346,8 @@ mod tests {
     }
 
     proptest! {
-        /// Without a past the algorithm equals the distributed one, to the last bit and draw, for
-        /// any round trip.
+        /// With `past` = 0, the algorithm makes the same draws and has exactly the same
+        /// probabilities as the distributed algorithm, for any round trip.
         #[test]
         fn without_a_past_it_is_the_distributed_algorithm(
             calls in prop::collection::vec(

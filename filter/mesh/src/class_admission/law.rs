@@ -1,4 +1,5 @@
-//! The law of an admit probability: the times and sizes of its changes (Aequitas, Algorithm 1).
+//! The law of an admit probability (Aequitas, Algorithm 1). It defines the times and sizes of the
+//! probability's changes.
 //!
 //! Each channel has additive increase, and additive decrease by the size of the calls that missed:
 //!
@@ -10,8 +11,8 @@
 //! ```
 //!
 //! With α = β = 0.01 and one miss a window, p rises by 0.01 and falls by 0.01 for each unit of
-//! size, so large calls are downgraded sooner. p changes only when calls complete. A channel
-//! without calls keeps its p until it is forgotten.
+//! size. So large calls are downgraded sooner. p changes only when calls complete. A channel
+//! without calls keeps its p until the channel is forgotten.
 //!
 //! p is in balance when misses subtract as much as windows add. With x calls/s of one sender in the
 //! class, the ratio
@@ -20,18 +21,19 @@
 //! m = α / (β·n·W·x)
 //! ```
 //!
-//! of them misses. It is (100 − π)/100 at x = α / (β·n·L), and larger for senders with fewer calls:
-//! π holds for those whose windows have (α/β·n) · 100/(100 − π) calls or more. The recovery from
-//! the floor takes (1 − floor)/α windows.
+//! of them misses. This ratio is (100 − π)/100 at x = α / (β·n·L), and larger for senders with
+//! fewer calls. π holds for senders whose windows have (α/β·n) · 100/(100 − π) calls or more. The
+//! recovery from the floor takes (1 − floor)/α windows.
 //!
 //! If a window were a number of completed calls instead of W, π would hold at any rate, but senders
 //! would be treated unequally. m would be the same for all senders, so p would rise or fall with m,
-//! independent of x: a sender with few calls would lose as much as one with many, and not regain
-//! it. Since p rises with time and falls with calls, all senders converge to the same x or to p =
-//! 1.
+//! independent of x. A sender with few calls would lose as much as a sender with many calls, and
+//! would not regain its p. Since p rises with time and falls with calls, all senders converge to
+//! the same x or to p = 1.
 //!
-//! The SIGCOMM text counts the window from the last increase, its simulator from the last increase
-//! or miss. This follows the simulator: the published numbers are the simulator's.
+//! In the SIGCOMM text, the window begins at the last increase. In its simulator, the window begins
+//! at the last increase or miss. This code follows the simulator, because the published numbers are
+//! the simulator's.
 
 use std::time::Duration;
 
@@ -40,22 +42,22 @@ use headgate_core::time::{Instant, nanos};
 
 use super::{Completion, Settings, SettingsError};
 
-/// Checked [`Settings`].
+/// The law with its checked [`Settings`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChannelLaw {
     settings: Settings,
-    /// W of each class except the lowest.
+    /// W, the window, of each class except the lowest.
     windows: Vec<Duration>,
 }
 
 /// The effect of a completed call on its channel's admit probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Change {
-    /// No change: the window has not ended.
+    /// No change, because the window has not ended.
     None,
-    /// An increase by this much; the window starts over.
+    /// An increase by this value. The window starts over.
     Increase(f64),
-    /// A decrease by this much; the window starts over.
+    /// A decrease by this value. The window starts over.
     Decrease(f64),
 }
 
@@ -78,7 +80,8 @@ impl TryFrom<Settings> for ChannelLaw {
 }
 
 impl ChannelLaw {
-    /// Returns the lowest class, which has no target. Classes beyond it are treated like it.
+    /// Returns the lowest class, which has no target. Classes with higher ids are treated like the
+    /// lowest class.
     #[must_use]
     pub fn lowest(&self) -> ClassId {
         // The number fits, because there are at most 15 targets.
@@ -91,7 +94,8 @@ impl ChannelLaw {
         class < self.lowest()
     }
 
-    /// Whether `call` took longer than the target of its class; false in the lowest class.
+    /// Whether `call` took longer than the target of its class. The result is false in the lowest
+    /// class.
     #[must_use]
     pub fn missed(&self, call: &Completion) -> bool {
         let Some(target) = self.settings.targets.get(usize::from(call.class.0)) else {
@@ -121,14 +125,15 @@ impl ChannelLaw {
         }
     }
 
-    /// Returns W of a class; zero for the lowest, which has none.
+    /// Returns W, the window of a class. The result is zero for the lowest class, which has no
+    /// window.
     #[must_use]
     pub fn window(&self, class: ClassId) -> Duration {
         let window = self.windows.get(usize::from(class.0));
         window.copied().unwrap_or_default()
     }
 
-    /// Returns the time in which p rises from its minimum to 1 without a miss.
+    /// Returns the time in which p rises from its minimum to 1 if no call misses.
     #[must_use]
     pub fn recovery(&self, class: ClassId) -> Duration {
         let steps = (1.0 - self.settings.min_probability) / self.settings.increase;
@@ -137,7 +142,7 @@ impl ChannelLaw {
         Duration::from_nanos(recovery.round() as u64)
     }
 
-    /// Returns the number of calls of size 1 in a window with which the target holds at the
+    /// Returns the number of calls of size 1 that a window must have for the target to hold at the
     /// percentile (see the module).
     #[must_use]
     pub fn calls_per_window(&self) -> f64 {

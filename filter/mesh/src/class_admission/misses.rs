@@ -1,5 +1,5 @@
-//! Class admission by a server that allows K misses for each receiver in each period, for all
-//! senders together (centralized Aequitas §3.1).
+//! Class admission by a server that allows all senders together K misses for each receiver in each
+//! period (centralized Aequitas §3.1).
 //!
 //! ```text
 //! period k = ⌊t / T⌋: when it changes, all counts are 0
@@ -7,14 +7,14 @@
 //! a call asks for a class                   runs in it while m[receiver] < K, else in the lowest
 //! ```
 //!
-//! This is a bucket of K tokens for each receiver, filled at the beginning of each period; each
-//! miss takes one. It has no probability and no memory beyond the period. After the K-th miss *all*
-//! senders are downgraded until the period ends, including those that send little. The effect is
-//! immediate, but the paper finds the method too aggressive.
+//! Each receiver has a bucket of K tokens, which is filled at the beginning of each period. Each
+//! miss takes one token. The method has no probability and no memory beyond the period. After the
+//! K-th miss *all* senders are downgraded until the period ends, including those that send little.
+//! The effect is immediate, but the paper finds the method too aggressive.
 //!
 //! The paper leaves T open. A target at percentile π allows K misses of T · λ calls, so T = K / ((1
-//! − π) · λ) with λ the calls/s to a receiver in the class. Its "fail to miss" must mean "fail to
-//! meet".
+//! − π) · λ) with λ the calls/s to a receiver in the class. The paper's words "fail to miss" must
+//! mean "fail to meet".
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -36,7 +36,7 @@ pub struct Misses<D> {
     /// T, the period, ns.
     period: u64,
     scope: Scope,
-    /// The maximum number of counts.
+    /// The maximum number of entries in `missed`.
     capacity: usize,
     /// k, the number of the current period.
     current: u64,
@@ -44,8 +44,9 @@ pub struct Misses<D> {
 }
 
 impl<D: Copy + Eq + Hash> Misses<D> {
-    /// Creates the state: `allowed` misses in each `period`, which is at least 1 ns. If more than
-    /// [`Limits::channels`] receivers have misses in one period, the rest isn't counted.
+    /// Creates the state. It allows `allowed` misses in each `period`, which is at least 1 ns. If
+    /// more than [`Limits::channels`] receivers have misses in one period, the misses of further
+    /// receivers aren't counted.
     #[must_use]
     pub fn new(
         law: ChannelLaw,
@@ -65,9 +66,9 @@ impl<D: Copy + Eq + Hash> Misses<D> {
         }
     }
 
-    /// Returns the class in which a call to `destination` that asks for class `wanted` must run:
-    /// `wanted` or the lowest. The answer may change with any miss, and at the end of the period
-    /// ([`Misses::period_end`]).
+    /// Returns the class in which a call to `destination` that asks for class `wanted` must run. It
+    /// is `wanted` or the lowest class. The result may change with any miss, and at the end of the
+    /// period ([`Misses::period_end`]).
     pub fn class_for(&mut self, now: Instant, destination: D, wanted: ClassId) -> ClassId {
         self.roll(now);
         let missed = self
@@ -87,7 +88,7 @@ impl<D: Copy + Eq + Hash> Misses<D> {
         }
     }
 
-    /// Records the number `calls` of calls to `destination` in `class` that missed their target.
+    /// Records that `calls` calls to `destination` in `class` missed their target.
     pub fn missed(&mut self, now: Instant, destination: D, class: ClassId, calls: u32) {
         self.roll(now);
         if calls == 0 || !self.law.promises(class) {
@@ -169,7 +170,8 @@ mod tests {
         assert_eq!(state.class_for(at(1), 2, HIGH), HIGH);
         assert_eq!(state.class_for(at(24), 1, HIGH), LOW);
         assert_eq!(state.period_end(at(24)), at(25));
-        // All receivers start the next period with K misses, whichever is read first.
+        // All receivers may have K misses again in the next period, regardless of the one that is
+        // read first.
         assert_eq!(state.class_for(at(25), 1, HIGH), HIGH);
         state.completed(at(50), 1, &call(HIGH, 15));
         assert_eq!(state.missed.len(), 1);
@@ -187,8 +189,8 @@ mod tests {
     }
 
     proptest! {
-        /// The number of downgraded calls equals that of a list of all misses. The state is
-        /// bounded, and calls whose channel doesn't fit are admitted.
+        /// Exactly those calls are downgraded that a list of all misses would downgrade. The state
+        /// is bounded, and calls whose channel doesn't fit are admitted.
         #[test]
         fn counts_every_period_by_itself(
             steps in prop::collection::vec((0_u32..4, 0_u8..3, 1_u64..40, 0_u64..9), 1..300),

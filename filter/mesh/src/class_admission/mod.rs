@@ -1,12 +1,12 @@
-//! Class admission: a sender runs a call in a lower class when the class that it asks for misses
-//! its target.
+//! Class admission, with which a sender runs a call in a lower class when the class that the call
+//! asks for misses its target.
 //!
 //! Weighted fair queues give each class a share of a receiver. Latency targets hold as long as the
-//! classes above the lowest stay within their shares, but no queue enforces that: every sender may
-//! ask for the highest class. Refusing the excess would lose calls for which the lowest class has
-//! room. So admission *downgrades* calls: each call is sent in its own class or in the lowest one,
-//! which has no target. Classes in between are not used for this, because calls of other classes
-//! could make them miss their targets.
+//! classes above the lowest stay within their shares. No queue enforces this condition, because
+//! every sender may ask for the highest class. Refusing the excess would lose calls for which the
+//! lowest class has room. So admission *downgrades* calls. Each call is sent in its own class or in
+//! the lowest one, which has no target. Calls are never downgraded to a class in between, because
+//! they could make it miss its target.
 //!
 //! Each method learns from the latencies of the calls that ran in their class:
 //!
@@ -21,8 +21,8 @@
 //! Datacenters", SIGCOMM '22, with the constants of its simulator. *Centralized Aequitas* is D.
 //! Chowdary, W. Xie, Y. Zhong: "Centralize the Aequitas Admission Control Mechanism".
 //!
-//! A [`Server`] holds the state of the latter two for many services. Senders exchange batches of
-//! reports and decisions with it ([`protocol`]).
+//! A [`Server`] holds the state of [`Misses`] and [`Incast`] for many services. Senders exchange
+//! batches of reports and decisions with it ([`protocol`]).
 //!
 //! All state is bounded ([`Limits`]). An entry that doesn't fit is dropped, and its calls are then
 //! admitted.
@@ -51,12 +51,12 @@ use headgate_core::request::ClassId;
 /// A call that was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// The class in which the call ran, which may be lower than the one that it asked for.
+    /// The class in which the call ran. It may be lower than the class that the call asked for.
     pub class: ClassId,
-    /// The RPC network latency: the time from the sender's handover to the last answer, without the
-    /// receiver's service time.
+    /// The RPC network latency. It is the time from the sender's handover to the last answer,
+    /// without the receiver's service time.
     pub latency: Duration,
-    /// The size in the unit of costs (packets in the paper); 0 counts as 1.
+    /// The size in the unit of costs (packets in the paper). A size of 0 counts as 1.
     pub size: u32,
 }
 
@@ -64,7 +64,7 @@ pub struct Completion {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The maximum number of channels. A channel is a sender, a receiver and a class. The least
-    /// recently used ones are dropped first.
+    /// recently used channels are dropped first.
     pub channels: usize,
     /// The time without a call after which a channel is forgotten.
     pub idle: Duration,

@@ -1,4 +1,4 @@
-//! The exchange between senders and the server of centralized class admission: JSON over HTTP/2.
+//! The exchange between senders and the server of centralized class admission, as JSON over HTTP/2.
 //!
 //! ```text
 //! POST /v1/admission
@@ -11,12 +11,12 @@
 //! {"services":[{"service":"shop/stock","classes":[{"admit":1}]}]}
 //! ```
 //!
-//! A report contains the calls that completed since the last one, and is also a request for
-//! decisions. Classes are listed in order, the highest first. Each report contains the rules, so
-//! the server needs no policies, and a replica that has just started can answer. Different rules
-//! have separate states, for example while a new policy is rolled out.
+//! A report contains the calls that completed since the last report, and is also a request for
+//! decisions. Classes are listed in order, the highest first. Each report contains the rules. So
+//! the server needs no policies, and a replica that has just started can answer. Different rules of
+//! a service have separate states, for example while a new policy is rolled out.
 //!
-//! Reports may be lost; they are never sent again. Readers skip unknown fields.
+//! Reports may be lost, and are never sent again. Readers skip unknown fields.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -36,28 +36,28 @@ pub const MAX_SERVICES: usize = 256;
 /// The size of the largest report and the largest answer, bytes.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// A service's rules, as the server needs them. Targets are per call. If the policy's targets are
-/// per unit of cost, senders divide the latencies that they report by the cost.
+/// The rules of a service by which the server decides. Targets are per call. If the policy's
+/// targets are per unit of cost, senders divide the latencies that they report by the cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
-    /// L: the target of each class except the lowest, µs.
+    /// L, the target of each class except the lowest, µs.
     pub targets_us: Vec<u64>,
-    /// π: the percentile of the targets.
+    /// π, the percentile of the targets.
     pub percentile: f64,
-    /// α: the additive increase.
+    /// α, the additive increase.
     pub increase: f64,
-    /// β: the additive decrease, per unit of size.
+    /// β, the additive decrease, per unit of size.
     pub decrease: f64,
     /// The minimum admit probability.
     pub min_probability: f64,
-    /// The calls whose measurements share one state.
+    /// The scope of one state, which is the set of calls whose measurements share the state.
     pub scope: Scope,
     /// The server's method.
     pub method: Method,
 }
 
 impl Rules {
-    /// Returns the rules of a service; `None` if each sender decides for itself.
+    /// Returns the rules of a service, or `None` if each sender decides for itself.
     #[must_use]
     pub fn of(config: &ServiceAdmissionConfig) -> Option<Self> {
         let central = config.central.as_ref()?;
@@ -118,22 +118,22 @@ pub struct ServiceReport<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClassReport {
-    /// Calls that missed the target, including those that failed.
+    /// The number of calls that missed the target, including calls that failed.
     #[serde(skip_serializing_if = "is_zero")]
     pub misses: u64,
-    /// Calls with a known latency.
+    /// The number of calls with a known latency.
     #[serde(skip_serializing_if = "is_zero")]
     pub calls: u64,
-    /// The sum of their queue waits at the service, µs: the incast delays.
+    /// The sum of the queue waits of these calls at the service (their incast delays), µs.
     #[serde(skip_serializing_if = "is_zero")]
     pub delay_us: u64,
-    /// The sum of their latencies without these waits, µs.
+    /// The sum of the latencies of these calls without their queue waits, µs.
     #[serde(skip_serializing_if = "is_zero")]
     pub round_trip_us: u64,
-    /// The cost of the calls with a known latency that missed the target.
+    /// The total cost of the calls with a known latency that missed the target.
     #[serde(skip_serializing_if = "is_zero")]
     pub missed: u64,
-    /// The cost of calls that were refused for lack of room, or not answered in time.
+    /// The total cost of the calls that were refused for lack of room, or not answered in time.
     #[serde(skip_serializing_if = "is_zero")]
     pub failed: u64,
 }
@@ -146,7 +146,7 @@ fn is_zero(number: &u64) -> bool {
 /// The decisions for the sender until its next report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Decisions<'a> {
-    /// The services of the report.
+    /// The decisions by service, for the services of the report.
     pub services: Vec<ServiceAnswer<'a>>,
 }
 
@@ -162,9 +162,9 @@ pub struct ServiceAnswer<'a> {
 /// The decision for the calls of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// The ratio of these calls that runs in the class, 0 ..= 1.
+    /// The ratio of calls asking for the class that run in the class, 0 ..= 1.
     pub admit: f64,
-    /// The time after which all of them do, because the period is over, µs.
+    /// The time until the end of the period, after which all calls run in the class, µs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_us: Option<u64>,
 }

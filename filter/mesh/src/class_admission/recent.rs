@@ -1,9 +1,10 @@
 //! A bounded map that drops entries that have been unused for long.
 //!
-//! It has two generations. New entries are added to the young one. When that is full, it becomes
-//! the old one, and the previous old one is dropped. An entry that is used moves to the young one.
-//! So if a generation holds n entries, an entry stays at least until n others have been used after
-//! it. Each operation costs O(1) on average, and a use doesn't have to update a list.
+//! The map has two generations. New entries are added to the young generation. When the young
+//! generation is full, it becomes the old one, and the previous old one is dropped. An entry that
+//! is used moves to the young generation. So if a generation holds n entries, an entry stays at
+//! least until n others have been used after it. Each operation costs O(1) on average, and a use
+//! doesn't have to update a list.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -39,14 +40,14 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         }
     }
 
-    /// Returns the value of `key` without marking it as used; `None` if it is unknown or has been
-    /// unused for the idle time.
+    /// Returns the value of `key` without marking the key as used. Returns `None` if the key is
+    /// unknown or has been unused for the idle time.
     pub(super) fn peek(&self, now: Instant, key: K) -> Option<&V> {
         let entry = self.young.get(&key).or_else(|| self.old.get(&key))?;
         (now.since(entry.used) < self.idle).then_some(&entry.value)
     }
 
-    /// Returns the value of `key` and marks it as just used.
+    /// Returns the value of `key` and marks the key as just used.
     pub(super) fn get(&mut self, now: Instant, key: K) -> Option<&mut V> {
         self.peek(now, key)?;
         if let Some(entry) = self.old.remove(&key) {
@@ -57,7 +58,7 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         Some(&mut entry.value)
     }
 
-    /// Sets the value of `key` and marks it as just used.
+    /// Sets the value of `key` and marks the key as just used.
     pub(super) fn insert(&mut self, now: Instant, key: K, value: V) {
         self.old.remove(&key);
         if self.young.len() >= self.generation && !self.young.contains_key(&key) {
@@ -91,14 +92,16 @@ mod tests {
     };
 
     proptest! {
-        /// A look-up returns the inserted value, unless it is too old. An entry is evicted only
-        /// after uses of as many others as a generation holds, and the bound holds.
+        /// A look-up returns the inserted value, unless the entry is too old. An entry is evicted
+        /// only after uses of as many other entries as a generation holds. The map never exceeds
+        /// its bound.
         #[test]
         fn keeps_what_is_used_and_nothing_beyond_its_bound(
             steps in prop::collection::vec((0_u8..12, any::<bool>(), 0_u64..4), 1..200),
         ) {
             let mut map = Recent::new(LIMITS);
-            // By key: the value and the time of its last use, and keys in the order of their uses.
+            // `model` has the value and the time of the last use of each key. `order` has the keys
+            // in the order of their uses.
             let mut model: BTreeMap<u8, (usize, u64)> = BTreeMap::new();
             let mut order: Vec<u8> = Vec::new();
             let mut seconds = 0;

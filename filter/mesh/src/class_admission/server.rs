@@ -1,19 +1,21 @@
-//! The server of centralized class admission: the state of all services, which reports change.
+//! The server of centralized class admission. It has a state for each service, which reports
+//! change.
 //!
 //! ```text
 //! report of process s on service d          d's state changes by its method: Misses or Incast
 //! answer                                    for each class, the part of s' calls that runs in it
 //! ```
 //!
-//! In the paper, each sender asks the server before each call. Here each report is answered with
-//! probabilities, by which the sender draws until its next report, so that no call waits for the
-//! server. With [`Misses`] the probability is 0 or 1, and holds until the end of the period.
+//! In the paper, each sender asks the server before each call. Here no call waits for the server.
+//! The server answers each report with probabilities, by which the sender draws until its next
+//! report. With [`Misses`] the probability is 0 or 1, and holds until the end of the period.
 //!
-//! State is bounded, regardless of the reports: [`SERVICES`] services, and for each the
-//! [`CHANNELS`] most recently used pairs of sender and class. A new service counts for the
-//! namespace of the sender that reported it first. If there is no room, it replaces services of the
-//! namespace with the most services, so that the reports of one namespace don't evict the services
-//! of others. The content of reports is trusted; the server's TLS authenticates the senders.
+//! State is bounded, regardless of the reports. The server keeps at most [`SERVICES`] services, and
+//! for each service the [`CHANNELS`] most recently used pairs of sender and class. A new service
+//! counts for the namespace of the sender that reported it first. If there is no room, the new
+//! service replaces services of the namespace with the most services. So the reports of one
+//! namespace don't evict the services of others. The content of reports is trusted, because the
+//! server's TLS authenticates the senders.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -41,7 +43,7 @@ const IDLE: Duration = Duration::from_secs(60);
 /// The state of all services.
 #[derive(Debug, Default)]
 pub struct Server {
-    /// Services by the hash of name and rules. The hashes are keyed, so that a sender can't
+    /// The services by the hash of their name and rules. The hashes are keyed, so a sender can't
     /// construct a collision.
     services: HashMap<u64, Service>,
     hashes: RandomState,
@@ -49,7 +51,7 @@ pub struct Server {
 
 #[derive(Debug)]
 struct Service {
-    /// The hash of the first sender's namespace.
+    /// The hash of the namespace of the sender that reported the service first.
     namespace: u64,
     used: Instant,
     algorithm: Algorithm,
@@ -58,7 +60,7 @@ struct Service {
 #[derive(Debug)]
 enum Algorithm {
     Misses(Misses<()>),
-    /// Senders are identified by the hash of their name.
+    /// [`Incast`], whose senders are identified by the hash of their process id.
     Incast(Box<Incast<u64, ()>>),
 }
 
@@ -80,11 +82,11 @@ pub enum ReportError {
 
 impl Server {
     /// Records a report, and returns the decisions for its sender. `namespace` is the sender's
-    /// authenticated namespace; if it is `None`, a new service counts for the namespace in its own
-    /// name.
+    /// authenticated namespace. If it is `None`, a new service counts for the namespace in the
+    /// service's own name.
     ///
     /// # Errors
-    /// [`ReportError`]; the reports on services before the one at fault are recorded.
+    /// [`ReportError`]. The reports on the services before the one at fault are recorded.
     pub fn exchange<'a>(
         &mut self,
         now: Instant,
@@ -97,7 +99,7 @@ impl Server {
         let sender = self.hashes.hash_one(&report.process);
         let mut services = Vec::with_capacity(report.services.len());
         for (at, of_service) in report.services.iter().enumerate() {
-            // Serialization can't fail: the rules have no maps.
+            // Serialization can't fail, because the rules have no maps.
             let rules = serde_json::to_vec(&of_service.rules).unwrap_or_default();
             let key = self.hashes.hash_one((&of_service.service, rules));
             let known = self.services.get(&key);
@@ -135,9 +137,9 @@ impl Server {
         Ok(Decisions { services })
     }
 
-    /// Makes room for another service. While no service is idle, the least recently used half of
-    /// the namespace with the most services is evicted, so that one search makes room for many
-    /// insertions.
+    /// Makes room for another service. Idle services are removed first. If there are none, the
+    /// least recently used half of the services of the namespace with the most services is evicted.
+    /// So one search makes room for many insertions.
     fn make_room(&mut self, now: Instant) {
         if self.services.len() < SERVICES {
             return;
@@ -205,7 +207,7 @@ impl Algorithm {
         match self {
             Self::Misses(state) => {
                 let is_admitted = state.class_for(now, (), class) == class;
-                // Rounded up: the decision ends with the last µs of the period.
+                // The time is rounded up, so the decision ends with the last µs of the period.
                 let left = || nanos(state.period_end(now).since(now)).div_ceil(1_000);
                 Decision {
                     admit: f64::from(u8::from(is_admitted)),
@@ -273,7 +275,8 @@ mod tests {
         }
     }
 
-    /// Returns the decisions for high and medium.
+    /// Reports to the server, and returns `admit` and `for_us` of its decisions for high and
+    /// medium.
     fn ask(server: &mut Server, us: u64, report: &Report<'_>) -> [(f64, Option<u64>); 2] {
         let answer = server.exchange(at(us), None, report).unwrap();
         let classes = &answer.services[0].classes;
@@ -313,8 +316,8 @@ mod tests {
     }
 
     proptest! {
-        /// Reports of single calls to a server with `past` 0 have the same effect as the
-        /// distributed algorithm.
+        /// With `past` = 0 and reports of single calls, the server's probabilities equal those of
+        /// the distributed algorithm.
         #[test]
         fn single_calls_without_a_past_are_the_distributed_algorithm(
             calls in prop::collection::vec(
@@ -392,8 +395,8 @@ mod tests {
         }
     }
 
-    /// Ten thousand senders report every 100 ms, a tenth of them a miss; each keeps its own
-    /// probability.
+    /// Ten thousand senders report every 100 ms. A tenth of them report a miss. Each sender keeps
+    /// its own probability.
     #[test]
     fn ten_thousand_senders_have_each_their_own_state() {
         const SENDERS: u64 = 10_000;
@@ -434,7 +437,7 @@ mod tests {
         assert_eq!(ask(&mut server, 2_000, &last)[0].0, 0.0);
         let first = report("2", "0", &rules, misses(0));
         assert_eq!(ask(&mut server, 2_001, &first)[0].0, 1.0);
-        // Another namespace's services and rules evict only their own.
+        // The services of one namespace don't evict the service of another namespace.
         let theirs = report("1", "other/0", &rules, misses(9));
         server.exchange(at(2_002), None, &theirs).unwrap();
         for service in 0..2_000 {
@@ -444,7 +447,8 @@ mod tests {
         }
         let theirs = report("2", "other/0", &rules, misses(0));
         assert_eq!(ask(&mut server, 4_003, &theirs)[0].0, 0.0);
-        // So do other rules for a service of theirs.
+        // Reports from a namespace with other rules for a service of another namespace don't evict
+        // that service.
         let mut other_rules = rules.clone();
         for flood in 1..=2 * SERVICES as u64 {
             other_rules.targets_us[0] = 1_000 + flood;

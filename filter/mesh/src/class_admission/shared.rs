@@ -8,11 +8,11 @@
 //! since     begin of the window, µs
 //! ```
 //!
-//! A record with compare-and-swap would be exact, but each call would read it and each miss would
-//! change it, and misses come in bursts. Numbers need no lock, and a miss on one worker affects the
-//! next call on any other. Simultaneous changes by two workers may leave p above 1 or below the
-//! floor by a step. It is clamped when it is read, and the next change corrects it. Two workers
-//! that see the end of the same window may both raise p for it.
+//! A record with compare-and-swap would be exact. But each call would read the record and each miss
+//! would change it, and misses come in bursts. Numbers need no lock, and a miss on one worker
+//! affects the next call on any other. Simultaneous changes by two workers may leave p above 1 or
+//! below the floor by a step. p is clamped when it is read, and the next change corrects it. Two
+//! workers that see the end of the same window may both raise p.
 //!
 //! State is bounded by the configuration, so nothing is evicted. A channel that was not used for
 //! the idle time of [`Limits`] after its window ended returns to p = 1.
@@ -48,7 +48,7 @@ struct Channel {
 /// The state of a channel when it was read.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
-    /// The number's raw value.
+    /// The raw value of the number `missing`.
     raw: i64,
     /// 1 − p, clamped to 0 ..= 1 − floor, in steps.
     missing: i64,
@@ -60,7 +60,7 @@ fn steps(probability: f64) -> i64 {
 }
 
 impl SharedChannels {
-    /// Creates the channels. `name` returns the prefix of the names of a class's numbers.
+    /// Creates the channels. `name` maps a class to the prefix of the names of the class's numbers.
     ///
     /// # Errors
     /// [`HostError`] if the host refuses a number.
@@ -89,11 +89,11 @@ impl SharedChannels {
         &self.law
     }
 
-    /// Returns the class in which a call that asks for class `wanted` must run: `wanted` or the
-    /// lowest.
+    /// Returns the class in which a call that asks for class `wanted` must run. It is `wanted` or
+    /// the lowest class.
     ///
     /// # Errors
-    /// [`HostError`]; the call goes on unchanged.
+    /// [`HostError`]. The caller then sends the call unchanged.
     pub fn class_for(
         &self,
         host: &impl Shared,
@@ -106,10 +106,11 @@ impl SharedChannels {
         Ok(if admitted { wanted } else { self.law.lowest() })
     }
 
-    /// Records a completed call. Returns the probability of its class, if it changed.
+    /// Records a completed call. Returns the new probability of its class, or `None` if the
+    /// probability didn't change.
     ///
     /// # Errors
-    /// [`HostError`]; the call doesn't count.
+    /// [`HostError`]. The call then doesn't count.
     pub fn completed(
         &self,
         host: &impl Shared,
@@ -133,8 +134,8 @@ impl SharedChannels {
         Ok(Some(probability(missing)))
     }
 
-    /// Returns the probability that a call that asks for `class` runs in it; 1 for the lowest
-    /// class.
+    /// Returns the probability that a call that asks for `class` runs in that class. The
+    /// probability is 1 for the lowest class.
     ///
     /// # Errors
     /// [`HostError`].
@@ -162,7 +163,7 @@ impl SharedChannels {
         channel: &Channel,
     ) -> Result<Reading, HostError> {
         let raw = host.get(channel.missing)?.cast_signed();
-        // Most calls find p = 1, and need no second number.
+        // Most calls find p = 1, and needn't read the second number.
         if raw <= 0 {
             return Ok(Reading {
                 raw,
@@ -218,7 +219,8 @@ mod tests {
     }
 
     proptest! {
-        /// Two workers that alternate have the same effect as one process of the simulator.
+        /// The probabilities of two workers that alternate equal those of one `Distributed`, up to
+        /// rounding.
         #[test]
         fn workers_together_are_one_sender(
             calls in prop::collection::vec(
@@ -268,12 +270,12 @@ mod tests {
         let state = channels(&host);
         let p = |us| state.probability(&host, at(us), HIGH).unwrap();
         let missing = host.number("s.0.missing").unwrap();
-        // Both workers saw the same window end, which would raise p above 1.
+        // Both workers have raised p for the end of the same window, which leaves p above 1.
         host.add_to(missing, -5_000).unwrap();
         assert!((p(0) - 1.0).abs() < 1e-12);
         state.completed(&host, at(1), &call(0, 15, 7)).unwrap();
         assert!((p(1) - 0.93).abs() < 1e-5, "{}", p(1));
-        // Both workers subtracted at the floor.
+        // Both workers have subtracted at the floor, which leaves p below the floor.
         host.add_to(missing, 2 << 20).unwrap();
         assert!((p(2) - 0.1).abs() < 1e-5, "{}", p(2));
         state.completed(&host, at(14_002), &call(0, 1, 7)).unwrap();
@@ -290,7 +292,7 @@ mod tests {
         }
         assert!((p(60_013_999) - 0.1).abs() < 1e-5);
         assert!((p(60_014_000) - 1.0).abs() < 1e-12);
-        // The next call finds a new channel, because this one was idle.
+        // The channel was idle for the idle time, so the next call finds p = 1.
         let now = at(60_014_000);
         assert_eq!(state.completed(&host, now, &call(0, 1, 7)), Ok(Some(1.0)));
         let changed = state.completed(&host, now, &call(0, 15, 7)).unwrap();

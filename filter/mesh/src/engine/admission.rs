@@ -1,21 +1,21 @@
-//! Class admission of calls: the class in which each runs, and the effect of its answer
-//! ([`crate::class_admission`]).
+//! Class admission of calls ([`crate::class_admission`]): the class in which each call runs, and
+//! the effect of its answer.
 //!
 //! A call asks for the class that it names (header [`wire::CLASS`]), else for the class of the
-//! request that caused it, else for the first class that it matches. Classes are those of the
-//! called service's policy, so that both sides agree. The same header gives the called process the
-//! class of a downgraded call, so that process must trust this one.
+//! request that caused the call, else for the first class that the call matches. Classes are those
+//! of the called service's policy, so both sides agree. The header [`wire::CLASS`] also names the
+//! class of a downgraded call to the called process. So the called process must trust this process.
 //!
 //! ```text
 //! ℓ = time from the call to the begin of its answer − time in the slot of the called process
 //! ```
 //!
-//! A class's target excludes the service time, so an answer that doesn't report that time is
-//! skipped. Two outcomes count as misses without it, regardless of the call's size: a refusal for
-//! lack of room, and no answer in time.
+//! A class's target excludes the service time, so an answer that doesn't report its service time is
+//! skipped. A refusal for lack of room and the lack of an answer in time count as misses without a
+//! service time, regardless of the call's size.
 //!
-//! If a server decides for all senders ([`super::central`]), this law is still updated, because it
-//! is the fallback if the server doesn't answer.
+//! If a server decides for all senders ([`super::central`]), the sender's own law is still updated,
+//! because it is the fallback if the server doesn't answer.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(crate) struct Admission {
     /// Indices into `services`, by name.
     names: HashMap<String, usize>,
     rng: Rng,
-    /// The reports, if a server decides for at least one service.
+    /// The schedule of reports, if a server decides for at least one service.
     pub(crate) reports: Option<Reports>,
 }
 
@@ -62,11 +62,12 @@ struct Service {
 
 #[derive(Debug, Clone, Copy)]
 struct ClassStats {
-    /// Calls that asked for the class.
+    /// The number of calls that asked for the class.
     calls: MetricId,
-    /// The part of these calls that ran in the lowest class instead, or in a dry run would have.
+    /// The number of these calls that ran in the lowest class instead. In a dry run, the number
+    /// that would have.
     downgraded: MetricId,
-    /// The admit probability · 1000.
+    /// The gauge with the admit probability · 1000.
     admit: MetricId,
 }
 
@@ -75,13 +76,13 @@ struct ClassStats {
 pub(crate) struct Admitted {
     service: usize,
     began: Instant,
-    /// The class that the call asked for, if it runs in another one.
+    /// The class that the call asked for, if the call runs in another class.
     wanted: Option<ClassId>,
     class: ClassId,
     size: u32,
 }
 
-/// The outcome of a call, as its answer reports it.
+/// The outcome of a call according to its answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Heard {
     /// The call was refused for lack of room, or not answered in time.
@@ -173,7 +174,7 @@ impl Service {
         Ok(())
     }
 
-    /// Returns the class of this name; `None` if the service has no such class.
+    /// Returns the class of this name, or `None` if the service has no such class.
     fn class_of(&self, name: &[u8]) -> Option<ClassId> {
         let at = self.names.iter().position(|n| n.as_bytes() == name)?;
         u8::try_from(at).ok().map(ClassId)
@@ -187,8 +188,8 @@ impl Service {
 }
 
 impl Admission {
-    /// Creates the admission for the services of `config` with class targets; `None` if there are
-    /// none. `seed` makes its random decisions repeatable.
+    /// Creates the admission for the services of `config` with class targets. Returns `None` if
+    /// there are none. `seed` makes the admission's random decisions repeatable.
     ///
     /// # Errors
     /// [`ConfigError`] with the setting at fault, or with the host's refusal of a number.
@@ -214,7 +215,7 @@ impl Admission {
         for (name, service) in &config.class_admission {
             let service = Service::new(host, (&config.policy, name), service)?;
             // At time 0 no channel counts as idle, so the gauges get the stored probabilities. The
-            // next call in a class updates its gauge.
+            // next call in a class updates the gauge of the class.
             let shown = service.show(host, Instant::default());
             shown
                 .map_err(|error| ConfigError::new("outbound.class_admission", error.to_string()))?;
@@ -231,8 +232,9 @@ impl Admission {
             .filter_map(|service| service.central.as_ref())
     }
 
-    /// Shows the sender's own probabilities for services without a server's decision in force. It
-    /// only reads the time until which decisions hold: another worker may be writing a newer one.
+    /// Sets the gauges of services without a server's decision in force to the sender's own
+    /// probabilities. The time until which decisions hold is only read, because another worker may
+    /// be writing a newer time.
     ///
     /// # Errors
     /// [`HostError`].
@@ -247,16 +249,17 @@ impl Admission {
         Ok(())
     }
 
-    /// Returns the index of a service; `None` if it has no class targets.
+    /// Returns the index of a service, or `None` if the service has no class targets.
     pub(crate) fn service(&self, name: &str) -> Option<usize> {
         self.names.get(name).copied()
     }
 
     /// Decides the class in which `call` runs. `inherited` is the name of the class of the request
-    /// that caused it. Returns the call, and the class for its header, if any.
+    /// that caused the call. Returns the admitted call and, if the call needs a header with its
+    /// class, the name of the class.
     ///
     /// # Errors
-    /// [`HostError`]; the call goes on unchanged.
+    /// [`HostError`]. The caller then sends the call unchanged.
     pub(crate) fn admit(
         &mut self,
         host: &impl Host,
@@ -292,7 +295,7 @@ impl Admission {
         Ok(Some((admitted, is_set.then(|| of.name(admitted.class)))))
     }
 
-    /// Returns the class that a call asked for if it ran in another one.
+    /// Returns the class that a call asked for, or `None` if the call ran in that class.
     pub(crate) fn downgraded(&self, call: &Admitted) -> Option<&str> {
         Some(self.services.get(call.service)?.name(call.wanted?))
     }
@@ -300,7 +303,7 @@ impl Admission {
     /// Records the answer to a call.
     ///
     /// # Errors
-    /// [`HostError`]; the call may not count.
+    /// [`HostError`]. The call then may not count.
     pub(crate) fn answered(
         &mut self,
         host: &impl Host,

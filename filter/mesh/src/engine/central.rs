@@ -1,9 +1,9 @@
-//! The sender's side of centralized class admission ([`protocol`]): reports, and the server's
+//! The sender's side of centralized class admission ([`protocol`]): its reports, and the server's
 //! decisions.
 //!
-//! Both are in numbers that all workers share. A call reads the decision and adds to the report; it
-//! never waits for the server. One worker at a time exchanges reports and decisions for all
-//! workers:
+//! Reports and decisions are in numbers that all workers share. A call reads the decision and adds
+//! to the report, and never waits for the server. One worker at a time exchanges reports and
+//! decisions for all workers:
 //!
 //! ```text
 //! a worker's tick finds a report due   it takes and sends the sums; next report an interval later
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A lost report is not repeated. A service that was not called for [`KEEP`] is left out of
-//! reports; the fallback decides on its first call after that.
+//! reports. The fallback decides on the first call to the service after that.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -35,7 +35,7 @@ use crate::class_admission::protocol::{
 use crate::shared;
 use crate::workflows::wire;
 
-/// The time after a service's last call for which reports include it.
+/// The time after a service's last call during which reports include the service.
 const KEEP: Duration = Duration::from_secs(10);
 /// The number of steps of a probability from 0 to 1.
 const ONE: f64 = (1 << 20) as f64;
@@ -61,17 +61,17 @@ pub(crate) struct Central {
     /// Whether latencies are divided by cost.
     per_cost: bool,
     fallback: Fallback,
-    /// The time of the last call, µs; 0 for none.
+    /// The time of the last call, µs, or 0 if there was none.
     called: Number,
-    /// The time until which the server's decisions hold, µs; 0 if there were none.
+    /// The time until which the server's decisions hold, µs, or 0 if there were none.
     heard: Number,
-    /// All classes except the lowest.
+    /// The state of each class except the lowest.
     classes: Vec<Class>,
 }
 
 #[derive(Debug)]
 struct Class {
-    /// 2²⁰ · (1 − p), as the server decided.
+    /// 2²⁰ · (1 − p), where p is the probability that the server decided.
     missing: Number,
     /// The time from which p = 1, µs.
     until: Number,
@@ -99,13 +99,14 @@ fn add(host: &impl Shared, number: Number, amount: u64) -> Result<(), HostError>
     host.add_to(number, i64::try_from(amount).unwrap_or(i64::MAX))
 }
 
-/// Returns the sum of the additions to `number` since the last call, and subtracts it.
+/// Returns the sum of the additions to `number` since the last call of this function, and subtracts
+/// the sum from `number`.
 fn take(host: &impl Shared, number: Number) -> Result<u64, HostError> {
-    // It is negative while a starting worker tests whether the host keeps the number (the Wasm
-    // host's `Unfiltered`).
+    // The number is negative while a starting worker tests whether the host keeps the number (the
+    // Wasm host's `Unfiltered`).
     let amount = host.get(number)?.cast_signed().max(0);
     if amount > 0 {
-        // Other workers may have added in the meantime; their additions stay.
+        // Other workers may have added in the meantime, so only `amount` is subtracted.
         host.add_to(number, -amount)?;
     }
     Ok(amount.unsigned_abs())
@@ -154,8 +155,9 @@ impl Class {
 }
 
 impl Central {
-    /// Returns the exchange for a service; `None` if its calls aren't decided by a server. `prefix`
-    /// is that of the service's numbers, `shown` are the gauges of its classes' probabilities.
+    /// Returns the exchange for a service, or `None` if no server decides on its calls. `prefix` is
+    /// the prefix of the names of the service's numbers. `shown` are the gauges of its classes'
+    /// probabilities.
     pub(crate) fn new(
         host: &impl Host,
         config: &ServiceAdmissionConfig,
@@ -190,7 +192,7 @@ impl Central {
         matches!(self.fallback, Fallback::Admit)
     }
 
-    /// Returns the class in which a call that asks for `wanted` must run; `None` if the sender's
+    /// Returns the class in which a call that asks for `wanted` must run, or `None` if the sender's
     /// own law decides.
     pub(crate) fn class_for(
         &self,
@@ -218,8 +220,9 @@ impl Central {
         Ok(Some(if admitted { wanted } else { ClassId(lowest) }))
     }
 
-    /// Records the end of a call, and whether it `missed` its target. `waited` is its queue wait at
-    /// the service; `None` if the call was refused there or not answered in time.
+    /// Records the end of a call, and whether the call `missed` its target. `waited` is the call's
+    /// queue wait at the service. It is `None` if the call was refused there or not answered in
+    /// time.
     pub(crate) fn completed(
         &self,
         host: &impl Shared,
@@ -255,7 +258,7 @@ impl Central {
         Ok(())
     }
 
-    /// Returns the service's report; `None` if the service wasn't called within [`KEEP`].
+    /// Returns the service's report, or `None` if the service wasn't called within [`KEEP`].
     fn report(
         &self,
         host: &impl Shared,
@@ -308,12 +311,13 @@ impl Reports {
         })
     }
 
-    /// Returns the longest time between two reports: an interval and the time to the next tick.
+    /// Returns the longest time between two reports. It is an interval plus the time to the next
+    /// tick.
     fn pace(&self) -> Duration {
         self.interval + SLOW_TICK
     }
 
-    /// Whether a report is due. If it is, this worker claims it.
+    /// Whether this worker must send a report. If a report is due, this worker claims it.
     fn claim(&self, host: &impl Shared, now: Instant) -> Result<bool, HostError> {
         let now = clock(now);
         let claimed = shared::change(host, &self.key, |due: &mut u64| {
@@ -325,7 +329,7 @@ impl Reports {
         });
         match claimed {
             Ok((_, claimed)) => Ok(claimed),
-            // Another worker claimed it.
+            // Another worker claimed the report.
             Err(HostError::Conflict) => Ok(false),
             Err(error) => Err(error),
         }
@@ -333,10 +337,11 @@ impl Reports {
 }
 
 impl Mesh {
-    /// Returns the report to the admission server, if one is due. Call it at each tick.
+    /// Returns the report to the admission server, or `None` if no report is due. Call this
+    /// function at each tick.
     ///
     /// # Errors
-    /// [`HostError`]; the report may be lost.
+    /// [`HostError`]. The report may then be lost.
     pub fn report(&mut self, host: &impl Host, now: Instant) -> Result<Option<Callout>, HostError> {
         let seed = self.seed;
         let Some(outbound) = &mut self.outbound else {
@@ -373,19 +378,19 @@ impl Mesh {
         Ok(Some(Callout {
             cluster: protocol::CLUSTER,
             path: protocol::PATH,
-            // Serialization can't fail: the report has no maps, and only numbers that JSON can
-            // express.
+            // Serialization can't fail, because the report has no maps, and only numbers that JSON
+            // can express.
             body: serde_json::to_vec(&report).unwrap_or_default(),
             timeout: 2 * reports.pace(),
         }))
     }
 
-    /// Records the server's answer to a report. `None` means that none came in time, or that its
-    /// status was not 200. Returns whether the answer is valid and its decisions are now in force;
-    /// `None` if admission by a server was removed in the meantime.
+    /// Records the server's answer to a report. The answer is `None` if none came in time, or if
+    /// its status was not 200. Returns whether the answer is valid and its decisions are now in
+    /// force. Returns `None` if admission by a server was removed in the meantime.
     ///
     /// # Errors
-    /// [`HostError`]; decisions may be in force in part.
+    /// [`HostError`]. Only some of the decisions may then be in force.
     pub fn reported(
         &mut self,
         host: &impl Host,

@@ -1,16 +1,16 @@
 //! The flows of a fair queue by workflow: the flow of a request, and its weight.
 //!
-//! Names come from clients and are unbounded. A hash into a fixed number of flows would let two
-//! names share one, and a client that knows the hash could find a name that shares a victim's flow.
-//! So each name has its own id in a bounded directory that all workers share ([`Directory`]). Names
-//! beyond the bound share flow 0 with the requests that name no workflow, never the flow of another
-//! name. If the policy has workflows, their ids are used
+//! Names come from clients and are unbounded. With a hash into a fixed number of flows, two names
+//! could share a flow. A client that knows the hash could then find a name that shares a victim's
+//! flow. So each name has its own id in a bounded directory that all workers share ([`Directory`]).
+//! Names beyond the bound share flow 0 with the requests that name no workflow, and never share the
+//! flow of another name. If the policy has workflows, their ids are used
 //! ([`crate::workflows::Workflows::identify`]).
 //!
 //! Without workflows, idle names aren't tracked. Instead, names whose flows have no state are
-//! removed from a full directory, once in [`RECLAIM`]. A flow that returns later starts as a new
-//! one, which is correct for its queue. A client that sends many names can only take the ids that
-//! became free in the last minute. Flows with waiting requests or a debt keep their ids.
+//! removed from a full directory, at most once in [`RECLAIM`]. A name that returns later starts as
+//! a new flow, which is correct for its queue. A client that sends many names can only take the ids
+//! that became free in the last minute. Flows with waiting requests or a debt keep their ids.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -33,15 +33,15 @@ const RECLAIM: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Flows {
     weights: HashMap<Box<[u8]>, f64>,
-    /// The ids of names; `None` if the policy has workflows, which then assign the ids.
+    /// The ids of names, or `None` if the policy has workflows, which then assign the ids.
     names: Option<Directory>,
     reclaimed: Option<Instant>,
-    /// A buffer reused by all requests, so that none allocates.
+    /// A buffer that all requests reuse, so that no request allocates.
     name: Vec<u8>,
 }
 
 impl Flows {
-    /// Creates the flows of `stage`; `None` if its queue has no flows by workflow.
+    /// Creates the flows of `stage`. Returns `None` if its queue has no flows by workflow.
     ///
     /// # Errors
     /// [`HostError`] if the host refuses a metric or a blob.
@@ -52,8 +52,8 @@ impl Flows {
         let names = match &stage.workflows {
             Some(_) => None,
             None => {
-                // The policy's workflows would use the same directory, so ids stay if workflows are
-                // added.
+                // The policy's workflows would use the same directory, so names keep their ids if
+                // workflows are added.
                 let key = format!("headgate/workflows/{}/names", stage.policy);
                 let changes = format!("{}.names_changes", stats::prefix(&stage.policy));
                 let mut names = Directory::new(host, key, &changes, MAX_WORKFLOWS)?;
@@ -70,8 +70,8 @@ impl Flows {
         }))
     }
 
-    /// Returns the flow and the weight of `request`; (0, 1) if the policy has workflows. Neither a
-    /// known name nor one beyond the bound costs a host call.
+    /// Returns the flow and the weight of `request`, or (0, 1) if the policy has workflows. Neither
+    /// a known name nor a name beyond the bound costs a host call.
     pub(crate) fn find(
         &mut self,
         host: &impl Host,
@@ -89,7 +89,7 @@ impl Flows {
         }
     }
 
-    /// Returns the weight of the workflow `name`; `None` for requests without an id.
+    /// Returns the weight of the workflow `name`. `name` is `None` for requests without an id.
     pub(crate) fn weight(&self, name: Option<&[u8]>) -> f64 {
         let name = name.unwrap_or(OTHER_NAME.as_bytes());
         self.weights.get(name).copied().unwrap_or(1.0)
@@ -98,7 +98,7 @@ impl Flows {
     /// Updates the names from the other workers' changes, and frees ids of a full directory.
     ///
     /// # Errors
-    /// [`HostError`]; the next call continues.
+    /// [`HostError`]. The next call of this function then continues.
     pub(crate) fn tick(
         &mut self,
         host: &impl Host,
@@ -178,7 +178,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
-        /// No name ever gets the flow of another, whatever names are sent to whatever worker.
+        /// No name ever gets the flow of another name, for any names sent to any worker.
         #[test]
         fn no_name_shares_the_flow_of_another(
             chosen in prop::collection::vec(
@@ -224,7 +224,8 @@ mod tests {
         assert!(flows.find(&host, T, &named(b"late")).0 > 0);
         other.tick(&host, T, &mut stage).unwrap();
         assert_eq!(other.find(&host, T, &named(b"debtor")).0, debtor);
-        // The directory isn't cleared again before its time, however many names arrive.
+        // The directory isn't cleared again before [`RECLAIM`] is over, regardless of the number of
+        // new names.
         for n in 0..2_000 {
             flows.find(&host, T, &named(format!("again-{n}").as_bytes()));
         }

@@ -1,10 +1,11 @@
 //! The delay of calls while the called service refuses others ([`crate::smoothing`]).
 //!
 //! The sidecar acts as the client of Chronos §3.2 on behalf of its application. It reads the
-//! rejection rate p from the answers of a service, and delays the next calls to it with that
-//! probability. The latest p counts. Each answer reports the p of its own process, and the ratio of
-//! delayed calls is linear in p. So over many calls that ratio is the mean of the p of all
-//! processes, weighted by calls. Each worker uses the answers to its own calls.
+//! rejection rate p from the answers of a service, and delays the next calls to the service with
+//! probability p. The latest p counts. Each answer reports the p of the process that answered, and
+//! the ratio of delayed calls is linear in p. So over many calls, the ratio of delayed calls is the
+//! mean of the p of all processes, weighted by calls. Each worker uses the answers to its own
+//! calls.
 //!
 //! A delayed call holds no slot, and workflows and class admission don't count it before it is
 //! sent. In its request's progress, the delay is part of the call's time. A call whose deadline is
@@ -29,7 +30,7 @@ use crate::smoothing::Smoothing;
 use crate::workflows::stat_name;
 use crate::{Engine, Mesh};
 
-/// The maximum number of delayed calls in a worker. Further calls are sent at once.
+/// The maximum number of delayed calls in a worker. Further calls are sent without a delay.
 const MAX_HELD: usize = 4096;
 /// The time without an answer after which a rejection rate is outdated. The rate covers the
 /// service's last two periods, of 1 s unless configured otherwise.
@@ -41,7 +42,7 @@ const OTHER: &str = "_other";
 #[derive(Debug)]
 pub(crate) struct Smoother {
     services: Vec<SmoothedService>,
-    /// `None` for clusters whose calls aren't delayed.
+    /// The delays by cluster. A delay is `None` for a cluster whose calls aren't delayed.
     clusters: HashMap<String, Option<Smoothed>>,
     stats: HashMap<String, ServiceStats>,
     other: ServiceStats,
@@ -51,10 +52,10 @@ pub(crate) struct Smoother {
 /// The delays of calls to a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Smoothed {
-    /// The index of its service.
+    /// The index of the cluster's service.
     service: usize,
     law: Smoothing,
-    /// Whether calls are delayed; otherwise they are only counted.
+    /// Whether calls are delayed. If false, the calls that would be delayed are only counted.
     pub(crate) enforced: bool,
 }
 
@@ -62,13 +63,14 @@ pub(crate) struct Smoothed {
 struct SmoothedService {
     name: String,
     stats: ServiceStats,
-    /// The last announced rejection rate, and its time.
+    /// The last announced rejection rate, and the time of the announcement.
     announced: Option<(f64, Instant)>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct ServiceStats {
-    /// Calls that were delayed; in a dry run, those that would have been.
+    /// The number of calls that were delayed. In a dry run, the number that would have been
+    /// delayed.
     delayed: MetricId,
     /// The sum of their delays, µs.
     delay_us: MetricId,
@@ -79,9 +81,9 @@ struct ServiceStats {
 /// Delayed calls.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
-    /// By the time at which they are sent.
+    /// The time at which each call is sent, and its stream. The earliest time is first.
     due: BinaryHeap<Reverse<(Instant, u32)>>,
-    /// The arrival time of each, by stream, until it is sent.
+    /// The arrival time of each call that has not been sent, by stream.
     since: HashMap<u32, Instant>,
 }
 
@@ -102,8 +104,8 @@ impl ServiceStats {
 }
 
 impl Smoother {
-    /// Returns the smoother of `config`; `None` if smoothing is off. `seed` makes its random
-    /// decisions repeatable.
+    /// Returns the smoother of `config`, or `None` if smoothing is off. `seed` makes the smoother's
+    /// random decisions repeatable.
     ///
     /// # Errors
     /// [`ConfigError`] if the host refuses a stat.
@@ -130,8 +132,9 @@ impl Smoother {
         }))
     }
 
-    /// Returns the delays of calls to `cluster`; `None` if they aren't delayed, or if there are too
-    /// many clusters. `config` is the configuration that this smoother was made from.
+    /// Returns the delays of calls to `cluster`. Returns `None` if calls to `cluster` aren't
+    /// delayed, or if there are too many clusters. `config` is the configuration from which this
+    /// smoother was created.
     pub(crate) fn of(&mut self, cluster: &str, config: &OutboundConfig) -> Option<Smoothed> {
         if let Some(known) = self.clusters.get(cluster) {
             return *known;
@@ -169,7 +172,7 @@ impl Smoother {
     /// Records a service's rejection rate.
     ///
     /// # Errors
-    /// [`HostError`]; the gauge isn't updated.
+    /// [`HostError`]. The gauge then isn't updated.
     pub(crate) fn heard(
         &mut self,
         host: &impl Metrics,
@@ -190,7 +193,7 @@ impl Smoother {
         }
     }
 
-    /// Returns a call's delay and the counters for it; `None` if the call isn't delayed.
+    /// Returns a call's delay and the counters for the delay, or `None` if the call isn't delayed.
     fn draw(&mut self, now: Instant, smoothed: Smoothed) -> Option<(Duration, ServiceStats)> {
         let service = self.services.get(smoothed.service)?;
         let (rate, _) = service.announced.filter(|(_, at)| now.since(*at) < STALE)?;
@@ -204,12 +207,13 @@ impl Held {
         self.due.is_empty()
     }
 
-    /// Removes a delayed call; returns the time of its arrival, or `None` if it was not delayed.
+    /// Removes a delayed call. Returns the time of the call's arrival, or `None` if the call was
+    /// not delayed.
     pub(crate) fn take(&mut self, stream: u32) -> Option<Instant> {
         self.since.remove(&stream)
     }
 
-    /// Sends the calls whose delay has ended at `now`; if `now` is `None`, all of them.
+    /// Sends the calls whose delay has ended at `now`, or all calls if `now` is `None`.
     pub(crate) fn send(&mut self, now: Option<Instant>, actions: &mut Vec<Action>) {
         while let Some(Reverse((at, stream))) = self.due.peek().copied()
             && now.is_none_or(|now| at <= now)
@@ -227,7 +231,7 @@ impl Mesh {
         self.outbound.as_ref().is_some_and(|o| o.smoother.is_some())
     }
 
-    /// Removes the call of `stream`, if it is delayed.
+    /// Removes the call of `stream`, if the call is delayed.
     pub fn forget_call(&mut self, stream: u32) {
         if self.held.take(stream).is_some() {
             self.held.due.retain(|Reverse((_, held))| *held != stream);
@@ -236,11 +240,11 @@ impl Mesh {
 }
 
 /// Decides whether a call to Envoy's `cluster` is delayed. If true, the call waits for an
-/// [`Action::Send`] with its `stream`, and `set` lowers the deadlines in its headers by the delay;
-/// if false, it is sent now, with [`super::call`].
+/// [`Action::Send`] with its `stream`, and `set` lowers the deadlines in its headers by the delay.
+/// If false, the caller sends the call at once, with [`super::call`].
 ///
 /// # Errors
-/// [`HostError`]; the call isn't delayed.
+/// [`HostError`]. The call then isn't delayed.
 pub fn delay(
     engine: &mut Engine,
     host: &impl Host,
@@ -279,7 +283,7 @@ pub fn delay(
     Ok(smoothed.enforced)
 }
 
-/// Returns the range of delays for clusters of this pattern of `services`.
+/// Returns the range of delays for the clusters that this pattern of `services` matches.
 fn range(config: &OutboundConfig, pattern: Option<&String>) -> Option<SmoothingConfig> {
     let own = pattern.and_then(|pattern| config.service_smoothing.get(pattern));
     own.copied().or(config.smoothing)

@@ -1,5 +1,5 @@
-//! Workflows over several workers of a process, and between processes: rates, also when workers
-//! die, pause and are reconfigured.
+//! Tests of workflows and their rates over several workers of a process, and between processes.
+//! Workers also die, pause and are reconfigured.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn of(workflow: &str) -> Request {
     Request::get("/").with("x-tenant", workflow)
 }
 
-/// `a` may send 50 requests/s, `b` 1000.
+/// Returns a configuration with which `a` may send 50 requests/s, and `b` 1000.
 fn config(change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
     let json = r#"{"revision":"r","stages":[{"policy":"ns/p","parallelism":50,
         "queue":{"max_length":100,"timeout_us":1000000},
@@ -45,7 +45,7 @@ struct Proxy {
     workers: Vec<Option<Engine>>,
     ms: u64,
     next: u32,
-    /// Held requests, in the limiter or the queue: the worker and the ticket of each.
+    /// The worker and the ticket of each request in the limiter or the queue, by stream.
     held: BTreeMap<u32, (usize, Ticket)>,
     running: BTreeMap<u32, (usize, Ticket, u64)>,
     refused: Vec<Refusal>,
@@ -126,7 +126,8 @@ impl Proxy {
                 self.held.insert(stream, (worker, pass));
             }
             Ok(Decision::Refuse(refusal)) => self.refused.push(refusal),
-            // The policy doesn't manage the request.
+            // Without a policy for the request, or after an injected fault, the request bypasses
+            // the limiter.
             Ok(Decision::PassBy) | Err(_) => self.passed.push(self.ms),
         }
         stream
@@ -137,7 +138,7 @@ impl Proxy {
         let running = self.running.remove(&stream).map(|(w, pass, _)| (w, pass));
         if let Some((worker, pass)) = held.or(running) {
             let done = self.with(worker, |e, h, now, a| e.finish(h, now, pass, outcome, a));
-            // The fault is injected; the next tick repairs its effects.
+            // An error is an injected fault, whose effects the next tick repairs.
             let _ = done;
         }
     }
@@ -157,7 +158,7 @@ impl Proxy {
                 Some(engine) if engine.is_busy() => 10,
                 _ => 50,
             };
-            // Workers don't tick at the same time.
+            // The workers tick at different times.
             if (self.ms + worker as u64).is_multiple_of(period) {
                 let _ = self.with(worker, |e, h, now, a| e.tick(h, now, a));
             }
@@ -172,7 +173,8 @@ impl Proxy {
                 let alive: Vec<usize> = (0..self.workers.len())
                     .filter(|&w| self.workers[w].is_some())
                     .collect();
-                // A hash selects the worker, so that workers don't alternate in step with the rate.
+                // A hash selects the worker. Otherwise the workers would alternate in step with the
+                // rate.
                 let worker =
                     alive[(self.next.wrapping_mul(2_654_435_761) >> 16) as usize % alive.len()];
                 self.arrive(worker, &of(workflow), None);
@@ -219,7 +221,7 @@ fn a_rate_holds_over_all_workers() {
     assert!((196..=205).contains(&passed), "{passed} of 200");
     assert_eq!(proxy.stat("workflow.a.rate_mhz"), 50_000);
     assert_eq!(proxy.stat("workflow.a.limited"), 1);
-    // 20 requests wait. All others are refused, with the time until a request would pass.
+    // 20 requests wait. Refusals of all others announce the time until a request would pass.
     let refusal = proxy.refused.last().unwrap();
     assert_eq!(refusal.reason, Reason::RateLimited);
     assert_eq!(
@@ -304,7 +306,8 @@ fn a_request_waits_only_if_its_deadline_can_be_met() {
         }
         (proxy.held.len() - before.0, proxy.refused.len() - before.1)
     };
-    // 20 ms between two requests, and 5 ms in the backend: 4 of them meet the deadline of 100 ms.
+    // With 20 ms between two requests and 5 ms in the backend, 4 requests meet the deadline of 100
+    // ms.
     let (held, refused) = burst(&mut proxy, 100);
     assert!(
         (3..=5).contains(&held) && held + refused >= 14,
@@ -318,8 +321,8 @@ fn a_request_waits_only_if_its_deadline_can_be_met() {
     proxy.assert_nothing_is_left();
 }
 
-/// With 20 ms between two requests, and 5 ms in the backend, a deadline of 24 ms leaves time for
-/// one wait, and never for two.
+/// A deadline of 24 ms leaves time for one wait, and never for two. The time between two requests
+/// is 20 ms, and the time in the backend 5 ms.
 #[test]
 fn the_time_that_a_request_takes_is_left_to_it_of_its_deadline() {
     let mut proxy = Proxy::new(1, &config(|_| {}));
@@ -336,8 +339,8 @@ fn the_time_that_a_request_takes_is_left_to_it_of_its_deadline() {
     assert!(held >= 15, "{held}");
 }
 
-/// The rate falls while requests are held, so that they would wait for longer than the queue's
-/// timeout. Their deadlines are later.
+/// The rate falls while requests are held. So the held requests would wait for longer than the
+/// queue's timeout, but their deadlines are later than the timeout.
 #[test]
 fn a_held_request_that_the_queues_timeout_refuses_has_not_missed_its_deadline() {
     let mut proxy = Proxy::new(1, &config(|_| {}));
@@ -373,7 +376,7 @@ fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
     }
     assert_eq!(proxy.refused.len(), refused + 3);
     assert_eq!(proxy.refused.last().unwrap().reason, Reason::Deadline);
-    // At 50/s, one number at a time is available.
+    // At 50 requests/s, one request at a time passes the limiter without a wait.
     let stream = proxy.arrive(0, &of("a"), None);
     assert!(proxy.running.contains_key(&stream), "it need not wait");
     proxy.idle(100);
@@ -381,8 +384,9 @@ fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
     proxy.assert_nothing_is_left();
 }
 
-/// Without this limit, callers would stop calling the processes that announce rates before a client
-/// without a deadline gives up, and the rates would expire.
+/// A request without a deadline waits for at most the time to live of a rate. Without this limit,
+/// requests could wait for so long that no call reaches the processes that announce rates, and the
+/// rates would expire.
 #[test]
 fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
     let mut proxy = Proxy::new(
@@ -397,7 +401,7 @@ fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
     for _ in 0..20 {
         proxy.arrive(0, &of("a"), None);
     }
-    // 200 ms between two requests, and a rate lives for a second.
+    // The time between two requests is 200 ms, and a rate's time to live is 1 s.
     assert!((4..=6).contains(&proxy.held.len()), "{}", proxy.held.len());
     let limited = |r: &Refusal| r.reason == Reason::RateLimited;
     assert!(proxy.refused.len() >= 13 && proxy.refused.iter().all(limited));
@@ -450,8 +454,8 @@ fn a_dry_run_counts_and_holds_nobody() {
     let admitted = proxy.stat("workflow.a.rq_admitted");
     assert_eq!(limited + admitted, 900);
     assert_eq!(proxy.stat("workflow.a.rq_rejected_enforced"), 0);
-    // The counts are as in enforcement: requests before the first rate, 50/s, and a queue that
-    // fills once.
+    // As in enforcement, the admitted requests are those before the first rate, then 50 requests/s,
+    // and a queue that fills once.
     assert!((150..=225).contains(&admitted), "{admitted}");
     proxy.assert_nothing_is_left();
 }
@@ -496,7 +500,8 @@ fn without_workflows_there_is_no_more_host_call() {
         (arrived, host.calls() - before - arrived)
     };
     cost(1, 2);
-    // Reads and bookings of queue and slots; then the slot's return and three records.
+    // The arrival reads and books queue and slots. The end returns the slot and writes three
+    // records.
     assert_eq!(cost(2, 3), (5, 6));
 }
 
@@ -515,7 +520,8 @@ fn names_that_are_too_long_are_counted() {
     proxy.assert_nothing_is_left();
 }
 
-/// SEDA §3.2: the controller measures from the time at which a request entered the system.
+/// The controller measures response times from the time at which a request entered the system (SEDA
+/// §3.2).
 #[test]
 fn response_times_begin_where_a_request_entered_the_mesh() {
     let controlled = |edge| {
@@ -532,7 +538,7 @@ fn response_times_begin_where_a_request_entered_the_mesh() {
     let aged = of("a")
         .with(wire::PROCESS, "0000000000000007")
         .with(wire::PROGRESS, "elapsed=1, age=2000");
-    // The backend takes 5 ms. An untrusted request enters the mesh here.
+    // The service time of the backend is 5 ms. An untrusted request enters the mesh here.
     for (edge, expected) in [(false, 2_005_000_u64), (true, 5_000)] {
         let mut proxy = Proxy::new(2, &controlled(edge));
         for n in 0..60 {
@@ -545,7 +551,8 @@ fn response_times_begin_where_a_request_entered_the_mesh() {
             measured.abs_diff(expected) <= expected / 50,
             "{edge}: {measured}"
         );
-        // At twice the rate most requests wait for the limiter, and that wait counts.
+        // At twice the rate, most requests wait in the limiter, and the wait is part of the
+        // response time.
         proxy.load("a", 100, 3_000);
         let measured = proxy.stat("controlled_response_time_us");
         assert!(measured > 150_000, "{edge}: {measured}");

@@ -1,4 +1,4 @@
-//! The headers of a request that sidecars exchange.
+//! The headers of requests that sidecars exchange.
 
 use headgate_core::http::{Headers, Stream};
 
@@ -14,8 +14,8 @@ const MESH: [&str; 6] = [
     wire::REQUEST,
 ];
 
-/// Yields the names of the headers to remove before the application sees the request: those between
-/// sidecars, or all of Headgate's headers after [`Headers::disown`].
+/// Yields the names of the headers to remove before the application sees the request. These are the
+/// headers between sidecars, or all of Headgate's headers after [`Headers::disown`].
 pub(super) fn internal<'a>(
     headers: &'a Headers<'_, impl Stream>,
 ) -> impl Iterator<Item = &'a [u8]> {
@@ -46,7 +46,7 @@ pub(super) fn baggage_with(
     baggage::with_token(headers.values(wire::BAGGAGE), token, out)
 }
 
-/// Writes the baggage without tokens to `out`. If it had only tokens, `out` is empty.
+/// Writes the baggage without tokens to `out`. If the baggage had only tokens, `out` is empty.
 pub(super) fn baggage_without(headers: &Headers<'_, impl Stream>, out: &mut Vec<u8>) {
     baggage::without_token(headers.values(wire::BAGGAGE), out);
 }

@@ -2,7 +2,7 @@
 //!
 //! A call counts as answered at its response headers, because the called proxy has just written its
 //! announcement into them. At the end of a response that streams for minutes, the announcement
-//! would have expired. A call that Envoy retries is one call; only the answer of the last process
+//! would have expired. A call that Envoy retries is one call. Only the answer of the last process
 //! counts.
 //!
 //! A call may be delayed before it is sent.
@@ -14,10 +14,10 @@ use super::{answered, call, forwarded_answered, held_ended, unanswered};
 use crate::Filter;
 use crate::engine::Calling;
 
-/// One call.
+/// The state of one call of the application.
 #[derive(Debug, Default)]
 pub struct Outbound {
-    /// The call's state; `None` once it is answered.
+    /// The call's state, or `None` once the call is answered.
     calling: Option<Calling>,
     /// Whether the call is or was delayed. The filter then keeps the call's state until the answer.
     held: bool,
@@ -42,8 +42,8 @@ impl Outbound {
         self.held || self.calling.is_some()
     }
 
-    /// Handles the call's request headers. If it returns false, the caller holds the call until its
-    /// [`Action::Send`](headgate_core::decision::Action::Send), and then calls
+    /// Handles the call's request headers. On false, the caller must hold the call until its
+    /// [`Action::Send`](headgate_core::decision::Action::Send), and then call
     /// [`send`](super::send).
     #[must_use]
     pub fn request_headers(
@@ -68,7 +68,7 @@ impl Outbound {
         }
     }
 
-    /// Records the end of the stream. A call without an answer by then counts as unanswered.
+    /// Records the end of the stream. A call that has no answer yet counts as unanswered.
     pub fn done(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
         if let Some(calling) = self.calling.take() {
             unanswered(filter, stream, calling);

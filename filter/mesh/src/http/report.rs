@@ -1,5 +1,5 @@
-//! Reports to the admission server, and its answers. They are independent of all streams, so that
-//! no stream waits for them.
+//! Reports to the admission server, and the server's answers. No stream waits for reports or
+//! answers.
 
 use headgate_core::host::Host;
 use headgate_core::http::{Level, Proxy};
@@ -7,8 +7,8 @@ use headgate_core::http::{Level, Proxy};
 use crate::Filter;
 use crate::engine::Callout;
 
-/// Returns the request that the host must send now, if any. Call it at each tick. Pass its answer,
-/// or the absence of one, to [`reported`].
+/// Returns the request to the admission server that the host must send now, if any. Call this
+/// function at each tick. Pass the request's answer, or `None` without an answer, to [`reported`].
 pub fn report(filter: &mut Filter<impl Host>, proxy: &impl Proxy) -> Option<Callout> {
     let (host, engine, _) = filter.parts();
     let due = proxy
@@ -20,8 +20,8 @@ pub fn report(filter: &mut Filter<impl Host>, proxy: &impl Proxy) -> Option<Call
     })
 }
 
-/// Handles the answer to a report. `answer` is its body; `None` if there was no answer, or its
-/// status was not 200.
+/// Handles the answer to a report. `answer` is the body. It is `None` if there was no answer, or if
+/// the status was not 200.
 pub fn reported(filter: &mut Filter<impl Host>, proxy: &impl Proxy, answer: Option<&[u8]>) {
     let (host, engine, _) = filter.parts();
     let heard = proxy
@@ -34,7 +34,7 @@ pub fn reported(filter: &mut Filter<impl Host>, proxy: &impl Proxy, answer: Opti
     }
 }
 
-/// Logs a change: the server no longer answers, or answers again.
+/// Logs that the server no longer answers, or answers again, if that changed.
 fn tell_heard(filter: &mut Filter<impl Host>, proxy: &impl Proxy, heard: bool) {
     let before = filter.parts().1.beside_mut().server_heard.replace(heard);
     if before == Some(heard) {

@@ -1,4 +1,4 @@
-//! Requests and calls from headers to end, as a host reports them, with proxies in memory.
+//! Tests of requests and calls from their headers to their end, with hosts and proxies in memory.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ mod smoothing;
 
 use proxy::{IN, MAX_QUEUE_LENGTH, Proxy, Request, VIA_UPSTREAM, stage};
 
-/// The configuration for calls.
+/// The id of the configuration for calls.
 const OUT: u32 = 2;
 
 /// One workflow, `a`, identified by a header or by the sidecar that sent the request.
@@ -58,7 +58,7 @@ fn the_application_sees_a_token_and_nothing_else_of_the_mesh() {
     }
     assert_eq!(seen(&stream, "baggage").as_deref(), Some("k=v"));
 
-    // A held request gets its token when it goes on, in the header and in the baggage.
+    // A held request gets its token when it goes to the backend, in the header and in the baggage.
     let held = Request { stream, inbound };
     first.answered(&mut proxy.filter, "200", true);
     proxy.resume(&held);
@@ -135,7 +135,7 @@ fn a_call_says_what_it_belongs_to_and_its_answer_is_read() {
     assert_eq!(*call.response.borrow(), pairs(&[(":status", "200")]));
     outbound.done(&mut proxy.filter, &call);
 
-    // A lost call counts once, too.
+    // A call without an answer counts once, too.
     let lost = proxy.stream(&[(wire::REQUEST, &token)]);
     let mut outbound = Outbound::default();
     assert!(outbound.request_headers(&mut proxy.filter, &lost));

@@ -1,11 +1,11 @@
 //! The token in W3C Baggage, with which a call finds the request that caused it.
 //!
 //! A proxy sees its application's requests and calls, but not which request causes a call.
-//! Applications that propagate trace context copy the baggage of a request to its calls, so the
-//! inbound side adds a member `headgate=<token>`, and the outbound side removes it. Other members
-//! are the application's; their bytes don't change. Written baggage stays within the
-//! recommendation's limits (§3.3.2). A token that would exceed them isn't added; then only its
-//! header carries it.
+//! Applications that propagate trace context copy the baggage of a request to its calls. So the
+//! inbound side adds a member `headgate=<token>`, and the outbound side removes this member. Other
+//! members are the application's, and their bytes don't change. Written baggage stays within the
+//! recommendation's limits (§3.3.2). A token that would exceed these limits isn't added to the
+//! baggage. Then only the token's header carries the token.
 //!
 //! A request may have several `baggage` headers, which together form one list (RFC 9110 §5.3).
 
@@ -16,7 +16,7 @@ const KEY: &[u8] = b"headgate";
 /// The length of the longest token that is read, bytes.
 const MAX_TOKEN: usize = 64;
 
-/// Yields the members of a list, even invalid ones, with the white space around them.
+/// Yields the members of a list, including invalid members, with the white space around each.
 fn members<'a>(values: impl Iterator<Item = &'a [u8]> + 'a) -> impl Iterator<Item = &'a [u8]> + 'a {
     values.flat_map(|value| value.split(|&b| b == b','))
 }
@@ -27,14 +27,14 @@ fn value(member: &[u8]) -> Option<&[u8]> {
     (key == KEY).then_some(value)
 }
 
-/// Returns the first token in these `baggage` headers; `None` if it is empty or longer than 64
-/// bytes.
+/// Returns the first token in these `baggage` headers. Returns `None` if there is none, or if it is
+/// empty or longer than 64 bytes.
 pub fn token<'a>(values: impl Iterator<Item = &'a [u8]> + 'a) -> Option<&'a [u8]> {
     let token = members(values).find_map(value)?;
     (1..=MAX_TOKEN).contains(&token.len()).then_some(token)
 }
 
-/// Writes all members of these `baggage` headers except tokens to `out`. If there are only tokens,
+/// Writes all members of these `baggage` headers except tokens to `out`. If all members are tokens,
 /// `out` is empty.
 pub fn without_token<'a>(values: impl Iterator<Item = &'a [u8]> + 'a, out: &mut Vec<u8>) {
     out.clear();
@@ -49,8 +49,8 @@ pub fn without_token<'a>(values: impl Iterator<Item = &'a [u8]> + 'a, out: &mut 
     }
 }
 
-/// Does the same as [`without_token`], and adds `token`. If that would exceed the limits, returns
-/// false, and `out` is without it.
+/// Does the same as [`without_token`], and adds `token`. If the result would exceed the limits,
+/// returns false, and `out` doesn't contain `token`.
 pub fn with_token<'a>(
     values: impl Iterator<Item = &'a [u8]> + 'a,
     token: &[u8],
@@ -146,7 +146,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any baggage of an application, adding and removing a token preserves the members.
+        /// For any baggage of an application, adding and then removing a token preserves the
+        /// members.
         #[test]
         fn what_is_added_comes_out_again(
             values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..4),

@@ -1,5 +1,5 @@
-//! A request's call tree: its progress metrics (Wisp §4.2, Table 2), and the link from a call to
-//! its request.
+//! The call tree of a request: the request's progress metrics (Wisp §4.2, Table 2), and the link
+//! from a call to its request.
 //!
 //! A process adds its own work and its children's reports to the progress of its caller:
 //!
@@ -9,15 +9,15 @@
 //! parallelism = Σ duration(child) / time with a child under way, at least 1
 //! ```
 //!
-//! Calls leave by another listener, often on another worker than the one that has the request. A
-//! call finds its request by a [`Token`] that the application copies. The token contains the
-//! request's state when it went to the backend. The sums over the request's calls are in a
-//! *branch*, a blob that the first call creates. Branches are reused, so each contains the number
-//! of its request ([`Branch::generation`]). Each worker has at most [`MAX_BRANCHES`]. A request
-//! beyond that has no branch, and its progress lacks that of its children.
+//! Calls pass another listener than the request, often on another worker. A call finds its request
+//! by a [`Token`] that the application copies. The token contains the state that the request had
+//! when it went to the backend. The sums over the request's calls are in a *branch*, a blob that
+//! the first call creates. Branches are reused, so each branch contains the number of its request
+//! ([`Branch::generation`]). Each worker has at most [`MAX_BRANCHES`] branches. A request beyond
+//! that number has no branch, and its progress lacks the progress of its children.
 //!
-//! Elapsed time ends at the response headers. Work is the sum of slot times; the paper also divides
-//! it by the capacity of the resource.
+//! Elapsed time ends at the response headers. Work is the sum of slot times. The paper also divides
+//! work by the capacity of the resource.
 //!
 //! A call without an answer, or whose answer has no progress, counts with its duration, because the
 //! request waited for it in any case.
@@ -37,11 +37,11 @@ use crate::shared;
 /// The maximum number of requests on one worker with a branch.
 pub const MAX_BRANCHES: u32 = 4096;
 
-/// Digits of a token: 6 bits each, all allowed in headers and in baggage.
+/// The digits of a token. Each digit encodes 6 bits, and is allowed in headers and in baggage.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-/// Largest age in a token, ms: 262 s.
+/// The largest age in a token, ms (262 s in all).
 const OLD: u64 = (1 << 18) - 1;
-/// Largest span in a token, µs: 71 minutes. It also encodes an unknown duration.
+/// The largest span in a token, µs (71 minutes in all). It also encodes an unknown duration.
 const UNKNOWN: u64 = (1 << 32) - 1;
 
 /// A request's token, which the application copies to each call that it makes for the request. It
@@ -72,14 +72,14 @@ impl Token {
     }
 }
 
-/// The place of the sums over one request's calls.
+/// The address of the sums over one request's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Branch {
     /// The worker that has the request.
     pub(super) worker: WorkerId,
     /// The index among the worker's branches, below [`MAX_BRANCHES`].
     pub(super) slot: u32,
-    /// The number of the request.
+    /// The number of the request that uses the branch.
     pub(super) generation: u32,
 }
 
@@ -94,11 +94,11 @@ pub(super) struct Parent {
     /// The time at which the request went to the backend.
     pub(super) started: Instant,
     pub(super) deadline: Option<Instant>,
-    /// The progress that its caller sent; the age is that at `started`.
+    /// The progress that the request's caller sent. The age is the age at `started`.
     pub(super) progress: Progress,
 }
 
-/// An encoder of numbers of up to 64 bits, 6 bits a digit.
+/// An encoder of numbers of up to 64 bits, with 6 bits in a digit.
 struct Digits {
     token: Token,
 }
@@ -138,9 +138,10 @@ fn micros(span: Duration) -> u64 {
 }
 
 impl Parent {
-    /// Returns the token of this content. It has 3 digits of the process, 2 + 3 + 6 for the branch,
-    /// 3 for the workflow, 2 for the class, 9 each for the start and the deadline (µs, up to 571
-    /// years), 6 each for four spans that may be unknown, and 3 for the age.
+    /// Returns the token with this content. The token has 3 digits for the process, 2 + 3 + 6 for
+    /// the branch, 3 for the workflow, 2 for the class, and 9 each for the start and the deadline
+    /// (µs, up to 571 years). 6 digits each are for four spans that may be unknown, and 3 digits
+    /// are for the age.
     pub(super) fn token(&self) -> Token {
         let mut digits = Digits {
             token: Token {
@@ -178,7 +179,7 @@ impl Parent {
         digits.token
     }
 
-    /// Returns the content of `token`; `None` if `process` didn't make it.
+    /// Returns the content of `token`, or `None` if `process` didn't make the token.
     pub(super) fn of_token(process: ProcessId, token: &[u8]) -> Option<Self> {
         let input = &mut &*token;
         if take(input, 3)? != process.0 & 0x3_ffff {
@@ -227,16 +228,17 @@ pub(crate) struct Children {
     outstanding: u64,
     /// The time since which at least one call is under way.
     since: Instant,
-    /// The total time with at least one call under way, up to the end of the last such period.
+    /// The total time with at least one call under way, up to the end of the last period with a
+    /// call under way.
     #[serde(with = "as_nanos")]
     covered: Duration,
-    /// Σ duration(child) of ended calls.
+    /// Σ duration(child) over ended calls.
     #[serde(with = "as_nanos")]
     durations: Duration,
-    /// Σ elapsed(child).
+    /// Σ elapsed(child) over ended calls.
     #[serde(with = "as_nanos")]
     elapsed: Duration,
-    /// Σ work(child).
+    /// Σ work(child) over ended calls.
     #[serde(with = "as_nanos")]
     work: Duration,
     ended: u64,
@@ -257,7 +259,7 @@ impl Children {
     fn ended(&mut self, now: Instant, took: Duration, progress: Option<&Progress>) {
         self.durations = self.durations.saturating_add(took);
         let (elapsed, work) = progress.map_or((took, took), |p| (p.elapsed, p.work));
-        // A child can't have been served for longer than its call took.
+        // A child can't have an elapsed time longer than the duration of its call.
         self.elapsed = self.elapsed.saturating_add(elapsed.min(took));
         self.work = self.work.saturating_add(work);
         self.ended = self.ended.saturating_add(1);
@@ -267,8 +269,8 @@ impl Children {
         }
     }
 
-    /// Returns the progress until `now` of a request that began at `started`, including its
-    /// children's.
+    /// Returns the progress until `now` of a request that began at `started`, including the
+    /// progress of its children.
     pub(super) fn progress(&self, started: Instant, now: Instant) -> Progress {
         let open = if self.outstanding > 0 {
             now.since(self.since.max(started))
@@ -312,7 +314,7 @@ impl Branches {
         write!(self.key, "{}/{worker}/{slot}", self.prefix).unwrap_or(());
     }
 
-    /// Returns the sums over the calls of a request; `None` if it made none.
+    /// Returns the sums over the calls of a request, or `None` if the request made no calls.
     ///
     /// # Errors
     /// [`HostError`].
@@ -326,9 +328,9 @@ impl Branches {
         Ok(Some(found).filter(|found| found.generation == branch.generation))
     }
 
-    /// Changes the sums over the calls of a request. `begins` is set when a call begins: the time
-    /// at which the request went to the backend. Returns the previous sums; `None` if a later
-    /// request already uses the branch.
+    /// Changes the sums over the calls of a request. At the begin of a call, `begins` is the time
+    /// at which the request went to the backend. At the end of a call, `begins` is `None`. Returns
+    /// the previous sums, or `None` if the branch belongs to another request.
     fn update(
         &mut self,
         host: &impl Host,
@@ -357,10 +359,11 @@ impl Branches {
     }
 
     /// Records the start of a call of the request that went to the backend at `started`. Returns
-    /// the sums over its earlier calls.
+    /// the sums over the request's earlier calls, or `None` if the branch belongs to a later
+    /// request.
     ///
     /// # Errors
-    /// [`HostError`]; the call doesn't count.
+    /// [`HostError`]. The call then doesn't count.
     pub(super) fn began(
         &mut self,
         host: &impl Host,
@@ -374,7 +377,7 @@ impl Branches {
     /// Records the end of a call with its duration and the progress of its answer.
     ///
     /// # Errors
-    /// [`HostError`]; the call doesn't count.
+    /// [`HostError`]. The call then doesn't count.
     pub(super) fn ended(
         &mut self,
         host: &impl Host,

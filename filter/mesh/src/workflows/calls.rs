@@ -27,7 +27,7 @@ pub struct Announced {
     pub progress: Progress,
 }
 
-/// A call of the process to another one.
+/// A call of this process to another process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Call {
     workflow: WorkflowId,
@@ -38,7 +38,7 @@ pub struct Call {
     pub deadline: Option<Duration>,
     /// The request's progress so far, over all processes.
     pub progress: Progress,
-    /// The class of the request that caused it.
+    /// The class of the request that caused the call.
     pub class: Option<ClassId>,
 }
 
@@ -60,7 +60,7 @@ impl Workflows {
         workflow: WorkflowId,
         started: Instant,
     ) -> Progress {
-        // Workflows without calls need no look-up.
+        // Requests of workflows without calls have no sums to look up.
         let row = self.published.row(workflow);
         let calls = row.is_none_or(|row| row.calls);
         let branch = part.branch.filter(|_| calls);
@@ -73,8 +73,8 @@ impl Workflows {
         self.parts.of(requests, ticket).is_some()
     }
 
-    /// Returns the token of a request, which the application copies to its calls; `None` before the
-    /// request goes to the backend.
+    /// Returns the token of a request, which the application copies to its calls. Returns `None`
+    /// before the request goes to the backend.
     #[must_use]
     pub(crate) fn token(&self, requests: &Requests, ticket: Ticket) -> Option<Token> {
         let (request, part) = self.parts.of(requests, ticket)?;
@@ -93,8 +93,8 @@ impl Workflows {
         Some(parent.token())
     }
 
-    /// Returns the announcement for the sender of a request, when the response begins; `None` for a
-    /// client outside the mesh.
+    /// Returns the announcement for the sender of a request, when the response begins. Returns
+    /// `None` if the sender is a client outside the mesh.
     pub(crate) fn answer(
         &mut self,
         host: &impl Host,
@@ -112,7 +112,7 @@ impl Workflows {
         })
     }
 
-    /// Sets a request's use of the second resource, in its units, from its response.
+    /// Sets a request's use of the second resource, in its units, as its response reports it.
     pub(crate) fn resource_used(&mut self, requests: &mut Requests, ticket: Ticket, amount: f64) {
         if let Some((_, part)) = self.parts.both_mut(requests, ticket)
             && amount.is_finite()
@@ -121,8 +121,9 @@ impl Workflows {
         }
     }
 
-    /// Returns the rate at which a request's sender may send its workflow, for answers that don't
-    /// come from the backend (refusals). A dry run announces no limit.
+    /// Returns the announcement of the rate at which a request's sender may send the request's
+    /// workflow. It is for refusals, which don't come from the backend. A dry run announces no
+    /// limit.
     #[must_use]
     pub fn announcement(&self, origin: Origin) -> Announcement {
         let sender = origin.upstream.unwrap_or(ProcessId::UNKNOWN);
@@ -134,16 +135,16 @@ impl Workflows {
         }
     }
 
-    /// Returns the deadline of the request of `token`; `None` if it has none, or if another process
-    /// made the token.
+    /// Returns the deadline of the request of `token`. Returns `None` if the request has no
+    /// deadline, or if another process made the token.
     #[must_use]
     pub(crate) fn deadline(&self, token: &[u8]) -> Option<Instant> {
         Parent::of_token(self.process, token)?.deadline
     }
 
-    /// Records a call to `service` for the request of `token`. Without a valid token the call is
-    /// only counted, for `workflow`. The application made the call at `since`, and it is sent
-    /// `now`. The caller must report the end of every call with [`Workflows::answered`].
+    /// Records a call to `service` for the request of `token`. Without a valid token, the call is
+    /// only counted, for `workflow`. The application made the call at `since`, and the call is sent
+    /// at `now`. The caller must report the end of every call with [`Workflows::answered`].
     pub fn called(
         &mut self,
         host: &impl Host,
@@ -166,7 +167,7 @@ impl Workflows {
                 class: None,
             };
         };
-        // The id may be from before the cap was lowered.
+        // The id may have been assigned before the cap was lowered.
         let known = parent.workflow.0 <= self.config.max_workflows;
         let workflow = if known { parent.workflow } else { OTHER };
         self.stats.count(workflow, Count::Calls);
@@ -197,7 +198,7 @@ impl Workflows {
     }
 
     /// Records the end of a call. `heard` and `progress` are the announcement and the progress in
-    /// the answer; `None` if the call got no answer or the answer has none.
+    /// the answer. They are `None` if the call got no answer, or if the answer has none.
     pub fn answered(
         &mut self,
         host: &impl Host,

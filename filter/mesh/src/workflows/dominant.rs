@@ -1,19 +1,20 @@
 //! Dominant resource fairness over two resources (A. Ghodsi et al., "Dominant Resource Fairness",
-//! NSDI '11, §4.1; Wisp §4.3 names it among its policies).
+//! NSDI '11, §4.1). Wisp §4.3 names it among its policies.
 //!
 //! A request of workflow i uses rᵢₖ of resource k, whose capacity is Cₖ a second. Its *dominant
-//! share* at x requests/s is the largest ratio of a resource that it uses, x · sᵢ with sᵢ = maxₖ
-//! rᵢₖ / Cₖ. Progressive filling raises all dominant shares together, in proportion to their
-//! weights, until a resource is used up. The workflows that use it stop there; the others continue
-//! with the other resource. With the level L defined as dominant share divided by weight, this is,
-//! for each resource, the water filling of [`super::shares`] with growth wᵢ · rᵢₖ / sᵢ:
+//! share* at x requests/s is the largest ratio of a resource that the workflow uses, x · sᵢ with sᵢ
+//! = maxₖ rᵢₖ / Cₖ. Progressive filling raises all dominant shares together, in proportion to their
+//! weights, until a resource is used up. The workflows that use this resource stop there. The
+//! others continue with the other resource. Let the level L be the dominant share divided by the
+//! weight. Then progressive filling is, for each resource, the water filling of [`super::shares`]
+//! with growth wᵢ · rᵢₖ / sᵢ:
 //!
 //! ```text
 //! xᵢ(L) = clamp(L · wᵢ / sᵢ, guaranteeᵢ, λᵢ)        Fₖ(L) = Σ xᵢ(L) · rᵢₖ = Cₖ
 //! ```
 //!
 //! The resource with the lower level is used up first. The rest of the other resource is then
-//! shared among the workflows that use only that one.
+//! shared among the workflows that use only the other resource.
 
 use super::shares::{Claim, WaterFill};
 
@@ -23,36 +24,37 @@ pub const RESOURCES: usize = 2;
 /// One workflow's claim.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DominantClaim {
-    /// Its weight, above 0.
+    /// The weight of the workflow, above 0.
     pub weight: f64,
-    /// The guarantee, requests/s.
+    /// The guarantee of the workflow, requests/s.
     pub floor: f64,
-    /// Its demand, requests/s; infinite for an unlimited demand.
+    /// The demand of the workflow, requests/s. It is infinite for an unlimited demand.
     pub demand: f64,
-    /// r: the cost of a request in each resource, in its units, 0 or more.
+    /// r, the cost of a request in each resource, in the resource's units, 0 or more.
     pub cost: [f64; RESOURCES],
 }
 
-/// The dominant shares of a number of claims. Its buffers are reused.
+/// The dominant shares of a number of claims. The buffers are reused from one filling to the next.
 #[derive(Debug, Default)]
 pub struct DominantShares {
     claims: Vec<DominantClaim>,
     capacity: [f64; RESOURCES],
-    /// The filling of each resource without regard to the other.
+    /// The filling of each resource without regard to the other resource.
     fills: [WaterFill; RESOURCES],
-    /// The filling of each resource by claims that use only this one, after the other is used up.
+    /// The filling of each resource by the claims that use only this resource, after the other
+    /// resource is used up.
     rest: [WaterFill; RESOURCES],
 }
 
 impl DominantShares {
-    /// Divides `capacity` (units/s) among `claims`. All numbers are 0 or more, and finite except
-    /// demands.
+    /// Divides `capacity` (units/s) among `claims`. All numbers must be 0 or more, and all except
+    /// demands must be finite.
     pub fn fill(
         &mut self,
         capacity: [f64; RESOURCES],
         claims: impl Iterator<Item = DominantClaim>,
     ) {
-        // If a resource has no capacity, any use of it is a nearly infinite share.
+        // If a resource has no capacity, any use of the resource is a nearly infinite share.
         self.capacity = capacity.map(|c| c.max(f64::MIN_POSITIVE));
         self.claims.clear();
         self.claims.extend(claims);
@@ -91,8 +93,8 @@ impl DominantShares {
         self.claims[claim].at(level, &self.capacity)
     }
 
-    /// Returns the rate that the claim would have with unlimited demand, given the others' actual
-    /// demands, requests/s; infinite if it uses nothing.
+    /// Returns the rate that the claim would have with unlimited demand, given the other claims'
+    /// actual demands, requests/s. The rate is infinite if the claim uses no resource.
     #[must_use]
     pub fn rate_if_unbounded(&self, claim: usize) -> f64 {
         let unbounded = |fill: &WaterFill| fill.level_if_unbounded(claim);
@@ -104,8 +106,8 @@ impl DominantShares {
         claim.at(level, &self.capacity)
     }
 
-    /// Returns the level at which a claim stops growing. `of` and `of_rest` return the level of a
-    /// filling.
+    /// Returns the level at which a claim stops growing. `of` returns the level of a filling in
+    /// `fills`, and `of_rest` that of a filling in `rest`.
     fn level(
         &self,
         claim: usize,
@@ -118,8 +120,8 @@ impl DominantShares {
             only => {
                 let k = usize::from(only[1]);
                 let level = of(&self.fills[k]);
-                // The other resource, which this claim doesn't use, is used up first, so its users
-                // leave some of this one.
+                // The other resource, which this claim doesn't use, is used up first. So the users
+                // of the other resource leave a part of this resource.
                 if level > self.fills[1 - k].level() {
                     of_rest(&self.rest[k])
                 } else {
@@ -137,15 +139,15 @@ const NOTHING: Claim = Claim {
 };
 
 impl DominantClaim {
-    /// Returns s: the dominant share of one request a second.
+    /// Returns s, the dominant share at one request/s.
     fn dominant(&self, capacity: &[f64; RESOURCES]) -> f64 {
         (self.cost[0] / capacity[0]).max(self.cost[1] / capacity[1])
     }
 
-    /// Returns x(L), requests/s.
+    /// Returns x(L), the rate at `level`, requests/s.
     fn at(&self, level: f64, capacity: &[f64; RESOURCES]) -> f64 {
         let grown = level * self.weight / self.dominant(capacity);
-        // 0/0 means no growth: the level is 0 and the claim uses nothing.
+        // 0/0 means no growth, because the level is 0 and the claim uses no resource.
         let grown = if grown.is_nan() { 0.0 } else { grown };
         grown.max(self.floor).min(self.demand)
     }
@@ -194,7 +196,8 @@ mod tests {
 
     #[test]
     fn the_example_of_the_paper() {
-        // Ghodsi §4.1: 9 CPUs and 18 GB; tasks of ⟨1 CPU, 4 GB⟩ and ⟨3 CPUs, 1 GB⟩: 3 and 2 tasks.
+        // Ghodsi §4.1 has 9 CPUs, 18 GB, and tasks of ⟨1 CPU, 4 GB⟩ and ⟨3 CPUs, 1 GB⟩. The result
+        // is 3 and 2 tasks.
         let claims = [claim([1.0, 4.0], INF), claim([3.0, 1.0], INF)];
         let found = rates([9.0, 18.0], &claims);
         assert!((found[0] - 3.0).abs() < 1e-9, "{found:?}");
@@ -208,8 +211,8 @@ mod tests {
             claim([1.0, 1.0], INF),
             claim([0.0, 1.0], 2.0),
         ];
-        // At a dominant share of 0.5 the first resource is used up; 4 units of the second are left
-        // for claim 2.
+        // The first resource is used up at a dominant share of 0.5. The demand of claim 2 is met
+        // before that.
         let found = rates([10.0, 10.0], &claims);
         assert_eq!(found, [5.0, 5.0, 2.0]);
         let found = rates([100.0, 10.0], &claims);
@@ -262,16 +265,16 @@ mod tests {
                 if rates[i] >= claim.demand {
                     continue;
                 }
-                // Pareto efficiency: a workflow with unmet demand lacks a resource.
+                // Pareto efficiency means that a workflow with unmet demand lacks a resource.
                 prop_assert!((0..RESOURCES).any(|k| claim.cost[k] > 0.0 && full(k)), "{}", i);
                 let level = rates[i] * claim.dominant(&capacity) / claim.weight;
-                // The share guarantee (Ghodsi §3, sharing incentive): at least its weight's part of
-                // a resource.
+                // The share guarantee (Ghodsi §3, sharing incentive) means that a workflow gets at
+                // least its weight's part of a resource.
                 if no_floors {
                     prop_assert!(level >= (1.0 - 1e-6) / weights, "{} of {}", level, weights);
                 }
-                // Backlogged users of the same resources have equal dominant shares by weight,
-                // except for floors.
+                // Backlogged users of the same resources have equal dominant shares divided by
+                // weight, except for floors.
                 for (j, other) in claims.iter().enumerate() {
                     let same =
                         (0..RESOURCES).all(|k| (other.cost[k] > 0.0) == (claim.cost[k] > 0.0));

@@ -1,30 +1,34 @@
-//! The downstream processes of a process: the number of calls to each, and its announced rate.
+//! The downstream processes of a process, with the number of calls to each and the rate that it
+//! announced.
 //!
-//! By workflow, service and process (Wisp Alg. 1, lines 2 to 5):
+//! These formulas hold for each workflow, service and process (Wisp Alg. 1, lines 2 to 5):
 //!
 //! ```text
 //! α = calls / requests completed       σ_d ← GetRates(d) / α
 //! limit = min over services D of Q(σ_d (d ∈ D), q)
 //! ```
 //!
-//! Calls are those that the application makes and that were answered. Envoy's own retries happen
-//! behind the filter and aren't counted.
+//! Calls are the answered calls of the application. Envoy's own retries happen behind the filter
+//! and aren't counted.
 //!
 //! A rate that isn't renewed expires after its time to live. So a process that has ended, or a path
-//! that loses announcements, limits no workflow; the local limits remain. A sender with a rate of
-//! one request in ten seconds can't get announcements more often than that. So a low rate is valid
-//! for the time of [`RENEWALS`] requests, up to [`LONGEST`] times the configured time to live.
+//! that loses announcements, limits no workflow. The local limits remain. A sender with a rate of
+//! one request in ten seconds gets an announcement at most once in ten seconds. So a low rate is
+//! valid for the time of [`RENEWALS`] requests, up to [`LONGEST`] times the configured time to
+//! live.
 //!
-//! A process that was called recently and announces no rate counts as unlimited: it may not run
-//! Headgate. A process that was not called for the time to live is ignored, unless another process
-//! of its service announced a rate so low that it is valid for longer than that.
+//! A process that was called recently and announces no rate counts as unlimited, because it may not
+//! run Headgate. A process that was not called for the time to live is ignored. The exception is a
+//! service of which another process announced a rate so low that the rate is valid for longer than
+//! the time to live.
 //!
-//! Calls whose answer names no process (the answer was lost, or the process doesn't run Headgate)
-//! count for the service. They are attributed to the known processes in proportion to their known
-//! calls.
+//! An answer names no process if it was lost or the process doesn't run Headgate. Calls with such
+//! an answer count for the service. They are attributed to the known processes in proportion to
+//! their known calls.
 //!
-//! Memory is bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see
-//! [`super::pairs`]). A pair beyond these bounds is skipped, and tried again when it is next seen.
+//! Memory is bounded to [`PER_WORKFLOW`] processes of a workflow and [`TOTAL`] pairs in all (see
+//! [`super::pairs`]). A pair beyond these bounds is skipped, and tried again when the pair is next
+//! seen.
 
 use std::time::Duration;
 
@@ -55,12 +59,12 @@ type Key = (WorkflowId, ServiceId, ProcessId);
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Callee {
     pub(super) key: Key,
-    /// Answered calls: a moving sum over the same window as that of completed requests.
+    /// The moving sum of answered calls, over the same window as the sum of completed requests.
     pub(super) calls: f64,
     /// The time at which the last call was counted.
     pub(super) called: Option<Instant>,
-    /// The announced rate, requests/s from this process, infinite for no limit; and the time of the
-    /// announcement.
+    /// The rate that the process announced to this process, requests/s, and the time of the
+    /// announcement. The rate is infinite for no limit.
     pub(super) heard: Option<(f64, Instant)>,
 }
 
@@ -101,27 +105,27 @@ pub struct Downstream {
     pub(super) entries: Pairs<Callee>,
     #[serde(skip)]
     expired: u64,
-    /// The rates of one service, a buffer.
+    /// A buffer for the rates of one service.
     #[serde(skip)]
     rates: Vec<f64>,
 }
 
-/// The limit by a workflow's downstream services: the smallest Q.
+/// The limit that a workflow's downstream services set. It is the smallest Q.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limit {
-    /// The rate, requests/s of the workflow in this process.
+    /// The rate of the workflow in this process, requests/s.
     pub rate: f64,
     /// The service that limits.
     pub service: ServiceId,
 }
 
 impl Downstream {
-    /// Whether the entries keep to their bounds and to the order that look-ups rely on.
+    /// Whether the entries are within their bounds and in the order on which look-ups rely.
     pub(super) fn is_valid(&self) -> bool {
         self.entries.is_valid()
     }
 
-    /// Counts calls. Call it after [`Downstream::decay`].
+    /// Counts calls. Use this function after [`Downstream::decay`].
     pub fn called(&mut self, key: Key, count: u64, now: Instant) {
         if count == 0 {
             return;
@@ -132,7 +136,8 @@ impl Downstream {
         }
     }
 
-    /// Records an announced rate. It is ignored if it is invalid or older than the known one.
+    /// Records an announced rate. The rate is ignored if it is invalid or older than the known
+    /// rate.
     pub fn heard(&mut self, key: Key, rate: f64, at: Instant) {
         if rate.is_nan() || rate < 0.0 || key.2 == ProcessId::UNKNOWN {
             return;
@@ -144,7 +149,7 @@ impl Downstream {
         }
     }
 
-    /// Begins an interval: multiplies the calls of earlier ones by `keep(workflow)`.
+    /// Begins an interval, and multiplies the calls of earlier intervals by `keep(workflow)`.
     pub fn decay(&mut self, keep: impl Fn(WorkflowId) -> f64) {
         self.entries.begin();
         for entry in self.entries.iter_mut() {
@@ -170,7 +175,8 @@ impl Downstream {
         });
     }
 
-    /// Returns the number of rates that expired since the last call, and resets it.
+    /// Returns the number of rates that expired since the last call of this function, and resets
+    /// the number.
     pub fn take_expired(&mut self) -> u64 {
         std::mem::take(&mut self.expired)
     }
@@ -208,7 +214,7 @@ impl Downstream {
         }
         let mut rates = std::mem::take(&mut self.rates);
         let mut least: Option<Limit> = None;
-        // Line 2: for all downstream services.
+        // Line 2 begins here: for all downstream services.
         for processes in self
             .of(workflow)
             .chunk_by(|one, other| one.key.1 == other.key.1)
@@ -219,26 +225,27 @@ impl Downstream {
             let known: f64 = processes.iter().filter(named).map(|e| e.calls).sum();
             // A low rate makes calls rare, and announcements come only with answers. So while a low
             // rate is in force, a process whose rate has expired counts as unlimited for longer.
-            // Otherwise the low rate would be the only one left, and so every quantile.
+            // Otherwise the low rate would be the only rate left, and every quantile would equal
+            // the low rate.
             let lasts = |(rate, _): (f64, Instant)| lifetime(rate, ttl) > ttl;
             let lasting = processes.iter().filter_map(|p| p.heard).any(lasts);
             let there = if lasting { ttl * LONGEST } else { ttl };
             rates.clear();
-            // Line 3: for all of their processes.
+            // Line 3 begins here: for all processes of the service.
             for process in processes.iter().filter(named) {
                 if process.calls <= NO_CALLS {
                     continue;
                 }
                 if let Some((rate, _)) = process.heard {
-                    // Line 4: α, including this process's part of the calls whose answers named no
-                    // process.
+                    // Line 4 divides by α, which includes this process's part of the calls whose
+                    // answers named no process.
                     let amplification = process.calls * (all / known) / completed;
                     rates.push(rate / amplification);
                 } else if process.called.is_some_and(|at| now.since(at) <= there) {
                     rates.push(f64::INFINITY);
                 }
             }
-            // Line 5.
+            // Line 5 takes the quantile.
             if let Some(rate) = quantile(&mut rates, q(service))
                 && rate.is_finite()
                 && least.is_none_or(|least| rate < least.rate)
@@ -302,7 +309,7 @@ mod tests {
             down.heard(key(1, process), rate, at(0));
         }
         assert!(!down.is_leaf(W));
-        // σ/α: 300, 200 and 600.
+        // σ/α is 300, 200 and 600.
         assert_eq!(limit(&mut down, 0.0, at(0)), limited(200.0, 1));
         assert_eq!(limit(&mut down, 0.5, at(0)), limited(300.0, 1));
         assert_eq!(limit(&mut down, 1.0, at(0)), limited(600.0, 1));
@@ -310,7 +317,8 @@ mod tests {
         assert_eq!(limit(&mut down, 0.0, at(0)), limited(200.0, 1));
         down.heard(key(2, 9), 1_500.0, at(0));
         assert_eq!(limit(&mut down, 0.0, at(0)), limited(150.0, 2));
-        // A process that was never called doesn't limit, nor does an invalid rate.
+        // A process that was never called doesn't limit the workflow. An invalid rate doesn't
+        // either.
         down.heard(key(3, 1), 1.0, at(0));
         down.heard(key(2, 9), -1.0, at(0));
         down.heard(key(2, 9), f64::NAN, at(0));
@@ -328,7 +336,7 @@ mod tests {
         down.heard(key(1, 1), 100.0, at(0));
         down.heard(key(1, 2), 200.0, at(0));
         assert_eq!(limit(&mut down, 1.0, at(1_000)), limited(200.0, 1));
-        // The second process is called and announces nothing more: it has no known limit.
+        // The second process is called and announces no further rate, so it has no known limit.
         down.called(key(1, 1), 100, at(1_500));
         down.called(key(1, 2), 100, at(1_500));
         down.heard(key(1, 1), 100.0, at(1_500));
@@ -336,7 +344,7 @@ mod tests {
         assert_eq!(limit(&mut down, 0.0, at(1_500)), limited(50.0, 1));
         assert_eq!(down.take_expired(), 1);
         assert_eq!(down.take_expired(), 0);
-        // It is no longer called.
+        // The second process is no longer called, so it is ignored.
         down.called(key(1, 1), 100, at(2_600));
         down.heard(key(1, 1), 150.0, at(2_600));
         assert_eq!(limit(&mut down, 1.0, at(2_600)), limited(50.0, 1));
@@ -366,7 +374,7 @@ mod tests {
             down.heard(key(1, process), rate, at(0));
         }
         assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
-        // Nothing is sent for a while.
+        // No calls are made for a while.
         assert_eq!(limit(&mut down, 0.5, at(3_000)), None);
         assert_eq!(limit(&mut down, 0.0, at(3_000)), limited(0.01, 1));
     }
@@ -379,8 +387,8 @@ mod tests {
             down.heard(key(1, process), rate, at(0));
         }
         assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
-        // Nothing is sent for a while. A process that then calls the first again has not called the
-        // others yet.
+        // No calls are made for a while. A call to the first process is then answered before calls
+        // to the others.
         assert_eq!(limit(&mut down, 0.5, at(12_000)), None);
         for (process, seen) in [(2, 13_000), (3, 13_000), (1, 14_500)] {
             down.called(key(1, process), 10, at(seen));
@@ -397,7 +405,7 @@ mod tests {
         down.called((W, ServiceId(1), ProcessId::UNKNOWN), 10, at(0));
         down.heard(key(1, 1), 50.0, at(0));
         assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
-        // No process of the service names itself, as at a hop without Headgate.
+        // The answers of the second service name no process, as at a hop without Headgate.
         down.called((W, ServiceId(2), ProcessId::UNKNOWN), 1_000, at(0));
         assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
     }
@@ -423,8 +431,8 @@ mod tests {
             down.called((workflow, ServiceId(0), ProcessId(n)), 1, at(20_000 + n));
             assert!(down.entries.len() <= TOTAL);
         }
-        // New processes take a limited number of places in an interval, and none of the present
-        // ones is evicted.
+        // In one interval, new processes evict at most `EVICTIONS` others, and none that was last
+        // seen at the same instant.
         let flood = |down: &mut Downstream, ms: u64, begin: u64| {
             let before: Vec<Key> = down.entries.iter().map(|e| e.key).collect();
             down.decay(|_| 1.0);

@@ -1,27 +1,28 @@
 //! The inputs of Algorithm 1 (Wisp §5): arrival rates, calls per request, load per request and
-//! completion times, each an exponentially weighted moving average over control intervals.
+//! completion times. Each input is an exponentially weighted moving average over control intervals.
 //!
-//! All of them are quotients: requests per second, slot-seconds per request, calls per request. An
-//! average over the quotients of single intervals would be wrong, because intervals may have few
-//! requests or none. So the numerator and the denominator are averaged, and then divided:
+//! All inputs are quotients, such as requests per second, slot-seconds per request, and calls per
+//! request. An average over the quotients of single intervals would be wrong, because intervals may
+//! have few requests or none. So the numerator and the denominator are averaged, and then divided:
 //!
 //! ```text
 //! S ← S · keep + s        N ← N · keep + n        keep = e^(−Δt/τ)        estimate = S / N
 //! ```
 //!
-//! This is unbiased from the first interval on, and correct for intervals of any length Δt.
+//! This estimate is unbiased from the first interval on, and correct for intervals of any length
+//! Δt.
 //!
 //! Averages over requests cover a *minimum number* of requests, of any age. Otherwise the calls per
-//! request of a workflow with one request in two seconds, which makes hundreds of calls in the
-//! intervals that follow, would vary between none and thousands.
+//! request of a rare workflow would vary widely. If a workflow has one request in two seconds, with
+//! hundreds of calls in the following intervals, they would vary between none and thousands.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// τ of arrival rates and utilization, in control intervals.
+/// τ, the time constant, of arrival rates and utilization, in control intervals.
 pub const DEMAND_INTERVALS: u32 = 5;
-/// τ of averages over requests, in control intervals.
+/// τ, the time constant, of averages over requests, in control intervals.
 pub const COST_INTERVALS: u32 = 10;
 /// The minimum number of requests, of any age, that an average over requests covers.
 const LEAST_REQUESTS: f64 = 10.0;
@@ -32,8 +33,8 @@ pub fn keep(elapsed: Duration, time_constant: Duration) -> f64 {
     (-elapsed.as_secs_f64() / time_constant.as_secs_f64().max(1e-6)).exp()
 }
 
-/// Returns the factor for earlier intervals in an average over requests, which covers `requests`
-/// now: 1 up to ten requests; above that, at least ten remain.
+/// Returns the factor for earlier intervals in an average over requests that covers `requests` now.
+/// The factor is 1 up to ten requests. Above ten requests, at least ten remain.
 #[must_use]
 pub fn keep_requests(keep: f64, requests: f64) -> f64 {
     if requests > LEAST_REQUESTS {
@@ -46,9 +47,9 @@ pub fn keep_requests(keep: f64, requests: f64) -> f64 {
 /// A quotient of two moving averages.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Quotient {
-    /// S.
+    /// S, the moving sum of numerators.
     pub sum: f64,
-    /// N.
+    /// N, the moving sum of denominators.
     pub count: f64,
 }
 
@@ -59,7 +60,7 @@ impl Quotient {
         self.count = self.count * keep + count;
     }
 
-    /// Returns S / N; `None` as long as N is less than `least`.
+    /// Returns S / N, or `None` as long as N is 0 or less than `least`.
     #[must_use]
     pub fn value(&self, least: f64) -> Option<f64> {
         (self.count >= least && self.count > 0.0).then(|| self.sum / self.count)
@@ -69,35 +70,35 @@ impl Quotient {
 /// The estimates of one workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Estimates {
-    /// The arrival rate: arrivals and seconds.
+    /// The arrival rate, the quotient of arrivals and seconds.
     pub offered: Quotient,
-    /// The moving sum of completed requests: the denominator of the next three fields, and of
-    /// calls.
+    /// The moving sum of completed requests. It is the denominator for the next three fields and
+    /// for calls.
     pub completed: f64,
-    /// Slot-seconds of completed requests.
+    /// The moving sum of slot-seconds of completed requests.
     pub service: f64,
-    /// Units of the second resource that completed requests used.
+    /// The moving sum of units of the second resource that completed requests used.
     pub resource: f64,
-    /// Seconds from admission to end, of completed requests.
+    /// The moving sum of seconds from admission to end of completed requests.
     pub completion: f64,
 }
 
 /// The sums of one interval, over all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sums {
-    /// Requests that arrived.
+    /// The number of requests that arrived.
     pub offered: f64,
-    /// Completed requests.
+    /// The number of completed requests.
     pub completed: f64,
-    /// Slot-seconds of completed requests.
+    /// The slot-seconds of completed requests.
     pub service: f64,
-    /// Units of the second resource that completed requests used.
+    /// The units of the second resource that completed requests used.
     pub resource: f64,
-    /// Seconds from admission to end, of completed requests.
+    /// The sum of the times from admission to end of completed requests, s.
     pub completion: f64,
 }
 
-/// The factors for earlier intervals when an interval is added.
+/// The factors by which the sums of earlier intervals are multiplied when an interval is added.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Keep {
     /// The factor for arrival rates and utilization.
@@ -107,7 +108,7 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// Returns the factors for an interval that took `elapsed`; `interval` is the configured
+    /// Returns the factors for an interval that took `elapsed`. `interval` is the configured
     /// length.
     #[must_use]
     pub fn new(elapsed: Duration, interval: Duration) -> Self {
@@ -136,20 +137,21 @@ impl Estimates {
         self.offered.value(0.0).unwrap_or(0.0)
     }
 
-    /// Returns the mean slot-seconds of a request; `None` as long as none has completed.
+    /// Returns the mean slot-seconds of a request, or `None` as long as no request has completed.
     #[must_use]
     pub fn cost(&self) -> Option<f64> {
         self.by_completed(self.service)
     }
 
-    /// Returns the mean units of the second resource that a request uses; `None` as long as none
-    /// has completed.
+    /// Returns the mean units of the second resource that a request uses, or `None` as long as no
+    /// request has completed.
     #[must_use]
     pub fn resource_cost(&self) -> Option<f64> {
         self.by_completed(self.resource)
     }
 
-    /// Returns the mean time from admission to end, s; `None` as long as none has completed.
+    /// Returns the mean time from admission to end, s, or `None` as long as no request has
+    /// completed.
     #[must_use]
     pub fn completion(&self) -> Option<f64> {
         self.by_completed(self.completion)
@@ -186,7 +188,7 @@ mod tests {
         for _ in 0..50 {
             estimates.add(keep, 0.1, &sums(10.0, 0.02));
         }
-        // After τ, 63% of a step; after 3 τ, 95%.
+        // The estimate has made 63% of a step after τ, and 95% after 3 τ.
         for _ in 0..DEMAND_INTERVALS {
             estimates.add(keep, 0.1, &sums(20.0, 0.04));
         }
@@ -212,7 +214,7 @@ mod tests {
         let mut estimates = Estimates::default();
         let mut calls = 0.0;
         let mut worst: f64 = 0.0;
-        // One request in two seconds, whose 400 calls follow in the next second.
+        // There is one request in two seconds, with 400 calls in the next second.
         for interval in 0..4_000 {
             let sums = Sums {
                 offered: f64::from(interval % 20 == 0),

@@ -1,5 +1,5 @@
-//! The work of [`Workflows`] between requests: releasing held requests, exchanging measurements
-//! with the other workers, running Algorithm 1 when it is due, and applying changes of the
+//! The work of [`Workflows`] between requests. It releases held requests, exchanges measurements
+//! with the other workers, runs Algorithm 1 when it is due, and applies changes of the
 //! configuration.
 
 use std::time::Duration;
@@ -31,11 +31,11 @@ impl Workflows {
         format!("{}/record", self.key)
     }
 
-    /// Does the periodic work on `worker`: releases held requests, exchanges measurements with the
-    /// other workers, and runs Algorithm 1 if it is due.
+    /// Does the periodic work on `worker`. It releases held requests, exchanges measurements with
+    /// the other workers, and runs Algorithm 1 if it is due.
     ///
     /// # Errors
-    /// [`HostError`]; the next tick continues.
+    /// [`HostError`]. The next tick then continues.
     pub(crate) fn tick(
         &mut self,
         host: &impl Host,
@@ -62,7 +62,7 @@ impl Workflows {
         done.and(self.stats.flush(host))
     }
 
-    /// Updates the copies of the directories, and everything that depends on names.
+    /// Updates the copies of the directories, and the state that depends on names.
     pub(super) fn learn_names(&mut self, host: &impl Host) -> Result<(), HostError> {
         self.names.sync(host)?;
         self.services.sync(host)?;
@@ -93,7 +93,7 @@ impl Workflows {
         }
     }
 
-    /// Adds the configured workflows to the directory before others can fill it.
+    /// Adds the configured workflows to the directory before other names can fill it.
     pub(super) fn reserve(&mut self, host: &impl Host, now: Instant) {
         for name in self.config.workflows.keys() {
             if name != super::OTHER_NAME {
@@ -127,7 +127,7 @@ impl Workflows {
         };
         self.shown = true;
         self.apply(record.published);
-        // The gauge shows other workers that the record has changed.
+        // The change of this gauge shows other workers that the record has changed.
         let mut done = host.add_to(self.sequence, 1);
         self.stats
             .count_process(ProcessCount::Expired, found.expired);
@@ -141,7 +141,7 @@ impl Workflows {
         done
     }
 
-    /// Applies the rates that another worker published, if any.
+    /// Applies the results that another worker published, if they are newer.
     pub(super) fn learn_rates(&mut self, host: &impl Host) -> Result<(), HostError> {
         let sequence = host.get(self.sequence)?;
         if self.seen == Some(sequence) {
@@ -168,8 +168,8 @@ impl Workflows {
         self.published = published;
     }
 
-    /// Releases the held requests whose numbers are reached, and refuses those that would wait too
-    /// long.
+    /// Releases the held requests whose numbers are reached, and refuses the held requests that
+    /// would wait too long.
     fn release(
         &mut self,
         host: &impl Host,
@@ -188,7 +188,8 @@ impl Workflows {
                 Fate::Pass(waited) => {
                     part.pass(request, now);
                     stats.count(workflow, Count::Admitted);
-                    // On a host error, only a value in the histogram is missing.
+                    // A host error is ignored, because only a value in the histogram is then
+                    // missing.
                     stats.waited(host, workflow, waited).unwrap_or(());
                     releases.push(Release::Admit { ticket, stream });
                 }
@@ -225,7 +226,7 @@ impl Workflows {
         });
     }
 
-    /// Sets P, which may change because it may be found automatically.
+    /// Sets P, the number of slots. It changes if Headgate finds it automatically.
     pub(crate) fn set_slots(&mut self, slots: u32) {
         self.slots = f64::from(slots);
     }
@@ -233,7 +234,7 @@ impl Workflows {
     /// Applies a new version of the stage's configuration. Measurements and held requests stay.
     ///
     /// # Errors
-    /// [`HostError`]; the next tick continues.
+    /// [`HostError`]. The next tick then continues.
     pub(crate) fn reconfigure(
         &mut self,
         new: &StageConfig,
@@ -294,8 +295,8 @@ impl Workflows {
         self.retired && !self.parts.any(requests)
     }
 
-    /// Whether fast ticks are needed: the limiter holds a request, or intervals are short and
-    /// requests are in progress.
+    /// Whether fast ticks are needed. They are needed if the limiter holds a request, or if
+    /// intervals are short and requests are in progress.
     #[must_use]
     pub(crate) fn is_busy(&self, requests: &Requests) -> bool {
         let short = interval(&self.config) < SLOW_TICK;
@@ -318,14 +319,14 @@ impl Workflows {
         written.map(drop).and(self.stats.flush(host))
     }
 
-    /// Returns the rate in force, requests/s; infinite for no limit.
+    /// Returns the rate in force, requests/s. It is infinite for no limit.
     #[must_use]
     pub fn rate(&self, workflow: WorkflowId) -> f64 {
         let level = self.limiter.level(workflow);
         level.map_or(f64::INFINITY, |level| level.rate)
     }
 
-    /// Returns the name of a workflow; `None` for [`OTHER`] and unknown ids.
+    /// Returns the name of a workflow, or `None` for [`OTHER`] and unknown ids.
     #[must_use]
     pub fn name(&self, workflow: WorkflowId) -> Option<&[u8]> {
         (workflow != OTHER).then(|| self.names.name(workflow.0))?

@@ -1,8 +1,9 @@
-//! The shaping rate limiter (Wisp §4.1, §4.3): requests of each workflow pass at its rate σ, in
-//! order of arrival, over all workers of a process.
+//! The shaping rate limiter (Wisp §4.1, §4.3). Over all workers of a process, the requests of each
+//! workflow pass at the workflow's rate σ, in order of arrival.
 //!
-//! Requests draw *tickets*: consecutive numbers from one gauge of the process per workflow. The
-//! rate advances a level, and a request may go when the level has reached its number:
+//! Requests draw *tickets*, which are consecutive numbers from a gauge that the process has for
+//! each workflow. The rate advances a level, and a request may go when the level has reached its
+//! number:
 //!
 //! ```text
 //! level(t) = tickets(t0) + σ · (t − t0)          request n may go when n ≤ level(t)
@@ -11,18 +12,18 @@
 //!
 //! Each run of Algorithm 1 publishes (t0, tickets(t0), σ), so a new rate also applies to waiting
 //! requests. Since numbers are drawn process-wide, no more than σ·t requests pass in the long run,
-//! and no worker reserves a share that others could use. If a worker dies, only its waiters'
-//! numbers are lost.
+//! and no worker reserves a share that other workers could use. If a worker dies, only the numbers
+//! of its waiters are lost.
 //!
 //! **Burst.** A workflow that sent less than its rate has at most `max(1, σ · `[`BURST`]`)` unused
-//! numbers. So in any time t at most `σ·t + max(1, σ·BURST)` requests pass, plus waiters that are
-//! released late: ticks ([`FAST_TICK`]) release them, up to a tick late and several at once. If two
-//! workers see an idle workflow at the same instant, both may reset its number, so that one more
-//! request passes for each worker.
+//! numbers. So in any time t, at most `σ·t + max(1, σ·BURST)` requests pass, plus waiters that are
+//! released late. Ticks ([`FAST_TICK`]) release waiters up to a tick late, and several at once. If
+//! two workers see an idle workflow at the same instant, both may reset its number. One more
+//! request then passes for each worker.
 //!
 //! **Numbers aren't lost.** When a request leaves the queue, its number passes to the request
 //! behind it on its worker. The last number is kept for the next request until the burst no longer
-//! covers it.
+//! covers the number.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -34,19 +35,19 @@ use headgate_core::time::Instant;
 
 use super::WorkflowId;
 
-/// The time whose requests an idle workflow may send in a burst.
+/// The time in which the rate admits as many requests as an idle workflow may send in a burst.
 pub const BURST: Duration = Duration::from_millis(20);
-/// The longest time after which a refused client should retry, however low the rate.
+/// The longest time after which a refused client should retry, for any rate.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The rate of a workflow, and the level at its start.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
-    /// t0.
+    /// t0, the start of the rate.
     pub at: Instant,
     /// The level at `at`.
     pub tickets: f64,
-    /// σ, requests/s: finite, 0 or more.
+    /// σ, the rate, requests/s. It is finite, and 0 or more.
     pub rate: f64,
 }
 
@@ -63,13 +64,13 @@ impl Level {
         (self.rate * BURST.as_secs_f64()).max(1.0)
     }
 
-    /// Returns the time from `now` until `ticket` is reached, at most [`LONGEST`].
+    /// Returns the time from `now` until the level reaches `ticket`, at most [`LONGEST`].
     fn wait(&self, now: Instant, ticket: f64) -> Duration {
         let ahead = ticket - self.reached(now);
         if ahead <= 0.0 {
             return Duration::ZERO;
         }
-        // At a rate of 0 the ticket is never reached.
+        // At a rate of 0, the quotient is infinite and no valid duration.
         Duration::try_from_secs_f64(ahead / self.rate).map_or(LONGEST, |wait| wait.min(LONGEST))
     }
 }
@@ -82,9 +83,9 @@ pub enum Verdict {
     /// The request would wait this long. The caller must call [`Limiter::hold`] or
     /// [`Limiter::use_up`].
     Wait(Duration),
-    /// Too many requests wait; this one would wait this long.
+    /// Too many requests wait. The request would wait this long.
     Full(Duration),
-    /// The request would wait this long, longer than it tolerates.
+    /// The request would wait this long, which is longer than its tolerance.
     Late(Duration),
 }
 
@@ -93,8 +94,8 @@ pub enum Verdict {
 pub enum Fate {
     /// The request passes, after this wait.
     Pass(Duration),
-    /// The request is refused: the rate fell, and it would have to wait this much longer, beyond
-    /// its tolerance.
+    /// The request is refused, because the rate fell. It would wait this much longer, beyond its
+    /// tolerance.
     Late(Duration),
 }
 
@@ -102,7 +103,7 @@ pub enum Fate {
 struct Waiter {
     request: Ticket,
     arrived: Instant,
-    /// The time at which waiting becomes pointless.
+    /// The time until which the request may wait.
     until: Instant,
 }
 
@@ -111,13 +112,12 @@ struct Line {
     level: Option<Level>,
     gauge: Option<Number>,
     waiters: VecDeque<Waiter>,
-    /// Numbers of the waiters, ascending, followed by those of requests that left.
+    /// The numbers of the waiters, ascending, followed by the unused numbers of requests that left.
     tickets: VecDeque<u64>,
 }
 
 impl Line {
-    /// Returns the first number that belongs to no waiter and is above `oldest`. Drops lower unused
-    /// numbers.
+    /// Returns the first unused number above `oldest`. Drops the unused numbers up to `oldest`.
     fn spare(&mut self, oldest: f64) -> Option<u64> {
         let at = self.waiters.len();
         while let Some(&ticket) = self.tickets.get(at) {
@@ -134,7 +134,7 @@ impl Line {
 #[derive(Debug)]
 pub struct Limiter {
     prefix: String,
-    /// By workflow.
+    /// The lines by workflow.
     lines: Vec<Line>,
     held: usize,
 }
@@ -164,14 +164,14 @@ impl Limiter {
         &mut self.lines[at]
     }
 
-    /// Sets the rate of a workflow from now on; `None` for no limit.
+    /// Sets the rate and level of a workflow from now on. `level` is `None` for no limit.
     pub fn set(&mut self, workflow: WorkflowId, level: Option<Level>) {
         if level.is_some() || usize::from(workflow.0) < self.lines.len() {
             self.line(workflow).level = level;
         }
     }
 
-    /// Returns the rate of a workflow; `None` for no limit.
+    /// Returns the rate and level of a workflow, or `None` for no limit.
     #[must_use]
     pub fn level(&self, workflow: WorkflowId) -> Option<Level> {
         self.lines.get(usize::from(workflow.0))?.level
@@ -190,18 +190,18 @@ impl Limiter {
         if let Some(gauge) = self.line(workflow).gauge {
             return Ok(gauge);
         }
-        // Name the gauge by id: names of workflows are unbounded, ids are bounded.
+        // The gauge is named by id, because names of workflows are unbounded, but ids are bounded.
         let name = format!("{}.limiter.{}.tickets", self.prefix, workflow.0);
         let gauge = host.number(&name)?;
         self.line(workflow).gauge = Some(gauge);
         Ok(gauge)
     }
 
-    /// Decides on an arriving request. At most `longest` requests may wait, and this one for at
-    /// most `tolerance`. Calls the host only if the workflow has a limit.
+    /// Decides on an arriving request. At most `longest` requests may wait, and the arriving
+    /// request may wait for at most `tolerance`. Calls the host only if the workflow has a limit.
     ///
     /// # Errors
-    /// [`HostError`]; the caller lets the request pass.
+    /// [`HostError`]. The caller then lets the request pass.
     pub fn arrive(
         &mut self,
         host: &impl Shared,
@@ -248,7 +248,7 @@ impl Limiter {
         Ok(verdict)
     }
 
-    /// Draws a new number, above `oldest`.
+    /// Draws a new number. The number is above `oldest`.
     fn draw(
         &mut self,
         host: &impl Shared,
@@ -290,7 +290,7 @@ impl Limiter {
         line.tickets.remove(at);
     }
 
-    /// Removes a held request that leaves. Returns false if it isn't held.
+    /// Removes a held request that leaves. Returns false if the request isn't held.
     pub fn remove(&mut self, workflow: WorkflowId, request: Ticket) -> bool {
         let Some(line) = self.lines.get_mut(usize::from(workflow.0)) else {
             return false;
@@ -303,8 +303,8 @@ impl Limiter {
         true
     }
 
-    /// Releases the requests whose numbers are reached, and refuses those that would wait beyond
-    /// their tolerance.
+    /// Releases the held requests whose numbers are reached, and refuses the held requests that
+    /// would wait beyond their tolerance.
     pub fn release(&mut self, now: Instant, mut out: impl FnMut(Ticket, Fate)) {
         if self.held == 0 {
             return;
@@ -331,11 +331,11 @@ impl Limiter {
             }
             if let Some(level) = level {
                 let mut at = 0;
-                // The numbers stay, so that the requests behind move forward.
+                // The numbers of refused requests stay, so the requests behind them move forward.
                 waiters.retain(|waiter| {
                     let ticket = tickets.get(at).map_or(0.0, |&ticket| ticket as f64);
                     let wait = level.wait(now, ticket);
-                    // A request is kept if it would exceed its tolerance by no more than a tick.
+                    // A request stays if it would exceed its tolerance by no more than a tick.
                     let kept = now + wait <= waiter.until + FAST_TICK;
                     if kept {
                         at += 1;

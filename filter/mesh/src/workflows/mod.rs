@@ -1,10 +1,10 @@
-//! Workflows across a mesh (Wisp, SoCC '17): refuse work at the first hop instead of losing it at
-//! the last.
+//! Workflows across a mesh (Wisp, SoCC '17). They refuse a request at the first hop instead of at
+//! the last, where the work of all earlier hops would be lost.
 //!
 //! A *workflow* is a class of requests (a tenant, a feature) that crosses services. Each process
 //! computes a rate for each of its workflows, from its own measurements and from the announcements
-//! of the processes that it calls. It enforces the rate and announces it to its callers (Algorithm
-//! 1). A process communicates only with its neighbours.
+//! of the processes that it calls. The process enforces the rate and announces it to its callers
+//! (Algorithm 1). A process communicates only with its neighbours.
 
 pub mod adaptation;
 pub mod baggage;
@@ -38,19 +38,19 @@ pub(crate) use stats::stat_name;
 
 use serde::{Deserialize, Serialize};
 
-/// The index of a workflow in a process; [`OTHER`] for workflows beyond the cap.
+/// The index of a workflow in a process. It is [`OTHER`] for workflows beyond the cap.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct WorkflowId(pub u16);
 
-/// The id `_other`, which all workflows without an id of their own share.
+/// The id of `_other`, which all workflows without an id of their own share.
 pub const OTHER: WorkflowId = WorkflowId(0);
 /// The name of [`OTHER`] in the configuration and in stats.
 pub const OTHER_NAME: &str = "_other";
 
-/// The id of a process of the mesh. It is drawn at random at the start, so that a restarted process
-/// has a new one.
+/// The id of a process of the mesh. It is drawn at random at the start, so a restarted process has
+/// a new id.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -65,12 +65,12 @@ impl ProcessId {
     pub const UNKNOWN: Self = Self(0);
 }
 
-/// The origin of a request. Refusals announce a rate to it, too.
+/// The origin of a request. Refusals announce a rate to the origin, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// The workflow of the request.
     pub workflow: WorkflowId,
-    /// The process that sent the request; `None` if the request enters the mesh here.
+    /// The process that sent the request, or `None` if the request enters the mesh here.
     pub upstream: Option<ProcessId>,
 }
 

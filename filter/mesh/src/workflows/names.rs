@@ -1,18 +1,18 @@
-//! A process's directories of names and their ids: one of workflows, one of the services that it
-//! calls.
+//! The directories of names and their ids. A process has one directory of workflows and one of the
+//! services that it calls.
 //!
-//! Names come from clients and are unbounded, so only a limited number get their own id. The others
-//! share id 0, and cost no host call once the directory is full. The directory is a record
-//! ([`crate::shared`]). Each worker keeps a copy and updates it on a tick if a gauge shows a
-//! change.
+//! Names come from clients and are unbounded, so only a limited number of names get their own id.
+//! All other names share id 0, and cost no host call once the directory is full. The directory is a
+//! record ([`crate::shared`]). Each worker keeps a copy of the directory, and updates the copy on a
+//! tick if a gauge shows a change.
 //!
 //! An id that was idle for long may be freed and assigned to another name. Until their next tick,
-//! other workers may still count requests of the old name for the new one. That is for milliseconds
-//! only, and after minutes without a request of the old name.
+//! other workers may still count requests of the old name for the new name. This lasts for
+//! milliseconds only, and comes after minutes without a request of the old name.
 //!
-//! **Bound.** A name is at most [`MAX_NAME`] bytes; a longer one shares id 0. For n names a worker
-//! uses at most `1024 + n · (2 · MAX_NAME + 160)` bytes, and the blob at most `8 + n · (MAX_NAME +
-//! 3)`.
+//! **Bound.** A name is at most [`MAX_NAME`] bytes. A longer name shares id 0. For n names, a
+//! worker uses at most `1024 + n · (2 · MAX_NAME + 160)` bytes, and the blob at most `8 + n ·
+//! (MAX_NAME + 3)` bytes.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,18 +24,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared;
 
-/// The time after a failed host call during which no name is added, so that not every request
-/// repeats the call.
+/// The time after a failed host call during which no name is added. Otherwise every request would
+/// repeat the call.
 const RETRY: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Id {
     name: Option<Box<[u8]>>,
-    /// Whether the id was freed before, so that any current name is not its first.
+    /// Whether the id was freed before. A current name of the id is then not its first name.
     reused: bool,
 }
 
-/// The record of a directory: names by id − 1.
+/// The record of a directory. The id at index i is i + 1.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Ids(Vec<Id>);
@@ -49,22 +49,22 @@ impl shared::Record for Ids {
 pub struct Directory {
     key: String,
     changes: Number,
-    /// [`Directory::changes`] when the copy was made.
+    /// The value of the gauge `changes` when the copy was made.
     seen: Option<u64>,
     cap: u16,
     retry_at: Instant,
     /// The number of changes of the copy.
     revision: u64,
-    /// Names by id − 1.
+    /// The names. The id at index i is i + 1.
     ids: Vec<Id>,
     by_name: HashMap<Box<[u8]>, u16>,
-    /// Ids that lost their names, until [`Directory::take_freed`].
+    /// The ids that lost their names since the last [`Directory::take_freed`].
     freed: Vec<u16>,
 }
 
 impl Directory {
-    /// Creates a directory of `cap` names at the blob `key`. The gauge `changes` counts its
-    /// changes.
+    /// Creates a directory of at most `cap` names at the blob `key`. The gauge `changes` counts the
+    /// changes of the directory.
     ///
     /// # Errors
     /// [`HostError`] if the host refuses the gauge.
@@ -93,9 +93,9 @@ impl Directory {
         self.seen = None;
     }
 
-    /// Returns the id of `name`, from 1; adds the name if it is new. `None` if the name is empty,
-    /// too long or beyond the cap, and for a while after the host failed. A known name costs no
-    /// host call.
+    /// Returns the id of `name`, from 1, and adds a new name to the directory. Returns `None` if
+    /// the name is empty, too long or beyond the cap, and for a while after the host failed. A
+    /// known name costs no host call.
     pub fn id(&mut self, host: &impl Shared, now: Instant, name: &[u8]) -> Option<u16> {
         if let Some(&id) = self.by_name.get(name) {
             return Some(id);
@@ -116,7 +116,7 @@ impl Directory {
         self.place(id)?.name.as_deref()
     }
 
-    /// Whether the id belonged to another name before.
+    /// Whether the id belonged to another name earlier.
     #[must_use]
     pub fn is_reused(&self, id: u16) -> bool {
         self.place(id).is_some_and(|id| id.reused)
@@ -126,13 +126,13 @@ impl Directory {
         self.ids.get(usize::from(id).checked_sub(1)?)
     }
 
-    /// Returns the ids that lost their name since the last call. Each is now free or has another
-    /// name.
+    /// Returns the ids that lost their name since the last call of this function. Each of these ids
+    /// is now free or has another name.
     pub fn take_freed(&mut self) -> Vec<u16> {
         std::mem::take(&mut self.freed)
     }
 
-    /// Returns a number that changes whenever the copy does.
+    /// Returns a number that changes whenever the copy changes.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
@@ -156,19 +156,20 @@ impl Directory {
         self.by_name.len() >= usize::from(self.cap)
     }
 
-    /// Yields ids and names, ascending by id.
+    /// Yields ids and names, in ascending order of ids.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &[u8])> {
         let named = (1_u16..).zip(&self.ids);
         named.filter_map(|(id, place)| Some((id, place.name.as_deref()?)))
     }
 
-    /// Updates the copy if another worker changed the directory. Returns whether it was changed.
+    /// Updates the copy if another worker changed the directory. Returns whether another worker
+    /// changed the directory.
     ///
     /// # Errors
-    /// [`HostError`]; the next call tries again.
+    /// [`HostError`]. The next call then tries again.
     pub fn sync(&mut self, host: &impl Shared) -> Result<bool, HostError> {
-        // The gauge is read before the blob, so that the next call notices a change between the
-        // two.
+        // The gauge is read before the blob, so that the next call notices a change between the two
+        // reads.
         let changes = host.get(self.changes)?;
         if self.seen == Some(changes) {
             return Ok(false);
@@ -179,10 +180,10 @@ impl Directory {
         Ok(true)
     }
 
-    /// Frees ids of idle names for other names.
+    /// Frees the ids `idle` for other names.
     ///
     /// # Errors
-    /// [`HostError`]; nothing is freed.
+    /// [`HostError`]. No id is then freed.
     pub fn free(&mut self, host: &impl Shared, idle: &[u16]) -> Result<(), HostError> {
         self.update(host, |ids| {
             let mut freed = false;
@@ -204,7 +205,7 @@ impl Directory {
         let cap = usize::from(self.cap);
         let added = self.update(host, |ids| {
             if let Some(at) = ids.iter().position(|id| id.name.as_deref() == Some(name)) {
-                // Another worker has added it.
+                // Another worker has added the name.
                 return (false, Some(at).filter(|at| *at < cap));
             }
             let free = ids.iter().position(|id| id.name.is_none());
@@ -219,7 +220,7 @@ impl Directory {
         Ok(added.and_then(|at| u16::try_from(at + 1).ok()))
     }
 
-    /// Changes the directory; `change` returns whether it changed anything.
+    /// Changes the directory by `change`, which returns whether the directory changed.
     fn update<T>(
         &mut self,
         host: &impl Shared,
@@ -231,7 +232,7 @@ impl Directory {
         })?;
         self.learn(ids);
         if changed {
-            // On an error the other workers notice this change together with the next one.
+            // On an error, the other workers notice this change together with the next change.
             host.add_to(self.changes, 1).or(Ok(()))?;
         }
         Ok(result)
@@ -239,7 +240,7 @@ impl Directory {
 
     fn learn(&mut self, mut ids: Vec<Id>) {
         ids.truncate(usize::from(self.cap));
-        // Headgate stores no longer names, but the record is not trusted.
+        // Names of other lengths are removed. Headgate stores none, but the record is not trusted.
         for id in &mut ids {
             id.name
                 .take_if(|name| !(1..=MAX_NAME).contains(&name.len()));
@@ -277,8 +278,8 @@ mod tests {
 
     const T: Instant = Instant::from_nanos(1);
 
-    /// Returns the maximum memory of a worker's copy of `names` names, bytes: each name twice, its
-    /// entries in both tables, and the tables' spare capacity.
+    /// Returns the maximum memory of a worker's copy of `names` names, bytes. The memory consists
+    /// of each name twice, its entries in both tables, and the tables' spare capacity.
     fn bytes_for(names: usize) -> usize {
         1024 + names * (2 * MAX_NAME + 160)
     }

@@ -1,8 +1,8 @@
 //! A sorted, bounded set of entries for pairs of a workflow and a process.
 //!
 //! The numbers of processes per workflow and of pairs in all are bounded. Beyond a bound, the pair
-//! that was silent for longest is evicted, up to [`EVICTIONS`] times an interval. At most
-//! [`ARRIVALS`] pairs are added in an interval, since each insertion moves others.
+//! that was silent for longest is evicted, up to [`EVICTIONS`] times in an interval. At most
+//! [`ARRIVALS`] pairs are added in an interval, since each insertion moves other pairs.
 
 use std::ops::{Deref, DerefMut};
 
@@ -29,9 +29,9 @@ pub(super) trait Pair {
     fn new(key: Self::Key, now: Instant) -> Self;
     fn key(&self) -> Self::Key;
     fn workflow(key: Self::Key) -> WorkflowId;
-    /// The time at which it was last seen; `None` for never.
+    /// Returns the time at which the pair was last seen, or `None` if it was never seen.
     fn last_seen(&self) -> Option<Instant>;
-    /// Whether its numbers are in their ranges.
+    /// Whether the numbers of the entry are in their ranges.
     fn is_valid(&self) -> bool;
 }
 
@@ -43,7 +43,8 @@ pub(super) struct Pairs<P> {
     evicted: u32,
     #[serde(skip)]
     arrived: u32,
-    /// The index of the last look-up, because counts often come in order.
+    /// The index of the last look-up. The next look-up tries the following index first, because
+    /// counts often come in order.
     #[serde(skip)]
     place: usize,
 }
@@ -74,13 +75,13 @@ impl<P> DerefMut for Pairs<P> {
 }
 
 impl<P: Pair> Pairs<P> {
-    /// Begins an interval.
+    /// Begins an interval, in which [`EVICTIONS`] and [`ARRIVALS`] are counted from 0.
     pub(super) fn begin(&mut self) {
         self.evicted = 0;
         self.arrived = 0;
     }
 
-    /// Whether the set is within its bound and in order, and all its entries are valid.
+    /// Whether the set is within its total bound and in order, and all its entries are valid.
     pub(super) fn is_valid(&self) -> bool {
         let ascend = |pair: &[P]| pair[0].key() < pair[1].key();
         self.len() <= P::TOTAL
@@ -92,14 +93,15 @@ impl<P: Pair> Pairs<P> {
         self.pairs.retain(keep);
     }
 
-    /// Returns the range of a workflow's pairs.
+    /// Returns the range of the indices of a workflow's pairs.
     pub(super) fn range(&self, workflow: WorkflowId) -> std::ops::Range<usize> {
         let of = |pair: &P| P::workflow(pair.key());
         let begin = self.partition_point(|pair| of(pair) < workflow);
         begin..self.partition_point(|pair| of(pair) <= workflow)
     }
 
-    /// Returns the pair of `key`, seen at `now`; `None` if there is no room for it.
+    /// Returns the pair of `key`, which is added as seen at `now` if it is new. Returns `None` if
+    /// there is no room for a new pair.
     pub(super) fn entry(&mut self, key: P::Key, now: Instant) -> Option<&mut P> {
         let next = self.place + 1;
         let at = if self.get(next).is_some_and(|pair| pair.key() == key) {
@@ -125,8 +127,8 @@ impl<P: Pair> Pairs<P> {
         Some(at)
     }
 
-    /// Evicts the pair that was silent for longest, if there are too many pairs. A pair that was
-    /// seen in this interval is kept.
+    /// Evicts the pair that was silent for longest, if there are too many pairs. Returns `None` if
+    /// there is still no room. A pair that was last seen at `now` is not evicted.
     fn make_room(&mut self, workflow: WorkflowId, now: Instant) -> Option<()> {
         let own = self.range(workflow);
         let range = if own.len() >= P::PER_WORKFLOW {

@@ -9,29 +9,31 @@ use super::Origin;
 use super::call_tree::Branch;
 
 /// The workflow data of one request. The request's attributes are those at its arrival, with two
-/// additions from its workflow: the deadline if it had none, and the totals if it enters the mesh
-/// here.
+/// additions from its workflow. The deadline is added if the request had none, and the totals if
+/// the request enters the mesh here.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     /// The end-to-end deadline of the request.
     pub(super) deadline: Option<Instant>,
-    /// Whether the deadline limits the wait in the limiter; otherwise the queue's timeout does.
+    /// Whether the deadline limits the wait in the limiter. If false, the queue's timeout limits
+    /// the wait.
     pub(super) hasty: bool,
-    /// The time at which the limiter let the request pass; `None` while the limiter holds it.
+    /// The time at which the limiter let the request pass, or `None` while the limiter holds the
+    /// request.
     pub(super) passed: Option<Instant>,
     /// The time at which the request went to the backend.
     pub(super) started: Option<Instant>,
-    /// The place of the sums over the request's calls.
+    /// The address of the sums over the request's calls.
     pub(super) branch: Option<Branch>,
     /// The request's use of the second resource, in its unit.
     pub(super) resource: f64,
-    /// The progress of the request and its calls; `None` until its response begins.
+    /// The progress of the request and its calls, or `None` until the response begins.
     pub(super) done: Option<Progress>,
 }
 
 impl Part {
-    /// Records that the limiter lets `request` pass. Adds the wait since its arrival to its age,
-    /// and sets its deadline to the remaining time.
+    /// Records that the limiter lets `request` pass. Adds the wait since the arrival to the
+    /// request's age, and sets its deadline to the remaining time.
     pub(super) fn pass(&mut self, request: &mut Request, now: Instant) {
         self.passed = Some(now);
         request.attributes.progress.age += now.since(request.arrived);
@@ -41,7 +43,7 @@ impl Part {
     }
 }
 
-/// Returns the origin of a request; a request with a part always has one.
+/// Returns the origin of a request. A request with a part always has an origin.
 pub(super) fn origin(request: &Request) -> Origin {
     request.origin.map_or(Origin::UNKNOWN, Origin::from)
 }
@@ -52,7 +54,7 @@ pub(super) fn origin(request: &Request) -> Origin {
 pub(crate) struct Parts(Vec<Option<(Ticket, Part)>>);
 
 impl Parts {
-    /// Adds a request to the table, with its part.
+    /// Adds `request` to the table `requests`, and keeps its part.
     pub(super) fn insert(
         &mut self,
         requests: &mut Requests,
@@ -68,7 +70,7 @@ impl Parts {
         ticket
     }
 
-    /// Returns the request and its part; `None` if the request has ended, or has no part.
+    /// Returns the request and its part, or `None` if the request has ended or has no part.
     pub(super) fn of<'a>(
         &'a self,
         requests: &'a Requests,
@@ -78,7 +80,7 @@ impl Parts {
         Some((requests.of(ticket)?, part)).filter(|_| *own == ticket)
     }
 
-    /// Returns the same as [`Parts::of`], mutably.
+    /// Does the same as [`Parts::of`], with mutable results.
     pub(super) fn both_mut<'a>(
         &'a mut self,
         requests: &'a mut Requests,

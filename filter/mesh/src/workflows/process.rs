@@ -1,7 +1,7 @@
 //! One worker's state of the workflows of one stage.
 //!
-//! Time, membership and the host are arguments. After a host error, requests pass as if their
-//! workflow had no limit.
+//! Time, membership and the host are arguments of the methods. After a host error, requests pass as
+//! if their workflow had no limit.
 
 use std::time::Duration;
 
@@ -29,15 +29,16 @@ use crate::shared;
 /// The maximum number of downstream services with their own id.
 pub const MAX_SERVICES: u16 = 255;
 
-/// One worker's workflows of one stage: names, rate limiter, call trees, measurements and rates.
+/// One worker's workflows of one stage, with their names, rate limiter, call trees, measurements
+/// and rates.
 #[derive(Debug)]
 pub struct Workflows {
     pub(super) config: WorkflowsConfig,
-    /// Whether requests are held and refused; otherwise decisions are only counted.
+    /// Whether requests are held and refused. If false, decisions are only counted.
     pub(super) enforced: bool,
-    /// P.
+    /// P, the number of slots.
     pub(super) slots: f64,
-    /// The longest wait of a request; a deadline can only shorten it.
+    /// The longest wait of a request. A deadline can only shorten the wait.
     pub(super) longest_wait: Duration,
     /// The prefix of the names of all blobs.
     pub(super) key: String,
@@ -55,7 +56,7 @@ pub struct Workflows {
     pub(super) seen: Option<u64>,
     /// Algorithm 1. Its state is in a record that the workers share.
     pub(super) adaptation: Adaptation,
-    /// By workflow.
+    /// The configured deadlines by workflow.
     pub(super) deadlines: Vec<Option<Duration>>,
     /// The revision of the workflow names that stats and deadlines use.
     pub(super) named: Option<u64>,
@@ -67,14 +68,14 @@ pub struct Workflows {
     accounted: Instant,
     /// The number of the last request that went to the backend.
     generation: u32,
-    /// Whether this worker wrote gauges that must be reset.
+    /// Whether this worker wrote gauges that must be reset at the end.
     pub(super) shown: bool,
     pub(super) retired: bool,
     pub(super) parts: Parts,
 }
 
-/// Returns a well-mixed hash: inputs that differ in one bit have unrelated hashes (`splitmix64`, G.
-/// Steele et al., OOPSLA '14).
+/// Returns a well-mixed hash of `seed` (`splitmix64`, G. Steele et al., OOPSLA '14). Inputs that
+/// differ in one bit have unrelated hashes.
 fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -82,7 +83,7 @@ fn mix(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Returns this process's id. The first worker to call this draws the id.
+/// Returns this process's id. The first worker that calls this function draws the id.
 pub(crate) fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessId, HostError> {
     let drawn = key
         .bytes()
@@ -98,7 +99,7 @@ pub(crate) fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessI
 }
 
 /// Whether the queue gives workflows turns by tokens. Rates that share slot time would then
-/// override the turns, and in slot time long sequences cost hardly more than short ones.
+/// override the turns. In slot time, long sequences cost hardly more than short ones.
 pub(super) fn takes_turns_by_tokens(stage: &StageConfig) -> bool {
     matches!(
         stage.queue.discipline,
@@ -111,9 +112,9 @@ pub(super) fn takes_turns_by_tokens(stage: &StageConfig) -> bool {
 }
 
 impl Workflows {
-    /// Creates the workflows of `stage` on the worker of `membership`; `None` if none are
-    /// configured. `seed` must differ between processes, because the process's id is drawn from its
-    /// first worker's seed.
+    /// Creates the workflows of `stage` on the worker of `membership`. Returns `None` if no
+    /// workflows are configured. `seed` must differ between processes, because the process's id is
+    /// drawn from its first worker's seed.
     ///
     /// # Errors
     /// [`HostError`] if the host refuses a metric or a blob.
@@ -182,13 +183,13 @@ impl Workflows {
         self.process
     }
 
-    /// Returns the id of the workflow `name`; [`OTHER`] if the name is empty, too long, or beyond
-    /// the cap. Neither a known name nor one beyond the cap costs a host call.
+    /// Returns the id of the workflow `name`, or [`OTHER`] if the name is empty, too long, or
+    /// beyond the cap. Neither a known name nor a name beyond the cap costs a host call.
     pub fn identify(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> WorkflowId {
         self.names.id(host, now, name).map_or(OTHER, WorkflowId)
     }
 
-    /// Counts a request whose workflow name is too long; it shares [`OTHER`].
+    /// Counts a request whose workflow name is too long. The request belongs to [`OTHER`].
     pub(crate) fn name_too_long(&mut self) {
         // If the directory is full, `arrive` counts each request of `OTHER`.
         if !self.names.is_full() {
@@ -196,19 +197,20 @@ impl Workflows {
         }
     }
 
-    /// Returns the ids that lost their workflow since the last call. Each is now free or has
-    /// another workflow.
+    /// Returns the ids that lost their workflow since the last call of this function. Each of these
+    /// ids is now free or has another workflow.
     pub(crate) fn take_freed(&mut self) -> Vec<u16> {
         self.names.take_freed()
     }
 
-    /// Returns the id of the downstream service `name`; those beyond [`MAX_SERVICES`] share id 0.
+    /// Returns the id of the downstream service `name`. Services beyond [`MAX_SERVICES`] share id
+    /// 0.
     pub fn service(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> ServiceId {
         ServiceId(self.services.id(host, now, name).unwrap_or(0))
     }
 
     /// Sets a request's deadline and totals from its workflow, if the request enters the mesh here
-    /// and has none.
+    /// and lacks them.
     pub(crate) fn complete(&self, request: &mut Arrival) {
         let Origin { workflow, upstream } = request.origin.into();
         if upstream.is_some() {
@@ -224,13 +226,14 @@ impl Workflows {
         }
     }
 
-    /// Decides on an arriving request. After [`Passage::Forward`] and [`Passage::Hold`] it is in
-    /// the table, and the caller must report its end with [`Workflows::ended`].
+    /// Decides on an arriving request. After [`Passage::Forward`] and [`Passage::Hold`], the
+    /// request is in the table, and the caller must report its end with [`Workflows::ended`].
     ///
-    /// The drop policy (§4.3): a request waits only if its remaining deadline, less its workflow's
-    /// mean completion time from here on, exceeds the expected wait. A `hopeless` request would
-    /// miss its deadline even without a wait ([`headgate_core::stage::Stage::is_hopeless`]). It is
-    /// rejected and takes no number of the limiter.
+    /// The drop policy (§4.3) lets a request wait only if its remaining deadline, less its
+    /// workflow's mean completion time from here on, exceeds the expected wait. A `hopeless`
+    /// request would miss its deadline even without a wait
+    /// ([`headgate_core::stage::Stage::is_hopeless`]). A hopeless request is rejected and takes no
+    /// number of the limiter.
     pub(crate) fn arrive(
         &mut self,
         host: &impl Host,
@@ -252,10 +255,10 @@ impl Workflows {
         let attributes = request.attributes;
         let ahead = row.and_then(|row| row.completion).unwrap_or_default();
         let own = attributes.own_deadline.map(|own| own.saturating_sub(ahead));
-        // A client without a deadline may give up long before the queue's timeout. If all did, no
-        // client would receive the rates in the answers. The rates would expire, and upstream
-        // processes would then admit all requests, which would be lost here. So the wait is limited
-        // to the rates' time to live.
+        // A client without a deadline may give up long before the queue's timeout. If all clients
+        // gave up, none would receive the rates in the answers. The rates would expire, and
+        // upstream processes would then admit all requests, which would be lost here. So the wait
+        // is limited to the rates' time to live.
         let patience = own.unwrap_or(Duration::from_micros(self.config.rate_ttl_us));
         let tolerance = patience.min(self.longest_wait);
         let hasty = own.is_some_and(|own| own < self.longest_wait);
@@ -330,15 +333,15 @@ impl Workflows {
         });
     }
 
-    /// Adds the slot time since the last call.
+    /// Adds the slot time of requests in the backend since the last call of this function.
     pub(super) fn account(&mut self, now: Instant) {
         let used = now.since(self.accounted).saturating_mul(self.running);
         self.tally.busy = self.tally.busy.saturating_add(used);
         self.accounted = self.accounted.max(now);
     }
 
-    /// Records the end of the request of `ticket`. It counts as served if it is `answered` and
-    /// entered the stage.
+    /// Records the end of the request of `ticket`. The request counts as served if it is `answered`
+    /// and entered the stage.
     pub(crate) fn ended(
         &mut self,
         host: &impl Host,

@@ -12,25 +12,27 @@ use super::{ProcessId, WorkflowId};
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct WorkflowResults {
     pub(super) workflow: WorkflowId,
-    /// σ, and the limiter's level at [`Published::at`]; `None` for no limit.
+    /// σ in requests/s, and the limiter's level at [`Published::at`]. `None` for no limit.
     pub(super) limit: Option<(f64, f64)>,
-    /// The mean time from admission to end.
+    /// The mean time of a request from admission to end.
     pub(super) completion: Option<Duration>,
-    /// The mean elapsed time and work of requests that enter the mesh here, with all calls below.
+    /// The mean elapsed time and work of requests that enter the mesh here, including all calls
+    /// below them.
     pub(super) totals: Option<(Duration, Duration)>,
     /// Whether the workflow's requests call other processes.
     pub(super) calls: bool,
-    /// The rate that an unknown upstream process may send, requests/s; `None` for no limit.
+    /// The rate that an unknown upstream process may send, requests/s, or `None` for no limit.
     pub(super) newcomers: Option<f64>,
 }
 
-/// The results, which hold until the next run.
+/// The results of a run, which hold until the next run.
 #[derive(Debug, Default, PartialEq, Clone, Serialize, Deserialize)]
 pub(super) struct Published {
     pub(super) at: Instant,
     /// Results by workflow, ascending.
     pub(super) rows: Vec<WorkflowResults>,
-    /// The rates that upstream processes may send, requests/s; ascending by workflow and process.
+    /// The rates that upstream processes may send, requests/s, in ascending order of workflow and
+    /// process.
     pub(super) announced: Vec<(WorkflowId, ProcessId, f64)>,
 }
 
@@ -51,7 +53,7 @@ impl Published {
         })
     }
 
-    /// Returns the rate of `workflow` that `upstream` may send, requests/s; `None` for no limit.
+    /// Returns the rate of `workflow` that `upstream` may send, requests/s, or `None` for no limit.
     pub(super) fn announced(&self, workflow: WorkflowId, upstream: ProcessId) -> Option<f64> {
         let key = (workflow, upstream);
         let at = self

@@ -1,4 +1,5 @@
-//! Q: one rate from the rates of all processes of a downstream service (Wisp Alg. 1 line 5).
+//! Q, which computes one rate from the rates of all processes of a downstream service (Wisp Alg. 1
+//! line 5).
 //!
 //! With the rates in ascending order, x₀ ≤ … ≤ xₙ₋₁, the q-quantile lies at position `h = q · (n −
 //! 1)` and is interpolated between its neighbours (definition 7 of R. Hyndman and Y. Fan, "Sample
@@ -9,16 +10,16 @@
 //! ```
 //!
 //! q = 0 is the minimum, q = 1 the maximum, q = 0.5 the median. Unlike definitions that select one
-//! of the rates, it is continuous in the rates and in q: when a process's rate crosses its
-//! neighbour's, the caller's rate doesn't jump. It never decreases when q increases (§4.1.3 depends
-//! on that).
+//! of the rates, this Q is continuous in the rates and in q. When a process's rate crosses its
+//! neighbour's, the caller's rate doesn't jump. Q never decreases when q increases, on which §4.1.3
+//! depends.
 //!
-//! Infinite rates, of processes without a limit, can't be interpolated. Between a finite rate and
-//! an infinite one the result is the finite one. It is infinite only from the position of the first
-//! infinite rate on.
+//! The infinite rates of processes without a limit can't be interpolated. Between a finite and an
+//! infinite rate, the result is the finite rate. The result is infinite only from the position of
+//! the first infinite rate on.
 
-/// Returns the q-quantile of `rates`, and sorts them; `None` if there are no rates. Rates are 0 or
-/// more, or infinite; a `q` outside of 0..=1 counts as the nearer end.
+/// Returns the q-quantile of `rates`, or `None` if there are no rates. Sorts `rates`, which must be
+/// 0 or more, or infinite. A `q` outside of 0..=1 counts as the nearer end.
 #[must_use]
 pub fn quantile(rates: &mut [f64], q: f64) -> Option<f64> {
     let last = rates.len().checked_sub(1)?;
@@ -31,7 +32,7 @@ pub fn quantile(rates: &mut [f64], q: f64) -> Option<f64> {
     if part <= 0.0 || high.is_infinite() {
         return Some(low);
     }
-    // Rounding must not move the sum beyond its neighbour.
+    // Rounding must not move the result beyond one of the two rates.
     Some((low + part * (high - low)).clamp(low, high))
 }
 

@@ -1,8 +1,9 @@
 //! The record of a process's workflows that all workers share ([`crate::shared`]).
 //!
-//! Each worker adds its measurements once an interval. The first worker to do so after the end of
-//! the interval runs Algorithm 1 on the sums. It stores the rates for the others, and the state for
-//! the next run. There is no leader whose death would have to be detected.
+//! Each worker adds its measurements once an interval. The first worker that adds measurements
+//! after the end of the interval runs Algorithm 1 on the sums. This worker stores the rates for the
+//! others, and the state for the next run. There is no leader whose death would have to be
+//! detected.
 
 use std::time::Duration;
 
@@ -22,17 +23,18 @@ use super::{ServiceId, WorkflowId};
 
 /// The weight of a new interval's mean in an average over intervals.
 const SMOOTHING: f64 = 0.3;
-/// The time without a request after which an id may be assigned to another name that waits for an
-/// id.
+/// The time without a request after which an id is idle. An idle id may be assigned to another name
+/// that waits for an id.
 pub(super) const IDLE: Duration = Duration::from_secs(600);
-/// The number of tickets, in addition to the queue's, that workers may have drawn and are about to
-/// give back.
+/// The number of tickets that workers may have drawn and are about to give back, in addition to the
+/// tickets of waiting requests.
 const ON_THE_WAY: f64 = 256.0;
 
 /// Averages of a workflow that Algorithm 1 doesn't need.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 struct Averages {
-    /// Mean elapsed time and work of a request that enters the mesh here, with all calls below, s.
+    /// The mean elapsed time and work of a request that enters the mesh here, including all calls
+    /// below the request, s.
     totals: Option<(f64, f64)>,
     calls: bool,
     /// The time of the last request, or of the first check if there was none.
@@ -42,8 +44,8 @@ struct Averages {
 /// The record that the workers share.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// Slot time in use since the last run. The next five fields also cover the time since the last
-    /// run.
+    /// The slot time in use since the last run. The next five fields also cover the time since the
+    /// last run.
     busy: Duration,
     measured: Vec<Measured>,
     entered: Vec<(WorkflowId, Entered)>,
@@ -51,7 +53,7 @@ pub(crate) struct Record {
     heard: Vec<Heard>,
     upstream: Vec<UpstreamDemand>,
     state: State,
-    /// Averages by workflow.
+    /// The averages by workflow.
     averages: Vec<Averages>,
     /// The results of the last run.
     pub(super) published: Published,
@@ -65,7 +67,7 @@ impl crate::shared::Record for Record {
 pub(super) struct Run<'a> {
     pub(super) now: Instant,
     pub(super) config: &'a WorkflowsConfig,
-    /// P.
+    /// P, the number of slots.
     pub(super) slots: f64,
     pub(super) names: &'a Directory,
     pub(super) services: &'a Directory,
@@ -74,11 +76,11 @@ pub(super) struct Run<'a> {
 /// The results of a run, for stats and names.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// The workflows, with the number of waiting requests of each.
+    /// The workflows, and the number of waiting requests of each.
     pub(super) workflows: Vec<(Snapshot, u64)>,
-    /// The number of downstream processes' rates that expired.
+    /// The number of rates of downstream processes that expired.
     pub(super) expired: u64,
-    /// Idle ids, if new names are waiting for an id.
+    /// The idle ids, if new names may be waiting for an id.
     pub(super) idle: Vec<u16>,
 }
 
@@ -95,7 +97,7 @@ impl Record {
         append(&mut self.upstream, tally.upstream());
     }
 
-    /// Ends the interval at `run.now`: runs Algorithm 1 and publishes its results.
+    /// Ends the interval at `run.now`. Runs Algorithm 1 and publishes its results.
     pub(super) fn run(
         &mut self,
         host: &impl Host,
@@ -192,7 +194,7 @@ impl Record {
             let averages = *self.averages(workflow);
             let mut waiting = 0;
             let limit = found.rate.is_finite().then(|| {
-                // On a host error, numbers continue from the previous rate's.
+                // On a host error, the level continues from the level of the previous rate.
                 let drawn = limiter.drawn(host, workflow).ok();
                 let before = self.published.level(workflow);
                 let rate = found.rate.max(0.0);
@@ -219,7 +221,8 @@ impl Record {
         all
     }
 
-    /// Returns the idle ids and resets their state, if new names are waiting for an id.
+    /// Returns the idle ids and resets their state, if the directory is full and new names may be
+    /// waiting for an id.
     fn idle(&mut self, adaptation: &mut Adaptation, run: &Run<'_>) -> Vec<u16> {
         let mut idle = Vec::new();
         if !run.names.is_full() {
@@ -239,16 +242,16 @@ impl Record {
     }
 }
 
-/// Appends `more` to the measurements of other workers, up to the bound of one worker. With more
-/// pairs than that, a part of them is representative.
+/// Appends `more` to the measurements of other workers, up to the bound of one worker. If there are
+/// more pairs than the bound, a part of the pairs is representative.
 fn append<T>(sum: &mut Vec<T>, more: impl Iterator<Item = T>) {
     let room = MAX_PAIRS.saturating_sub(sum.len());
     sum.extend(more.take(room));
 }
 
 /// Returns the limiter's level at `now`, which the previous rate has reached. Without a previous
-/// rate, it is the last drawn ticket plus the burst of an idle workflow. The level is high enough
-/// that no more requests wait for it than the queue allows, even if the gauge has outlived its
+/// rate, the level is the last drawn ticket plus the burst of an idle workflow. The level is so
+/// high that no more requests wait than the queue allows, even if the gauge has outlived its
 /// record.
 fn tickets(
     before: Option<Level>,
@@ -287,7 +290,7 @@ mod tests {
         assert_eq!(tickets(Some(before), at(3), Some(125.0), 1.0, 50.0), 120.0);
         assert_eq!(tickets(None, at(3), Some(125.0), 100.0, 50.0), 127.0);
         assert_eq!(tickets(None, at(3), None, 1.0, 50.0), 1.0);
-        // Simultaneous returns of numbers by several workers must not make it negative.
+        // Several workers that return numbers at the same time must not make the level negative.
         assert_eq!(tickets(None, at(3), Some(-2.0), 1.0, 50.0), 0.0);
         let far = tickets(Some(before), at(3), Some(1e6), 1.0, 50.0);
         assert!(1e6 - far <= 50.0 + ON_THE_WAY);
@@ -357,7 +360,7 @@ mod tests {
         let mut adaptation = Adaptation::new(&config);
         let mut limiter = Limiter::new("p");
         let found = record.run(&host, &mut adaptation, &mut limiter, &run);
-        // 15 requests in an interval of 100 ms.
+        // The demand is 15 requests in an interval of 100 ms.
         let [(seen, _)] = &found.workflows[..] else {
             panic!("{found:?}")
         };

@@ -1,11 +1,12 @@
 //! A request's use of a second resource, as the backend reports it in its response.
 //!
-//! Two existing conventions are read:
+//! Two existing conventions are supported:
 //!
-//! - An ORCA load report for one request (Open Request Cost Aggregation): header
+//! - An ORCA load report for one request (Open Request Cost Aggregation) is in the header
 //!   `endpoint-load-metrics`, as `TEXT request_cost.cpu=0.25, cpu_utilization=0.4` or `JSON
 //!   {"request_cost": {"cpu": 0.25}}`.
-//! - `server-timing` (W3C Server Timing): `cpu;dur=12.5, db;desc="two queries";dur=53`.
+//! - The header `server-timing` (W3C Server Timing) has values such as `cpu;dur=12.5, db;desc="two
+//!   queries";dur=53`.
 //!
 //! A report that can't be read, or that is negative or not finite, is ignored.
 
@@ -22,7 +23,7 @@ pub fn orca(header: &[u8], metric: &str) -> Option<f64> {
     let header = text(header)?;
     if let Some(json) = header.strip_prefix("JSON ") {
         let report: serde_json::Value = serde_json::from_str(json).ok()?;
-        // The name has either form in Protobuf's JSON.
+        // The JSON form of Protobuf may have either spelling of the name.
         let costs = report
             .get("request_cost")
             .or_else(|| report.get("requestCost"))?;

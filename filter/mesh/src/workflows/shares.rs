@@ -8,11 +8,11 @@
 //! xᵢ(L) = clamp(L · gᵢ, fᵢ, dᵢ)        F(L) = Σ xᵢ(L) = capacity
 //! ```
 //!
-//! gᵢ is the *growth*, the weight for max-min fairness, fᵢ a *floor* (a guarantee, capped at the
-//! demand), dᵢ the *demand*. F is piecewise linear, so bisection over its sorted corners finds the
-//! level. The same table gives the share that a claimant would have with unlimited demand, given
-//! the others' actual demands. A process announces that share to its callers, which may then send
-//! more. A look-up takes O(log n), the table O(n log n).
+//! gᵢ is the *growth*, which is the weight for max-min fairness. fᵢ is a *floor*, which is a
+//! guarantee, capped at the demand. dᵢ is the *demand*. F is piecewise linear, so bisection over
+//! its sorted corners finds the level. The same table gives the share that a claimant would have
+//! with unlimited demand, given the others' actual demands. A process announces that share to its
+//! callers, which may then send more. A look-up takes O(log n), and the table O(n log n).
 //!
 //! If the floors alone exceed the capacity, all claimants get their floors.
 
@@ -21,14 +21,14 @@
 pub struct Claim {
     /// The growth of the share with the level, 0 or more.
     pub growth: f64,
-    /// The guaranteed share, regardless of the capacity; limited by the demand.
+    /// The guaranteed share, regardless of the capacity. It is limited by the demand.
     pub floor: f64,
-    /// The demand; infinite for an unlimited demand.
+    /// The demand. It is infinite for an unlimited demand.
     pub demand: f64,
 }
 
 impl Claim {
-    /// Returns xᵢ(L).
+    /// Returns xᵢ(L), the share at `level`.
     fn at(&self, level: f64) -> f64 {
         // Without this case, an infinite level times a growth of 0 would be NaN.
         let grown = if self.growth > 0.0 {
@@ -49,7 +49,7 @@ impl Claim {
         .at(level)
     }
 
-    /// Returns the levels between which the share grows; `None` if it never does.
+    /// Returns the levels between which the share grows, or `None` if the share never grows.
     fn grows(&self) -> Option<(f64, f64)> {
         let (begin, end) = (self.floor / self.growth, self.demand / self.growth);
         (self.growth > 0.0 && begin < end && begin.is_finite()).then_some((begin, end))
@@ -60,13 +60,13 @@ impl Claim {
 #[derive(Debug, Clone, Copy, Default)]
 struct Corner {
     level: f64,
-    /// F at this level.
+    /// F, the sum of all shares, at this level.
     used: f64,
-    /// The slope of F from here on; the change of the slope while the table is built.
+    /// The slope of F from this level on. While the table is built, it is the change of the slope.
     slope: f64,
 }
 
-/// The table of corners and its level. Its buffers are reused.
+/// The table of corners, and the water level. The buffers are reused from one filling to the next.
 #[derive(Debug, Default)]
 pub struct WaterFill {
     capacity: f64,
@@ -76,13 +76,14 @@ pub struct WaterFill {
 }
 
 impl WaterFill {
-    /// Divides `capacity` among `claims`. All numbers are 0 or more, and finite except demands.
+    /// Divides `capacity` among `claims`. All numbers must be 0 or more, and all except demands
+    /// must be finite.
     pub fn fill(&mut self, capacity: f64, claims: impl Iterator<Item = Claim>) {
         self.capacity = capacity;
         self.claims.clear();
         self.claims.extend(claims);
         self.corners.clear();
-        // Every level includes the floors.
+        // The use at every level includes the floors.
         let floors = self.claims.iter().map(|claim| claim.at(0.0)).sum();
         self.corners.push(Corner::default());
         for claim in &self.claims {
@@ -115,7 +116,7 @@ impl WaterFill {
         self.level = self.solve(None);
     }
 
-    /// Returns the water level; infinite if all demands are met.
+    /// Returns the water level. It is infinite if all demands are met.
     #[must_use]
     pub fn level(&self) -> f64 {
         self.level
@@ -163,13 +164,13 @@ impl WaterFill {
         });
         let left = self.capacity - used + slope * corner.level;
         let level = left / (slope + growth);
-        // `free` is still at its floor there, which is more than its growth, so the others get
-        // less.
+        // At this level `free` is still at its floor, which is more than its growth. So the others
+        // get less.
         let level = match free {
             Some(claim) if level * growth < claim.floor => (left - claim.floor) / slope,
             _ => level,
         };
-        // NaN comes from rounding. Without growth the level is infinite: x / 0.
+        // NaN comes from rounding. Without growth, the level is infinite (x / 0).
         if level.is_nan() {
             return f64::INFINITY;
         }
@@ -225,7 +226,7 @@ mod tests {
             claim(1.0, 0.0, inf),
         ];
         assert_eq!(shares(100.0, &guaranteed), [60.0, 20.0, 20.0]);
-        // An unclaimed guarantee goes to the others.
+        // The unused part of a guarantee goes to the other claimants.
         let idle = [claim(1.0, 60.0, 10.0), claim(1.0, 0.0, inf)];
         assert_eq!(shares(100.0, &idle), [10.0, 90.0]);
         assert_eq!(unbounded(100.0, &idle), [60.0, 90.0]);
@@ -256,7 +257,7 @@ mod tests {
                 prop_assert!(share >= 0.0 && share <= claim.demand, "capped by its demand");
                 prop_assert!(share >= claim.floor.min(claim.demand), "never below its floor");
             }
-            // Work conservation: the capacity is used up, or all demands are met.
+            // Work conservation means that the capacity is used up, or all demands are met.
             let satisfied = |i: usize| shares[i] >= claims[i].demand;
             let all = (0..claims.len()).all(satisfied);
             prop_assert!(
@@ -265,9 +266,9 @@ mod tests {
                 used,
                 capacity
             );
-            // Max-min fairness: relative to weights, a claimant with unmet demand has at least as
-            // much as any other that is above its floor. So it can gain only from those with no
-            // more.
+            // Max-min fairness means that, relative to weights, a claimant with unmet demand has at
+            // least as much as any other claimant above its floor. So its share could grow only at
+            // the expense of claimants that have no more.
             for i in (0..claims.len()).filter(|&i| !satisfied(i)) {
                 for j in 0..claims.len() {
                     let levels = (shares[i] / claims[i].growth, shares[j] / claims[j].growth);

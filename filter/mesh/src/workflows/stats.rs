@@ -17,7 +17,7 @@
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.limiter_wait_us  histogram  wait in the limiter, of requests that waited
 //! ```
 //!
-//! Calls to other services, where the policy has `classAdmission` or smoothing, have
+//! If the policy has `classAdmission` or smoothing, calls to other services have
 //!
 //! ```text
 //! headgate.policy.<namespace>/<name>.service.<service>.calls_delayed        counter    calls delayed by smoothing
@@ -30,11 +30,11 @@
 //! headgate.policy.<namespace>/<name>.admission_reports_lost    counter    of these, without an answer
 //! ```
 //!
-//! The policy also has gauges that only engines read: `{names,services,rates}_changes`, which show
-//! workers the changes of other workers, and `limiter.<id>.tickets` (see [`super::limiter`]).
+//! The policy also has gauges that only engines read. `{names,services,rates}_changes` show workers
+//! the changes of other workers. For `limiter.<id>.tickets`, see [`super::limiter`].
 //!
 //! A defined metric stays for the life of the process. An id that is reused for a second name is
-//! counted as `_other`, so that the number of names never exceeds that of ids.
+//! counted as `_other`. So the number of names in stats never exceeds the number of ids.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ use super::adaptation::{Bottleneck, Snapshot};
 use super::names::Directory;
 use super::{OTHER, OTHER_NAME, WorkflowId};
 
-/// The longest name in a stat; longer names are cut.
+/// The length of the longest name in a stat, bytes. Longer names are cut.
 const MAX_NAME: usize = 63;
 
 /// Counters of a workflow.
@@ -96,7 +96,7 @@ struct Defined {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct WorkflowCounters {
-    /// `None` until the id's name is known.
+    /// The metrics of the id, or `None` until the id's name is known.
     metrics: Option<Defined>,
     pending: [u32; COUNTERS.len()],
     dirty: bool,
@@ -106,12 +106,12 @@ struct WorkflowCounters {
 #[derive(Debug)]
 pub(super) struct WorkflowStats {
     prefix: String,
-    /// By workflow.
+    /// The counters by workflow.
     rows: Vec<WorkflowCounters>,
     dirty: Vec<u16>,
     known: MetricId,
     counters: [(MetricId, u64); 3],
-    /// By id of a downstream service.
+    /// The gauges by id of a downstream service.
     services: Vec<Option<MetricId>>,
 }
 
@@ -179,7 +179,7 @@ impl WorkflowStats {
         &mut self.rows[at]
     }
 
-    /// Defines the stats of new names, and counts reused ids with [`OTHER`].
+    /// Defines the stats of new names, and lets reused ids count for [`OTHER`].
     pub(super) fn rename(
         &mut self,
         host: &impl Metrics,
@@ -265,7 +265,8 @@ impl WorkflowStats {
         let Some(metrics) = self.row(found.workflow).metrics else {
             return Ok(());
         };
-        // No limit is shown as 0; `limited` distinguishes it from a rate of 0.
+        // The gauge shows 0 without a limit. `limited` distinguishes the lack of a limit from a
+        // rate of 0.
         let mhz = |rate: f64| {
             if rate.is_finite() {
                 (rate * 1e3).round() as u64
@@ -291,7 +292,7 @@ impl WorkflowStats {
         Ok(())
     }
 
-    /// Resets the gauges of all workflows, since none is limited any more.
+    /// Resets the gauges of all workflows, since no workflow is limited any more.
     pub(super) fn withdraw(&mut self, host: &impl Metrics) -> Result<(), HostError> {
         for metrics in self.rows.iter().filter_map(|row| row.metrics) {
             for gauge in metrics.gauges {
@@ -301,7 +302,7 @@ impl WorkflowStats {
         Ok(())
     }
 
-    /// Adds the counts since the last call to the host's counters.
+    /// Adds the counts since the last call of this function to the host's counters.
     pub(super) fn flush(&mut self, host: &impl Metrics) -> Result<(), HostError> {
         for (counter, pending) in &mut self.counters {
             if *pending > 0 {
@@ -312,7 +313,7 @@ impl WorkflowStats {
         while let Some(&id) = self.dirty.last() {
             let row = &mut self.rows[usize::from(id)];
             let Some(metrics) = row.metrics else {
-                // The counts wait here until the directory has the name.
+                // The counts stay in `pending` until the directory has the name.
                 row.dirty = false;
                 self.dirty.pop();
                 continue;

@@ -1,8 +1,8 @@
-//! A worker's measurements since it last added them to the record of all workers
+//! A worker's measurements since the last time that it added them to the record of all workers
 //! ([`super::record`]).
 //!
 //! Pairs with other processes are bounded ([`MAX_PAIRS`]). Requests and calls of further pairs
-//! count for [`ProcessId::UNKNOWN`]; their rates are dropped.
+//! count for [`ProcessId::UNKNOWN`]. The rates of further pairs are dropped.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -23,9 +23,9 @@ pub(super) const MAX_PAIRS: usize = 4096;
 pub(super) struct Entered {
     /// The number of requests.
     pub(super) requests: u64,
-    /// The sum of their elapsed times, including all calls below.
+    /// The sum of the requests' elapsed times, including all calls below them.
     pub(super) service: Duration,
-    /// The sum of their work, including all calls below.
+    /// The sum of the requests' work, including all calls below them.
     pub(super) work: Duration,
 }
 
@@ -38,18 +38,19 @@ pub(super) struct Measurements {
 /// A worker's measurements since the last exchange.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// Measurements by workflow.
+    /// The measurements by workflow.
     rows: Vec<Measurements>,
-    /// Workflows with measurements.
+    /// The ids of the workflows with measurements.
     dirty: Vec<u16>,
     calls: HashMap<(WorkflowId, ServiceId, ProcessId), u64>,
     heard: HashMap<(WorkflowId, ServiceId, ProcessId), (f64, Instant)>,
     upstream: HashMap<(WorkflowId, ProcessId), u64>,
-    /// Slot time in use.
+    /// The slot time in use.
     pub(super) busy: Duration,
 }
 
-/// Adds `n` to the sum of `key`; to that of `otherwise` if `key` is new and the map is full.
+/// Adds `n` to the sum of `key`. If `key` is new and the map is full, adds `n` to the sum of
+/// `otherwise`.
 fn count<K: Eq + Hash>(sums: &mut HashMap<K, u64>, key: K, otherwise: K, n: u64) {
     let full = sums.len() >= MAX_PAIRS;
     let key = if full && !sums.contains_key(&key) {
@@ -62,7 +63,7 @@ fn count<K: Eq + Hash>(sums: &mut HashMap<K, u64>, key: K, otherwise: K, n: u64)
 }
 
 impl Tally {
-    /// Returns the row of a workflow, for adding to it.
+    /// Returns the row of a workflow, to which the caller may add measurements.
     pub(super) fn row(&mut self, workflow: WorkflowId) -> &mut Measurements {
         let at = usize::from(workflow.0);
         if at >= self.rows.len() {

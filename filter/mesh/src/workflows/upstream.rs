@@ -1,23 +1,23 @@
-//! The split of an announced rate over the callers (Wisp §4.1.1: in proportion to their demands).
+//! The split of an announced rate among the callers, in proportion to their demands (Wisp §4.1.1).
 //!
 //! The demand, min(σ, λ), is split in proportion to the measured demand of each process. The unused
-//! rest of σ is split evenly, so that all have the same room to grow:
+//! rest of σ is split evenly, so that all processes have the same room to grow:
 //!
 //! ```text
 //! σᵢ = min(σ, λ) · ((1 − ε) · dᵢ / Σd + ε / n) + max(0, σ − λ) / n        Σ σᵢ = σ
 //! ```
 //!
-//! A purely proportional split would keep a throttled process at its previous share: its demand is
-//! measured after its own limiter has limited it, so any split would confirm itself, and a new
-//! process would stay at 0. Because the part ε is split evenly, the shares of backlogged processes
-//! converge.
+//! A purely proportional split would keep a throttled process at its previous share. The demand of
+//! a process is measured after its own limiter has limited it. So any split would confirm itself,
+//! and a new process would stay at 0. Because the part ε is split evenly, the shares of backlogged
+//! processes converge.
 //!
 //! An unknown process gets σ / (n + 1) until the next interval. Requests that name no process count
-//! as one process, [`super::ProcessId::UNKNOWN`]: clients that don't use rates are a part of the
-//! demand, too.
+//! as one process, [`super::ProcessId::UNKNOWN`], because clients that don't use rates are a part
+//! of the demand, too.
 //!
-//! Memory is bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see
-//! [`super::pairs`]). Processes beyond these bounds get the rate of unknown ones.
+//! Memory is bounded to [`PER_WORKFLOW`] processes of a workflow and [`TOTAL`] pairs in all (see
+//! [`super::pairs`]). Processes beyond these bounds get the rate of unknown processes.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ use super::{ProcessId, WorkflowId};
 pub const PER_WORKFLOW: usize = 1024;
 /// The maximum number of pairs of a workflow and a process.
 pub const TOTAL: usize = 8192;
-/// ε: the ratio of the demand that is split evenly.
+/// ε, the ratio of the demand that is split evenly.
 pub const EVEN: f64 = 0.05;
 /// The time without requests after which a process gets no share.
 pub const SILENT: Duration = Duration::from_secs(10);
@@ -44,7 +44,7 @@ type Key = (WorkflowId, ProcessId);
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Caller {
     pub(super) key: Key,
-    /// Requests that the process sent, a moving sum.
+    /// The moving sum of requests that the process sent.
     pub(super) sent: f64,
     /// The time at which the last request was counted.
     pub(super) last: Instant,
@@ -90,12 +90,12 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Whether the entries keep to their bounds and to the order that look-ups rely on.
+    /// Whether the entries are within their bounds and in the order on which look-ups rely.
     pub(super) fn is_valid(&self) -> bool {
         self.entries.is_valid()
     }
 
-    /// Begins an interval: multiplies the counts of earlier ones by `keep`, and drops silent
+    /// Begins an interval. Multiplies the counts of earlier intervals by `keep`, and drops silent
     /// processes.
     pub fn decay(&mut self, keep: f64, now: Instant) {
         self.entries.begin();
@@ -123,7 +123,8 @@ impl Upstream {
         }
     }
 
-    /// Splits `rate` (σ, requests/s) of a workflow whose arrival rate is `demand` (λ).
+    /// Splits `rate` (σ, requests/s) of a workflow whose arrival rate is `demand` (λ, requests/s)
+    /// among its callers.
     pub fn split(&mut self, workflow: WorkflowId, rate: f64, demand: f64) {
         let range = self.entries.range(workflow);
         let processes = &mut self.entries[range];
@@ -153,7 +154,7 @@ impl Upstream {
         self.entries.iter().map(|e| (e.key.0, e.key.1, e.rate))
     }
 
-    /// Forgets a workflow.
+    /// Removes the entries of a workflow.
     pub fn forget(&mut self, workflow: WorkflowId) {
         self.entries.retain(|entry| entry.key.0 != workflow);
     }
@@ -168,7 +169,8 @@ mod tests {
     const W: WorkflowId = WorkflowId(3);
 
     impl Upstream {
-        /// Returns the rate at which a process may send requests of a workflow with rate `rate`.
+        /// Returns the rate at which a process may send requests of a workflow with rate `rate`,
+        /// requests/s.
         fn announced(&self, workflow: WorkflowId, process: ProcessId, rate: f64) -> f64 {
             let mut known = self.iter();
             let own = known.find(|(w, p, _)| (*w, *p) == (workflow, process));
@@ -192,7 +194,7 @@ mod tests {
         assert!((rate(&up, 1) - 88.0).abs() < 1e-9);
         assert!((rate(&up, 2) - 12.0).abs() < 1e-9);
         assert!((rate(&up, 3) - 100.0 / 3.0).abs() < 1e-9);
-        // The demand is 20 requests/s; both share the other 80.
+        // The demand is 20 requests/s. Both processes share the other 80 requests/s.
         up.split(W, 100.0, 20.0);
         assert!((rate(&up, 1) - 57.6).abs() < 1e-9);
         assert!((rate(&up, 2) - 42.4).abs() < 1e-9);

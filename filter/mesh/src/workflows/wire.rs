@@ -14,9 +14,9 @@
 //! `wait` and `slot` are set with class admission only. `x-headgate-downgraded` is set for the
 //! application.
 //!
-//! Dictionaries follow RFC 9651. Unknown members are skipped; later versions may add some. A value
-//! that is invalid, or longer than [`MAX_VALUE`], is ignored. Encoding appends to the caller's
-//! buffer; decoding allocates nothing.
+//! Dictionaries follow RFC 9651. Unknown members are skipped, because later versions may add some.
+//! A value that is invalid, or longer than [`MAX_VALUE`], is ignored. Encoding appends to the
+//! caller's buffer. Decoding allocates no memory.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -28,19 +28,19 @@ use headgate_core::request::Progress;
 pub use crate::workflow::{BAGGAGE, HEADER as WORKFLOW, member};
 pub use headgate_core::progress::HEADER as PROGRESS;
 
-/// The calling process, 16 hexadecimal digits.
+/// The header with the calling process, 16 hexadecimal digits.
 pub const PROCESS: &str = "x-headgate-process";
-/// The rate that a process allows its caller.
+/// The header with the rate that a process allows its caller.
 pub const RATE: &str = "x-headgate-rate";
-/// The class in which a request must run, by name: that of its parent, or the one that class
-/// admission gave it.
+/// The header with the name of the class in which a request must run. It is the class of the
+/// request's parent, or the class in which class admission lets the request run.
 pub const CLASS: &str = "x-headgate-class";
-/// The class that a call asked for and that class admission denied, in the answer to the
-/// application.
+/// The header with the class that a call asked for and that class admission denied. It is set in
+/// the answer to the application.
 pub const DOWNGRADED: &str = "x-headgate-downgraded";
-/// The remaining time until the deadline, ms.
+/// The header with the remaining time until the deadline, ms.
 pub use headgate_core::deadline::HEADER as TIMEOUT;
-/// The token with which an outgoing call finds the request that caused it.
+/// The header with the token by which an outgoing call finds the request that caused the call.
 pub const REQUEST: &str = "x-headgate-request";
 /// The length of the longest value that is read, bytes.
 pub const MAX_VALUE: usize = 256;
@@ -48,7 +48,8 @@ pub const MAX_VALUE: usize = 256;
 /// The largest decimal that RFC 9651 can write.
 const MAX_DECIMAL: f64 = 999_999_999_999.0;
 
-/// A request's times at the process that answered it, as members of the response's header:
+/// A request's times at the process that answered the request. They are members of the response's
+/// header:
 ///
 /// ```text
 /// x-headgate-progress: elapsed=12.5, work=12.5, wait=40.2, slot=12.5
@@ -57,11 +58,12 @@ const MAX_DECIMAL: f64 = 999_999_999_999.0;
 pub struct Spent {
     /// The queue wait at the stage.
     pub wait: Duration,
-    /// The time from the slot to the answer.
+    /// The time from the start in the slot to the answer.
     pub slot: Duration,
 }
 
-/// Reads the members of [`Spent`] from a value of [`PROGRESS`]; `None` if one of them is missing.
+/// Returns the members of [`Spent`] in a value of [`PROGRESS`], or `None` if one of them is
+/// missing.
 pub fn spent(dictionary: &str) -> Option<Spent> {
     let of = |key: &str| {
         let mut members = dictionary.split(',').map(|m| m.trim_matches([' ', '\t']));
@@ -79,9 +81,10 @@ pub fn spent(dictionary: &str) -> Option<Spent> {
 pub struct Announcement {
     /// The announcing process.
     pub process: ProcessId,
-    /// Requests/s of the workflow that the receiver may send to it; `None` for no limit.
+    /// The rate of the workflow that the receiver may send to the announcing process, requests/s,
+    /// or `None` for no limit.
     pub rate: Option<f64>,
-    /// The time to live without renewal; `None` for the receiver's default.
+    /// The time to live without renewal, or `None` for the receiver's default.
     pub ttl: Option<Duration>,
 }
 
@@ -123,7 +126,7 @@ pub fn put_rate(out: &mut String, announcement: &Announcement) {
     }
 }
 
-/// Reads the value of [`RATE`].
+/// Returns the announcement in a value of [`RATE`], or `None` if the value is invalid.
 #[must_use]
 pub fn parse_rate(value: &[u8]) -> Option<Announcement> {
     let (mut process, mut rate, mut ttl) = (None, None, None);
@@ -132,9 +135,9 @@ pub fn parse_rate(value: &[u8]) -> Option<Announcement> {
         if member.is_empty() {
             return None;
         }
-        // A key without a value means true; none of our members is a boolean.
+        // A key without a value means true, but none of Headgate's members is a boolean.
         let (key, value) = member.split_once('=').unwrap_or((member, ""));
-        // None of our members has parameters.
+        // None of Headgate's members has parameters, so parameters are ignored.
         let value = value.split_once(';').map_or(value, |(value, _)| value);
         match key {
             "process" => {
@@ -158,7 +161,7 @@ pub fn put_process(out: &mut String, process: ProcessId) {
     put(out, format_args!("{:016x}", process.0));
 }
 
-/// Reads the value of [`PROCESS`].
+/// Returns the process in a value of [`PROCESS`], or `None` if the value is invalid.
 #[must_use]
 pub fn parse_process(value: &[u8]) -> Option<ProcessId> {
     let valid = value.len() == 16 && value.iter().all(u8::is_ascii_hexdigit);
@@ -166,7 +169,7 @@ pub fn parse_process(value: &[u8]) -> Option<ProcessId> {
     u64::from_str_radix(digits, 16).ok().map(ProcessId)
 }
 
-/// Appends the value of [`PROGRESS`]; unknown totals and an age of 0 are left out.
+/// Appends the value of [`PROGRESS`]. Unknown totals and an age of 0 are left out.
 pub fn put_progress(out: &mut String, progress: &Progress) {
     out.push_str("elapsed=");
     put_millis(out, progress.elapsed);
@@ -194,7 +197,7 @@ pub fn put_spent(out: &mut String, spent: &Spent) {
     put_millis(out, spent.slot);
 }
 
-/// Appends the value of [`TIMEOUT`]: at least 1, because 0 means no deadline.
+/// Appends the value of [`TIMEOUT`], ms. It is at least 1, because 0 means no deadline.
 pub fn put_timeout(out: &mut String, left: Duration) {
     put(out, format_args!("{}", left.as_millis().max(1)));
 }
@@ -212,8 +215,8 @@ pub fn put_name(out: &mut String, name: &[u8]) {
     }
 }
 
-/// Decodes `value` into `out`, which is cleared first. Returns false if the name is empty or too
-/// long.
+/// Decodes the percent-encoded name `value` into `out`, which is cleared first. Returns false if
+/// the name is empty or too long.
 pub fn parse_name(value: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
     let value = value.trim_ascii();
@@ -224,7 +227,8 @@ pub fn parse_name(value: &[u8], out: &mut Vec<u8>) -> bool {
     !out.is_empty() && out.len() <= MAX_VALUE
 }
 
-/// Returns a value as text, if it is visible ASCII, blanks and tabs, at most [`MAX_VALUE`] bytes.
+/// Returns a value as text. Returns `None` unless the value consists of at most [`MAX_VALUE`] bytes
+/// of visible ASCII, blanks and tabs.
 fn text(value: &[u8]) -> Option<&str> {
     let valid = value.len() <= MAX_VALUE
         && value
@@ -233,7 +237,8 @@ fn text(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(value).ok().filter(|_| valid)
 }
 
-/// Reads a nonnegative decimal or integer of RFC 9651.
+/// Returns the value of a nonnegative decimal or integer of RFC 9651, or `None` if `value` is
+/// neither.
 fn decimal(value: &str) -> Option<f64> {
     let digits = |s: &str, most| {
         (1..=most).contains(&s.len()) && s.bytes().all(|byte| byte.is_ascii_digit())

@@ -1,12 +1,12 @@
-//! Edits of the discipline while requests wait.
+//! Tests of edits of the discipline while requests wait.
 
 use headgate_core::config::Discipline;
 use headgate_core::stage::Outcome;
 
 use super::process::{A, B, Process, Sent, all, config, ms};
 
-/// Returns the numbers of six requests that wait behind one, in the order in which they are served
-/// after `edit`.
+/// Returns the process, and the numbers of six requests in the order in which they are served after
+/// `edit`. At the edit, these requests wait behind a running request.
 fn order(
     workers: usize,
     discipline: &Discipline,
@@ -60,7 +60,8 @@ fn an_edit_reorders_those_who_wait_as_if_it_had_always_been_so() {
                 process.assert_nothing_booked();
                 let turns = matches!(after, Discipline::Drr { .. } | Discipline::Wfq { .. });
                 if turns && workers > 1 && before != after {
-                    // The worker that receives the edit first has the first turns of each flow.
+                    // The order may differ, because the worker that receives the edit first has the
+                    // first turns of each flow.
                     assert_eq!(found.len(), expected.len());
                     continue;
                 }
@@ -74,8 +75,8 @@ fn an_edit_reorders_those_who_wait_as_if_it_had_always_been_so() {
     assert!(orders.len() >= 4, "the edits do change orders");
 }
 
-/// Until the edit has reached every worker, each serves its own requests first, in its own order.
-/// No slot is idle and no request is forgotten.
+/// Until the edit has reached every worker, each worker serves its own requests first, in its own
+/// order. No slot is idle and no request is forgotten.
 #[test]
 fn an_edit_that_has_reached_only_some_workers_idles_no_slot() {
     for (before, after) in all().into_iter().flat_map(|b| all().map_with(b)) {
@@ -107,7 +108,7 @@ fn an_edit_that_has_reached_only_some_workers_idles_no_slot() {
 }
 
 trait MapWith {
-    /// Returns the pairs of `first` and each of these.
+    /// Returns the pairs of `first` and each discipline in `self`.
     fn map_with(self, first: Discipline) -> Vec<(Discipline, Discipline)>;
 }
 

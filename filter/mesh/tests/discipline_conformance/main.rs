@@ -1,4 +1,4 @@
-//! The common behaviour of all queue disciplines, and their differences.
+//! Tests of the common behaviour of all queue disciplines, and of their differences.
 
 // Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -1,11 +1,11 @@
-//! The order of service by rank under each discipline, on one worker and on several.
+//! Tests of the order of service under each discipline, on one worker and on several workers.
 
 use headgate_core::config::{Discipline, Flow};
 use headgate_core::stage::Outcome;
 
 use super::process::{A, B, Process, Sent, all, config, ms};
 
-/// Returns requests that every discipline orders differently.
+/// Returns five requests that every discipline orders differently.
 fn five() -> [Sent; 5] {
     [
         Sent {
@@ -41,39 +41,44 @@ fn five() -> [Sent; 5] {
     ]
 }
 
-/// Returns the order in which they are served, derived by hand from the definitions in
-/// `discipline`.
+/// Returns the order in which the requests of [`five`] are served, derived by hand from the
+/// definition of `discipline`. Times in the comments are from the first arrival on.
 fn expected(discipline: &Discipline) -> [usize; 5] {
     match discipline {
         Discipline::Fifo => [0, 1, 2, 3, 4],
-        // Deadlines at 100, 92, 104, 98 and 158 ms.
+        // The deadlines are 100, 92, 104, 98 and 158 ms.
         Discipline::Edf => [1, 3, 0, 2, 4],
-        // Deadlines less the remaining work: 25, 70, 10, 1 and 55 ms.
+        // The order is by the deadline less the remaining processing time, which is 25, 70, 10, 1
+        // and 55 ms.
         Discipline::Lstf => [1, 0, 2, 3, 4],
-        // Total work 80, 50, 10, 1 and 25 ms.
+        // The total work is 80, 50, 10, 1 and 25 ms.
         Discipline::Sjf => [3, 2, 4, 1, 0],
-        // Remaining work 25, 70, 10, 1 and 55 ms.
+        // The remaining processing time is 25, 70, 10, 1 and 55 ms.
         Discipline::Srtf => [3, 2, 0, 4, 1],
-        // 7, 3, 0, 0 and 20 ms are done.
+        // The work done is 7, 3, 0, 0 and 20 ms.
         Discipline::Lasf => [2, 3, 1, 0, 4],
-        // Latest starts at 2, 21, 6, 25 and 10 ms.
+        // The latest starts are 2, 21, 6, 25 and 10 ms.
         Discipline::Slack => [0, 2, 4, 1, 3],
-        // Only the fourth is of the lower class.
+        // Only the fourth request is of the lower class.
         Discipline::Priority => [0, 1, 2, 4, 3],
         Discipline::Drr { by, .. } => match by {
-            // `b` costs 10 ms, a round each, `a` 1 ms: rounds 1, 1, 2, 1, 3.
+            // A request of `b` costs 10 ms, which is a round, and one of `a` 1 ms. The rounds are
+            // 1, 1, 2, 1, 3.
             Flow::Type => [0, 1, 3, 2, 4],
-            // Σ of `high`: 10, 11, 21 and 31 ms; of `low`: 1. Rounds 1, 2, 3, 1, 4.
+            // The sums of costs are 10, 11, 21 and 31 ms for `high`, and 1 ms for `low`. The rounds
+            // are 1, 2, 3, 1, 4.
             Flow::Class => [0, 3, 1, 2, 4],
-            // Σ of y: 10 and 11; of z: 10; of x: 1 and 11. Rounds 1, 2, 1, 1, 2.
+            // The sums of costs are 10 and 11 ms for `y`, 10 ms for `z`, and 1 and 11 ms for `x`.
+            // The rounds are 1, 2, 1, 1, 2.
             Flow::Workflow => [0, 2, 3, 1, 4],
         },
         Discipline::Wfq { by, .. } => match by {
-            // `b` costs 10 ms each, `a` 1 ms at a weight of 0.04: tags 10, 25, 20, 50, 30.
+            // A request of `b` costs 10 ms, and one of `a` 1 ms at a weight of 0.04. The tags are
+            // 10, 25, 20, 50, 30.
             Flow::Type => [0, 2, 1, 4, 3],
-            // Tags 10, 11, 21, 1, 31.
+            // The tags are 10, 11, 21, 1, 31.
             Flow::Class => [3, 0, 1, 2, 4],
-            // Tags 10, 11, 10, 1, 11.
+            // The tags are 10, 11, 10, 1, 11.
             Flow::Workflow => [3, 0, 2, 1, 4],
         },
     }
@@ -113,8 +118,8 @@ fn every_discipline_has_an_order_of_its_own_on_any_number_of_workers() {
     assert_eq!(orders.len(), all().len(), "all differ");
 }
 
-/// Short and urgent requests arrive continuously, beyond the capacity. Returns the wait of a long
-/// request with a late deadline; `None` if it is longer than two seconds.
+/// Returns the wait of a long request with a late deadline, ms, or `None` if the wait is longer
+/// than two seconds. Short and urgent requests arrive continuously, beyond the capacity.
 fn wait_of_the_patient(discipline: &Discipline, workers: usize) -> Option<u128> {
     let mut process = Process::new(workers, &config(1, discipline));
     let mut running = process.arrive(0, A);
@@ -158,14 +163,16 @@ fn nobody_starves_where_the_discipline_promises_it() {
             let wait = wait_of_the_patient(&discipline, workers);
             let most = match &discipline {
                 Discipline::Fifo => Some(2),
-                // It has 100 ms by its type's objective; the others exceed the capacity and have
-                // 50.
+                // The long request has a deadline after 100 ms by its type's objective. The urgent
+                // requests have deadlines after 50 ms.
                 Discipline::Edf => Some(100),
-                // 100 ms less 95 ms; the others have 49.
+                // The long request has a slack of 100 ms less 95 ms. The urgent requests have a
+                // slack of 49 ms.
                 Discipline::Lstf => Some(2),
-                // Its latest start is after 2 ms.
+                // The latest start of the long request is after 2 ms.
                 Discipline::Slack => Some(3),
-                // Its flow's first quantum suffices; the other requests of this round come first.
+                // The first quantum of the long request's flow suffices. The other requests of the
+                // same round are served first.
                 Discipline::Drr { .. } | Discipline::Wfq { .. } => Some(13),
                 Discipline::Sjf | Discipline::Srtf | Discipline::Lasf | Discipline::Priority => {
                     None

@@ -1,4 +1,4 @@
-//! A process of several workers in deterministic time, with its clients and its backend.
+//! A simulated process of several workers in deterministic time, with its clients and its backend.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Returns all disciplines, and for fair queues all kinds of flows.
+/// Returns all disciplines. Fair queues appear once for each kind of flow.
 pub(crate) fn all() -> Vec<Discipline> {
     let drr = |by| Discipline::Drr {
         by,
@@ -47,7 +47,7 @@ pub(crate) fn all() -> Vec<Discipline> {
     ]
 }
 
-/// A request as its client sends it. Type `a` takes 1 ms, `b` 10 ms.
+/// A request as its client sends it. The service time is 1 ms for type `a`, and 10 ms for type `b`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     pub(crate) path: &'static str,
@@ -95,8 +95,8 @@ impl RequestView for Sent {
     }
 }
 
-/// Returns a configuration with P slots. `a` has 19 ms of slack by its objectives and 200 ms to its
-/// deadline, `b` 2 ms and 100 ms.
+/// Returns a configuration with `parallelism` slots. By its objectives, type `a` has a slack of 19
+/// ms and a deadline after 200 ms. Type `b` has a slack of 2 ms and a deadline after 100 ms.
 pub(crate) fn config(parallelism: u32, discipline: &Discipline) -> FilterConfig {
     let discipline = serde_json::to_string(discipline).unwrap();
     let json = format!(
@@ -119,7 +119,7 @@ pub(crate) fn config(parallelism: u32, discipline: &Discipline) -> FilterConfig 
     FilterConfig::from_json(json.as_bytes()).unwrap()
 }
 
-/// The position of a request.
+/// The position of a request in the process.
 #[derive(Debug, Clone, Copy)]
 enum At {
     Queue(Ticket),
@@ -139,7 +139,7 @@ pub(crate) struct Process {
     pub(crate) now: Instant,
     workers: Vec<Engine>,
     requests: BTreeMap<u32, Held>,
-    /// All requests that got a slot, in order.
+    /// The streams of all requests that got a slot, in order.
     pub(crate) started: Vec<u32>,
     ever_started: BTreeSet<u32>,
     pub(crate) refused: Vec<(u32, Reason)>,
@@ -148,8 +148,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Creates workers that have announced themselves to each other, and that have measured `a` and
-    /// `b`.
+    /// Creates a process whose workers have announced themselves to each other, and have measured
+    /// the service times of `a` and `b`.
     pub(crate) fn new(workers: usize, config: &FilterConfig) -> Self {
         let mut this = Self {
             host: MemoryHost::new(),
@@ -184,7 +184,7 @@ impl Process {
         self.act();
     }
 
-    /// Sends a request to `worker`. Returns its stream.
+    /// Sends a request to `worker`. Returns the stream of the request.
     pub(crate) fn arrive(&mut self, worker: usize, sent: Sent) -> u32 {
         let stream = self.next_stream;
         self.next_stream += 1;
@@ -245,7 +245,7 @@ impl Process {
         }
     }
 
-    /// Ends a request, or lets its client leave.
+    /// Ends a request in the backend, or removes a request from the queue whose client leaves.
     pub(crate) fn finish(&mut self, stream: u32, outcome: Outcome) {
         let Some(held) = self.requests.remove(&stream) else {
             return;
@@ -258,7 +258,7 @@ impl Process {
         self.act();
     }
 
-    /// Delivers wake-ups until there are none.
+    /// Delivers wake-ups until no wake-up is left.
     pub(crate) fn settle(&mut self) {
         while (0..self.workers.len()).any(|worker| self.wake(worker)) {}
     }
@@ -309,7 +309,7 @@ impl Process {
         streams.map(|(stream, _)| *stream).collect()
     }
 
-    /// Returns the worker that has request `stream`.
+    /// Returns the worker that has the request `stream`.
     pub(crate) fn worker_of(&self, stream: u32) -> Option<usize> {
         self.requests.get(&stream).map(|held| held.worker)
     }
@@ -328,7 +328,8 @@ impl Process {
         self.host.value(&name).unwrap_or(0)
     }
 
-    /// Returns the booked requests and µs of work in the queue, on which decisions are based.
+    /// Returns the booked number of requests in the queue and their work, µs. Decisions are based
+    /// on these numbers.
     pub(crate) fn booked_queue(&self) -> (u64, u64) {
         let packed = self.gauge("queue_packed");
         (packed >> 44, packed & ((1 << 44) - 1))
@@ -340,8 +341,8 @@ impl Process {
         assert!(self.workers.iter().all(|engine| engine.pending() == 0));
     }
 
-    /// Serves the requests in the backend one after the other, each for its service time. Returns
-    /// those that start, in order.
+    /// Serves all requests one after the other, each for its service time. Returns the requests
+    /// that started meanwhile, in order.
     pub(crate) fn drain(&mut self) -> Vec<u32> {
         let before = self.started.len();
         while let Some(stream) = self.in_backend().first().copied() {

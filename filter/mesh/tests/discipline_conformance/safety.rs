@@ -1,6 +1,6 @@
-//! Invariants in any order of events: slots are conserved and never idle while a request waits, no
-//! request is lost, served twice or too late, and no worker's waiter overtakes another's by more
-//! than the tolerance.
+//! Tests of invariants in any order of events. Slots are conserved and never idle while a request
+//! waits. No request is lost, served twice or served too late. No worker's waiter overtakes another
+//! worker's waiter by more than the tolerance.
 
 use headgate_core::config::{Discipline, QueueMode};
 use headgate_core::stage::{ORDER_TOLERANCE, Outcome};
@@ -50,7 +50,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..100)
 }
 
-/// Returns [`ORDER_TOLERANCE`] in ranks: ns, or the arrival's units above the order's number.
+/// Returns [`ORDER_TOLERANCE`] in the unit of the discipline's ranks. The unit is ns, or the
+/// discipline's own unit of time above the four lowest bits.
 fn tolerance(discipline: &Discipline) -> u64 {
     let nanos = ORDER_TOLERANCE.as_nanos() as u64;
     match discipline {
@@ -62,8 +63,8 @@ fn tolerance(discipline: &Discipline) -> u64 {
     }
 }
 
-/// Asserts that the waiter that started was the first, within the tolerance, if exactly one started
-/// and none was refused.
+/// Asserts that the waiter that started was the first, within the tolerance, if exactly one waiter
+/// started.
 fn assert_in_order(
     process: &Process,
     heads: &[Option<u64>],
@@ -144,7 +145,7 @@ proptest! {
             }
             process.drain();
             process.assert_nothing_booked();
-            // Every request was served, refused, or left.
+            // Every request was served or refused, or its client left.
             prop_assert_eq!(
                 process.started.len() + process.refused.len() + left,
                 arrived,
@@ -186,7 +187,7 @@ fn the_late_leave_wherever_they_stand() {
     }
 }
 
-/// The same without a tick in between: a freed slot goes to a request that still has time.
+/// Without a tick after deadlines have expired, a freed slot goes to a request that still has time.
 #[test]
 fn a_slot_that_gets_free_goes_to_nobody_who_is_late() {
     for discipline in all() {
@@ -216,7 +217,7 @@ fn a_slot_that_gets_free_goes_to_nobody_who_is_late() {
     }
 }
 
-/// A queue that is only observed is in the backend, which has its own order.
+/// An observed queue is in the backend, so the configured discipline has no effect.
 #[test]
 fn a_watched_queue_is_a_fifo_whatever_is_configured() {
     for discipline in all() {
@@ -247,7 +248,7 @@ fn a_watched_queue_is_a_fifo_whatever_is_configured() {
             process.finish(stream, Outcome::Completed);
             process.settle();
         }
-        // They arrived after 3 and 5 ms and started after 25 and 45 ms.
+        // The two requests of type `a` arrived after 3 and 5 ms, and started after 25 and 45 ms.
         let after = waits(&process);
         let found = (after.0 - before.0, after.1 - before.1);
         assert_eq!(found, (2, 22_000 + 40_000), "{discipline:?}");

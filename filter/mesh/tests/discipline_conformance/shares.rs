@@ -1,5 +1,5 @@
-//! The shares of fair queues over several workers. Neither clients that give up nor expensive
-//! requests can change them.
+//! Tests of the shares of fair queues over several workers. Neither clients that give up nor
+//! expensive requests can change the shares.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,8 +22,8 @@ fn drr(quantum_us: u64, weight_of_a: f64) -> Discipline {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// For two flows that always wait, on any workers, the services divided by the weights differ
-    /// by at most a quantum and the largest cost, divided by the smaller weight.
+    /// Two flows always wait, on any workers. The services divided by the weights then differ by at
+    /// most a quantum plus the quotient of the largest cost and the smaller weight.
     #[test]
     fn backlogged_flows_share_by_weight_over_all_workers(
         workers in 1_usize..=4,
@@ -50,7 +50,7 @@ proptest! {
             let flow = flows[&running];
             takes = if flow == 0 { ms(1) } else { ms(10) };
             served[flow] += if flow == 0 { 1.0 / weight } else { 10.0 };
-            // The flow that was served sends again.
+            // The client of the flow that was served sends another request.
             let (a, b) = at[n % at.len()];
             let (sent, worker) = if flow == 0 { (A, a) } else { (B, b) };
             flows.insert(process.arrive(worker % workers, sent), flow);
@@ -62,8 +62,8 @@ proptest! {
     }
 }
 
-/// A type sends twenty times its share, and most of its clients give up before their turn. It gets
-/// its share at all times, and the other type gets its share, too.
+/// Type `a` sends twenty times its share, and most of its clients give up before their turn. Both
+/// types get their shares at all times.
 #[test]
 fn a_flow_whose_clients_give_up_keeps_its_share() {
     for workers in [1, 2] {
@@ -75,7 +75,8 @@ fn a_flow_whose_clients_give_up_keeps_its_share() {
         for now in 1..=4_000_u64 {
             process.pass(ms(1));
             let worker = now as usize % workers;
-            // The load is 10 slots of `a` and two of `b`; `a` waits for at most 50 ms.
+            // The load is 10 slots of `a` and two slots of `b`. The clients of `a` wait for at most
+            // 50 ms.
             for _ in 0..10 {
                 let stream = process.arrive(worker, A);
                 flows.insert(stream, 0);
@@ -117,8 +118,8 @@ fn a_flow_whose_clients_give_up_keeps_its_share() {
     }
 }
 
-/// Requests of two workflows always wait: `long` sends type `a` of 4 tokens, which takes 1 ms,
-/// `short` type `b` of 1 token, which takes 10 ms.
+/// Requests of two workflows always wait. Requests of `long` are of type `a`, have 4 tokens and
+/// take 1 ms. Requests of `short` are of type `b`, have 1 token and take 10 ms.
 #[test]
 fn workflows_get_as_many_tokens_as_each_other_where_turns_are_by_tokens() {
     for workers in [1, 2] {
@@ -178,8 +179,8 @@ fn workflows_get_as_many_tokens_as_each_other_where_turns_are_by_tokens() {
     }
 }
 
-/// Returns the number of host calls of an arrival, of the end that gives its slot to the next
-/// request, and of leaving the queue.
+/// Returns the numbers of host calls of an arrival, of an end whose slot goes to the next request,
+/// and of a client leaving the queue.
 fn calls(discipline: &Discipline) -> [u64; 3] {
     let mut process = Process::new(1, &config(1, discipline));
     let running = process.arrive(0, A);
@@ -190,7 +191,7 @@ fn calls(discipline: &Discipline) -> [u64; 3] {
         process.host.calls() - before
     };
     let mut last = 0;
-    // The first request of its type defines its flow's gauge.
+    // The first request of a type defines the gauge of its flow, so it is not counted.
     process.arrive(0, A);
     let arrives = counted(&mut process, &mut |process| last = process.arrive(0, A));
     let leaves = counted(&mut process, &mut |p| p.finish(last, Outcome::Unmeasured));
@@ -221,12 +222,12 @@ fn a_request_that_finds_a_slot_free_takes_no_turn() {
     assert_eq!(calls(&drr(10_000, 1.0)), calls(&Discipline::Fifo));
 }
 
-/// Senders of requests of one type. Tenant 0's requests take a hundred times as long as those of
-/// the others.
+/// The tenants, whose requests are of one type. In most tests, the requests of tenant 0 take a
+/// hundred times as long as those of the others.
 const TENANTS: [Sent; 3] = [
     tenant("high", "workflow=dear"),
     tenant("low", "workflow=tenant-1397"),
-    // The FNV-1a hashes of both names, folded to 1,024 values, are equal.
+    // The FNV-1a hash of this name equals the hash of the name above, folded to 1,024 values.
     tenant("low", "workflow=tenant-3561"),
 ];
 
@@ -243,15 +244,16 @@ struct Backend {
     process: Process,
     workers: usize,
     arrivals: usize,
-    /// The times at which requests end, by stream, with their senders.
+    /// The requests in the backend by end time and stream, with the tenant and the service time,
+    /// µs.
     ends: BTreeMap<(Instant, u32), (usize, u64)>,
     tenants: BTreeMap<u32, usize>,
     seen: usize,
     next_tick: Instant,
-    /// The time that a wake-up takes, and the time at which the next one arrives.
+    /// The time that a wake-up takes. `next_wake_up` is the time at which the next wake-up arrives.
     wake_up: Duration,
     next_wake_up: Option<Instant>,
-    /// Service time by tenant.
+    /// The sum of service times by tenant, µs.
     served_us: [u64; 3],
 }
 
@@ -287,8 +289,8 @@ impl Backend {
         self.tenants.insert(stream, tenant);
     }
 
-    /// Runs for `span` with requests that take `us`, by tenant. Returns the ratio of the slots'
-    /// time of each tenant.
+    /// Runs for `span` with requests that take `us` µs, by tenant. Returns each tenant's ratio of
+    /// the slots' time.
     fn run(&mut self, span: Duration, us: [u64; 3]) -> [f64; 3] {
         let until = self.process.now + span;
         self.served_us = [0; 3];
@@ -360,7 +362,8 @@ fn a_tenant_whose_requests_are_dear_gets_its_share_of_the_slots_time_and_no_more
     for (discipline, share) in by_class.into_iter().chain(by_workflow).chain(alike) {
         for workers in [1, 3] {
             let mut backend = Backend::new(workers, &discipline, 2);
-            // First the tenants pay for requests that were served before their costs were known.
+            // In this time the tenants pay for requests that were served before their costs were
+            // known.
             backend.run(ms(10_000), [100_000, 1_000, 0]);
             for _ in 0..3 {
                 let [dear, ..] = backend.run(ms(4_000), [100_000, 1_000, 0]);
@@ -374,7 +377,7 @@ fn a_tenant_whose_requests_are_dear_gets_its_share_of_the_slots_time_and_no_more
     }
 }
 
-/// A tenant whose requests become expensive doesn't gain from their earlier low cost for long.
+/// A tenant whose requests become expensive doesn't profit from their earlier low cost for long.
 #[test]
 fn a_tenant_whose_requests_turn_dear_pays_for_them() {
     for discipline in fair(Flow::Workflow, &[]) {
@@ -393,7 +396,7 @@ fn a_tenant_whose_requests_turn_dear_pays_for_them() {
 }
 
 /// A worker that doesn't answer its wake-up is skipped for a request whose turn is ten rounds
-/// later. The rounds between still belong to the waiting flows.
+/// later. The rounds in between still belong to the waiting flows.
 #[test]
 fn a_request_that_is_served_before_its_turn_moves_no_round() {
     let mut process = Process::new(2, &config(1, &drr(1_000, 1.0)));
@@ -408,9 +411,9 @@ fn a_request_that_is_served_before_its_turn_moves_no_round() {
     assert!(round <= 2, "in round {round}");
 }
 
-/// A worker takes a while to wake up. If several slots become free in the meantime, or if it takes
-/// too long, others serve their own waiters before their turn. That must not cost the other flows
-/// their turns.
+/// A worker takes a while to wake up. If several slots become free in the meantime, or if the
+/// wake-up takes too long, other workers serve their own waiters before their turn. The other flows
+/// must not lose their turns thereby.
 #[test]
 fn shares_are_kept_where_workers_are_slow_to_wake_up() {
     for discipline in fair(Flow::Workflow, &[]) {
@@ -429,8 +432,8 @@ fn shares_are_kept_where_workers_are_slow_to_wake_up() {
     }
 }
 
-/// Three workflows are three flows, whatever their names. With a hash of names into 1,024 flows, a
-/// client that knows the hash could choose a name that shares another's flow.
+/// Three workflows are three flows, for any names. With a hash of names into 1,024 flows, a client
+/// that knows the hash could choose a name that shares the flow of another name.
 #[test]
 fn no_workflow_shares_anothers_turn() {
     for discipline in fair(Flow::Workflow, &[]) {

@@ -1,5 +1,5 @@
-//! Hosts around a switch whose calls run in the class that class admission allows: the experiments
-//! of centralized Aequitas (§4).
+//! The experiments of centralized Aequitas (§4), with hosts around a switch whose calls run in the
+//! class that class admission allows.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::Amount;
 use crate::measured::{ALL, Measured, mean};
 
-/// The largest relative distance of a settled curve from its mean.
+/// The largest distance of a settled curve from its mean, in the unit of the curve.
 const SETTLED_WITHIN: f64 = 0.03;
 /// The hosts that the report shows.
 const HOSTS: [&str; 2] = ["host 1", "host 2"];
@@ -24,8 +24,8 @@ pub(crate) struct Fabric {
     call_bytes: u32,
     /// The names and shares of the classes, the highest first.
     classes: Vec<(String, u32)>,
-    /// Percent of calls that ask for each class, by sender; the last entry holds for all further
-    /// senders.
+    /// The percentages of calls that ask for each class, by sender. The last entry holds for all
+    /// further senders.
     mixes: Vec<Vec<f64>>,
     buffer_bytes: u32,
     targets_us: Vec<u64>,
@@ -127,7 +127,7 @@ fn after_first_third(curve: &[Option<f64>]) -> impl Iterator<Item = f64> {
     curve.iter().skip(curve.len() / 3).flatten().copied()
 }
 
-/// Returns the first interval from which on the curve stays near its mean over the last third.
+/// Returns the first interval from which the curve stays near its mean over the last third.
 fn settled(curve: &[Option<f64>]) -> Option<usize> {
     let level = mean(last_third(curve).iter().flatten().copied())?;
     let near = |value: &Option<f64>| value.is_some_and(|v| (v - level).abs() <= SETTLED_WITHIN);

@@ -1,5 +1,5 @@
-//! System identification (Chronos §4, Eq. 4 to 8): the model of the database, the closed-loop poles
-//! of the paper's gains, and gains for Headgate's loop.
+//! System identification (Chronos §4, Eq. 4 to 8). It finds the model of the database, the
+//! closed-loop poles of the paper's gains, and gains for Headgate's loop.
 
 use headgate_simulator::SimulationError;
 use headgate_simulator::clients::threads::Sample;
@@ -14,11 +14,11 @@ use crate::sysid::{
     design, identify, roots_text,
 };
 
-/// The allowed overshoot, ratio. Table 1: S_v = 2.5 s for S_t = 2 s.
+/// The allowed overshoot, ratio. In Table 1, S_v = 2.5 s for S_t = 2 s.
 const OVERSHOOT: f64 = 0.25;
-/// S_t, s.
+/// S_t, the target delay, s.
 const TARGET_S: f64 = 2.0;
-/// T_v and the values tried if it can't be reached, in periods.
+/// T_v, the settling time, and the longer times to try if no gains reach T_v, in periods.
 const SETTLING: [f64; 8] = [10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0];
 /// The number of periods whose delay is shown with its prediction.
 const SHOWN: usize = 120;
@@ -33,9 +33,9 @@ pub(crate) struct Identification {
     warm_up: usize,
     /// The paper's K_P and K_I.
     gains: [f64; 2],
-    /// The paper's model (Eq. 5): a and b.
+    /// The coefficients a and b of the paper's model (Eq. 5).
     plant: [Vec<f64>; 2],
-    /// The poles in the paper: real and imaginary part.
+    /// The poles in the paper, with real and imaginary part.
     poles: Vec<[f64; 2]>,
 }
 
@@ -101,8 +101,8 @@ impl Identification {
         segment
     }
 
-    /// Measures the closed loop of the paper's gains, with Eq. 5 as printed and with the opposite
-    /// sign of a₂.
+    /// Measures the closed loop of the paper's gains, with Eq. 5 as printed, with the opposite sign
+    /// of a₂, and with the additional integration of Eq. 1.
     fn papers_gains(&self, measured: &mut Measured) {
         let [a, b] = &self.plant;
         let gains = Gains {

@@ -1,5 +1,5 @@
-//! Services that call each other, and the effect of rates, fair queues and deadlines on their
-//! workflows: the experiments of Wisp (§4.1.2 and §6).
+//! The experiments of Wisp (§4.1.2 and §6). They measure the effect of rates, fair queues and
+//! deadlines on the workflows of services that call each other.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,10 +25,10 @@ use crate::measured::{ALL, Measured, Points, mean};
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Mesh {
     services: Services,
-    /// The control of every process. Calls carry deadlines if it has workflows.
+    /// The control of every process. Calls carry deadlines if the control has workflows.
     #[serde(default)]
     control: Control,
-    /// The policies of services in a file, by name, in place of `control`.
+    /// The policies of services in a file, by the name of the service. They replace `control`.
     #[serde(default)]
     policies: BTreeMap<String, StageConfig>,
     /// The factor for the rates of clients in a file.
@@ -44,9 +44,9 @@ pub(crate) struct Mesh {
     /// A prefix of workflow names. Workflows with this prefix are also measured together, as one
     /// more kind.
     group: Option<String>,
-    /// The length of the spans of curves, s; `None` for no curves.
+    /// The length of the time spans in curves, s, or `None` for no curves.
     curves: Option<f64>,
-    /// Time between two samples of the rates, s.
+    /// The time between two samples of the rates, s.
     #[serde(default = "second")]
     sample: f64,
     /// The latest time by which rates at the entry have settled, s. If set, the settling is
@@ -69,7 +69,7 @@ const fn second() -> f64 {
 enum Services {
     /// The storage service of §6.
     Storage(Storage),
-    /// A chain.
+    /// A chain of services.
     Chain(Chain),
     /// The services of a mesh file.
     File(Box<MeshFile>),
@@ -82,7 +82,7 @@ struct Control {
     workflows: Option<WorkflowsConfig>,
 }
 
-/// A span of time, s; its name is the suffix of its metrics' names.
+/// A span of time, s. The name of the span is the suffix of its metrics' names.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Span {
@@ -92,14 +92,16 @@ struct Span {
     until: f64,
 }
 
-/// A chain of services, each calling the next one. The last one has less capacity than the load.
+/// A chain of services, of which each calls the next. The last service has less capacity than the
+/// load.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Chain {
     hops: usize,
     /// The number of processes of each service.
     processes: usize,
-    /// The slots of each process of the last service, and its mean service time, ms.
+    /// The number of slots of each process of the last service. `service` is its mean service time,
+    /// ms.
     slots: u32,
     service: f64,
     /// The ratio of responses that are lost.
@@ -120,7 +122,7 @@ impl Chain {
             },
             ..Graph::default()
         };
-        // The last service is built first, since calls refer to built tasks.
+        // The last service is built first, since calls refer to tasks that are already built.
         for service in (0..=self.hops).rev() {
             let last = service == self.hops;
             let ms = if last { self.service } else { 1.0 };
@@ -179,7 +181,7 @@ impl Mesh {
         Ok(self.measure(&graph, &seen, part))
     }
 
-    /// Returns the policies in a file, by service.
+    /// Returns the policies of the services in a file, by service.
     fn own_policies(&self, plan: &Plan) -> Result<Vec<Option<Policy>>, SimulationError> {
         let policy = |(at, service): (usize, &Service)| {
             let stage = self.policies.get(&service.name);
@@ -280,7 +282,7 @@ impl Mesh {
         measured
     }
 
-    /// Returns the capacity of a chain's last service, requests/s; NaN without a chain.
+    /// Returns the capacity of a chain's last service, requests/s, or NaN without a chain.
     fn capacity(&self) -> f64 {
         match &self.services {
             Services::Chain(chain) => {
@@ -354,7 +356,7 @@ fn clients(
         values
     };
     let latencies = sorted(Ended::latency_s);
-    // The latency normalized by the deadline.
+    // `lnd` is the latency divided by the deadline.
     let lnd = sorted(|ended| ended.latency_s() * 1e9 / ended.within as f64);
     let late = lnd.iter().filter(|lnd| **lnd > 1.0).count() as f64 / lnd.len() as f64;
     let mut note =
@@ -389,8 +391,8 @@ fn clients(
     );
 }
 
-/// Returns a workflow's rates in force at each time that has one, summed over a service's
-/// processes, requests/s.
+/// Returns a workflow's rates at the times within `time` at which a rate is in force, summed over a
+/// service's processes, requests/s.
 fn rates(seen: &Seen, service: usize, workflow: usize, time: &Range<f64>) -> Vec<f64> {
     let rates = seen.rates(service, workflow).into_iter();
     rates
@@ -399,7 +401,7 @@ fn rates(seen: &Seen, service: usize, workflow: usize, time: &Range<f64>) -> Vec
         .collect()
 }
 
-/// Returns the coefficient of variation: the standard deviation divided by the mean.
+/// Returns the coefficient of variation, which is the standard deviation divided by the mean.
 fn spread(values: &[f64]) -> Option<f64> {
     let mean = mean(values)?;
     let squares = values
@@ -411,7 +413,7 @@ fn spread(values: &[f64]) -> Option<f64> {
 
 /// The largest relative distance from the later mean at which rates count as converged.
 const BAND: f64 = 0.2;
-/// The number of samples in the moving mean of the rates that is compared with the band.
+/// The number of samples in the moving mean of the rates, which is compared with [`BAND`].
 const MEAN_OVER: usize = 10;
 
 /// Measures the settling time of the rates at the entry of a chain, and their steadiness after it.
@@ -421,7 +423,7 @@ fn settling(measured: &mut Measured, seen: &Seen, settled: f64, end: f64, capaci
     let smoothed = smoothed(&seen.rates(0, 0));
     let off = |rate: Option<f64>| rate.map_or(f64::INFINITY, |rate| (rate / level - 1.0).abs());
     let last = smoothed.iter().rposition(|(_, rate)| off(*rate) > BAND);
-    // Rates that are outside the band in the last tenth have not settled.
+    // Rates that leave the band in the last tenth have not settled.
     let reached = match last {
         None => Some(0.0),
         Some(at) => smoothed

@@ -1,4 +1,4 @@
-//! The models: the parameters of a run, and its measurements.
+//! The models. A model has the parameters of a run, and returns its measurements.
 
 mod fabric;
 mod identification;
@@ -28,7 +28,7 @@ pub(crate) struct Amount {
 pub(crate) enum Model {
     /// Open traffic before a stage with P servers (Bouncer §5.3).
     Stage(Box<stage::Stage>),
-    /// Users of a service, who request page after page (SEDA §4).
+    /// Users of a service who request page after page (SEDA §4).
     Users(Box<users::Users>),
     /// Client threads of a database (Chronos §5.1).
     Threads(Box<threads::Threads>),

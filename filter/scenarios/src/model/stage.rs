@@ -1,4 +1,4 @@
-//! Open traffic before a stage with P servers: the simulation study of Bouncer (§5.3).
+//! The simulation study of Bouncer (§5.3), with open traffic before a stage with P servers.
 
 use std::time::Duration;
 

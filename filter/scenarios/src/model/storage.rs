@@ -1,11 +1,11 @@
-//! The storage service of Wisp §6: front ends (FE), authentication (AUTH), partition service (PS),
-//! extent nodes (EN).
+//! The storage service of Wisp §6. Its services are front ends (FE), authentication (AUTH),
+//! partition service (PS), and extent nodes (EN).
 //!
 //! The paper gives the tiers and the number of processes of each, the order of the calls between
 //! them, exponential service times, and the RPC library's timeout. It also says that requests go to
-//! the PS of their partition, and from there to blocks that are spread evenly over the ENs. It
-//! doesn't give the slots, the network, the partitions, the blocks, nor service times except those
-//! of workflow G. They are chosen here or in the data.
+//! the PS of their partition, and from there to blocks that are spread evenly over the ENs. The
+//! paper doesn't give the slots, the network, the partitions, the blocks, nor service times except
+//! those of workflow G. These values are chosen here or in the data.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use headgate_simulator::mesh::{
 use headgate_simulator::{ServiceTime, SimulationError};
 use serde::Deserialize;
 
-/// The services, their processes, and the default number of slots of a process.
+/// The services, with the number of their processes and the default number of slots of a process.
 const TIERS: [(&str, usize, u32); 4] = [
     ("FE", 10, 128),
     ("AUTH", 5, 32),
@@ -33,7 +33,7 @@ const EN: usize = 3;
 const RPC_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of blocks per partition.
 const BLOCKS: u32 = 20;
-/// The mean times of the steps that are the same for all workflows, ms.
+/// The mean times of the steps at FE and AUTH, which are the same for all workflows, ms.
 const FE_MS: f64 = 0.5;
 const AUTH_MS: f64 = 1.0;
 /// The longest run, s.
@@ -43,7 +43,7 @@ const LONGEST: u64 = 1_200;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Storage {
-    /// The slots of a process, by service.
+    /// The number of slots of a process, by service.
     #[serde(default)]
     slots: BTreeMap<String, u32>,
     /// Whether service times are constant instead of exponential.
@@ -60,9 +60,10 @@ struct WorkflowEntry {
     name: String,
     /// The steps of a request at its PS.
     steps: Vec<PsStep>,
-    /// The range of PSs that hold its partitions, without its end; `None` for all of them.
+    /// The range of PSs that hold the workflow's partitions, without the end of the range, or
+    /// `None` for all PSs.
     partitions: Option<(usize, usize)>,
-    /// The deadline, s; `None` for the RPC timeout.
+    /// The deadline, s, or `None` for the RPC timeout.
     deadline: Option<f64>,
     #[serde(default)]
     loads: Vec<LoadEntry>,
@@ -71,23 +72,25 @@ struct WorkflowEntry {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum PsStep {
-    /// Computes: mean time, ms.
+    /// Computes for this mean time, ms.
     Compute(f64),
-    /// Calls ENs: the number of calls, calls at once, and mean time of each there, ms.
+    /// Calls ENs. The numbers are the number of calls, the number of calls at once, and the mean
+    /// time of a call at the EN, ms.
     Calls(u32, u32, f64),
-    /// Calls ENs, as many times as the request's size: calls at once, and mean time of each there,
-    /// ms.
+    /// Calls ENs, as many times as the request's size. The numbers are the number of calls at once,
+    /// and the mean time of a call at the EN, ms.
     Sized(u32, f64),
 }
 
-/// Clients: random or evenly spaced requests/s, or a number of closed-loop clients.
+/// The clients of a workflow. They are a rate of random or evenly spaced requests, requests/s, or a
+/// number of closed-loop clients.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LoadEntry {
     rate: Option<f64>,
     even: Option<f64>,
     clients: Option<u32>,
-    /// The start, s.
+    /// The start of the load, s.
     #[serde(default)]
     from: f64,
 }
@@ -107,16 +110,16 @@ fn closed(clients: u32) -> Arrivals {
     Arrivals::Closed(clients, ServiceTime::Constant(0.0))
 }
 
-/// Random requests of the workflows, replayed by closed-loop clients.
+/// Random requests of the workflows, which closed-loop clients replay.
 ///
-/// Each request's deadline is a multiple of its latency in an otherwise idle mesh, which is
+/// Each request's deadline is a multiple of its latency in an otherwise idle mesh. This latency is
 /// measured first.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Trace {
     clients: u32,
     deadline: u32,
-    /// For each workflow, its ratio of the requests, and the sizes of its requests.
+    /// The ratio of requests that belong to each workflow, and the sizes of its requests.
     draws: Vec<(f64, Vec<u32>)>,
 }
 
@@ -136,7 +139,7 @@ impl Storage {
         let mut graph = Graph {
             services: TIERS.into_iter().map(service).collect(),
             network: Network {
-                // Clients of a trace wait without a limit.
+                // The clients of a trace wait without a limit.
                 timeout: self.trace.is_none().then_some(RPC_TIMEOUT),
                 ..Network::default()
             },
@@ -194,7 +197,7 @@ impl Storage {
         });
     }
 
-    /// Returns the services, their clients, and the number of requests after which a run ends.
+    /// Returns the services, the clients, and the number of requests after which a run ends.
     pub(super) fn mesh(
         &self,
         requests: u64,

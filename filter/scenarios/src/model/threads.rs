@@ -2,19 +2,19 @@
 //!
 //! The paper gives the clients (1200 threads, 60% stock queries, inter-request times and the times
 //! of their changes), the formulas of §3.1, the sampling period, S_t, and the number of data
-//! accesses of FC-D in 900 s: 18.68 M. It gives neither the sizes in the formulas nor the capacity
-//! of the database. They are chosen here:
+//! accesses of FC-D in 900 s, 18.68 M. It gives neither the sizes in the formulas nor the capacity
+//! of the database. These values are chosen here:
 //!
-//! - 1 to 30 companies in a stock query, portfolios of 1 to 119 items, rows of size 1 (§3.1: "the
-//!   row size is considered uniform"): 59 data accesses a request on average.
-//! - 4 worker threads, which are the slots of Headgate's stage (its queue is the ready queue), on
-//!   two cores (the paper's laptop) that they share. An access takes 83.5 µs, and 12% more if all
-//!   threads work, a number for locks, aborts and cache misses together. That is 21,400 accesses/s,
-//!   so that FC-D makes those 18.7 M; 1200 threads ask for 18,900 at the low rate, and for up to
-//!   236,000 in the burst.
-//! - A refusal costs the work of one access: the server parses the request, looks up its size, and
-//!   answers.
-//! - The stock quotes' updates are part of the accesses' time.
+//! - A stock query has 1 to 30 companies, a portfolio 1 to 119 items, and a row the size 1 (§3.1:
+//!   "the row size is considered uniform"). The mean is 59 data accesses in a request.
+//! - The database has 4 worker threads, which share two cores (the paper's laptop). The threads are
+//!   the slots of Headgate's stage, whose queue is the ready queue. An access takes 83.5 µs, and
+//!   12% more if all threads work. The 12% cover locks, aborts and cache misses together. The
+//!   capacity is then 21,400 accesses/s, with which FC-D makes 18.7 M accesses. The 1200 threads
+//!   ask for 18,900 accesses/s at the low rate, and for up to 236,000 in the burst.
+//! - A refusal costs the work of one access, in which the server parses the request, looks up its
+//!   size, and answers.
+//! - The updates of stock quotes are part of the time of accesses.
 //!
 //! The paper explains its differences in *total* data (Figure 6) by contention that grows with the
 //! number of waiting requests. The model lacks that contention, so a database that is always busy
@@ -44,13 +44,13 @@ const PORTFOLIO: u32 = 119;
 const CORES: u32 = 2;
 /// The work of a data access, ns.
 const ACCESS: f64 = 83_500.0;
-/// σ of [`Network::of_cores`].
+/// σ, the contention, of [`Network::of_cores`].
 const CONTENTION: f64 = 0.04;
 /// The sampling period, ns.
 const PERIOD: u64 = SECOND;
-/// S_t, ns.
+/// S_t, the target delay, ns.
 const TARGET: u64 = 2 * SECOND;
-/// S_v of Table 1, s.
+/// S_v of Table 1, the limit for the overshoot of the delay, s.
 const OVERSHOOT_S: f64 = 2.5;
 
 /// The parameters of a Chronos experiment.
@@ -61,11 +61,11 @@ pub(crate) struct Threads {
     threads: u32,
     /// The start of each phase, s, and the range of inter-request times in it, ms.
     phases: Vec<(u64, [u64; 2])>,
-    /// t_a and t_b of FC-TS (§3.2), ms.
+    /// t_a and t_b, the range of delays of FC-TS (§3.2), ms.
     smoothing: Option<[u64; 2]>,
     /// The length of the run, s.
     length: u64,
-    /// The start of the results shown, s; the database starts before it (§5.1).
+    /// The start of the results shown, s. The database starts earlier (§5.1).
     shown: u64,
     /// Whether to measure results over time, too.
     #[serde(default)]
@@ -82,7 +82,7 @@ impl Threads {
             .phases
             .get(1)
             .map_or(end, |(from, _)| scaled(*from) as usize);
-        // The periods in which the control loop has settled.
+        // In the periods from `late` on, the control loop has settled.
         let late = burst + end.saturating_sub(burst) / 6;
         let mut note = |metric: &str, value: Option<f64>| measured.note(ALL, metric, value);
         note("delay_s", mean(delays(&samples, shown..end)));
@@ -123,7 +123,7 @@ impl Threads {
         Ok(measured)
     }
 
-    /// Returns the measurements of the server's monitor, period by period.
+    /// Returns the measurements of the server's monitor, by period.
     pub(super) fn samples(
         &self,
         amount: &Amount,
@@ -166,7 +166,8 @@ impl Threads {
     }
 }
 
-/// Adds the delay s(k) and its inputs over time to the curves: a trace that `headgate sysid` reads.
+/// Adds the delay s(k) and its inputs over time to the curves. `headgate sysid` can read these
+/// curves as a trace.
 pub(super) fn draw(measured: &mut Measured, samples: &[Sample]) {
     let mut draw = |metric: &str, value: fn(&Sample) -> Option<f64>| {
         let points = (0_u32..).map(f64::from).zip(samples.iter().map(value));

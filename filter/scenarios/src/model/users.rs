@@ -1,10 +1,11 @@
-//! Users of a service who go from page to page in a closed loop: the experiments of SEDA (§4).
+//! The experiments of SEDA (§4), with users of a service who go from page to page in a closed loop.
 //!
 //! Each of SEDA's stages has its own admission controller and queue. Here the service has the
-//! queues ([`Staged`]: a thread pool for each request type over one processor). Headgate's stage
-//! has enough slots that it never holds a request; it only runs SEDA's admission controllers, one
-//! for each type (per-stage control) or one for all (single-stage control). Times in the data are
-//! in s, and results are in intervals of 5 s, as in the paper's figures.
+//! queues. It is a [`Staged`] with a thread pool for each request type over one processor.
+//! Headgate's stage has so many slots that it never holds a request. It only runs SEDA's admission
+//! controllers, with one controller for each type (per-stage control) or one for all types
+//! (single-stage control). Times in the data are in s, and results are in intervals of 5 s, as in
+//! the paper's figures.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -32,17 +33,17 @@ pub(crate) struct Users {
     service: Service,
     /// The think times after an answer and after a refusal, ms.
     think: (u64, u64),
-    /// The limit on connections; `None` for no limit.
+    /// The limit on connections, or `None` for no limit.
     connections: Option<u32>,
     stays: Vec<Stay>,
-    /// The names of the users' classes, the highest first; empty if users have no classes.
+    /// The names of the users' classes, the highest first. Without classes, the list is empty.
     #[serde(default)]
     classes: Vec<String>,
     length: u64,
     /// Whether to measure results over time, too.
     #[serde(default)]
     curves: bool,
-    /// The spans of time that the numbers cover.
+    /// The spans of time that the numbers cover, s.
     spans: Vec<Span>,
     #[serde(default)]
     events: Vec<(u64, String)>,
@@ -56,7 +57,7 @@ struct Service {
     mean_to_median: f64,
     /// The number of threads in each page's pool.
     threads: u32,
-    /// σ of [`Network::of_cores`].
+    /// σ, the contention, of [`Network::of_cores`].
     contention: f64,
     /// Whether an answer of lower quality needs less work.
     #[serde(default)]
@@ -67,7 +68,7 @@ struct Service {
 #[serde(deny_unknown_fields)]
 struct Page {
     name: String,
-    /// The mean work, ms.
+    /// The mean work of a request, ms.
     work: f64,
     /// The probability of each page to be the next one, percent.
     next: Vec<f64>,
@@ -82,12 +83,12 @@ struct Stay {
     class: u8,
     #[serde(default)]
     from: u64,
-    /// The time within which all of them arrive.
+    /// The time within which all of these users arrive, s.
     within: u64,
     until: Option<u64>,
 }
 
-/// A span of time; its name is the suffix of its metrics' names.
+/// A span of time, s. The name of the span is the suffix of its metrics' names.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Span {

@@ -40,8 +40,8 @@ fn every_scenario_is_read_and_has_a_name_of_its_own() {
     assert!(by_name("bouncer-tabel3").unwrap().is_none());
 }
 
-/// A result of a fitted model is no evidence, so every report has to say which parameters were
-/// fitted or chosen.
+/// Every report says which parameters were fitted or chosen, because a result of a fitted model is
+/// no evidence.
 #[test]
 fn every_report_names_what_was_fitted_or_chosen() {
     for scenario in scenarios() {
@@ -57,7 +57,7 @@ fn every_report_names_what_was_fitted_or_chosen() {
     }
 }
 
-/// Table 3 judges the default histograms, which a policy without histogram settings uses.
+/// Table 3 holds with the default histograms, which a policy without histogram settings uses.
 #[test]
 fn table_3_holds_with_the_histograms_that_are_shipped() {
     let mut scenario = by_name("bouncer-table3").unwrap().unwrap();
@@ -72,13 +72,13 @@ fn table_3_holds_with_the_histograms_that_are_shipped() {
     };
     let verdict = scenario.run(&size, &Silent).unwrap().verdict();
     assert_eq!((verdict.cells, verdict.failures), (4 * 13, Vec::new()));
-    // Other histograms fail Table 3: until the first swap they have no data, and every request is
-    // admitted.
+    // Histograms with a long interval fail Table 3, because they have no data until the first swap,
+    // and every request is then admitted.
     scenario.model["stage"]["service_times"]["interval_us"] = json!(600_000_000);
     assert!(!scenario.run(&size, &Silent).unwrap().verdict().holds());
 }
 
-/// Claims and columns must name series and points that are run. Otherwise a claim could never hold,
+/// Claims and columns name only series and points that are run. Otherwise a claim could never hold,
 /// or a column would be empty.
 #[test]
 fn claims_and_columns_name_series_and_places_that_are_run() {

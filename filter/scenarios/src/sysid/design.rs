@@ -1,16 +1,16 @@
-//! The PI controller: the closed-loop poles that gains give, and gains for the poles that overshoot
-//! and settling time require (Chronos §4, Eq. 7 and 8; Hellerstein et al., Feedback Control of
-//! Computing Systems, the paper's [6]).
+//! The PI controller (Chronos §4, Eq. 7 and 8; Hellerstein et al., Feedback Control of Computing
+//! Systems, the paper's [6]). This module computes the closed-loop poles of given gains, and gains
+//! for the poles that overshoot and settling time require.
 //!
-//! With x = K_P (K_I + 1) and y = K_P, Eq. 8 is ψ(z) = (x z − y)/(z − 1), and the closed loop's
-//! poles are the roots of D(z)(z − 1) + N(z)(x z − y), where N/D is the plant. That is linear in x
-//! and y, so two gains place two poles exactly, for a plant of any order; the other poles are not
-//! under control and have to be checked. Overshoot M and settling time k (in periods) require the
-//! pair r e^{±iθ} with r = e^{−4/k}, θ = π ln r / ln M.
+//! With x = K_P (K_I + 1) and y = K_P, Eq. 8 is ψ(z) = (x z − y)/(z − 1). The closed loop's poles
+//! are the roots of D(z)(z − 1) + N(z)(x z − y), where N/D is the plant. This polynomial is linear
+//! in x and y, so two gains place two poles exactly, for a plant of any order. The other poles are
+//! not under control and have to be checked. Overshoot M and settling time k (in periods) require
+//! the pair r e^{±iθ} with r = e^{−4/k}, θ = π ln r / ln M.
 //!
-//! **The output of the gains.** Eq. 7 gives δd(k), and Eq. 1 adds that to the bound:
-//! d_t(k) = d_t(k−1) + δd(k). Taken literally, the loop integrates twice, which Eq. 8 does not
-//! show. [`ControlLaw`] has both readings.
+//! **The output of the gains.** Eq. 7 gives δd(k), and Eq. 1 adds δd(k) to the bound: d_t(k) =
+//! d_t(k−1) + δd(k). Taken literally, the loop integrates twice, which Eq. 8 does not show.
+//! [`ControlLaw`] has both readings.
 
 use std::f64::consts::PI;
 
@@ -19,26 +19,26 @@ use num_complex::Complex64;
 use super::plant::Plant;
 use super::polynomial::Polynomial;
 
-/// The distance from the target within which a response counts as settled, ratio of the step.
+/// The distance from the target within which a response counts as settled, as a ratio of the step.
 const WITHIN: f64 = 0.02;
 
 /// The meaning of the output of Eq. 7.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ControlLaw {
-    /// The bound on the backlog itself. This is the loop of Figure 2 and Eq. 8, to which the
-    /// paper's poles belong.
+    /// The bound on the backlog itself. This meaning gives the loop of Figure 2 and Eq. 8, to which
+    /// the paper's poles belong.
     #[default]
     Bound,
     /// The adjustment of the bound, which Eq. 1 integrates once more.
     Adjustment,
 }
 
-/// Gains of the PI controller.
+/// The gains of the PI controller.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gains {
-    /// K_P, backlog per second of error.
+    /// K_P, the proportional gain, in units of backlog per second of error.
     pub proportional: f64,
-    /// K_I.
+    /// K_I, the integral gain.
     pub integral: f64,
 }
 
@@ -64,15 +64,15 @@ impl Gains {
 /// The goal of the closed loop (Chronos Table 1).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Goal {
-    /// M, overshoot as ratio of the step, 0 < M < 1. Table 1: (2.5 s − 2 s) / 2 s.
+    /// M, the overshoot as a ratio of the step, 0 < M < 1. In Table 1, M is (2.5 s − 2 s) / 2 s.
     pub overshoot: f64,
-    /// Settling time to within 2%, sampling periods. Table 1: 10.
+    /// The settling time to within 2%, sampling periods. In Table 1, it is 10.
     pub settling: f64,
 }
 
 impl Goal {
-    /// Returns the pole with positive imaginary part of the pair that a second-order system needs
-    /// for this goal.
+    /// Returns one pole of the conjugate pair that a second-order system needs for this goal. It is
+    /// the pole with the positive imaginary part.
     #[must_use]
     pub fn pole(&self) -> Complex64 {
         let ln_r = -4.0 / self.settling;
@@ -83,10 +83,10 @@ impl Goal {
 /// The closed loop's response to a step of the target by 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Response {
-    /// Overshoot, ratio of the step.
+    /// The overshoot, as a ratio of the step.
     pub overshoot: f64,
-    /// The number of periods until the response stays within 2% of the target; `None` if that takes
-    /// more than a thousand.
+    /// The number of periods until the response stays within 2% of the target, or `None` if that
+    /// takes more than a thousand periods.
     pub settling: Option<usize>,
 }
 
@@ -95,14 +95,14 @@ pub struct Response {
 pub struct Design {
     /// The gains.
     pub gains: Gains,
-    /// Poles of the closed loop, the slowest first.
+    /// The poles of the closed loop, the slowest first.
     pub poles: Vec<Complex64>,
-    /// Its response to a step.
+    /// The response of the closed loop to a step.
     pub response: Response,
 }
 
 impl Design {
-    /// Returns the effect of `gains` on `plant`.
+    /// Returns the closed loop of `plant` with `gains`.
     #[must_use]
     pub fn of(plant: &Plant, law: ControlLaw, gains: Gains) -> Self {
         Self {
@@ -119,8 +119,8 @@ impl Design {
     }
 
     /// Whether both the response to a step of the target and every single pole meet the goal. A
-    /// slow pole that a zero of the controller hides from the target still responds to
-    /// disturbances, and a load is a disturbance.
+    /// zero of the controller may hide a slow pole from the response to the target. The slow pole
+    /// still responds to disturbances, and a load is a disturbance.
     #[must_use]
     pub fn meets(&self, goal: &Goal) -> bool {
         let Response {
@@ -148,7 +148,7 @@ pub enum DesignError {
         /// The given settling time, periods.
         settling: f64,
     },
-    /// The model's gain isn't positive; more backlog must mean more delay.
+    /// The model's gain isn't positive, but more backlog must mean more delay.
     #[error(
         "in this model more backlog means less delay ({0:.3e} s a unit): no controller can use it; \
          record a trace in which requests queue"
@@ -167,7 +167,7 @@ pub enum DesignError {
     },
 }
 
-/// Returns the polynomial whose roots are the closed loop's poles: the denominator of η(z).
+/// Returns the polynomial whose roots are the closed loop's poles. It is the denominator of η(z).
 #[must_use]
 pub fn closed_loop(plant: &Plant, law: ControlLaw, gains: Gains) -> Polynomial {
     let controller = Polynomial::new([gains.x(), -gains.proportional]);
@@ -176,7 +176,7 @@ pub fn closed_loop(plant: &Plant, law: ControlLaw, gains: Gains) -> Polynomial {
     open.plus(&plant.numerator().times(&zero).times(&controller))
 }
 
-/// Returns the factors of the controller other than x z − y: denominator and numerator.
+/// Returns the controller's denominator, and the factor of its numerator other than x z − y.
 fn parts(law: ControlLaw) -> (Polynomial, Polynomial) {
     let once = Polynomial::new([1.0, -1.0]);
     match law {
@@ -185,8 +185,9 @@ fn parts(law: ControlLaw) -> (Polynomial, Polynomial) {
     }
 }
 
-/// Returns the gains that place `poles` in the closed loop: two real poles, or a complex one and
-/// its conjugate. `None` if no gains do. The gains may be negative, or other poles unstable.
+/// Returns the gains that place `poles` in the closed loop, or `None` if no gains do so. The poles
+/// must be two real poles, or a complex pole and its conjugate. The gains may be negative, and
+/// other poles may be unstable.
 #[must_use]
 pub fn place(plant: &Plant, law: ControlLaw, poles: [Complex64; 2]) -> Option<Gains> {
     let (integrator, zero) = parts(law);
@@ -213,8 +214,8 @@ pub fn place(plant: &Plant, law: ControlLaw, poles: [Complex64; 2]) -> Option<Ga
 }
 
 /// Returns gains for a goal. They place the pair of poles that the goal requires, if the closed
-/// loop then meets it, else the fastest pair with which it does. Zeros and the other poles affect
-/// the response, too, so the response is simulated.
+/// loop then meets the goal. Otherwise they place the fastest pair with which the closed loop meets
+/// the goal. Zeros and the other poles affect the response, too, so the response is simulated.
 ///
 /// # Errors
 /// [`DesignError`].
@@ -246,7 +247,7 @@ pub fn design(plant: &Plant, law: ControlLaw, goal: Goal) -> Result<Design, Desi
         })
 }
 
-/// Returns pairs of poles, the fastest first: complex pairs, and pairs of two different real poles.
+/// Yields complex pairs of poles, and pairs of two different real poles, the fastest pairs first.
 fn pairs() -> impl Iterator<Item = [Complex64; 2]> {
     const RADII: u32 = 97;
     const SHAPES: u32 = 12;
@@ -264,13 +265,13 @@ fn pairs() -> impl Iterator<Item = [Complex64; 2]> {
     })
 }
 
-/// Length of a simulated response, periods.
+/// The length of a simulated response, periods.
 const LONGEST: usize = 1_000;
 
-/// Simulates Eq. 4 and 7 from rest, with a target of 1.
+/// Simulates Eq. 4 and 7 from rest, with a target of 1, and returns the response.
 fn step(plant: &Plant, law: ControlLaw, gains: Gains) -> Response {
     let n = plant.order();
-    // The latest value is first.
+    // In both arrays, the latest value is first.
     let (mut delays, mut bounds) = (vec![0.0; n], vec![0.0; n]);
     let (mut output, mut error_before) = (0.0, 0.0);
     let (mut highest, mut outside) = (0.0_f64, 0);

@@ -1,20 +1,20 @@
-//! System identification: the coefficients of Chronos Eq. 4 from a trace, by least squares, and the
-//! quality of their predictions (§4).
+//! System identification (Chronos §4). It finds the coefficients of Eq. 4 from a trace, by least
+//! squares, and the quality of their predictions.
 //!
 //! s(k) = Σᵢ aᵢ s(k−i) + bᵢ d(k−i). Eq. 4 has no constant term, so it holds only around an
 //! operating point. A constant is fitted together with the coefficients and left out of the model.
-//! The paper fits the square roots of delays and backlogs; [`Transform::SquareRoot`] does so for
-//! comparison. Gains from such a model apply to square roots, too, so a controller of the delays
-//! themselves can't use them.
+//! The paper fits the square roots of delays and backlogs. [`Transform::SquareRoot`] does the same
+//! for comparison. Gains from such a model apply to square roots, too, so a controller of the
+//! delays themselves can't use them.
 
 use super::plant::Plant;
 use super::qr::least_squares;
 
-/// The highest order.
+/// The highest order of a model.
 pub const MAX_ORDER: usize = 4;
-/// The maximum number of columns: the coefficients and the constant.
+/// The maximum number of columns, which are the coefficients and the constant.
 const MAX_COLUMNS: usize = 2 * MAX_ORDER + 1;
-/// The gain in R² that justifies a higher order.
+/// The increase of R² that justifies a higher order.
 const WORTH: f64 = 0.01;
 /// The minimum number of samples per coefficient.
 const SAMPLES_A_COEFFICIENT: usize = 5;
@@ -56,9 +56,9 @@ pub struct Fit {
     pub r_squared: f64,
     /// The number of predictions.
     pub samples: usize,
-    /// The mean delay, s; of square roots, if those were fitted.
+    /// The mean delay, s. If square roots were fitted, it is the mean square root of the delay.
     pub mean_delay: f64,
-    /// The mean backlog; of square roots, if those were fitted.
+    /// The mean backlog. If square roots were fitted, it is the mean square root of the backlog.
     pub mean_backlog: f64,
 }
 
@@ -151,8 +151,8 @@ pub fn identify(
     })
 }
 
-/// Returns the fit to use, from fits in ascending order: the first whose R² is within a hundredth
-/// of the best. The paper chose the second order this way.
+/// Returns the fit to use, from fits in ascending order. It is the first fit whose R² is within a
+/// hundredth of the best. The paper chose the second order this way.
 #[must_use]
 pub fn choose_order(fits: &[Fit]) -> Option<&Fit> {
     let best = fits.iter().map(|f| f.r_squared).fold(f64::MIN, f64::max);

@@ -1,32 +1,33 @@
-//! Delays and backlogs from an access log, in the unit that backlog control controls.
+//! Delays and backlogs from an access log, with backlogs in the unit that backlog control uses.
 //!
-//! A request waits from its start until the backend begins to work on it, and is part of the
-//! backlog meanwhile. So an access log suffices for the rows of Chronos §4: it has each request's
-//! start, its time until the answer, and the backend's part of that time.
+//! A request waits from its start until the backend begins to work on the request, and is part of
+//! the backlog meanwhile. An access log has each request's start, its time until the answer, and
+//! the backend's part of that time. So an access log suffices for the rows of Chronos §4.
 
 use std::time::Duration;
 
 use anyhow::bail;
 use headgate_simulator::workload::recorded::read_requests;
 
-/// The largest number of rows: eleven days of seconds.
+/// The largest number of rows, which is eleven days with a row each second.
 const MOST: u64 = 1_000_000;
 
 /// A sampling period.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Period {
-    /// Its end, s after the first request.
+    /// The end of the period, s after the first request.
     pub(super) time_s: f64,
-    /// Mean of the times of the requests that were answered in it; `None` if none was.
+    /// The mean time from start to answer of the requests that were answered in the period, s, or
+    /// `None` if no request was answered.
     pub(super) delay_s: Option<f64>,
-    /// The backlog at its end.
+    /// The backlog at the end of the period.
     pub(super) backlog: f64,
 }
 
 /// A request that the backend answered. Times are ns since the epoch.
 struct Answered {
     start: u64,
-    /// The end of its wait.
+    /// The end of the request's wait.
     forwarded: u64,
     answered: u64,
     cost: Option<u32>,
@@ -35,7 +36,7 @@ struct Answered {
 /// Returns the periods of an access log.
 ///
 /// # Errors
-/// Returns the reason why the log has none.
+/// Returns the reason why the log has no valid periods.
 pub(super) fn rows(log: &str, period: Duration) -> anyhow::Result<Vec<Period>> {
     let mut requests = Vec::new();
     read_requests(log.as_bytes(), |request| {
@@ -95,7 +96,7 @@ pub(super) fn rows(log: &str, period: Duration) -> anyhow::Result<Vec<Period>> {
 mod tests {
     use super::*;
 
-    /// A line of a request that came at `start` ms after the minute.
+    /// Returns the log line of a request that started `start` ms after the full minute.
     fn line(start: u64, duration: u64, service: &str, cost: &str) -> String {
         let (s, ms) = (start / 1_000, start % 1_000);
         format!(r#"{{"start_time":"2026-01-01T00:00:{s:02}.{ms:03}Z","duration_ms":{duration},"#)
@@ -121,7 +122,8 @@ mod tests {
                 )
             })
             .collect();
-        // The second waits from 0.5 to 2.5 s, the third, whose cost is 1, from 0.7 to 1.5 s.
+        // The second request waits from 0.5 to 2.5 s. The third request, whose cost is 1, waits
+        // from 0.7 to 1.5 s.
         assert_eq!(
             found,
             [

@@ -1,5 +1,5 @@
-//! The identified system, with the delay as a function of past delays and backlogs (Chronos Eq. 4
-//! and 6).
+//! The identified system, in which the delay is a function of past delays and backlogs (Chronos Eq.
+//! 4 and 6).
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use num_complex::Complex64;
 
 use super::polynomial::{Polynomial, significant};
 
-/// The model s(k) = Σᵢ aᵢ s(k−i) + bᵢ d(k−i), i = 1..n (Eq. 4), with s in seconds and d in the
-/// backlog's unit, both around the operating point.
+/// The model s(k) = Σᵢ aᵢ s(k−i) + bᵢ d(k−i), i = 1..n (Eq. 4). s is the delay in seconds, and d
+/// the backlog in its unit. Both are relative to the operating point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plant {
     a: Vec<f64>,
@@ -16,39 +16,39 @@ pub struct Plant {
 }
 
 impl Plant {
-    /// Returns the plant with these coefficients, a₁ and b₁ first; `None` unless both have the same
-    /// length, at least one, and all are finite.
+    /// Returns the plant with these coefficients, a₁ and b₁ first. Returns `None` unless both lists
+    /// have the same length of at least one, and all coefficients are finite.
     #[must_use]
     pub fn new(a: Vec<f64>, b: Vec<f64>) -> Option<Self> {
         let finite = a.iter().chain(&b).all(|c| c.is_finite());
         (finite && !a.is_empty() && a.len() == b.len()).then_some(Self { a, b })
     }
 
-    /// Returns n, the order.
+    /// Returns n, the order of the model.
     #[must_use]
     pub fn order(&self) -> usize {
         self.a.len()
     }
 
-    /// Returns aᵢ, a₁ first.
+    /// Returns the coefficients aᵢ, a₁ first.
     #[must_use]
     pub fn a(&self) -> &[f64] {
         &self.a
     }
 
-    /// Returns bᵢ, s per unit of backlog, b₁ first.
+    /// Returns the coefficients bᵢ, s per unit of backlog, b₁ first.
     #[must_use]
     pub fn b(&self) -> &[f64] {
         &self.b
     }
 
-    /// Returns the numerator of Eq. 6: Σᵢ bᵢ zⁿ⁻ⁱ.
+    /// Returns the numerator of Eq. 6, Σᵢ bᵢ zⁿ⁻ⁱ.
     #[must_use]
     pub fn numerator(&self) -> Polynomial {
         Polynomial::new(self.b.clone())
     }
 
-    /// Returns the denominator of Eq. 6: zⁿ − Σᵢ aᵢ zⁿ⁻ⁱ.
+    /// Returns the denominator of Eq. 6, zⁿ − Σᵢ aᵢ zⁿ⁻ⁱ.
     #[must_use]
     pub fn denominator(&self) -> Polynomial {
         let rest = self.a.iter().map(|a| -a);
@@ -61,14 +61,14 @@ impl Plant {
         self.denominator().roots()
     }
 
-    /// Returns the change of the delay, s, after a permanent change of the backlog by 1: Eq. 6 at z
-    /// = 1.
+    /// Returns the final change of the delay, s, after a permanent change of the backlog by 1. It
+    /// is Eq. 6 at z = 1.
     #[must_use]
     pub fn gain(&self) -> f64 {
         self.b.iter().sum::<f64>() / (1.0 - self.a.iter().sum::<f64>())
     }
 
-    /// Returns s(k) from the last delays and backlogs, the latest first.
+    /// Returns the delay s(k), s, from the last delays and backlogs, the latest first.
     #[must_use]
     pub fn next(&self, delays: &[f64], backlogs: &[f64]) -> f64 {
         let sum = |c: &[f64], x: &[f64]| c.iter().zip(x).map(|(c, x)| c * x).sum::<f64>();

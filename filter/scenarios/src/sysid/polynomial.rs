@@ -6,13 +6,13 @@ use std::fmt;
 use num_complex::Complex64;
 use serde_json::{Value, json};
 
-/// The maximum number of steps of Aberth's method; simple roots take about ten, double ones about
-/// fifty.
+/// The maximum number of steps of Aberth's method. Simple roots take about ten steps, and double
+/// roots about fifty.
 const MAX_STEPS: usize = 500;
 /// The relative step below which a root has converged.
 const SMALL_STEP: f64 = 1e-15;
 
-/// A polynomial, as its coefficients, the highest power first.
+/// A polynomial, represented by its coefficients, the highest power first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Polynomial(Vec<f64>);
 
@@ -27,13 +27,13 @@ impl Polynomial {
         Self(all)
     }
 
-    /// Returns the coefficients, the highest power first; none for the zero polynomial.
+    /// Returns the coefficients, the highest power first. The zero polynomial has no coefficients.
     #[must_use]
     pub fn coefficients(&self) -> &[f64] {
         &self.0
     }
 
-    /// Returns the degree; 0 for constants.
+    /// Returns the degree, which is 0 for constants.
     #[must_use]
     pub fn degree(&self) -> usize {
         self.0.len().saturating_sub(1)
@@ -46,7 +46,7 @@ impl Polynomial {
         self.0.iter().fold(zero, |sum, c| sum * z + c)
     }
 
-    /// Returns the product.
+    /// Returns the product of both polynomials.
     #[must_use]
     pub fn times(&self, other: &Self) -> Self {
         if self.0.is_empty() || other.0.is_empty() {
@@ -61,7 +61,7 @@ impl Polynomial {
         Self::new(product)
     }
 
-    /// Returns the sum.
+    /// Returns the sum of both polynomials.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let (long, short) = match self.0.len() >= other.0.len() {
@@ -76,14 +76,14 @@ impl Polynomial {
         Self::new(sum)
     }
 
-    /// Returns all roots, by Aberth's method, the largest first; none for constants.
+    /// Returns all roots, the largest first, by Aberth's method. Constants have no roots.
     #[must_use]
     pub fn roots(&self) -> Vec<Complex64> {
         let n = self.degree();
         let Some(lead) = self.0.first().filter(|_| n > 0) else {
             return Vec::new();
         };
-        // Cauchy's bound on the magnitude of all roots.
+        // `bound` is Cauchy's bound on the magnitude of all roots.
         let bound = 1.0 + self.0.iter().map(|c| (c / lead).abs()).fold(0.0, f64::max);
         let derivative: Vec<f64> = self.0[..n]
             .iter()
@@ -91,7 +91,7 @@ impl Polynomial {
             .map(|(c, power)| c * power as f64)
             .collect();
         let derivative = Self(derivative);
-        // The start is neither real nor symmetric; otherwise pairs would move in the same way
+        // The start is neither real nor symmetric. Otherwise pairs would move in the same way
         // forever.
         let mut roots: Vec<Complex64> = (0..n)
             .map(|k| Complex64::from_polar(bound / 2.0, TAU * (k as f64 + 0.3) / n as f64))
@@ -187,7 +187,7 @@ pub fn roots_json(roots: &[Complex64]) -> Value {
 /// Returns text such as `0.735, 0.0004 ± 0.405i`.
 #[must_use]
 pub fn roots_text(roots: &[Complex64]) -> String {
-    // Without the sign of a number that is rounded to 0.
+    // The addition of 0 removes the sign of a number that is rounded to 0.
     let real = |re: f64| (1e3 * re).round() / 1e3 + 0.0;
     let shown = roots.iter().filter(|p| p.im >= 0.0).map(|p| match p.im {
         0.0 => format!("{:.3}", real(p.re)),

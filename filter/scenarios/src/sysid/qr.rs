@@ -1,14 +1,14 @@
-//! Linear least squares: the x that minimizes |A x − y|₂.
+//! Linear least squares, which find the x that minimizes |A x − y|₂.
 //!
-//! The method is Householder reflections. Normal equations would square the condition number of A:
-//! with delays of seconds and backlogs of ten thousands, half of the digits would be lost. Columns
-//! are first scaled to length one, so that their units don't affect the rank, either.
+//! The method is Householder reflections. Normal equations would square the condition number of A.
+//! With delays of seconds and backlogs of ten thousands, half of the digits would be lost. Columns
+//! are first scaled to length one, so that their units don't affect the rank.
 
 /// The remaining length below which a scaled column counts as a linear combination of the others.
 const DEPENDENT: f64 = 1e-9;
 
-/// Returns x; `rows` are the rows of A, all of the same length. `None` if A has fewer rows than
-/// columns, or if its columns are linearly dependent.
+/// Returns x. `rows` are the rows of A, all of the same length. Returns `None` if A has fewer rows
+/// than columns, or if the columns are linearly dependent.
 #[must_use]
 pub fn least_squares<const N: usize>(
     rows: &[[f64; N]],
@@ -37,7 +37,7 @@ pub fn least_squares<const N: usize>(
         if norm < DEPENDENT {
             return None;
         }
-        // v = a_k ± |a_k| e_1, with the sign that avoids cancellation.
+        // The reflection uses v = a_k ± |a_k| e_1, with the sign that avoids cancellation.
         let alpha = if a[k][k] > 0.0 { -norm } else { norm };
         let mut v: Vec<f64> = a[k..].iter().map(|row| row[k]).collect();
         v[0] -= alpha;

@@ -1,8 +1,9 @@
-//! A trace for system identification: delays and backlogs, one row a sampling period.
+//! A trace for system identification. It has a row with the delay and the backlog of each sampling
+//! period.
 //!
 //! The format is CSV with a header line, or the JSON that `headgate simulate --json` writes, whose
-//! rows have the same columns. Columns are found by name; a name may end in a unit (`delay_ms`,
-//! `time (s)`). The rows can also be made from an access log ([`super::log`]).
+//! rows have the same columns. Columns are found by name. A name may end in a unit (`delay_ms`,
+//! `time (s)`). The rows can also be computed from an access log ([`super::log`]).
 
 use std::time::Duration;
 
@@ -11,27 +12,27 @@ use headgate_simulator::workload::recorded::is_access_log;
 
 use super::{Segment, log};
 
-/// The names of the columns to read; the usual ones by default.
+/// The names of the columns to read. For `None`, the usual names are tried.
 #[derive(Debug, Clone, Default)]
 pub struct Columns {
-    /// The mean delays.
+    /// The name of the column of mean delays.
     pub delay: Option<String>,
-    /// The backlogs.
+    /// The name of the column of backlogs.
     pub backlog: Option<String>,
-    /// The times.
+    /// The name of the column of times.
     pub time: Option<String>,
 }
 
-/// A trace.
+/// A trace of delays and backlogs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
-    /// Parts of the trace without a gap.
+    /// The parts of the trace without a gap.
     pub segments: Vec<Segment>,
-    /// The time between rows, s; `None` without a column of times.
+    /// The time between rows, s, or `None` without a column of times.
     pub period: Option<f64>,
-    /// The number of rows with both values.
+    /// The number of rows with both a delay and a backlog.
     pub samples: usize,
-    /// Names of the columns of delays and backlogs.
+    /// The names of the columns of delays and backlogs.
     pub used: (String, String),
 }
 
@@ -53,19 +54,21 @@ const BACKLOGS: [&str; 6] = [
     "d",
 ];
 const TIMES: [&str; 4] = ["time", "timestamp", "at", "t"];
-/// The ratio of a period by which the distance of two rows may differ before it counts as a gap.
+/// The ratio of a period by which the time between two rows may differ from the period without
+/// being a gap.
 const JITTER: f64 = 0.25;
 
-/// A table of numbers with the lines that they are from.
+/// A table of numbers. Each row has its file and line.
 struct Rows {
     names: Vec<String>,
     rows: Vec<(String, Vec<Option<f64>>)>,
 }
 
-/// Reads a trace. `file` is for messages; `of_log` is the period of the rows of an access log.
+/// Reads a trace. `file` is the name of the file for messages. `of_log` is the period of the rows
+/// that are computed from an access log.
 ///
 /// # Errors
-/// Returns the mistake, with file and line.
+/// Returns the mistake in the trace, with file and line.
 pub fn read(file: &str, text: &str, columns: &Columns, of_log: Duration) -> anyhow::Result<Trace> {
     let rows = if is_access_log(text.as_bytes()) {
         from_log(file, text, of_log)?
@@ -141,7 +144,7 @@ pub fn read(file: &str, text: &str, columns: &Columns, of_log: Duration) -> anyh
     })
 }
 
-/// Returns the usual distance of two rows, s: the median.
+/// Returns the usual time between two rows, s. It is the median.
 fn period(times: &[f64], rows: &[(String, Vec<Option<f64>>)]) -> anyhow::Result<f64> {
     let mut steps: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     if let Some(at) = steps.iter().position(|step| *step <= 0.0) {
@@ -159,7 +162,7 @@ fn period(times: &[f64], rows: &[(String, Vec<Option<f64>>)]) -> anyhow::Result<
     Ok(steps[steps.len() / 2])
 }
 
-/// Returns a name without its unit, and the unit in seconds.
+/// Returns the name of a column without its unit, and the unit in seconds.
 fn unit(name: &str) -> (String, f64) {
     let plain = name.trim().to_ascii_lowercase();
     let plain = plain.replace(['(', ')', '[', ']'], " ");

@@ -1,4 +1,4 @@
-//! Two processes that call each other, connected only by headers.
+//! Tests with two processes, of which one calls the other. Only headers connect them.
 
 use headgate_core::config::{Direction, OutboundConfig};
 
@@ -19,7 +19,7 @@ fn outbound() -> FilterConfig {
     }
 }
 
-/// Returns the front's configuration, without limits; its backend accepts 50/s of `a`.
+/// Returns the configuration of the front, whose own limit for `a` is high (1000 requests/s).
 fn front() -> FilterConfig {
     config(|stage| {
         let workflows = stage.workflows.as_mut().unwrap();
@@ -29,8 +29,8 @@ fn front() -> FilterConfig {
     })
 }
 
-/// Sends a request to the front, which calls the back `calls` times, one after the other, each from
-/// any worker. Returns whether all of them succeeded.
+/// Sends a request to the front, which calls the back `calls` times, one call after the other.
+/// Returns whether all calls succeeded.
 fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
     let (inbound, away) = (front.next as usize % 2, (front.next as usize + 1) % 2);
     let stream = front.arrive(inbound, &of("a"), Some(Duration::from_secs(1)));
@@ -127,8 +127,8 @@ fn a_rate_is_announced_and_adopted_with_its_amplification() {
             refused += 1;
         }
     }
-    // With two calls each, 25 of 100 requests/s get through the front, and few of their calls are
-    // refused.
+    // With two calls for each request, 25 of 100 requests/s pass the front, and few of their calls
+    // are refused.
     let rate = a.stat("workflow.a.rate_mhz");
     assert!((23_000..=28_000).contains(&rate), "{rate}");
     assert_eq!(a.stat("workflow.a.bottleneck"), 2);
@@ -154,7 +154,7 @@ fn progress_comes_up_and_goes_down_the_tree() {
             assert!(request(&mut a, &mut b, 2), "after {ms} ms");
         }
     }
-    // From earlier requests: 10 ms in the slot of `a`, of which the calls took 4 each.
+    // Earlier requests were in the slot of `a` for 10 ms, of which the calls took 4 ms each.
     let stream = a.arrive(0, &of("a"), None);
     let progress = progress(&mut a, stream);
     assert_eq!(progress.elapsed, Duration::from_millis(3));
@@ -252,7 +252,8 @@ fn a_call_that_nobody_knows_counts_by_what_it_says_itself() {
     assert_eq!(a.stat("rates_refused"), 3);
 }
 
-/// A gateway has no application between request and call, and one configuration for both.
+/// A gateway learns from the answers to its own requests. It has no application between request and
+/// call, and one configuration for both.
 #[test]
 fn a_gateway_learns_from_the_answers_to_its_own_requests() {
     let mut config = front();
@@ -272,7 +273,7 @@ fn a_gateway_learns_from_the_answers_to_its_own_requests() {
         let calling = gateway.with(worker, |e, h, now, acts| {
             assert!(e.beside().is_gateway());
             let token = token(e, ticket).unwrap();
-            // A token made up by the client is ignored.
+            // A token that the client invented is ignored.
             let request = of("a").with(wire::REQUEST, "nonsense");
             let call = (&request, Some(token.as_bytes()), None);
             engine::call(e, h, now, call, "b", acts, |name, value: &str| {
@@ -295,8 +296,8 @@ fn a_gateway_learns_from_the_answers_to_its_own_requests() {
     assert!((23_000..=27_000).contains(&rate), "{rate}");
     let passed = gateway.passed_in(2_000);
     assert!((45..=55).contains(&passed), "{passed} of 50");
-    // A configuration without `outbound` ends a gateway's handling of calls. The configuration of
-    // an outbound listener stays.
+    // A configuration without `outbound` ends a gateway's handling of calls, but it doesn't change
+    // the configuration of an outbound listener.
     gateway.configure(&front());
     assert!(!gateway.workers[0].as_ref().unwrap().beside().has_outbound());
     gateway.configure(&outbound());

@@ -1,4 +1,4 @@
-//! Workers that die, stop or fail, and edits at unfavourable times.
+//! Tests of workers that die, stop or fail, and of edits at unfavourable times.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn a_worker_dies_with_those_it_holds() {
     proxy.running.retain(|_, (worker, ..)| *worker != dead);
     proxy.load("a", 300, 1_000);
     let passed = proxy.passed_in(1_000);
-    // The rate only loses the worker's held requests: about a third of the queue.
+    // Only the turns of the dead worker's held requests are lost, about a third of the queue.
     assert!((34..=52).contains(&passed), "{passed}");
     proxy.load("a", 300, 5_000);
     let passed = proxy.passed_in(3_000);
@@ -42,7 +42,7 @@ fn another_worker_runs_algorithm_1_when_the_first_dies() {
     );
     let demand = proxy.stat("workflow.a.demand_mhz");
     assert!((280_000..=320_000).contains(&demand), "{demand}");
-    // Only the counts of a worker that died between two ticks are missing.
+    // Only the requests that the dead worker counted since its last tick are missing.
     let counted = proxy.stat("workflow.a.rq_offered");
     assert!(
         counted + 20 >= u64::from(proxy.next),
@@ -81,7 +81,7 @@ fn an_edit_keeps_rates_and_those_who_wait() {
     proxy.load("a", 300, 2_000);
     let passed = proxy.passed_in(2_000);
     assert!((96..=104).contains(&passed), "{passed}");
-    // Another rate applies to waiting requests, too.
+    // The new rate applies to waiting requests, too.
     proxy.configure(&config(|stage| {
         let workflows = &mut stage.workflows.as_mut().unwrap().workflows;
         workflows.get_mut("a").unwrap().guarantee = Some(100.0);
@@ -167,7 +167,7 @@ fn a_client_that_leaves_the_limiter_leaves_its_turn() {
     proxy.assert_nothing_is_left();
 }
 
-/// Whichever call fails, requests go through the limiter or bypass it, and no state is left.
+/// For any failing host call, requests pass or bypass the limiter, and no state is left.
 #[test]
 fn a_failing_host_blocks_nobody() {
     for fault in [

@@ -1,4 +1,4 @@
-//! Class admission by a server: a proxy's reports, and the effect of the server's answers.
+//! Tests of class admission by a server: a proxy's reports, and the effect of the server's answers.
 
 use super::classes::{HIGH, IN_TIME, LATE, PROMISE, outbound};
 use super::*;
@@ -9,7 +9,7 @@ use crate::engine::Callout;
 const MISSES: &str = r#"{"type":"Misses","allowed":2,"period_us":10000000}"#;
 const INCAST: &str = r#"{"type":"Incast","smoothing":0.5}"#;
 
-/// Returns a proxy for whose calls a server decides, a second after the clock's start.
+/// Returns a proxy whose calls a server decides on, one second after the start of its clock.
 fn sender(method: &str, fallback: &str) -> Proxy {
     let central = format!(
         r#""enforced":true,"central":{{"service":"ns/stock","method":{method},"scope":"Class",
@@ -22,20 +22,21 @@ fn sender(method: &str, fallback: &str) -> Proxy {
 }
 
 impl Proxy {
-    /// Returns the report of a tick.
+    /// Returns the report that a tick sends, if any.
     fn reports(&mut self) -> Option<Callout> {
         let tick = self.stream(&[]);
         report(&mut self.filter, &tick)
     }
 
-    /// Handles the server's answer, or its absence. Returns the number of log lines about it.
+    /// Handles the server's answer, or the lack of an answer. Returns the number of lines that this
+    /// logs.
     fn hears(&mut self, answer: Option<&[u8]>) -> usize {
         let callback = self.stream(&[]);
         super::reported(&mut self.filter, &callback, answer);
         callback.log.take().len()
     }
 
-    /// Whether a call that asks for `high` runs in another class.
+    /// Makes a call that asks for `high`, and returns whether it runs in `low`.
     fn is_downgraded(&mut self) -> bool {
         let call = self.call(&HIGH);
         call.0.in_request(wire::CLASS).as_deref() == Some("low")
@@ -96,13 +97,13 @@ fn a_proxy_does_as_the_server_says_while_it_says_something() {
         assert!(sender.is_downgraded());
         assert_eq!(sender.of_class("admit_permille"), 0);
 
-        // One exchange is lost, but decisions still hold.
+        // One answer is lost and one is invalid, but the earlier decisions still hold.
         sender.ms += 150;
         assert!(sender.reports().is_some());
         assert_eq!(sender.hears(None), 1, "reported once");
         assert_eq!(sender.hears(Some(b"{}")), 0);
         assert!(sender.is_downgraded());
-        // The server stays silent.
+        // Without answers, the decisions end, and the fallback decides.
         sender.ms += 300;
         assert_eq!(sender.is_downgraded(), alone);
         assert!(sender.reports().is_some());
@@ -120,13 +121,14 @@ fn a_proxy_does_as_the_server_says_while_it_says_something() {
         let last = sender.reports().unwrap();
         assert_eq!(sender.hears(Some(&answer(&mut server, 10_000, &last))), 1);
         assert!(!sender.is_downgraded());
-        // A service that is no longer called is left out of reports.
+        // A service that is no longer called is left out of reports, so there is no report.
         sender.ms += 10_001;
         assert_eq!(sender.reports(), None);
     }
 }
 
-/// The sender's own law doesn't move meanwhile, since no call runs in the class.
+/// After the server's decisions end, the gauge shows the sender's own probability. It has not
+/// changed since, because no call ran in the class.
 #[test]
 fn without_the_server_the_gauge_shows_the_senders_own_law() {
     let (mut sender, mut server) = (sender(MISSES, "Distributed"), Server::default());
@@ -160,8 +162,8 @@ fn a_decision_ends_with_its_period() {
 #[test]
 fn waits_are_reported_apart_from_the_rest_of_the_latency() {
     let (mut sender, mut server) = (sender(INCAST, "Admit"), Server::default());
-    // 40 ms of queue wait and 5 ms on the way; then 91 ms of queue wait, which is a miss; then a
-    // refusal.
+    // The first call has a queue wait of 40 ms and 5 ms on the way. The second call has a queue
+    // wait of 91 ms, which is a miss. The third call is refused.
     sender.completes(105, &IN_TIME);
     sender.completes(100, &LATE);
     let full = "policy=ns/p; type=default; reason=queue_full";
@@ -187,7 +189,7 @@ fn answers_that_make_no_sense_change_nothing() {
     for answer in [
         r#"{"services":[{"service":"ns/stock","classes":[{"admit":-1}]}]}"#,
         r#"{"services":[{"service":"ns/stock","classes":[{"admit":2}]}]}"#,
-        // Answers about another service, and with another number of classes.
+        // An answer about another service, and an answer with another number of classes.
         r#"{"services":[{"service":"ns/other","classes":[{"admit":0}]}]}"#,
         r#"{"services":[{"service":"ns/stock","classes":[{"admit":0},{"admit":0}]}]}"#,
         "",

@@ -1,8 +1,8 @@
-//! Class admission between two proxies, without workflows and with them.
+//! Tests of class admission between two proxies, without and with workflows.
 
 use super::*;
 
-/// The configuration for calls to `stock`: a target of 50 ms for `high`. One miss reduces the
+/// The configuration for calls to `stock`, with a target of 50 ms for `high`. One miss reduces the
 /// probability to 0.
 pub(super) const PROMISE: &str = r#""stock":{
     "classes":[{"name":"high","matches":[{"headers":[{"name":"x-class","value":"high"}]}]},
@@ -84,7 +84,7 @@ impl Proxy {
 }
 
 pub(super) const HIGH: [(&str, &str); 1] = [("x-class", "high")];
-/// Responses to calls in time and late, without the service time.
+/// The headers of a response to a call that, without its service time, is in time.
 pub(super) const IN_TIME: [(&str, &str); 2] = [
     (":status", "200"),
     (wire::PROGRESS, "elapsed=60, wait=40, slot=60"),
@@ -110,7 +110,8 @@ fn a_downgraded_call_is_served_by_the_share_of_its_new_class() {
     let (mut waiting, decision) = receiver.arrives(&other.0, peer);
     assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
 
-    // The receiver reports the times: 7 ms in the slot, then 30 ms of wait for the next call.
+    // The receiver reports the times of both calls. The first call is in the slot for 7 ms, and the
+    // second call waits for these 7 ms.
     receiver.ms += 7;
     let now = Instant::default() + Duration::from_millis(receiver.ms);
     running.stream.now.set(Some(now));
@@ -123,7 +124,7 @@ fn a_downgraded_call_is_served_by_the_share_of_its_new_class() {
     let said = waiting.stream.in_response(wire::PROGRESS);
     assert_eq!(said.as_deref(), Some("elapsed=5, work=5, wait=7, slot=5"));
 
-    // It is a miss, so further calls run in the lowest class.
+    // The answer to the first call is a miss, so further calls run in the lowest class.
     sender.answer(&mut first, 100, &LATE);
     assert_eq!(first.0.in_response(wire::PROGRESS), None);
     assert_eq!(first.0.in_response(wire::DOWNGRADED), None);
@@ -139,12 +140,13 @@ fn a_downgraded_call_is_served_by_the_share_of_its_new_class() {
     );
     let mut blocker = blocker;
     receiver.done(&mut blocker);
-    // `high` arrived later, but has the greater share.
+    // The call of class `high` arrived later, but runs first, because its class has the greater
+    // share.
     receiver.resume(&high_there);
     receiver.done(&mut low_there);
 
-    // The application is informed. A call that ran in the lowest class doesn't change another
-    // class.
+    // The response names the class that the call asked for. A call that ran in the lowest class
+    // doesn't change the probability of another class.
     let copied = [&IN_TIME[..], &[(wire::DOWNGRADED, "what its own call got")]].concat();
     sender.answer(&mut low, 100, &copied);
     assert_eq!(low.0.in_response(wire::DOWNGRADED).as_deref(), Some("high"));
@@ -174,7 +176,7 @@ fn misses_are_late_answers_refusals_for_lack_of_room_and_timeouts() {
     for (answer, details, missed) in [
         (&IN_TIME[..], VIA_UPSTREAM, false),
         (&LATE[..], VIA_UPSTREAM, true),
-        // The service time is unknown.
+        // Without a service time in the answer, the call doesn't count.
         (&[(":status", "200")], VIA_UPSTREAM, false),
         (
             &[(wire::PROGRESS, "elapsed=9, work=9")],
@@ -200,7 +202,7 @@ fn misses_are_late_answers_refusals_for_lack_of_room_and_timeouts() {
             "{answer:?} {details}"
         );
     }
-    // A client that leaves is no miss, and calls to other services aren't handled.
+    // A call that the client ended is no miss, and calls to other services aren't handled.
     let mut proxy = Proxy::new("");
     proxy.configure(&outbound(PROMISE));
     let (call, mut lost) = proxy.call(&HIGH);
@@ -229,8 +231,8 @@ fn a_strangers_class_counts_for_nothing() {
     );
     stranger.answered(&mut proxy.filter, "200", true);
     assert_eq!(stranger.stream.in_response(wire::PROGRESS), None);
-    // A peer's class stays visible to the application, which copies it to its calls. A client
-    // without a process gets no progress.
+    // A peer's class stays visible to the application, which copies the class to its calls. A
+    // client without a process id gets no progress.
     let (mut peer, _) = proxy.arrives(&says, "spiffe://mesh/front");
     assert_eq!(peer.stream.in_request(wire::CLASS).as_deref(), Some("high"));
     peer.answered(&mut proxy.filter, "200", true);

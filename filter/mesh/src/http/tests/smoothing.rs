@@ -1,4 +1,4 @@
-//! Calls that are delayed because the called service refuses others.
+//! Tests of calls that are delayed because the called service refuses other calls.
 
 use headgate_core::strategy::hint;
 
@@ -54,7 +54,7 @@ impl Proxy {
             .response_headers(&mut self.filter, &call.stream);
     }
 
-    /// Returns the streams that ticks alone send within the next `ms`, with the times.
+    /// Returns the time and the stream of each call that ticks send within the next `ms`.
     fn sent_within(&mut self, ms: u64) -> Vec<(u64, u32)> {
         let mut sent = Vec::new();
         for _ in 0..ms / 10 {
@@ -112,7 +112,7 @@ fn a_call_waits_as_long_as_drawn_and_wakes_without_traffic() {
         "{delay_ms} {waited_ms}"
     );
 
-    // A delayed call that was sent is like any other call: its answer counts.
+    // The answer to a call that was delayed counts like any other answer.
     let call = held.iter_mut().find(|call| call.stream.id == sent[0].1);
     let call = call.unwrap();
     send(&mut proxy.filter, &call.stream);
@@ -150,7 +150,7 @@ fn who_is_no_peer_delays_nobody_and_a_rate_is_forgotten() {
     proxy.ms += 1;
     assert!(proxy.calls("stock.svc", &[]).sent);
 
-    // A delayed call leaves no state if its application ends it.
+    // A delayed call that its application ends leaves no state.
     waits.outbound.done(&mut proxy.filter, &waits.stream);
     assert!(!waits.outbound.is_pending());
     assert_eq!(proxy.sent_within(400), []);
@@ -185,13 +185,15 @@ fn a_call_that_has_no_time_does_not_wait() {
     assert!((1..=201).contains(&left), "{left}");
     assert_eq!(proxy.of_stock("calls_delayed"), 1);
 
-    // At most `MAX_HELD` calls are delayed; further ones are sent at once.
+    // At most `MAX_HELD` calls are delayed, one of them from above. Further calls are sent without
+    // a delay.
     let calls = 5_000;
     let waiting = (0..calls).filter(|_| !proxy.calls("stock.svc", &[]).sent);
     assert_eq!(waiting.count(), 4_095);
     assert_eq!(proxy.of_stock("calls_delayed"), 4_096);
 
-    // Without a listener for requests no tick runs.
+    // All calls are sent when the last listener for requests is removed, because no tick runs any
+    // more.
     let stream = proxy.stream(&[]);
     proxy.filter.gone(&stream, IN);
     assert_eq!(proxy.filter.actions().len(), 4_096);
@@ -281,7 +283,8 @@ fn a_service_may_have_delays_of_its_own() {
         for cluster in ["near", "stock.svc"] {
             let mut call = proxy.calls(cluster, &[]);
             proxy.refuse(&mut call, PEER, "1");
-            // For a service without delays, the application gets the rate and obeys it itself.
+            // For a service without delays, the application gets the rejection rate and may delay
+            // its calls itself.
             let obeyed = cluster != "near" || near.is_some();
             let told = call.stream.in_response(hint::HEADER);
             assert_eq!(told.is_none(), obeyed, "{cluster} {json}");

@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 use crate::workflows::{ProcessId, ServiceId, WorkflowId};
 
 /// The input of [`super::Adaptation::run`]. An id may appear more than once in a slice, for example
-/// if several workers measured it. Sums are added up. Of several rates of a process, the latest
-/// counts.
+/// if several workers measured it. The sums of the same id are added up. Of several rates of a
+/// process, the latest counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Interval<'a> {
     /// The end of the interval.
     pub now: Instant,
-    /// The length of the interval: the time since the previous run.
+    /// The length of the interval, which is the time since the previous run.
     pub elapsed: Duration,
-    /// P: the slots of the process.
+    /// P, the number of slots of the process.
     pub slots: f64,
-    /// Slot time in use, slot-seconds; at most `slots · elapsed`.
+    /// The slot time in use, slot-seconds, at most `slots · elapsed`.
     pub busy: f64,
-    /// The used amount of the second resource, in its units; 0 if the policy has none.
+    /// The used amount of the second resource, in its units, or 0 if the policy has none.
     pub resource_used: f64,
     /// Measurements by workflow.
     pub workflows: &'a [Measured],
@@ -38,15 +38,15 @@ pub struct Interval<'a> {
 pub struct Measured {
     /// The workflow.
     pub workflow: WorkflowId,
-    /// Requests that arrived, including refused ones: λ.
+    /// The number of requests that arrived, including refused ones.
     pub offered: u64,
-    /// Requests that ended in the interval after holding a slot.
+    /// The number of requests that ended in the interval after holding a slot.
     pub completed: u64,
-    /// The sum of their service times.
+    /// The sum of the service times of these requests.
     pub service: Duration,
-    /// The sum of their times from admission by the rate limiter to the end.
+    /// The sum of the times from admission by the rate limiter to the end, over these requests.
     pub completion: Duration,
-    /// The sum of their use of the second resource, in its units.
+    /// The sum of the use of the second resource by these requests, in its units.
     pub resource: f64,
 }
 
@@ -57,7 +57,7 @@ pub struct Calls {
     pub workflow: WorkflowId,
     /// The service to which the process belongs.
     pub service: ServiceId,
-    /// The called process; [`ProcessId::UNKNOWN`] if no answer named it.
+    /// The called process, or [`ProcessId::UNKNOWN`] if no answer named it.
     pub process: ProcessId,
     /// The number of calls.
     pub count: u64,
@@ -72,8 +72,8 @@ pub struct Heard {
     pub service: ServiceId,
     /// The announcing process.
     pub process: ProcessId,
-    /// The rate of the workflow that it accepts from this process, requests/s; infinite for no
-    /// limit. Other values (negative, not a number) are skipped.
+    /// The rate of the workflow that the announcing process accepts from this process, requests/s.
+    /// It is infinite for no limit. A rate that is negative or not a number is skipped.
     pub rate: f64,
     /// The time of the announcement.
     pub at: Instant,

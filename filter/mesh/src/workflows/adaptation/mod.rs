@@ -1,6 +1,7 @@
 //! Algorithm 1 of Wisp (§4.1.1) for all workflows of a process.
 //!
-//! Once an interval, on one worker of the process, with the measurements of all workers:
+//! The algorithm runs once an interval, on one worker of the process, with the measurements of all
+//! workers:
 //!
 //! ```text
 //! 1  σ ← LocalResourceSharingPolicy()                         sharing
@@ -10,13 +11,13 @@
 //! 5      σ ← min(σ, Q(σ_d (d ∈ D), q))                        quantile
 //! ```
 //!
-//! GetRates is not a call: processes announce their rates with every response, and the latest one
-//! counts (§5 names that alternative). This process announces σ split over its callers, by their
-//! demand ([`super::upstream`]).
+//! GetRates is not a call. Processes announce their rates with every response, and the latest
+//! announcement counts (§5 names that alternative). This process divides σ among its callers by
+//! their demand, and announces its part to each caller ([`super::upstream`]).
 //!
-//! Left out on purpose: probing per process of a service, and any agreement between processes. Each
-//! acts on the latest announcements; a chain of n hops needs at least n intervals to pass a change
-//! on.
+//! Probing per process of a service, and any agreement between processes, are left out on purpose.
+//! Each process acts on the latest announcements. A chain of n hops needs at least n intervals to
+//! pass a change on.
 
 mod interval;
 
@@ -38,16 +39,16 @@ use headgate_core::time::Instant;
 /// The maximum number of downstream services. Services with higher ids have no quantile of their
 /// own.
 pub const MAX_SERVICES: usize = 1024;
-/// The minimum length of an interval. Shorter intervals count as this long, so that a clock that
-/// stands still causes no division by zero.
+/// The minimum length of an interval. Shorter intervals count as this long. Otherwise a clock that
+/// stands still would cause a division by zero.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The bottleneck of a workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Bottleneck {
-    /// This process: the rate is the local policy's.
+    /// This process. The rate is that of the local policy.
     Local,
-    /// A downstream service: its Q is the smallest.
+    /// This downstream service. Its Q is the smallest.
     Service(ServiceId),
 }
 
@@ -56,15 +57,16 @@ pub enum Bottleneck {
 pub struct Snapshot {
     /// The workflow.
     pub workflow: WorkflowId,
-    /// σ: the rate in force, requests/s; infinite for no limit.
+    /// σ, the rate in force, requests/s. It is infinite for no limit.
     pub rate: f64,
-    /// The rate that the local policy alone would set (line 1), requests/s; infinite for no limit.
+    /// The rate that the local policy alone would set (line 1), requests/s. It is infinite for no
+    /// limit.
     pub local_rate: f64,
-    /// λ: the arrival rate, requests/s.
+    /// λ, the arrival rate, requests/s.
     pub demand: f64,
-    /// The bottleneck that sets the rate; `None` without a rate.
+    /// The bottleneck that sets the rate, or `None` without a limit.
     pub bottleneck: Option<Bottleneck>,
-    /// Mean time from admission to end; `None` as long as none has completed.
+    /// The mean time from admission to end, or `None` as long as no request has completed.
     pub completion: Option<Duration>,
 }
 
@@ -73,13 +75,13 @@ pub struct Snapshot {
 struct Name {
     #[serde(skip)]
     text: String,
-    /// The hash of the text, or of the text that another worker assigned; `None` before the first
+    /// The hash of the text, or of the text that another worker assigned. `None` before the first
     /// assignment.
     hash: Option<u64>,
 }
 
 impl Name {
-    /// Assigns a name. Returns whether the id had another name before.
+    /// Assigns a name to the id. Returns whether the id had another name before.
     fn assign(&mut self, text: &str) -> bool {
         if self.text == text && self.hash.is_some() {
             return false;
@@ -93,7 +95,8 @@ impl Name {
     }
 }
 
-/// One workflow's estimates. Its settings are those of its name ([`Adaptation::assign`]).
+/// One workflow's estimates. The workflow's settings are those of its name
+/// ([`Adaptation::assign`]).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Workflow {
     name: Name,
@@ -102,7 +105,7 @@ struct Workflow {
     #[serde(skip)]
     sums: Sums,
     estimates: Estimates,
-    /// The factor for the calls of earlier intervals.
+    /// The factor by which the next run multiplies the calls of earlier intervals.
     #[serde(skip, default = "one")]
     keep_calls: f64,
     local: f64,
@@ -148,7 +151,7 @@ impl Workflow {
         sums.into_iter().all(is_amount) && rates.all(|rate| rate >= 0.0)
     }
 
-    /// Resets the measurements, which belong to another workflow.
+    /// Resets the measurements, because they belong to another workflow.
     fn forget(&mut self) {
         *self = Self {
             name: std::mem::take(&mut self.name),
@@ -171,24 +174,24 @@ struct Service {
 /// The state of an [`Adaptation`] from one run to the next.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// Hash of the sharing policy that `memory` belongs to.
+    /// The hash of the sharing policy to which `memory` belongs.
     policy: u64,
-    /// By id.
+    /// The workflows by id.
     workflows: Vec<Workflow>,
     services: Vec<Service>,
     downstream: Downstream,
     upstream: Upstream,
-    /// The sharing policy's state, by id.
+    /// The sharing policy's state, by workflow id.
     memory: Vec<Memory>,
-    /// The utilization of each resource: used units divided by available units.
+    /// The utilization of each resource, the quotient of used units and available units.
     utilization: [Quotient; 2],
     /// The time of the last run.
     now: Instant,
 }
 
 impl State {
-    /// Whether the state is within the bounds that the code relies on, and its numbers within their
-    /// ranges.
+    /// Whether the state is within the bounds on which the code relies, and its numbers are within
+    /// their ranges.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let quotients = self.utilization.iter().flat_map(|q| [q.sum, q.count]);
@@ -208,7 +211,7 @@ impl State {
 pub struct Adaptation {
     config: WorkflowsConfig,
     sharing: Sharing,
-    /// Whether line 1 runs; without it, only downstream services limit rates.
+    /// Whether line 1 runs. If false, only downstream services limit rates.
     shares_slots: bool,
     state: State,
     loads: Vec<Load>,
@@ -216,7 +219,7 @@ pub struct Adaptation {
 }
 
 impl Adaptation {
-    /// Creates the state: no measurements, no limits.
+    /// Creates the state without measurements and limits.
     #[must_use]
     pub fn new(config: &WorkflowsConfig) -> Self {
         let mut adaptation = Self {
@@ -231,8 +234,9 @@ impl Adaptation {
         adaptation
     }
 
-    /// Continues from `state`; returns the previous state. Names of workflows and services must be
-    /// assigned again. The measurements of an id are kept if it is assigned the same name.
+    /// Continues from `state`, and returns the previous state. The names of workflows and services
+    /// must be assigned again. The measurements of an id are kept if the same name is assigned to
+    /// the id.
     pub fn exchange(&mut self, state: State) -> State {
         let before = std::mem::replace(&mut self.state, state);
         let policy = rng::hash(format!("{:?}", self.config.sharing).bytes());
@@ -244,8 +248,8 @@ impl Adaptation {
         before
     }
 
-    /// Continues with another configuration. Estimates stay; a change of the sharing policy resets
-    /// that policy's state.
+    /// Continues with another configuration. Estimates stay. A change of the sharing policy resets
+    /// the state of that policy.
     pub fn reconfigure(&mut self, config: &WorkflowsConfig) {
         if self.config == *config {
             return;
@@ -266,8 +270,8 @@ impl Adaptation {
         self.shares_slots = shares_slots;
     }
 
-    /// Assigns a name to the id of a workflow, which then gets its settings. An id that had another
-    /// name loses its measurements. Cheap when nothing changes.
+    /// Assigns a name to the id of a workflow, which then has the settings of the name. An id that
+    /// had another name loses its measurements. A call that changes nothing is cheap.
     pub fn assign(&mut self, workflow: WorkflowId, name: &str) {
         if self
             .workflow(workflow)
@@ -277,7 +281,7 @@ impl Adaptation {
         }
     }
 
-    /// Assigns a name to the id of a downstream service, which then gets its quantile.
+    /// Assigns a name to the id of a downstream service, which then has the quantile of the name.
     pub fn assign_service(&mut self, service: ServiceId, name: &str) {
         let at = usize::from(service.0);
         if at >= MAX_SERVICES {
@@ -301,8 +305,8 @@ impl Adaptation {
         }
     }
 
-    /// Runs Algorithm 1 for one interval. It allocates only for more workflows or processes than
-    /// before.
+    /// Runs Algorithm 1 for one interval. Allocates memory only if there are more workflows or
+    /// processes than before.
     pub fn run(&mut self, interval: &Interval<'_>) {
         let elapsed = interval.elapsed.max(SHORTEST);
         let configured = Duration::from_micros(self.config.interval_us);
@@ -310,14 +314,14 @@ impl Adaptation {
         self.state.now = interval.now;
         self.measure(interval, elapsed, Keep::new(elapsed, configured));
         self.state.downstream.expire(interval.now, ttl);
-        // Line 1.
+        // Line 1 shares the local resources.
         self.share(interval.slots, intervals(elapsed, configured));
         for (id, workflow) in self.state.workflows.iter_mut().enumerate() {
             if !workflow.seen {
                 continue;
             }
             let id = WorkflowId(id as u16);
-            // Lines 2 to 4, and Q of line 5, by service.
+            // `limit` computes lines 2 to 4, and Q of line 5, for each service.
             let named = self.config.workflows.get(&workflow.name.text);
             let own = named
                 .and_then(|w| w.quantile)
@@ -330,15 +334,15 @@ impl Adaptation {
                 let pair = named.and_then(|w| w.service_quantiles.get(&service.name.text));
                 pair.copied().or(service.quantile).unwrap_or(own)
             };
-            // Calls are counted when they are answered, so divide them by completed requests.
-            // Divided by admitted requests, α would be too small, and rates too high, while
-            // latencies grow.
+            // Calls are counted when they are answered, so they are divided by completed requests.
+            // If they were divided by admitted requests, α would be too small, and rates too high,
+            // while latencies grow.
             let completed = workflow.estimates.completed;
             let limit = self
                 .state
                 .downstream
                 .limit(id, completed, q, interval.now, ttl);
-            // Line 5.
+            // Line 5 takes the smaller of the local and the downstream rate.
             workflow.downstream = limit.map_or(f64::INFINITY, |limit| limit.rate);
             workflow.rate = workflow.local.min(workflow.downstream);
             workflow.bottleneck = match limit {
@@ -352,22 +356,23 @@ impl Adaptation {
         }
     }
 
-    /// Returns σ: the rate at which the process admits `workflow`, requests/s; infinite for no
-    /// limit.
+    /// Returns σ, the rate at which the process admits `workflow`, requests/s. It is infinite for
+    /// no limit.
     #[must_use]
     pub fn rate(&self, workflow: WorkflowId) -> f64 {
         self.seen(workflow).map_or(f64::INFINITY, |w| w.rate)
     }
 
-    /// Returns the result of [`Adaptation::announced`] for an unknown process.
+    /// Returns the rate of `workflow` to announce to an unknown process, requests/s, or `None` for
+    /// no limit.
     #[must_use]
     pub fn announced_to_newcomers(&self, workflow: WorkflowId) -> Option<f64> {
         let announced = self.state.upstream.newcomer(workflow, self.rate(workflow));
         announced.is_finite().then_some(announced)
     }
 
-    /// Yields all limits to announce to upstream processes, by workflow and process, ascending.
-    /// Allocates nothing.
+    /// Yields all limits to announce to upstream processes, requests/s, in ascending order of
+    /// workflow and process. Allocates no memory.
     pub fn announcements(&self) -> impl Iterator<Item = (WorkflowId, ProcessId, f64)> + '_ {
         self.state
             .upstream
@@ -375,7 +380,7 @@ impl Adaptation {
             .filter(|(_, _, rate)| rate.is_finite())
     }
 
-    /// Yields the workflows seen so far, ascending. Allocates nothing.
+    /// Yields the workflows with measurements, in ascending order. Allocates no memory.
     pub fn workflows(&self) -> impl Iterator<Item = Snapshot> + '_ {
         let all = self.state.workflows.iter().enumerate();
         all.filter(|(_, w)| w.seen).map(|(id, w)| Snapshot {
@@ -388,8 +393,8 @@ impl Adaptation {
         })
     }
 
-    /// Returns the number of announced rates that expired since the last call without a newer one,
-    /// and resets it.
+    /// Returns the number of announced rates that expired without a newer rate since the last call
+    /// of this function, and resets the number.
     pub fn take_expired(&mut self) -> u64 {
         self.state.downstream.take_expired()
     }
@@ -496,7 +501,8 @@ impl Adaptation {
         }
     }
 
-    /// Returns the state of an id, and creates it if needed; `None` for an id beyond the cap.
+    /// Returns the state of an id, and creates the state if needed. Returns `None` for an id beyond
+    /// the cap.
     fn workflow(&mut self, workflow: WorkflowId) -> Option<&mut Workflow> {
         if !is_known(workflow) {
             return None;
@@ -527,7 +533,7 @@ fn is_known(workflow: WorkflowId) -> bool {
     workflow.0 <= MAX_WORKFLOWS
 }
 
-/// Returns `x`, or 0 if it is not a valid amount.
+/// Returns `x`, or 0 if `x` is not a valid amount.
 fn amount(x: f64) -> f64 {
     if is_amount(x) { x } else { 0.0 }
 }

@@ -1,5 +1,5 @@
-//! Complete processes in memory: Figure 3 of the paper in lockstep, hand-over, and invariants for
-//! any measurements.
+//! Tests of complete processes in memory: Figure 3 of the paper in lockstep, the hand-over between
+//! workers, and invariants for any measurements.
 
 use headgate_core::config::{ResourceConfig, ResourceReport, WorkflowConfig, WorkflowSource};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ impl shared::Record for State {
 }
 
 impl Adaptation {
-    /// Returns the rate of `workflow` that `upstream` may send, requests/s; `None` for no limit.
+    /// Returns the rate of `workflow` that `upstream` may send, requests/s, or `None` for no limit.
     fn announced(&self, workflow: WorkflowId, upstream: ProcessId) -> Option<f64> {
         let mut known = self.state.upstream.iter();
         let own = known.find(|(w, process, _)| (*w, *process) == (workflow, upstream));
@@ -196,7 +196,8 @@ fn settings_belong_to_names() {
     adaptation.assign(w, "named");
     adaptation.assign_service(ServiceId(1), "extent-node");
     assert!((run(&mut adaptation).rate - 2.0).abs() < 1e-9);
-    // That of the pair has precedence over both; it is no other workflow's.
+    // The quantile of the pair of workflow and service has precedence over both, and applies to no
+    // other workflow.
     let named = settings.workflows.get_mut("named").unwrap();
     named
         .service_quantiles
@@ -332,7 +333,8 @@ fn what_is_no_state_is_refused() {
     }
     bytes.push(0);
     assert_eq!(read(&bytes), None);
-    // The memory of other workflows, and pairs out of order.
+    // States with the memory of a different number of workflows, and with pairs out of order, are
+    // invalid.
     let mut other = adaptation.state.clone();
     other.memory.pop();
     assert!(!other.is_valid());
@@ -494,14 +496,14 @@ proptest! {
         }
     }
 
-    /// §4.1.3: announced rates don't decrease when q increases.
+    /// Rates don't decrease when q increases (§4.1.3).
     #[test]
     fn rates_never_fall_as_q_rises(
         rounds in prop::collection::vec(round(), 1..10),
         qs in [0.0..=1.0_f64, 0.0..=1.0_f64],
     ) {
         let run = |q: f64| {
-            // The policy has no memory, so the runs differ only in Q.
+            // The sharing policy has no memory, so the runs differ only in q.
             let mut adaptation = Adaptation::new(&config(q, SharingConfig::StaticGuarantees));
             let mut now = at(0);
             for round in &rounds {
@@ -526,7 +528,8 @@ proptest! {
         }
     }
 
-    /// A valid state with one changed byte is read or refused, and rates stay valid.
+    /// The bytes of a valid state, with one byte changed, are read or refused. If they are read,
+    /// rates stay valid.
     #[test]
     fn damaged_bytes_are_read_or_refused(
         flip in any::<prop::sample::Index>(),

@@ -40,14 +40,14 @@ fn calls_one_after_the_other_add_up() {
         done.unwrap();
     }
     let children = branches.load(&host, BRANCH).unwrap().unwrap();
-    // 100 ms in the slot, 60 of them waiting for children.
+    // The request was in the slot for 100 ms, and waited for children for 60 of them.
     let found = children.progress(at(0), at(100));
     assert_eq!((found.elapsed, found.work), (ms(40 + 30), ms(40 + 14)));
 }
 
 #[test]
 fn calls_side_by_side_count_by_their_parallelism() {
-    // Calls on another worker than the request's, and on two workers.
+    // The calls are on two workers, of which one doesn't have the request.
     let (host, mut workers) = (MemoryHost::new(), [branches(), branches()]);
     for n in 0..4 {
         workers[n % 2].began(&host, at(10), BRANCH, at(0)).unwrap();
@@ -89,7 +89,8 @@ fn a_branch_belongs_to_one_request() {
     };
     assert_eq!(branches.load(&host, next).unwrap(), None);
     assert!(branches.began(&host, at(5), next, at(5)).unwrap().is_some());
-    // A late answer to a call of the previous request, and a late call of it.
+    // A late answer to a call of the previous request, and a late call of the previous request,
+    // change nothing.
     branches.ended(&host, at(9), BRANCH, ms(9), None).unwrap();
     assert_eq!(branches.began(&host, at(9), BRANCH, at(0)).unwrap(), None);
     let children = branches.load(&host, next).unwrap().unwrap();

@@ -38,7 +38,7 @@ fn limiter(rate: f64) -> Limiter {
     limiter
 }
 
-/// Returns the decision about one request, and holds the request if it has to wait.
+/// Decides on an arriving request, and holds the request if it has to wait.
 fn arrive(limiter: &mut Limiter, host: &MemoryHost, ms: u64, n: usize, longest: u32) -> Verdict {
     let verdict = limiter.arrive(host, at(ms), W, longest, FOREVER).unwrap();
     if let Verdict::Wait(_) = verdict {
@@ -188,7 +188,7 @@ fn a_dead_workers_waiters_take_their_turns_along_and_nothing_else() {
     let [survivor, dead] = &mut workers;
     *dead = limiter(100.0);
     assert_eq!(release(survivor, 101).len(), 5);
-    // No unused number is left: the next requests go at the rate.
+    // The numbers of the dead worker's waiters are lost, so the next requests pass at the rate.
     for n in 10..20 {
         assert!(matches!(
             arrive(survivor, &host, 1_000 + 10 * n as u64, n, 0),
@@ -229,8 +229,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Over three workers: in any time no more requests go than σ·t + burst, plus waiters of a late
-    /// tick. Waiters of one worker go in order, and all used numbers are different.
+    /// Over three workers and any time t, at most σ·t + burst requests pass, plus the waiters of a
+    /// late tick. The waiters of one worker pass in order of arrival.
     #[test]
     fn never_above_the_rate_and_in_order(
         steps in steps(),
@@ -268,7 +268,7 @@ proptest! {
                 Step::Pass(more) => ms += more,
             }
         }
-        // At first there were no unused numbers.
+        // At the start there were no unused numbers.
         for (n, end) in gone.iter().enumerate() {
             prop_assert!(n as f64 + 1.0 <= rate * end + 1e-6, "{} by {}", n + 1, end);
         }
@@ -281,7 +281,8 @@ proptest! {
         }
     }
 
-    /// While at least one request waits, the whole rate is used, whichever requests leave.
+    /// While at least one request waits, the whole rate is used, regardless of the requests that
+    /// leave.
     #[test]
     fn all_of_the_rate_is_used(
         rate in 5.0..500.0_f64,

@@ -10,13 +10,13 @@
 //! ```
 //!
 //! The paper has a load for each local resource (thread pools, connections, locks). Here slots are
-//! the only resource. The time in which a request holds one while it waits for its own calls
+//! the only resource. The time in which a request holds a slot while it waits for its own calls
 //! counts.
 //!
-//! For throttled workflows, σ is their max-min share. The others have room to grow: a rate of
-//! exactly their current demand would throttle them at the first growth, and turn a measurement
-//! into a limit. If several of them grow at the same time, they exceed the capacity for an
-//! interval, and are then given shares again.
+//! For throttled workflows, σ is their max-min share. The other workflows have room to grow. A rate
+//! of exactly their current demand would throttle these workflows as soon as their demand grows,
+//! and turn a measurement into a limit. If several of these workflows grow at the same time, they
+//! exceed the capacity for an interval, and then get shares again.
 //!
 //! P · u rather than P is shared, because at full utilization the queue in front of the slots grows
 //! without limit. The paper's example (§4.1.2), which has no queues, has u = 1.
@@ -53,7 +53,7 @@ impl BottleneckFairness {
     ) {
         let state = self.probing.state(capacity, [capacity.slots], loads);
         let claims = loads.iter().map(|load| {
-            // An unknown cost of requests counts as 0.
+            // If the cost of requests is unknown, it counts as 0.
             let cost = cost(load).map_or(0.0, |[slots, _]| slots);
             let demand = state.demand(load, &mut memory[usize::from(load.workflow.0)]);
             Claim {

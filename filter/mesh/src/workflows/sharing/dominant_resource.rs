@@ -1,9 +1,9 @@
 //! Dominant resource fairness over the slots and a second resource that the backend reports (Wisp
 //! §4.3; Ghodsi et al., NSDI '11).
 //!
-//! It works like [`super::BottleneckFairness`], with the shares of [`crate::workflows::dominant`].
-//! The process is overloaded if one of the two resources is. The spare part is that of the scarcer
-//! resource.
+//! The policy works like [`super::BottleneckFairness`], with the shares of
+//! [`crate::workflows::dominant`]. The process is overloaded if one of the two resources is
+//! overloaded. The spare part is the spare part of the scarcer resource.
 
 use super::probing::{Probing, cost, weight};
 use super::{Capacity, Load, Memory, number};

@@ -1,10 +1,10 @@
-//! The local policy: the sharing of a process's resources among workflows (Wisp Alg. 1 line 1,
-//! §4.3).
+//! The local policy, which shares a process's resources among workflows (Wisp Alg. 1 line 1, §4.3).
 //!
-//! In each interval, a policy gets the demand of each workflow and the cost of its requests. It
-//! returns the rate at which the process can serve the workflow, in requests/s: σ, before the
-//! limits of downstream processes. For any input, a rate is a number, not negative, and not below
-//! the workflow's guarantee. While the cost of its requests is unknown, a workflow has no limit.
+//! In each interval, a policy gets the demand of each workflow and the cost of its requests. The
+//! policy returns the rate at which the process can serve the workflow, in requests/s. This rate is
+//! σ before the limits of downstream processes. For any input, a rate is a number, not negative,
+//! and not below the workflow's guarantee. While the cost of its requests is unknown, a workflow
+//! has no limit.
 
 mod bottleneck_fairness;
 mod dominant_resource;
@@ -23,12 +23,12 @@ use super::WorkflowId;
 use super::dominant::RESOURCES;
 use headgate_core::config::SharingConfig;
 
-/// The capacity of a process: slots, and units/s of a second resource if the policy has one.
+/// The capacity of a process, and how much of it is in use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Capacity {
-    /// P.
+    /// P, the number of slots.
     pub slots: f64,
-    /// The utilization of each resource: a moving average, ratio 0..=1.
+    /// The utilization of each resource, as a moving average, ratio 0..=1.
     pub utilization: [f64; RESOURCES],
     /// The number of configured intervals since the policy last ran.
     pub intervals: f64,
@@ -39,13 +39,13 @@ pub struct Capacity {
 pub struct Load {
     /// The workflow.
     pub workflow: WorkflowId,
-    /// λ: the arrival rate, requests/s, including refused requests.
+    /// λ, the arrival rate including refused requests, requests/s.
     pub demand: f64,
-    /// The rate that the called processes accept, requests/s, as of the last run; infinite for no
-    /// limit. This process admits no more than that.
+    /// The rate that the called processes accept according to the last run, requests/s. It is
+    /// infinite for no limit. This process admits no more than this rate.
     pub downstream: f64,
-    /// The cost of a request: slot-seconds, and units of the second resource; `None` as long as
-    /// nothing was measured for any workflow.
+    /// The cost of a request, in slot-seconds and in units of the second resource. `None` as long
+    /// as no workflow has measurements.
     pub cost: Option<[f64; RESOURCES]>,
     /// Whether the workflow's requests make no calls.
     pub leaf: bool,
@@ -56,7 +56,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Returns the rate if all admissible requests were admitted, requests/s.
+    /// Returns the arrival rate, limited to the rate that downstream processes accept, requests/s.
     fn admissible(&self) -> f64 {
         number(self.demand.min(self.downstream))
     }
@@ -65,7 +65,7 @@ impl Load {
 /// The minimum cost of a request, s or units, which keeps rates finite.
 const LEAST_COST: f64 = 1e-6;
 
-/// Returns `x` as a finite number; a negative value or NaN counts as 0.
+/// Returns `x` as a finite number. A negative value or NaN counts as 0.
 fn number(x: f64) -> f64 {
     if x > 0.0 { x.min(1e15) } else { 0.0 }
 }
@@ -84,10 +84,10 @@ pub enum Sharing {
 /// A policy's state for a workflow from one run to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Memory {
-    /// The workflow's rate, requests/s; `None` if it is new.
+    /// The workflow's rate, requests/s, or `None` if the workflow is new.
     pub rate: Option<f64>,
-    /// Whether the demand was near the rate or above it, so that the real demand may be higher by
-    /// any amount.
+    /// Whether the demand was near the rate or above it. The real demand may then be higher by any
+    /// amount.
     pub wants_more: bool,
 }
 
@@ -112,8 +112,8 @@ impl Sharing {
         }
     }
 
-    /// Runs line 1: sets `rates[i]`, requests/s, for `loads[i]`; infinite for no limit. `memory` is
-    /// indexed by workflow, and has an entry for each of `loads`.
+    /// Runs line 1. Sets `rates[i]`, requests/s, for `loads[i]`. A rate is infinite for no limit.
+    /// `memory` is indexed by workflow, and must have an entry for each of `loads`.
     pub fn run(
         &mut self,
         capacity: &Capacity,
@@ -130,8 +130,8 @@ impl Sharing {
     }
 }
 
-/// Returns the number of intervals that passed, at most 10, so that rates don't jump after a long
-/// pause.
+/// Returns the number of intervals that passed. It is at most 10, so that rates don't jump after a
+/// long pause.
 #[must_use]
 pub fn intervals(elapsed: Duration, interval: Duration) -> f64 {
     (elapsed.as_secs_f64() / interval.as_secs_f64().max(1e-6)).min(10.0)

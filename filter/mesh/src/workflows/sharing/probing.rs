@@ -3,12 +3,12 @@
 
 use super::{Capacity, LEAST_COST, Load, Memory, number};
 
-/// The ratio of demand to rate at which a workflow's demand counts as unmet, because its upstream
-/// may have limited the requests to the rate.
+/// The ratio of demand to rate from which a workflow's demand counts as unmet, because upstream
+/// processes may have limited the requests to the rate.
 const WANTS_MORE: f64 = 0.95;
 /// The ratio of demand to rate below which a workflow's demand no longer counts as unmet. Between
-/// the two ratios the state stays, so that noise in λ doesn't change the set of throttled
-/// workflows, and thereby all shares, from one interval to the next.
+/// the two ratios the state stays. Otherwise noise in λ could change the set of throttled
+/// workflows, and with it all shares, from one interval to the next.
 const WANTS_NO_MORE: f64 = 0.8;
 
 /// The probing rule.
@@ -23,7 +23,8 @@ pub(super) struct Probing {
 pub(super) struct IntervalState<const N: usize> {
     /// The allowed use of each resource, units.
     pub(super) usable: [f64; N],
-    /// Whether the demand or the use exceeds the allowed use.
+    /// Whether the use of a resource reaches the allowed use, or the demand for a resource exceeds
+    /// the allowed use.
     pub(super) overloaded: bool,
     /// The increase of rates in this interval, requests/s.
     rise: f64,
@@ -37,9 +38,10 @@ impl Probing {
         }
     }
 
-    /// Computes the state. A process is overloaded if the use of a resource, or the demand for it,
-    /// exceeds the allowed use. The demand counts because refused requests use nothing. Rates
-    /// increase by β times the spare ratio of the allowed use of the scarcest resource.
+    /// Computes the state of the process. A process is overloaded if the use of a resource reaches
+    /// the allowed use, or if the demand for a resource exceeds the allowed use. The demand counts
+    /// because refused requests use nothing. Rates increase by β times the spare ratio of the
+    /// allowed use of the scarcest resource.
     pub(super) fn state<const N: usize>(
         &self,
         capacity: &Capacity,
@@ -69,9 +71,10 @@ impl Probing {
 }
 
 impl<const N: usize> IntervalState<N> {
-    /// Returns the demand of `load` in fair shares, requests/s. Under overload, it is unlimited for
-    /// a workflow that was limited to its rate. Its measured demand is limited as well, and shares
-    /// based on that would oscillate between cutting and probing.
+    /// Returns the demand of `load` in fair shares, requests/s. Under overload, the demand is
+    /// unlimited for a workflow that was limited to its rate. The measured demand of such a
+    /// workflow is limited as well, and shares based on it would oscillate between cutting and
+    /// probing.
     pub(super) fn demand(&self, load: &Load, memory: &mut Memory) -> f64 {
         let demand = load.admissible();
         if let Some(rate) = memory.rate {
@@ -88,11 +91,12 @@ impl<const N: usize> IntervalState<N> {
     /// Returns the rate of a workflow whose fair share under unlimited demand is `fair` requests/s.
     ///
     /// The rate of a leaf increases to the fair share step by step. So upstream processes have time
-    /// to follow, and the effect of a step shows before the next. The fair share is the limit (the
-    /// paper gives none). Without it, a process with spare capacity would announce all of it to
-    /// every caller, and with q above 0 attract requests for processes without spare capacity. The
-    /// rate of other workflows is the fair share at once: downstream processes already probe, and
-    /// two ramps in sequence would only take longer.
+    /// to follow, and the effect of a step shows before the next step. The fair share is the upper
+    /// bound of the rate, for which the paper gives no bound. Without a bound, a process with spare
+    /// capacity would announce all of its capacity to every caller. With q above 0, it would then
+    /// attract requests for processes without spare capacity. The rate of other workflows is the
+    /// fair share at once. Downstream processes already probe, and two ramps in sequence would only
+    /// take longer.
     pub(super) fn rate(&self, load: &Load, memory: &mut Memory, fair: f64) -> f64 {
         let Some(cost) = cost(load) else {
             memory.rate = None;
@@ -110,13 +114,13 @@ impl<const N: usize> IntervalState<N> {
     }
 }
 
-/// Returns the cost of a request; `None` if it is unknown.
+/// Returns the cost of a request, or `None` if the cost is unknown.
 pub(super) fn cost(load: &Load) -> Option<[f64; super::RESOURCES]> {
     let [slots, resource] = load.cost?;
     Some([number(slots).max(LEAST_COST), number(resource)])
 }
 
-/// Returns the weight of a workflow, limited to a range that is safe to calculate with.
+/// Returns the weight of a workflow, limited to a range that is safe in calculations.
 pub(super) fn weight(load: &Load) -> f64 {
     if load.weight.is_nan() {
         1.0

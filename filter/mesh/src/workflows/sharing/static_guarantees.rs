@@ -1,16 +1,16 @@
-//! Static throughput guarantees (Wisp §4.3; §3.1: some users have a minimum, the others best
-//! effort).
+//! Static throughput guarantees (Wisp §4.3). Some users have a minimum, and the others best effort
+//! (§3.1).
 //!
-//! A workflow with a guarantee gets exactly that rate, whatever its demand. Workflows without a
-//! guarantee share the slot time that the guarantees leave, in proportion to their weights. The sum
-//! of weights is over those that send requests:
+//! A workflow with a guarantee gets exactly the guaranteed rate, for any demand. Workflows without
+//! a guarantee share the slot time that the guarantees leave, in proportion to their weights. The
+//! sum of weights is over the workflows without a guarantee that send requests:
 //!
 //! ```text
 //! σ = guarantee        or        σ = (P − Σ guarantee · c) · w / Σ w / c
 //! ```
 //!
-//! Even if the guarantees need all slots, the others get [`BEST_EFFORT`] of them, so that they are
-//! never excluded completely.
+//! Even if the guarantees need all slots, the other workflows get the ratio [`BEST_EFFORT`] of the
+//! slots, so they are never excluded completely.
 
 use super::probing::{cost, weight};
 use super::{Capacity, Load, number};

@@ -88,11 +88,11 @@ fn overload_shares_the_slots_and_leaves_the_others_room() {
         assert!((rates[0] - 300.0).abs() < 1e-6, "{rates:?}");
         assert!((rates[1] - 200.0).abs() < 1e-6, "{rates:?}");
     }
-    // Its demand stays lower, so the others may use the rest.
+    // The demand of the throttled workflow stays lower, so the others may use the rest.
     let less = [load(1, 50.0, 0.002), loads[1], loads[2]];
     let rates = process.run(&capacity(1.0, 1.0), &less);
     assert!((rates[1] - 350.0).abs() < 1e-6, "{rates:?}");
-    // Shares are of slots, not of requests.
+    // The workflows have equal shares of slots, not of requests.
     let dear = [load(1, 400.0, 0.004), load(2, 400.0, 0.001)];
     let rates = Process::new(bottleneck(0.8)).run(&capacity(1.0, 0.5), &dear);
     assert!((rates[0] - 100.0).abs() < 1e-6, "{rates:?}");
@@ -105,7 +105,7 @@ fn leaves_probe_by_what_is_spare_and_others_go_ahead() {
     let throttled = [load(1, 800.0, 0.002), load(2, 800.0, 0.002)];
     let before = process.run(&capacity(1.0, 1.0), &throttled);
     assert!((before[0] - 225.0).abs() < 1e-9);
-    // A third of the allowed use is in use, so rates increase by two thirds of β.
+    // A third of the allowed use is in use, so the rate of a leaf increases by two thirds of β.
     let inner = Load {
         leaf: false,
         ..load(2, 75.0, 0.002)
@@ -203,10 +203,10 @@ fn the_scarcer_resource_decides() {
         ..load(2, 300.0, 0.0)
     };
     let rates = process.run(&capacity(1.0, 0.5), &[reads, metadata]);
-    // The slots suffice for both workflows; the resource suffices for half of the reads.
+    // The slots suffice for both workflows. The resource suffices for half of the reads.
     assert!((rates[0] - 100.0).abs() < 1e-6, "{rates:?}");
-    // With more demand it would have equal dominant shares: 10/11 of the slots, and 10/11 of the
-    // resource.
+    // With more demand, both workflows would have equal dominant shares: 10/11 of the slots for
+    // one, and 10/11 of the resource for the other.
     assert!((rates[1] - 10_000.0 / 11.0).abs() < 1e-6, "{rates:?}");
 }
 
@@ -299,8 +299,8 @@ proptest! {
         }
     }
 
-    /// Workflows that send at their rates, up to their demands, use the slots as allowed, and share
-    /// them fairly.
+    /// Workflows that send at their rates, up to their demands, use the slots up to the allowed
+    /// ratio, and share the slots fairly.
     #[test]
     fn closed_loop_settles_on_fair_shares(
         wanted in prop::collection::vec(10.0..1_000.0_f64, 2..8), max_utilization in 0.5..1.0_f64,

@@ -18,8 +18,9 @@ fn assert_poles(found: &[Complex64], expected: &[(f64, f64)], tolerance: f64) {
     }
 }
 
-/// §4: "The selected closed loop poles are −0.308 and 0.52 ± 0.106i. The corresponding K_P = 2.77
-/// and K_I = 5.28." Eq. 6 as printed has other poles, though stable ones.
+/// The paper writes in §4: "The selected closed loop poles are −0.308 and 0.52 ± 0.106i. The
+/// corresponding K_P = 2.77 and K_I = 5.28." With Eq. 6 as printed, these gains have other poles,
+/// which are stable, too.
 #[test]
 fn gains_of_the_paper_do_not_give_its_poles_with_equation_6_as_printed() {
     let (plant, gains) = of_the_paper();
@@ -32,9 +33,9 @@ fn gains_of_the_paper_do_not_give_its_poles_with_equation_6_as_printed() {
     assert!(design.is_stable());
 }
 
-/// The paper's poles are those of Eq. 6 with the opposite sign of 0.104, that is, with
-/// s(k) = −0.003 s(k−1) + 0.104 s(k−2) + …, within the precision of b₁ = 0.015 and b₂ = 0.006: half
-/// a unit of their last digit moves the imaginary part by 0.03.
+/// The paper's poles are those of Eq. 6 with the opposite sign of 0.104, that is, with s(k) =
+/// −0.003 s(k−1) + 0.104 s(k−2) + …. They agree within the precision of b₁ = 0.015 and b₂ = 0.006,
+/// since half a unit of their last digit moves the imaginary part by 0.03.
 #[test]
 fn poles_of_the_paper_belong_to_the_other_sign_of_a_2() {
     let (_, gains) = of_the_paper();
@@ -47,7 +48,7 @@ fn poles_of_the_paper_belong_to_the_other_sign_of_a_2() {
     );
 }
 
-/// With one more integration, the paper's gains hardly damp: a step overshoots by 100% and
+/// With one more integration, the paper's gains hardly damp. A step overshoots by 100% and
 /// oscillates for minutes, but Table 1 requires 25% and 10 s. So the paper's controller can't
 /// integrate twice.
 #[test]

@@ -1,6 +1,6 @@
-//! The paper's example (§4.1.2, Figure 3): three workflows of 100 requests/s each enter at a₁; of
-//! w₁, 400 requests/s reach each of e₁ and e₂, of w₂ 100 each, of w₃ 100 only e₂. Every process can
-//! serve 500 requests/s.
+//! The paper's example (§4.1.2, Figure 3). Three workflows of 100 requests/s each enter at a₁. Of
+//! w₁, 400 requests/s reach each of e₁ and e₂. Of w₂, 100 requests/s reach each of e₁ and e₂. Of
+//! w₃, 100 requests/s reach only e₂. Every process can serve 500 requests/s.
 //!
 //! ```text
 //! w₁: a₁ ─2→ b₁ ─1→ c₁, c₂ ─1→ e₁, e₂        w₂: a₁ ─1→ b₁ ─1→ e₁, e₂        w₃: a₁ ─1→ b₁ ─1→ e₂
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// The service time of a request: 2 ms, so that one slot serves 500 requests/s.
+/// The service time of a request. With 2 ms, one slot serves 500 requests/s.
 const COST: Duration = Duration::from_millis(2);
 const SOURCE: usize = usize::MAX;
 /// The services of a₁, b₁, c₁, c₂, e₁ and e₂.
@@ -23,12 +23,12 @@ const E2: usize = 5;
 
 struct Process {
     adaptation: Adaptation,
-    /// The calls of a request of each workflow: process and number.
+    /// The calls of a request, by workflow: the called process and the number of calls.
     calls: [Vec<(usize, u64)>; 3],
     /// Requests that arrived in this interval, by workflow and sender.
     inbox: BTreeMap<(usize, usize), u64>,
     heard: Vec<Heard>,
-    /// Fractions of requests that may be admitted, from earlier intervals.
+    /// The unused rate of earlier intervals, in requests, by workflow.
     tokens: [f64; 3],
     admitted: [u64; 3],
     refused: [u64; 3],
@@ -68,7 +68,7 @@ impl Mesh {
         }
     }
 
-    /// Runs one interval: requests flow from a₁ to the leaves, then every process adapts.
+    /// Runs one interval, in which requests flow from a₁ to the leaves and every process adapts.
     fn step(&mut self, demand: [u64; 3]) {
         let now = at(self.interval);
         self.interval += 1;
@@ -93,8 +93,8 @@ impl Mesh {
             let offered: u64 = of_w().map(|(_, count)| count).sum();
             let process = &mut self.processes[p];
             let rate = process.adaptation.rate(workflow);
-            // The unused rate of an interval may be used in the next: 7 and 8 requests in turn are
-            // 75 a second.
+            // The unused rate of an interval may be used in the next interval. 7 and 8 requests in
+            // turn are 75 requests/s.
             let tokens = (process.tokens[w] + rate / 10.0).min(rate / 5.0 + 1.0);
             let admitted = offered.min(tokens as u64);
             process.tokens[w] = tokens - admitted as f64;
@@ -126,7 +126,7 @@ impl Mesh {
                     count,
                 });
                 *self.processes[d].inbox.entry((w, p)).or_default() += count;
-                // Its answers have the announcement of the last interval.
+                // The answers of process `d` have its announcement of the last interval.
                 if let Some(rate) = self.processes[d].adaptation.announced(workflow, id(p)) {
                     self.processes[p].heard.push(Heard {
                         workflow,
@@ -211,7 +211,7 @@ fn the_quantile_trades_utilization_for_dropped_requests() {
         assert!(near(seen.sigma, sigma, 0.1), "q={q}: {seen:?} {warm:?}");
         assert!(near(seen.dropped_e2, dropped, 0.5), "q={q}: {seen:?}");
         assert!(near(seen.spare_e1, spare, 0.5), "q={q}: {seen:?}");
-        // The band over 1,000 intervals, 100 s.
+        // σ stays in this band for 1,000 intervals, which are 100 s.
         assert!(
             seen.low >= sigma - 0.1 && seen.high <= sigma + 0.1,
             "q={q}: {seen:?}"
