@@ -15,7 +15,7 @@ use crate::source::Request;
 pub struct Staged {
     processor: Network,
     pools: Vec<Pool>,
-    /// The pool of each running job.
+    /// The index of the pool of each job.
     pool_of: Vec<u16>,
     degrades: bool,
 }

@@ -25,7 +25,7 @@ pub struct Page {
     pub name: String,
     /// The work of one request for the page.
     pub work: LogNormal,
-    /// The probabilities of each page to be the next one; their sum is 1.
+    /// The probability of each page to be the next page; the sum is 1.
     pub next: Vec<f64>,
 }
 

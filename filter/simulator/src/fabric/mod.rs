@@ -6,8 +6,8 @@
 //! calls of several classes (`traffic`). [`run`] lets one of the class admission algorithms of the
 //! engine decide the class in which each call runs.
 //!
-//! The model is that of the simulator of Aequitas, from which the paper's numbers come. Left out:
-//! queues at senders (a window's packets reach the switch at once), more than one switch, and
+//! The model is that of the simulator of Aequitas, from which the paper's numbers come. The model
+//! has no queues at senders (a window's packets reach the switch at once), only one switch, and no
 //! selective acknowledgements (a lost packet is sent again after a timeout). Messages of a central
 //! server take no time.
 
@@ -27,7 +27,7 @@ use serde::{Deserialize, Deserializer};
 pub use seen::{Sample, Seen};
 pub use world::run;
 
-/// ps in a µs.
+/// The number of ps in a µs.
 const MICROSECOND: u64 = 1_000_000;
 
 /// The hosts, their calls, and the targets of the classes.
@@ -87,7 +87,7 @@ pub enum Method {
     Distributed,
     /// [`headgate_mesh::class_admission::Misses`].
     Misses {
-        /// T, the period; in data a number of ms.
+        /// T, the period. In a data file, a number of ms.
         #[serde(deserialize_with = "millis")]
         period: Duration,
         /// K, the number of misses allowed in a period.
@@ -110,7 +110,7 @@ pub enum Method {
     },
 }
 
-/// The scope of the paper.
+/// Returns the scope of the paper.
 const fn destination() -> Scope {
     Scope::Destination
 }

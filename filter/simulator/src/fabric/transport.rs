@@ -72,8 +72,8 @@ impl Channel {
         });
     }
 
-    /// Returns the next packet to send, if the window has room: the number of its call, and whether
-    /// it is the call's last.
+    /// Returns the next packet to send, if the window has room. A packet is the number of its call,
+    /// and whether the packet is the call's last.
     pub(super) fn send(&mut self) -> Option<(u64, bool)> {
         if f64::from(self.in_flight) + 1.0 > self.window {
             return None;
@@ -92,7 +92,7 @@ impl Channel {
     }
 
     /// Handles the acknowledgement of a packet of this call after `round_trip`. Returns the time at
-    /// which the call was issued, if this ends it.
+    /// which the call was issued, if the acknowledgement ends the call.
     pub(super) fn acknowledged(&mut self, now: u64, number: u64, round_trip: u64) -> Option<u64> {
         self.in_flight -= 1;
         let took = round_trip as f64;

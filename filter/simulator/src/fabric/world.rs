@@ -332,7 +332,7 @@ impl Admission {
     }
 }
 
-/// Returns the key of a receiver's misses: one for all senders, or one for each.
+/// Returns the key of a receiver's misses: one key for all senders, or one for each sender.
 const fn receiver(pair: (u16, u16), by_sender: bool) -> (u16, u16) {
     if by_sender { pair } else { (0, pair.1) }
 }

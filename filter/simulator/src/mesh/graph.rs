@@ -9,7 +9,7 @@ use crate::workload::ServiceTime;
 pub struct Graph {
     /// The services.
     pub services: Vec<Service>,
-    /// The tasks; [`Workflow::entry`] and [`Calls::task`] are indices into it.
+    /// The tasks. [`Workflow::entry`] and [`Calls::task`] are indices into this list.
     pub tasks: Vec<Task>,
     /// The workflows.
     pub workflows: Vec<Workflow>,
@@ -20,7 +20,7 @@ pub struct Graph {
 /// A service: a number of identical processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// Its name.
+    /// The service's name.
     pub name: String,
     /// The number of processes, 1 or more.
     pub processes: usize,
@@ -130,13 +130,13 @@ pub enum Route {
 /// A workflow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workflow {
-    /// Its name.
+    /// The workflow's name.
     pub name: String,
-    /// Index of the task with which its requests begin. The processes of that service receive them
-    /// round robin.
+    /// Index of the task with which the workflow's requests begin. The processes of the task's
+    /// service receive these requests round robin.
     pub entry: usize,
-    /// Processes that hold its partitions. Each request belongs to one of them, drawn at random. If
-    /// empty, the only partition is on process 0.
+    /// The processes that hold the workflow's partitions. Each request belongs to a partition that
+    /// is drawn at random. If the list is empty, the only partition is on process 0.
     pub partitions: Vec<usize>,
     /// The time after which a client gives up; `None` for never.
     pub timeout: Option<Duration>,

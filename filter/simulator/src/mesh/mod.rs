@@ -3,8 +3,8 @@
 //!
 //! [`crate::simulation`] is one stage before one backend. Workflows ([`headgate_mesh::workflows`])
 //! solve problems of requests that cross many services: work done at the first hop and lost at the
-//! last, and a bottleneck that the entry can't see. Their rates travel against the calls. So a mesh
-//! has
+//! last, and a bottleneck that the entry can't see. The rates of workflows are sent in the opposite
+//! direction of the calls. So a mesh has
 //!
 //! - [`graph`]: the services, and the work of each for a request of a workflow, as steps of
 //!   computing and calling (one after the other or at once, once or many times) that make the

@@ -29,8 +29,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Returns a setup in which every process has a queue in this order and these workflows, and
-    /// only refuses requests because of a rate or a deadline. With workflows, requests carry
+    /// Returns a setup in which every process has a queue of this discipline and these workflows,
+    /// and only refuses requests because of a rate or a deadline. With workflows, requests carry
     /// deadlines. Each workflow is a separate type, so that its processing times are estimated
     /// separately.
     #[must_use]
@@ -66,7 +66,7 @@ pub struct Policy {
 impl Policy {
     /// Returns the policy with `stage` in front of a service of `plan`. The policy's own rules
     /// classify requests, by the sample requests of the service's operations. The number of slots
-    /// is that of the mesh, unless the policy has P found automatically.
+    /// is that of the mesh, unless the policy finds P automatically.
     ///
     /// # Errors
     /// [`ConfigError`] if the rules are invalid.

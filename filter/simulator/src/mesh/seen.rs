@@ -9,7 +9,7 @@ pub enum Ending {
     Served,
     /// The process that the request entered refused it.
     Refused,
-    /// A call that it depends on was refused or given up.
+    /// A call on which the request depends was refused or given up.
     Failed,
     /// The client gave up.
     TimedOut,
@@ -18,19 +18,20 @@ pub enum Ending {
 /// A client's request that has ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ended {
-    /// Index of its workflow.
+    /// Index of the request's workflow.
     pub workflow: u16,
-    /// Its size.
+    /// The request's size.
     pub size: u32,
-    /// The time at which the client sent it, ns since the start.
+    /// The time at which the client sent the request, ns since the start.
     pub sent: u64,
     /// The time at which the client received an answer or gave up, ns since the start.
     pub at: u64,
-    /// The time in its slot at the entry, ns; only valid for answered requests.
+    /// The time for which the request held its slot at the entry, ns; only valid for answered
+    /// requests.
     pub held: u64,
-    /// Its deadline, ns after `sent`; `u64::MAX` if it has none.
+    /// The request's deadline, ns after `sent`; `u64::MAX` without a deadline.
     pub within: u64,
-    /// Its outcome.
+    /// The outcome of the request.
     pub ending: Ending,
 }
 
@@ -137,8 +138,8 @@ impl Seen {
         latencies
     }
 
-    /// Returns the median latency of requests that were answered or timed out, for each span of
-    /// `step` s: the end of the span and the median, as in a smoothed time series.
+    /// Returns the median latency, s, of requests that were answered or timed out, in each span of
+    /// `step` s. Each median is paired with the end of its span, as in a smoothed time series.
     #[must_use]
     pub fn medians(&self, workflow: usize, length: f64, step: f64) -> Vec<(f64, Option<f64>)> {
         let spans = (length / step).round() as usize;

@@ -87,7 +87,7 @@ impl Spans {
     pub(super) fn insert(&mut self, span: Span) -> SpanId {
         let Some(index) = self.free.pop() else {
             self.spans.push(span);
-            // The index fits: 2^32 requests at once don't fit into memory.
+            // The index fits into 32 bits, because 2^32 requests at once don't fit into memory.
             return self.id((self.spans.len() - 1) as u32);
         };
         let place = &mut self.spans[index as usize];

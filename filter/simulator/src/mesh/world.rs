@@ -282,7 +282,7 @@ impl<'a> World<'a> {
                 }
             }
             if self.asked.is_empty() {
-                // Keeps the allocation.
+                // Reusing the empty list keeps its allocation.
                 self.asked = asked;
                 return Ok(());
             }

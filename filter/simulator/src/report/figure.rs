@@ -3,7 +3,7 @@
 /// Curves or points over two axes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Figure {
-    /// Its title, with the number of the paper's figure if one exists.
+    /// The title, with the number of the paper's figure if one exists.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
@@ -22,7 +22,7 @@ pub struct Figure {
 /// An axis.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Axis {
-    /// Its quantity and unit: `time, s`.
+    /// The quantity and its unit, such as `time, s`.
     pub label: String,
     /// The mapping of values to positions.
     pub scale: Scale,
@@ -45,14 +45,15 @@ pub enum Scale {
 /// A curve, or points of one colour.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Series {
-    /// Its name in the legend.
+    /// The series' name in the legend.
     pub name: String,
     /// The drawing style.
     pub style: Style,
     /// The index of its colour. Series with the same index share it, such as our curve and the
     /// paper's of one strategy. `None` gives the series its own colour.
     pub colour: Option<usize>,
-    /// Its points, in ascending order of `x` for all but [`Style::Points`] and [`Style::Paper`].
+    /// The points, in ascending order of `x` for all styles but [`Style::Points`] and
+    /// [`Style::Paper`].
     pub points: Vec<Point>,
 }
 
@@ -88,7 +89,7 @@ pub struct Point {
 pub struct Level {
     /// The value on its axis.
     pub at: f64,
-    /// Its name; may be empty.
+    /// The line's name; may be empty.
     pub label: String,
 }
 

@@ -73,8 +73,8 @@ pub struct Claim {
     pub paper: String,
     /// The measured value, with its unit.
     pub ours: String,
-    /// Whether the claim holds here; `None` if it is shown but not judged, such as one to which the
-    /// model was fitted.
+    /// Whether the claim holds here. `None` if the claim is shown but not judged, for example
+    /// because the model was fitted to it.
     pub holds: Option<bool>,
 }
 

@@ -120,7 +120,7 @@ impl Cell {
             Self::Compared(cell) => cell.ours.map_or_else(
                 || "–".to_owned(),
                 |ours| match ours {
-                    // An exact 0 is "0", since 0.00 could also be one in ten thousand.
+                    // An exact 0 is printed as "0", because "0.00" could also be a rounded 0.004.
                     0.0 => "0".to_owned(),
                     ours => format!("{ours:.*}", cell.decimals),
                 },

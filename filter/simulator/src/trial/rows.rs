@@ -17,7 +17,7 @@ pub(super) struct CaseRows {
     pub(super) span: Span,
     /// The offered rate, requests per second.
     pub(super) per_second: f64,
-    /// The load in multiples of full load; for a recording, of its rate.
+    /// The load in multiples of full load; for a recording, in multiples of the recorded rate.
     pub(super) factor: f64,
     /// One row for each type, then one for all types together.
     pub(super) rows: Vec<TypeRow>,
@@ -46,7 +46,7 @@ pub(super) struct TypeRow {
     pub(super) within_pct: f64,
     /// The same percentage for an [`ideal`] admission; `None` if mean service times are unknown.
     pub(super) ideal_pct: Option<f64>,
-    /// Percentiles, with the response times of served requests at them, ms.
+    /// Pairs of a percentile and the response time of served requests at this percentile, ms.
     pub(super) times: Vec<(f64, Option<f64>)>,
     pub(super) utilization: f64,
 }

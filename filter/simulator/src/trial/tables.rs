@@ -97,7 +97,7 @@ fn table_row(trial: &Trial, row: &TypeRow, percentiles: &[f64]) -> TableRow {
             (ms, _) => Cell::number(ms, 1),
         });
     }
-    // All types share the slots.
+    // Utilization is only in the row of all types, because all types share the slots.
     cells.push(match row.kind {
         None => Cell::Number(row.utilization, 3),
         Some(_) => Cell::Text(String::new()),

@@ -58,7 +58,7 @@ pub struct MeshFile {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceEntry {
-    /// Its name.
+    /// The service's name.
     pub name: String,
     /// The number of processes; 1 by default.
     #[serde(default)]
@@ -76,7 +76,7 @@ pub struct ServiceEntry {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OperationEntry {
-    /// Its name; empty if the service has no other operation.
+    /// The operation's name; empty if the service has no other operation.
     #[serde(default)]
     pub name: String,
     /// A sample request, from which the rules of the service's policy derive type and class; by
@@ -87,7 +87,7 @@ pub struct OperationEntry {
     pub steps: Vec<StepEntry>,
 }
 
-/// A step: one of the two fields.
+/// A step. Exactly one of the two fields is set.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct StepEntry {
@@ -135,17 +135,17 @@ pub enum RouteName {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WorkflowEntry {
-    /// Its name, as in policies.
+    /// The workflow's name, as in policies.
     pub name: String,
     /// The service that its requests enter.
     pub service: String,
     /// The operation that its requests enter; the service's only operation by default.
     #[serde(default)]
     pub operation: String,
-    /// The time after which its clients give up; never by default.
+    /// The time after which clients give up; never by default.
     #[serde(default)]
     pub timeout: Option<Time>,
-    /// The deadline that its clients send; none by default.
+    /// The deadline that clients send; none by default.
     #[serde(default)]
     pub deadline: Option<Time>,
     /// The clients that send its requests.

@@ -210,7 +210,7 @@ impl<'a> Plot<'a> {
             top - 4.0
         );
         if !event.label.is_empty() {
-            // A name at the right edge would be clipped.
+            // Without this limit, a name at the right edge would be clipped.
             let width = event.label.chars().count() as f64 * CHARACTER;
             let centre = x.min(WIDTH - width / 2.0);
             let _ = write!(
