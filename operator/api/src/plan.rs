@@ -102,7 +102,7 @@ pub struct ProxySelector {
 }
 
 impl ProxySelector {
-    /// Whether it selects Pods of `namespace` with `labels`.
+    /// Whether the selector selects Pods of `namespace` with `labels`.
     #[must_use]
     pub fn matches(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
         !self.labels.is_empty()
@@ -123,7 +123,7 @@ pub struct PolicyState {
     pub source: String,
     /// `metadata.generation`; 0 in a folder, unless the file gives one.
     pub generation: i64,
-    /// The targets that it names.
+    /// The targets that the policy names.
     pub targets: Vec<TargetRef>,
     /// Whether the policy is valid; `Err` has one problem on each line. If an invalid policy has a
     /// last good version, that version stays in force, and `revision` belongs to it.
@@ -148,13 +148,15 @@ pub struct PolicyState {
     pub mode: Mode,
     /// The slots of one endpoint; `None` if the policy doesn't specify them.
     pub endpoint_slots: Option<u32>,
-    /// [`FilterConfig::revision`] of the workloads that enforce it; empty when none does.
+    /// [`FilterConfig::revision`] of the workloads that enforce the policy; empty if no workload
+    /// does.
     pub revision: String,
 }
 
 impl PolicyState {
-    /// Returns the state of a policy with these targets, without its outcome there. `enforced` is
-    /// the version in force: the last good version if this version isn't accepted.
+    /// Returns the state of a policy with these targets. The outcome of the policy at its targets
+    /// is left empty. `enforced` is the version in force: the last good version if this version
+    /// isn't accepted.
     #[must_use]
     pub fn new(
         (name, source): (String, String),

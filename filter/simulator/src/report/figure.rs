@@ -49,8 +49,8 @@ pub struct Series {
     pub name: String,
     /// The drawing style.
     pub style: Style,
-    /// The index of its colour. Series with the same index share it, such as our curve and the
-    /// paper's of one strategy. `None` gives the series its own colour.
+    /// The index of the series' colour. Series with the same index share a colour, such as our
+    /// curve and the paper's curve of one strategy. `None` gives the series its own colour.
     pub colour: Option<usize>,
     /// The points, in ascending order of `x` for all styles but [`Style::Points`] and
     /// [`Style::Paper`].

@@ -111,7 +111,7 @@ fn table_row(trial: &Trial, row: &TypeRow, percentiles: &[f64]) -> TableRow {
 impl Trial {
     /// Returns the names of the strategy and of its wrapper, as in a policy.
     pub(super) fn strategy(&self) -> String {
-        // Both serialize with their name as the tag.
+        // A strategy and its wrapper serialize with their name as the tag.
         let name = |value: Result<serde_json::Value, serde_json::Error>| {
             let value = value.ok()?;
             Some(value.get("type")?.as_str()?.to_owned())

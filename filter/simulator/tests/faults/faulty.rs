@@ -29,7 +29,7 @@ pub(crate) struct Fault {
     pub(crate) kind: Option<usize>,
     /// One in this many requests is affected; 1 affects all of them.
     pub(crate) one_in: u64,
-    /// The start and the end of the fault, ns. It affects requests that start in between.
+    /// The start and the end of the fault, ns. The fault affects requests that start in between.
     pub(crate) span: (u64, u64),
     /// The effect on these requests.
     pub(crate) effect: Effect,
@@ -38,13 +38,13 @@ pub(crate) struct Fault {
 #[derive(Debug, Clone, Copy)]
 struct Job {
     id: u32,
-    /// The end of its service, ns; `u64::MAX` if it never ends.
+    /// The end of the job's service, ns; `u64::MAX` if the service never ends.
     ends: u64,
     /// The end of the route's timeout, ns.
     expires: u64,
-    /// Whether its answer is an error.
+    /// Whether the job's answer is an error.
     errs: bool,
-    /// Its work, ns.
+    /// The job's work, ns.
     work: u64,
 }
 
@@ -142,7 +142,7 @@ impl Backend for Faulty {
     }
 
     fn busy(&self) -> u32 {
-        // The number fits: at most `workers` jobs run.
+        // The number fits into 32 bits, because at most `workers` jobs run.
         self.running.len() as u32
     }
 

@@ -33,7 +33,7 @@ const HALF: &[Kind] = &[
     ("fast", 220.0 / 224.0, 20.0, 19.0, [50, 150]),
     ("other", 4.0 / 224.0, 20.0, 19.0, [200, 500]),
 ];
-/// The same at 200/s and 5/s.
+/// 200 requests/s of 20 ms, and 5/s of the route that fails.
 const LESS: &[Kind] = &[
     ("fast", 200.0 / 205.0, 20.0, 19.0, [50, 150]),
     ("other", 5.0 / 205.0, 20.0, 19.0, [200, 500]),
@@ -51,8 +51,8 @@ const ONE_OF_THREE: &[Kind] = &[
 ];
 /// 200 requests/s of 20 ms.
 const ONE: &[Kind] = &[("fast", 1.0, 20.0, 20.0, [50, 150])];
-/// The same mean, with a small variation of service times, and with that of an exponential
-/// distribution.
+/// The mean of [`ONE`] with other service times: a small variation in `SPREAD`, and the variation
+/// of an exponential distribution in `TAIL`.
 const SPREAD: &[Kind] = &[("fast", 1.0, 20.0, 19.0, [50, 150])];
 const TAIL: &[Kind] = &[("fast", 1.0, 20.0, 13.9, [50, 150])];
 const THREE: &[Kind] = &[
@@ -106,7 +106,7 @@ fn a_route_that_hangs_from_the_start_leaves_the_other_its_slots() {
     for (kinds, rate, timeout, from, least) in [
         (HALF, 224.0, 3, 4, 0.99),
         (LESS, 205.0, 2, 0, 0.98),
-        // The route has no timeout; the clients give up.
+        // The route has no timeout. The clients give up after 10 s.
         (LESS, 205.0, 10, 0, 0.98),
     ] {
         for slots in [Some(WORKERS), None] {
@@ -218,8 +218,8 @@ fn an_endpoint_that_hangs_holds_slots_for_a_moment() {
 }
 
 /// Answers are late because a quarter of the requests hangs, not because there are many in the
-/// backend. So P that is then found is no less than the slots that work: half of the few requests
-/// in flight were fewer, and a tenth of all requests was refused for seconds.
+/// backend. So the P that is then found must be no less than the slots that work. Half of the few
+/// requests in flight would be less, and led to a tenth of all requests being refused for seconds.
 #[test]
 fn an_endpoint_that_hangs_does_not_lower_p_below_the_slots_that_work() {
     let unfiltered = behind_a_hung_endpoint(ONE, Some(UNFILTERED), None, &[4..8, 8..11]);
@@ -370,9 +370,10 @@ fn after_a_hang(
     found.in_time(0, seconds)
 }
 
-/// Requests that hang hold their slots for the route's timeout, 200 times as long as usual. That
-/// ends with the first answers, also for the slots that the type asks for: averaged over a second,
-/// they exceeded all slots for five more, in which 30% were refused.
+/// Requests that hang hold their slots for the route's timeout, 150 times as long as usual. The
+/// first answers end this, also for the number of slots that the type asks for. When that number
+/// was averaged over a second, it exceeded all slots for five more seconds, in which 30% of the
+/// requests were refused.
 #[test]
 fn requests_of_a_backend_that_answers_again_ask_for_their_usual_slots() {
     for slots in [Some(WORKERS), None] {
@@ -383,9 +384,10 @@ fn requests_of_a_backend_that_answers_again_ask_for_their_usual_slots() {
     }
 }
 
-/// The type that broke last isn't restricted, and its requests hold their slots until the timeout,
-/// too. A regression: counting that time, its arrivals asked for a hundred slots, and for three
-/// seconds after the end of the fault only one in twenty was admitted.
+/// The type that broke last isn't restricted, and its requests also hold their slots until the
+/// timeout. This is a regression test: when that time was counted, the type's arrivals asked for a
+/// hundred slots, and for three seconds after the end of the fault only one request in twenty was
+/// admitted.
 #[test]
 fn the_type_that_broke_last_asks_for_its_usual_slots_again() {
     for slots in [Some(WORKERS), None] {

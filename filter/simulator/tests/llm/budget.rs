@@ -26,7 +26,7 @@ struct Open<F> {
     per_second: f64,
     /// Draws a request that arrives at a time, ns, and its group.
     draw: F,
-    /// Whether the objective is about the first token, and not the last.
+    /// Whether the objective is about the first token rather than the last.
     by_first: bool,
     objective_ms: u64,
     next: Request,
@@ -125,7 +125,7 @@ fn admitted_prompts_get_their_first_tokens_in_time() {
         let request = Request {
             prompt,
             output: 64,
-            // Its size.
+            // The cost is the request's size.
             cost: prompt,
             ..Request::new(at, 0, 0)
         };
@@ -152,11 +152,11 @@ fn admitted_prompts_get_their_first_tokens_in_time() {
 /// The tokens that a request takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Takes {
-    /// Those of its prompt and its maximum output.
+    /// The tokens of its prompt and of its maximum output.
     Most,
-    /// Those of its prompt and its actual output, which no proxy knows.
+    /// The tokens of its prompt and of its actual output, which no proxy knows.
     Exact,
-    /// Those of its prompt and the usual output of its type.
+    /// The tokens of its prompt and of the usual output of its type.
     Usual,
 }
 

@@ -37,18 +37,18 @@ impl Of {
         Self { kind, size }
     }
 
-    /// Returns its share of the requests.
+    /// Returns the share of this type and size among the requests.
     pub(crate) fn share(self) -> f64 {
         MIX[self.kind].share / SIZES.len() as f64
     }
 
-    /// Returns a request.
+    /// Returns a request of this type and size that arrives at `at`, ns.
     fn request(self, at: u64) -> Request {
         let (prompt, output) = mix::tokens(self.kind, SIZES[self.size]);
         Request {
             prompt,
             output,
-            // Its size.
+            // The cost is the request's size.
             cost: prompt + BODY,
             ..Request::new(at, self.kind, 0)
         }

@@ -208,8 +208,9 @@ fn goodput_by_value_is_that_of_the_best_number() {
     );
 }
 
-/// One worker at twice its capacity. Four seeds reach the bound above only by chance. 36 seeds
-/// reach 0.896 of P = 1, because the search moves only slowly from many slots to few.
+/// The service has one worker, at twice its capacity. Four seeds reach [`NEARLY_ALL`] only by
+/// chance. 36 seeds reach 0.896 of P = 1, because the search moves only slowly from many slots to
+/// few.
 #[test]
 fn goodput_by_value_of_one_worker_over_many_seeds() {
     let service = Service {
@@ -226,9 +227,9 @@ fn goodput_by_value_of_one_worker_over_many_seeds() {
     );
 }
 
-/// The demo, with its load and the 13 s that it measures, which start two seconds after the
-/// overload. The mean is 0.965 of P = 20. The rest is lost while the search is at values below P,
-/// and to a P that is found too low.
+/// The service is that of the demo, with its load and the 13 s that the demo measures, which start
+/// two seconds after the overload. The mean is 0.965 of the goodput with P = 20. The rest is lost
+/// while the search tries values below P, and when the P found is too low.
 #[test]
 fn goodput_of_the_demo() {
     let service = Service {
@@ -241,7 +242,7 @@ fn goodput_of_the_demo() {
     as_good_over(&many_seeds(), "demo", &service, &[20], 0.96);
 }
 
-/// The load of the demo: service times vary widely, and P is low until the overload.
+/// The load is that of the demo. Service times vary widely, and P is low until the overload.
 #[test]
 fn from_calm_to_overload_in_seven_seconds() {
     let part = |seed| {

@@ -37,7 +37,8 @@ pub(crate) const NATURAL: &[Kind] = &[
     ("report", 0.1, 60.0, 48.0, [200, 500]),
 ];
 
-/// The same, with an objective for reports that they miss as soon as three of them share a core.
+/// The types of [`NATURAL`], with an objective for reports that is missed as soon as three reports
+/// share a core.
 pub(crate) const TIGHT: &[Kind] = &[
     ("fast", 0.6, 2.5, 2.0, [50, 150]),
     ("search", 0.3, 4.0, 3.2, [50, 150]),

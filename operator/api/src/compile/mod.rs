@@ -1,8 +1,9 @@
 //! Compiles policies into one filter configuration for each workload.
 //!
-//! A pure function: the same policies in any order give the same [`Compiled`], byte for byte. So
-//! equal revisions mean equal configurations, and an unchanged configuration isn't sent again. If
-//! several policies target one object, the oldest applies and the others are in conflict (GEP-713).
+//! [`compile`] is a pure function: the same policies in any order give the same [`Compiled`], byte
+//! for byte. So equal revisions mean equal configurations, and an unchanged configuration isn't
+//! sent again. If several policies target one object, the oldest applies and the others are in
+//! conflict (GEP-713).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -111,7 +112,7 @@ pub fn calls(policy: &ValidPolicy, promises: &Promises<'_>) -> Option<OutboundCo
         let Some(((namespace, name), &promised)) = promised else {
             continue;
         };
-        // The Service's full name, so that all senders use the same one.
+        // This is the Service's full name, so that all senders use the same name.
         let central = promised.central.as_ref().map(|central| CentralConfig {
             service: format!("{namespace}/{name}"),
             ..central.clone()

@@ -8,11 +8,11 @@ use super::{Enforced, LABELS_METADATA, NAMESPACE_METADATA, Plan, TARGET_METADATA
 /// The part of a proxy's node metadata that selects its policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyClaims<'a> {
-    /// The target whose policies it enforces, if it names one.
+    /// The target whose policies the proxy enforces, if the proxy names a target.
     pub target: Option<&'a TargetRef>,
-    /// The namespace of its Pod.
+    /// The namespace of the proxy's Pod.
     pub namespace: Option<&'a str>,
-    /// The labels of its Pod.
+    /// The labels of the proxy's Pod.
     pub labels: &'a BTreeMap<String, String>,
 }
 

@@ -20,11 +20,12 @@ use crate::compile;
 pub struct Enforced {
     /// The configuration. It has no stages if no policy applies; then all requests pass.
     pub config: Arc<FilterConfig>,
-    /// The policies in force, each with the target through which it reaches the proxy.
+    /// The policies in force, each with the target through which the policy reaches the proxy.
     pub in_force: Vec<InForce>,
     /// Policies beyond the largest number that a proxy can hold ([`MAX_STAGES`]).
     pub beyond_limit: Vec<InForce>,
-    /// The reason why the proxy gets no policies, in one line, if its owner can change that.
+    /// The reason why the proxy gets no policies, in one line, if the proxy's owner can change
+    /// that.
     pub problem: Option<String>,
 }
 
@@ -33,7 +34,7 @@ pub struct Enforced {
 pub struct InForce {
     /// `namespace/name`.
     pub policy: String,
-    /// The target through which it reaches the proxy.
+    /// The target through which the policy reaches the proxy.
     pub target: TargetRef,
 }
 

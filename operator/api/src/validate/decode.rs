@@ -1,9 +1,9 @@
 //! Reads a [`Node`] tree into the API's types, with all mistakes and not only the first.
 //!
-//! serde stops at the first mistake. So the tree is repaired there and decoded again, until
-//! decoding succeeds. A misspelt name is replaced by the closest known name, and an unusable value
-//! by [`Value::Anything`], which decodes as any type. Each round reports one problem. The resulting
-//! policy is used only to find further mistakes, outside the repaired fields
+//! serde stops at the first mistake. So the tree is repaired at this mistake and decoded again,
+//! until decoding succeeds. A misspelt name is replaced by the closest known name, and an unusable
+//! value by [`Value::Anything`], which decodes as any type. Each round reports one problem. The
+//! resulting policy is used only to find further mistakes, outside the repaired fields
 //! ([`Decoded::repaired`]).
 
 mod reader;

@@ -44,7 +44,7 @@ pub const MAX_FILE: usize = 1 << 20;
 pub struct FileReport {
     /// The file, as the caller named it.
     pub file: String,
-    /// Its documents, in order; empty if it isn't YAML.
+    /// The documents of the file, in order; empty if the file isn't YAML.
     pub documents: Vec<Document>,
     /// Mistakes that don't belong to a single document.
     pub problems: Vec<Problem>,
@@ -61,7 +61,7 @@ pub struct Document {
     pub generation: i64,
     /// The valid targets, even of an invalid policy.
     pub targets: Vec<TargetRef>,
-    /// The line, from 1, on which it starts.
+    /// The line, from 1, on which the document starts.
     pub line: u64,
     /// The `spec` as read, with replacements for mistakes; `None` if there are too many.
     pub spec: Option<AdmissionPolicySpec>,
@@ -291,7 +291,8 @@ fn is_policy(document: &Node) -> bool {
     }
 }
 
-/// Whether a document is an object of another API: neither its kind nor its group resembles ours.
+/// Whether a document is an object of another API: neither its kind nor its group resembles that of
+/// a policy.
 fn is_of_another_api(document: &Node) -> bool {
     let text = |field| document.get(field).and_then(Node::text);
     let (Some(version), Some(kind)) = (text("apiVersion"), text("kind")) else {

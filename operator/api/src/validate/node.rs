@@ -95,7 +95,7 @@ impl Node {
         }
     }
 
-    /// Returns the text, if it is one.
+    /// Returns the text, if the value is a text.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),

@@ -17,7 +17,7 @@ pub struct ValidPolicy {
     pub generation: i64,
     /// `metadata.creationTimestamp`, RFC 3339 in UTC, so it sorts as a text.
     pub created: Option<String>,
-    /// The objects that it targets, in the given order, without duplicates.
+    /// The objects that the policy targets, in the given order, without duplicates.
     pub targets: Vec<TargetRef>,
     /// The slots, from which [`crate::compile`] computes the stage's parallelism.
     pub slots: Slots,
@@ -33,7 +33,7 @@ pub struct ValidPolicy {
 }
 
 impl ValidPolicy {
-    /// `namespace/name`.
+    /// Returns `namespace/name`.
     #[must_use]
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
@@ -97,7 +97,7 @@ impl Slots {
             parallelism: u32::try_from(slots)
                 .unwrap_or(MAX_PARALLELISM)
                 .clamp(1, MAX_PARALLELISM),
-            // Exact: the number of endpoints is far below 2^53.
+            // The conversion is exact, because the number of endpoints is far below 2^53.
             factor: endpoints as f64 / f64::from(proxies),
         }
     }

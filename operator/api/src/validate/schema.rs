@@ -174,7 +174,7 @@ impl SchemaField<'_> {
     }
 
     /// Returns CEL that tests whether the value of the field at `path` is valid. Rules on several
-    /// fields require that.
+    /// fields require valid values.
     pub(super) fn right(&mut self, path: &str) -> String {
         let value = self.value(path);
         self.within(path, &value)
@@ -249,7 +249,7 @@ impl Rule {
     /// Returns a rule with the message `words`, in which the texts of `values`, in CEL, replace
     /// each `%s`.
     pub(super) fn words(rule: impl Into<String>, words: &str, values: &[&str]) -> Self {
-        // The fallback message if the values can't be evaluated.
+        // This is the fallback message for values that can't be evaluated.
         let message = words.replace("%s", "...").replace("%%", "%");
         let mut fields = Self::text(rule, message).0;
         let expression = Value::String(format(words, values));
@@ -339,8 +339,8 @@ pub(super) fn some(list: &str) -> String {
     format!("(has({list}) && size({list}) > 0)")
 }
 
-/// Returns CEL that produces the message of [`crate::ParseDurationError`]. It depends on the first
-/// part that isn't a number with a unit.
+/// Returns CEL that produces the message of [`crate::ParseDurationError`]. The message depends on
+/// the first part of the text that isn't a number with a unit.
 fn not_a_duration() -> String {
     let parts = "self.findAll('[0-9]+[.,]|[0-9]+[^-+0-9.,]*|[-+.,]|[^-+0-9.,]+')";
     let odd = format!("{parts}.filter(p, !p.matches('^[0-9]{{1,5}}(h|m|s|ms)$'))");

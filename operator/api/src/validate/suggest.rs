@@ -6,11 +6,12 @@ pub(super) fn closest<'a>(
     written: &str,
     names: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // Cut: no known name is longer.
+    // The text is cut, because no known name is longer.
     let lower: String = written.to_lowercase().chars().take(64).collect();
     let distance_to = |name: &str| {
         let name = name.to_lowercase();
-        // At least four characters, because shorter parts occur in too many names.
+        // Only parts of at least four characters count, because shorter parts occur in too many
+        // names.
         let is_part = lower.chars().count() >= 4 && name.contains(&lower);
         match is_part {
             true => 1,

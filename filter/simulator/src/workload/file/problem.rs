@@ -103,8 +103,8 @@ impl<'p> At<'p> {
         None
     }
 
-    /// Returns the value made from this field; records its error and returns `None` if there is
-    /// one.
+    /// Returns the value made from this field. Records the error as a problem and returns `None` if
+    /// there is an error.
     pub(crate) fn made<T>(&self, made: Result<T, impl ToString>) -> Option<T> {
         let note = |error: String| {
             let (found, right) = error.split_once("; ").unwrap_or((&error, "other settings"));
@@ -143,8 +143,8 @@ impl<'p> At<'p> {
         self.number(n, n > 0.0 && n <= max, format!("above 0, up to {max}"))
     }
 
-    /// Returns the number if it is from 1 to `max`; otherwise records a problem. `None` if it isn't
-    /// set.
+    /// Returns the number if it is from 1 to `max`; otherwise records a problem. `None` if the
+    /// number isn't set.
     pub(crate) fn whole<T: TryFrom<i64>>(&self, n: Option<i64>, max: i64) -> Option<T> {
         let n = n?;
         match (1..=max).contains(&n) {
@@ -153,7 +153,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the seed of the first run; `None` if it isn't set.
+    /// Returns the seed of the first run; `None` if the seed isn't set.
     pub(crate) fn seed(&self, n: Option<i64>) -> Option<u64> {
         let n = n?;
         let wrong = || self.refuse(n.to_string(), "a whole number of at least 0");

@@ -10,7 +10,7 @@ impl ServiceTimeEntry {
         self.refuse_settings_of_others(at);
         let time =
             |name: &str, time: &Option<Time>| at.field(name).time(time.as_ref()?, 1e-3, HOUR_MS);
-        // All are parsed first, so that every problem is reported.
+        // All three times are parsed first, so that every problem is reported.
         let (mean, median, p90) = (
             time("mean", &self.mean),
             time("median", &self.median),

@@ -8,7 +8,8 @@
 //! The service time of a request is its `x-envoy-upstream-service-time`, else its `DURATION`. Both
 //! are truncated to whole milliseconds, so half a millisecond is added, the mean of what is cut
 //! off. Both include the queue wait in the backend itself. A request that Envoy answered itself,
-//! such as a refused one, has no service time; it gets that of another request of its type.
+//! such as a refused request, has no service time, and gets the service time of another request of
+//! its type.
 
 mod fields;
 mod json;
@@ -70,7 +71,7 @@ pub enum Passed {
     /// The line is too long.
     #[error("longer than 1 MiB")]
     TooLong,
-    /// The request is excluded by the policy, or its route is not covered by it.
+    /// The policy excludes the request, or doesn't cover the request's route.
     #[error("bypasses the policy")]
     Bypasses,
 }
@@ -122,8 +123,8 @@ impl Recording {
         reader.finish(stage)
     }
 
-    /// Returns the names and ids of the types that occur, in the policy's order; [`Request::kind`]
-    /// is an index here.
+    /// Returns the names and ids of the types that occur, in the policy's order. [`Request::kind`]
+    /// is an index into this list.
     #[must_use]
     pub fn types(&self) -> &[(String, TypeId)] {
         &self.types
@@ -135,7 +136,8 @@ impl Recording {
         self.requests.len()
     }
 
-    /// Whether the recording has no request; never true.
+    /// Whether the recording has no request. A recording always has a request, so this is always
+    /// false.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
@@ -227,7 +229,7 @@ impl Recording {
             round: warm_up_ns as f64 - before * period,
             end: warm_up_ns + self.replay_ns(speed),
         };
-        // Skips requests before the start of the run.
+        // The loop skips requests before the start of the run.
         while replay.time().is_some_and(|at| at < 0.0) {
             replay.step();
         }
@@ -330,7 +332,7 @@ impl Reader {
             };
             return Err(RecordingError::Empty(found));
         }
-        // Envoy logs requests when they end.
+        // Envoy logs requests when they end, so the lines are not in the order of arrivals.
         self.requests.sort_by_key(|raw| raw.start_ns);
         let unserved = self
             .requests
@@ -366,10 +368,10 @@ impl Reader {
         })
     }
 
-    /// Assigns each request without a service time that of another request, of the same type if
-    /// possible.
+    /// Assigns each request without a service time the service time of another request, of the same
+    /// type if possible.
     fn fill_in(&mut self) {
-        // A fixed seed: the same log is the same traffic in all runs.
+        // The seed is fixed, so that one log gives the same traffic in all runs.
         let mut rng = Rng::new(0);
         let known: Vec<(usize, u64)> = self
             .requests
@@ -402,13 +404,13 @@ pub struct Logged<'a> {
     pub path: Option<&'a str>,
     /// The backend's service time, ns; `None` if Envoy answered the request itself.
     pub service_ns: Option<u64>,
-    /// The time from its start to its answer, ns; `None` if the line doesn't contain it.
+    /// The time from the request's start to its answer, ns; `None` if the line has no duration.
     pub duration_ns: Option<u64>,
-    /// The cost in its header.
+    /// The cost in the request's header.
     pub cost: Option<u32>,
 }
 
-/// Passes each request of a log, JSON lines or text, to `take`. Returns caveats about the other
+/// Passes each request of a log, JSON lines or text, to `take`. Returns caveats about the skipped
 /// lines, one sentence each.
 ///
 /// # Errors
@@ -461,8 +463,8 @@ fn raw(fields: &Fields, classifier: &Classifier) -> Result<Raw, Passed> {
 /// A recording as a source, repeated until the run is long enough.
 ///
 /// At ten times the speed, a recording of a minute would end after six seconds, too early for
-/// percentiles to mean anything. And a run that began with the first request would start with an
-/// engine that has no estimates.
+/// meaningful percentiles, so the recording is repeated. The warm-up is a part of the repeated
+/// recording, too, so that the engine has estimates when the measured time begins.
 #[derive(Debug)]
 pub(crate) struct Replay<'a> {
     requests: &'a [Request],
@@ -470,7 +472,7 @@ pub(crate) struct Replay<'a> {
     speed: f64,
     /// Length of a round, ns.
     period: f64,
-    /// Start of this round, ns; negative for the first ones.
+    /// Start of this round, ns; negative if the round begins before the run.
     round: f64,
     /// The end of the run, ns.
     end: u64,

@@ -28,8 +28,9 @@ impl Empirical {
         Self::new(&steps)
     }
 
-    /// Returns a distribution from buckets in ascending order: upper bound, ms, and share. A bucket
-    /// begins at the end of the one before, the first at 0; its times are distributed uniformly.
+    /// Returns a distribution from buckets in ascending order, each an upper bound, ms, and a
+    /// share. The first bucket begins at 0, and each further bucket at the end of the bucket
+    /// before. The times in a bucket are distributed uniformly.
     ///
     /// # Errors
     /// If bounds don't ascend, or if no bucket has a share above 0.

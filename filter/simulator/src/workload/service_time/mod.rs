@@ -127,7 +127,7 @@ pub struct Branches {
 }
 
 impl Branches {
-    /// Returns branches by shares, relative to each other, and means, ms.
+    /// Returns the branches with these shares, relative to each other, and these means, ms.
     ///
     /// # Errors
     /// If there are no branches, or if a branch's share or mean is not above 0.

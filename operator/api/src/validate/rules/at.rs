@@ -40,7 +40,7 @@ pub(crate) struct At<'p> {
     path: Path,
     /// The path of the field's row in the tables.
     row: String,
-    /// The value given there; null counts as absent.
+    /// The value given at this place; null counts as absent.
     given: Option<&'p Node>,
     problems: &'p Problems,
 }
@@ -95,7 +95,7 @@ impl<'p> At<'p> {
         self.problems.0.borrow_mut().push(problem);
     }
 
-    /// Adds a problem if there is one.
+    /// Adds `problem`, if any.
     pub(super) fn add_any(&self, problem: Option<String>) {
         if let Some(problem) = problem {
             self.add(problem);
@@ -175,7 +175,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Adds a problem unless the text is right. Returns whether it is.
+    /// Adds a problem unless the text is right. Returns whether the text is right.
     pub(super) fn text(&self, text: &str) -> bool {
         let problem = self.row().and_then(|row| row.problem(text));
         let is_right = problem.is_none();
@@ -199,7 +199,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the length of the duration in µs; `None`, with a problem added, if it isn't a
+    /// Returns the length of the duration in µs; `None`, with a problem added, if the value isn't a
     /// duration or is out of bounds.
     pub(super) fn given_time(&self) -> Option<u64> {
         let given = Duration(self.given?.text().unwrap_or_default().to_owned());
@@ -219,7 +219,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the number; `None`, with a problem added, if it is out of bounds.
+    /// Returns the number; `None`, with a problem added, if the number is out of bounds.
     pub(super) fn given_real(&self) -> Option<f64> {
         let given = match self.given?.value {
             Value::Float(number) => number,
@@ -241,7 +241,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the number; `None`, with a problem added, if it is out of bounds.
+    /// Returns the number; `None`, with a problem added, if the number is out of bounds.
     pub(super) fn given_whole(&self) -> Option<u32> {
         let given = match self.given?.value {
             Value::Int(number) => number,

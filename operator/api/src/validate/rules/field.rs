@@ -63,7 +63,7 @@ type Comparison = &'static str;
 /// The way server-side apply identifies the items of a list.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::validate) enum By {
-    /// By this field of each.
+    /// By this field of each item.
     Key(&'static str),
     /// By their texts, each of which may occur once.
     Text,
@@ -97,7 +97,7 @@ pub(super) const fn time(absent: Absent<Span>, least: Span, most: Span) -> Field
     Field::Time(Range::closed(absent, least, most, ""))
 }
 
-/// Returns the row of a number; `what` describes it.
+/// Returns the row of a number; `what` describes the number.
 pub(super) const fn real(absent: Absent<f64>, least: f64, most: f64, what: &'static str) -> Field {
     Field::Real(Range::closed(absent, least, most, what))
 }
@@ -247,7 +247,8 @@ impl<T: Copy + PartialOrd> Range<T> {
 }
 
 impl Format {
-    /// The format of texts of at most `most` bytes that match `pattern`, and its words.
+    /// Returns the format of texts of at most `most` bytes that match `pattern`. `right` is the
+    /// format in words.
     pub(in crate::validate) const fn new(
         most: usize,
         pattern: &'static str,

@@ -1,9 +1,10 @@
 //! Rules for unreachable matches: earlier matches cover all their requests.
 //!
-//! A match A covers a match B when each condition of A follows from B's: A has no condition on the
-//! path, or the same as B, or one on a prefix of B's path; and A's method, headers, gRPC method and
-//! route, if given, are B's. A regular expression is covered only by the same one; the intersection
-//! of two is not computed. So a reachable match is never reported as unreachable.
+//! A match A covers a match B if each condition of A follows from the conditions of B. On the path,
+//! A has no condition, the same condition as B, or a prefix of B's path. A's method, headers, gRPC
+//! method and route, if given, are those of B. A regular expression is covered only by the same
+//! regular expression, because the intersection of two is not computed. So a reachable match is
+//! never reported as unreachable.
 
 use std::collections::HashMap;
 
@@ -39,7 +40,7 @@ pub(super) fn check(spec: &AdmissionPolicySpec, at: &At<'_>) {
 fn check_list<'a>(rules: &'a [RequestMatch], at: &At<'_>, earlier: &mut Earlier<'a>) {
     for (i, rule) in rules.iter().enumerate() {
         if *rule == RequestMatch::default() {
-            continue; // Noted elsewhere, and it would cover all that follows.
+            continue; // Another rule reports an empty match, which would cover all later matches.
         }
         let at = at.item(i);
         if let Some((by, covering)) = covering(rule, earlier) {

@@ -61,7 +61,7 @@ pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig 
     })
 }
 
-/// Checks the gains. The control law takes both gains or derives both; `Proportional` has neither
+/// Checks the gains. The control law takes both gains or derives both. `Proportional` has neither
 /// an integral part nor a bound.
 fn check_gains(control: BacklogSignal, at: &At<'_>) {
     let is_given = |field| at.field(field).is_given();

@@ -44,7 +44,7 @@ pub(super) fn service_times(strategy: &crate::Strategy, at: &At<'_>) -> ServiceT
     }
 }
 
-/// Returns the window, whose step is given `at`.
+/// Returns the window of this kind. `at` is the place of its step.
 fn window(kind: HistogramWindowType, interval_us: u64, at: &At<'_>) -> HistogramWindow {
     if kind == HistogramWindowType::DualBuffer {
         if at.is_given() {

@@ -13,7 +13,8 @@ use super::{At, Block, window};
 use crate::validate::schema::SchemaField;
 use crate::{AdmissionPolicySpec, StrategyType};
 
-/// The blocks of strategies' settings, each with its types. Bouncer also limits utilization.
+/// The blocks of strategies' settings, each with its types. Bouncer may also have the settings of
+/// `AcceptFraction`, which limit utilization.
 const BLOCKS: [Block<StrategyType>; 5] = {
     use StrategyType as Kind;
     [
