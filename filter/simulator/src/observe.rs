@@ -34,7 +34,7 @@ impl<'a, S> Observed<'a, S> {
         self
     }
 
-    /// Returns the recorded timelines, and removes them.
+    /// Removes and returns the recorded timelines.
     pub(crate) fn timelines(&mut self) -> [Option<Timeline>; 2] {
         std::mem::take(&mut self.timelines)
     }
@@ -231,7 +231,7 @@ mod tests {
     fn requests_count_where_they_arrived_and_work_where_it_was_done() {
         let mut timeline = Timeline::new(vec![100 * MS, 200 * MS, 300 * MS], 2);
         let request = |at: u64, kind, processing: u64| Request::new(at * MS, kind, processing * MS);
-        // The request arrives before the first bin, but its service extends into it.
+        // The request arrives before the first bin, but its service extends into the first bin.
         timeline.note(&request(50, 0, 60), 110 * MS, Ending::Served);
         timeline.note(&request(150, 0, 100), 270 * MS, Ending::Served);
         timeline.note(&request(199, 1, 1), 199 * MS, Ending::Refused);

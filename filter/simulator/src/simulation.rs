@@ -35,7 +35,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// An error that ends a run.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
-    /// The stage's configuration is invalid; the filter would reject it, too.
+    /// The stage's configuration is invalid. The filter would reject this configuration, too.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The engine failed.
@@ -164,8 +164,8 @@ struct Job {
     ticket: Option<Ticket>,
     quality: Option<f64>,
     counts: bool,
-    /// The time of the first byte of its response, ns; `None` before that, or if the backend
-    /// doesn't report it.
+    /// The time of the first byte of the response, ns; `None` before this time, or if the backend
+    /// doesn't report the first byte.
     begun: Option<u64>,
 }
 
@@ -173,7 +173,8 @@ struct World<'a, S, B> {
     host: Local,
     engine: Engine,
     kinds: &'a [TypeId],
-    /// The budget of tokens. A request's cost is the value of its prompt's header.
+    /// The budget of tokens. The value of the header with the prompt's tokens is the request's
+    /// cost.
     tokens: Option<&'a TokensConfig>,
     source: &'a mut S,
     backend: B,

@@ -1,14 +1,15 @@
 //! A backend of workers, in which a request passes through several steps while it holds a worker.
 //!
-//! A request waits in a FIFO for one of W workers. It holds the worker while it passes through
-//! steps, each of which is a part of its work:
+//! A request waits in a FIFO for one of W workers. The request holds the worker while it passes
+//! through steps. Each step is a part of the request's work:
 //!
-//! - [`Resource::Sleep`]: takes a time independent of other requests (a call to another service);
-//! - [`Resource::Servers`]: needs one of K servers, with a FIFO (a pool of connections; with K = 1
-//!   a lock);
-//! - [`Resource::Cores`]: shares c cores with other requests. Each of n requests advances at
-//!   `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down by
-//!   serial work and by crosstalk between requests (Gunther's universal scalability law).
+//! - [`Resource::Sleep`]: the step takes a time independent of other requests (a call to another
+//!   service);
+//! - [`Resource::Servers`]: the step needs one of K servers, with a FIFO (a pool of connections;
+//!   with K = 1 a lock);
+//! - [`Resource::Cores`]: the step shares c cores with other requests. Each of n requests advances
+//!   at `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down
+//!   by serial work and by crosstalk between requests (Gunther's universal scalability law).
 //!
 //! With workers that sleep, this is a model of N servers ([`Network::of_servers`]). With unlimited
 //! workers over cores, it is a model of a web server or a database ([`Network::of_cores`]). With
@@ -80,7 +81,7 @@ struct Job {
     step: usize,
 }
 
-/// A step of the requests: its ratio of their work, and its current state.
+/// A step of the requests, with the step's ratio of the work and its current state.
 #[derive(Debug)]
 struct Station {
     part: f64,
@@ -138,7 +139,7 @@ impl Network {
     }
 
     /// Returns this number of servers with a FIFO queue. The queue stays empty if the stage holds
-    /// requests (`queue.mode: Hold`); otherwise it is the only queue.
+    /// requests (`queue.mode: Hold`); otherwise this queue is the only one.
     #[must_use]
     pub fn of_servers(servers: u32) -> Self {
         Self::new(servers, &[(1.0, Resource::Sleep)], servers)

@@ -1,9 +1,9 @@
 //! A service of stages (SEDA §2): each request type has a thread pool with its own queue, and all
 //! threads share one processor.
 //!
-//! With these queues one type of request can be slow while others are quick, because a queue only
-//! grows in front of a stage whose threads are too slow. The model leaves out the stages that read
-//! and write packets, which are never the bottleneck, and pools whose size changes.
+//! With these queues, one type of request can be slow while other types are quick, because a queue
+//! only grows in front of a stage whose threads are too slow. The model leaves out the stages that
+//! read and write packets, which are never the bottleneck, and pools whose size changes.
 
 use std::collections::VecDeque;
 

@@ -2,8 +2,8 @@
 //! the mix.
 //!
 //! With smoothing, a client acts like Chronos' clients (§3.2, [`headgate_mesh::smoothing`]), or
-//! like a client behind a sidecar that does so. The client delays its next request by the rejection
-//! rate in its last answer.
+//! like a client whose sidecar delays requests. The next request is delayed by the rejection rate
+//! in the last answer.
 
 use headgate_core::time::nanos;
 use headgate_mesh::smoothing::Smoothing;

@@ -52,7 +52,7 @@ impl Series {
         }
     }
 
-    /// Returns the number of intervals up to the last one with an answer.
+    /// Returns the number of intervals up to the last interval with an answer.
     #[must_use]
     pub fn len(&self) -> usize {
         self.intervals.len()
@@ -77,8 +77,8 @@ impl Series {
             .sum()
     }
 
-    /// Returns the percentage of refusals among the answers of these intervals; `None` if there are
-    /// none.
+    /// Returns the percentage of refusals and failures among the answers of these intervals; `None`
+    /// without answers.
     #[must_use]
     pub fn refused_pct(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
         let refused: u64 = self

@@ -51,7 +51,7 @@ pub struct Habits {
 pub struct Sample {
     /// Requests served.
     pub served: u32,
-    /// Requests refused.
+    /// Requests refused or failed.
     pub refused: u32,
     /// Σ of the service delays of the requests served, s.
     pub delay: f64,

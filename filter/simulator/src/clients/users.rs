@@ -1,13 +1,13 @@
 //! Users of a service, who request page after page (SEDA §4.1).
 //!
-//! A user's next request depends on the last one (a Markov chain) and follows after a short think
-//! time. A refused user waits for a while and then starts over with the first request, the login.
-//! Users arrive and leave, one by one or all at once, and belong to classes.
+//! A user's next request depends on the last request (a Markov chain) and follows after a short
+//! think time. A refused user waits for a while and then starts over with the first request, the
+//! login. Users arrive and leave, one by one or all at once, and belong to classes.
 //!
 //! If connections are limited, as in servers with one process per connection, each request needs
-//! its own connection. A user without one gets no answer. Its TCP retries after 3 s and doubles the
-//! timeout each time. It gives up after five retries, 189 s in all (Linux 2.4: `tcp_syn_retries` 5,
-//! first timeout 3 s).
+//! its own connection. A user without a connection gets no answer. The user's TCP retries after 3 s
+//! and doubles the timeout each time. TCP gives up after five retries, 189 s in all (Linux 2.4:
+//! `tcp_syn_retries` 5, first timeout 3 s).
 
 use super::series::Series;
 use super::{Behaviour, Wake};

@@ -1,10 +1,10 @@
 //! A packet-level model of hosts around one switch, the network on which Aequitas was evaluated.
 //!
-//! Aequitas controls the queue in front of a switch's port, in which calls wait for microseconds;
-//! requests through a proxy take milliseconds. So its experiments need a network: senders with
-//! congestion windows (`transport`), a weighted fair queue in front of each host ([`port`]), and
-//! calls of several classes (`traffic`). [`run`] lets one of the class admission algorithms of the
-//! engine decide the class in which each call runs.
+//! Aequitas controls the queue in front of a switch's port, in which calls wait for microseconds.
+//! Requests through a proxy take milliseconds. So the experiments with Aequitas need a network:
+//! senders with congestion windows (`transport`), a weighted fair queue in front of each host
+//! ([`port`]), and calls of several classes (`traffic`). [`run`] lets one of the class admission
+//! algorithms of the engine decide the class in which each call runs.
 //!
 //! The model is that of the simulator of Aequitas, from which the paper's numbers come. The model
 //! has no queues at senders (a window's packets reach the switch at once), only one switch, and no
@@ -95,7 +95,7 @@ pub enum Method {
         /// The calls whose misses are counted together.
         #[serde(default = "destination")]
         scope: Scope,
-        /// Whether K applies to each sender at a receiver separately, rather than to all of them
+        /// Whether K applies to each sender at a receiver separately, rather than to all senders
         /// together.
         #[serde(default)]
         by_sender: bool,

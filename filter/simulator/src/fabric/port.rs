@@ -5,9 +5,10 @@
 //! ```
 //!
 //! The maximum uses the real time, so this is Virtual Clock (L. Zhang, 1990) rather than a weighted
-//! fair queue with a virtual time: a class that used the idle capacity of others is at a
-//! disadvantage when they return. The simulator of Aequitas works this way, so the paper's numbers
-//! are for this queue. All classes share the buffer; packets that don't fit into it are lost.
+//! fair queue with a virtual time. A class that used the idle capacity of other classes is at a
+//! disadvantage when the other classes send again. The simulator of Aequitas works this way, so the
+//! paper's numbers are for this queue. All classes share the buffer. Packets that don't fit into
+//! the buffer are lost.
 
 use std::collections::VecDeque;
 

@@ -1,9 +1,9 @@
-//! A sender's congestion window. It is controlled by delay, as in Swift, which keeps queues at
-//! receivers small.
+//! A sender's congestion window. The window is controlled by delay, as in Swift, which keeps queues
+//! at receivers small.
 //!
-//! Each channel, which is a sender, a receiver and a class, has one window. Its packets are sent
-//! first come, first served. For each acknowledgement after a round trip of R µs, with a target of
-//! 10 µs:
+//! Each channel, which is a sender, a receiver and a class, has one window. The packets of a
+//! channel are sent first come, first served. For each acknowledgement after a round trip of R µs,
+//! with a target of 10 µs:
 //!
 //! ```text
 //! R < 10    window += 1 / window, at most 30 packets
@@ -38,7 +38,7 @@ pub(super) struct Channel {
     oldest: u64,
     /// The number of the first call with unsent packets.
     sending: u64,
-    /// Packets to send again: the number of the call, and whether the packet is its last.
+    /// Packets to send again: the number of the call, and whether the packet is the call's last.
     lost: VecDeque<(u64, bool)>,
 }
 

@@ -76,7 +76,7 @@ pub struct Calls {
     pub task: usize,
     /// The number of calls.
     pub count: Count,
-    /// The number of calls at once; 1 means one after the other.
+    /// The number of calls at once. With 1, calls are made one after the other.
     pub at_once: u32,
     /// The rule that selects the called process.
     pub route: Route,
@@ -89,7 +89,7 @@ impl Calls {
         Self::several(task, 1, 1, route)
     }
 
-    /// Returns `count` calls, `at_once` of them at once.
+    /// Returns `count` calls, of which `at_once` are made at the same time.
     #[must_use]
     pub fn several(task: usize, count: u32, at_once: u32, route: Route) -> Self {
         Self {

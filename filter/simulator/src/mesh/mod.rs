@@ -22,11 +22,11 @@
 //!
 //! A request holds its slot from its start to the answer, while it computes and while it waits for
 //! its own calls, as in a server with a thread for each request, and as in Envoy. A caller that
-//! gives up sends no message: the called service finishes the request, unless requests carry
+//! gives up sends no message. The called service finishes the request, unless requests carry
 //! deadlines ([`Setup::deadlines`]). With deadlines, the next queue drops the request after the
 //! end-to-end deadline, or after the time for which the caller waits.
 //!
-//! The model leaves out bandwidth and multiple workers of a proxy: each process has one.
+//! The model leaves out bandwidth and multiple workers of a proxy. Each process has one worker.
 
 pub mod clocks;
 pub mod file;

@@ -22,7 +22,7 @@ pub struct Setup {
     /// Policies by service. The processes of a service without a policy only have slots and a
     /// queue.
     pub policies: Vec<Option<Policy>>,
-    /// Whether requests carry deadlines; if not, only clients use them.
+    /// Whether requests carry deadlines. If not, only clients use deadlines.
     pub deadlines: bool,
     /// The processes' clocks.
     pub clocks: Clocks,

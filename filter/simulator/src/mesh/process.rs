@@ -39,7 +39,8 @@ pub(super) struct Process {
     services: Vec<String>,
     threads: Option<u32>,
     computing: u32,
-    /// Requests with a slot that wait for a thread, and the time for which they will compute, ns.
+    /// Requests with a slot that wait for a thread, each with the time for which it will compute,
+    /// ns.
     waiting: VecDeque<(u32, u64)>,
     /// The number of requests that hold a slot.
     running: u32,

@@ -7,7 +7,7 @@ use std::ops::Range;
 pub enum Ending {
     /// The request was answered.
     Served,
-    /// The process that the request entered refused it.
+    /// The process that the request entered refused the request.
     Refused,
     /// A call on which the request depends was refused or given up.
     Failed,
@@ -218,8 +218,8 @@ impl Seen {
     }
 }
 
-/// Returns the quantile `q` of sorted values: the smallest value that at least this ratio of them
-/// doesn't exceed.
+/// Returns the quantile `q` of sorted values: the smallest value that at least the ratio `q` of the
+/// values doesn't exceed.
 #[must_use]
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let rank = (sorted.len() as f64 * q).ceil().max(1.0) as usize - 1;

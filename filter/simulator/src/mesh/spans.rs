@@ -13,7 +13,7 @@ pub(super) type Said = (Announcement, Progress);
 /// The recipient of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// A client: index of its load.
+    /// A client, as the index of the client's load.
     Client(u32),
     /// A request of another process.
     Span(SpanId),

@@ -271,7 +271,7 @@ impl<'a> World<'a> {
     /// Carries out the actions that processes returned, and their consequences.
     fn carry_out(&mut self) -> Result<(), SimulationError> {
         while !self.asked.is_empty() {
-            // Each action may cause further ones.
+            // Each action may cause further actions.
             let mut asked = std::mem::take(&mut self.asked);
             for asked in asked.drain(..) {
                 match asked {

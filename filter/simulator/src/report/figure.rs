@@ -26,9 +26,10 @@ pub struct Axis {
     pub label: String,
     /// The mapping of values to positions.
     pub scale: Scale,
-    /// The smallest value; `None` derives it from the data (a vertical axis begins at 0).
+    /// The smallest value. `None` derives this value from the data. A linear vertical axis then
+    /// begins at 0, unless values are negative.
     pub from: Option<f64>,
-    /// The largest value; `None` derives it from the data.
+    /// The largest value. `None` derives this value from the data.
     pub to: Option<f64>,
 }
 

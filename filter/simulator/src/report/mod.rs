@@ -6,7 +6,7 @@
 //! print its own results, and each new output would change all experiments. So an experiment
 //! produces a [`Report`], independent of the output:
 //!
-//! - [`Table`]s with the measured number, the expected one, and the largest accepted difference
+//! - [`Table`]s with the measured number, the expected number, and the largest accepted difference
 //!   ([`Compared`]);
 //! - [`Figure`]s: curves, steps or points over named axes, with reference levels and the paper's
 //!   values;
@@ -170,7 +170,7 @@ impl Verdict {
 }
 
 impl Claim {
-    /// Returns the statement with our value and the expected one.
+    /// Returns the statement with the measured value and the expected value.
     #[must_use]
     pub fn describe(&self) -> String {
         match self.paper.as_str() {

@@ -76,7 +76,8 @@ pub struct Compared {
     pub expected: f64,
     /// The expected value as the paper prints it.
     pub printed: String,
-    /// The largest accepted difference between the two; `None` for numbers that are only shown.
+    /// The largest accepted difference between `ours` and `expected`; `None` for numbers that are
+    /// only shown.
     pub within: Option<f64>,
 }
 

@@ -59,7 +59,7 @@ pub struct Plan {
 /// The arriving requests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Offered {
-    /// Several loads, one after the other, each in its own runs.
+    /// Several loads. Each load has its own runs.
     Loads {
         /// The mix of types.
         workload: Workload,

@@ -19,7 +19,7 @@ pub(super) struct CaseRows {
     pub(super) per_second: f64,
     /// The load in multiples of full load; for a recording, in multiples of the recorded rate.
     pub(super) factor: f64,
-    /// One row for each type, then one for all types together.
+    /// One row for each type, then a row for all types together.
     pub(super) rows: Vec<TypeRow>,
 }
 
@@ -94,7 +94,8 @@ impl CaseRows {
 }
 
 impl Trial {
-    /// Returns the percentiles to show: the usual ones and those that have an objective.
+    /// Returns the percentiles to show: the usual percentiles and the percentiles that have an
+    /// objective.
     pub(super) fn percentiles(&self) -> Vec<f64> {
         let types = self.stage.types.iter();
         let objectives = types.flat_map(|kind| kind.slo.iter().map(|o| o.percentile));
@@ -168,7 +169,7 @@ impl Trial {
         rows
     }
 
-    /// Returns the results of a case from its runs, phase by phase if it has phases.
+    /// Returns the results of a case from its runs, phase by phase if the case has phases.
     pub(super) fn rows_of(&self, case: &Case, runs: &[CaseOutcome]) -> Vec<CaseRows> {
         let Offered::Phases { workload, phases } = &self.plan.offered else {
             // The rate of a closed loop is only known after the run.

@@ -29,7 +29,7 @@ fn natural() -> Vec<Kind> {
     ]
 }
 
-/// Returns types of which the rare one costs a hundred times as much as the most frequent one.
+/// Returns types of which the rarest type costs a hundred times as much as the most frequent type.
 fn rare() -> Vec<Kind> {
     vec![
         (0.7, log_normal(2.0, 1.6), [40, 120]),

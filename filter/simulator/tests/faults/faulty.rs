@@ -2,7 +2,8 @@
 //!
 //! A [`Fault`] defines the effect on requests of one type that start within a span of time. A
 //! request without an answer within the route's timeout fails, whether it waits or is in service.
-//! It frees its worker, because the proxy resets the stream and the service cancels the request.
+//! The request frees its worker, because the proxy resets the stream and the service cancels the
+//! request.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -125,9 +125,9 @@ fn a_route_that_hangs_from_the_start_leaves_the_other_its_slots() {
     }
 }
 
-/// The route's timeout of 3 s ends the hung requests in the seventh second. Until then, they leave
-/// enough slots for the other types, because the rest of the route's requests wait apart from
-/// the queue.
+/// The route's timeout of 3 s ends the hung requests in the seventh second. Until then, the hung
+/// requests leave enough slots for the other types, because the rest of the route's requests wait
+/// apart from the queue.
 #[test]
 fn a_route_that_hangs_later_is_found_before_it_holds_all_slots() {
     for (slots, least) in [(Some(WORKERS), [0.85, 0.985]), (None, [0.8, 0.975])] {
@@ -398,8 +398,8 @@ fn the_type_that_broke_last_asks_for_its_usual_slots_again() {
     }
 }
 
-/// A type that only fails has no value, however cheap it is. Under overload its slots go to other
-/// types.
+/// A type whose requests all fail has no value, even if they are cheap. Under overload, the slots
+/// of this type go to other types.
 #[test]
 fn under_overload_a_type_that_only_fails_comes_last() {
     let errors = Effect::Errors(Duration::from_millis(30));

@@ -114,9 +114,9 @@ fn stage(tokens: &Value) -> Value {
     })
 }
 
-/// Prompts have 128 tokens, in one request of five 2,048, and outputs 64. The load is twice what
-/// the cache carries. If only the work ahead is considered, 85% of the admitted long prompts are in
-/// time, and 89% of the others.
+/// Prompts have 128 tokens in four requests of five and 2,048 in the fifth. Outputs have 64 tokens.
+/// The load is twice what the cache carries. If only the work ahead is considered, 85% of the
+/// admitted long prompts are in time, and 89% of the others.
 #[test]
 fn admitted_prompts_get_their_first_tokens_in_time() {
     let draw = |rng: &mut Rng, at| {
@@ -152,11 +152,11 @@ fn admitted_prompts_get_their_first_tokens_in_time() {
 /// The tokens that a request takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Takes {
-    /// The tokens of its prompt and of its maximum output.
+    /// The tokens of the request's prompt and of its maximum output.
     Most,
-    /// The tokens of its prompt and of its actual output, which no proxy knows.
+    /// The tokens of the request's prompt and of its actual output, which no proxy knows.
     Exact,
-    /// The tokens of its prompt and of the usual output of its type.
+    /// The tokens of the request's prompt and of the usual output of its type.
     Usual,
 }
 
@@ -233,8 +233,8 @@ fn a_budget_carries_more_requests_if_each_takes_the_usual_output() {
 }
 
 /// Outputs that suddenly are four times as long grow beyond their reservations. The budget follows
-/// them, so the server preempts few sequences, and nearly as many requests are in time as if each
-/// took its maximum.
+/// the actual outputs, so the server preempts few sequences. Nearly as many requests are in time as
+/// if each request took its maximum.
 #[test]
 fn outputs_that_grow_longer_take_their_tokens() {
     let [most, exact, usual] =

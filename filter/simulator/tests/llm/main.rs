@@ -310,8 +310,9 @@ fn a_number_of_slots_that_is_found_answers_nearly_as_many_as_the_best_limit() {
     }
 }
 
-/// The server works on one prompt at a time. Without a budget, several long ones at once delay the
-/// first tokens of all others, and Headgate answers 0.8 to 1.05 times as many as the best limit.
+/// The server works on one prompt at a time. Without a budget, several long prompts at once delay
+/// the first tokens of all other requests, and Headgate answers 0.8 to 1.05 times as many as the
+/// best limit.
 #[test]
 fn a_budget_of_one_long_prompt_answers_more_than_the_best_limit_with_any_number_of_slots() {
     let calibration = Calibration::run();

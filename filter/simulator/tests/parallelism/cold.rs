@@ -94,8 +94,8 @@ impl Start {
         start
     }
 
-    /// Returns the answers in time until the end of this number of seconds, as a ratio of those
-    /// without a filter.
+    /// Returns the answers in time until the end of this number of seconds, as a ratio of the
+    /// answers in time without a filter.
     fn until(&self, seconds: usize) -> f64 {
         self.good[0][seconds - 1] / self.good[1][seconds - 1]
     }

@@ -1,7 +1,7 @@
 //! `parallelism: auto` in front of typical services.
 //!
-//! Its results are compared with those of the best fixed P of a sweep, for the same service and the
-//! same requests.
+//! The results are compared with the results of the best fixed P of a sweep, for the same service
+//! and the same requests.
 
 // Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
@@ -192,7 +192,7 @@ fn goodput_by_value_is_that_of_the_best_number() {
         load: 2.0,
         ..by_value(u32::MAX, CORE, 1.0)
     };
-    // Four seeds find one P or another by chance, as for the one worker below.
+    // With four seeds, the P that is found depends on chance, as in the test with one worker.
     as_good_over(
         &many_seeds(),
         "one core",
@@ -266,8 +266,8 @@ fn from_calm_to_overload_in_seven_seconds() {
 }
 
 /// Reports that share a core slow each other down until they miss their objective, even with free
-/// slots. Reports in the backend's queue do the same to short requests. Neither reverses the order
-/// by value.
+/// slots. Reports in the backend's queue do the same to short requests. Neither effect reverses the
+/// order by value.
 #[test]
 fn what_misses_its_objective_by_itself_does_not_keep_the_slots() {
     for (kinds, workers, steps, slots, least) in [

@@ -24,7 +24,7 @@ const POLICY: PolicyId = PolicyId(0);
 pub(crate) enum Change<'a> {
     /// The policy has another version.
     Edit(&'a StageConfig),
-    /// Each process gets new workers. The old ones keep the requests that they have.
+    /// Each process gets new workers. The old workers keep the requests that they have.
     Reload,
 }
 
@@ -85,16 +85,16 @@ pub(crate) struct Shared {
     pub(crate) slots: Vec<Vec<u32>>,
     /// Answers within the objective at p90 per second after the warm-up.
     pub(crate) goodput: f64,
-    /// The requests, and those of them answered within the objective at p90, by type and second of
-    /// arrival.
+    /// The numbers of all requests and of requests answered within the objective at p90, by type
+    /// and second of arrival.
     kinds: Vec<Vec<(u32, u32)>>,
     /// Refused requests by second of arrival.
     refused: Vec<u32>,
 }
 
 impl Shared {
-    /// Returns the numbers of requests in these seconds, of those answered within the objective at
-    /// p90, and of those refused.
+    /// Returns three numbers for these seconds: all requests, requests answered within the
+    /// objective at p90, and requests refused.
     pub(crate) fn totals(&self, seconds: std::ops::Range<usize>) -> [f64; 3] {
         let mut totals = [0.0; 3];
         for second in seconds {

@@ -26,7 +26,8 @@ struct Clients<'a, S> {
     retries: u32,
     limits: Vec<u64>,
     again: VecDeque<Request>,
-    /// The time of each attempt, ns, whether it was answered in time, and whether it was refused.
+    /// The time of each attempt, ns, whether the attempt was answered in time, and whether it was
+    /// refused.
     seen: Vec<(u64, bool, bool)>,
 }
 

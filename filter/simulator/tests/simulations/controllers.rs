@@ -113,7 +113,7 @@ impl Source for Steps {
     }
 }
 
-/// A service that answers all that it has together, at each multiple of a time.
+/// A service that answers all of its requests together, at each multiple of a time.
 struct Batches {
     every: u64,
     servers: u32,

@@ -38,8 +38,8 @@ struct Inner {
     configurations: Arc<Configurations>,
 }
 
-/// The number of cached results beyond one for each attachment. The limit is needed because proxies
-/// choose their labels, and so the number of different results.
+/// The number of cached results beyond one for each attachment. A limit is needed, because proxies
+/// choose their labels and thus determine the number of different results.
 const MORE_SETS: usize = 1_024;
 
 impl Attachments {

@@ -17,13 +17,13 @@ pub struct ProxyClaims<'a> {
 }
 
 impl Plan {
-    /// Returns the policies for a proxy, by the target that it names or, without one, by its
-    /// namespace and labels.
+    /// Returns the policies for a proxy, by the target that the proxy names or, without a target,
+    /// by the proxy's namespace and labels.
     ///
     /// With a folder, only the target counts. A proxy without a target gets the only workload. If
-    /// there are several workloads it gets none, because a guess could apply one service's limits
-    /// to another service. In a cluster, a proxy that names neither a target nor labels gets no
-    /// configuration, and a proxy never gets the configuration of another namespace. To get the
+    /// there are several workloads, the proxy gets none, because a guess could apply one service's
+    /// limits to another service. In a cluster, a proxy that names neither a target nor labels gets
+    /// no configuration, and a proxy never gets the configuration of another namespace. To get the
     /// result for a selector's Pods, pass the selector's labels.
     ///
     /// A proxy to which no policy applies gets a configuration without stages, so that all requests
@@ -71,7 +71,7 @@ impl Plan {
         let Some((target, config)) = self.workloads.first_key_value() else {
             return Ok(Enforced::default());
         };
-        // A policy with several targets compiles to the same configuration for each of them.
+        // A policy with several targets compiles to the same configuration for each target.
         if self.workloads.values().all(|c| c == config) {
             return Ok(Enforced::by_target(target, config));
         }

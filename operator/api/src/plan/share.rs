@@ -29,8 +29,8 @@ pub enum Endpoints {
     /// Each proxy has one endpoint of its own, as sidecars do.
     Own,
     /// All proxies share the same endpoints, as gateways do. The endpoints are counted by Service,
-    /// each once it is ready. Without ready endpoints, one counts: a proxy that is configured
-    /// before its backend is ready must not start without slots.
+    /// each once it is ready. Without ready endpoints, the number counts as 1, because a proxy that
+    /// is configured before its backend is ready must not start without slots.
     Shared(Arc<BTreeMap<TargetRef, u32>>),
 }
 
@@ -44,8 +44,8 @@ pub enum Endpoints {
 pub struct Portion {
     /// Slots, 1 ..= [`MAX_PARALLELISM`](headgate_core::config::MAX_PARALLELISM).
     pub parallelism: u32,
-    /// The factor from the policy's quantities to the proxy's, above 0. It is 1 with one proxy for
-    /// one endpoint.
+    /// The factor from the policy's quantities to the proxy's, above 0. The factor is 1 with one
+    /// proxy for one endpoint.
     pub factor: f64,
 }
 

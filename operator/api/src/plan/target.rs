@@ -35,7 +35,7 @@ pub enum TargetKind {
     GrpcRoute,
     /// `InferencePool` of Gateway API's inference extension.
     InferencePool,
-    /// Pods by their labels: every proxy in front of one of them.
+    /// Pods by their labels: every proxy in front of one of the Pods.
     Pod,
 }
 

@@ -16,7 +16,8 @@ use super::problem::Problem;
 use super::suggest::{closest, instead_of};
 use reader::Fault;
 
-/// The largest number of mistakes reported for one document. Each costs one more round of decoding.
+/// The largest number of mistakes reported for one document. Each mistake costs one more round of
+/// decoding.
 const MAX_PROBLEMS: usize = 100;
 
 /// The result of reading a document.
@@ -32,8 +33,8 @@ pub(crate) struct Decoded<T> {
 
 impl<T> Decoded<T> {
     /// Adds the mistakes that rules have found in the value, each with its field and the message.
-    /// Leaves out mistakes that result from a replaced value: the user didn't make them, and the
-    /// original mistake has been reported.
+    /// Leaves out mistakes that result from a replaced value, because the user didn't make these
+    /// mistakes, and the original mistake has been reported.
     pub(crate) fn add(
         &mut self,
         document: &Node,

@@ -1,8 +1,8 @@
 //! Parses texts into valid policies, or lists all their mistakes.
 //!
 //! The messages about an invalid policy must refer to the file that the user wrote: line, field,
-//! value found, and a correct value. All mistakes must be listed at once: a tool that reports one
-//! mistake per run is soon abandoned. A file goes through three steps: YAML to a tree with line
+//! value found, and a correct value. All mistakes must be listed at once, because users abandon a
+//! tool that reports one mistake per run. A file goes through three steps: YAML to a tree with line
 //! numbers (`node`), the tree to the API's types (`decode`), and the API's types to types that
 //! can't be wrong (`rules`).
 
@@ -55,7 +55,7 @@ pub struct FileReport {
 /// One document of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
-    /// `namespace/name`, if they can be read.
+    /// `namespace/name`, if both can be read.
     pub name: Option<String>,
     /// `metadata.generation`, 0 when not given.
     pub generation: i64,

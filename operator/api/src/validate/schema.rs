@@ -1,4 +1,5 @@
-//! The checks of a policy by the API server: the rules of `rules`, as far as it can check them.
+//! The checks of a policy by the API server: the rules of `rules`, as far as the API server can
+//! check them.
 //!
 //! A mistake that `kubectl apply` refuses costs a second. A mistake that is reported in the status,
 //! which its author may not read, costs an afternoon. So the API server checks as much as possible.
@@ -6,8 +7,8 @@
 //! ([`Field`]). Each file of rules contains the CEL rules on several fields beside its own checks,
 //! with the same messages. The API server limits the cost of rules, which it estimates from the
 //! largest policy that the schema allows. So every list, map and text is bounded. The operator
-//! checks what is too expensive or impossible in CEL (regular expressions, matches that are never
-//! reached), and reports it in the policy's status.
+//! makes the checks that are too expensive or impossible in CEL (regular expressions, matches that
+//! are never reached), and reports the mistakes in the policy's status.
 
 use std::fmt::Display;
 
@@ -305,8 +306,8 @@ impl From<Rule> for Value {
 }
 
 /// Returns the CEL of `words` in which the texts of `values` replace each `%s`. Joining texts with
-/// `+` would be expensive: the API server assumes the greatest length for a text whose length it
-/// can't estimate, such as a number's.
+/// `+` would be expensive: the API server assumes the greatest length for a text of unknown length,
+/// such as a number's text.
 pub(super) fn format(words: &str, values: &[&str]) -> String {
     format!("{}.format([{}])", literal(words), values.join(", "))
 }
@@ -321,8 +322,8 @@ fn is_time(text: &str) -> String {
     format!("{text}.matches('{DURATION}')")
 }
 
-/// Returns CEL that tests whether the text isn't a duration. Rules on durations need it, because
-/// they would fail with an error for such a text.
+/// Returns CEL that tests whether the text isn't a duration. Rules on durations need this test,
+/// because they would fail with an error for such a text.
 pub(super) fn not_time(text: &str) -> String {
     format!("!{}", is_time(text))
 }

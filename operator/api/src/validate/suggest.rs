@@ -1,4 +1,4 @@
-//! "Did you mean" suggestions: the known name closest to the written one.
+//! "Did you mean" suggestions: the known name that is closest to the written name.
 
 /// Returns the one of `names` that is closest to `written`, if the difference may be a typing
 /// mistake: another case, a part of the name, or one edit per three characters.

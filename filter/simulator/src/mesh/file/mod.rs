@@ -1,7 +1,7 @@
 //! The file format of a mesh: services that call each other, and the clients of its workflows.
 //!
 //! As in [`crate::workload::file`], these types accept the fields of a file and refuse unknown
-//! ones. [`MeshFile::plan`] turns them into a valid [`Plan`], or returns a problem for every
+//! fields. [`MeshFile::plan`] turns a file into a valid [`Plan`], or returns a problem for every
 //! invalid field, with a valid example.
 
 mod calls;
@@ -127,7 +127,7 @@ pub enum RouteName {
     #[default]
     RoundRobin,
     /// Round robin that starts at the first process for each request, so that a request with as
-    /// many calls as processes reaches all of them.
+    /// many calls as processes reaches all processes.
     Each,
 }
 
@@ -137,9 +137,9 @@ pub enum RouteName {
 pub struct WorkflowEntry {
     /// The workflow's name, as in policies.
     pub name: String,
-    /// The service that its requests enter.
+    /// The service that the workflow's requests enter.
     pub service: String,
-    /// The operation that its requests enter; the service's only operation by default.
+    /// The operation that the workflow's requests enter; the service's only operation by default.
     #[serde(default)]
     pub operation: String,
     /// The time after which clients give up; never by default.
@@ -148,7 +148,7 @@ pub struct WorkflowEntry {
     /// The deadline that clients send; none by default.
     #[serde(default)]
     pub deadline: Option<Time>,
-    /// The clients that send its requests.
+    /// The clients that send the workflow's requests.
     pub clients: Vec<ClientsEntry>,
 }
 

@@ -3,10 +3,10 @@
 use crate::report::{Axis, Scale};
 
 /// The approximate number of ticks of a linear axis. A horizontal axis needs more room for each
-/// number than a vertical one.
+/// number than a vertical axis.
 const HORIZONTAL_TICKS: f64 = 8.0;
 const VERTICAL_TICKS: f64 = 5.0;
-/// The distance beyond its ends up to which an axis maps values, in lengths of the axis.
+/// The distance beyond the ends of an axis up to which values are mapped, in lengths of the axis.
 const FAR: f64 = 20.0;
 
 /// An axis with its position.

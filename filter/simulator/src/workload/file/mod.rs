@@ -1,7 +1,7 @@
 //! The file format of a workload.
 //!
-//! These types accept the fields of a file, refuse unknown ones, and keep text fields unparsed.
-//! [`WorkloadFile::plan`] turns them into a valid [`Plan`](crate::trial::Plan), or returns a
+//! These types accept the fields of a file, refuse unknown fields, and keep text fields unparsed.
+//! [`WorkloadFile::plan`] turns a file into a valid [`Plan`](crate::trial::Plan), or returns a
 //! problem for every invalid field: the value found and a valid example. A choice is a name with
 //! optional settings beside it rather than an untagged union, so that messages can name the invalid
 //! field.
@@ -100,7 +100,7 @@ pub struct PhaseEntry {
     pub rate: Option<f64>,
 }
 
-/// Clients of a closed loop: each waits for its answer before it sends again.
+/// Clients of a closed loop. Each client waits for its answer before it sends its next request.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClientsEntry {
@@ -129,12 +129,12 @@ pub struct SmoothingEntry {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TypeEntry {
-    /// The type's name in results. Without `request`, it is the name of a type of the policy.
+    /// The type's name in results. Without `request`, this is the name of a type of the policy.
     pub name: String,
     /// The type's weight among the requests, relative to the other types; 1 by default.
     #[serde(default)]
     pub share: Option<f64>,
-    /// A sample request; the policy's own rules derive its type.
+    /// A sample request. The policy's own rules derive the type of this request.
     #[serde(default)]
     pub request: Option<RequestEntry>,
     /// The backend's service time for one request.

@@ -67,7 +67,7 @@ impl<'p> At<'p> {
         self.below(format!("{}[{i}]", self.path))
     }
 
-    /// Checks every item of this list; `None` if one is invalid.
+    /// Checks every item of this list; `None` if an item is invalid.
     pub(crate) fn each<E, T>(
         &self,
         entries: &[E],
@@ -113,7 +113,8 @@ impl<'p> At<'p> {
         made.map_or_else(|error| note(error.to_string()), Some)
     }
 
-    /// Returns the length of `time`, ms, if it is within the bounds; otherwise records a problem.
+    /// Returns the length of `time`, ms, if this length is within the bounds; otherwise records a
+    /// problem.
     pub(crate) fn time(&self, time: &Time, min: f64, max: f64) -> Option<f64> {
         match time.ms() {
             Ok(ms) if (min..=max).contains(&ms) => Some(ms),

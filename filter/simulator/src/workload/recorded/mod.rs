@@ -1,9 +1,9 @@
 //! Recorded traffic: an access log of Envoy.
 //!
 //! A log contains effects that a model leaves out: bursts of one type, varying load, retries after
-//! refusals. Requests arrive at their recorded times with their recorded service times; the
-//! policy's own rules derive their types. A log is untrusted data: lines that are not requests are
-//! skipped and counted.
+//! refusals. Requests arrive at their recorded times with their recorded service times. The
+//! policy's own rules derive the types of requests. A log is untrusted data, so lines that are not
+//! requests are skipped and counted.
 //!
 //! The service time of a request is its `x-envoy-upstream-service-time`, else its `DURATION`. Both
 //! are truncated to whole milliseconds, so half a millisecond is added, the mean of what is cut
@@ -48,7 +48,7 @@ pub enum RecordingError {
     /// The log has no request to replay.
     #[error("no request: {0}")]
     Empty(String),
-    /// The first and last requests are too far apart, as in two logs joined into one.
+    /// The first and the last request are too far apart, as in two logs that were joined.
     #[error("{0:.0} hours from the first request to the last; at most {LONGEST_HOURS}, so cut it")]
     TooLong(f64),
     /// The policy's rules can't be compiled.
@@ -79,7 +79,7 @@ pub enum Passed {
 /// Requests of an access log, as a stage receives them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recording {
-    /// Names and ids of the types that occur, in the policy's order.
+    /// Names and ids of the types in the recording, in the policy's order.
     types: Vec<(String, TypeId)>,
     /// Requests in order of arrival.
     requests: Vec<Request>,
@@ -92,7 +92,7 @@ pub struct Recording {
 type PassedLines = Vec<(Passed, u64, Vec<u64>)>;
 
 /// Whether `head`, the start of a file, is from an access log rather than from YAML. Envoy's own
-/// messages may stand before its first request, as in a container's log.
+/// messages may precede the first request, as in a container's log.
 #[must_use]
 pub fn is_access_log(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
@@ -209,15 +209,15 @@ impl Recording {
         }
     }
 
-    /// Returns the measured length of a replay at `speed`, ns: the length of the recording, or of
-    /// one whole replay if that is longer.
+    /// Returns the measured length of a replay at `speed`, ns: the length of the recording, or the
+    /// length of one whole replay if the replay is longer.
     #[must_use]
     pub fn replay_ns(&self, speed: f64) -> u64 {
         (self.period_ns() / speed.min(1.0)) as u64
     }
 
-    /// Returns the requests at `speed`, after `warm_up_ns` of the requests that precede them in a
-    /// cyclic replay.
+    /// Returns the requests at `speed`, after `warm_up_ns` of the requests that precede the first
+    /// request in a cyclic replay.
     pub(crate) fn replay(&self, speed: f64, warm_up_ns: u64) -> Replay<'_> {
         let period = self.period_ns() / speed;
         let before = (warm_up_ns as f64 / period).ceil();

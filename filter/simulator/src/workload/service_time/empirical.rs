@@ -1,9 +1,9 @@
-//! Service times drawn from measured ones.
+//! Service times that are drawn from measured times.
 
 use super::ServiceTimeError;
 use crate::workload::dice::Dice;
 
-/// A distribution of measured times, or of a histogram of them.
+/// A distribution of measured times, or of a histogram of measured times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Empirical {
     /// Ranges of times with their cumulative shares; the last share is 1.
@@ -19,7 +19,8 @@ struct Bin {
 }
 
 impl Empirical {
-    /// Returns a distribution of exactly these times, ms, each as often as it occurs.
+    /// Returns a distribution of exactly these times, ms. Each time is as frequent as it is in
+    /// `values`.
     ///
     /// # Errors
     /// If no time is above 0, or a time is negative.

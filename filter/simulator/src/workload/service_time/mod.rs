@@ -67,7 +67,7 @@ impl ServiceTime {
         let ms = match self {
             Self::Constant(mean) => *mean,
             Self::Exponential(mean) => exponential(*mean, dice),
-            // Lognormal is the most frequent case; its times always fit.
+            // Lognormal is the most frequent case, and its times need no limit.
             Self::LogNormal(times) => return times.draw(dice),
             Self::Hyperexponential(times) => times.draw(dice),
             Self::Pareto(times) => times.draw(dice),

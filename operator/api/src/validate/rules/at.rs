@@ -1,4 +1,5 @@
-//! A place in a policy. Through it, rules read the given setting and record its problems.
+//! A place in a policy. Rules read the setting at this place and record its problems through the
+//! place.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -31,7 +32,7 @@ impl Problems {
     }
 }
 
-/// The field of a block of settings, and the one or two types that it belongs to.
+/// The field of a block of settings, and the one or two types that the block belongs to.
 pub(in crate::validate) type Block<T> = (&'static str, T, Option<T>);
 
 /// A place in a policy.
@@ -55,7 +56,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the place of a field, or of one in nested blocks (`cost.size`).
+    /// Returns the place of a field, or of a field in nested blocks (`cost.size`).
     pub(crate) fn field(&self, fields: &str) -> Self {
         let row = match fields {
             // Paths in the tables are relative to `spec`.
@@ -89,7 +90,7 @@ impl<'p> At<'p> {
         &self.path
     }
 
-    /// Adds a problem of this place: its value and a correct value.
+    /// Adds a problem of this place: the value and a correct value.
     pub(crate) fn add(&self, message: impl Into<String>) {
         let problem = (self.path.clone(), message.into());
         self.problems.0.borrow_mut().push(problem);
@@ -120,7 +121,8 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Adds a problem at each of `blocks` that is given although it doesn't belong to type `kind`.
+    /// Adds a problem at each of `blocks` that is given although the block doesn't belong to type
+    /// `kind`.
     pub(super) fn only_blocks_of<T: Copy + Display + PartialEq>(
         &self,
         kind: T,
@@ -153,7 +155,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Adds a problem at each item of the list that has the key of an earlier one; `right` is the
+    /// Adds a problem at each item of the list that has the key of an earlier item; `right` is the
     /// rule.
     pub(super) fn unique(&self, right: &str) {
         let (Some(Field::List(.., By::Key(key))), Some(Segment::Field(list)), Some(node)) =

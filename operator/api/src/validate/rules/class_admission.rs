@@ -126,8 +126,8 @@ pub(super) fn class_admission(
     }
 }
 
-/// Returns the settings of centralized admission. The service's name is set later, when its callers
-/// are compiled.
+/// Returns the settings of centralized admission. The service's name is set later, when the
+/// service's callers are compiled.
 fn centralized(given: &crate::ClassAdmission, at: &At<'_>) -> Option<CentralConfig> {
     let at = at.field("centralized");
     if given.method == ClassAdmissionMethod::Distributed {

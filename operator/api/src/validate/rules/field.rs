@@ -1,6 +1,6 @@
-//! The fields of a policy that have bounds, a format or a default. Each has one row in a table, at
-//! the beginning of the file with its rules. The row determines the check of the field, its
-//! message, and its part of the API server's schema.
+//! The fields of a policy that have bounds, a format or a default. Each field has one row in a
+//! table, at the beginning of the file with the field's rules. The row determines the check of the
+//! field, the message, and the field's part of the API server's schema.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, OnceLock};
@@ -27,7 +27,8 @@ pub(in crate::validate) enum Field {
     /// A text whose meaning is defined outside of the policy: its description, and its maximum
     /// length in bytes.
     Free(&'static str, usize),
-    /// A list: its maximum length, a noun for its items, and the way they are identified.
+    /// A list: its maximum length, a noun for its items, and the way in which the items are
+    /// identified.
     List(usize, &'static str, By),
     /// A mapping: its maximum size, and a noun for its items.
     Map(usize, &'static str),

@@ -18,7 +18,7 @@ use crate::{AdmissionPolicySpec, GrpcMatch, HeaderMatch, PathMatch, PathMatchTyp
 type Earlier<'a> = HashMap<Option<(PathMatchType, &'a str)>, Vec<(String, &'a RequestMatch)>>;
 
 /// Adds a problem for every match of a type or a class that is covered by an exclusion, by an
-/// earlier type (or class) or by an earlier match of its own.
+/// earlier type (or class) or by an earlier match of the same type or class.
 pub(super) fn check(spec: &AdmissionPolicySpec, at: &At<'_>) {
     let mut earlier = Earlier::new();
     check_list(&spec.exclude, &at.field("exclude"), &mut earlier);
@@ -88,7 +88,7 @@ fn covering<'e, 'a>(
     Some((place.as_str(), *covering))
 }
 
-/// Whether all conditions of `a` but the one on the path follow from those of `b`.
+/// Whether all conditions of `a` but the condition on the path follow from the conditions of `b`.
 fn covers_beyond_path(a: &RequestMatch, b: &RequestMatch) -> bool {
     let same_or_any = |a: &Option<String>, b: &Option<String>| a.is_none() || a == b;
     same_or_any(&a.method, &b.method)

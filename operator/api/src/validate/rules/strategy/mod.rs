@@ -1,4 +1,4 @@
-//! `spec.strategy`: the strategy, and the rule that only its own settings may be given.
+//! `spec.strategy`: the strategy, and the rule that only the strategy's own settings may be given.
 
 pub(super) mod accept_fraction;
 pub(super) mod backlog_control;

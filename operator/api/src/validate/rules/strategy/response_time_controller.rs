@@ -174,7 +174,7 @@ fn rates(most: f64, at: &At<'_>) -> (f64, f64) {
 
 /// Adds warnings about rates that the slots can serve only if processing times are far below the
 /// targets. A controller starts at this rate, so the queue grows until response times have lowered
-/// it.
+/// the rate.
 pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     let StrategyConfig::ResponseTimeController(control) = &stage.strategy else {
         return;
