@@ -174,7 +174,7 @@ impl Timeline {
         self.bins[bin].busy as f64 / ((to - from).max(1) as f64 * f64::from(servers))
     }
 
-    /// Returns the counts of type `kind` in a bin; the counts of all types for `None`.
+    /// Returns the counts of type `kind` in a bin. For `None`, returns the counts of all types.
     pub(crate) fn moment(&self, bin: usize, kind: Option<usize>) -> Moment {
         let (mut refused, mut served) = (0, 0);
         for tally in self.tallies(bin, kind) {
@@ -188,8 +188,8 @@ impl Timeline {
         }
     }
 
-    /// Returns the number of requests of one type in a bin that were served within `limit_us`, µs;
-    /// the number of all served requests for `None`.
+    /// Returns the number of requests of one type in a bin that were served within `limit_us`, µs.
+    /// For `None`, returns the number of all served requests.
     pub(crate) fn within(&self, bin: usize, kind: usize, limit_us: Option<u64>) -> u64 {
         let is_within = |us: &&u32| limit_us.is_none_or(|limit| u64::from(**us) <= limit);
         let served = self

@@ -42,8 +42,8 @@ impl TypeOutcome {
         served.then(|| self.response_times.value_at_quantile(q) as f64 / 1e3)
     }
 
-    /// Returns the number of requests served within `limit_us`, µs; the number of all served
-    /// requests for `None`.
+    /// Returns the number of requests served within `limit_us`, µs. For `None`, returns the number
+    /// of all served requests.
     #[must_use]
     pub fn within(&self, limit_us: Option<u64>) -> u64 {
         match limit_us {
@@ -92,7 +92,7 @@ impl Outcome {
         for kind in types {
             all.offered += kind.offered;
             all.rejected += kind.rejected;
-            // All histograms have the same bounds, so adding one can't fail.
+            // All histograms have the same bounds, so adding a histogram can't fail.
             let _ = all.response_times.add(&kind.response_times);
         }
         Some(all)

@@ -37,8 +37,8 @@ pub const TARGET_METADATA: &str = "headgate.dev/target";
 pub const NAMESPACE_METADATA: &str = "headgate.dev/namespace";
 /// The node metadata key of the labels of a proxy's Pod, a struct of strings.
 pub const LABELS_METADATA: &str = "headgate.dev/labels";
-/// The node metadata key of the Wasm module file that a proxy can load, an absolute path; the
-/// operator's own path by default.
+/// The node metadata key of the Wasm module file that a proxy can load, an absolute path. The
+/// default is the operator's own path.
 pub const MODULE_METADATA: &str = "headgate.dev/module";
 /// The node metadata key of the native module file that a proxy can load, an absolute path. The
 /// default is the operator's own path, unless the proxy has its own Wasm module file.
@@ -205,7 +205,7 @@ impl PolicyState {
 pub struct Conflict {
     /// The contested target.
     pub target: TargetRef,
-    /// `namespace/name` of the policy that applies there.
+    /// `namespace/name` of the policy that applies at the target.
     pub winner: String,
 }
 

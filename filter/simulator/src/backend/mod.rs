@@ -34,14 +34,14 @@ pub trait Backend {
     fn end(&mut self, now: u64) -> Option<u32>;
 
     /// Returns the next job whose response began in the event that [`Backend::end`] last ran;
-    /// `None` if there are no more. A job whose response begins and ends in one event is not among
-    /// them. A service whose responses aren't streams returns no jobs.
+    /// `None` if no job is left. A job whose response begins and ends in one event is left out. A
+    /// service whose responses aren't streams returns no jobs.
     fn begun(&mut self) -> Option<u32> {
         None
     }
 
     /// Returns the next job whose response has grown in the event that [`Backend::end`] last ran,
-    /// and the number of its output tokens; `None` if there are no more.
+    /// and the number of its output tokens; `None` if no job is left.
     fn wrote(&mut self) -> Option<(u32, u32)> {
         None
     }

@@ -139,7 +139,7 @@ impl Network {
     }
 
     /// Returns this number of servers with a FIFO queue. The queue stays empty if the stage holds
-    /// requests (`queue.mode: Hold`); otherwise this queue is the only one.
+    /// requests (`queue.mode: Hold`). Otherwise, this queue is the only queue.
     #[must_use]
     pub fn of_servers(servers: u32) -> Self {
         Self::new(servers, &[(1.0, Resource::Sleep)], servers)

@@ -113,7 +113,7 @@ mod tests {
         service.take(0, 0, &request(0, 100));
         service.take(0, 1, &request(0, 100));
         service.take(0, 2, &request(1, 100));
-        // Jobs 0 and 2 share the processor; then 1 runs alone.
+        // Jobs 0 and 2 share the processor. Then job 1 runs alone.
         let mut order = Vec::new();
         while service.next_end() < u64::MAX {
             let at = service.next_end();

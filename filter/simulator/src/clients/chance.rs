@@ -25,7 +25,7 @@ impl Dice {
         1 + (f64::from(most) * self.unit()) as u32
     }
 
-    /// Returns a random index; `weights` are the probabilities, with a sum of 1.
+    /// Returns a random index. `weights` are the probabilities of the indices, with a sum of 1.
     pub(super) fn index(&mut self, weights: &[f64]) -> usize {
         let mut left = self.unit();
         let taken = weights.iter().position(|weight| {

@@ -17,7 +17,7 @@ use crate::workload::dice::Dice;
 
 /// Transactions, in the order of [`Request::kind`].
 pub const TRANSACTIONS: [&str; 4] = ["view-stock", "view-portfolio", "purchase", "sale"];
-/// The ratios of the transactions (§5.1): 60% stock prices; the others are equally frequent.
+/// The ratios of the transactions (§5.1): 60% stock prices, and equal parts of the other three.
 const SHARES: [f64; 4] = [0.6, 0.4 / 3.0, 0.4 / 3.0, 0.4 / 3.0];
 
 /// A span of the run with one range of inter-request times.

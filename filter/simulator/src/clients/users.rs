@@ -47,7 +47,8 @@ pub struct Habits {
 pub struct Stay {
     /// The start, ns since the start of the run.
     pub from: u64,
-    /// The end, ns since the start of the run; the user still waits for a request in flight.
+    /// The end, ns since the start of the run. After the end, the user still waits for a request in
+    /// flight.
     pub until: u64,
     /// The user's class, 0 for the highest.
     pub class: u8,

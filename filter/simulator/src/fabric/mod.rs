@@ -41,8 +41,8 @@ pub struct Setup {
     pub call_bytes: u32,
     /// The weights of a port's classes, the highest class first.
     pub weights: Vec<u32>,
-    /// Percent of calls that ask for each class, by sender; the last entry holds for all further
-    /// senders.
+    /// The percentage of calls that ask for each class, by sender. The last entry holds for all
+    /// further senders.
     pub mixes: Vec<Vec<f64>>,
     /// The size of a port's buffer, bytes.
     pub buffer_bytes: u32,

@@ -36,7 +36,7 @@ struct Burst {
 struct Pair {
     source: u16,
     destination: u16,
-    /// The mean time between calls, ps; with bursts, the mean within a burst.
+    /// The mean time between calls, ps. With bursts, this is the mean within a burst.
     mean: f64,
     /// Cumulative probabilities of the classes.
     up_to: Vec<f64>,

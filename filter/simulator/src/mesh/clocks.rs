@@ -16,8 +16,8 @@ use crate::workload::dice::Dice;
 pub struct Clocks {
     /// The largest lead of a clock over the run's time.
     pub ahead: Duration,
-    /// The largest drift of a clock, fast or slow, ratio; time synchronization can cause up to
-    /// 0.0005.
+    /// The largest drift of a clock, fast or slow, ratio. Time synchronization can cause a drift of
+    /// up to 0.0005.
     pub drift: f64,
 }
 

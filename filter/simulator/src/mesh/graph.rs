@@ -26,8 +26,9 @@ pub struct Service {
     pub processes: usize,
     /// The number of requests that a process works on at once (the stage's P).
     pub slots: u32,
-    /// The number of these requests that compute at the same time, as behind a semaphore; the
-    /// others wait first come, first served. `None` for all.
+    /// The number of these requests that compute at the same time, as behind a semaphore. The other
+    /// requests wait first come, first served. `None` means that all requests compute at the same
+    /// time.
     pub threads: Option<u32>,
 }
 
@@ -65,7 +66,8 @@ pub struct Task {
 pub enum Step {
     /// Work of the process itself.
     Compute(ServiceTime),
-    /// Calls to another service. The step ends when all are answered; a failed call fails the task.
+    /// Calls to another service. The step ends when all calls are answered. A failed call fails the
+    /// task.
     Call(Calls),
 }
 
@@ -120,8 +122,8 @@ pub enum Route {
     Each,
     /// The process that holds the request's partition, as with consistent hashing.
     Partition,
-    /// One of this many blocks of the request's partition, drawn at random; blocks are spread
-    /// evenly over the service's processes.
+    /// The process with a block that is drawn at random from this many blocks of the request's
+    /// partition. Blocks are spread evenly over the service's processes.
     Block(u32),
     /// Always the process of this index.
     Fixed(usize),

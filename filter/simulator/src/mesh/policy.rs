@@ -59,7 +59,7 @@ impl Setup {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     pub(super) stage: StageConfig,
-    /// Classifications by task, then by workflow; a request with `None` bypasses the stage.
+    /// Classifications by task, then by workflow. A request with `None` bypasses the stage.
     pub(super) places: Vec<Vec<Option<Classification>>>,
 }
 

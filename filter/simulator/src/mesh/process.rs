@@ -99,7 +99,7 @@ impl Process {
         })
     }
 
-    /// Decides on an arriving request.
+    /// Returns the engine's decision on an arriving request.
     pub(super) fn arrive(
         &mut self,
         now: u64,

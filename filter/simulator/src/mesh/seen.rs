@@ -64,7 +64,7 @@ pub struct ProcessSample {
     pub refused: Vec<u64>,
     /// Requests answered successfully.
     pub completed: Vec<u64>,
-    /// The rate in force, requests/s; infinite if there is none.
+    /// The rate in force, requests/s; infinite without a rate.
     pub rates: Vec<f64>,
 }
 
@@ -105,7 +105,7 @@ impl Seen {
         })
     }
 
-    /// Returns the rate of a workflow's successful answers in a span of time, s; requests/s.
+    /// Returns the rate of a workflow's successful answers, requests/s, in a span of time, s.
     #[must_use]
     pub fn throughput(&self, workflow: usize, time: Range<f64>) -> f64 {
         let (from, until) = ((time.start * 1e9) as u64, (time.end * 1e9) as u64);
@@ -170,7 +170,8 @@ impl Seen {
         self.per_second_of(self.services[service].clone(), time, value)
     }
 
-    /// Returns the same as [`Seen::per_second`] for a range of processes.
+    /// Returns the increase of a value per second, as [`Seen::per_second`] does, for a range of
+    /// processes.
     #[must_use]
     pub fn per_second_of(
         &self,

@@ -35,9 +35,9 @@ pub(super) enum SpanState {
     Free,
     /// The request is on its way to the process, in one of its queues, or in service.
     Open,
-    /// The request has ended; its answer is on the way back.
+    /// The request has ended, and its answer is on the way back.
     Answered(Ending),
-    /// The request has ended; its answer was lost.
+    /// The request has ended, and its answer was lost.
     Lost,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Span {
     pub(super) workflow: u16,
     pub(super) task: u16,
     pub(super) process: u32,
-    /// The calling process; for a client's request, the process itself.
+    /// The calling process. For a client's request, this is the process itself.
     pub(super) called_by: u32,
     pub(super) partition: u32,
     pub(super) size: u32,

@@ -75,7 +75,7 @@ struct World<'a> {
     run: &'a Run<'a>,
     graph: &'a Graph,
     now: u64,
-    /// Events by time; events at the same time in the order of their creation.
+    /// Events by time. Events at the same time are in the order of their creation.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     made: u64,
     processes: Vec<Process>,

@@ -7,7 +7,7 @@ use super::Verdict;
 pub struct Table {
     /// The title, with the unit.
     pub title: String,
-    /// The headings of the columns; the first is above the rows' labels.
+    /// The headings of the columns. The first heading is above the rows' labels.
     pub columns: Vec<String>,
     /// The rows, in groups.
     pub groups: Vec<Group>,
@@ -104,7 +104,7 @@ impl Compared {
 }
 
 impl Cell {
-    /// Returns a cell with this number and `decimals`; an empty cell for `None`.
+    /// Returns a cell with this number and `decimals`. For `None`, returns an empty cell.
     #[must_use]
     pub fn number(number: Option<f64>, decimals: usize) -> Self {
         number.map_or(Self::Empty, |number| Self::Number(number, decimals))

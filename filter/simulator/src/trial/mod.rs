@@ -155,7 +155,7 @@ pub struct Trial {
 struct Case {
     /// Requests per second; the mean if the rate changes.
     per_second: f64,
-    /// The load in multiples of full load; for a recording, in multiples of the recorded rate.
+    /// The load in multiples of full load, or for a recording, in multiples of the recorded rate.
     factor: f64,
 }
 

@@ -17,7 +17,7 @@ pub(super) struct CaseRows {
     pub(super) span: Span,
     /// The offered rate, requests per second.
     pub(super) per_second: f64,
-    /// The load in multiples of full load; for a recording, in multiples of the recorded rate.
+    /// The load in multiples of full load, or for a recording, in multiples of the recorded rate.
     pub(super) factor: f64,
     /// One row for each type, then a row for all types together.
     pub(super) rows: Vec<TypeRow>,
@@ -41,10 +41,11 @@ pub(super) struct TypeRow {
     pub(super) offered: f64,
     pub(super) rejected_pct: f64,
     /// The percentage of the offered requests that were answered within the objective at the type's
-    /// highest percentile; without an objective, the percentage that were answered. For all types
-    /// together, the percentage of the value.
+    /// highest percentile. Without an objective, this is the percentage that were answered. For all
+    /// types together, this is the percentage of the value.
     pub(super) within_pct: f64,
-    /// The same percentage for an [`ideal`] admission; `None` if mean service times are unknown.
+    /// The percentage `within_pct` of an [`ideal`] admission; `None` if mean service times are
+    /// unknown.
     pub(super) ideal_pct: Option<f64>,
     /// Pairs of a percentile and the response time of served requests at this percentile, ms.
     pub(super) times: Vec<(f64, Option<f64>)>,
@@ -271,7 +272,7 @@ fn percent(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
 
-/// Returns the averages over runs; all runs have the same rows.
+/// Returns the averages over runs, which all have the same rows.
 pub(super) fn average(runs: &[Vec<TypeRow>]) -> Vec<TypeRow> {
     let Some(first) = runs.first() else {
         return Vec::new();

@@ -28,7 +28,7 @@ pub(crate) enum Effect {
 pub(crate) struct Fault {
     /// Index into the workload's types; `None` for all types.
     pub(crate) kind: Option<usize>,
-    /// One in this many requests is affected; 1 affects all of them.
+    /// One in this many requests is affected. With 1, all requests are affected.
     pub(crate) one_in: u64,
     /// The start and the end of the fault, ns. The fault affects requests that start in between.
     pub(crate) span: (u64, u64),

@@ -202,8 +202,8 @@ fn behind_a_hung_endpoint(
     parts
 }
 
-/// A quarter of the requests goes to the hung endpoint. The others are answered, because requests
-/// of a host that answers nothing give their slots back.
+/// A quarter of the requests goes to the hung endpoint. The other requests are answered, because
+/// requests of a host that answers nothing give their slots back.
 #[test]
 fn an_endpoint_that_hangs_holds_slots_for_a_moment() {
     for kinds in [ONE, SPREAD, TAIL] {
@@ -217,9 +217,9 @@ fn an_endpoint_that_hangs_holds_slots_for_a_moment() {
     }
 }
 
-/// Answers are late because a quarter of the requests hangs, not because there are many in the
-/// backend. So the P that is then found must be no less than the slots that work. Half of the few
-/// requests in flight would be less, and led to a tenth of all requests being refused for seconds.
+/// Answers are late because a quarter of the requests hangs, not because many requests are in the
+/// backend. So the P that is found must be no less than the slots that work. Half of the few
+/// requests in flight would be less: with that P, a tenth of all requests was refused for seconds.
 #[test]
 fn an_endpoint_that_hangs_does_not_lower_p_below_the_slots_that_work() {
     let unfiltered = behind_a_hung_endpoint(ONE, Some(UNFILTERED), None, &[4..8, 8..11]);
@@ -286,7 +286,8 @@ fn endpoints_that_answer_never_have_more_than_p_requests() {
     }
 }
 
-/// Outlier detection ejects the endpoint at the fifth timeout; the others get the remaining slots.
+/// Outlier detection ejects the endpoint at the fifth timeout. The other endpoints get the
+/// remaining requests.
 #[test]
 fn an_endpoint_that_hangs_is_ejected() {
     for slots in [Some(WORKERS), None] {

@@ -116,7 +116,7 @@ fn stage(tokens: &Value) -> Value {
 
 /// Prompts have 128 tokens in four requests of five and 2,048 in the fifth. Outputs have 64 tokens.
 /// The load is twice what the cache carries. If only the work ahead is considered, 85% of the
-/// admitted long prompts are in time, and 89% of the others.
+/// admitted long prompts are in time, and 89% of the short prompts.
 #[test]
 fn admitted_prompts_get_their_first_tokens_in_time() {
     let draw = |rng: &mut Rng, at| {
@@ -163,9 +163,9 @@ enum Takes {
 const PROMPT: u32 = 128;
 const MOST_OUTPUT: u32 = 512;
 
-/// Runs requests that may have up to [`MOST_OUTPUT`] tokens of output and have 64 on average, in
-/// front of a server that needs much the same time for few sequences as for many, as a GPU does.
-/// From the middle of the measured time, outputs are `longer` times as long.
+/// Runs requests that may have up to [`MOST_OUTPUT`] tokens of output and have 64 on average. The
+/// server needs about the same time for few sequences as for many, as a GPU does. From the middle
+/// of the measured time, outputs are `longer` times as long.
 fn outputs(takes: Takes, longer: f64) -> Counts {
     let draw = |rng: &mut Rng, at: u64| {
         let longer = match at < (WARM_UP + MEASURED / 2) * SECOND {

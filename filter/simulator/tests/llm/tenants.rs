@@ -12,7 +12,7 @@ use crate::mix::SLOTS;
 /// after them. The measured time is so long that one prompt makes no difference.
 const WARM_UP: u64 = 200;
 const MEASURED: u64 = 2_000;
-/// Tokens of the prompts; the second tenant's are a hundred times as long.
+/// The tokens of each tenant's prompts. The second tenant's prompts are a hundred times as long.
 const PROMPT: [u32; 2] = [32, 3_200];
 const OUTPUT: u32 = 64;
 /// The number of clients of each tenant. With so many clients, both tenants always have requests in

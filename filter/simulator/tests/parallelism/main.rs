@@ -63,7 +63,7 @@ fn many_seeds() -> Vec<u64> {
     (7..11).chain(100..116).chain(200..216).collect()
 }
 
-/// Asserts the same as [`as_good_as_the_best`], averaged over these seeds.
+/// Asserts what [`as_good_as_the_best`] asserts, averaged over these seeds.
 fn as_good_over(seeds: &[u64], name: &str, service: &Service, fixed: &[u32], part: f64) {
     let goodput = |slots: Option<u32>| {
         let run = |&seed: &u64| Service { seed, ..*service }.run(slots).goodput;

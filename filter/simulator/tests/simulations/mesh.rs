@@ -90,7 +90,7 @@ fn calls_are_made_in_sequence_or_at_once_and_spread_over_processes() {
         let graph = two_tiers(4, at_once, ServiceTime::Constant(10.0), still(ms));
         let seen = simulate(&graph, Arrivals::Even(10.0), 20, 1);
         let latencies = seen.latencies(None, 0.0..19.0);
-        // Each round of calls takes 10 ms and two network delays; the client adds two more.
+        // Each round of calls takes 10 ms and two network delays. The client adds two more delays.
         let took = latencies[latencies.len() / 2] * 1e3;
         assert!((took - expected - 2.0).abs() < 0.1, "{at_once}: {took}");
         let last = seen.samples.last().unwrap();
@@ -193,7 +193,7 @@ fn clocks_that_run_unevenly_change_little() {
     }
 }
 
-/// Returns a mesh in which `front` calls `back` once for each of two operations; the capacity of
+/// Returns a mesh in which `front` calls `back` once for each of two operations. The capacity of
 /// `back` is 160 requests/s.
 fn two_operations() -> MeshFile {
     let operation = |name: &str| {

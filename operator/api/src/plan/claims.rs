@@ -27,7 +27,7 @@ impl Plan {
     /// result for a selector's Pods, pass the selector's labels.
     ///
     /// A proxy to which no policy applies gets a configuration without stages, so that all requests
-    /// pass. The cost is `O(log targets)` for a target; for labels see [`enforced`].
+    /// pass. The cost is `O(log targets)` for a target. For the cost for labels, see [`enforced`].
     ///
     /// [`enforced`]: super::Attachments::enforced
     #[must_use]

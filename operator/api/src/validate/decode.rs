@@ -139,7 +139,8 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example)
     decoded
 }
 
-/// Returns the field with the mistake; for an unknown field, the mapping that contains it.
+/// Returns the field with the mistake. For an unknown field, returns the mapping that contains the
+/// field.
 fn path_of(error: &serde_path_to_error::Error<Fault>) -> Path {
     use serde_path_to_error::Segment as Step;
     let segment = |step: &Step| match step {

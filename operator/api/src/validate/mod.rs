@@ -48,7 +48,7 @@ pub struct FileReport {
     pub documents: Vec<Document>,
     /// Mistakes that don't belong to a single document.
     pub problems: Vec<Problem>,
-    /// Whether the file contains only objects of other APIs; each counts as a mistake.
+    /// Whether the file contains only objects of other APIs. Each object counts as a mistake.
     pub of_other_apis: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct Document {
     pub targets: Vec<TargetRef>,
     /// The line, from 1, on which the document starts.
     pub line: u64,
-    /// The `spec` as read, with replacements for mistakes; `None` if there are too many.
+    /// The `spec` as read, with replacements for mistakes; `None` with too many mistakes.
     pub spec: Option<AdmissionPolicySpec>,
     /// The policy or its mistakes, of which there is at least one.
     pub policy: Result<ValidPolicy, Vec<Problem>>,
@@ -166,8 +166,8 @@ fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Node>, Problem> {
     node::parse(file, text)
 }
 
-/// Refuses policies whose name an earlier document or file has. Must be called only once with the
-/// same `reports`.
+/// Refuses policies whose name an earlier document or file has. This function must be called only
+/// once with the same `reports`.
 pub fn refuse_duplicates(reports: &mut [FileReport]) {
     let mut first_of: HashMap<String, String> = HashMap::new();
     for report in reports {

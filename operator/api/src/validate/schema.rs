@@ -317,7 +317,7 @@ pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
-/// Returns CEL that tests whether the text is a duration; CEL's own durations allow more.
+/// Returns CEL that tests whether the text is a duration. CEL's own durations allow more texts.
 fn is_time(text: &str) -> String {
     format!("{text}.matches('{DURATION}')")
 }

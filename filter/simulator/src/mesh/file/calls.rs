@@ -162,7 +162,7 @@ impl<'p> Tasks<'p> {
         }
     }
 
-    /// Returns the number of calls that `task` causes; a cycle of tasks as the error. `way` is the
+    /// Returns the number of calls that `task` causes. The error is a cycle of tasks. `way` is the
     /// chain of calls to `task`.
     fn calls_below(
         &self,

@@ -98,7 +98,7 @@ impl Ruler {
         value > self.to * (1.0 + 1e-9) || value < self.from * (1.0 - 1e-9)
     }
 
-    /// Whether the axis can map a value; the position may be beyond the ends.
+    /// Whether the axis can map a value. The position may be beyond the ends.
     pub(super) fn holds(&self, value: f64) -> bool {
         value.is_finite() && (self.scale == Scale::Linear || value > 0.0)
     }

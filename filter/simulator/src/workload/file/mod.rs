@@ -27,7 +27,7 @@ pub use text::{Time, TimeError};
 pub struct WorkloadFile {
     /// The distribution of the gaps between requests.
     pub arrivals: Arrivals,
-    /// Loads to simulate one after the other, in multiples of full load; for a recording, in
+    /// Loads to simulate one after the other, in multiples of full load, or for a recording, in
     /// multiples of the recorded rate.
     pub load: Numbers,
     /// Loads in requests per second, in place of `load`.
@@ -36,7 +36,7 @@ pub struct WorkloadFile {
     pub phases: Vec<PhaseEntry>,
     /// Closed-loop clients, in place of `load`, `rate` and `phases`.
     pub clients: Option<ClientsEntry>,
-    /// Request types; with a recording, the default is all types of the policy.
+    /// Request types. With a recording, the default is all types of the policy.
     pub types: Vec<TypeEntry>,
     /// A recorded access log.
     pub recorded: Option<RecordedEntry>,

@@ -24,7 +24,7 @@ pub struct Problem {
 pub enum Right {
     /// A text.
     Text(String),
-    /// The names of the policy's types; the value found is the invalid name.
+    /// The names of the policy's types. The value found is the invalid name.
     TypeOfPolicy(Vec<String>),
 }
 

@@ -256,7 +256,7 @@ fn say((reason, count, examples): &(Passed, u64, Vec<u64>)) -> String {
     )
 }
 
-/// Passes the fields of each line to `take`; returns the skipped lines.
+/// Passes the fields of each line to `take`. Returns the skipped lines.
 fn read_lines(
     mut log: impl BufRead,
     mut take: impl FnMut(&Fields) -> Result<(), Passed>,

@@ -9,7 +9,7 @@
 use super::fields::{Fields, millis, present};
 use super::{Passed, timestamp};
 
-/// The quoted headers that follow the numbers, in order; the upstream host is next.
+/// The quoted headers that follow the numbers, in order. The upstream host is next.
 const QUOTED: [&str; 4] = ["x-forwarded-for", "user-agent", "x-request-id", "host"];
 
 /// Reads a line.

@@ -1,4 +1,4 @@
-//! Rules for unreachable matches: earlier matches cover all their requests.
+//! Rules for unreachable matches, whose requests are all covered by earlier matches.
 //!
 //! A match A covers a match B if each condition of A follows from the conditions of B. On the path,
 //! A has no condition, the same condition as B, or a prefix of B's path. A's method, headers, gRPC
@@ -35,7 +35,7 @@ pub(super) fn check(spec: &AdmissionPolicySpec, at: &At<'_>) {
     }
 }
 
-/// Adds a problem for each of `rules` that a match in `earlier` covers, and adds the others to
+/// Adds a problem for each of `rules` that a match in `earlier` covers, and adds the other rules to
 /// `earlier`.
 fn check_list<'a>(rules: &'a [RequestMatch], at: &At<'_>, earlier: &mut Earlier<'a>) {
     for (i, rule) in rules.iter().enumerate() {

@@ -35,7 +35,7 @@ const NOT_PROPORTIONAL: [(&str, &str); 2] = [
     ("integralGain", "no integral part"),
     ("maxBacklog", "no bound"),
 ];
-/// Each gain, with the other gain that must be given with it.
+/// Each gain, with the other gain that must be given, too.
 const GAINS: [(&str, &str); 2] = [
     ("proportionalGain", "integralGain"),
     ("integralGain", "proportionalGain"),
