@@ -286,8 +286,8 @@ fn endpoints_that_answer_never_have_more_than_p_requests() {
     }
 }
 
-/// Outlier detection ejects the endpoint at the fifth timeout. The other endpoints get the
-/// remaining requests.
+/// Outlier detection ejects the endpoint at the fifth timeout. The other endpoints get the slots
+/// that the ejected endpoint doesn't hold.
 #[test]
 fn an_endpoint_that_hangs_is_ejected() {
     for slots in [Some(WORKERS), None] {
