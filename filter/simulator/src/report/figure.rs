@@ -39,7 +39,7 @@ pub enum Scale {
     /// Linear.
     #[default]
     Linear,
-    /// Logarithmic; only values above 0 are drawn.
+    /// Logarithmic. Only values above 0 are drawn.
     Log,
 }
 

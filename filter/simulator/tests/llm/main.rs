@@ -37,7 +37,7 @@ enum Protection {
     Limit(u32, u32),
     /// Headgate with this P; `None` if P is found automatically.
     Headgate(Option<u32>),
-    /// Headgate with this P, and with a budget of this many bytes of prompts.
+    /// Headgate as in [`Protection::Headgate`], with a budget of this many bytes of prompts.
     Budget(Option<u32>, u32),
     /// Headgate with P found by objectives for tokens only. These objectives are this multiple of
     /// the types' own objectives.

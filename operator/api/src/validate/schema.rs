@@ -276,12 +276,12 @@ impl Rule {
         self
     }
 
-    /// Sets the reason of a failure to a missing field.
+    /// Sets the reason of a failure: the field is required.
     pub(super) fn required(self) -> Self {
         self.reason("FieldValueRequired")
     }
 
-    /// Sets the reason of a failure to a forbidden field.
+    /// Sets the reason of a failure: the field is forbidden.
     pub(super) fn forbidden(self) -> Self {
         self.reason("FieldValueForbidden")
     }

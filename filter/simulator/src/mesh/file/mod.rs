@@ -15,7 +15,7 @@ use super::{Graph, Load};
 use crate::workload::file::{ProcessName, RequestEntry, ServiceTimeEntry, Time};
 use crate::workload::request::SampleRequest;
 
-/// The simulation that a file describes.
+/// The simulation of a mesh that a file describes.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Services and workflows.
