@@ -1,7 +1,7 @@
 //! The state of a process with a single engine, in plain cells.
 //!
-//! Without other workers nothing is atomic and no wake-up is sent. The engine calls its host
-//! several times per request, so this determines the speed of a simulation.
+//! Without other workers, nothing is atomic and no wake-up is sent. The engine calls its host
+//! several times per request, so the cost of these calls determines the speed of a simulation.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

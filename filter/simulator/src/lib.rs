@@ -2,8 +2,8 @@
 //!
 //! A model of the algorithm would only show its author's assumptions. So the simulator runs
 //! [`headgate_core::engine::Engine`], the same engine as in Envoy, between a [`source`] of requests
-//! (open or closed loop) and a modelled [`backend`]. Both consist only of events, so a run of two
-//! minutes takes a second, and the same seed gives the same result to the last digit.
+//! (open or closed loop) and a modelled [`backend`]. Source and backend consist only of events, so
+//! a run of two minutes takes a second, and the same seed gives the same result to the last digit.
 //!
 //! [`fabric`] is a network of hosts around a switch, for class admission, whose time scale is that
 //! of packets.

@@ -34,7 +34,7 @@ impl<'a, S> Observed<'a, S> {
         self
     }
 
-    /// Returns the recorded timelines, and removes them.
+    /// Removes and returns the recorded timelines.
     pub(crate) fn timelines(&mut self) -> [Option<Timeline>; 2] {
         std::mem::take(&mut self.timelines)
     }
@@ -174,7 +174,7 @@ impl Timeline {
         self.bins[bin].busy as f64 / ((to - from).max(1) as f64 * f64::from(servers))
     }
 
-    /// Returns the counts of type `kind` in a bin; if it is `None`, of all types.
+    /// Returns the counts of type `kind` in a bin. For `None`, returns the counts of all types.
     pub(crate) fn moment(&self, bin: usize, kind: Option<usize>) -> Moment {
         let (mut refused, mut served) = (0, 0);
         for tally in self.tallies(bin, kind) {
@@ -188,8 +188,8 @@ impl Timeline {
         }
     }
 
-    /// Returns the number of requests of one type in a bin that were served within `limit_us`, µs;
-    /// if it is `None`, the number of all that were served.
+    /// Returns the number of requests of one type in a bin that were served within `limit_us`, µs.
+    /// For `None`, returns the number of all served requests.
     pub(crate) fn within(&self, bin: usize, kind: usize, limit_us: Option<u64>) -> u64 {
         let is_within = |us: &&u32| limit_us.is_none_or(|limit| u64::from(**us) <= limit);
         let served = self
@@ -198,7 +198,8 @@ impl Timeline {
         served.filter(is_within).count() as u64
     }
 
-    /// Returns these quantiles of the response times of served requests, ms; `None` without any.
+    /// Returns these quantiles of the response times of served requests, ms; `None` without served
+    /// requests.
     pub(crate) fn quantiles(
         &self,
         bin: usize,
@@ -230,7 +231,7 @@ mod tests {
     fn requests_count_where_they_arrived_and_work_where_it_was_done() {
         let mut timeline = Timeline::new(vec![100 * MS, 200 * MS, 300 * MS], 2);
         let request = |at: u64, kind, processing: u64| Request::new(at * MS, kind, processing * MS);
-        // The request arrives before the first bin, but its service extends into it.
+        // The request arrives before the first bin, but its service extends into the first bin.
         timeline.note(&request(50, 0, 60), 110 * MS, Ending::Served);
         timeline.note(&request(150, 0, 100), 270 * MS, Ending::Served);
         timeline.note(&request(199, 1, 1), 199 * MS, Ending::Refused);
@@ -244,7 +245,8 @@ mod tests {
         assert_eq!(timeline.moment(0, None).rejected_pct, 50.0);
         assert_eq!(timeline.quantiles(0, None, &[0.5, 0.9]), [Some(120.0); 2]);
         assert_eq!(timeline.quantiles(1, Some(0), &[0.5]), [None]);
-        // 10 ms of the first request and 30 ms of the second; then 70 ms of the second.
+        // The first bin contains 10 ms of the first request and 30 ms of the second. The second bin
+        // contains 70 ms of the second request.
         assert!((timeline.utilization(0, 2) - 0.2).abs() < 1e-9);
         assert!((timeline.utilization(1, 2) - 0.35).abs() < 1e-9);
     }

@@ -2,10 +2,11 @@
 
 /// A receiver of a simulation's progress, on any thread.
 pub trait Progress: Sync {
-    /// Announces about this number of additional requests.
+    /// Announces approximately this number of additional requests. A mesh counts simulated seconds
+    /// instead of requests.
     fn expect(&self, requests: u64);
 
-    /// Reports this number of additional simulated requests.
+    /// Reports this number of additional simulated requests, or seconds.
     fn done(&self, requests: u64);
 }
 

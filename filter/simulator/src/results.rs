@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 /// The row over all types.
 pub const ALL: &str = "ALL";
 
-/// The longest response time that the histograms distinguish, µs: an hour. Longer ones count as an
+/// The longest response time that the histograms distinguish, µs: an hour. Longer times count as an
 /// hour.
 const MAX_RESPONSE_US: u64 = 3_600_000_000;
 
@@ -18,7 +18,7 @@ pub struct TypeOutcome {
     pub offered: u64,
     /// Requests refused, on arrival or after a wait that was too long.
     pub rejected: u64,
-    /// Response times of the other requests, µs.
+    /// Response times of the served requests, µs.
     response_times: Histogram<u32>,
 }
 
@@ -42,8 +42,8 @@ impl TypeOutcome {
         served.then(|| self.response_times.value_at_quantile(q) as f64 / 1e3)
     }
 
-    /// Returns the number of requests served within `limit_us`, µs; if it is `None`, the number of
-    /// all served requests.
+    /// Returns the number of requests served within `limit_us`, µs. For `None`, returns the number
+    /// of all served requests.
     #[must_use]
     pub fn within(&self, limit_us: Option<u64>) -> u64 {
         match limit_us {
@@ -92,7 +92,7 @@ impl Outcome {
         for kind in types {
             all.offered += kind.offered;
             all.rejected += kind.rejected;
-            // All histograms have the same bounds, so adding one can't fail.
+            // All histograms have the same bounds, so adding a histogram can't fail.
             let _ = all.response_times.add(&kind.response_times);
         }
         Some(all)

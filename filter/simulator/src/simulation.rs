@@ -1,5 +1,5 @@
-//! One run: requests arrive, the engine decides and the backend works until enough requests have
-//! ended.
+//! One run: requests arrive, the engine decides and the backend works, until the condition
+//! [`Until`] ends the run.
 //!
 //! Three kinds of discrete events are processed in the order of their times: the next arrival of a
 //! [`Source`], the next event of a [`Backend`], and the engine's tick every 10 ms. At equal times,
@@ -35,7 +35,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// An error that ends a run.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
-    /// The stage's configuration is invalid; the filter would reject it, too.
+    /// The stage's configuration is invalid. The filter would reject this configuration, too.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The engine failed.
@@ -58,7 +58,7 @@ pub enum SimulationError {
 /// The condition that ends a run. A run also ends when no events are left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// This number of requests that count has ended.
+    /// This number of requests has arrived after the warm-up.
     Requests(u64),
     /// This time after the start has passed.
     Time(Duration),
@@ -82,8 +82,8 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs until the end, and then until all requests in the stage have left it. The source still
-    /// receives their answers, but no further request is taken from it.
+    /// Runs until [`Run::until`], and then until all requests have left the stage. The source still
+    /// receives their answers, but no further request is taken from the source.
     ///
     /// # Errors
     /// [`SimulationError`].
@@ -157,15 +157,15 @@ impl Simulation<'_> {
     }
 }
 
-/// A request that was not refused on arrival.
+/// A request that has arrived and not ended.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     request: Request,
     ticket: Option<Ticket>,
     quality: Option<f64>,
     counts: bool,
-    /// The time of the first byte of its response, ns; `None` before that, or if the backend
-    /// doesn't report it.
+    /// The time of the first byte of the response, ns; `None` before this time, or if the backend
+    /// doesn't report the first byte.
     begun: Option<u64>,
 }
 
@@ -173,7 +173,8 @@ struct World<'a, S, B> {
     host: Local,
     engine: Engine,
     kinds: &'a [TypeId],
-    /// The budget of tokens. A request's cost is the value of its prompt's header.
+    /// The budget of tokens. The value of the header with the prompt's tokens is the request's
+    /// cost.
     tokens: Option<&'a TokensConfig>,
     source: &'a mut S,
     backend: B,
@@ -236,7 +237,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
             match arrival {
                 Some(at) if at < until => {
                     if self.step(at)? {
-                        // The event may have caused an arrival before this one.
+                        // The event may have caused an arrival before `at`.
                         continue;
                     }
                     let Some(request) = self.source.take() else {
@@ -257,7 +258,8 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         Ok(())
     }
 
-    /// Runs the next end of service or tick, if it is not after `until`.
+    /// Runs the next event of the backend or the next tick, unless that event is after `until`.
+    /// Returns whether an event ran.
     fn step(&mut self, until: u64) -> Result<bool, SimulationError> {
         let end = self.backend.next_end();
         let next = end.min(self.next_tick);
@@ -502,7 +504,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
             return stream;
         }
         self.jobs.push(job);
-        // The index fits: 2^32 requests at once don't fit into memory.
+        // The index fits into 32 bits, because 2^32 requests at once don't fit into memory.
         (self.jobs.len() - 1) as u32
     }
 }

@@ -10,9 +10,9 @@ use crate::simulation::SimulationError;
 pub struct Size {
     /// Requests of each run that count in its results.
     pub requests: Option<u64>,
-    /// The number of runs of each case, each with its own seed.
+    /// The number of runs of each case. Each run has its own seed.
     pub seeds: Option<u32>,
-    /// The first seed, 1 by default; the next ones follow.
+    /// The seed of a case's first run, 1 by default. Each further run has the next seed.
     pub seed: Option<u64>,
     /// The number of threads; all cores by default.
     pub threads: Option<NonZeroUsize>,

@@ -1,9 +1,10 @@
 //! Sources of requests: the part of a simulation that decides the arrivals.
 //!
 //! In an open source (a Poisson process, a recorded trace), the next arrival is independent of the
-//! outcome of the last. In a closed loop it isn't: a client thinks after each answer, and overload
-//! control has to be judged with clients that react to refusals. Both implement one trait, and a
-//! simulation is generic over it, so that an open source doesn't pay for a closed loop.
+//! outcome of the last request. In a closed loop, a client thinks after each answer before it sends
+//! the next request. Overload control has to be judged with clients that react to refusals. Both
+//! kinds implement one trait, and a simulation is generic over the trait, so that an open source
+//! has no cost for closed loops.
 
 use std::time::Duration;
 
@@ -16,23 +17,23 @@ pub struct Request {
     pub at: u64,
     /// Index into the simulation's types.
     pub kind: usize,
-    /// The backend's work for it, ns.
+    /// The backend's work for the request, ns.
     pub processing: u64,
-    /// Tokens of its prompt, for a language model.
+    /// Tokens of the prompt, for a language model.
     pub prompt: u32,
-    /// Tokens of its answer.
+    /// Tokens of the answer.
     pub output: u32,
-    /// The most tokens of its answer that its header allows; 0 without one.
+    /// The maximum number of tokens of the answer, from the request's header; 0 without a header.
     pub most_output: u32,
     /// The source's id of the request or of its client, returned with the answer.
     pub client: u32,
-    /// Its class, 0 for the highest.
+    /// The request's class, 0 for the highest.
     pub class: u8,
-    /// The cost in its header; 0 without one.
+    /// The cost in the request's header; 0 without a header.
     pub cost: u32,
-    /// Its deadline, relative to the arrival.
+    /// The request's deadline, relative to the arrival.
     pub deadline: Option<Duration>,
-    /// Whether it repeats a request that failed or was refused.
+    /// Whether the request repeats a request that failed or was refused.
     pub is_retry: bool,
 }
 
@@ -59,11 +60,11 @@ impl Request {
 /// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// The backend answered it.
+    /// The backend answered the request.
     Served,
-    /// The stage refused it, on arrival or after a wait that was too long.
+    /// The stage refused the request, on arrival or after a wait that was too long.
     Refused,
-    /// The backend failed it: an error, or no answer in time.
+    /// The request failed at the backend, by an error or because no answer came in time.
     Failed,
 }
 
@@ -87,25 +88,25 @@ pub struct Answer {
 /// The times of arrivals never decrease: [`Source::peek`] returns no time before the last request
 /// that was taken, nor before the last answer.
 pub trait Source {
-    /// Returns the time of the next arrival, ns since the start; `None` if none is known now. A
-    /// closed loop may have one again after an answer.
+    /// Returns the time of the next arrival, ns since the start; `None` if no arrival is known now.
+    /// A closed loop may have an arrival again after an answer.
     fn peek(&self) -> Option<u64>;
 
-    /// Returns the request announced by [`Source::peek`]. `None` means that it doesn't arrive after
-    /// all; [`Source::peek`] then returns another time.
+    /// Returns the request announced by [`Source::peek`]. `None` means that the request doesn't
+    /// arrive after all. In this case, [`Source::peek`] returns another time from now on.
     fn take(&mut self) -> Option<Request>;
 
-    /// Called when the request leaves the stage for the backend at `at`, ns (point 2 of Bouncer's
+    /// Handles a request that leaves the stage for the backend at `at`, ns (point 2 of Bouncer's
     /// Figure 1).
     fn forwarded(&mut self, _request: &Request, _at: u64) {}
 
-    /// Called when the first byte of the response arrives at `at`, ns, if the service streams its
-    /// responses.
+    /// Handles the arrival of the first byte of the response at `at`, ns, if the service streams
+    /// its responses.
     fn begun(&mut self, _request: &Request, _at: u64) {}
 
-    /// Called when the stage refuses the request, before [`Source::answered`].
+    /// Handles the refusal of the request by the stage, before [`Source::answered`].
     fn refused(&mut self, _request: &Request, _reason: Reason) {}
 
-    /// Called when the request ends at `at`, ns.
+    /// Handles the end of the request at `at`, ns.
     fn answered(&mut self, _request: &Request, _at: u64, _answer: Answer) {}
 }

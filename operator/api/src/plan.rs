@@ -1,7 +1,7 @@
 //! The plan for a set of policies: the configuration of each proxy, and the state of each policy.
 //!
 //! A [`Plan`] is plain data. A source (a folder, or the API server) makes a new plan after each
-//! relevant change. The xDS server and `headgate status` only read it. Nothing here does I/O.
+//! relevant change. The xDS server and `headgate status` only read the plan. Nothing here does I/O.
 
 mod attachments;
 mod claims;
@@ -37,8 +37,8 @@ pub const TARGET_METADATA: &str = "headgate.dev/target";
 pub const NAMESPACE_METADATA: &str = "headgate.dev/namespace";
 /// The node metadata key of the labels of a proxy's Pod, a struct of strings.
 pub const LABELS_METADATA: &str = "headgate.dev/labels";
-/// The node metadata key of the Wasm module file that a proxy can load, an absolute path; the
-/// operator's own path by default.
+/// The node metadata key of the Wasm module file that a proxy can load, an absolute path. The
+/// default is the operator's own path.
 pub const MODULE_METADATA: &str = "headgate.dev/module";
 /// The node metadata key of the native module file that a proxy can load, an absolute path. The
 /// default is the operator's own path, unless the proxy has its own Wasm module file.
@@ -63,8 +63,8 @@ pub struct Plan {
     /// the target runs this configuration.
     pub workloads: BTreeMap<TargetRef, Arc<FilterConfig>>,
     /// Policies for proxies that are selected by the labels of their Pod, in order of precedence.
-    /// If several apply to one proxy and the same requests, the first is in force. Empty in a
-    /// folder.
+    /// If several policies apply to one proxy and the same requests, the first is in force. The
+    /// list is empty in a folder.
     pub attachments: Attachments,
     /// The configurations of proxies' outbound slots, by `namespace/name` of the policy that
     /// configures the calls.
@@ -102,7 +102,7 @@ pub struct ProxySelector {
 }
 
 impl ProxySelector {
-    /// Whether it selects Pods of `namespace` with `labels`.
+    /// Whether the selector selects Pods of `namespace` with `labels`.
     #[must_use]
     pub fn matches(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
         !self.labels.is_empty()
@@ -119,16 +119,16 @@ impl ProxySelector {
 pub struct PolicyState {
     /// `namespace/name`.
     pub name: String,
-    /// The path of the file that contains the policy.
+    /// The path of the file that contains the policy; in a cluster, the name of the object.
     pub source: String,
     /// `metadata.generation`; 0 in a folder, unless the file gives one.
     pub generation: i64,
-    /// The targets that it names.
+    /// The targets that the policy names.
     pub targets: Vec<TargetRef>,
     /// Whether the policy is valid; `Err` has one problem on each line. If an invalid policy has a
     /// last good version, that version stays in force, and `revision` belongs to it.
     pub accepted: Result<(), String>,
-    /// Targets to which an older policy applies instead of this one.
+    /// Targets to which an older policy applies instead of this policy.
     pub conflicts: Vec<Conflict>,
     /// Targets at which this policy has no effect, because a policy with precedence is in force on
     /// all their proxies: a policy with a more specific target, or an older policy for the same
@@ -139,8 +139,8 @@ pub struct PolicyState {
     pub without_workflows: Vec<Conflict>,
     /// Settings that are valid but seldom intended, one line each.
     pub warnings: Vec<String>,
-    /// Targets with proxies that can't hold this policy, because they hold the largest possible
-    /// number of policies. The value is the number of policies that apply to such a proxy.
+    /// Targets with proxies that can't hold this policy, because the proxies hold the largest
+    /// possible number of policies. The value is the number of policies that apply to such a proxy.
     pub beyond_limit: BTreeMap<TargetRef, usize>,
     /// Targets that don't exist, each with the reason.
     pub not_found: Vec<(TargetRef, String)>,
@@ -148,13 +148,15 @@ pub struct PolicyState {
     pub mode: Mode,
     /// The slots of one endpoint; `None` if the policy doesn't specify them.
     pub endpoint_slots: Option<u32>,
-    /// [`FilterConfig::revision`] of the workloads that enforce it; empty when none does.
+    /// [`FilterConfig::revision`] of the workloads that enforce the policy; empty if no workload
+    /// does.
     pub revision: String,
 }
 
 impl PolicyState {
-    /// Returns the state of a policy with these targets, without its outcome there. `enforced` is
-    /// the version in force: the last good version if this version isn't accepted.
+    /// Returns the state of a policy with these targets. The outcome of the policy at its targets
+    /// is left empty. `enforced` is the version in force: the last good version if this version
+    /// isn't accepted.
     #[must_use]
     pub fn new(
         (name, source): (String, String),
@@ -198,12 +200,12 @@ impl PolicyState {
     }
 }
 
-/// A target that this policy lost to an older one (GEP-713).
+/// A target that this policy lost to an older policy (GEP-713).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Conflict {
     /// The contested target.
     pub target: TargetRef,
-    /// `namespace/name` of the policy that applies there.
+    /// `namespace/name` of the policy that applies at the target.
     pub winner: String,
 }
 

@@ -53,7 +53,7 @@ written! {
 pub const API_VERSION: &str = "headgate.dev/v1alpha1";
 /// The only `kind`.
 pub const KIND: &str = "AdmissionPolicy";
-/// Namespace of a policy that names none.
+/// Namespace of a policy that names no namespace.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
 /// An admission policy.
@@ -81,9 +81,10 @@ pub struct Metadata {
     pub name: String,
     /// Namespace; `default` when absent.
     pub namespace: Option<String>,
-    /// Increases with each change of the spec; set by the API server.
+    /// A number that increases with each change of the spec; set by the API server.
     pub generation: Option<i64>,
-    /// RFC 3339; set by the API server. Among policies for one target the oldest applies.
+    /// Creation time, RFC 3339; set by the API server. Among policies for one target, the oldest
+    /// applies.
     pub creation_timestamp: Option<String>,
     /// Labels.
     #[serde(default)]

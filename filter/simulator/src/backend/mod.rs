@@ -2,8 +2,9 @@
 //!
 //! [`Network`] is a service of workers, pools and cores. It also models the P servers with one
 //! request each that Bouncer assumes, and a database whose requests share the capacity and slow
-//! each other down. [`Staged`] has thread pools in front of one. A server of a language model,
-//! whose answers are streams, is with the benchmark `llm`, in the end-to-end tests' crate.
+//! each other down. [`Staged`] has thread pools in front of a [`Network`]. The model of a language
+//! model server, whose answers are streams, is part of the benchmark `llm` in the crate of the
+//! end-to-end tests.
 
 mod network;
 mod staged;
@@ -18,29 +19,29 @@ pub trait Backend {
     /// Takes a job, to run now or later. `job` can be reused once [`Backend::end`] has returned it.
     fn take(&mut self, now: u64, job: u32, request: &Request);
 
-    /// Returns the work of a request that should be answered with this quality, ratio. A service
-    /// without qualities ignores it.
+    /// Returns the work of a request, ns, at this quality of the answer, a ratio. A service without
+    /// qualities ignores the quality.
     fn work(&self, request: &Request, _quality: f64) -> u64 {
         request.processing
     }
 
-    /// Returns the time at which the next job ends if no other arrives before; `u64::MAX` if there
-    /// are no jobs.
+    /// Returns the time of the service's next event if no other job arrives before, such as the end
+    /// of a job or of one of its steps. `u64::MAX` without jobs.
     fn next_end(&self) -> u64;
 
-    /// Ends the job of [`Backend::next_end`], at that time. `None` if that event was not the end of
-    /// a job.
+    /// Runs the event of [`Backend::next_end`] at `now`. Returns the job that the event ends;
+    /// `None` if the event doesn't end a job.
     fn end(&mut self, now: u64) -> Option<u32>;
 
-    /// Returns the next job whose response began by the event that [`Backend::end`] last ran, and
-    /// whose end is or will be another event; `None` if there is no more. A service whose responses
-    /// aren't streams has none.
+    /// Returns the next job whose response began in the event that [`Backend::end`] last ran;
+    /// `None` if no job is left. A job whose response begins and ends in one event is left out. A
+    /// service whose responses aren't streams returns no jobs.
     fn begun(&mut self) -> Option<u32> {
         None
     }
 
-    /// Returns the next job whose response has grown by the event that [`Backend::end`] last ran,
-    /// and its number of output tokens; `None` if there is no more.
+    /// Returns the next job whose response has grown in the event that [`Backend::end`] last ran,
+    /// and the number of its output tokens; `None` if no job is left.
     fn wrote(&mut self) -> Option<(u32, u32)> {
         None
     }
@@ -50,8 +51,8 @@ pub trait Backend {
         false
     }
 
-    /// Returns the index of the endpoint that has this job, or had it until now; `None` if the
-    /// service has no endpoints.
+    /// Returns the index of the endpoint that serves this job, or served this job until now; `None`
+    /// if the service has no endpoints.
     fn endpoint(&self, _job: u32) -> Option<u32> {
         None
     }

@@ -1,22 +1,25 @@
 //! A backend of workers, in which a request passes through several steps while it holds a worker.
 //!
-//! A request waits in a FIFO for one of W workers. It holds the worker while it passes through
-//! steps, each of which is a part of its work:
+//! A request waits in a FIFO for one of W workers. The request holds the worker while it passes
+//! through steps. Each step is a part of the request's work:
 //!
-//! - [`Resource::Sleep`]: takes a time independent of other requests (a call to another service);
-//! - [`Resource::Servers`]: needs one of K servers, with a FIFO (a pool of connections; with K = 1
-//!   a lock);
-//! - [`Resource::Cores`]: shares c cores with other requests. Each of n requests advances at
-//!   `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down by
-//!   serial work and by crosstalk between requests (Gunther's universal scalability law).
+//! - [`Resource::Sleep`]: the step takes a time independent of other requests (a call to another
+//!   service);
+//! - [`Resource::Servers`]: the step needs one of K servers, with a FIFO (a pool of connections;
+//!   with K = 1 a lock);
+//! - [`Resource::Cores`]: the step shares c cores with other requests. Each of n requests advances
+//!   at `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down
+//!   by serial work and by crosstalk between requests (Gunther's universal scalability law).
 //!
-//! So N workers that sleep model N servers ([`Network::of_servers`]), unlimited workers over cores
-//! a web server or a database ([`Network::of_cores`]), and three workers over one core SQLite
-//! behind an async server. Capacity can change at any time ([`Network::scale`]).
+//! With workers that sleep, this is a model of N servers ([`Network::of_servers`]). With unlimited
+//! workers over cores, it is a model of a web server or a database ([`Network::of_cores`]). With
+//! three workers over one core, it is a model of SQLite behind an async server. Capacity can change
+//! at any time ([`Network::scale`]).
 //!
-//! All requests at the cores advance at the same speed. So one number is enough, the work done for
-//! each since the beginning: a request ends when that number has grown by its work. An event costs
-//! O(log n); a list of each request's remaining work would cost O(n).
+//! All requests at the cores advance at the same speed. So one number is enough, which is the work
+//! done for each request since the beginning. A request ends when that number has grown by the
+//! request's work. An event costs O(log n). A list of each request's remaining work would cost
+//! O(n).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -27,23 +30,23 @@ use crate::source::Request;
 /// The resource that a part of a request's work needs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Resource {
-    /// Only time.
+    /// No resource. The part only takes time.
     Sleep,
     /// One of this number of servers.
     Servers(u32),
     /// A share of the cores.
     Cores {
-        /// c.
+        /// The number of cores, c.
         cores: f64,
-        /// σ, ratio.
+        /// The serial work σ, ratio.
         serial: f64,
-        /// κ, ratio.
+        /// The crosstalk κ, ratio.
         crosstalk: f64,
     },
 }
 
 impl Resource {
-    /// Returns a step over this number of cores, without serial work or crosstalk.
+    /// Returns a resource of this number of cores, without serial work or crosstalk.
     #[must_use]
     pub const fn cores(cores: f64) -> Self {
         Self::Cores {
@@ -78,7 +81,7 @@ struct Job {
     step: usize,
 }
 
-/// A step's ratio of the work, and its current state.
+/// A step of the requests, with the step's ratio of the work and its current state.
 #[derive(Debug)]
 struct Station {
     part: f64,
@@ -108,9 +111,9 @@ pub struct Network {
 }
 
 impl Network {
-    /// Returns a network with this number of workers (`u32::MAX`: one for every request) and these
-    /// steps, each with its ratio of the work. `capacity` is the work that it can do per unit of
-    /// time, from which utilization is computed.
+    /// Returns a network with this number of workers and these steps, each with its ratio of the
+    /// work. `u32::MAX` workers means one worker for every request. `capacity` is the work that the
+    /// network can do per unit of time. Utilization is computed from `capacity`.
     #[must_use]
     pub fn new(workers: u32, steps: &[(f64, Resource)], capacity: u32) -> Self {
         let station = |&(part, resource): &(f64, Resource)| Station {
@@ -136,14 +139,14 @@ impl Network {
     }
 
     /// Returns this number of servers with a FIFO queue. The queue stays empty if the stage holds
-    /// requests (`queue.mode: Hold`); otherwise it is the only queue.
+    /// requests (`queue.mode: Hold`). Otherwise, this queue is the only queue.
     #[must_use]
     pub fn of_servers(servers: u32) -> Self {
         Self::new(servers, &[(1.0, Resource::Sleep)], servers)
     }
 
-    /// Returns a processor that all requests share, with this number of cores. Serial work σ slows
-    /// requests down: locks, aborts, cache misses.
+    /// Returns a processor that all requests share, with this number of cores. Serial work σ, such
+    /// as locks, aborts and cache misses, slows requests down.
     #[must_use]
     pub fn of_cores(cores: u32, serial: f64) -> Self {
         let resource = Resource::Cores {
@@ -154,8 +157,8 @@ impl Network {
         Self::new(u32::MAX, &[(1.0, resource)], cores)
     }
 
-    /// Returns this service with refusals of its own: each costs this work, ns, which is done
-    /// before all other work.
+    /// Returns this service with refusals of its own. Each refusal costs this work, ns, which is
+    /// done before all other work.
     #[must_use]
     pub fn refusing_at(self, work: f64) -> Self {
         Self {
@@ -164,8 +167,8 @@ impl Network {
         }
     }
 
-    /// Multiplies workers, servers and cores by `factor`, rounded, at least one of each. Jobs in
-    /// service continue.
+    /// Multiplies the numbers of workers, servers and cores by `factor`. The numbers of workers and
+    /// servers are rounded and at least 1. Jobs in service continue.
     pub fn scale(&mut self, now: f64, factor: f64) {
         self.pass_to(now);
         let scaled = |number: u32| ((f64::from(number) * factor).round() as u32).max(1);
@@ -203,7 +206,7 @@ impl Network {
         shared.chain(slept).fold(f64::INFINITY, f64::min)
     }
 
-    /// Runs the next event. Returns the job that leaves, if one does.
+    /// Runs the next event. Returns the job that the event ends, if any.
     pub fn advance(&mut self) -> Option<u32> {
         match self.next() {
             now if now.is_finite() => self.advance_at(now),
@@ -275,7 +278,7 @@ impl Network {
         }
     }
 
-    /// Starts the job's step; [`Network::fill`] must follow.
+    /// Starts the job's current step. The caller must call [`Network::fill`] afterwards.
     fn enter(&mut self, now: f64, job: u32) {
         let Job { work, step } = self.jobs[job as usize];
         let station = &mut self.stations[step];
@@ -321,7 +324,7 @@ impl Backend for Network {
     fn next_end(&self) -> u64 {
         let slept = self.ends.peek().map(|Reverse((at, _))| at.0.ceil() as u64);
         let shared = self.stations.iter().filter_map(Station::left);
-        // Add whole numbers: a sum of fractions would lose the last digits.
+        // The sum is of whole numbers, because a sum of floats would lose the last digits.
         let end =
             |left: f64| (self.now as u64).saturating_add((left + self.overhead).ceil() as u64);
         shared.map(end).chain(slept).min().unwrap_or(u64::MAX)
@@ -385,8 +388,8 @@ mod tests {
 
     #[test]
     fn cores_are_shared_by_those_who_have_a_worker() {
-        // The first job runs alone for 100 ns, both at half speed for 400, the second alone for the
-        // rest.
+        // The first job runs alone for 100 ns. Then both jobs run at half speed for 400 ns. Then
+        // the second job runs alone.
         assert_eq!(
             ends(Network::of_cores(1, 0.0), &[(0, 300), (100, 500)]),
             [500, 800]
@@ -416,7 +419,7 @@ mod tests {
             serial: 0.5,
             crosstalk: 0.25,
         };
-        // 1 / (1 + 0.5 + 0.25 · 2) = ½ of full speed.
+        // Each request runs at 1 / (1 + 0.5 + 0.25 · 2) = ½ of full speed.
         let found = ends(
             Network::new(u32::MAX, &[(1.0, resource)], 2),
             &[(0, 300), (0, 300)],

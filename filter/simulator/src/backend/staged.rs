@@ -1,9 +1,9 @@
 //! A service of stages (SEDA §2): each request type has a thread pool with its own queue, and all
 //! threads share one processor.
 //!
-//! With these queues one type of request can be slow while others are quick, because a queue only
-//! grows in front of a stage whose threads are too slow. The model leaves out the stages that read
-//! and write packets, which are never the bottleneck, and pools whose size changes.
+//! With these queues, one type of request can be slow while other types are quick, because a queue
+//! only grows in front of a stage whose threads are too slow. The model leaves out the stages that
+//! read and write packets, which are never the bottleneck, and pools whose size changes.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::source::Request;
 pub struct Staged {
     processor: Network,
     pools: Vec<Pool>,
-    /// The pool of each running job.
+    /// The index of the pool of each job.
     pool_of: Vec<u16>,
     degrades: bool,
 }
@@ -113,7 +113,7 @@ mod tests {
         service.take(0, 0, &request(0, 100));
         service.take(0, 1, &request(0, 100));
         service.take(0, 2, &request(1, 100));
-        // Jobs 0 and 2 share the processor; then 1 runs alone.
+        // Jobs 0 and 2 share the processor. Then job 1 runs alone.
         let mut order = Vec::new();
         while service.next_end() < u64::MAX {
             let at = service.next_end();

@@ -1,7 +1,9 @@
-//! Clients of a workload: each waits for its answer, thinks, and sends the next request of the mix.
+//! Clients of a workload. Each client waits for its answer, thinks, and sends the next request of
+//! the mix.
 //!
 //! With smoothing, a client acts like Chronos' clients (§3.2, [`headgate_mesh::smoothing`]), or
-//! like a sidecar on its behalf: it delays requests by the rejection rate of its last answer.
+//! like a client whose sidecar delays requests. The next request is delayed by the rejection rate
+//! in the last answer.
 
 use headgate_core::time::nanos;
 use headgate_mesh::smoothing::Smoothing;

@@ -25,7 +25,7 @@ impl Dice {
         1 + (f64::from(most) * self.unit()) as u32
     }
 
-    /// Returns a random index; `weights` are the probabilities, with a sum of 1.
+    /// Returns a random index. `weights` are the probabilities of the indices, with a sum of 1.
     pub(super) fn index(&mut self, weights: &[f64]) -> usize {
         let mut left = self.unit();
         let taken = weights.iter().position(|weight| {
@@ -37,7 +37,7 @@ impl Dice {
 
     /// Returns a time drawn from this distribution, ns.
     pub(super) fn time(&mut self, times: &LogNormal) -> u64 {
-        // The Box–Muller method; 1 − u is never 0.
+        // This is the Box–Muller method. 1 − u is never 0, because u is below 1.
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         let normal = radius * (TAU * self.unit()).cos();
         let sigma = (2.0 * (times.mean_ms() / times.median_ms()).ln()).sqrt();

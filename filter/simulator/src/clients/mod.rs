@@ -1,9 +1,9 @@
 //! Closed loops: clients that each wait for their answer, think, and send their next request.
 //!
-//! The papers load their services this way, and it changes the effect of overload: a slow service
-//! receives fewer requests, and a refused client returns. [`ClosedLoop`] keeps the clients' times.
-//! A [`Behaviour`] decides their requests and their think times: [`users::Users`] as in SEDA §4.1,
-//! [`threads::Threads`] as in Chronos §5.1, [`callers::Callers`] as in a workload file.
+//! The papers load their services with closed loops, which change the effect of overload: a slow
+//! service receives fewer requests, and a refused client returns. [`ClosedLoop`] keeps the clients'
+//! times. A [`Behaviour`] decides their requests and their think times: [`users::Users`] as in SEDA
+//! §4.1, [`threads::Threads`] as in Chronos §5.1, [`callers::Callers`] as in a workload file.
 
 pub(crate) mod callers;
 mod chance;
@@ -32,7 +32,7 @@ pub trait Behaviour {
     /// Returns the action of `client`, which wakes up at `at`, ns since the start.
     fn wake(&mut self, client: u32, at: u64) -> Wake;
 
-    /// Called when the request leaves the stage's queue for the backend.
+    /// Handles the departure of the request from the stage's queue to the backend, at `at`.
     fn forwarded(&mut self, _request: &Request, _at: u64) {}
 
     /// Handles the answer at `at`. Returns the client's next wake-up time, not before `at`.

@@ -11,7 +11,7 @@ struct Interval {
     refused: u32,
     /// The sum of the requested qualities of served requests.
     quality: f64,
-    /// The last rate in force, requests/s.
+    /// The last admission rate in force, requests/s.
     admission_rate: Option<f64>,
 }
 
@@ -52,7 +52,7 @@ impl Series {
         }
     }
 
-    /// Returns the number of intervals up to the last one with an answer.
+    /// Returns the number of intervals up to the last interval with an answer.
     #[must_use]
     pub fn len(&self) -> usize {
         self.intervals.len()
@@ -77,8 +77,8 @@ impl Series {
             .sum()
     }
 
-    /// Returns the percentage of refusals among the answers of these intervals; `None` if there are
-    /// none.
+    /// Returns the percentage of refusals and failures among the answers of these intervals; `None`
+    /// without answers.
     #[must_use]
     pub fn refused_pct(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
         let refused: u64 = self
@@ -100,7 +100,8 @@ impl Series {
         Some(f64::from(nearest_rank(&mut all, q)?) / 1e6)
     }
 
-    /// Returns the mean requested quality, ratio; `None` if no request was served.
+    /// Returns the mean requested quality in these intervals, ratio; `None` if no request was
+    /// served.
     #[must_use]
     pub fn quality(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
         let served = self.served(intervals.clone());

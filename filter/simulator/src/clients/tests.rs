@@ -113,7 +113,7 @@ fn users_are_conserved_whatever_becomes_of_their_requests() {
         let backend = Staged::new(Network::of_cores(1, 0.01), [4, 4]);
         let outcome = run.with(&mut source, backend).unwrap();
 
-        // All were answered in the end, and those whose time was up have left.
+        // All requests were answered in the end, and the users whose stay is over have left.
         assert_eq!(source.inner.thinking.len(), stays.len() - 30);
         assert_eq!((source.sent, source.under_way), (source.ended, 0));
         assert_eq!(outcome.simulated, source.sent);

@@ -4,8 +4,8 @@
 //! Each of m threads sends a request, waits for the answer or the busy message, and sends the next
 //! request after an inter-request time. The range of inter-request times changes during the
 //! experiment. A request's size in data accesses follows §3.1. With smoothing (§3.2, FC-TS), a
-//! thread that received the rejection rate p waits longer, with probability p, and that time counts
-//! as part of its delay.
+//! thread that received the rejection rate p waits longer, with probability p, and the additional
+//! time counts as part of its service delay.
 //!
 //! Portfolios have constant sizes, because purchases and sales balance over an experiment.
 
@@ -17,7 +17,7 @@ use crate::workload::dice::Dice;
 
 /// Transactions, in the order of [`Request::kind`].
 pub const TRANSACTIONS: [&str; 4] = ["view-stock", "view-portfolio", "purchase", "sale"];
-/// The ratios of the transactions (§5.1): 60% stock prices; the others are equally frequent.
+/// The ratios of the transactions (§5.1): 60% stock prices, and equal parts of the other three.
 const SHARES: [f64; 4] = [0.6, 0.4 / 3.0, 0.4 / 3.0, 0.4 / 3.0];
 
 /// A span of the run with one range of inter-request times.
@@ -51,7 +51,7 @@ pub struct Habits {
 pub struct Sample {
     /// Requests served.
     pub served: u32,
-    /// Requests refused.
+    /// Requests refused or failed.
     pub refused: u32,
     /// Σ of the service delays of the requests served, s.
     pub delay: f64,
@@ -142,7 +142,7 @@ impl<'a> Threads<'a> {
         &mut self.samples[period]
     }
 
-    /// Returns n_i of §3.1, in data accesses.
+    /// Returns the size of a request (n_i, §3.1), data accesses.
     fn cost(&mut self, kind: usize, client: usize) -> u32 {
         let portfolio = self.portfolios[client];
         match kind {

@@ -1,13 +1,13 @@
 //! Users of a service, who request page after page (SEDA §4.1).
 //!
-//! A user's next request depends on the last one (a Markov chain) and follows after a short think
-//! time. A refused user waits for a while and then starts over with the first request, the login.
-//! Users arrive and leave, one by one or all at once, and belong to classes.
+//! A user's next request depends on the last request (a Markov chain) and follows after a short
+//! think time. A refused user waits for a while and then starts over with the first request, the
+//! login. Users arrive and leave, one by one or all at once, and belong to classes.
 //!
 //! If connections are limited, as in servers with one process per connection, each request needs
-//! its own connection. A user without one gets no answer. Its TCP retries after 3 s and doubles the
-//! timeout each time. It gives up after five retries, 189 s in all (Linux 2.4: `tcp_syn_retries` 5,
-//! first timeout 3 s).
+//! its own connection. A user without a connection gets no answer. The user's TCP retries after 3 s
+//! and doubles the timeout each time. TCP gives up after five retries, 189 s in all (Linux 2.4:
+//! `tcp_syn_retries` 5, first timeout 3 s).
 
 use super::series::Series;
 use super::{Behaviour, Wake};
@@ -25,7 +25,7 @@ pub struct Page {
     pub name: String,
     /// The work of one request for the page.
     pub work: LogNormal,
-    /// The probabilities of each page to be the next one; their sum is 1.
+    /// The probability of each page to be the next page; the sum is 1.
     pub next: Vec<f64>,
 }
 
@@ -47,7 +47,8 @@ pub struct Habits {
 pub struct Stay {
     /// The start, ns since the start of the run.
     pub from: u64,
-    /// The end, ns since the start of the run; the user still waits for a request in flight.
+    /// The end, ns since the start of the run. After the end, the user still waits for a request in
+    /// flight.
     pub until: u64,
     /// The user's class, 0 for the highest.
     pub class: u8,

@@ -2,7 +2,7 @@
 //!
 //! Nearly all events of a network are of this kind: propagation, transmission of a packet of one of
 //! a few sizes, timeouts. Events with the same delay occur in the order of their causes, so one
-//! queue per delay keeps them sorted without the comparisons of a heap.
+//! queue per delay keeps the events sorted without the comparisons of a heap.
 
 use std::collections::VecDeque;
 

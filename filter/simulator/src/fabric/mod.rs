@@ -1,13 +1,13 @@
 //! A packet-level model of hosts around one switch, the network on which Aequitas was evaluated.
 //!
-//! Aequitas controls the queue in front of a switch's port, in which calls wait for microseconds;
-//! requests through a proxy take milliseconds. So its experiments need a network: senders with
-//! congestion windows (`transport`), a weighted fair queue in front of each host ([`port`]), and
-//! calls of several classes (`traffic`). [`run`] lets one of the class admission algorithms of the
-//! engine decide the class in which each call runs.
+//! Aequitas controls the queue in front of a switch's port, in which calls wait for microseconds.
+//! Requests through a proxy take milliseconds. So the experiments with Aequitas need a network:
+//! senders with congestion windows (`transport`), a weighted fair queue in front of each host
+//! ([`port`]), and calls of several classes (`traffic`). [`run`] lets one of the class admission
+//! algorithms of the engine decide the class in which each call runs.
 //!
-//! The model is that of the simulator of Aequitas, from which the paper's numbers come. Left out:
-//! queues at senders (a window's packets reach the switch at once), more than one switch, and
+//! The model is that of the simulator of Aequitas, from which the paper's numbers come. The model
+//! has no queues at senders (a window's packets reach the switch at once), only one switch, and no
 //! selective acknowledgements (a lost packet is sent again after a timeout). Messages of a central
 //! server take no time.
 
@@ -27,7 +27,7 @@ use serde::{Deserialize, Deserializer};
 pub use seen::{Sample, Seen};
 pub use world::run;
 
-/// ps in a µs.
+/// The number of ps in a µs.
 const MICROSECOND: u64 = 1_000_000;
 
 /// The hosts, their calls, and the targets of the classes.
@@ -41,8 +41,8 @@ pub struct Setup {
     pub call_bytes: u32,
     /// The weights of a port's classes, the highest class first.
     pub weights: Vec<u32>,
-    /// Percent of calls that ask for each class, by sender; the last entry holds for all further
-    /// senders.
+    /// The percentage of calls that ask for each class, by sender. The last entry holds for all
+    /// further senders.
     pub mixes: Vec<Vec<f64>>,
     /// The size of a port's buffer, bytes.
     pub buffer_bytes: u32,
@@ -87,7 +87,7 @@ pub enum Method {
     Distributed,
     /// [`headgate_mesh::class_admission::Misses`].
     Misses {
-        /// T, the period; in data a number of ms.
+        /// T, the period. In a data file, a number of ms.
         #[serde(deserialize_with = "millis")]
         period: Duration,
         /// K, the number of misses allowed in a period.
@@ -95,7 +95,7 @@ pub enum Method {
         /// The calls whose misses are counted together.
         #[serde(default = "destination")]
         scope: Scope,
-        /// Whether K applies to each sender at a receiver separately, rather than to all of them
+        /// Whether K applies to each sender at a receiver separately, rather than to all senders
         /// together.
         #[serde(default)]
         by_sender: bool,
@@ -110,7 +110,7 @@ pub enum Method {
     },
 }
 
-/// The scope of the paper.
+/// Returns the scope of the paper.
 const fn destination() -> Scope {
     Scope::Destination
 }

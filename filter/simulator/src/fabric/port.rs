@@ -5,9 +5,10 @@
 //! ```
 //!
 //! The maximum uses the real time, so this is Virtual Clock (L. Zhang, 1990) rather than a weighted
-//! fair queue with a virtual time: a class that used the idle capacity of others is at a
-//! disadvantage when they return. The simulator of Aequitas works this way, so the paper's numbers
-//! are for this queue. All classes share the buffer; packets that don't fit into it are lost.
+//! fair queue with a virtual time. A class that used the idle capacity of other classes is at a
+//! disadvantage when the other classes send again. The simulator of Aequitas works this way, so the
+//! paper's numbers are for this queue. All classes share the buffer. Packets that don't fit into
+//! the buffer are lost.
 
 use std::collections::VecDeque;
 
@@ -50,8 +51,8 @@ impl<P> Port<P> {
         }
     }
 
-    /// Queues a packet of `bytes` with its headers at `now`. Returns whether it fits into the
-    /// buffer; it is lost otherwise, and so is one of a class that doesn't exist.
+    /// Queues a packet of `bytes` with its headers at `now`. Returns whether the packet fits into
+    /// the buffer. A packet that doesn't fit, or whose class doesn't exist, is lost.
     #[must_use]
     pub fn enqueue(&mut self, now: u64, class: usize, bytes: u32, packet: P) -> bool {
         let Some(class) = self.classes.get_mut(class) else {
@@ -94,7 +95,7 @@ impl<P> Port<P> {
 mod tests {
     use super::*;
 
-    /// Queues a packet that is its class and its bytes.
+    /// Queues `packet`, a pair of its class and its bytes.
     fn enqueue(port: &mut Port<(usize, u32)>, now: u64, packet: (usize, u32)) -> bool {
         port.enqueue(now, packet.0, packet.1, packet)
     }
@@ -140,7 +141,8 @@ mod tests {
         for class in [1, 0] {
             assert!((0..400).all(|_| enqueue(&mut port, now, (class, 1_000))));
         }
-        // The first has its share of the time in which the other used all, then they share 4:1.
+        // The first class is sent alone for its share of the time in which the second class used
+        // all the capacity. Then the classes share 4:1.
         assert!((0..320).all(|_| next(&mut port) == Some((0, 1_000))));
         let of_second = (0..50).filter(|_| next(&mut port) == Some((1, 1_000)));
         assert_eq!(of_second.count(), 10);

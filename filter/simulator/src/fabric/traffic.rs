@@ -36,11 +36,11 @@ struct Burst {
 struct Pair {
     source: u16,
     destination: u16,
-    /// The mean time between calls, ps; with bursts, the mean within a burst.
+    /// The mean time between calls, ps. With bursts, this is the mean within a burst.
     mean: f64,
     /// Cumulative probabilities of the classes.
     up_to: Vec<f64>,
-    /// The start of the burst, ps, and the calls in it so far.
+    /// The start of the burst, ps, and the number of calls in the burst so far.
     burst: (u64, u32),
     rng: Rng,
 }
@@ -119,7 +119,7 @@ impl Pair {
         class.unwrap_or(classes) as u8
     }
 
-    /// Returns the time of the call that follows the one at `at`.
+    /// Returns the time of the call that follows the call at `at`.
     fn after(&mut self, at: u64, burst: Option<Burst>) -> u64 {
         let next = at + self.gap();
         let Some(burst) = burst else {

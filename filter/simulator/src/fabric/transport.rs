@@ -1,9 +1,9 @@
-//! A sender's congestion window. It is controlled by delay, as in Swift, which keeps queues at
-//! receivers small.
+//! A sender's congestion window. The window is controlled by delay, as in Swift, which keeps queues
+//! at receivers small.
 //!
-//! Each channel, which is a sender, a receiver and a class, has one window. Its packets are sent
-//! first come, first served. For each acknowledgement after a round trip of R µs, with a target of
-//! 10 µs:
+//! Each channel, which is a sender, a receiver and a class, has one window. The packets of a
+//! channel are sent first come, first served. For each acknowledgement after a round trip of R µs,
+//! with a target of 10 µs:
 //!
 //! ```text
 //! R < 10    window += 1 / window, at most 30 packets
@@ -38,7 +38,7 @@ pub(super) struct Channel {
     oldest: u64,
     /// The number of the first call with unsent packets.
     sending: u64,
-    /// Packets to send again: the number of the call, and whether the packet is its last.
+    /// Packets to send again: the number of the call, and whether the packet is the call's last.
     lost: VecDeque<(u64, bool)>,
 }
 
@@ -72,8 +72,8 @@ impl Channel {
         });
     }
 
-    /// Returns the next packet to send, if the window has room: the number of its call, and whether
-    /// it is the call's last.
+    /// Returns the next packet to send, if the window has room. A packet is the number of its call,
+    /// and whether the packet is the call's last.
     pub(super) fn send(&mut self) -> Option<(u64, bool)> {
         if f64::from(self.in_flight) + 1.0 > self.window {
             return None;
@@ -92,7 +92,7 @@ impl Channel {
     }
 
     /// Handles the acknowledgement of a packet of this call after `round_trip`. Returns the time at
-    /// which the call was issued, if this ends it.
+    /// which the call was issued, if the acknowledgement ends the call.
     pub(super) fn acknowledged(&mut self, now: u64, number: u64, round_trip: u64) -> Option<u64> {
         self.in_flight -= 1;
         let took = round_trip as f64;

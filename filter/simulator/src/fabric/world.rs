@@ -45,7 +45,7 @@ pub fn run(
     Ok(world.seen)
 }
 
-/// A packet in the network, or the acknowledgement of one.
+/// A packet or an acknowledgement in the network.
 #[derive(Debug, Clone, Copy)]
 struct InFlight {
     source: u16,
@@ -84,7 +84,7 @@ struct World {
     hosts: usize,
     classes: usize,
     call_bytes: u32,
-    /// The number of packets of a call, and the size of the last one, bytes.
+    /// The number of packets of a call, and the size of the last packet, bytes.
     packets: u32,
     last_bytes: u32,
     traffic: Traffic,
@@ -332,7 +332,7 @@ impl Admission {
     }
 }
 
-/// Returns the key of a receiver's misses: one for all senders, or one for each.
+/// Returns the key of a receiver's misses: one key for all senders, or one for each sender.
 const fn receiver(pair: (u16, u16), by_sender: bool) -> (u16, u16) {
     if by_sender { pair } else { (0, pair.1) }
 }
@@ -381,9 +381,9 @@ mod tests {
             ..incast()
         };
         let seen = run_for(&seldom, Method::None, 200);
-        // The latency with an open window: a link, six full packets at the port, a link, the time
-        // in which the host reads the sixth (the seventh is smaller and was read before), and the
-        // way back with 3.2 ns twice.
+        // With an open window, the latency is the sum of a link's delay, six full packets at the
+        // port, another link's delay, the time in which the host reads the sixth packet (the
+        // seventh is smaller and was read before), and the way back with 3.2 ns twice.
         let least = 4.0 * 0.2 + 7.0 * 0.409_6 + 2.0 * 0.003_2;
         let median = seen.latency_us(0, 0.5).unwrap();
         assert!((median - least).abs() < 0.01, "{median} instead of {least}");

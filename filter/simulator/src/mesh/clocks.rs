@@ -1,9 +1,9 @@
 //! The clocks of hosts, which never show the same time.
 //!
-//! A proxy reads the monotonic clock of its host: it starts at the host's boot, and its speed
-//! depends on the host's crystal and its time synchronization. Processes only exchange durations.
+//! A proxy reads the monotonic clock of its host. This clock starts at the host's boot, and its
+//! speed depends on the host's crystal and time synchronization. Processes only exchange durations.
 //! So a run with clocks that are years apart must equal the run with one clock, and a run with
-//! drifting clocks must be close to it.
+//! drifting clocks must be close to the run with one clock.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::workload::dice::Dice;
 pub struct Clocks {
     /// The largest lead of a clock over the run's time.
     pub ahead: Duration,
-    /// The largest drift of a clock, fast or slow, ratio; time synchronization can cause up to
-    /// 0.0005.
+    /// The largest drift of a clock, fast or slow, ratio. Time synchronization can cause a drift of
+    /// up to 0.0005.
     pub drift: f64,
 }
 

@@ -9,7 +9,7 @@ use crate::workload::ServiceTime;
 pub struct Graph {
     /// The services.
     pub services: Vec<Service>,
-    /// The tasks; [`Workflow::entry`] and [`Calls::task`] are indices into it.
+    /// The tasks. [`Workflow::entry`] and [`Calls::task`] are indices into this list.
     pub tasks: Vec<Task>,
     /// The workflows.
     pub workflows: Vec<Workflow>,
@@ -20,14 +20,15 @@ pub struct Graph {
 /// A service: a number of identical processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// Its name.
+    /// The service's name.
     pub name: String,
     /// The number of processes, 1 or more.
     pub processes: usize,
     /// The number of requests that a process works on at once (the stage's P).
     pub slots: u32,
-    /// The number of these requests that compute at the same time, as behind a semaphore; the
-    /// others wait first come, first served. `None` for all.
+    /// The number of these requests that compute at the same time, as behind a semaphore. The other
+    /// requests wait first come, first served. `None` means that all requests compute at the same
+    /// time.
     pub threads: Option<u32>,
 }
 
@@ -65,7 +66,8 @@ pub struct Task {
 pub enum Step {
     /// Work of the process itself.
     Compute(ServiceTime),
-    /// Calls to another service. The step ends when all are answered; a failed call fails the task.
+    /// Calls to another service. The step ends when all calls are answered. A failed call fails the
+    /// task.
     Call(Calls),
 }
 
@@ -76,7 +78,7 @@ pub struct Calls {
     pub task: usize,
     /// The number of calls.
     pub count: Count,
-    /// The number of calls at once; 1 means one after the other.
+    /// The number of calls at once. With 1, calls are made one after the other.
     pub at_once: u32,
     /// The rule that selects the called process.
     pub route: Route,
@@ -89,7 +91,7 @@ impl Calls {
         Self::several(task, 1, 1, route)
     }
 
-    /// Returns `count` calls, `at_once` of them at once.
+    /// Returns `count` calls, of which `at_once` are made at the same time.
     #[must_use]
     pub fn several(task: usize, count: u32, at_once: u32, route: Route) -> Self {
         Self {
@@ -120,8 +122,8 @@ pub enum Route {
     Each,
     /// The process that holds the request's partition, as with consistent hashing.
     Partition,
-    /// One of this many blocks of the request's partition, drawn at random; blocks are spread
-    /// evenly over the service's processes.
+    /// The process with a block that is drawn at random from this many blocks of the request's
+    /// partition. Blocks are spread evenly over the service's processes.
     Block(u32),
     /// Always the process of this index.
     Fixed(usize),
@@ -130,13 +132,13 @@ pub enum Route {
 /// A workflow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workflow {
-    /// Its name.
+    /// The workflow's name.
     pub name: String,
-    /// Index of the task with which its requests begin. The processes of that service receive them
-    /// round robin.
+    /// Index of the task with which the workflow's requests begin. The processes of the task's
+    /// service receive these requests round robin.
     pub entry: usize,
-    /// Processes that hold its partitions. Each request belongs to one of them, drawn at random. If
-    /// empty, the only partition is on process 0.
+    /// The processes that hold the workflow's partitions. Each request belongs to a partition that
+    /// is drawn at random. If the list is empty, the only partition is on process 0.
     pub partitions: Vec<usize>,
     /// The time after which a client gives up; `None` for never.
     pub timeout: Option<Duration>,

@@ -23,11 +23,11 @@ pub struct Load {
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Item {
-    /// Index of its workflow.
+    /// Index of the request's workflow.
     pub workflow: usize,
-    /// Its size, if the workflow's tasks depend on one.
+    /// The request's size, if the workflow's tasks depend on a size.
     pub size: u32,
-    /// Its end-to-end deadline; `None` for the workflow's.
+    /// The request's end-to-end deadline; `None` for the workflow's deadline.
     pub deadline: Option<Duration>,
 }
 

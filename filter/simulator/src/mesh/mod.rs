@@ -3,8 +3,8 @@
 //!
 //! [`crate::simulation`] is one stage before one backend. Workflows ([`headgate_mesh::workflows`])
 //! solve problems of requests that cross many services: work done at the first hop and lost at the
-//! last, and a bottleneck that the entry can't see. Their rates travel against the calls. So a mesh
-//! has
+//! last, and a bottleneck that the entry can't see. The rates of workflows are sent in the opposite
+//! direction of the calls. So a mesh has
 //!
 //! - [`graph`]: the services, and the work of each for a request of a workflow, as steps of
 //!   computing and calling (one after the other or at once, once or many times) that make the
@@ -22,11 +22,11 @@
 //!
 //! A request holds its slot from its start to the answer, while it computes and while it waits for
 //! its own calls, as in a server with a thread for each request, and as in Envoy. A caller that
-//! gives up sends no message: the called service finishes the request, unless requests carry
+//! gives up sends no message. The called service finishes the request, unless requests carry
 //! deadlines ([`Setup::deadlines`]). With deadlines, the next queue drops the request after the
 //! end-to-end deadline, or after the time for which the caller waits.
 //!
-//! The model leaves out bandwidth and multiple workers of a proxy: each process has one.
+//! The model leaves out bandwidth and multiple workers of a proxy. Each process has one worker.
 
 pub mod clocks;
 pub mod file;

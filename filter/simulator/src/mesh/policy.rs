@@ -22,15 +22,15 @@ pub struct Setup {
     /// Policies by service. The processes of a service without a policy only have slots and a
     /// queue.
     pub policies: Vec<Option<Policy>>,
-    /// Whether requests carry deadlines; if not, only clients use them.
+    /// Whether requests carry deadlines. If not, only clients use deadlines.
     pub deadlines: bool,
     /// The processes' clocks.
     pub clocks: Clocks,
 }
 
 impl Setup {
-    /// Returns a setup in which every process has a queue in this order and these workflows, and
-    /// only refuses requests because of a rate or a deadline. With workflows, requests carry
+    /// Returns a setup in which every process has a queue of this discipline and these workflows,
+    /// and only refuses requests because of a rate or a deadline. With workflows, requests carry
     /// deadlines. Each workflow is a separate type, so that its processing times are estimated
     /// separately.
     #[must_use]
@@ -59,14 +59,14 @@ impl Setup {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     pub(super) stage: StageConfig,
-    /// Classifications by task, then by workflow; a request with `None` bypasses the stage.
+    /// Classifications by task, then by workflow. A request with `None` bypasses the stage.
     pub(super) places: Vec<Vec<Option<Classification>>>,
 }
 
 impl Policy {
     /// Returns the policy with `stage` in front of a service of `plan`. The policy's own rules
     /// classify requests, by the sample requests of the service's operations. The number of slots
-    /// is that of the mesh, unless the policy has P found automatically.
+    /// is that of the mesh, unless the policy finds P automatically.
     ///
     /// # Errors
     /// [`ConfigError`] if the rules are invalid.

@@ -39,7 +39,8 @@ pub(super) struct Process {
     services: Vec<String>,
     threads: Option<u32>,
     computing: u32,
-    /// Requests with a slot that wait for a thread, and the time for which they will compute, ns.
+    /// Requests with a slot that wait for a thread, each with the time for which it will compute,
+    /// ns.
     waiting: VecDeque<(u32, u64)>,
     /// The number of requests that hold a slot.
     running: u32,
@@ -98,7 +99,7 @@ impl Process {
         })
     }
 
-    /// Decides on an arriving request.
+    /// Returns the engine's decision on an arriving request.
     pub(super) fn arrive(
         &mut self,
         now: u64,
@@ -113,7 +114,8 @@ impl Process {
             return Ok(Decision::PassBy);
         };
         let attributes = Attributes {
-            // If the process has workflows, the engine replaces this by its own id.
+            // If the process has workflows, the engine replaces this number by its own id of the
+            // workflow.
             flow: span.workflow + 1,
             class: ClassId(place.class),
             cost: (place.cost > 0).then_some(place.cost),
@@ -215,7 +217,8 @@ impl Process {
         );
     }
 
-    /// Whether a request may begin to compute now; if not, it waits for a thread.
+    /// Returns whether a request may begin to compute now. If not, the request is queued for a
+    /// thread.
     pub(super) fn compute(&mut self, stream: u32, time: u64) -> bool {
         if self
             .threads
@@ -228,8 +231,8 @@ impl Process {
         true
     }
 
-    /// Frees a thread. Returns the next request that waited for it, and the time for which it
-    /// computes.
+    /// Frees a thread. Returns the next request that waits for a thread, and the time for which
+    /// this request will compute, ns.
     pub(super) fn computed(&mut self) -> Option<(u32, u64)> {
         let next = self.waiting.pop_front();
         self.computing -= u32::from(next.is_none());

@@ -7,9 +7,9 @@ use std::ops::Range;
 pub enum Ending {
     /// The request was answered.
     Served,
-    /// The process that the request entered refused it.
+    /// The process that the request entered refused the request.
     Refused,
-    /// A call that it depends on was refused or given up.
+    /// A call on which the request depends was refused or given up.
     Failed,
     /// The client gave up.
     TimedOut,
@@ -18,19 +18,20 @@ pub enum Ending {
 /// A client's request that has ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ended {
-    /// Index of its workflow.
+    /// Index of the request's workflow.
     pub workflow: u16,
-    /// Its size.
+    /// The request's size.
     pub size: u32,
-    /// The time at which the client sent it, ns since the start.
+    /// The time at which the client sent the request, ns since the start.
     pub sent: u64,
     /// The time at which the client received an answer or gave up, ns since the start.
     pub at: u64,
-    /// The time in its slot at the entry, ns; only valid for answered requests.
+    /// The time for which the request held its slot at the entry, ns; only valid for answered
+    /// requests.
     pub held: u64,
-    /// Its deadline, ns after `sent`; `u64::MAX` if it has none.
+    /// The request's deadline, ns after `sent`; `u64::MAX` without a deadline.
     pub within: u64,
-    /// Its outcome.
+    /// The outcome of the request.
     pub ending: Ending,
 }
 
@@ -63,7 +64,7 @@ pub struct ProcessSample {
     pub refused: Vec<u64>,
     /// Requests answered successfully.
     pub completed: Vec<u64>,
-    /// The rate in force, requests/s; infinite if there is none.
+    /// The rate in force, requests/s; infinite without a rate.
     pub rates: Vec<f64>,
 }
 
@@ -104,7 +105,7 @@ impl Seen {
         })
     }
 
-    /// Returns the rate of a workflow's successful answers in a span of time, s; requests/s.
+    /// Returns the rate of a workflow's successful answers, requests/s, in a span of time, s.
     #[must_use]
     pub fn throughput(&self, workflow: usize, time: Range<f64>) -> f64 {
         let (from, until) = ((time.start * 1e9) as u64, (time.end * 1e9) as u64);
@@ -137,8 +138,8 @@ impl Seen {
         latencies
     }
 
-    /// Returns the median latency of requests that were answered or timed out, for each span of
-    /// `step` s: the end of the span and the median, as in a smoothed time series.
+    /// Returns the median latency, s, of requests that were answered or timed out, in each span of
+    /// `step` s. Each median is paired with the end of its span, as in a smoothed time series.
     #[must_use]
     pub fn medians(&self, workflow: usize, length: f64, step: f64) -> Vec<(f64, Option<f64>)> {
         let spans = (length / step).round() as usize;
@@ -169,7 +170,8 @@ impl Seen {
         self.per_second_of(self.services[service].clone(), time, value)
     }
 
-    /// Returns the same as [`Seen::per_second`] for a range of processes.
+    /// Returns the increase of a value per second, as [`Seen::per_second`] does, for a range of
+    /// processes.
     #[must_use]
     pub fn per_second_of(
         &self,
@@ -217,8 +219,8 @@ impl Seen {
     }
 }
 
-/// Returns the quantile `q` of sorted values: the smallest value that at least this ratio of them
-/// doesn't exceed.
+/// Returns the quantile `q` of sorted values: the smallest value that at least the ratio `q` of the
+/// values doesn't exceed.
 #[must_use]
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let rank = (sorted.len() as f64 * q).ceil().max(1.0) as usize - 1;

@@ -13,7 +13,7 @@ pub(super) type Said = (Announcement, Progress);
 /// The recipient of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// A client: index of its load.
+    /// A client, as the index of the client's load.
     Client(u32),
     /// A request of another process.
     Span(SpanId),
@@ -35,9 +35,9 @@ pub(super) enum SpanState {
     Free,
     /// The request is on its way to the process, in one of its queues, or in service.
     Open,
-    /// The request has ended; its answer is on the way back.
+    /// The request has ended, and its answer is on the way back.
     Answered(Ending),
-    /// The request has ended; its answer was lost.
+    /// The request has ended, and its answer was lost.
     Lost,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Span {
     pub(super) workflow: u16,
     pub(super) task: u16,
     pub(super) process: u32,
-    /// The calling process; for a client's request, the process itself.
+    /// The calling process. For a client's request, this is the process itself.
     pub(super) called_by: u32,
     pub(super) partition: u32,
     pub(super) size: u32,
@@ -87,7 +87,7 @@ impl Spans {
     pub(super) fn insert(&mut self, span: Span) -> SpanId {
         let Some(index) = self.free.pop() else {
             self.spans.push(span);
-            // The index fits: 2^32 requests at once don't fit into memory.
+            // The index fits into 32 bits, because 2^32 requests at once don't fit into memory.
             return self.id((self.spans.len() - 1) as u32);
         };
         let place = &mut self.spans[index as usize];

@@ -1,4 +1,4 @@
-//! The effect of policies on a mesh, with the same clients: without policies, and with each
+//! The effect of policies on a mesh. The same clients are simulated without policies, and with each
 //! service's policy in front of its processes.
 
 use std::iter::once;

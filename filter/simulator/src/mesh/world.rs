@@ -75,7 +75,7 @@ struct World<'a> {
     run: &'a Run<'a>,
     graph: &'a Graph,
     now: u64,
-    /// Events by time; events at the same time in the order of their creation.
+    /// Events by time. Events at the same time are in the order of their creation.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     made: u64,
     processes: Vec<Process>,
@@ -271,7 +271,7 @@ impl<'a> World<'a> {
     /// Carries out the actions that processes returned, and their consequences.
     fn carry_out(&mut self) -> Result<(), SimulationError> {
         while !self.asked.is_empty() {
-            // Each action may cause further ones.
+            // Each action may cause further actions.
             let mut asked = std::mem::take(&mut self.asked);
             for asked in asked.drain(..) {
                 match asked {
@@ -282,7 +282,7 @@ impl<'a> World<'a> {
                 }
             }
             if self.asked.is_empty() {
-                // Keeps the allocation.
+                // Reusing the empty list keeps its allocation.
                 self.asked = asked;
                 return Ok(());
             }

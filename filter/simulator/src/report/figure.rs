@@ -3,7 +3,7 @@
 /// Curves or points over two axes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Figure {
-    /// Its title, with the number of the paper's figure if one exists.
+    /// The title, with the number of the paper's figure if one exists.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
@@ -22,13 +22,14 @@ pub struct Figure {
 /// An axis.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Axis {
-    /// Its quantity and unit: `time, s`.
+    /// The quantity and its unit, such as `time, s`.
     pub label: String,
     /// The mapping of values to positions.
     pub scale: Scale,
-    /// The smallest value; `None` derives it from the data (a vertical axis begins at 0).
+    /// The smallest value. `None` derives this value from the data. A linear vertical axis then
+    /// begins at 0, unless values are negative.
     pub from: Option<f64>,
-    /// The largest value; `None` derives it from the data.
+    /// The largest value. `None` derives this value from the data.
     pub to: Option<f64>,
 }
 
@@ -38,21 +39,22 @@ pub enum Scale {
     /// Linear.
     #[default]
     Linear,
-    /// Logarithmic; only values above 0 are drawn.
+    /// Logarithmic. Only values above 0 are drawn.
     Log,
 }
 
 /// A curve, or points of one colour.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Series {
-    /// Its name in the legend.
+    /// The series' name in the legend.
     pub name: String,
     /// The drawing style.
     pub style: Style,
-    /// The index of its colour. Series with the same index share it, such as our curve and the
-    /// paper's of one strategy. `None` gives the series its own colour.
+    /// The index of the series' colour. Series with the same index share a colour, such as our
+    /// curve and the paper's curve of one strategy. `None` gives the series its own colour.
     pub colour: Option<usize>,
-    /// Its points, in ascending order of `x` for all but [`Style::Points`] and [`Style::Paper`].
+    /// The points, in ascending order of `x` for all styles but [`Style::Points`] and
+    /// [`Style::Paper`].
     pub points: Vec<Point>,
 }
 
@@ -88,7 +90,7 @@ pub struct Point {
 pub struct Level {
     /// The value on its axis.
     pub at: f64,
-    /// Its name; may be empty.
+    /// The line's name; may be empty.
     pub label: String,
 }
 

@@ -4,9 +4,9 @@ use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
 use super::{Claim, Report, ReportRow, Subject};
 
-/// Returns the report as JSON, ending with a line break. It has the subject, `rows` with one object
-/// for each result, and the `claims`, if there are any. `holds` is null for a claim that is not
-/// judged.
+/// Returns the report as JSON, ending with a line break. The JSON object has the subject, `rows`
+/// with one object for each result, and the `claims`, if there are any. `holds` is null for a claim
+/// that is not judged.
 ///
 /// # Errors
 /// Errors of [`serde_json`]; no report causes one.

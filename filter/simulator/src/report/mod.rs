@@ -6,7 +6,7 @@
 //! print its own results, and each new output would change all experiments. So an experiment
 //! produces a [`Report`], independent of the output:
 //!
-//! - [`Table`]s with the measured number, the expected one, and the largest accepted difference
+//! - [`Table`]s with the measured number, the expected number, and the largest accepted difference
 //!   ([`Compared`]);
 //! - [`Figure`]s: curves, steps or points over named axes, with reference levels and the paper's
 //!   values;
@@ -73,8 +73,8 @@ pub struct Claim {
     pub paper: String,
     /// The measured value, with its unit.
     pub ours: String,
-    /// Whether the claim holds here; `None` if it is shown but not judged, such as one to which the
-    /// model was fitted.
+    /// Whether the claim holds here. `None` if the claim is shown but not judged, for example
+    /// because the model was fitted to it.
     pub holds: Option<bool>,
 }
 
@@ -170,7 +170,7 @@ impl Verdict {
 }
 
 impl Claim {
-    /// Returns the statement with our value and the expected one.
+    /// Returns the statement with the measured value and the expected value.
     #[must_use]
     pub fn describe(&self) -> String {
         match self.paper.as_str() {

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub struct ReportRow(Vec<(Cow<'static, str>, Value)>);
 
 /// The precision of numbers with a fraction. One rejection in ten million requests, in percent,
-/// must still differ from none.
+/// must still differ from 0.
 const DECIMALS: f64 = 1e6;
 
 impl ReportRow {

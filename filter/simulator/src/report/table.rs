@@ -7,7 +7,7 @@ use super::Verdict;
 pub struct Table {
     /// The title, with the unit.
     pub title: String,
-    /// The headings of the columns; the first is above the rows' labels.
+    /// The headings of the columns. The first heading is above the rows' labels.
     pub columns: Vec<String>,
     /// The rows, in groups.
     pub groups: Vec<Group>,
@@ -76,7 +76,8 @@ pub struct Compared {
     pub expected: f64,
     /// The expected value as the paper prints it.
     pub printed: String,
-    /// The largest accepted difference between the two; `None` for numbers that are only shown.
+    /// The largest accepted difference between `ours` and `expected`; `None` for numbers that are
+    /// only shown.
     pub within: Option<f64>,
 }
 
@@ -103,7 +104,7 @@ impl Compared {
 }
 
 impl Cell {
-    /// Returns a cell with this number and `decimals`; an empty cell for `None`.
+    /// Returns a cell with this number and `decimals`. For `None`, returns an empty cell.
     #[must_use]
     pub fn number(number: Option<f64>, decimals: usize) -> Self {
         number.map_or(Self::Empty, |number| Self::Number(number, decimals))
@@ -120,7 +121,7 @@ impl Cell {
             Self::Compared(cell) => cell.ours.map_or_else(
                 || "–".to_owned(),
                 |ours| match ours {
-                    // An exact 0 is "0", since 0.00 could also be one in ten thousand.
+                    // An exact 0 is printed as "0", because "0.00" could also be a rounded 0.004.
                     0.0 => "0".to_owned(),
                     ours => format!("{ours:.*}", cell.decimals),
                 },

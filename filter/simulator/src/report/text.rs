@@ -7,8 +7,8 @@ use super::{Cell, Report, Table};
 /// The mark of a cell outside its bound or limit.
 const OUTSIDE: &str = " !";
 
-/// Returns the report as text. Figures are only in pages; their numbers are in the tables or in the
-/// JSON.
+/// Returns the report as text. Figures are only in pages. The numbers of figures are in the tables
+/// or in the JSON.
 #[must_use]
 pub fn text(report: &Report) -> String {
     let mut out = String::new();

@@ -10,7 +10,8 @@ use crate::progress::Silent;
 use crate::samples;
 use crate::workload::{LogNormal, TypeLoad};
 
-/// Returns requests of size 1, and a fifth of size 100. Their service times vary little.
+/// Returns a workload in which a fifth of the requests have size 100 and the others size 1. Their
+/// service times vary little.
 fn workload() -> Workload {
     let of = |(name, share, size): (&str, f64, u32)| {
         let mean = 2.0 + f64::from(size);
@@ -66,8 +67,8 @@ fn report(stage: StageConfig, load: f64) -> Report {
     trial.run(&Size::default(), &Silent).unwrap()
 }
 
-/// Returns the percentage of all requests answered within the objective, with and without `cost`,
-/// and the percentages of small and large requests that are refused with it.
+/// Returns the percentage of all requests answered within the objective, with `cost` and without
+/// `cost`, and the percentages of small and large requests that are refused with `cost`.
 fn compare(objective_ms: u64, shed_by_value: bool, load: f64) -> ([f64; 2], [f64; 2]) {
     let [with, without] =
         [true, false].map(|by_size| report(stage(objective_ms, shed_by_value, by_size), load));
@@ -110,8 +111,9 @@ fn hardly_anything_is_refused_below_full_load() {
     }
 }
 
-/// A request takes as many tokens as its size, so two large ones run at once, and half of their
-/// work fits. Estimates know it: large requests are refused, and small ones behind them answered.
+/// A request takes as many tokens as its size, so two large requests run at once, and half of the
+/// work of large requests fits. The estimates account for this: large requests are refused, and
+/// small requests behind them are answered.
 #[test]
 fn a_budget_of_tokens_refuses_what_would_wait_too_long_for_them() {
     let mut budgeted = stage(500, false, true);
@@ -135,8 +137,9 @@ fn a_budget_of_tokens_refuses_what_would_wait_too_long_for_them() {
                 "{refused:?}, {within:?}"
             );
         } else {
-            // All of them would have a slot. If the estimate left out the rest of running requests,
-            // a fifth of the admitted large ones would be in time.
+            // There are slots for all requests at this load. If the estimate left out the remaining
+            // work of running requests, only a fifth of the admitted large requests would be in
+            // time.
             assert!(
                 refused[1] > 45.0 && within[0] > 99.0,
                 "{refused:?}, {within:?}"

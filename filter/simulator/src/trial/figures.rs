@@ -77,7 +77,7 @@ fn by_type(trial: &Trial, x: &Axis, points: &[(f64, &[TypeRow])]) -> Vec<Figure>
     figures
 }
 
-/// Returns one curve for each type, and a dashed one for all types together.
+/// Returns one curve for each type, and a dashed curve for all types together.
 fn curves(points: &[(f64, &[TypeRow])], value: Value) -> Vec<Series> {
     let rows = points.first().map_or(&[][..], |(_, rows)| rows);
     let curve = |(at, row): (usize, &TypeRow)| {

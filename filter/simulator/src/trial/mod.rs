@@ -44,7 +44,7 @@ const SHORTEST_BIN: u64 = 100_000_000;
 pub struct Plan {
     /// The arriving requests.
     pub offered: Offered,
-    /// The backend's parallelism. It is also P, unless the policy has P found automatically.
+    /// The backend's parallelism. It is also P, unless the policy finds P automatically.
     pub parallelism: Option<u32>,
     /// Requests of each run that count in its results.
     pub requests: Option<u64>,
@@ -59,7 +59,7 @@ pub struct Plan {
 /// The arriving requests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Offered {
-    /// Several loads, one after the other, each in its own runs.
+    /// Several loads. Each load has its own runs.
     Loads {
         /// The mix of types.
         workload: Workload,
@@ -84,7 +84,7 @@ pub enum Offered {
     Recorded {
         /// The recorded requests.
         recording: Recording,
-        /// Speeds, in multiples of the recorded one.
+        /// Speeds, in multiples of the recorded speed.
         speeds: Vec<f64>,
     },
 }
@@ -110,7 +110,7 @@ pub struct Phase {
 }
 
 impl Offered {
-    /// Returns the mix; a recording has none.
+    /// Returns the mix of types; `None` for a recording.
     fn workload(&self) -> Option<&Workload> {
         match self {
             Self::Loads { workload, .. }
@@ -155,7 +155,7 @@ pub struct Trial {
 struct Case {
     /// Requests per second; the mean if the rate changes.
     per_second: f64,
-    /// The load in multiples of full load; for a recording, of its rate.
+    /// The load in multiples of full load, or for a recording, in multiples of the recorded rate.
     factor: f64,
 }
 
@@ -299,7 +299,7 @@ impl Trial {
                 }]
             }
             Offered::Clients { workload, clients } => {
-                // The rate if answers took no time. The actual rate is measured.
+                // This would be the rate if answers took no time. The actual rate is measured.
                 let per_second = f64::from(clients.count) / clients.think.as_secs_f64();
                 let full = workload.per_second(Rate::Factor(1.0), slots);
                 vec![Case {
@@ -405,7 +405,7 @@ impl Trial {
         })
     }
 
-    /// Returns the phases, after a warm-up at the rate of the first.
+    /// Returns the phases, after a warm-up at the rate of the first phase.
     fn pace(&self, workload: &Workload, phases: &[Phase], amount: &Amount) -> Pace {
         let rate = |phase: &Phase| workload.per_second(phase.rate, self.slots);
         let warm_up = phases

@@ -17,9 +17,9 @@ pub(super) struct CaseRows {
     pub(super) span: Span,
     /// The offered rate, requests per second.
     pub(super) per_second: f64,
-    /// The load in multiples of full load; for a recording, of its rate.
+    /// The load in multiples of full load, or for a recording, in multiples of the recorded rate.
     pub(super) factor: f64,
-    /// One row for each type, then one for all types together.
+    /// One row for each type, then a row for all types together.
     pub(super) rows: Vec<TypeRow>,
 }
 
@@ -41,12 +41,13 @@ pub(super) struct TypeRow {
     pub(super) offered: f64,
     pub(super) rejected_pct: f64,
     /// The percentage of the offered requests that were answered within the objective at the type's
-    /// highest percentile; without an objective, the percentage that were answered. For all types
-    /// together, the percentage of the value.
+    /// highest percentile. Without an objective, this is the percentage that were answered. For all
+    /// types together, this is the percentage of the value.
     pub(super) within_pct: f64,
-    /// The same percentage for an [`ideal`] admission; `None` if mean service times are unknown.
+    /// The percentage `within_pct` of an [`ideal`] admission; `None` if mean service times are
+    /// unknown.
     pub(super) ideal_pct: Option<f64>,
-    /// Percentiles, with the response times of served requests at them, ms.
+    /// Pairs of a percentile and the response time of served requests at this percentile, ms.
     pub(super) times: Vec<(f64, Option<f64>)>,
     pub(super) utilization: f64,
 }
@@ -94,7 +95,8 @@ impl CaseRows {
 }
 
 impl Trial {
-    /// Returns the percentiles to show: the usual ones and those that have an objective.
+    /// Returns the percentiles to show: the usual percentiles and the percentiles that have an
+    /// objective.
     pub(super) fn percentiles(&self) -> Vec<f64> {
         let types = self.stage.types.iter();
         let objectives = types.flat_map(|kind| kind.slo.iter().map(|o| o.percentile));
@@ -168,7 +170,7 @@ impl Trial {
         rows
     }
 
-    /// Returns the results of a case from its runs, phase by phase if it has phases.
+    /// Returns the results of a case from its runs, phase by phase if the case has phases.
     pub(super) fn rows_of(&self, case: &Case, runs: &[CaseOutcome]) -> Vec<CaseRows> {
         let Offered::Phases { workload, phases } = &self.plan.offered else {
             // The rate of a closed loop is only known after the run.
@@ -270,7 +272,7 @@ fn percent(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
 
-/// Returns the averages over runs; all runs have the same rows.
+/// Returns the averages over runs, which all have the same rows.
 pub(super) fn average(runs: &[Vec<TypeRow>]) -> Vec<TypeRow> {
     let Some(first) = runs.first() else {
         return Vec::new();

@@ -97,7 +97,7 @@ fn table_row(trial: &Trial, row: &TypeRow, percentiles: &[f64]) -> TableRow {
             (ms, _) => Cell::number(ms, 1),
         });
     }
-    // All types share the slots.
+    // Utilization is only in the row of all types, because all types share the slots.
     cells.push(match row.kind {
         None => Cell::Number(row.utilization, 3),
         Some(_) => Cell::Text(String::new()),
@@ -111,7 +111,7 @@ fn table_row(trial: &Trial, row: &TypeRow, percentiles: &[f64]) -> TableRow {
 impl Trial {
     /// Returns the names of the strategy and of its wrapper, as in a policy.
     pub(super) fn strategy(&self) -> String {
-        // Both serialize with their name as the tag.
+        // A strategy and its wrapper serialize with their name as the tag.
         let name = |value: Result<serde_json::Value, serde_json::Error>| {
             let value = value.ok()?;
             Some(value.get("type")?.as_str()?.to_owned())

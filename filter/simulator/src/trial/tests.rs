@@ -122,7 +122,7 @@ fn a_recorded_poisson_process_gives_what_the_modelled_one_gives() {
     assert_eq!((recording.len(), recording.notes().len()), (150_000, 0));
     assert!((recording.per_second() / per_second - 1.0).abs() < 0.01);
 
-    // The requests are the same in both, so chance has little influence.
+    // The requests are the same in both runs, so chance has little influence.
     let modelled = Plan {
         requests: Some(150_000),
         ..plan(Offered::Loads {

@@ -1,10 +1,10 @@
 //! Arrival processes of requests.
 //!
 //! All processes run in a virtual time, in which one request arrives per unit on average. The rate,
-//! which may change, maps that time to seconds. So a Poisson process with a changing rate is exact.
-//! A gap drawn at the old rate would instead extend from a calm phase into the burst after it. The
-//! rate is piecewise constant: a constant, a sequence of phases, or the two states of a
-//! Markov-modulated process, with exponential times in each state.
+//! which may change, maps this virtual time to seconds. So a Poisson process with a changing rate
+//! is exact. A gap drawn at the old rate would instead extend from a calm phase into the burst
+//! after it. The rate is piecewise constant: a constant, a sequence of phases, or the two states of
+//! a Markov-modulated process, with exponential times in each state.
 
 use std::time::Duration;
 
@@ -116,8 +116,8 @@ impl Clock {
         }
     }
 
-    /// Replaces the state or the phase that ends now by the next one. Returns false after the last
-    /// phase.
+    /// Replaces the state or the phase that ends now by the next state or phase. Returns false
+    /// after the last phase.
     fn change(&mut self, dice: &mut Dice) -> bool {
         if self.now >= self.state_end
             && let Process::Bursty(bursts) = self.process

@@ -44,17 +44,17 @@ pub enum WorkloadError {
 pub struct TypeLoad {
     /// The type's name in results.
     pub name: String,
-    /// The stage's type for its requests.
+    /// The stage's type for the requests of this type.
     pub kind: TypeId,
-    /// Its weight among the requests, relative to the other types.
+    /// The type's weight among the requests, relative to the other types.
     pub share: f64,
     /// The backend's service time for one request.
     pub service_time: ServiceTime,
-    /// The class of its requests, 0 for the highest.
+    /// The class of the type's requests, 0 for the highest.
     pub class: u8,
-    /// The cost in the header of its requests; 0 without one.
+    /// The cost in the header of the type's requests; 0 without a header.
     pub cost: u32,
-    /// The deadline of its requests; `None` for none.
+    /// The deadline of the type's requests; `None` for no deadline.
     pub timeout: Option<Duration>,
 }
 

@@ -77,7 +77,8 @@ impl Classification {
     }
 }
 
-/// Returns the classification of `request` by these rules; `None` if it bypasses the stage.
+/// Returns the classification of `request` by these rules; `None` if the request bypasses the
+/// stage.
 pub(crate) fn place(classifier: &Classifier, request: &SampleRequest) -> Option<Classification> {
     if !classifier.covers(request) {
         return None;

@@ -27,7 +27,7 @@ impl<'a> Traffic<'a> {
         traffic
     }
 
-    /// Returns an endless stream.
+    /// Returns an endless stream of requests at a constant rate.
     pub(crate) fn steady(workload: &'a Workload, per_second: f64, seed: u64) -> Self {
         Self::new(workload, vec![(u64::MAX, per_second)], seed)
     }

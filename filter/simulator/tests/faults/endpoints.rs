@@ -55,7 +55,8 @@ impl Backend for Endpoints {
     fn take(&mut self, now: u64, job: u32, request: &Request) {
         let count = self.endpoints.len();
         let mut turns = (self.next..self.next + count).map(|turn| turn % count);
-        // If all are ejected, the proxy uses all of them, as below Envoy's panic threshold.
+        // If all endpoints are ejected, the proxy uses all of them, as below Envoy's panic
+        // threshold.
         let at = turns
             .find(|at| !self.is_ejected(&self.endpoints[*at]))
             .unwrap_or(self.next);

@@ -2,7 +2,8 @@
 //!
 //! A [`Fault`] defines the effect on requests of one type that start within a span of time. A
 //! request without an answer within the route's timeout fails, whether it waits or is in service.
-//! It frees its worker, because the proxy resets the stream and the service cancels the request.
+//! The request frees its worker, because the proxy resets the stream and the service cancels the
+//! request.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,9 +28,9 @@ pub(crate) enum Effect {
 pub(crate) struct Fault {
     /// Index into the workload's types; `None` for all types.
     pub(crate) kind: Option<usize>,
-    /// One in this many requests is affected; 1 affects all of them.
+    /// One in this many requests is affected. With 1, all requests are affected.
     pub(crate) one_in: u64,
-    /// The start and the end of the fault, ns. It affects requests that start in between.
+    /// The start and the end of the fault, ns. The fault affects requests that start in between.
     pub(crate) span: (u64, u64),
     /// The effect on these requests.
     pub(crate) effect: Effect,
@@ -38,13 +39,13 @@ pub(crate) struct Fault {
 #[derive(Debug, Clone, Copy)]
 struct Job {
     id: u32,
-    /// The end of its service, ns; `u64::MAX` if it never ends.
+    /// The end of the job's service, ns; `u64::MAX` if the service never ends.
     ends: u64,
     /// The end of the route's timeout, ns.
     expires: u64,
-    /// Whether its answer is an error.
+    /// Whether the job's answer is an error.
     errs: bool,
-    /// Its work, ns.
+    /// The job's work, ns.
     work: u64,
 }
 
@@ -142,7 +143,7 @@ impl Backend for Faulty {
     }
 
     fn busy(&self) -> u32 {
-        // The number fits: at most `workers` jobs run.
+        // The number fits into 32 bits, because at most `workers` jobs run.
         self.running.len() as u32
     }
 

@@ -33,7 +33,7 @@ const HALF: &[Kind] = &[
     ("fast", 220.0 / 224.0, 20.0, 19.0, [50, 150]),
     ("other", 4.0 / 224.0, 20.0, 19.0, [200, 500]),
 ];
-/// The same at 200/s and 5/s.
+/// 200 requests/s of 20 ms, and 5/s of the route that fails.
 const LESS: &[Kind] = &[
     ("fast", 200.0 / 205.0, 20.0, 19.0, [50, 150]),
     ("other", 5.0 / 205.0, 20.0, 19.0, [200, 500]),
@@ -51,8 +51,8 @@ const ONE_OF_THREE: &[Kind] = &[
 ];
 /// 200 requests/s of 20 ms.
 const ONE: &[Kind] = &[("fast", 1.0, 20.0, 20.0, [50, 150])];
-/// The same mean, with a small variation of service times, and with that of an exponential
-/// distribution.
+/// The mean of [`ONE`] with other service times: a small variation in `SPREAD`, and the variation
+/// of an exponential distribution in `TAIL`.
 const SPREAD: &[Kind] = &[("fast", 1.0, 20.0, 19.0, [50, 150])];
 const TAIL: &[Kind] = &[("fast", 1.0, 20.0, 13.9, [50, 150])];
 const THREE: &[Kind] = &[
@@ -106,7 +106,7 @@ fn a_route_that_hangs_from_the_start_leaves_the_other_its_slots() {
     for (kinds, rate, timeout, from, least) in [
         (HALF, 224.0, 3, 4, 0.99),
         (LESS, 205.0, 2, 0, 0.98),
-        // The route has no timeout; the clients give up.
+        // The route has no timeout. The clients give up after 10 s.
         (LESS, 205.0, 10, 0, 0.98),
     ] {
         for slots in [Some(WORKERS), None] {
@@ -125,9 +125,9 @@ fn a_route_that_hangs_from_the_start_leaves_the_other_its_slots() {
     }
 }
 
-/// The route's timeout of 3 s ends the hung requests in the seventh second. Until then, they leave
-/// enough slots for the other types, because the rest of the route's requests wait apart from
-/// the queue.
+/// The route's timeout of 3 s ends the hung requests in the seventh second. Until then, the hung
+/// requests leave enough slots for the other types, because the rest of the route's requests wait
+/// apart from the queue.
 #[test]
 fn a_route_that_hangs_later_is_found_before_it_holds_all_slots() {
     for (slots, least) in [(Some(WORKERS), [0.85, 0.985]), (None, [0.8, 0.975])] {
@@ -202,8 +202,8 @@ fn behind_a_hung_endpoint(
     parts
 }
 
-/// A quarter of the requests goes to the hung endpoint. The others are answered, because requests
-/// of a host that answers nothing give their slots back.
+/// A quarter of the requests goes to the hung endpoint. The other requests are answered, because
+/// requests of a host that answers nothing give their slots back.
 #[test]
 fn an_endpoint_that_hangs_holds_slots_for_a_moment() {
     for kinds in [ONE, SPREAD, TAIL] {
@@ -217,9 +217,9 @@ fn an_endpoint_that_hangs_holds_slots_for_a_moment() {
     }
 }
 
-/// Answers are late because a quarter of the requests hangs, not because there are many in the
-/// backend. So P that is then found is no less than the slots that work: half of the few requests
-/// in flight were fewer, and a tenth of all requests was refused for seconds.
+/// Answers are late because a quarter of the requests hangs, not because many requests are in the
+/// backend. So the P that is found must be no less than the slots that work. Half of the few
+/// requests in flight would be less: with that P, a tenth of all requests was refused for seconds.
 #[test]
 fn an_endpoint_that_hangs_does_not_lower_p_below_the_slots_that_work() {
     let unfiltered = behind_a_hung_endpoint(ONE, Some(UNFILTERED), None, &[4..8, 8..11]);
@@ -286,7 +286,8 @@ fn endpoints_that_answer_never_have_more_than_p_requests() {
     }
 }
 
-/// Outlier detection ejects the endpoint at the fifth timeout; the others get the remaining slots.
+/// Outlier detection ejects the endpoint at the fifth timeout. The other endpoints get the slots
+/// that the ejected endpoint doesn't hold.
 #[test]
 fn an_endpoint_that_hangs_is_ejected() {
     for slots in [Some(WORKERS), None] {
@@ -370,9 +371,10 @@ fn after_a_hang(
     found.in_time(0, seconds)
 }
 
-/// Requests that hang hold their slots for the route's timeout, 200 times as long as usual. That
-/// ends with the first answers, also for the slots that the type asks for: averaged over a second,
-/// they exceeded all slots for five more, in which 30% were refused.
+/// Requests that hang hold their slots for the route's timeout, 150 times as long as usual. The
+/// first answers end this, also for the number of slots that the type asks for. When that number
+/// was averaged over a second, it exceeded all slots for five more seconds, in which 30% of the
+/// requests were refused.
 #[test]
 fn requests_of_a_backend_that_answers_again_ask_for_their_usual_slots() {
     for slots in [Some(WORKERS), None] {
@@ -383,9 +385,10 @@ fn requests_of_a_backend_that_answers_again_ask_for_their_usual_slots() {
     }
 }
 
-/// The type that broke last isn't restricted, and its requests hold their slots until the timeout,
-/// too. A regression: counting that time, its arrivals asked for a hundred slots, and for three
-/// seconds after the end of the fault only one in twenty was admitted.
+/// The type that broke last isn't restricted, and its requests also hold their slots until the
+/// timeout. This is a regression test: when that time was counted, the type's arrivals asked for a
+/// hundred slots, and for three seconds after the end of the fault only one request in twenty was
+/// admitted.
 #[test]
 fn the_type_that_broke_last_asks_for_its_usual_slots_again() {
     for slots in [Some(WORKERS), None] {
@@ -396,8 +399,8 @@ fn the_type_that_broke_last_asks_for_its_usual_slots_again() {
     }
 }
 
-/// A type that only fails has no value, however cheap it is. Under overload its slots go to other
-/// types.
+/// A type whose requests all fail has no value, even if they are cheap. Under overload, the slots
+/// of this type go to other types.
 #[test]
 fn under_overload_a_type_that_only_fails_comes_last() {
     let errors = Effect::Errors(Duration::from_millis(30));

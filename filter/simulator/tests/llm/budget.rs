@@ -26,7 +26,7 @@ struct Open<F> {
     per_second: f64,
     /// Draws a request that arrives at a time, ns, and its group.
     draw: F,
-    /// Whether the objective is about the first token, and not the last.
+    /// Whether the objective is about the first token rather than the last.
     by_first: bool,
     objective_ms: u64,
     next: Request,
@@ -114,9 +114,9 @@ fn stage(tokens: &Value) -> Value {
     })
 }
 
-/// Prompts have 128 tokens, in one request of five 2,048, and outputs 64. The load is twice what
-/// the cache carries. If only the work ahead is considered, 85% of the admitted long prompts are in
-/// time, and 89% of the others.
+/// Prompts have 128 tokens in four requests of five and 2,048 in the fifth. Outputs have 64 tokens.
+/// The load is twice what the cache carries. If only the work ahead is considered, 85% of the
+/// admitted long prompts are in time, and 89% of the short prompts.
 #[test]
 fn admitted_prompts_get_their_first_tokens_in_time() {
     let draw = |rng: &mut Rng, at| {
@@ -125,7 +125,7 @@ fn admitted_prompts_get_their_first_tokens_in_time() {
         let request = Request {
             prompt,
             output: 64,
-            // Its size.
+            // The cost is the request's size.
             cost: prompt,
             ..Request::new(at, 0, 0)
         };
@@ -152,20 +152,20 @@ fn admitted_prompts_get_their_first_tokens_in_time() {
 /// The tokens that a request takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Takes {
-    /// Those of its prompt and its maximum output.
+    /// The tokens of the request's prompt and of its maximum output.
     Most,
-    /// Those of its prompt and its actual output, which no proxy knows.
+    /// The tokens of the request's prompt and of its actual output, which no proxy knows.
     Exact,
-    /// Those of its prompt and the usual output of its type.
+    /// The tokens of the request's prompt and of the usual output of its type.
     Usual,
 }
 
 const PROMPT: u32 = 128;
 const MOST_OUTPUT: u32 = 512;
 
-/// Runs requests that may have up to [`MOST_OUTPUT`] tokens of output and have 64 on average, in
-/// front of a server that needs much the same time for few sequences as for many, as a GPU does.
-/// From the middle of the measured time, outputs are `longer` times as long.
+/// Runs requests that may have up to [`MOST_OUTPUT`] tokens of output and have 64 on average. The
+/// server needs about the same time for few sequences as for many, as a GPU does. From the middle
+/// of the measured time, outputs are `longer` times as long.
 fn outputs(takes: Takes, longer: f64) -> Counts {
     let draw = |rng: &mut Rng, at: u64| {
         let longer = match at < (WARM_UP + MEASURED / 2) * SECOND {
@@ -233,8 +233,8 @@ fn a_budget_carries_more_requests_if_each_takes_the_usual_output() {
 }
 
 /// Outputs that suddenly are four times as long grow beyond their reservations. The budget follows
-/// them, so the server preempts few sequences, and nearly as many requests are in time as if each
-/// took its maximum.
+/// the actual outputs, so the server preempts few sequences. Nearly as many requests are in time as
+/// if each request took its maximum.
 #[test]
 fn outputs_that_grow_longer_take_their_tokens() {
     let [most, exact, usual] =

@@ -15,7 +15,7 @@ use crate::server::{Batching, Costs, Limits, Streamed};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// Bytes of the body of a request beside those of its prompt.
+/// The bytes of a request's body, without the bytes of the prompt.
 const BODY: u32 = 80;
 
 /// A type of the mix and one of its sizes.
@@ -37,18 +37,18 @@ impl Of {
         Self { kind, size }
     }
 
-    /// Returns its share of the requests.
+    /// Returns the share of this type and size among the requests.
     pub(crate) fn share(self) -> f64 {
         MIX[self.kind].share / SIZES.len() as f64
     }
 
-    /// Returns a request.
+    /// Returns a request of this type and size that arrives at `at`, ns.
     fn request(self, at: u64) -> Request {
         let (prompt, output) = mix::tokens(self.kind, SIZES[self.size]);
         Request {
             prompt,
             output,
-            // Its size.
+            // The cost is the request's size.
             cost: prompt + BODY,
             ..Request::new(at, self.kind, 0)
         }
@@ -91,8 +91,8 @@ pub(crate) fn gap(rng: &mut Rng, per_second: f64) -> u64 {
     (-(1.0 - rng.next_f64()).ln() / per_second * 1e9) as u64
 }
 
-/// Runs this many clients for some seconds without a proxy, all sending requests of the mix, or
-/// only of one type and size.
+/// Runs this many clients for some seconds without a proxy. All clients send requests of the mix,
+/// or only requests of one type and size.
 pub(crate) fn closed_loop(clients: usize, only: Option<Of>, seconds: u64) -> Vec<Streamed> {
     let mut rng = Rng::new(clients as u64);
     server().closed_loop(clients as u32, seconds * SECOND, |at| {
@@ -136,7 +136,7 @@ impl Calibration {
 pub(crate) struct Counts {
     pub(crate) sent: u32,
     pub(crate) good: u32,
-    /// The requests, and those that are good, by size.
+    /// The numbers of all requests and of good requests, by size.
     pub(crate) by_size: [(u32, u32); SIZES.len()],
     pub(crate) refused: BTreeMap<&'static str, u32>,
     pub(crate) answers: Vec<Streamed>,

@@ -22,7 +22,7 @@ use load::{Calibration, Counts, Of, Open, SECOND, closed_loop, percentile, serve
 use mix::{Demand, MIX, SLOTS, most_answers};
 use server::Streamed;
 
-/// Seconds before the results count, as in the benchmark, and after.
+/// The seconds before the results count, as in the benchmark, and the seconds in which they count.
 const WARM_UP: u64 = 10;
 const MEASURED: u64 = 60;
 const SEEDS: u64 = 4;
@@ -31,15 +31,16 @@ const LONG_PROMPT: u32 = 1_100;
 
 /// A protection.
 enum Protection {
-    /// None.
+    /// No protection.
     Open,
-    /// At most this many requests in the server and this many before it.
+    /// A limit of this many requests in the server and this many that wait for it.
     Limit(u32, u32),
     /// Headgate with this P; `None` if P is found automatically.
     Headgate(Option<u32>),
-    /// The same with a budget of this many bytes of prompts.
+    /// Headgate as in [`Protection::Headgate`], with a budget of this many bytes of prompts.
     Budget(Option<u32>, u32),
-    /// Headgate with P found by objectives for tokens only, this multiple of the types' own.
+    /// Headgate with P found by objectives for tokens only. These objectives are this multiple of
+    /// the types' own objectives.
     Tokens(f64),
 }
 
@@ -73,7 +74,7 @@ impl Protection {
         };
         let mut types: Vec<Value> = kinds.map(kind).collect();
         if let Self::Tokens(times) = self {
-            // First tokens are never late.
+            // With an objective of a minute, first tokens are never late.
             for (kind, objectives) in types.iter_mut().zip(&calibration.objectives) {
                 let us = (times * objectives.tpot * 1e3) as u64;
                 kind["slo"] = slo(60_000.0);
@@ -130,7 +131,7 @@ impl Protection {
         self.run_for(MEASURED, calibration, load, seed)
     }
 
-    /// Does the same with other measured seconds.
+    /// Runs the mix as [`Protection::run`] does, for this number of measured seconds.
     fn run_for(
         &self,
         measured: u64,
@@ -153,9 +154,10 @@ impl Protection {
     }
 }
 
-/// Returns the most answers per second that a filter could have within the objectives at this load,
-/// by type: the cheapest first. The cost of a request is the time of the server for it among eight
-/// of its own kind. `by_size` gives the ideal of a filter that sees sizes.
+/// Returns the maximum number of answers per second within the objectives at this load, by type,
+/// for a filter that admits the cheapest requests first. The cost of a request is the server's time
+/// for the request among eight of its own kind. `by_size` gives the ideal of a filter that sees
+/// sizes.
 fn ideal(calibration: &Calibration, load: f64, by_size: bool) -> [f64; MIX.len()] {
     let demand = |of: Of| Demand {
         kind: of.kind,
@@ -292,7 +294,8 @@ fn best_limit(calibration: &Calibration, load: f64) -> f64 {
 }
 
 /// With `measure: FirstByte`, slot times are longer than the objectives, which are of first tokens.
-/// A search that compares the two finds no limit, and answers 0.6 times as many as the best one.
+/// A search that compares the two finds no limit, and answers 0.6 times as many requests as the
+/// best limit.
 #[test]
 fn a_number_of_slots_that_is_found_answers_nearly_as_many_as_the_best_limit() {
     let calibration = Calibration::run();
@@ -307,8 +310,9 @@ fn a_number_of_slots_that_is_found_answers_nearly_as_many_as_the_best_limit() {
     }
 }
 
-/// The server works on one prompt at a time. Without a budget, several long ones at once delay the
-/// first tokens of all others, and Headgate answers 0.8 to 1.05 times as many as the best limit.
+/// The server works on one prompt at a time. Without a budget, several long prompts at once delay
+/// the first tokens of all other requests, and Headgate answers 0.8 to 1.05 times as many as the
+/// best limit.
 #[test]
 fn a_budget_of_one_long_prompt_answers_more_than_the_best_limit_with_any_number_of_slots() {
     let calibration = Calibration::run();
@@ -322,7 +326,8 @@ fn a_budget_of_one_long_prompt_answers_more_than_the_best_limit_with_any_number_
 }
 
 /// Answers of `batch` hold a slot for longer than those of `rag`, whose prompts take most of the
-/// budget. Ranked by slot time, 0.42 and 0.40 of them would be answered in time.
+/// budget. If the types were ranked by slot time, 0.42 and 0.40 of the requests of these two types
+/// would be answered in time.
 #[test]
 fn the_type_that_takes_most_of_the_budget_is_shed_first() {
     let calibration = Calibration::run();
@@ -337,9 +342,9 @@ fn the_type_that_takes_most_of_the_budget_is_shed_first() {
     assert!(chat.min(batch) > 2.0 * rag, "{chat}, {rag}, {batch}");
 }
 
-/// In the first seconds no answer of `rag` and `batch` has a known slot time, but each has known
-/// tokens. Set aside, these left no budget: 16% and 31% of `chat`, which is worth most, were
-/// refused.
+/// In the first seconds, no answer of `rag` and `batch` has a known slot time, but each answer has
+/// known tokens. When these tokens were set aside, no budget was left, and 16% and 31% of `chat`,
+/// the type of the highest value, were refused.
 #[test]
 fn types_with_few_answers_leave_the_budget_to_the_type_that_is_worth_most() {
     const SECONDS: u64 = 12;

@@ -8,17 +8,18 @@ use serde_json::{Value, json};
 use crate::load::{self, SECOND, server};
 use crate::mix::SLOTS;
 
-/// Seconds until flows are charged the actual cost of their requests, and the measured seconds
-/// after them: so many that one prompt makes no difference.
+/// The seconds until flows are charged the actual cost of their requests, and the measured seconds
+/// after them. The measured time is so long that one prompt makes no difference.
 const WARM_UP: u64 = 200;
 const MEASURED: u64 = 2_000;
-/// Tokens of the prompts; the second tenant's are a hundred times as long.
+/// The tokens of each tenant's prompts. The second tenant's prompts are a hundred times as long.
 const PROMPT: [u32; 2] = [32, 3_200];
 const OUTPUT: u32 = 64;
-/// Clients, so many that both tenants always have requests in the queue.
+/// The number of clients of each tenant. With so many clients, both tenants always have requests in
+/// the queue.
 const CLIENTS: [usize; 2] = [120, 30];
 
-/// Clients that send again at once.
+/// Clients that send their next request immediately after an answer.
 struct Clients {
     due: VecDeque<Request>,
     /// The tokens of each tenant's served requests: prompts, and outputs counted twice.
@@ -39,7 +40,7 @@ fn request(tenant: usize, at: u64) -> Request {
     Request {
         prompt: PROMPT[tenant],
         output: OUTPUT,
-        // Its size.
+        // The cost is the request's size.
         cost: PROMPT[tenant],
         class: tenant as u8,
         ..Request::new(at, 0, 0)
@@ -89,8 +90,8 @@ fn share(tokens: &Value) -> f64 {
 fn each_of_two_tenants_gets_half_of_the_tokens() {
     let by_tokens = share(&json!({"input": 1, "output": 2}));
     assert!((by_tokens - 0.5).abs() < 0.05, "{by_tokens}");
-    // By the slots' time the tenant with long prompts gets nearly all of them, because the server
-    // reads many tokens in the time in which it writes one.
+    // If turns are of slots' time, the tenant with long prompts gets nearly all tokens, because the
+    // server reads many tokens in the time in which it writes one.
     let by_time = share(&Value::Null);
     assert!(by_time > 0.9, "{by_time}");
 }

@@ -37,7 +37,7 @@ const SEEDS: std::ops::Range<u64> = 7..11;
 /// The minimum ratio of answers in time, relative to no filter, of a cold start above the capacity.
 const LEAST: f64 = 0.95;
 
-/// A cold start, with P found and without a filter, over all seeds.
+/// The results of a cold start, with P found and without a filter, over all seeds.
 struct Start {
     /// The ratio of requests that were refused.
     refused: f64,
@@ -45,8 +45,8 @@ struct Start {
     good: [Vec<f64>; 2],
     /// The 90th percentiles of the response time by type, ms, means over the seeds.
     p90: Vec<[f64; 2]>,
-    /// By type, the percentiles that have objectives, with P found and from the third second on, as
-    /// ratios of the objectives.
+    /// The response times at the percentiles that have objectives, by type, as ratios of the
+    /// objectives, with P found and from the third second on.
     late: Vec<[f64; 2]>,
     /// P after each second, by seed.
     slots: Vec<Vec<u32>>,
@@ -94,8 +94,8 @@ impl Start {
         start
     }
 
-    /// Returns the answers in time until the end of this number of seconds, as a ratio of those
-    /// without a filter.
+    /// Returns the answers in time until the end of this number of seconds, as a ratio of the
+    /// answers in time without a filter.
     fn until(&self, seconds: usize) -> f64 {
         self.good[0][seconds - 1] / self.good[1][seconds - 1]
     }
@@ -146,8 +146,8 @@ fn below_capacity_a_cold_start_refuses_and_delays_nothing() {
 }
 
 /// The last type of each row is added after ten seconds, in which its requests are of the type
-/// `default`. A reload replaces the two workers and keeps all types. At 0.9 on shared cores, more
-/// is refused without a change, too.
+/// `default`. A reload replaces the two workers and keeps all types. The load of 0.9 is left out
+/// for shared cores, because more requests are refused at this load even without a change.
 #[test]
 fn below_capacity_an_added_type_and_a_reload_are_not_noticed() {
     const CHANGED: u64 = 10;
@@ -200,8 +200,8 @@ fn below_capacity_an_added_type_and_a_reload_are_not_noticed() {
     }
 }
 
-/// Bursts that miss objectives come at this load without a filter, too. They must not make the
-/// ceilings refuse many more requests for the seconds after them.
+/// At this load, some bursts miss their objectives even without a filter. These bursts must not
+/// make the ceilings refuse many more requests in the seconds after a burst.
 #[test]
 fn near_capacity_a_cold_start_with_p_given_refuses_little() {
     let seeds = 7..31;

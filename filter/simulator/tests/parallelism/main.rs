@@ -1,7 +1,7 @@
 //! `parallelism: auto` in front of typical services.
 //!
-//! Its results are compared with those of the best fixed P of a sweep, for the same service and the
-//! same requests.
+//! The results are compared with the results of the best fixed P of a sweep, for the same service
+//! and the same requests.
 
 // Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
@@ -63,7 +63,7 @@ fn many_seeds() -> Vec<u64> {
     (7..11).chain(100..116).chain(200..216).collect()
 }
 
-/// Asserts the same as [`as_good_as_the_best`], averaged over these seeds.
+/// Asserts what [`as_good_as_the_best`] asserts, averaged over these seeds.
 fn as_good_over(seeds: &[u64], name: &str, service: &Service, fixed: &[u32], part: f64) {
     let goodput = |slots: Option<u32>| {
         let run = |&seed: &u64| Service { seed, ..*service }.run(slots).goodput;
@@ -192,7 +192,7 @@ fn goodput_by_value_is_that_of_the_best_number() {
         load: 2.0,
         ..by_value(u32::MAX, CORE, 1.0)
     };
-    // Four seeds find one P or another by chance, as for the one worker below.
+    // With four seeds, the P that is found depends on chance, as in the test with one worker.
     as_good_over(
         &many_seeds(),
         "one core",
@@ -208,8 +208,9 @@ fn goodput_by_value_is_that_of_the_best_number() {
     );
 }
 
-/// One worker at twice its capacity. Four seeds reach the bound above only by chance. 36 seeds
-/// reach 0.896 of P = 1, because the search moves only slowly from many slots to few.
+/// The service has one worker, at twice its capacity. Four seeds reach [`NEARLY_ALL`] only by
+/// chance. 36 seeds reach 0.896 of P = 1, because the search moves only slowly from many slots to
+/// few.
 #[test]
 fn goodput_by_value_of_one_worker_over_many_seeds() {
     let service = Service {
@@ -226,9 +227,9 @@ fn goodput_by_value_of_one_worker_over_many_seeds() {
     );
 }
 
-/// The demo, with its load and the 13 s that it measures, which start two seconds after the
-/// overload. The mean is 0.965 of P = 20. The rest is lost while the search is at values below P,
-/// and to a P that is found too low.
+/// The service is that of the demo, with its load and the 13 s that the demo measures, which start
+/// two seconds after the overload. The mean is 0.965 of the goodput with P = 20. The rest is lost
+/// while the search tries values below P, and when the P found is too low.
 #[test]
 fn goodput_of_the_demo() {
     let service = Service {
@@ -241,7 +242,7 @@ fn goodput_of_the_demo() {
     as_good_over(&many_seeds(), "demo", &service, &[20], 0.96);
 }
 
-/// The load of the demo: service times vary widely, and P is low until the overload.
+/// The load is that of the demo. Service times vary widely, and P is low until the overload.
 #[test]
 fn from_calm_to_overload_in_seven_seconds() {
     let part = |seed| {
@@ -265,8 +266,8 @@ fn from_calm_to_overload_in_seven_seconds() {
 }
 
 /// Reports that share a core slow each other down until they miss their objective, even with free
-/// slots. Reports in the backend's queue do the same to short requests. Neither reverses the order
-/// by value.
+/// slots. Reports in the backend's queue do the same to short requests. Neither effect reverses the
+/// order by value.
 #[test]
 fn what_misses_its_objective_by_itself_does_not_keep_the_slots() {
     for (kinds, workers, steps, slots, least) in [

@@ -4,8 +4,9 @@
 //! τ(t) = ∫ v dt        the backend's own time, in which nothing changes
 //! ```
 //!
-//! A pause of the garbage collector is v = 0 for 100 ms; a noisy neighbour or a slow disk is v = ½
-//! for some seconds. With a leak, v decreases over minutes; with a cold cache, it increases.
+//! v is the speed. A pause of the garbage collector is v = 0 for 100 ms. A noisy neighbour or a
+//! slow disk is v = ½ for some seconds. With a leak, v decreases over minutes. With a cold cache, v
+//! increases.
 
 use headgate_simulator::backend::{Backend, Network};
 use headgate_simulator::source::Request;
@@ -25,7 +26,7 @@ struct Piece {
 pub(crate) struct Paced {
     network: Network,
     pieces: Vec<Piece>,
-    /// The times of capacity changes, ns, and their factors; the next one is last.
+    /// The times of capacity changes, ns, and their factors. The next change is last.
     changes: Vec<(u64, f64)>,
 }
 

@@ -1,5 +1,5 @@
-//! Several proxies in front of one service, each with its own process and its own requests, and
-//! with one engine or more in each process: the worker threads of a proxy with the Wasm filter.
+//! Several proxies in front of one service. Each proxy has its own process, its own requests, and
+//! one engine or more in its process, as the worker threads of a proxy with the Wasm filter.
 
 use std::rc::Rc;
 
@@ -24,7 +24,7 @@ const POLICY: PolicyId = PolicyId(0);
 pub(crate) enum Change<'a> {
     /// The policy has another version.
     Edit(&'a StageConfig),
-    /// Each process gets new workers. The old ones keep the requests that they have.
+    /// Each process gets new workers. The old workers keep the requests that they have.
     Reload,
 }
 
@@ -52,7 +52,7 @@ impl Worker {
         worker
     }
 
-    /// Returns the actions on requests that wait.
+    /// Configures the engine. Returns the actions on requests that wait.
     fn configure(&mut self, stage: &StageConfig, at: u64) -> Vec<Action> {
         let config = FilterConfig {
             stages: vec![stage.clone()],
@@ -65,7 +65,7 @@ impl Worker {
         actions
     }
 
-    /// Returns the time of its next tick.
+    /// Returns the time of the worker's next tick.
     fn next_tick(&self) -> u64 {
         let busy = self.engine.is_busy();
         self.ticked + nanos(if busy { FAST_TICK } else { SLOW_TICK })
@@ -85,16 +85,16 @@ pub(crate) struct Shared {
     pub(crate) slots: Vec<Vec<u32>>,
     /// Answers within the objective at p90 per second after the warm-up.
     pub(crate) goodput: f64,
-    /// The requests, and those of them answered within the objective at p90, by type and second of
-    /// arrival.
+    /// The numbers of all requests and of requests answered within the objective at p90, by type
+    /// and second of arrival.
     kinds: Vec<Vec<(u32, u32)>>,
     /// Refused requests by second of arrival.
     refused: Vec<u32>,
 }
 
 impl Shared {
-    /// Returns the numbers of requests in these seconds, of those answered within the objective at
-    /// p90, and of those refused.
+    /// Returns three numbers for these seconds: all requests, requests answered within the
+    /// objective at p90, and requests refused.
     pub(crate) fn totals(&self, seconds: std::ops::Range<usize>) -> [f64; 3] {
         let mut totals = [0.0; 3];
         for second in seconds {
@@ -260,7 +260,7 @@ pub(crate) fn run_changing(
             }
             dealt
         };
-        // A slot that is free goes to the worker with the first waiter.
+        // A free slot goes to the worker whose waiting request is first.
         let proxy = all[acted].proxy;
         while let Some(Worker { host, engine, .. }) =
             (all.iter_mut().filter(|worker| worker.proxy == proxy)).find(|worker| {

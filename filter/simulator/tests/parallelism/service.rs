@@ -37,7 +37,8 @@ pub(crate) const NATURAL: &[Kind] = &[
     ("report", 0.1, 60.0, 48.0, [200, 500]),
 ];
 
-/// The same, with an objective for reports that they miss as soon as three of them share a core.
+/// The types of [`NATURAL`], with an objective for reports that is missed as soon as three reports
+/// share a core.
 pub(crate) const TIGHT: &[Kind] = &[
     ("fast", 0.6, 2.5, 2.0, [50, 150]),
     ("search", 0.3, 4.0, 3.2, [50, 150]),
@@ -82,12 +83,12 @@ pub(crate) struct Found {
     pub(crate) slots: Vec<u32>,
     /// Answers within the objective at p90, by the second of the answer.
     pub(crate) good: Vec<u32>,
-    /// The ratio of requests that were refused, of those that ended after the warm-up.
+    /// The ratio of refused requests among the requests that ended after the warm-up.
     pub(crate) refused: f64,
     /// Answers within the objective at p90 per second after the warm-up.
     pub(crate) goodput: f64,
-    /// The requests, and those of them answered within the objective at p90, by type and second of
-    /// arrival.
+    /// The numbers of all requests and of requests answered within the objective at p90, by type
+    /// and second of arrival.
     pub(crate) kinds: Vec<Vec<(u32, u32)>>,
     /// The arrival and response times of answered requests, ns, by type.
     pub(crate) times: Vec<Vec<(u64, u64)>>,
@@ -273,8 +274,8 @@ impl Service {
 /// A source that counts answers within their objectives, by second.
 struct Counting<S> {
     inner: S,
-    /// The end of the calm phase, ns, the ratio of the requests kept in it, and the accumulated
-    /// fraction of a request.
+    /// The end of the calm phase, ns, the ratio of requests that are kept in this phase, and the
+    /// accumulated fraction of a request.
     calm: u64,
     kept: f64,
     part: f64,
@@ -282,7 +283,8 @@ struct Counting<S> {
     good: Vec<u32>,
     by_kind: Vec<Vec<(u32, u32)>>,
     times: Vec<Vec<(u64, u64)>>,
-    /// The start of counting, ns, the number of requests that ended after it, and of those refused.
+    /// The start of counting, ns, the number of requests that ended after this time, and the number
+    /// of requests refused after this time.
     from: u64,
     ended: u32,
     refused: u32,

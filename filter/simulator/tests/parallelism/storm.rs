@@ -19,14 +19,15 @@ const ROUND_TRIP: u64 = SECOND / 1_000;
 /// `retries` times.
 struct Clients<'a, S> {
     inner: S,
-    /// The part of the requests of `inner` that are sent at this time.
+    /// The part of the requests of `inner` that is sent at this time.
     kept: &'a dyn Fn(u64) -> f64,
     part: f64,
     patience: u64,
     retries: u32,
     limits: Vec<u64>,
     again: VecDeque<Request>,
-    /// The time of each attempt, ns, whether it was answered in time, and whether it was refused.
+    /// The time of each attempt, ns, whether the attempt was answered in time, and whether it was
+    /// refused.
     seen: Vec<(u64, bool, bool)>,
 }
 
@@ -82,7 +83,7 @@ impl<S: Source> Source for Clients<'_, S> {
     }
 }
 
-/// Runs the service with these clients. `kept` is relative to its load.
+/// Runs the service with these clients. `kept` is relative to the service's load.
 fn run(
     service: &Service,
     slots: Option<u32>,
@@ -134,8 +135,9 @@ fn per_second(seen: &[(u64, bool, bool)], seconds: u64) -> Vec<u32> {
 /// 24 seeds are 184 of 200/s with P found and 196 with P given.
 ///
 /// Of the 200 answers that are possible, the seconds of the stop have 160, 196, 193, 180 and 188.
-/// In the fourth and fifth, slots are free while the value cut refuses: the slots asked for follow
-/// the mean slot time of the second before, in which all slots were in use.
+/// In the fourth and fifth of these seconds, slots are free while requests are refused by value.
+/// The reason is that the slots asked for follow the mean slot time of the second before, in which
+/// all slots were in use.
 #[test]
 fn half_of_the_workers_stop_in_a_retry_storm() {
     let during = |slots: Option<u32>| {
@@ -161,8 +163,9 @@ fn half_of_the_workers_stop_in_a_retry_storm() {
     assert!(given >= 194.0, "{given:.0}/s with P given");
 }
 
-/// Three times the capacity for 5 s, between loads of 0.8: the goodput, and the time from the end
-/// until hardly a request is refused for 0.5 s, with the refusals per 0.1 s.
+/// The load is three times the capacity for 5 s, and 0.8 of the capacity before and after. The
+/// table shows the goodput, and the time from the end of the spike until hardly a request is
+/// refused for 0.5 s, with the refusals per 0.1 s.
 #[test]
 #[ignore = "prints a table"]
 fn spikes() {

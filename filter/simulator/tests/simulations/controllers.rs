@@ -1,5 +1,6 @@
-//! Tables of both controllers in cases that they weren't tuned on: few slots, answers that come
-//! together, and a step from next to no load. They are described in the page about strategies.
+//! Tables of both controllers in cases on which the controllers weren't tuned: few slots, answers
+//! that come together, and a step from next to no load. The page about strategies describes the
+//! tables.
 
 // Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
@@ -27,8 +28,8 @@ fn over_seeds(value: impl Fn(u64) -> f64) -> String {
     format!("{least:.2} to {most:.2}")
 }
 
-/// Poisson arrivals at a rate in requests/s until a time in s, and then at the next one, with
-/// processing times that are exponential or constant.
+/// Poisson arrivals with processing times that are exponential or constant. Each entry of `rates`
+/// is the end of a rate, s, and the rate, requests/s.
 struct Steps {
     rates: Vec<(f64, f64)>,
     processing_ms: f64,
@@ -74,8 +75,8 @@ impl Steps {
         }
     }
 
-    /// The share of requests that arrived from `from` to `until`, s, and were refused, and the
-    /// quantile `q` of the times of those that were served, ms.
+    /// Returns the ratio of requests that arrived from `from` to `until`, s, and were refused, and
+    /// the quantile `q` of the times of the requests that were served, ms.
     fn within(&self, (from, until): (f64, f64), q: f64) -> (f64, f64) {
         let span = (from * SECOND) as u64..(until * SECOND) as u64;
         let of_span = self.ended.iter().filter(|(at, _)| span.contains(at));
@@ -112,11 +113,11 @@ impl Source for Steps {
     }
 }
 
-/// A service that answers all that it has together, at each multiple of a time.
+/// A service that answers all of its requests together, at each multiple of a time.
 struct Batches {
     every: u64,
     servers: u32,
-    /// The end of each job.
+    /// The end of each job, ns, and the job.
     jobs: Vec<(u64, u32)>,
 }
 
@@ -130,7 +131,7 @@ impl Backend for Batches {
     }
 
     fn end(&mut self, _: u64) -> Option<u32> {
-        // A job never ends before one that was taken earlier.
+        // A job never ends before a job that was taken earlier.
         (!self.jobs.is_empty()).then(|| self.jobs.remove(0).1)
     }
 
@@ -241,7 +242,7 @@ fn answers_that_come_together() {
     }
 }
 
-/// Five requests/s for a minute, and then a thousand.
+/// The rate is five requests/s for a minute, and then a thousand.
 #[test]
 #[ignore = "prints a table"]
 fn a_step_from_5_to_1_000_per_second() {

@@ -77,7 +77,7 @@ fn a_single_queue_is_that_of_the_textbook() {
     };
     let seen = simulate(&graph, Arrivals::Poisson(70.0), 2_000, 3);
     let latencies = seen.latencies(None, 0.0..1_990.0);
-    // The mean response time of M/M/1: 10 ms / (1 − 0.7).
+    // The mean response time of M/M/1 is 10 ms / (1 − 0.7).
     let mean = latencies.iter().sum::<f64>() / latencies.len() as f64;
     assert!((mean - 0.0333).abs() < 0.002, "{mean}");
     assert!((seen.utilization(0, 1, 10.0..1_990.0) - 0.7).abs() < 0.02);
@@ -90,7 +90,7 @@ fn calls_are_made_in_sequence_or_at_once_and_spread_over_processes() {
         let graph = two_tiers(4, at_once, ServiceTime::Constant(10.0), still(ms));
         let seen = simulate(&graph, Arrivals::Even(10.0), 20, 1);
         let latencies = seen.latencies(None, 0.0..19.0);
-        // Each round of calls takes 10 ms and two network delays; the client adds two more.
+        // Each round of calls takes 10 ms and two network delays. The client adds two more delays.
         let took = latencies[latencies.len() / 2] * 1e3;
         assert!((took - expected - 2.0).abs() < 0.1, "{at_once}: {took}");
         let last = seen.samples.last().unwrap();
@@ -184,7 +184,8 @@ fn clocks_that_run_unevenly_change_little() {
         assert!(late < 0.01, "{late}");
         seen.throughput(0, 10.0..29.0)
     };
-    // The drift that time synchronization can cause, and a hundred times as much.
+    // The first drift is what time synchronization can cause, and the second a hundred times as
+    // much.
     let even = served(0.0);
     for drift in [0.0005, 0.05] {
         let uneven = served(drift);
@@ -192,7 +193,7 @@ fn clocks_that_run_unevenly_change_little() {
     }
 }
 
-/// Returns a mesh in which `front` calls `back` once for each of two operations; the capacity of
+/// Returns a mesh in which `front` calls `back` once for each of two operations. The capacity of
 /// `back` is 160 requests/s.
 fn two_operations() -> MeshFile {
     let operation = |name: &str| {

@@ -119,9 +119,9 @@ pub(crate) fn one_type(slots: u32, strategy: &StrategyConfig) -> StageConfig {
     stage
 }
 
-/// Runs `strategy`, of one type of exponential processing times, which are a `part` of the target,
-/// at `load` times the capacity. Measures from 10 s on, for at least a hundred times the target,
-/// because rates oscillate over some ten times the target.
+/// Runs `strategy` with one type of requests at `load` times the capacity. Processing times are
+/// exponential, with a mean of `part` times the target. Measures from 10 s on, for at least a
+/// hundred times the target, because rates oscillate over some ten times the target.
 pub(crate) fn under(
     load: f64,
     slots: u32,
@@ -175,7 +175,7 @@ fn an_increase_of_a_hundredth_of_the_capacity_holds_targets_of_milliseconds() {
     }
 }
 
-/// SEDA's controller with the defaults of the API.
+/// Returns SEDA's controller with the defaults of the API.
 pub(crate) fn adaptive(target_ms: f64) -> StrategyConfig {
     seda(ResponseTimeControllerConfig::adaptive, target_ms)
 }
@@ -207,7 +207,7 @@ fn below_the_capacity_steps_in_units_of_the_throughput_refuse_nobody() {
     }
 }
 
-/// With the defaults of the API.
+/// The controller has the defaults of the API.
 #[test]
 fn mean_delays_of_50_ms_to_1_s_are_held_by_the_backlog() {
     for target_ms in [50.0, 200.0, 1_000.0] {

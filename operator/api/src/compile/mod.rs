@@ -1,8 +1,9 @@
 //! Compiles policies into one filter configuration for each workload.
 //!
-//! A pure function: the same policies in any order give the same [`Compiled`], byte for byte. So
-//! equal revisions mean equal configurations, and an unchanged configuration isn't sent again. If
-//! several policies target one object, the oldest applies and the others are in conflict (GEP-713).
+//! [`compile`] is a pure function: the same policies in any order give the same [`Compiled`], byte
+//! for byte. So equal revisions mean equal configurations, and an unchanged configuration isn't
+//! sent again. If several policies target one object, the oldest applies and the others are in
+//! conflict (GEP-713).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,12 +25,12 @@ pub struct Compiled {
     /// The configurations of outbound slots, by `namespace/name` of the policy that configures the
     /// calls: one with workflows or class admission.
     pub outbound: BTreeMap<String, Arc<FilterConfig>>,
-    /// Lost targets, by `namespace/name` of the policy that lost them.
+    /// Lost targets, by `namespace/name` of the policy that lost the targets.
     pub conflicts: BTreeMap<String, Vec<Conflict>>,
 }
 
 /// Compiles `policies`, whose names are unique, for `proxies` proxies in front of `endpoints`
-/// endpoints of each target. For a folder, where both numbers are unknown, they are 1.
+/// endpoints of each target. For a folder, where both numbers are unknown, both numbers are 1.
 #[must_use]
 pub fn compile(policies: &[&ValidPolicy], endpoints: u64, proxies: u32) -> Compiled {
     let mut by_age = policies.to_vec();
@@ -111,7 +112,7 @@ pub fn calls(policy: &ValidPolicy, promises: &Promises<'_>) -> Option<OutboundCo
         let Some(((namespace, name), &promised)) = promised else {
             continue;
         };
-        // The Service's full name, so that all senders use the same one.
+        // This is the Service's full name, so that all senders use the same name.
         let central = promised.central.as_ref().map(|central| CentralConfig {
             service: format!("{namespace}/{name}"),
             ..central.clone()
@@ -126,8 +127,8 @@ pub fn calls(policy: &ValidPolicy, promises: &Promises<'_>) -> Option<OutboundCo
     Some(outbound)
 }
 
-/// Returns the configuration of outbound slots with these `calls`. It doesn't depend on the number
-/// of proxies.
+/// Returns the configuration of outbound slots with these `calls`. This configuration doesn't
+/// depend on the number of proxies.
 pub fn outbound(calls: OutboundConfig) -> FilterConfig {
     revised(FilterConfig {
         direction: Direction::Outbound,
@@ -151,7 +152,7 @@ fn revised(mut config: FilterConfig) -> FilterConfig {
 }
 
 /// Returns the sort key of GEP-713: the oldest first, then by namespace and name. A policy of
-/// unknown age, as in a folder, comes after those of known age.
+/// unknown age, as in a folder, comes after policies of known age.
 pub fn precedence(policy: &ValidPolicy) -> impl Ord + '_ {
     let age = policy.created.as_deref();
     (
@@ -166,8 +167,8 @@ pub fn precedence(policy: &ValidPolicy) -> impl Ord + '_ {
 /// own revision. `serde_json` writes fields in the order of their declaration and floats in their
 /// shortest form, so equal configurations have equal JSON.
 pub fn revision(config: &FilterConfig) -> String {
-    // Serialization can't fail: all map keys are strings and all floats are finite. If it did, the
-    // error's text would be a deterministic substitute.
+    // Serialization can't fail: all map keys are strings and all floats are finite. If
+    // serialization failed, the error's text would be a deterministic substitute.
     let json = serde_json::to_vec(config).unwrap_or_else(|e| e.to_string().into_bytes());
     let digest = Sha256::digest(&json);
     digest

@@ -181,7 +181,7 @@ proptest! {
     }
 }
 
-/// A sender's outbound slot has the targets of the services that it calls.
+/// A sender's outbound slot has the targets of the services that the sender calls.
 #[test]
 fn callers_know_what_services_promise() {
     let policies = |of_caller: &str, of_stock: &str| {

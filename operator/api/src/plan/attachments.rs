@@ -17,7 +17,7 @@ use super::{ProxySelector, Share, TargetRef};
 pub struct Attachment {
     /// The target.
     pub target: TargetRef,
-    /// The proxies that enforce it.
+    /// The proxies that enforce the policy.
     pub proxies: ProxySelector,
     /// The stage of each of these proxies, with its share of the slots and its routes.
     pub stage: Arc<StageConfig>,
@@ -25,7 +25,7 @@ pub struct Attachment {
     pub share: Share,
 }
 
-/// Attachments in order of precedence. Immutable, and cheap to clone.
+/// Attachments in order of precedence. The list is immutable, and cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Attachments(Arc<Inner>);
 
@@ -38,8 +38,8 @@ struct Inner {
     configurations: Arc<Configurations>,
 }
 
-/// The number of cached results beyond one for each attachment. The limit is needed because proxies
-/// choose their labels, and so the number of different results.
+/// The number of cached results beyond one for each attachment. A limit is needed, because proxies
+/// choose their labels and thus determine the number of different results.
 const MORE_SETS: usize = 1_024;
 
 impl Attachments {
@@ -71,7 +71,7 @@ impl Attachments {
         if let Some(known) = self.made().get(&places) {
             return Arc::clone(known);
         }
-        // Made without holding the lock, so that other proxies don't wait.
+        // The result is made without holding the lock, so that other proxies don't wait.
         let matching: Vec<&Attachment> =
             places.iter().filter_map(|at| self.0.all.get(*at)).collect();
         let enforced = Arc::new(Enforced::by_labels(&matching, &self.0.configurations));
@@ -108,7 +108,7 @@ impl PartialEq for Attachments {
 }
 
 impl From<Vec<Attachment>> for Attachments {
-    /// Attachments in order of precedence.
+    /// Returns an index of `all`, which is in order of precedence.
     fn from(all: Vec<Attachment>) -> Self {
         let selectors = Selectors::new(all.iter().map(|a| a.proxies.clone()).collect());
         Self::new(all, selectors, Arc::default())

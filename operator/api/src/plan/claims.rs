@@ -8,26 +8,26 @@ use super::{Enforced, LABELS_METADATA, NAMESPACE_METADATA, Plan, TARGET_METADATA
 /// The part of a proxy's node metadata that selects its policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyClaims<'a> {
-    /// The target whose policies it enforces, if it names one.
+    /// The target whose policies the proxy enforces, if the proxy names a target.
     pub target: Option<&'a TargetRef>,
-    /// The namespace of its Pod.
+    /// The namespace of the proxy's Pod.
     pub namespace: Option<&'a str>,
-    /// The labels of its Pod.
+    /// The labels of the proxy's Pod.
     pub labels: &'a BTreeMap<String, String>,
 }
 
 impl Plan {
-    /// Returns the policies for a proxy, by the target that it names or, without one, by its
-    /// namespace and labels.
+    /// Returns the policies for a proxy, by the target that the proxy names or, without a target,
+    /// by the proxy's namespace and labels.
     ///
     /// With a folder, only the target counts. A proxy without a target gets the only workload. If
-    /// there are several workloads it gets none, because a guess could apply one service's limits
-    /// to another service. In a cluster, a proxy that names neither a target nor labels gets no
-    /// configuration, and a proxy never gets the configuration of another namespace. To get the
+    /// there are several workloads, the proxy gets none, because a guess could apply one service's
+    /// limits to another service. In a cluster, a proxy that names neither a target nor labels gets
+    /// no configuration, and a proxy never gets the configuration of another namespace. To get the
     /// result for a selector's Pods, pass the selector's labels.
     ///
     /// A proxy to which no policy applies gets a configuration without stages, so that all requests
-    /// pass. The cost is `O(log targets)` for a target; for labels see [`enforced`].
+    /// pass. The cost is `O(log targets)` for a target. For the cost for labels, see [`enforced`].
     ///
     /// [`enforced`]: super::Attachments::enforced
     #[must_use]
@@ -71,7 +71,7 @@ impl Plan {
         let Some((target, config)) = self.workloads.first_key_value() else {
             return Ok(Enforced::default());
         };
-        // A policy with several targets compiles to the same configuration for each of them.
+        // A policy with several targets compiles to the same configuration for each target.
         if self.workloads.values().all(|c| c == config) {
             return Ok(Enforced::by_target(target, config));
         }

@@ -3,7 +3,7 @@
 //! A thousand Pods of one workload enforce the same configuration, and an edit of one policy leaves
 //! the configurations without it unchanged. So only one configuration is made for equal stages.
 //! While any proxy or plan uses it, later plans return the same configuration, so that comparing
-//! pointers shows that it is unchanged.
+//! pointers shows that the configuration is unchanged.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,13 +18,15 @@ use crate::compile;
 /// The policies at one proxy.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Enforced {
-    /// The configuration. It has no stages if no policy applies; then all requests pass.
+    /// The configuration. Without a policy that applies, the configuration has no stages, and all
+    /// requests pass.
     pub config: Arc<FilterConfig>,
-    /// The policies in force, each with the target through which it reaches the proxy.
+    /// The policies in force, each with the target through which the policy reaches the proxy.
     pub in_force: Vec<InForce>,
     /// Policies beyond the largest number that a proxy can hold ([`MAX_STAGES`]).
     pub beyond_limit: Vec<InForce>,
-    /// The reason why the proxy gets no policies, in one line, if its owner can change that.
+    /// The reason why the proxy gets no policies, in one line, if the proxy's owner can change
+    /// that.
     pub problem: Option<String>,
 }
 
@@ -33,7 +35,7 @@ pub struct Enforced {
 pub struct InForce {
     /// `namespace/name`.
     pub policy: String,
-    /// The target through which it reaches the proxy.
+    /// The target through which the policy reaches the proxy.
     pub target: TargetRef,
 }
 
@@ -101,7 +103,8 @@ impl Enforced {
     }
 }
 
-/// The attachments of one policy at one proxy, at least one. They make one stage.
+/// The attachments of one policy at one proxy, of which there is at least one. The attachments make
+/// one stage.
 struct Part<'a>(Vec<&'a Attachment>);
 
 impl Part<'_> {
@@ -195,7 +198,8 @@ struct StageKey {
     factor: u64,
 }
 
-/// The configurations in use, by the stages that they were made from. Successive plans share them.
+/// The configurations in use, by the stages that they were made from. Successive plans share these
+/// configurations.
 #[derive(Debug, Default)]
 pub struct Configurations {
     made: Mutex<HashMap<Vec<StageKey>, Made>>,

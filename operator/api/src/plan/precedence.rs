@@ -9,7 +9,8 @@ use headgate_core::config::StageConfig;
 pub struct Bid<'a> {
     /// `namespace/name`.
     pub policy: &'a str,
-    /// The requests that it is for, as [`StageConfig::routes`]. Empty means all requests.
+    /// The requests for which the policy competes, as [`StageConfig::routes`]. Empty means all
+    /// requests.
     pub routes: &'a [String],
 }
 
@@ -23,10 +24,10 @@ impl<'a> Bid<'a> {
     }
 }
 
-/// Returns, for each bid, `None` if it is in force, else the index of the bid that overrides it.
-/// Bids are in order of precedence. Of several bids for the same requests, the first is in force. A
-/// bid is overridden if other policies have taken all its routes before; a policy never overrides
-/// itself.
+/// Returns, for each bid, `None` if the bid is in force, else the index of the bid that overrides
+/// this bid. Bids are in order of precedence. Of several bids for the same requests, the first is
+/// in force. A bid is overridden if other policies have taken all its routes before. A policy never
+/// overrides itself.
 pub fn winners<'a>(bids: impl IntoIterator<Item = Bid<'a>>) -> Vec<Option<usize>> {
     // All requests are represented by the empty name, which no route has.
     const ALL: &[String] = &[String::new()];

@@ -1,9 +1,9 @@
-//! An index of selectors. It finds the selectors that match a Pod's labels without testing all of
-//! them.
+//! An index of selectors. The index finds the selectors that match a Pod's labels without testing
+//! all selectors.
 //!
-//! A namespace may have a thousand selectors. Each is indexed under the one of its labels that the
-//! fewest selectors share. So a Pod is compared to few selectors that don't match it: the cost for
-//! a Pod is `O(labels + candidates)` instead of `O(selectors)`.
+//! A namespace may have a thousand selectors. Each selector is indexed under the one of its labels
+//! that the fewest selectors share. So a Pod is compared to few selectors that don't match the Pod.
+//! The cost for a Pod is `O(labels + candidates)` instead of `O(selectors)`.
 
 use std::collections::{BTreeMap, HashMap};
 

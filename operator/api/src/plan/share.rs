@@ -17,7 +17,7 @@ use crate::validate::Slots;
 pub struct Share {
     /// The slots as in the policy.
     pub slots: Slots,
-    /// The number of proxies that share them; 0 counts as 1.
+    /// The number of proxies that share the slots; 0 counts as 1.
     pub proxies: u32,
     /// The endpoints behind the proxies.
     pub endpoints: Endpoints,
@@ -29,8 +29,8 @@ pub enum Endpoints {
     /// Each proxy has one endpoint of its own, as sidecars do.
     Own,
     /// All proxies share the same endpoints, as gateways do. The endpoints are counted by Service,
-    /// each once it is ready. Without ready endpoints, one counts: a proxy that is configured
-    /// before its backend is ready must not start without slots.
+    /// each once it is ready. Without ready endpoints, the number counts as 1, because a proxy that
+    /// is configured before its backend is ready must not start without slots.
     Shared(Arc<BTreeMap<TargetRef, u32>>),
 }
 
@@ -44,8 +44,8 @@ pub enum Endpoints {
 pub struct Portion {
     /// Slots, 1 ..= [`MAX_PARALLELISM`](headgate_core::config::MAX_PARALLELISM).
     pub parallelism: u32,
-    /// The factor from the policy's quantities to the proxy's, above 0. It is 1 with one proxy for
-    /// one endpoint.
+    /// The factor from the policy's quantities to the proxy's, above 0. The factor is 1 with one
+    /// proxy for one endpoint.
     pub factor: f64,
 }
 
@@ -145,9 +145,9 @@ impl Share {
         .of(stage)
     }
 
-    /// Returns the share of a proxy that one policy reaches through two targets, with one stage. It
-    /// covers the endpoints of both targets. The number of proxies is that of the target with more
-    /// proxies.
+    /// Returns the share of a proxy that one policy reaches through two targets, with one stage.
+    /// The share covers the endpoints of both targets. The number of proxies is that of the target
+    /// with more proxies.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let endpoints = match (&self.endpoints, &other.endpoints) {
@@ -225,7 +225,7 @@ mod tests {
         beside_bouncer["strategy"] = serde_json::json!({"type": "Bouncer", "capacity": capacity});
         for stage in [whole, beside_bouncer] {
             let stage: StageConfig = serde_json::from_value(stage).unwrap();
-            // 3 endpoints of 5 units behind 2 proxies.
+            // Three endpoints of 5 units are behind two proxies.
             let share = share(Slots::PerEndpoint(8), 2, ready(&[("x", 3)]));
             let strategy = share.portion().of(&stage).strategy;
             assert_eq!(strategy.accept_fraction().unwrap().units, Some(7.5));
@@ -244,7 +244,8 @@ mod tests {
             let stage = share.portion().that_matters(&whole).of(&whole);
             stage.tokens.map(|tokens| tokens.budget)
         };
-        // 3 endpoints of 100 tokens behind 2 proxies, and 100 of all behind 4.
+        // In the first case, three endpoints of 100 tokens each are behind two proxies. In the
+        // second case, all endpoints together have 100 tokens behind four proxies.
         let each = share(Slots::PerEndpoint(8), 2, ready(&[("x", 3)]));
         assert_eq!(budget(each), Some(150.0));
         assert_eq!(

@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 pub struct TargetRef {
     /// `Service`, `Gateway`, `HTTPRoute`, `GRPCRoute`, `InferencePool` or `Pod`.
     pub kind: TargetKind,
-    /// Its namespace; the policy's own.
+    /// The object's namespace, which is the policy's own.
     pub namespace: String,
-    /// Its name. The name of Pods is their labels as `app=search,tier=web`, in the order of the
-    /// keys.
+    /// The object's name. The name of Pods is their labels as `app=search,tier=web`, in the order
+    /// of the keys.
     pub name: String,
-    /// The Gateway's listener whose requests are targeted; `None`: all listeners.
+    /// The Gateway's listener whose requests are targeted; `None` for all listeners.
     pub section: Option<String>,
 }
 
@@ -35,7 +35,7 @@ pub enum TargetKind {
     GrpcRoute,
     /// `InferencePool` of Gateway API's inference extension.
     InferencePool,
-    /// Pods by their labels: every proxy in front of one of them.
+    /// Pods by their labels: every proxy in front of one of the Pods.
     Pod,
 }
 
@@ -120,7 +120,7 @@ impl FromStr for TargetRef {
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         let error = || ParseTargetError(s.to_owned());
-        // At most three parts: keys of labels may contain a slash.
+        // The text is split into at most three parts, because keys of labels may contain a slash.
         let mut parts = s.splitn(3, '/');
         let (Some(kind), Some(namespace), Some(name)) = (parts.next(), parts.next(), parts.next())
         else {

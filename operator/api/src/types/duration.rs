@@ -1,8 +1,8 @@
 //! Durations as the Gateway API writes them (GEP-2257): `1h30m`, `18ms`, `1s500ms`.
 //!
-//! A number and a unit, one to four times; numbers have one to five digits, units are `h`, `m`, `s`
-//! and `ms`; no fractions, no signs. Stricter than Go's or systemd's durations, so that every tool
-//! reads the same text in the same way.
+//! A duration is one to four numbers with units. Numbers have one to five digits, and units are
+//! `h`, `m`, `s` and `ms`. There are no fractions and no signs. This form is stricter than Go's or
+//! systemd's durations, so that every tool reads the same text in the same way.
 
 use std::fmt;
 use std::time::Duration as Span;
@@ -54,7 +54,7 @@ impl Duration {
         parse(&self.0)
     }
 
-    /// Returns the text of `us` µs, rounded as those of [`Span`].
+    /// Returns the text of `us` µs, rounded down to whole milliseconds.
     #[must_use]
     pub fn of_micros(us: u64) -> Self {
         Span::from_micros(us).into()
@@ -80,7 +80,7 @@ impl fmt::Display for Duration {
 }
 
 impl From<Span> for Duration {
-    /// The shortest text of `span`, rounded down to whole milliseconds and up to 99999h.
+    /// Returns the shortest text of `span`, rounded down to whole milliseconds; at most 99999h.
     fn from(span: Span) -> Self {
         let ms = span.as_millis().min(u128::from(MAX_HOURS) * 3_600_000);
         let parts = [
@@ -144,14 +144,14 @@ fn parse(text: &str) -> Result<Span, ParseDurationError> {
             Ok(number) if digits.len() <= 5 => number,
             _ => return Err(E::TooManyDigits(digits.to_owned())),
         };
-        // At most 4 * 99999 h, far below what fits.
+        // The sum is at most 4 * 99999 h, far below the largest possible span.
         total += Span::from_millis(number * millis);
         rest = after;
     }
     Ok(total)
 }
 
-/// Splits `text` before the first character that is not `belongs`.
+/// Splits `text` before the first character for which `belongs` is false.
 fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !belongs(c)).unwrap_or(text.len()))
 }

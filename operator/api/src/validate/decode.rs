@@ -1,9 +1,9 @@
 //! Reads a [`Node`] tree into the API's types, with all mistakes and not only the first.
 //!
-//! serde stops at the first mistake. So the tree is repaired there and decoded again, until
-//! decoding succeeds. A misspelt name is replaced by the closest known name, and an unusable value
-//! by [`Value::Anything`], which decodes as any type. Each round reports one problem. The resulting
-//! policy is used only to find further mistakes, outside the repaired fields
+//! serde stops at the first mistake. So the tree is repaired at this mistake and decoded again,
+//! until decoding succeeds. A misspelt name is replaced by the closest known name, and an unusable
+//! value by [`Value::Anything`], which decodes as any type. Each round reports one problem. The
+//! resulting policy is used only to find further mistakes, outside the repaired fields
 //! ([`Decoded::repaired`]).
 
 mod reader;
@@ -16,7 +16,8 @@ use super::problem::Problem;
 use super::suggest::{closest, instead_of};
 use reader::Fault;
 
-/// The largest number of mistakes reported for one document. Each costs one more round of decoding.
+/// The largest number of mistakes reported for one document. Each mistake costs one more round of
+/// decoding.
 const MAX_PROBLEMS: usize = 100;
 
 /// The result of reading a document.
@@ -32,8 +33,8 @@ pub(crate) struct Decoded<T> {
 
 impl<T> Decoded<T> {
     /// Adds the mistakes that rules have found in the value, each with its field and the message.
-    /// Leaves out mistakes that result from a replaced value: the user didn't make them, and the
-    /// original mistake has been reported.
+    /// Leaves out mistakes that result from a replaced value, because the user didn't make these
+    /// mistakes, and the original mistake has been reported.
     pub(crate) fn add(
         &mut self,
         document: &Node,
@@ -138,7 +139,8 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example)
     decoded
 }
 
-/// Returns the field with the mistake; for an unknown field, the mapping that contains it.
+/// Returns the field with the mistake. For an unknown field, returns the mapping that contains the
+/// field.
 fn path_of(error: &serde_path_to_error::Error<Fault>) -> Path {
     use serde_path_to_error::Segment as Step;
     let segment = |step: &Step| match step {

@@ -1,8 +1,8 @@
 //! Parses texts into valid policies, or lists all their mistakes.
 //!
 //! The messages about an invalid policy must refer to the file that the user wrote: line, field,
-//! value found, and a correct value. All mistakes must be listed at once: a tool that reports one
-//! mistake per run is soon abandoned. A file goes through three steps: YAML to a tree with line
+//! value found, and a correct value. All mistakes must be listed at once, because users abandon a
+//! tool that reports one mistake per run. A file goes through three steps: YAML to a tree with line
 //! numbers (`node`), the tree to the API's types (`decode`), and the API's types to types that
 //! can't be wrong (`rules`).
 
@@ -44,26 +44,26 @@ pub const MAX_FILE: usize = 1 << 20;
 pub struct FileReport {
     /// The file, as the caller named it.
     pub file: String,
-    /// Its documents, in order; empty if it isn't YAML.
+    /// The documents of the file, in order; empty if the file isn't YAML.
     pub documents: Vec<Document>,
     /// Mistakes that don't belong to a single document.
     pub problems: Vec<Problem>,
-    /// Whether the file contains only objects of other APIs; each counts as a mistake.
+    /// Whether the file contains only objects of other APIs. Each object counts as a mistake.
     pub of_other_apis: bool,
 }
 
 /// One document of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
-    /// `namespace/name`, if they can be read.
+    /// `namespace/name`, if both can be read.
     pub name: Option<String>,
     /// `metadata.generation`, 0 when not given.
     pub generation: i64,
     /// The valid targets, even of an invalid policy.
     pub targets: Vec<TargetRef>,
-    /// The line, from 1, on which it starts.
+    /// The line, from 1, on which the document starts.
     pub line: u64,
-    /// The `spec` as read, with replacements for mistakes; `None` if there are too many.
+    /// The `spec` as read, with replacements for mistakes; `None` with too many mistakes.
     pub spec: Option<AdmissionPolicySpec>,
     /// The policy or its mistakes, of which there is at least one.
     pub policy: Result<ValidPolicy, Vec<Problem>>,
@@ -166,8 +166,8 @@ fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Node>, Problem> {
     node::parse(file, text)
 }
 
-/// Refuses policies whose name an earlier document or file has. Must be called only once with the
-/// same `reports`.
+/// Refuses policies whose name an earlier document or file has. This function must be called only
+/// once with the same `reports`.
 pub fn refuse_duplicates(reports: &mut [FileReport]) {
     let mut first_of: HashMap<String, String> = HashMap::new();
     for report in reports {
@@ -291,7 +291,8 @@ fn is_policy(document: &Node) -> bool {
     }
 }
 
-/// Whether a document is an object of another API: neither its kind nor its group resembles ours.
+/// Whether a document is an object of another API: neither its kind nor its group resembles that of
+/// a policy.
 fn is_of_another_api(document: &Node) -> bool {
     let text = |field| document.get(field).and_then(Node::text);
     let (Some(version), Some(kind)) = (text("apiVersion"), text("kind")) else {

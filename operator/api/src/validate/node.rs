@@ -95,7 +95,7 @@ impl Node {
         }
     }
 
-    /// Returns the text, if it is one.
+    /// Returns the text, if the value is a text.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
@@ -124,9 +124,9 @@ impl Node {
             })
     }
 
-    /// Returns the position of the field at `path`: the position of its key, or for an item of a
-    /// list, of its first character. For a missing field, returns the position of the innermost
-    /// existing field around it.
+    /// Returns the position of the field at `path`: the position of the field's key, or for an item
+    /// of a list, of the item's first character. For a missing field, returns the position of the
+    /// innermost existing field around it.
     pub(crate) fn position(&self, path: &Path) -> Position {
         let mut node = self;
         let mut at = self.at;

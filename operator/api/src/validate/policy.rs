@@ -15,9 +15,9 @@ pub struct ValidPolicy {
     pub name: String,
     /// `metadata.generation`, 0 when not given.
     pub generation: i64,
-    /// `metadata.creationTimestamp`, RFC 3339 in UTC, so it sorts as a text.
+    /// `metadata.creationTimestamp`, RFC 3339 in UTC. Such timestamps sort as texts.
     pub created: Option<String>,
-    /// The objects that it targets, in the given order, without duplicates.
+    /// The objects that the policy targets, in the given order, without duplicates.
     pub targets: Vec<TargetRef>,
     /// The slots, from which [`crate::compile`] computes the stage's parallelism.
     pub slots: Slots,
@@ -33,7 +33,7 @@ pub struct ValidPolicy {
 }
 
 impl ValidPolicy {
-    /// `namespace/name`.
+    /// Returns `namespace/name`.
     #[must_use]
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
@@ -51,9 +51,9 @@ pub enum Slots {
     Auto(AutoParallelism),
 }
 
-/// The initial slots of a proxy that finds its slots. The number is small, so that the proxy
-/// doubles it from below the backend's capacity, but large enough that a service with a few workers
-/// isn't slowed down.
+/// The initial slots of a proxy that finds its slots. The number is small, so that the proxy begins
+/// below the backend's capacity and doubles the number. The number is large enough that a service
+/// with a few workers isn't slowed down.
 const FIRST: u32 = 4;
 
 impl Slots {
@@ -76,8 +76,8 @@ impl Slots {
     }
 
     /// Returns the portion of each of `proxies` proxies in front of the same `endpoints` endpoints.
-    /// 0 counts as 1 for either number: a proxy that is configured before its backend is ready must
-    /// not start without slots.
+    /// 0 counts as 1 for either number, because a proxy that is configured before its backend is
+    /// ready must not start without slots.
     #[must_use]
     pub fn portion(self, endpoints: u64, proxies: u32) -> Portion {
         let proxies = proxies.max(1);
@@ -97,7 +97,7 @@ impl Slots {
             parallelism: u32::try_from(slots)
                 .unwrap_or(MAX_PARALLELISM)
                 .clamp(1, MAX_PARALLELISM),
-            // Exact: the number of endpoints is far below 2^53.
+            // The conversion is exact, because the number of endpoints is far below 2^53.
             factor: endpoints as f64 / f64::from(proxies),
         }
     }

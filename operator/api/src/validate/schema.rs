@@ -1,4 +1,5 @@
-//! The checks of a policy by the API server: the rules of `rules`, as far as it can check them.
+//! The checks of a policy by the API server: the rules of `rules`, as far as the API server can
+//! check them.
 //!
 //! A mistake that `kubectl apply` refuses costs a second. A mistake that is reported in the status,
 //! which its author may not read, costs an afternoon. So the API server checks as much as possible.
@@ -6,8 +7,8 @@
 //! ([`Field`]). Each file of rules contains the CEL rules on several fields beside its own checks,
 //! with the same messages. The API server limits the cost of rules, which it estimates from the
 //! largest policy that the schema allows. So every list, map and text is bounded. The operator
-//! checks what is too expensive or impossible in CEL (regular expressions, matches that are never
-//! reached), and reports it in the policy's status.
+//! makes the checks that are too expensive or impossible in CEL (regular expressions, matches that
+//! are never reached), and reports the mistakes in the policy's status.
 
 use std::fmt::Display;
 
@@ -174,7 +175,7 @@ impl SchemaField<'_> {
     }
 
     /// Returns CEL that tests whether the value of the field at `path` is valid. Rules on several
-    /// fields require that.
+    /// fields require valid values.
     pub(super) fn right(&mut self, path: &str) -> String {
         let value = self.value(path);
         self.within(path, &value)
@@ -249,7 +250,7 @@ impl Rule {
     /// Returns a rule with the message `words`, in which the texts of `values`, in CEL, replace
     /// each `%s`.
     pub(super) fn words(rule: impl Into<String>, words: &str, values: &[&str]) -> Self {
-        // The fallback message if the values can't be evaluated.
+        // This is the fallback message for values that can't be evaluated.
         let message = words.replace("%s", "...").replace("%%", "%");
         let mut fields = Self::text(rule, message).0;
         let expression = Value::String(format(words, values));
@@ -275,12 +276,12 @@ impl Rule {
         self
     }
 
-    /// Sets the reason of a failure to a missing field.
+    /// Sets the reason of a failure: the field is required.
     pub(super) fn required(self) -> Self {
         self.reason("FieldValueRequired")
     }
 
-    /// Sets the reason of a failure to a forbidden field.
+    /// Sets the reason of a failure: the field is forbidden.
     pub(super) fn forbidden(self) -> Self {
         self.reason("FieldValueForbidden")
     }
@@ -305,8 +306,8 @@ impl From<Rule> for Value {
 }
 
 /// Returns the CEL of `words` in which the texts of `values` replace each `%s`. Joining texts with
-/// `+` would be expensive: the API server assumes the greatest length for a text whose length it
-/// can't estimate, such as a number's.
+/// `+` would be expensive: the API server assumes the greatest length for a text of unknown length,
+/// such as a number's text.
 pub(super) fn format(words: &str, values: &[&str]) -> String {
     format!("{}.format([{}])", literal(words), values.join(", "))
 }
@@ -316,13 +317,13 @@ pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
-/// Returns CEL that tests whether the text is a duration; CEL's own durations allow more.
+/// Returns CEL that tests whether the text is a duration. CEL's own durations allow more texts.
 fn is_time(text: &str) -> String {
     format!("{text}.matches('{DURATION}')")
 }
 
-/// Returns CEL that tests whether the text isn't a duration. Rules on durations need it, because
-/// they would fail with an error for such a text.
+/// Returns CEL that tests whether the text isn't a duration. Rules on durations need this test,
+/// because they would fail with an error for such a text.
 pub(super) fn not_time(text: &str) -> String {
     format!("!{}", is_time(text))
 }
@@ -339,8 +340,8 @@ pub(super) fn some(list: &str) -> String {
     format!("(has({list}) && size({list}) > 0)")
 }
 
-/// Returns CEL that produces the message of [`crate::ParseDurationError`]. It depends on the first
-/// part that isn't a number with a unit.
+/// Returns CEL that produces the message of [`crate::ParseDurationError`]. The message depends on
+/// the first part of the text that isn't a number with a unit.
 fn not_a_duration() -> String {
     let parts = "self.findAll('[0-9]+[.,]|[0-9]+[^-+0-9.,]*|[-+.,]|[^-+0-9.,]+')";
     let odd = format!("{parts}.filter(p, !p.matches('^[0-9]{{1,5}}(h|m|s|ms)$'))");

@@ -75,14 +75,14 @@ impl Document<WorkloadFile> {
         Self::of(file, bytes, "workload", of_workloads)
     }
 
-    /// Returns the access log that it names.
+    /// Returns the access log that the workload names.
     #[must_use]
     pub fn access_log(&self) -> Option<&str> {
         let recorded = self.value.recorded.as_ref()?;
         Some(recorded.access_log.as_str()).filter(|log| !log.is_empty())
     }
 
-    /// Returns the problem of the access log that it names.
+    /// Returns the problem of the access log that the workload names.
     #[must_use]
     pub fn bad_access_log(&self, found: &str) -> Problem {
         let path = Path::default().field("recorded.accessLog");
@@ -138,8 +138,8 @@ fn message(finding: &Finding) -> String {
     }
 }
 
-/// Whether a problem at `path` results from the replaced value of `repaired`: it is a part of that
-/// value, or for a choice, of the block around it.
+/// Whether a problem at `path` results from the replaced value of `repaired`. Such a problem is a
+/// part of that value, or for a choice, a part of the block around the value.
 fn follows_from(path: &Path, repaired: &Path) -> bool {
     let block = match repaired.segments() {
         [block @ .., Segment::Field(name)] if CHOICES.contains(&name.as_str()) => block,

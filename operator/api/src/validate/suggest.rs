@@ -1,4 +1,4 @@
-//! "Did you mean" suggestions: the known name closest to the written one.
+//! "Did you mean" suggestions: the known name that is closest to the written name.
 
 /// Returns the one of `names` that is closest to `written`, if the difference may be a typing
 /// mistake: another case, a part of the name, or one edit per three characters.
@@ -6,11 +6,12 @@ pub(super) fn closest<'a>(
     written: &str,
     names: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // Cut: no known name is longer.
+    // The text is cut, because no known name is longer.
     let lower: String = written.to_lowercase().chars().take(64).collect();
     let distance_to = |name: &str| {
         let name = name.to_lowercase();
-        // At least four characters, because shorter parts occur in too many names.
+        // Only parts of at least four characters count, because shorter parts occur in too many
+        // names.
         let is_part = lower.chars().count() >= 4 && name.contains(&lower);
         match is_part {
             true => 1,

@@ -140,8 +140,8 @@ impl<'p> Tasks<'p> {
         Some(Calls::several(task?, count?, at_once, route))
     }
 
-    /// Records a problem if a request causes too many calls, which may multiply from hop to hop, or
-    /// calls without end.
+    /// Records a problem if a request causes an infinite number of calls, or more than
+    /// [`MOST_BELOW`]. Calls may multiply from hop to hop.
     fn refuse_floods(&self) {
         let mut known = vec![None; self.tasks.len()];
         for task in 0..self.tasks.len() {
@@ -162,8 +162,8 @@ impl<'p> Tasks<'p> {
         }
     }
 
-    /// Returns the number of calls that `task` causes, or a cycle of tasks. `way` is the chain of
-    /// calls to it.
+    /// Returns the number of calls that `task` causes. The error is a cycle of tasks. `way` is the
+    /// chain of calls to `task`.
     fn calls_below(
         &self,
         task: usize,

@@ -1,7 +1,7 @@
 //! The file format of a mesh: services that call each other, and the clients of its workflows.
 //!
 //! As in [`crate::workload::file`], these types accept the fields of a file and refuse unknown
-//! ones. [`MeshFile::plan`] turns them into a valid [`Plan`], or returns a problem for every
+//! fields. [`MeshFile::plan`] turns a file into a valid [`Plan`], or returns a problem for every
 //! invalid field, with a valid example.
 
 mod calls;
@@ -15,7 +15,7 @@ use super::{Graph, Load};
 use crate::workload::file::{ProcessName, RequestEntry, ServiceTimeEntry, Time};
 use crate::workload::request::SampleRequest;
 
-/// The simulation that a file describes.
+/// The simulation of a mesh that a file describes.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Services and workflows.
@@ -58,7 +58,7 @@ pub struct MeshFile {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceEntry {
-    /// Its name.
+    /// The service's name.
     pub name: String,
     /// The number of processes; 1 by default.
     #[serde(default)]
@@ -76,7 +76,7 @@ pub struct ServiceEntry {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OperationEntry {
-    /// Its name; empty if the service has no other operation.
+    /// The operation's name; empty if the service has no other operation.
     #[serde(default)]
     pub name: String,
     /// A sample request, from which the rules of the service's policy derive type and class; by
@@ -87,7 +87,7 @@ pub struct OperationEntry {
     pub steps: Vec<StepEntry>,
 }
 
-/// A step: one of the two fields.
+/// A step. Exactly one of the two fields is set.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct StepEntry {
@@ -127,7 +127,7 @@ pub enum RouteName {
     #[default]
     RoundRobin,
     /// Round robin that starts at the first process for each request, so that a request with as
-    /// many calls as processes reaches all of them.
+    /// many calls as processes reaches all processes.
     Each,
 }
 
@@ -135,20 +135,20 @@ pub enum RouteName {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WorkflowEntry {
-    /// Its name, as in policies.
+    /// The workflow's name, as in policies.
     pub name: String,
-    /// The service that its requests enter.
+    /// The service that the workflow's requests enter.
     pub service: String,
-    /// The operation that its requests enter; the service's only operation by default.
+    /// The operation that the workflow's requests enter; the service's only operation by default.
     #[serde(default)]
     pub operation: String,
-    /// The time after which its clients give up; never by default.
+    /// The time after which clients give up; never by default.
     #[serde(default)]
     pub timeout: Option<Time>,
-    /// The deadline that its clients send; none by default.
+    /// The deadline that clients send; none by default.
     #[serde(default)]
     pub deadline: Option<Time>,
-    /// The clients that send its requests.
+    /// The clients that send the workflow's requests.
     pub clients: Vec<ClientsEntry>,
 }
 

@@ -1,5 +1,5 @@
 //! Figures as SVG, drawn without a library. A page must be one file without network access or
-//! scripts, and the code for that (two scales, ticks, lines with gaps, steps, dots, a legend) is
+//! scripts. The code for drawing (two scales, ticks, lines with gaps, steps, dots, a legend) is
 //! smaller than a dependency.
 //!
 //! Colours come from CSS ([`theme`]), so one drawing fits light and dark pages.
@@ -68,7 +68,7 @@ pub fn svg(figure: &Figure) -> String {
 #[must_use]
 pub fn file(figure: &Figure) -> String {
     let inner = svg(figure);
-    // The first `>` ends the first tag; its attributes are escaped.
+    // The first `>` ends the first tag, because the attributes of this tag are escaped.
     let (tag, rest) = inner.split_once('>').unwrap_or(("<svg", ""));
     format!(
         r#"{tag} xmlns="http://www.w3.org/2000/svg"><style>{}</style><rect width="100%" height="100%" fill="var(--bg)"/>{rest}"#,
@@ -210,7 +210,7 @@ impl<'a> Plot<'a> {
             top - 4.0
         );
         if !event.label.is_empty() {
-            // A name at the right edge would be clipped.
+            // Without this limit, a name at the right edge would be clipped.
             let width = event.label.chars().count() as f64 * CHARACTER;
             let centre = x.min(WIDTH - width / 2.0);
             let _ = write!(
@@ -281,7 +281,7 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// Draws the names of points next to them.
+    /// Draws the names of points next to the points.
     fn names(&self, out: &mut String, series: &Series) {
         for point in series.points.iter().filter(|point| !point.label.is_empty()) {
             let Some((x, y)) = self.place(point) else {

@@ -3,10 +3,10 @@
 use crate::report::{Axis, Scale};
 
 /// The approximate number of ticks of a linear axis. A horizontal axis needs more room for each
-/// number than a vertical one.
+/// number than a vertical axis.
 const HORIZONTAL_TICKS: f64 = 8.0;
 const VERTICAL_TICKS: f64 = 5.0;
-/// The distance beyond its ends up to which an axis maps values, in lengths of the axis.
+/// The distance beyond the ends of an axis up to which values are mapped, in lengths of the axis.
 const FAR: f64 = 20.0;
 
 /// An axis with its position.
@@ -21,7 +21,7 @@ pub(super) struct Ruler {
 }
 
 impl Ruler {
-    /// Returns an axis from the first value to the last.
+    /// Returns an axis from the smallest value to the largest. The ends of `axis` take precedence.
     pub(super) fn horizontal(
         axis: &Axis,
         values: impl Iterator<Item = f64>,
@@ -40,8 +40,9 @@ impl Ruler {
         .mended()
     }
 
-    /// Returns an axis from 0 (a logarithmic one: from a round number) to a round number at or
-    /// above all values.
+    /// Returns an axis that ends at a round number at or above all values. A linear axis begins at
+    /// 0, or at the smallest value if this value is negative. A logarithmic axis begins at a power
+    /// of ten. The ends of `axis` take precedence.
     pub(super) fn vertical(
         axis: &Axis,
         values: impl Iterator<Item = f64>,
@@ -68,8 +69,8 @@ impl Ruler {
         .mended()
     }
 
-    /// Returns the axis, with a valid range in place of an empty one or one that the scale can't
-    /// show.
+    /// Returns the axis. A range that is empty, or that the scale can't show, is replaced by a
+    /// valid range.
     fn mended(mut self) -> Self {
         let sound = self.from.is_finite() && self.to.is_finite();
         let sound = sound && (self.scale == Scale::Linear || self.from > 0.0);
@@ -97,12 +98,12 @@ impl Ruler {
         value > self.to * (1.0 + 1e-9) || value < self.from * (1.0 - 1e-9)
     }
 
-    /// Whether the axis can map a value; the position may be beyond the ends.
+    /// Whether the axis can map a value. The position may be beyond the ends.
     pub(super) fn holds(&self, value: f64) -> bool {
         value.is_finite() && (self.scale == Scale::Linear || value > 0.0)
     }
 
-    /// Returns the position of a value, which for values beyond the ends is beyond the ends.
+    /// Returns the position of a value, px. A value beyond the ends has a position beyond the ends.
     pub(super) fn at(&self, value: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => (value - self.from) / (self.to - self.from),
@@ -126,7 +127,7 @@ impl Ruler {
             }
             Scale::Log => {
                 let decades = self.from.log10().floor() as i32..=self.to.log10().ceil() as i32;
-                // With few decades, there is room for values between them.
+                // With few decades, there is room for values between the powers of ten.
                 let within: &[f64] = match decades.clone().count() {
                     ..=4 => &[1.0, 2.0, 5.0],
                     _ => &[1.0],
@@ -147,7 +148,7 @@ fn span(scale: Scale, values: impl Iterator<Item = f64>) -> (f64, f64) {
     })
 }
 
-/// Returns a power of ten beyond `value`.
+/// Returns the power of ten that is next to `value` in the direction of `round`.
 fn log_round(value: f64, round: fn(f64) -> f64) -> f64 {
     10f64.powf(round(value.log10()))
 }

@@ -1,8 +1,8 @@
 //! Colours of figures and pages, light and dark. The hues are those of Okabe and Ito, which people
-//! with any common colour blindness can distinguish. The light theme's are darkened and the dark
-//! theme's lightened for contrast with the page.
+//! with any common colour blindness can distinguish. For contrast with the page, the hues of the
+//! light theme are darkened, and those of the dark theme are lightened.
 
-/// The number of colours of series; further series reuse them.
+/// The number of colours of series; further series reuse these colours.
 pub const COLOURS: usize = 8;
 
 /// The CSS rules for any page or file with figures.

@@ -23,7 +23,7 @@ const MOST_REQUESTS: i64 = 1_000_000_000;
 const MOST_SEEDS: i64 = 1_000;
 
 impl WorkloadFile {
-    /// Returns the plan of the file under `stage`; `recording` is the content of its
+    /// Returns the plan of the file under `stage`. `recording` is the content of the file's
     /// `recorded.accessLog`.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The file format of a workload.
 //!
-//! These types accept the fields of a file, refuse unknown ones, and keep text fields unparsed.
-//! [`WorkloadFile::plan`] turns them into a valid [`Plan`](crate::trial::Plan), or returns a
+//! These types accept the fields of a file, refuse unknown fields, and keep text fields unparsed.
+//! [`WorkloadFile::plan`] turns a file into a valid [`Plan`](crate::trial::Plan), or returns a
 //! problem for every invalid field: the value found and a valid example. A choice is a name with
 //! optional settings beside it rather than an untagged union, so that messages can name the invalid
 //! field.
@@ -27,16 +27,16 @@ pub use text::{Time, TimeError};
 pub struct WorkloadFile {
     /// The distribution of the gaps between requests.
     pub arrivals: Arrivals,
-    /// Loads to simulate one after the other, in multiples of full load; for a recording, of its
-    /// rate.
+    /// Loads to simulate one after the other, in multiples of full load, or for a recording, in
+    /// multiples of the recorded rate.
     pub load: Numbers,
-    /// The same loads in requests per second.
+    /// Loads in requests per second, in place of `load`.
     pub rate: Numbers,
     /// A load that changes over time, in place of `load` and `rate`.
     pub phases: Vec<PhaseEntry>,
     /// Closed-loop clients, in place of `load`, `rate` and `phases`.
     pub clients: Option<ClientsEntry>,
-    /// Request types; with a recording, the default is all types of the policy.
+    /// Request types. With a recording, the default is all types of the policy.
     pub types: Vec<TypeEntry>,
     /// A recorded access log.
     pub recorded: Option<RecordedEntry>,
@@ -100,7 +100,7 @@ pub struct PhaseEntry {
     pub rate: Option<f64>,
 }
 
-/// Clients of a closed loop: each waits for its answer before it sends again.
+/// Clients of a closed loop. Each client waits for its answer before it sends its next request.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClientsEntry {
@@ -129,17 +129,17 @@ pub struct SmoothingEntry {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TypeEntry {
-    /// The type's name in results. Without `request`, it is the name of a type of the policy.
+    /// The type's name in results. Without `request`, this is the name of a type of the policy.
     pub name: String,
-    /// Its weight among the requests, relative to the other types; 1 by default.
+    /// The type's weight among the requests, relative to the other types; 1 by default.
     #[serde(default)]
     pub share: Option<f64>,
-    /// A sample request; the policy's own rules derive its type.
+    /// A sample request. The policy's own rules derive the type of this request.
     #[serde(default)]
     pub request: Option<RequestEntry>,
     /// The backend's service time for one request.
     pub service_time: ServiceTimeEntry,
-    /// The deadline of the type's requests, in place of their headers'.
+    /// The deadline of the type's requests, in place of the deadlines in their headers.
     #[serde(default)]
     pub timeout: Option<Time>,
     /// The cost in the header of the type's requests.
@@ -176,7 +176,7 @@ pub struct ServiceTimeEntry {
     /// 90th percentile.
     #[serde(default)]
     pub p90: Option<Time>,
-    /// The shape of `Pareto`: a larger one has a lighter tail.
+    /// The shape of `Pareto`. A larger shape has a lighter tail.
     #[serde(default)]
     pub shape: Option<f64>,
     /// The branches of `Hyperexponential`.
@@ -213,7 +213,7 @@ pub enum DistributionName {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BranchEntry {
-    /// Its weight, relative to the other branches.
+    /// The branch's weight, relative to the other branches.
     pub share: f64,
     /// The mean of the branch's times.
     pub mean: Time,
@@ -225,7 +225,7 @@ pub struct BranchEntry {
 pub struct BucketEntry {
     /// The upper bound. The lower bound is the upper bound of the bucket before, or 0.
     pub up_to: Time,
-    /// Its weight, relative to the other buckets.
+    /// The bucket's weight, relative to the other buckets.
     pub share: f64,
 }
 
@@ -242,7 +242,7 @@ pub struct RecordedEntry {
 pub struct Numbers {
     /// The numbers.
     pub values: Vec<f64>,
-    /// Whether they were written as a list, so that problems can name an item.
+    /// Whether the numbers were written as a list, so that problems can name an item.
     pub is_list: bool,
 }
 

@@ -24,7 +24,7 @@ pub struct Problem {
 pub enum Right {
     /// A text.
     Text(String),
-    /// The names of the policy's types; the value found is the invalid name.
+    /// The names of the policy's types. The value found is the invalid name.
     TypeOfPolicy(Vec<String>),
 }
 
@@ -67,7 +67,7 @@ impl<'p> At<'p> {
         self.below(format!("{}[{i}]", self.path))
     }
 
-    /// Checks every item of this list; `None` if one is invalid.
+    /// Checks every item of this list; `None` if an item is invalid.
     pub(crate) fn each<E, T>(
         &self,
         entries: &[E],
@@ -103,8 +103,8 @@ impl<'p> At<'p> {
         None
     }
 
-    /// Returns the value made from this field; records its error and returns `None` if there is
-    /// one.
+    /// Returns the value made from this field. Records the error as a problem and returns `None` if
+    /// there is an error.
     pub(crate) fn made<T>(&self, made: Result<T, impl ToString>) -> Option<T> {
         let note = |error: String| {
             let (found, right) = error.split_once("; ").unwrap_or((&error, "other settings"));
@@ -113,7 +113,8 @@ impl<'p> At<'p> {
         made.map_or_else(|error| note(error.to_string()), Some)
     }
 
-    /// Returns the length of `time`, ms, if it is within the bounds; otherwise records a problem.
+    /// Returns the length of `time`, ms, if this length is within the bounds; otherwise records a
+    /// problem.
     pub(crate) fn time(&self, time: &Time, min: f64, max: f64) -> Option<f64> {
         match time.ms() {
             Ok(ms) if (min..=max).contains(&ms) => Some(ms),
@@ -143,8 +144,8 @@ impl<'p> At<'p> {
         self.number(n, n > 0.0 && n <= max, format!("above 0, up to {max}"))
     }
 
-    /// Returns the number if it is from 1 to `max`; otherwise records a problem. `None` if it isn't
-    /// set.
+    /// Returns the number if it is from 1 to `max`; otherwise records a problem. `None` if the
+    /// number isn't set.
     pub(crate) fn whole<T: TryFrom<i64>>(&self, n: Option<i64>, max: i64) -> Option<T> {
         let n = n?;
         match (1..=max).contains(&n) {
@@ -153,7 +154,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the seed of the first run; `None` if it isn't set.
+    /// Returns the seed of the first run; `None` if the seed isn't set.
     pub(crate) fn seed(&self, n: Option<i64>) -> Option<u64> {
         let n = n?;
         let wrong = || self.refuse(n.to_string(), "a whole number of at least 0");

@@ -10,7 +10,7 @@ impl ServiceTimeEntry {
         self.refuse_settings_of_others(at);
         let time =
             |name: &str, time: &Option<Time>| at.field(name).time(time.as_ref()?, 1e-3, HOUR_MS);
-        // All are parsed first, so that every problem is reported.
+        // All three times are parsed first, so that every problem is reported.
         let (mean, median, p90) = (
             time("mean", &self.mean),
             time("median", &self.median),
@@ -32,7 +32,7 @@ impl ServiceTimeEntry {
                     (Some(mean), Some(median), _) => LogNormal::new(mean, median),
                     (Some(mean), _, Some(p90)) => LogNormal::by_mean_and_p90(mean, p90),
                     (_, Some(median), Some(p90)) => LogNormal::by_median_and_p90(median, p90),
-                    // One of the two is invalid; its problem is already recorded.
+                    // One of the two times is invalid, and its problem is already recorded.
                     _ => return None,
                 };
                 at.made(made.map(ServiceTime::LogNormal))
@@ -81,8 +81,8 @@ impl ServiceTimeEntry {
         at.made(made.map(ServiceTime::Empirical))
     }
 
-    /// Returns a value that the family requires. If it is missing, a problem is recorded. The
-    /// problem of an invalid value was recorded before.
+    /// Returns a value that the family requires. If the value is missing, a problem is recorded.
+    /// The problem of an invalid value was recorded before.
     fn need<T>(&self, name: &str, value: Option<T>, right: &str, at: &At<'_>) -> Option<T> {
         match self.settings().contains(&name) {
             true => value,

@@ -14,9 +14,8 @@ pub(super) struct Fields {
     pub(super) duration_ms: Option<f64>,
     /// `x-envoy-upstream-service-time`, ms.
     pub(super) upstream_ms: Option<f64>,
-    /// Whether the request reached the backend; `None` if the line doesn't contain that.
+    /// Whether the request reached the backend; `None` if the line has no such field.
     pub(super) reached_upstream: Option<bool>,
-    /// The request.
     pub(super) request: SampleRequest,
 }
 
@@ -33,7 +32,7 @@ impl Fields {
 }
 
 /// Returns a number of milliseconds in nanoseconds. Envoy truncates to whole milliseconds, so half
-/// a millisecond is added.
+/// a millisecond is added to a whole number.
 fn nanos(ms: f64) -> u64 {
     let ms = if ms.fract() == 0.0 { ms + 0.5 } else { ms };
     (ms * 1e6) as u64
@@ -45,7 +44,8 @@ pub(super) fn present(text: &str) -> Option<&str> {
     (!text.is_empty() && text != ABSENT).then_some(text)
 }
 
-/// Returns a number of milliseconds that is not negative.
+/// Parses a number of milliseconds, with or without a unit; `None` if the number is negative or is
+/// at least 1e9.
 pub(super) fn millis(text: &str) -> Option<f64> {
     let text = present(text)?;
     let ms: f64 = text.strip_suffix("ms").unwrap_or(text).parse().ok()?;

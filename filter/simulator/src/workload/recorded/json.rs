@@ -1,7 +1,7 @@
-//! JSON lines of an access log (`json_format`). Users choose the fields' names. The known ones are
-//! Istio's, Envoy Gateway's, those of Envoy's command operators, and similar ones. Case and
-//! punctuation are ignored, because variants often differ only in them. An unknown name is treated
-//! as the name of a request header.
+//! JSON lines of an access log (`json_format`). Users choose the fields' names. The known names are
+//! those of Istio, of Envoy Gateway and of Envoy's command operators, and similar names. Case and
+//! punctuation are ignored, because variants of a name often differ only in case and punctuation.
+//! An unknown name is treated as the name of a request header.
 
 use serde_json::{Map, Value};
 
@@ -42,14 +42,15 @@ fn field(name: &str, text: &str, fields: &mut Fields) {
             fields.upstream_ms = millis(text);
         }
         "upstreamhost" => fields.reached_upstream = Some(present(text).is_some()),
-        // This is less reliable than the upstream host, because Envoy may replace the upstream's
-        // answer.
+        // This field is less reliable than the upstream host, because Envoy may replace the
+        // upstream's answer.
         "responsecodedetails" => {
             let via_upstream = text == "via_upstream";
             fields.reached_upstream.get_or_insert(via_upstream);
         }
         "method" | "requestmethod" => fields.request.method = present(text).map(str::to_owned),
-        // The path that the client sent, which the filter sees before the router rewrites it.
+        // This is the path that the client sent. The filter sees this path, because the router
+        // rewrites the path afterwards.
         "xenvoyoriginalpath" | "xenvoyoriginpath" => {
             let path = present(text).map(str::to_owned);
             fields.request.path = path.or(fields.request.path.take());

@@ -1,14 +1,15 @@
 //! Recorded traffic: an access log of Envoy.
 //!
 //! A log contains effects that a model leaves out: bursts of one type, varying load, retries after
-//! refusals. Requests arrive at their recorded times with their recorded service times; the
-//! policy's own rules derive their types. A log is untrusted data: lines that are not requests are
-//! skipped and counted.
+//! refusals. Requests arrive at their recorded times with their recorded service times. The
+//! policy's own rules derive the types of requests. A log is untrusted data, so lines that are not
+//! requests are skipped and counted.
 //!
 //! The service time of a request is its `x-envoy-upstream-service-time`, else its `DURATION`. Both
 //! are truncated to whole milliseconds, so half a millisecond is added, the mean of what is cut
 //! off. Both include the queue wait in the backend itself. A request that Envoy answered itself,
-//! such as a refused one, has no service time; it gets that of another request of its type.
+//! such as a refused request, has no service time, and gets the service time of another request of
+//! its type.
 
 mod fields;
 mod json;
@@ -47,7 +48,7 @@ pub enum RecordingError {
     /// The log has no request to replay.
     #[error("no request: {0}")]
     Empty(String),
-    /// The first and last requests are too far apart, as in two logs joined into one.
+    /// The first and the last request are too far apart, as in two logs that were joined.
     #[error("{0:.0} hours from the first request to the last; at most {LONGEST_HOURS}, so cut it")]
     TooLong(f64),
     /// The policy's rules can't be compiled.
@@ -70,7 +71,7 @@ pub enum Passed {
     /// The line is too long.
     #[error("longer than 1 MiB")]
     TooLong,
-    /// The request is excluded by the policy, or its route is not covered by it.
+    /// The policy excludes the request, or doesn't cover the request's route.
     #[error("bypasses the policy")]
     Bypasses,
 }
@@ -78,7 +79,7 @@ pub enum Passed {
 /// Requests of an access log, as a stage receives them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recording {
-    /// Names and ids of the types that occur, in the policy's order.
+    /// Names and ids of the types in the recording, in the policy's order.
     types: Vec<(String, TypeId)>,
     /// Requests in order of arrival.
     requests: Vec<Request>,
@@ -91,7 +92,7 @@ pub struct Recording {
 type PassedLines = Vec<(Passed, u64, Vec<u64>)>;
 
 /// Whether `head`, the start of a file, is from an access log rather than from YAML. Envoy's own
-/// messages may stand before its first request, as in a container's log.
+/// messages may precede the first request, as in a container's log.
 #[must_use]
 pub fn is_access_log(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
@@ -122,8 +123,8 @@ impl Recording {
         reader.finish(stage)
     }
 
-    /// Returns the names and ids of the types that occur, in the policy's order; [`Request::kind`]
-    /// is an index here.
+    /// Returns the names and ids of the types that occur, in the policy's order. [`Request::kind`]
+    /// is an index into this list.
     #[must_use]
     pub fn types(&self) -> &[(String, TypeId)] {
         &self.types
@@ -135,7 +136,8 @@ impl Recording {
         self.requests.len()
     }
 
-    /// Whether the recording has no request; never true.
+    /// Whether the recording has no request. A recording always has a request, so this is always
+    /// false.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
@@ -207,15 +209,15 @@ impl Recording {
         }
     }
 
-    /// Returns the measured length of a replay at `speed`, ns: the length of the recording, or of
-    /// one whole replay if that is longer.
+    /// Returns the measured length of a replay at `speed`, ns: the length of the recording, or the
+    /// length of one whole replay if the replay is longer.
     #[must_use]
     pub fn replay_ns(&self, speed: f64) -> u64 {
         (self.period_ns() / speed.min(1.0)) as u64
     }
 
-    /// Returns the requests at `speed`, after `warm_up_ns` of the requests that precede them in a
-    /// cyclic replay.
+    /// Returns the requests at `speed`, after `warm_up_ns` of the requests that precede the first
+    /// request in a cyclic replay.
     pub(crate) fn replay(&self, speed: f64, warm_up_ns: u64) -> Replay<'_> {
         let period = self.period_ns() / speed;
         let before = (warm_up_ns as f64 / period).ceil();
@@ -227,7 +229,7 @@ impl Recording {
             round: warm_up_ns as f64 - before * period,
             end: warm_up_ns + self.replay_ns(speed),
         };
-        // Skips requests before the start of the run.
+        // The loop skips requests before the start of the run.
         while replay.time().is_some_and(|at| at < 0.0) {
             replay.step();
         }
@@ -254,7 +256,7 @@ fn say((reason, count, examples): &(Passed, u64, Vec<u64>)) -> String {
     )
 }
 
-/// Passes the fields of each line to `take`; returns the skipped lines.
+/// Passes the fields of each line to `take`. Returns the skipped lines.
 fn read_lines(
     mut log: impl BufRead,
     mut take: impl FnMut(&Fields) -> Result<(), Passed>,
@@ -330,7 +332,7 @@ impl Reader {
             };
             return Err(RecordingError::Empty(found));
         }
-        // Envoy logs requests when they end.
+        // Envoy logs requests when they end, so the lines are not in the order of arrivals.
         self.requests.sort_by_key(|raw| raw.start_ns);
         let unserved = self
             .requests
@@ -366,10 +368,10 @@ impl Reader {
         })
     }
 
-    /// Assigns each request without a service time that of another request, of the same type if
-    /// possible.
+    /// Assigns each request without a service time the service time of another request, of the same
+    /// type if possible.
     fn fill_in(&mut self) {
-        // A fixed seed: the same log is the same traffic in all runs.
+        // The seed is fixed, so that one log gives the same traffic in all runs.
         let mut rng = Rng::new(0);
         let known: Vec<(usize, u64)> = self
             .requests
@@ -402,13 +404,13 @@ pub struct Logged<'a> {
     pub path: Option<&'a str>,
     /// The backend's service time, ns; `None` if Envoy answered the request itself.
     pub service_ns: Option<u64>,
-    /// The time from its start to its answer, ns; `None` if the line doesn't contain it.
+    /// The time from the request's start to its answer, ns; `None` if the line has no duration.
     pub duration_ns: Option<u64>,
-    /// The cost in its header.
+    /// The cost in the request's header.
     pub cost: Option<u32>,
 }
 
-/// Passes each request of a log, JSON lines or text, to `take`. Returns caveats about the other
+/// Passes each request of a log, JSON lines or text, to `take`. Returns caveats about the skipped
 /// lines, one sentence each.
 ///
 /// # Errors
@@ -461,8 +463,8 @@ fn raw(fields: &Fields, classifier: &Classifier) -> Result<Raw, Passed> {
 /// A recording as a source, repeated until the run is long enough.
 ///
 /// At ten times the speed, a recording of a minute would end after six seconds, too early for
-/// percentiles to mean anything. And a run that began with the first request would start with an
-/// engine that has no estimates.
+/// meaningful percentiles, so the recording is repeated. The warm-up is a part of the repeated
+/// recording, too, so that the engine has estimates when the measured time begins.
 #[derive(Debug)]
 pub(crate) struct Replay<'a> {
     requests: &'a [Request],
@@ -470,7 +472,7 @@ pub(crate) struct Replay<'a> {
     speed: f64,
     /// Length of a round, ns.
     period: f64,
-    /// Start of this round, ns; negative for the first ones.
+    /// Start of this round, ns; negative if the round begins before the run.
     round: f64,
     /// The end of the run, ns.
     end: u64,

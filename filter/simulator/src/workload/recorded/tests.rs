@@ -29,8 +29,8 @@ fn envoys_default_format_is_read() {
         .iter()
         .map(|r| (r.at / 1_000_000, r.kind, r.processing))
         .collect();
-    // Requests are in the order of their starts. The refused one gets the service time of the other
-    // request of its type.
+    // Requests are in the order of their starts. The refused request gets the service time of the
+    // other request of its type.
     assert_eq!(
         requests,
         [(0, 0, 2_500_000), (150, 1, 30_500_000), (300, 0, 2_500_000)]
@@ -81,7 +81,7 @@ fn json_lines_are_read_by_the_names_that_are_in_use() {
     assert_eq!(recording.unserved, 1);
 }
 
-/// A line as Envoy Gateway 1.9 writes it by default.
+/// The line is in the default format of Envoy Gateway 1.9.
 #[test]
 fn the_json_lines_of_envoy_gateway_are_read() {
     let log = r#"{":authority":"shop.example","bytes_received":0,"bytes_sent":3,"connection_termination_details":null,"downstream_local_address":"10.244.0.9:10080","downstream_remote_address":"10.200.0.1:51662","duration":12,"method":"GET","protocol":"HTTP/1.1","requested_server_name":null,"response_code":200,"response_code_details":"via_upstream","response_flags":"-","route_name":"httproute/shop/search/rule/0/match/0/*","start_time":"2026-01-05T10:00:00.000Z","upstream_cluster":"httproute/shop/search/rule/0","upstream_host":"10.244.0.7:8080","upstream_local_address":"10.244.0.9:38718","upstream_transport_failure_reason":null,"user-agent":null,"x-envoy-origin-path":"/q/slow","x-envoy-upstream-service-time":"11","x-forwarded-for":"10.200.0.1","x-request-id":"dc4159c1-f7cd-4b24-a2cb-a1d6cd5d26e8"}

@@ -1,15 +1,15 @@
 //! Text lines of an access log: Envoy's default format, Istio's, and that of `headgate bootstrap`.
 //!
-//! All begin with `[START_TIME] "METHOD PATH PROTOCOL" CODE FLAGS`. Envoy's continues with bytes
-//! received, bytes sent, duration and upstream service time; Istio's has details before these four.
-//! So both have three whole numbers in a row, followed by a number or `-`. Then both quote
-//! `X-Forwarded-For`, `User-Agent`, `X-Request-Id`, `:authority` and the upstream host. Headgate's
-//! writes its times with their unit.
+//! All formats begin with `[START_TIME] "METHOD PATH PROTOCOL" CODE FLAGS`. Envoy's format
+//! continues with bytes received, bytes sent, duration and upstream service time. Istio's format
+//! has details before these four fields. So both formats have three whole numbers in a row,
+//! followed by a number or `-`. Then both formats quote `X-Forwarded-For`, `User-Agent`,
+//! `X-Request-Id`, `:authority` and the upstream host. Headgate's format has times with their unit.
 
 use super::fields::{Fields, millis, present};
 use super::{Passed, timestamp};
 
-/// The quoted headers that follow the numbers, in order; the upstream host is next.
+/// The quoted headers that follow the numbers, in order. The upstream host is next.
 const QUOTED: [&str; 4] = ["x-forwarded-for", "user-agent", "x-request-id", "host"];
 
 /// Reads a line.
@@ -23,7 +23,8 @@ pub(super) fn fields(line: &str) -> Result<Fields, Passed> {
     else {
         return Err(Passed::Unknown);
     };
-    // All three are missing if a connection broke before its request was complete.
+    // Method, path and protocol are all missing if a connection broke before its request was
+    // complete.
     if !protocol.starts_with("HTTP/") && present(protocol).is_some() {
         return Err(Passed::Unknown);
     }
@@ -40,10 +41,10 @@ pub(super) fn fields(line: &str) -> Result<Fields, Passed> {
 }
 
 /// Finds the bytes received, the bytes sent, the duration and the upstream service time, and reads
-/// the fields after them.
+/// these times and the fields after them. Returns whether the four fields were found.
 fn numbers_of_envoy(rest: &[String], fields: &mut Fields) -> bool {
     let whole = |token: &String| !token.is_empty() && token.bytes().all(|b| b.is_ascii_digit());
-    // The first two are code and flags.
+    // The first two tokens are the code and the flags.
     let four = rest.windows(4).skip(2).position(|four| {
         four[..3].iter().all(whole) && (whole(&four[3]) || present(&four[3]).is_none())
     });

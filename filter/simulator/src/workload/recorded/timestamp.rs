@@ -8,7 +8,7 @@ pub(super) fn nanos(text: &str) -> Option<u64> {
     rfc3339(text).or_else(|| epoch(text))
 }
 
-/// Parses `%START_TIME(%s.%3f)%`: seconds, or milliseconds as in other logs.
+/// Parses seconds since the epoch, as in `%START_TIME(%s.%3f)%`, or milliseconds, as in other logs.
 fn epoch(text: &str) -> Option<u64> {
     let number: f64 = text.parse().ok()?;
     // The limit is the year 5138 in seconds, or 1973 in milliseconds.

@@ -1,9 +1,9 @@
-//! Service times drawn from measured ones.
+//! Service times that are drawn from measured times.
 
 use super::ServiceTimeError;
 use crate::workload::dice::Dice;
 
-/// A distribution of measured times, or of a histogram of them.
+/// A distribution of measured times, or of a histogram of measured times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Empirical {
     /// Ranges of times with their cumulative shares; the last share is 1.
@@ -19,7 +19,8 @@ struct Bin {
 }
 
 impl Empirical {
-    /// Returns a distribution of exactly these times, ms, each as often as it occurs.
+    /// Returns a distribution of exactly these times, ms. Each time is as frequent as it is in
+    /// `values`.
     ///
     /// # Errors
     /// If no time is above 0, or a time is negative.
@@ -28,8 +29,9 @@ impl Empirical {
         Self::new(&steps)
     }
 
-    /// Returns a distribution from buckets in ascending order: upper bound, ms, and share. A bucket
-    /// begins at the end of the one before, the first at 0; its times are distributed uniformly.
+    /// Returns a distribution from buckets in ascending order, each an upper bound, ms, and a
+    /// share. The first bucket begins at 0, and each further bucket at the end of the bucket
+    /// before. The times in a bucket are distributed uniformly.
     ///
     /// # Errors
     /// If bounds don't ascend, or if no bucket has a share above 0.

@@ -67,7 +67,7 @@ impl ServiceTime {
         let ms = match self {
             Self::Constant(mean) => *mean,
             Self::Exponential(mean) => exponential(*mean, dice),
-            // Lognormal is the most frequent case; its times always fit.
+            // Lognormal is the most frequent case, and its times need no limit.
             Self::LogNormal(times) => return times.draw(dice),
             Self::Hyperexponential(times) => times.draw(dice),
             Self::Pareto(times) => times.draw(dice),
@@ -127,7 +127,7 @@ pub struct Branches {
 }
 
 impl Branches {
-    /// Returns branches by shares, relative to each other, and means, ms.
+    /// Returns the branches with these shares, relative to each other, and these means, ms.
     ///
     /// # Errors
     /// If there are no branches, or if a branch's share or mean is not above 0.

@@ -1,5 +1,5 @@
-//! A serde deserializer for a [`Node`] tree. Its errors keep serde's details: the field and the
-//! known names.
+//! A serde deserializer for a [`Node`] tree. The deserializer's errors keep serde's details: the
+//! field and the known names.
 
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{self, Deserializer, IntoDeserializer, MapAccess, Unexpected, Visitor};

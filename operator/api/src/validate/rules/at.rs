@@ -1,4 +1,5 @@
-//! A place in a policy. Through it, rules read the given setting and record its problems.
+//! A place in a policy. Rules read the setting at this place and record its problems through the
+//! place.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -31,7 +32,7 @@ impl Problems {
     }
 }
 
-/// The field of a block of settings, and the one or two types that it belongs to.
+/// The field of a block of settings, and the one or two types that the block belongs to.
 pub(in crate::validate) type Block<T> = (&'static str, T, Option<T>);
 
 /// A place in a policy.
@@ -40,7 +41,7 @@ pub(crate) struct At<'p> {
     path: Path,
     /// The path of the field's row in the tables.
     row: String,
-    /// The value given there; null counts as absent.
+    /// The value given at this place; null counts as absent.
     given: Option<&'p Node>,
     problems: &'p Problems,
 }
@@ -55,7 +56,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the place of a field, or of one in nested blocks (`cost.size`).
+    /// Returns the place of a field, or of a field in nested blocks (`cost.size`).
     pub(crate) fn field(&self, fields: &str) -> Self {
         let row = match fields {
             // Paths in the tables are relative to `spec`.
@@ -89,13 +90,13 @@ impl<'p> At<'p> {
         &self.path
     }
 
-    /// Adds a problem of this place: its value and a correct value.
+    /// Adds a problem of this place: the value and a correct value.
     pub(crate) fn add(&self, message: impl Into<String>) {
         let problem = (self.path.clone(), message.into());
         self.problems.0.borrow_mut().push(problem);
     }
 
-    /// Adds a problem if there is one.
+    /// Adds `problem`, if any.
     pub(super) fn add_any(&self, problem: Option<String>) {
         if let Some(problem) = problem {
             self.add(problem);
@@ -120,7 +121,8 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Adds a problem at each of `blocks` that is given although it doesn't belong to type `kind`.
+    /// Adds a problem at each of `blocks` that is given although the block doesn't belong to type
+    /// `kind`.
     pub(super) fn only_blocks_of<T: Copy + Display + PartialEq>(
         &self,
         kind: T,
@@ -153,7 +155,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Adds a problem at each item of the list that has the key of an earlier one; `right` is the
+    /// Adds a problem at each item of the list that has the key of an earlier item; `right` is the
     /// rule.
     pub(super) fn unique(&self, right: &str) {
         let (Some(Field::List(.., By::Key(key))), Some(Segment::Field(list)), Some(node)) =
@@ -175,7 +177,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Adds a problem unless the text is right. Returns whether it is.
+    /// Adds a problem unless the text is right. Returns whether the text is right.
     pub(super) fn text(&self, text: &str) -> bool {
         let problem = self.row().and_then(|row| row.problem(text));
         let is_right = problem.is_none();
@@ -199,7 +201,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the length of the duration in µs; `None`, with a problem added, if it isn't a
+    /// Returns the length of the duration in µs; `None`, with a problem added, if the value isn't a
     /// duration or is out of bounds.
     pub(super) fn given_time(&self) -> Option<u64> {
         let given = Duration(self.given?.text().unwrap_or_default().to_owned());
@@ -219,7 +221,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the number; `None`, with a problem added, if it is out of bounds.
+    /// Returns the number; `None`, with a problem added, if the number is out of bounds.
     pub(super) fn given_real(&self) -> Option<f64> {
         let given = match self.given?.value {
             Value::Float(number) => number,
@@ -241,7 +243,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the number; `None`, with a problem added, if it is out of bounds.
+    /// Returns the number; `None`, with a problem added, if the number is out of bounds.
     pub(super) fn given_whole(&self) -> Option<u32> {
         let given = match self.given?.value {
             Value::Int(number) => number,

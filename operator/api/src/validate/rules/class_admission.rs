@@ -26,14 +26,14 @@ use crate::{
 
 const STEP: Field = real(Stored(0.01), 0.0, 1.0, "").above();
 pub(super) static FIELDS: Table = fields! {
-    // One for each class but the last of 16.
+    // Each class but the last may have a target, and there are at most 16 classes.
     "targets" => Field::Map(15, "targets"),
     "targets{}" => time(Open, MILLISECOND, HOUR),
     "percentile" => real(Stored(99.0), 0.0, 100.0, "a percentile").below(),
     "distributed.increase" => STEP,
     "distributed.decrease" => STEP,
     "distributed.minProbability" => real(Stored(0.1), 0.0, 1.0, "").above(),
-    // Valid only with one of the methods.
+    // Each of these settings is valid only with one of the methods.
     "centralized.misses" => whole(Assumed(5), 1, 1_000_000),
     "centralized.period" => time(Assumed(SECOND), Span::from_millis(10), Span::from_secs(60)),
     "centralized.smoothing" => real(Assumed(0.5), 0.0, 1.0, "").below(),
@@ -43,7 +43,7 @@ pub(super) static FIELDS: Table = fields! {
 const REPORT_US: u64 = 100_000;
 const NOT_CENTRALIZED: &str =
     "given with method Distributed; leave it out or use method Centralized";
-/// Settings of a method, each with the method and the other one.
+/// Settings of a method, each with its method and the other method.
 const OF_METHODS: [(&str, &str, &str); 3] = [
     ("misses", "Misses", "Incast"),
     ("period", "Misses", "Incast"),
@@ -126,8 +126,8 @@ pub(super) fn class_admission(
     }
 }
 
-/// Returns the settings of centralized admission. The service's name is set later, when its callers
-/// are compiled.
+/// Returns the settings of centralized admission. The service's name is set later, when the
+/// service's callers are compiled.
 fn centralized(given: &crate::ClassAdmission, at: &At<'_>) -> Option<CentralConfig> {
     let at = at.field("centralized");
     if given.method == ClassAdmissionMethod::Distributed {

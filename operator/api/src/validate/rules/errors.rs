@@ -37,7 +37,7 @@ pub(super) fn errors(errors: &Errors, at: &At<'_>) -> ErrorsConfig {
     }
 }
 
-/// Returns the first and last status of `503` or `5xx`.
+/// Returns the first and the last status that a text such as `503` or `5xx` covers.
 fn range(status: &str) -> Option<(u16, u16)> {
     let number = |x: &str| status.replace('x', x).parse().ok();
     Some((number("0")?, number("9")?))

@@ -1,6 +1,6 @@
-//! The fields of a policy that have bounds, a format or a default. Each has one row in a table, at
-//! the beginning of the file with its rules. The row determines the check of the field, its
-//! message, and its part of the API server's schema.
+//! The fields of a policy that have bounds, a format or a default. Each field has one row in a
+//! table, at the beginning of the file with the field's rules. The row determines the check of the
+//! field, the message, and the field's part of the API server's schema.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, OnceLock};
@@ -27,7 +27,8 @@ pub(in crate::validate) enum Field {
     /// A text whose meaning is defined outside of the policy: its description, and its maximum
     /// length in bytes.
     Free(&'static str, usize),
-    /// A list: its maximum length, a noun for its items, and the way they are identified.
+    /// A list: its maximum length, a noun for its items, and the way in which the items are
+    /// identified.
     List(usize, &'static str, By),
     /// A mapping: its maximum size, and a noun for its items.
     Map(usize, &'static str),
@@ -63,7 +64,7 @@ type Comparison = &'static str;
 /// The way server-side apply identifies the items of a list.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::validate) enum By {
-    /// By this field of each.
+    /// By this field of each item.
     Key(&'static str),
     /// By their texts, each of which may occur once.
     Text,
@@ -97,7 +98,7 @@ pub(super) const fn time(absent: Absent<Span>, least: Span, most: Span) -> Field
     Field::Time(Range::closed(absent, least, most, ""))
 }
 
-/// Returns the row of a number; `what` describes it.
+/// Returns the row of a number; `what` describes the number.
 pub(super) const fn real(absent: Absent<f64>, least: f64, most: f64, what: &'static str) -> Field {
     Field::Real(Range::closed(absent, least, most, what))
 }
@@ -247,7 +248,8 @@ impl<T: Copy + PartialOrd> Range<T> {
 }
 
 impl Format {
-    /// The format of texts of at most `most` bytes that match `pattern`, and its words.
+    /// Returns the format of texts of at most `most` bytes that match `pattern`. `right` is the
+    /// format in words.
     pub(in crate::validate) const fn new(
         most: usize,
         pattern: &'static str,

@@ -33,7 +33,7 @@ static LABEL_VALUE: Format = Format::new(
     "^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
     "at most 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit first and last",
 );
-/// The form of the API server's timestamps. They sort as texts.
+/// The form of the API server's timestamps. Timestamps of this form sort as texts.
 static TIMESTAMP: Format = Format::new(
     20,
     "^[0-9]{4}(-[0-9]{2}){2}T([0-9]{2}:){2}[0-9]{2}Z$",

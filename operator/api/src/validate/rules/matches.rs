@@ -120,7 +120,7 @@ fn check_path(path: &PathMatch, at: &At<'_>) {
 }
 
 /// Whether a path has segments that normalization resolves (RFC 3986, section 6.2.2.3), or empty
-/// ones, which it merges.
+/// segments, which normalization merges.
 fn is_unresolved(path: &str) -> bool {
     ["//", "/./", "/../"].iter().any(|s| path.contains(s))
         || ["/.", "/.."].iter().any(|s| path.ends_with(s))
@@ -260,7 +260,7 @@ fn path_schema(path: &mut SchemaField<'_>) {
             &[value, &prefix],
         ),
     ];
-    // One rule for all of them would be too expensive.
+    // One rule for all these segments would be too expensive for the API server.
     let segments = [
         format!("{value}.contains('//') || {value}.endsWith('/.') || {value}.endsWith('/..')"),
         format!("{value}.contains('/./')"),

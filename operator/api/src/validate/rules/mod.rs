@@ -1,5 +1,6 @@
-//! The rules of a policy beyond its structure, and its conversion from the API's types to types
-//! that can't be wrong. All problems are collected. An invalid value counts as its default.
+//! The rules of a policy beyond its structure, and the conversion of a policy from the API's types
+//! to types that can't be wrong. All problems are collected. An invalid value counts as its
+//! default.
 
 /// Makes a table of rows `"path" => requirement`.
 macro_rules! fields {

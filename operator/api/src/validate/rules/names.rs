@@ -78,7 +78,8 @@ pub(super) fn all_known(condition: &str, mapping: &str, what: &str, list: &str) 
     let names = format!("{list}.map(n, n.name)");
     let rule = format!("!({condition}) || sets.contains({names}, {mapping}.map(k, k))");
     let unknown = format!("{mapping}.filter(k, !{list}.exists(n, n.name == k))[0]");
-    // The same list as `listed` makes, name by name: joining in CEL would be too expensive.
+    // This is the list that [`listed`] returns, written name by name, because joining texts in CEL
+    // would be too expensive.
     let mut listed: Vec<String> = (0..MAX_LISTED)
         .map(|i| {
             let words = if i == 0 { "%s" } else { ", %s" };

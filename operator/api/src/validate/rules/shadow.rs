@@ -1,9 +1,10 @@
-//! Rules for unreachable matches: earlier matches cover all their requests.
+//! Rules for unreachable matches, whose requests are all covered by earlier matches.
 //!
-//! A match A covers a match B when each condition of A follows from B's: A has no condition on the
-//! path, or the same as B, or one on a prefix of B's path; and A's method, headers, gRPC method and
-//! route, if given, are B's. A regular expression is covered only by the same one; the intersection
-//! of two is not computed. So a reachable match is never reported as unreachable.
+//! A match A covers a match B if each condition of A follows from the conditions of B. On the path,
+//! A has no condition, the same condition as B, or a prefix of B's path. A's method, headers, gRPC
+//! method and route, if given, are those of B. A regular expression is covered only by the same
+//! regular expression, because the intersection of two is not computed. So a reachable match is
+//! never reported as unreachable.
 
 use std::collections::HashMap;
 
@@ -17,7 +18,7 @@ use crate::{AdmissionPolicySpec, GrpcMatch, HeaderMatch, PathMatch, PathMatchTyp
 type Earlier<'a> = HashMap<Option<(PathMatchType, &'a str)>, Vec<(String, &'a RequestMatch)>>;
 
 /// Adds a problem for every match of a type or a class that is covered by an exclusion, by an
-/// earlier type (or class) or by an earlier match of its own.
+/// earlier type (or class) or by an earlier match of the same type or class.
 pub(super) fn check(spec: &AdmissionPolicySpec, at: &At<'_>) {
     let mut earlier = Earlier::new();
     check_list(&spec.exclude, &at.field("exclude"), &mut earlier);
@@ -34,12 +35,12 @@ pub(super) fn check(spec: &AdmissionPolicySpec, at: &At<'_>) {
     }
 }
 
-/// Adds a problem for each of `rules` that a match in `earlier` covers, and adds the others to
+/// Adds a problem for each of `rules` that a match in `earlier` covers, and adds the other rules to
 /// `earlier`.
 fn check_list<'a>(rules: &'a [RequestMatch], at: &At<'_>, earlier: &mut Earlier<'a>) {
     for (i, rule) in rules.iter().enumerate() {
         if *rule == RequestMatch::default() {
-            continue; // Noted elsewhere, and it would cover all that follows.
+            continue; // Another rule reports an empty match, which would cover all later matches.
         }
         let at = at.item(i);
         if let Some((by, covering)) = covering(rule, earlier) {
@@ -87,7 +88,7 @@ fn covering<'e, 'a>(
     Some((place.as_str(), *covering))
 }
 
-/// Whether all conditions of `a` but the one on the path follow from those of `b`.
+/// Whether all conditions of `a` but the condition on the path follow from the conditions of `b`.
 fn covers_beyond_path(a: &RequestMatch, b: &RequestMatch) -> bool {
     let same_or_any = |a: &Option<String>, b: &Option<String>| a.is_none() || a == b;
     same_or_any(&a.method, &b.method)

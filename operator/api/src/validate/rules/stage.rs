@@ -179,7 +179,7 @@ pub(super) fn schema(spec: &mut SchemaField<'_>) {
     ));
 }
 
-/// Returns the reason why each type needs objectives, if they are needed.
+/// Returns the reason why each type needs objectives; `None` if objectives aren't needed.
 fn reason_for_objectives(spec: &AdmissionPolicySpec) -> Option<&'static str> {
     if spec.strategy.kind == StrategyType::Bouncer {
         return Some(BOUNCER_NEEDS_OBJECTIVES);

@@ -55,8 +55,8 @@ pub(super) const BOUNCER_NEEDS_OBJECTIVES: &str = "Bouncer decides by objectives
 /// The reason why each type needs an objective.
 pub(super) const SLACK_NEEDS_OBJECTIVES: &str = "the discipline Slack orders by objectives";
 
-/// Checks the types and puts `default` last. Each needs an objective if a `reason` is given.
-/// `measure` is the end of measured times, unless a type has its own.
+/// Checks the types and puts `default` last. If a `reason` is given, each type needs an objective.
+/// `measure` is the end of measured times of types without their own measure.
 pub(super) fn types(
     types: &[QueryType],
     measure: Measure,
@@ -290,7 +290,7 @@ fn objectives_schema(objectives: &mut SchemaField<'_>) {
         "[{odd}].map(k, {is_odd} ? {plain} : '{}')[0]",
         ANY_PERCENTILE.right
     );
-    // b is a lower percentile with a longer time.
+    // `b` is a lower percentile than `a`, with a longer time.
     let above =
         "double(a.substring(1)) > double(b.substring(1)) && duration(self[a]) < duration(self[b])";
     let readable = format!(

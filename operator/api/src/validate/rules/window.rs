@@ -6,7 +6,7 @@ use super::{At, HOUR, MILLISECOND, SECOND, Stored, Table, time};
 use crate::Duration;
 use crate::validate::schema::{self as cel, Rule, SchemaField};
 
-/// The largest number of steps. The filter keeps one bucket for each.
+/// The largest number of steps. The filter keeps one bucket for each step.
 const MAX_STEPS: u64 = 10_000;
 
 /// The window of the counts of starvation avoidance (Bouncer §4).

@@ -35,7 +35,7 @@ const NOT_PROPORTIONAL: [(&str, &str); 2] = [
     ("integralGain", "no integral part"),
     ("maxBacklog", "no bound"),
 ];
-/// Each gain, with the other gain that must be given with it.
+/// Each gain, with the other gain that must be given, too.
 const GAINS: [(&str, &str); 2] = [
     ("proportionalGain", "integralGain"),
     ("integralGain", "proportionalGain"),
@@ -61,7 +61,7 @@ pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig 
     })
 }
 
-/// Checks the gains. The control law takes both gains or derives both; `Proportional` has neither
+/// Checks the gains. The control law takes both gains or derives both. `Proportional` has neither
 /// an integral part nor a bound.
 fn check_gains(control: BacklogSignal, at: &At<'_>) {
     let is_given = |field| at.field(field).is_given();

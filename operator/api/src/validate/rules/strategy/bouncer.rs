@@ -33,7 +33,8 @@ pub(super) fn config(
 }
 
 /// Returns the settings for estimates of processing times. Other strategies also need estimates,
-/// for expected waits and Retry-After. They don't decide by percentiles, so they use the defaults.
+/// for expected waits and Retry-After. Other strategies don't decide by percentiles, so they use
+/// the defaults.
 pub(super) fn service_times(strategy: &crate::Strategy, at: &At<'_>) -> ServiceTimesConfig {
     let given = strategy.bouncer.clone().unwrap_or_default();
     let interval_us = at.field("interval").time();
@@ -44,7 +45,7 @@ pub(super) fn service_times(strategy: &crate::Strategy, at: &At<'_>) -> ServiceT
     }
 }
 
-/// Returns the window, whose step is given `at`.
+/// Returns the window of this kind. `at` is the place of its step.
 fn window(kind: HistogramWindowType, interval_us: u64, at: &At<'_>) -> HistogramWindow {
     if kind == HistogramWindowType::DualBuffer {
         if at.is_given() {

@@ -1,4 +1,4 @@
-//! `spec.strategy`: the strategy, and the rule that only its own settings may be given.
+//! `spec.strategy`: the strategy, and the rule that only the strategy's own settings may be given.
 
 pub(super) mod accept_fraction;
 pub(super) mod backlog_control;
@@ -13,7 +13,8 @@ use super::{At, Block, window};
 use crate::validate::schema::SchemaField;
 use crate::{AdmissionPolicySpec, StrategyType};
 
-/// The blocks of strategies' settings, each with its types. Bouncer also limits utilization.
+/// The blocks of strategies' settings, each with its types. Bouncer may also have the settings of
+/// `AcceptFraction`, which limit utilization.
 const BLOCKS: [Block<StrategyType>; 5] = {
     use StrategyType as Kind;
     [

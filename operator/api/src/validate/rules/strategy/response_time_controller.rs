@@ -43,7 +43,7 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "increaseOffset" => real(Stored(-0.1), -1.0, 10.0, ERROR),
     "minRate" => real(Stored(0.05), 0.001, 1e6, RATE),
     "maxRate" => real(Open, 0.001, 1e6, RATE),
-    // Valid only with classes.
+    // These settings are valid only with classes.
     "lowerClassDecrease" => real(Assumed(10.0), 1.0, 1e6, "a divisor").above(),
     "lowerClassPatience" => whole(Assumed(20), 0, 1_000_000),
     "degradation.minQuality" =>
@@ -174,13 +174,13 @@ fn rates(most: f64, at: &At<'_>) -> (f64, f64) {
 
 /// Adds warnings about rates that the slots can serve only if processing times are far below the
 /// targets. A controller starts at this rate, so the queue grows until response times have lowered
-/// it.
+/// the rate.
 pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     let StrategyConfig::ResponseTimeController(control) = &stage.strategy else {
         return;
     };
     if control.increase.is_none() {
-        // A decrease starts at the throughput.
+        // Without `increase`, a decrease starts at the throughput.
         return;
     }
     let Some(target_us) = control.targets_us.iter().flatten().min() else {

@@ -1,5 +1,5 @@
-//! Starvation avoidance around a strategy: allowed only if the strategy refuses some types more
-//! than others.
+//! Starvation avoidance around a strategy. It is allowed only if the strategy refuses some types
+//! more than others.
 
 use headgate_core::config::{ControlScope, StarvationAvoidance};
 

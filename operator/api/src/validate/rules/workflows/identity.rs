@@ -21,7 +21,7 @@ const OWN_KEY: &str = "headgate";
 const OWN_HEADERS: &str = "x-headgate-";
 const TWICE: &str = "given twice; keep one";
 const NOT_LAST: &str = "Type; every request has one, so nothing after it is reached; put it last";
-/// A token (RFC 9110, section 5.6.2), as the recommendation requires (§3.2.1.1).
+/// A token (RFC 9110, section 5.6.2), as the W3C recommendation requires (§3.2.1.1).
 static KEY: Format = Format::new(
     MAX_BYTES,
     "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$",

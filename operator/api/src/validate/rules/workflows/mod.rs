@@ -1,4 +1,4 @@
-//! `spec.workflows`: their ids, their rates, and the trusted peers.
+//! `spec.workflows`: the ids and rates of workflows, and the trusted peers.
 
 pub(super) mod identity;
 pub(super) mod named;
@@ -35,12 +35,12 @@ pub(super) static FIELDS: Table = fields! {
     "services[].name" => services::NAME,
     "services[].quantile" => real(Open, 0.0, 1.0, "").words(QUANTILE),
 };
-/// The default lifetime of a rate without renewal, in intervals. It allows for lost responses, and
-/// for workflows that seldom call.
+/// The default lifetime of a rate without renewal, in intervals. This lifetime allows for lost
+/// responses, and for workflows that seldom call.
 const RATE_INTERVALS: u64 = 10;
 
-/// Returns the policy's workflows in the filter's types: the inbound settings, and those of calls
-/// to other services. Both are `None` without workflows.
+/// Returns the policy's workflows in the filter's types: the inbound settings, and the settings of
+/// calls to other services. Both are `None` without workflows.
 pub(super) fn workflows(
     spec: &AdmissionPolicySpec,
     policy: &str,

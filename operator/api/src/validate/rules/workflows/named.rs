@@ -10,7 +10,8 @@ use super::{QUANTILE, services};
 use crate::NamedWorkflow;
 use crate::validate::schema::{Rule, SchemaField};
 
-/// The id of the workflows without a rate of their own. It doesn't count towards `maxWorkflows`.
+/// The id of the workflows without a rate of their own. This id doesn't count towards
+/// `maxWorkflows`.
 const OTHER: &str = "_other";
 pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "" => Field::List(MAX_WORKFLOWS as usize + 1, "workflows", By::Key("name")),

@@ -4,7 +4,8 @@ use headgate_core::config::MAX_WORKFLOW_PEERS;
 
 use super::super::{At, By, Field, Format, Table};
 
-/// SPIFFE ids of at most the specification's bound: all visible ASCII characters but the star.
+/// SPIFFE ids, no longer than the specification allows. They consist of all visible ASCII
+/// characters but the star.
 static PEER: Format = Format::new(
     2048,
     "^spiffe://[!-)+-~]+[*]?$",

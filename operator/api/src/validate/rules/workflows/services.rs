@@ -1,4 +1,4 @@
-//! Downstream services: their names by cluster, and those with a quantile of their own.
+//! Downstream services: their names by cluster, and their own quantiles.
 
 use std::collections::BTreeMap;
 

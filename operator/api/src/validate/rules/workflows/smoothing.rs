@@ -1,4 +1,4 @@
-//! `outbound.smoothing`, and that of single services: the range of the delays of calls.
+//! `outbound.smoothing` and the smoothing of single services: the range of the delays of calls.
 
 use std::time::Duration as Span;
 

@@ -22,7 +22,8 @@ pub(in crate::validate::rules) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     }
 }
 
-/// Returns the order of a held queue if that ignores the workflow and the progress of requests.
+/// Returns the order of a held queue if this order ignores the workflow and the progress of
+/// requests.
 fn blind_order(stage: &StageConfig) -> Option<String> {
     let (name, by) = match &stage.queue.discipline {
         Discipline::Fifo => ("FIFO", None),

@@ -114,8 +114,8 @@ fn classes(spec: &mut SchemaField<'_>) {
 }
 
 /// Adds the rule about the sources of targets. Without a target for all requests, each class must
-/// have a target, or each type must have an objective at the percentile or a target for each class
-/// without one.
+/// have a target, or each type must have an objective at the percentile, or a target for each class
+/// without a target.
 fn targets(spec: &mut SchemaField<'_>) {
     let settings = "self.strategy.responseTimeController";
     let is_open = format!(

@@ -73,7 +73,7 @@ pub(super) fn targets(
 }
 
 /// Returns the type's objective at `percentile`, µs. An objective that can't be parsed counts as
-/// absent here; the rules for types report it.
+/// absent here, because the rules for types report this problem.
 fn objective(kind: &QueryType, percentile: f64) -> Option<u64> {
     let name = format!("p{percentile}");
     let objective = kind.slo.get(&name).or_else(|| kind.ttft.get(&name))?;
