@@ -113,8 +113,8 @@ impl Authorizer {
         }
         let review = async {
             let _turn = self.turns.take(address, token).await;
-            // Checked again after the wait for a turn: concurrent requests with one token share a
-            // refusal.
+            // The cache is checked again after the wait for a turn, so concurrent requests with one
+            // token share a refusal.
             if self.refused.get(&of_token, Instant::now()).is_some() {
                 return Err(Refusal::UnknownToken);
             }

@@ -31,7 +31,7 @@ fn respond(pod: &Value) -> Value {
     response
 }
 
-/// Applies the patch of a response as the API server does, but for paths that it doesn't have.
+/// Applies the patch of a response. Only the operation `add` of an object's field is implemented.
 fn patched(pod: &Value, response: &Value) -> Value {
     assert_eq!(response["patchType"], "JSONPatch");
     let patch = BASE64_STANDARD
@@ -111,7 +111,7 @@ fn what_cannot_be_injected_is_admitted_unchanged_with_the_reason() {
             "{warning}"
         );
         assert!(warning.contains(why), "{warning}");
-        // The API server may cut off what is longer.
+        // The API server may truncate longer warnings.
         assert!(warning.len() <= 256, "{warning}");
     }
     for (annotation, value, why) in [
