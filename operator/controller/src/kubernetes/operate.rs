@@ -1,5 +1,5 @@
-//! Composition of the operator: watches of the API server feed plans and, on the leader, plans and
-//! proxies' answers feed statuses.
+//! Composition of the operator. Watches of the API server are the input of plans. On the leader,
+//! plans and proxies' answers are the input of statuses.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -131,7 +131,7 @@ pub struct Operator {
     deliver: deliver::Settings,
     publisher: Option<Publisher>,
     ca_bundle: Option<CaBundle>,
-    /// The resources that haven't been listed yet; empty once all have.
+    /// The resources that haven't been listed yet. Empty once all have been listed.
     pub waiting: watch::Receiver<String>,
 }
 
@@ -139,8 +139,8 @@ impl Operator {
     /// Starts to watch the cluster. The first plan is sent once every resource has been listed. The
     /// returned task ends with an error, or after the shutdown.
     ///
-    /// # Errors
-    /// One line: the API server isn't configured, or the times of the election contradict each
+    /// Returns one line if the API server isn't configured, or if the times of the election
+    /// contradict each other.
     /// other.
     pub async fn start(
         mut args: OperatorArgs,
@@ -291,7 +291,7 @@ impl Operator {
             // written.
             drop(others);
             stop_leading.send_replace(true);
-            // The task doesn't panic; if it did, the Lease would expire by itself.
+            // The task doesn't panic. If it did, the Lease would expire by itself.
             let _ = leading.await;
         });
         Writing {
@@ -303,8 +303,9 @@ impl Operator {
 
 /// An operator that writes while it leads.
 pub struct Writing {
-    /// Whether this replica leads.
+    /// The time until which this replica leads, if it does.
     pub leadership: Leadership,
-    /// Ends after the shutdown, once all writes have ended and the Lease has been released.
+    /// The task that ends after the shutdown, once all writes have ended and the Lease has been
+    /// released.
     pub task: JoinHandle<()>,
 }

@@ -57,7 +57,8 @@ impl KubernetesMetrics {
             writes: Family::default(),
             watch_restarts: Family::default(),
         };
-        // Registered at the start: a counter that first appears with the value 1 shows no increase.
+        // The series are registered at the start, because a counter that first appears with the
+        // value 1 shows no increase.
         for resource in WATCHED {
             let labels = [("resource", resource.into())];
             drop(metrics.watch_restarts.get_or_create(&labels));
@@ -81,7 +82,7 @@ impl KubernetesMetrics {
         metrics
     }
 
-    /// Counts a request to the API server. `status` is that of the response; `None` without a
+    /// Counts a request to the API server. `status` is that of the response, or `None` without a
     /// response. `operation` is the client's name for the request, such as `list_metadata`.
     pub fn requested(&self, operation: &'static str, uri: &Uri, status: Option<StatusCode>) {
         // RBAC and audit logs use the same verb for all variants of an operation.
@@ -112,7 +113,7 @@ impl KubernetesMetrics {
     }
 }
 
-/// Returns the resource in a request's path: `/api/v1/namespaces/a/pods/b`,
+/// Returns the resource in a request's path, such as `/api/v1/namespaces/a/pods/b` or
 /// `/apis/GROUP/VERSION/pods`.
 fn resource(uri: &Uri) -> &str {
     let mut parts = uri.path().split('/').filter(|part| !part.is_empty());
@@ -123,7 +124,7 @@ fn resource(uri: &Uri) -> &str {
     };
     let mut rest = parts.filter(|_| versioned);
     match (rest.next(), rest.next(), rest.next()) {
-        // A resource in a namespace, rather than the namespace itself.
+        // The path names a resource in a namespace, rather than the namespace itself.
         (Some("namespaces"), Some(_), Some(resource)) => resource,
         // Discovery, /version and /healthz have no resource.
         (resource, ..) => resource.unwrap_or("none"),

@@ -11,7 +11,7 @@ pub enum ServeResult {
     Ok,
     /// No module has that hash.
     NotFound,
-    /// Rejected at a limit, or a malformed request.
+    /// The request was malformed, or was rejected at a limit.
     Refused,
 }
 
@@ -38,7 +38,8 @@ pub struct ModuleMetrics {
 impl ModuleMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let served = Family::<Labels, Counter>::default();
-        // Registered at the start: a counter that first appears with the value 1 shows no rate.
+        // The series are registered at the start, because a counter that first appears with the
+        // value 1 shows no rate.
         for result in ServeResult::ALL {
             drop(served.get_or_create(&labels(result)));
         }

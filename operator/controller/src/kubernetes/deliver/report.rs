@@ -34,7 +34,7 @@ pub struct Delivery {
 /// The outcome for one object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectState {
-    /// The object is as wanted. Its reader has accepted it, or never reports that, like Istio.
+    /// The object is as wanted. Its reader has accepted it or, like Istio, reports no acceptance.
     Delivered,
     /// The object is as wanted, but no proxy or Pod that reads it was observed.
     Unread,
