@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::in_use::InUse;
 
-/// A quota: a limited amount in total and for each key.
+/// A limited amount in total and for each key.
 #[derive(Debug)]
 pub(crate) struct Quota<K> {
     all: Arc<Semaphore>,
@@ -32,7 +32,7 @@ pub(crate) struct Slot {
 pub(crate) enum Full {
     /// The total limit.
     All,
-    /// The limit of its key.
+    /// The limit of the key.
     Each,
 }
 

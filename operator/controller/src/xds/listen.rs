@@ -42,7 +42,7 @@ const SAY_AGAIN: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(super) struct Connections {
     pub(super) limits: Limits,
-    /// The server's certificate and the client CAs; `None` without TLS.
+    /// The server's certificate and the client CAs. `None` without TLS.
     pub(super) trust: Option<watch::Receiver<Arc<Trust>>>,
     pub(super) registry: Arc<Registry>,
     /// The HTTP service. Its requests have a [`Peer`] as an extension.
