@@ -52,11 +52,11 @@ pub struct Limits {
     /// The largest number of concurrent HTTP/2 streams on one connection.
     pub streams_per_connection: u32,
     /// The shortest time between reads of two requests of a stream. Flow control delays a client
-    /// that sends more, at no cost to other streams. No request of a busy proxy is lost.
+    /// that sends requests faster, at no cost to other streams. No request of a busy proxy is lost.
     pub request_interval: Duration,
     /// The idle time after which the server sends a keepalive ping.
     pub keepalive_interval: Duration,
-    /// The time within which a ping must be answered. Otherwise the connection is closed.
+    /// The time within which a ping must be answered before the connection is closed.
     pub keepalive_timeout: Duration,
 }
 

@@ -163,8 +163,8 @@ impl Peer {
     /// Checks that the certificate or token covers all claims of `identity`, and adds the proven
     /// facts. Without TLS, claims are trusted.
     ///
+    /// # Errors
     /// Returns one line that says which claim isn't covered, with the remedy.
-    /// One line that says which claim isn't covered, with the remedy.
     pub fn authorize(&self, identity: &mut Identity) -> Result<(), String> {
         let Some(proven) = &self.proven else {
             return Ok(());

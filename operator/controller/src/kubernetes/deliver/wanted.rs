@@ -208,8 +208,8 @@ impl Wanted {
 
     /// Adds the object that `make` returns for `workload`. Returns the part of the workload that is
     /// in the object.
+    ///
     /// All policies of a workload share one object of at most [`MAX_BYTES`]. See [`Fit`].
-    /// All policies of a workload share one object of at most [`MAX_BYTES`]: see [`Fit`].
     fn add_fitting(
         &mut self,
         plan: &Plan,

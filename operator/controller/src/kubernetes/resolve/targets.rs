@@ -478,7 +478,6 @@ fn gateway_labels(gateway: &ObjectKey) -> BTreeMap<String, String> {
 /// `httproute/ns/name/rule/0/match/0/host` and `ns.name.0`. Istio's pattern for a route `a` also
 /// matches a route `a.b` of the same namespace, and doesn't match named rules (see
 /// [`Route::names`]).
-/// [`Route::names`].
 fn route_names(route: &TargetRef) -> [String; 2] {
     let kind = route.kind.as_str().to_ascii_lowercase();
     let (namespace, name) = (&route.namespace, &route.name);
