@@ -139,9 +139,9 @@ impl Operator {
     /// Starts to watch the cluster. The first plan is sent once every resource has been listed. The
     /// returned task ends with an error, or after the shutdown.
     ///
+    /// # Errors
     /// Returns one line if the API server isn't configured, or if the times of the election
     /// contradict each other.
-    /// other.
     pub async fn start(
         mut args: OperatorArgs,
         publish_ca: Option<(String, watch::Receiver<Arc<Trust>>)>,
