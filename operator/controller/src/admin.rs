@@ -7,7 +7,7 @@
 //!
 //! Any client may be able to reach the address. So the number of connections is limited, in total
 //! and for each client address, and so is their lifetime. Health and readiness have a second
-//! address, which only the kubelet needs to reach: clients that exhaust the connections of the
+//! address, which only the kubelet needs to reach. Clients that exhaust the connections of the
 //! first address must not cause a restart of the operator.
 
 use std::io;
@@ -181,7 +181,8 @@ async fn authorize(
     request: Request,
     next: Next,
 ) -> Response {
-    // An owned copy: the request's body isn't `Sync`, so a borrow can't be held across an await.
+    // The token is copied, because the request's body isn't `Sync`, so a borrow can't be held
+    // across an await.
     let token = token(request.headers()).map(str::to_owned);
     let path = request.uri().path().to_owned();
     let authorized = authorizer.authorize(token.as_deref(), client, &path).await;

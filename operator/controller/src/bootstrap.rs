@@ -9,8 +9,8 @@
 //!   obvious choice, a Wasm filter without code, at start (measured).
 //! - A proxy in front of a service must not end requests that the service would have answered.
 //!   Envoy's default route timeout is 15 s.
-//! - Paths are normalized, because types match on paths. Otherwise `//search` and `/%73earch` would
-//!   be requests of another type than `/search`, and yet reach the same handler.
+//! - Paths are normalized, because request types match on paths. Otherwise `//search` and
+//!   `/%73earch` would be requests of another type than `/search`, and yet reach the same handler.
 //! - `retry_back_off` bounds the time until a proxy reconnects to a restarted operator. Envoy's own
 //!   bound is 30 s. HTTP/2 pings detect an operator that died without closing its connection, for
 //!   example with its node.

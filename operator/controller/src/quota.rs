@@ -21,7 +21,7 @@ pub(crate) struct Quota<K> {
 /// whole /64.
 pub(crate) type Addresses = Quota<IpAddr>;
 
-/// An amount counted for one key. Dropping it frees the amount.
+/// An amount counted for one key. Dropping the slot frees the amount.
 #[derive(Debug)]
 pub(crate) struct Slot {
     _permits: [OwnedSemaphorePermit; 2],

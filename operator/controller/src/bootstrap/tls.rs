@@ -50,8 +50,8 @@ pub struct SdsFiles {
 }
 
 impl SdsFiles {
-    /// Returns the paths beside the bootstrap: `envoy.yaml` has `envoy-xds-certificate.yaml` or
-    /// `envoy-xds-token.yaml`, and `envoy-xds-ca.yaml`.
+    /// Returns the paths beside the bootstrap. For `envoy.yaml`, these are
+    /// `envoy-xds-certificate.yaml` or `envoy-xds-token.yaml`, and `envoy-xds-ca.yaml`.
     #[must_use]
     pub fn beside(bootstrap: &Path, identity: &ProxyIdentity) -> Self {
         let part = match identity {

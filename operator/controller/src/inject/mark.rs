@@ -1,5 +1,5 @@
 //! The annotation that records the changes of an injection. A later injection upgrades exactly
-//! these, and `headgate uninject` reverts them.
+//! these changes, and `headgate uninject` reverts them.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ pub(super) fn unset(object: &mut Value, field: &str, key: &str) {
 /// Reverts an injection into a Pod, and returns its record.
 ///
 /// # Errors
-/// Those of [`read`].
+/// Returns the errors of [`read`].
 pub(super) fn remove(template: &mut Value) -> Result<Option<Mark>, String> {
     let Some(mark) = read::<Mark>(template)? else {
         return Ok(None);

@@ -208,7 +208,7 @@ fn names(items: &Value) -> Vec<&str> {
     items.filter_map(|item| item["name"].as_str()).collect()
 }
 
-/// Whether a label selector matches.
+/// Whether the label selector `selector` matches `labels`.
 fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
     let selector = Option::<LabelSelector>::deserialize(selector);
     let selector = selector.map(|given| Selector::try_from(given.unwrap_or_default()));
@@ -227,8 +227,8 @@ fn name_of(object: &Value) -> String {
     }
 }
 
-/// Returns the application's port: from the annotation, the settings, or an earlier injection, in
-/// this order. Otherwise it is the application's only port.
+/// Returns the application's port. It comes from the annotation, the settings, or an earlier
+/// injection, in this order. Otherwise it is the application's only port.
 fn app_port(template: &Value, settings: &Settings, earlier: Option<u16>) -> Result<u16, String> {
     let annotation = &template["metadata"]["annotations"][APP_PORT_ANNOTATION];
     let port = if let Some(text) = annotation.as_str() {

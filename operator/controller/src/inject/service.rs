@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::mark::{INJECTED_ANNOTATION, read, set, unset};
 use super::{Injected, selects};
 
-/// The content of a Service's annotation: the original `targetPort`s by the number of the Service's
-/// port.
+/// The content of a Service's annotation. It has the original `targetPort`s by the number of the
+/// Service's port.
 type TargetPorts = Map<String, Value>;
 
 /// Redirects a Service's ports to Envoy if they refer to the application's port by number and the

@@ -3,7 +3,7 @@
 //! The CA is in a Secret that the first replica creates. Each replica signs its own certificate
 //! with the CA, writes it into files that [`Tls`](crate::xds::tls::Tls) follows, and renews it long
 //! before it expires. So neither people nor the chart create certificates. Replicas can conflict
-//! only when they create the Secret: the API server accepts one of them.
+//! only when they create the Secret, and then the API server accepts only one Secret.
 //!
 //! An existing Secret with this name is used as it is, even if a chart before 0.2 created it, so
 //! certificates of its CA stay valid. Proxies get the CA from ConfigMaps ([`super::publish`]).
@@ -165,7 +165,7 @@ impl OwnCertificate {
                     );
                     return Ok(secret.data.unwrap_or_default());
                 }
-                // Another replica created it first.
+                // Another replica created the Secret first.
                 Err(Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(error),
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use headgate_api::plan::{TargetKind, TargetRef};
 use headgate_api::validate::ValidPolicy;
 
-/// Namespace and name.
+/// The namespace and name of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ObjectKey {
     /// Namespace.
@@ -89,7 +89,8 @@ pub struct PolicyObject {
 }
 
 impl PolicyObject {
-    /// Returns the effective version: the present one if it is valid, else the last valid one.
+    /// Returns the effective version, which is the present one if it is valid, else the last valid
+    /// one.
     #[must_use]
     pub fn effective(&self) -> Option<&ValidPolicy> {
         self.checked.as_ref().ok().or(self.last_good.as_ref())

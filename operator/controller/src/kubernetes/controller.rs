@@ -61,7 +61,7 @@ pub struct Controller {
     sender: mpsc::Sender<Change>,
     /// All watches, which end with the controller.
     watches: JoinSet<()>,
-    /// Whether every resource has been listed and planned once.
+    /// Whether every resource has been listed and a first plan has been made.
     is_ready: bool,
 }
 

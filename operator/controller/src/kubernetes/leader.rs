@@ -228,7 +228,7 @@ impl Candidate {
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         if !self.election.leader_elect {
             self.lead_until(Instant::now() + ALWAYS);
-            // An error means that the sender was dropped, which also means stop.
+            // An error means that the sender was dropped. The replica should then stop, too.
             let _ = stop.wait_for(|stop| *stop).await;
             return self.end();
         }

@@ -287,8 +287,8 @@ impl Operator {
             delivering.abort();
             // No write of a delivery is in flight after this.
             let _ = delivering.await;
-            // Dropping the set aborts the other tasks. An Event may be lost; statuses have been
-            // written.
+            // Dropping the set aborts the other tasks. An Event may be lost, but the statuses have
+            // been written.
             drop(others);
             stop_leading.send_replace(true);
             // The task doesn't panic. If it did, the Lease would expire by itself.

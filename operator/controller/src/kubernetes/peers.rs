@@ -69,7 +69,7 @@ pub struct Counted<P = Tallies> {
 /// The last two versions of the counts that a replica serves.
 #[derive(Debug)]
 pub struct Versions {
-    /// A number that distinguishes this process from earlier ones of the replica.
+    /// A number that distinguishes this process from earlier processes of the replica.
     run: u64,
     number: u64,
     current: Arc<Tallies>,

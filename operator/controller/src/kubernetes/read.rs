@@ -32,8 +32,8 @@ pub struct Slice {
 /// A ready endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint {
-    /// The identity under which the endpoint counts once: the Pod's name, or the address if it
-    /// isn't a Pod. A Pod with an IPv4 and an IPv6 address is in two slices.
+    /// The identity under which the endpoint counts once. This is the Pod's name, or the address if
+    /// the endpoint isn't a Pod. A Pod with an IPv4 and an IPv6 address is in two slices.
     pub identity: String,
     /// The first address of the endpoint.
     pub address: String,

@@ -1,5 +1,5 @@
-//! Computes the [`Plan`] for the observed cluster: the effective policies at each target, with
-//! their slots.
+//! Computes the [`Plan`] for the observed cluster. It has the effective policies at each target,
+//! with their slots.
 //!
 //! The plan is a pure function of the cluster, in these steps:
 //!
@@ -10,7 +10,7 @@
 //! 5. Find the policies that other policies override on all their proxies.
 //!
 //! A large cluster changes all the time, and a change of one Pod or policy leaves nearly everything
-//! else unchanged. So a [`Planner`] keeps the compiled policies: an unchanged part is the same
+//! else unchanged. So a [`Planner`] keeps the compiled policies. An unchanged part is the same
 //! [`Arc`] in the next plan. Apart from compilation, a plan takes `O(policies + Pods × labels)`.
 
 mod known;

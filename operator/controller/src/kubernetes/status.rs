@@ -1,4 +1,4 @@
-//! Computes a policy's status: its conditions at each of its targets.
+//! Computes a policy's status, which has the policy's conditions at each of its targets.
 //!
 //! The status is a pure function of the plan, the proxies' counts and the deliveries. It is written
 //! only if it has changed, so that a controller at rest makes no requests.

@@ -169,7 +169,7 @@ where
     }
 }
 
-/// Like [`api`], for a kind without a Rust type.
+/// Returns the API of a kind without a Rust type, as [`api`] does for other kinds.
 #[must_use]
 pub fn api_of(resource: &ApiResource, client: &Client, namespace: &str) -> Api<DynamicObject> {
     match namespace {

@@ -49,7 +49,7 @@ pub const INTERVAL: Duration = Duration::from_secs(1);
 const ANSWERS: Duration = Duration::from_millis(200);
 /// The shortest interval between two passes over all policies.
 const PASS: Duration = Duration::from_millis(50);
-/// The settling time, which proxies have to reconnect after this operator starts, becomes the
+/// The settling time. Proxies have this time to reconnect after this operator starts, becomes the
 /// leader, or observes a change of replicas. Envoy retries after 5 s at the latest with the
 /// settings of `headgate bootstrap`, and after 30 s with its own settings.
 const SETTLE: Duration = Duration::from_secs(60);

@@ -22,7 +22,7 @@ const WATCHED: [&str; 8] = [
 /// The outcome of a write to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WriteResult {
-    /// Created or changed.
+    /// The object was created or changed.
     Applied,
     /// A conflict with another field manager or a newer version.
     Conflict,
@@ -96,8 +96,8 @@ impl KubernetesMetrics {
         self.requests.get_or_create(&labels).inc();
     }
 
-    /// Counts a write of an object, or of its status, of `resource` (plural, lower case:
-    /// `admissionpolicies`).
+    /// Counts a write of an object of `resource`, or of its status. `resource` is the plural in
+    /// lower case, such as `admissionpolicies`.
     pub fn wrote(&self, resource: &str, result: WriteResult) {
         let labels = [
             ("resource", resource.to_owned().into()),
@@ -106,7 +106,8 @@ impl KubernetesMetrics {
         self.writes.get_or_create(&labels).inc();
     }
 
-    /// Counts a watch of `resource` (plural, lower case) that ended with an error and restarts.
+    /// Counts a watch of `resource` that ended with an error and restarts. `resource` is the plural
+    /// in lower case.
     pub fn watch_restarted(&self, resource: &str) {
         let labels = [("resource", resource.to_owned().into())];
         self.watch_restarts.get_or_create(&labels).inc();

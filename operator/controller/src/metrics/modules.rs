@@ -9,9 +9,9 @@ use prometheus_client::registry::Registry;
 pub enum ServeResult {
     /// The module was sent.
     Ok,
-    /// No module has that hash.
+    /// No module has that hash, or its file can't be read.
     NotFound,
-    /// The request was malformed, or was rejected at a limit.
+    /// The request's method is neither GET nor HEAD, or the connection was rejected at a limit.
     Refused,
 }
 

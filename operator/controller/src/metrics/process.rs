@@ -12,7 +12,7 @@ use prometheus_client::registry::{Registry, Unit};
 /// the kernel's HZ.
 const TICKS: f64 = 100.0;
 
-/// Registers the numbers with their values.
+/// Registers the metrics with their current values.
 pub(super) fn register(registry: &mut Registry) {
     if let Some(seconds) = cpu_seconds() {
         registry.register_with_unit(

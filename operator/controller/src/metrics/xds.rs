@@ -94,7 +94,7 @@ impl XdsMetrics {
         }
     }
 
-    /// Records that a proxy accepted a response, this long after its plan was made.
+    /// Records that a proxy accepted a response `span` after its plan was made.
     pub fn acked_after(&self, span: Duration) {
         self.ack_duration.observe(span.as_secs_f64());
     }

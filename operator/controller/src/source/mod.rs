@@ -1,4 +1,4 @@
-//! The source of policies: a folder of YAML files.
+//! The source of policies in a folder of YAML files.
 //!
 //! [`folder`] computes the plan, a pure function of the folder's present and earlier content.
 //! [`read`] reads the folder, and [`dir`] watches it. A source never removes protection because of

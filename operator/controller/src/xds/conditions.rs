@@ -34,8 +34,8 @@ impl Condition {
     }
 }
 
-/// A type of condition. A new type needs a variant here and an entry in [`at`]. A false condition
-/// is reported by a warning Event.
+/// A type of condition. A new type needs a variant here and an entry in [`at`]. An Event about a
+/// false condition is a warning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Type {
@@ -325,7 +325,7 @@ mod tests {
         let error = serde_json::from_str::<Type>("\"\"")
             .unwrap_err()
             .to_string();
-        // The text is: unknown variant ``, expected one of `accepted`, …
+        // The text is such as: unknown variant ``, expected one of `accepted`, …
         let known: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
         let all = Type::ALL.map(|of| serde_json::to_value(of).unwrap());
         assert_eq!(all[..], known[..]);

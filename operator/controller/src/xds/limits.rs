@@ -73,7 +73,7 @@ impl Limits {
     }
 
     /// Returns the largest number of streams in total, of one namespace, and of one address without
-    /// a proven namespace. The last number is two for each connection.
+    /// a proven namespace. The last number is two for each connection of an address.
     pub(super) fn of_streams(&self) -> (usize, usize, usize) {
         let unproven = self.connections_per_address.saturating_mul(2);
         (self.streams, self.streams_per_namespace, unproven)
@@ -94,7 +94,7 @@ impl Limits {
             connections,
             connections_per_namespace: of_namespace,
             streams: scaled(default.streams),
-            // A sidecar has two streams: one for requests and one for calls.
+            // A sidecar has a stream for requests and a stream for calls.
             streams_per_namespace: of_namespace.saturating_mul(2),
             proxies: scaled(default.proxies),
             ..default

@@ -1,5 +1,5 @@
-//! Serves HTTP/2 connections: limits their number, runs the TLS handshakes concurrently, and ends
-//! connections.
+//! Serves HTTP/2 connections. It limits their number, runs the TLS handshakes concurrently, and
+//! ends connections.
 //!
 //! The accept loop waits only for the next connection. Each connection has its own task, whose
 //! handshake waits only for its own peer. A slow or silent peer runs into a timeout.

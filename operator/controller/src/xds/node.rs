@@ -1,4 +1,4 @@
-//! The identity of a proxy: the part of Envoy's `Node` that Headgate keeps.
+//! The identity of a proxy, which is the part of Envoy's `Node` that Headgate keeps.
 //!
 //! In the first message of a stream, a proxy sends its whole node, including every extension that
 //! it was built with. Only a few short strings are kept, so memory is bounded by the number of

@@ -38,7 +38,7 @@ pub struct Peer {
     pub(super) connection: Arc<OnceLock<Slot>>,
 }
 
-/// A workload's identity: `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
+/// A workload's identity, `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spiffe {
     /// The whole id.

@@ -51,7 +51,7 @@ pub struct Proxy {
     /// The version that the proxy should run. `None` without slots, or after the proxy has
     /// disconnected.
     pub version: Option<String>,
-    /// The content of that version, or the reason why it is empty.
+    /// The content of the assigned version, or the reason why it is empty.
     pub assignment: Arc<Assignment>,
     /// The last version that was sent to the proxy.
     pub sent: Option<Push>,

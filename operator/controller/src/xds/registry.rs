@@ -218,8 +218,8 @@ impl Registry {
         })
     }
 
-    /// Returns a receiver that is notified of each change of a record: connection, disconnection,
-    /// assignment or answer.
+    /// Returns a receiver that is notified of each change of a record. Such a change is a
+    /// connection, disconnection, assignment or answer.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()

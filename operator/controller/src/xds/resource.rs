@@ -1,5 +1,5 @@
-//! Conversion of a filter configuration to Envoy's resource: `TypedExtensionConfig` around a Wasm
-//! filter, or around a dynamic module if the module is native.
+//! Conversion of a filter configuration to Envoy's resource. The resource is a
+//! `TypedExtensionConfig` around a Wasm filter, or around a dynamic module if the module is native.
 //!
 //! The plugin's configuration is a `StringValue` that contains JSON. The obvious choice would be a
 //! `Struct`, which arrives as JSON according to the proto's documentation. But Envoy 1.40 passes

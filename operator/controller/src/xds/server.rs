@@ -1,4 +1,4 @@
-//! The xDS server: combines plans and modules into snapshots, and serves them.
+//! The xDS server, which combines plans and modules into snapshots and serves the snapshots.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The gRPC service: ECDS with state of the world. Requests of other protocols are refused.
+//! The gRPC service, which is ECDS with state of the world. Requests of other protocols are
+//! refused.
 
 use std::sync::Arc;
 

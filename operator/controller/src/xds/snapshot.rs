@@ -1,5 +1,5 @@
-//! The desired state of all proxies at one moment: the plan, the modules, and the resources built
-//! from them.
+//! The desired state of all proxies at one moment. It consists of the plan, the modules, and the
+//! resources built from them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ pub struct Assignment {
     pub outbound: Arc<FilterConfig>,
     /// The policies in force, each with the target through which it reaches the proxy.
     pub in_force: Vec<InForce>,
-    /// The reason why no policy applies, with the remedy.
+    /// The problem with the proxy's policies, such as the reason why none applies, with the remedy.
     pub problem: Option<String>,
     /// The path of the module file that the proxy should load.
     pub module: PathBuf,

@@ -113,7 +113,7 @@ pub struct ProxyReport {
     pub state: String,
     /// Policies that the proxy should enforce.
     pub policies: Vec<String>,
-    /// The reason why no policy applies to the proxy.
+    /// The problem with the proxy's policies, such as the reason why none applies.
     pub problem: Option<String>,
     /// The last version sent to the proxy.
     pub sent: Option<PushReport>,

@@ -1,4 +1,5 @@
-//! The driver of one stream: receives requests and changes of the snapshot, and sends responses.
+//! The driver of one stream, which receives requests and changes of the snapshot, and sends
+//! responses.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,8 +24,7 @@ use super::snapshot::{Assignment, Snapshot};
 use super::sotw::{Offer, Sotw, Verdict};
 use crate::metrics::XdsMetrics;
 
-/// The problem that is reported for a proxy that keeps its configuration instead of getting the
-/// empty one.
+/// The problem that is reported for a proxy that keeps the configuration of a previous operator.
 const KEPT: &str = "it keeps the configuration that it had before this operator started, because a \
                     policy is refused and has no good version here; correct that policy, or delete \
                     it";

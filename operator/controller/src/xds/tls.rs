@@ -33,8 +33,8 @@ use crate::metrics::XdsMetrics;
 const POLL: Duration = Duration::from_secs(1);
 /// The largest file that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// The divisor of a certificate's life that gives the last part of the life, in which a warning is
-/// logged.
+/// A warning is logged in the last part of a certificate's life. The part is the life divided by
+/// this number.
 const WARN_PART: u32 = 6;
 
 /// The paths of the server's certificate and key and of the CA of its clients, all PEM.

@@ -70,7 +70,7 @@ fn a_pod_gets_what_headgate_inject_adds() {
         names(&injected["spec"]["initContainers"]),
         ["headgate", "envoy"]
     );
-    // Nothing else differs.
+    // The injection changed nothing else.
     let mut restored = injected;
     assert!(uninject(&mut restored).unwrap());
     assert_eq!(restored, pod);

@@ -151,7 +151,7 @@ fn columns() -> Value {
 /// Returns the definition as the YAML file that `headgate crd` prints.
 ///
 /// # Errors
-/// Those of [`definition`].
+/// Returns the errors of [`definition`].
 pub fn file() -> anyhow::Result<String> {
     let yaml = serde_saphyr::to_string(&definition()?)?;
     Ok(format!(

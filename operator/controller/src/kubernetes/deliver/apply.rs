@@ -34,7 +34,8 @@ pub enum Outcome {
 /// newer version is never overwritten. So the write of a former leader that hasn't noticed the loss
 /// of its Lease fails, because its version is old.
 ///
-/// The apply is never forced: a field that another field manager has set stays with that manager.
+/// The apply is never forced, so a field that another field manager has set stays with that
+/// manager.
 pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> Outcome {
     let api = api(client, object.adapter, &object.key.namespace);
     let mut value = object.value.clone();

@@ -28,7 +28,7 @@ use crate::kubernetes::watch::{api, api_of, places};
 /// The number of Pods in a page of a list.
 const PAGE: u32 = 500;
 
-/// The result of a clean-up: the objects that were deleted, and those that stay.
+/// The objects that a clean-up deleted, and the objects that stay.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CleanedUp {
     /// The deleted objects.
@@ -41,7 +41,7 @@ pub struct CleanedUp {
 /// doesn't exist.
 ///
 /// # Errors
-/// The API server's answer, in one line.
+/// Returns the API server's answer in one line.
 pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String> {
     let api = Api::<Deployment>::namespaced(client.clone(), &deployment.namespace);
     let name = &deployment.name;
@@ -82,7 +82,7 @@ pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String>
 /// these namespaces. An empty list of namespaces means all namespaces.
 ///
 /// # Errors
-/// The first failure, in one line.
+/// Returns the first failure in one line.
 pub async fn clean_up(
     client: &Client,
     namespaces: &[String],

@@ -31,8 +31,8 @@ pub const CONTROLLER: &str = "gateway.envoyproxy.io/gatewayclass-controller";
 const UNFETCHED: &str = "asm module";
 /// The JSON pointer to the module's URL in an object.
 pub const URL: &str = "/spec/wasm/0/code/http/url";
-/// The largest number of routes that an extension policy targets. With more, it attaches to the
-/// Gateway.
+/// The largest number of routes that an extension policy targets. With more routes, it attaches to
+/// the Gateway.
 const MAX_ROUTES: usize = 16;
 
 /// Returns the extension policy for `workload`, the proxies of `gateway`.
@@ -163,8 +163,8 @@ pub fn lacks_module(observed: &Value) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns the state of an object of generation 2 whose ancestors have these conditions: type,
-    /// status, generation.
+    /// Returns the state of an object of generation 2 whose ancestors have `conditions`. A
+    /// condition is type, status and generation.
     fn said(conditions: &[(&str, &str, i64)]) -> ObjectState {
         let condition = |&(kind, status, generation): &(&str, &str, i64)| {
             json!({

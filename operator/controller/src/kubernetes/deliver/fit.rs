@@ -33,8 +33,8 @@ pub(super) enum Cut {
 pub(super) struct Last {
     /// The stage of the policy, with the routes and slots of the present version.
     pub(super) stage: StageConfig,
-    /// The outbound configuration of its workflows, if the object contains it, as a gateway's
-    /// object does.
+    /// The outbound configuration of the policy's workflows, if the object contains it, as a
+    /// gateway's object does.
     pub(super) calls: Option<OutboundConfig>,
 }
 

@@ -1,4 +1,4 @@
-//! A wanted object: its name, labels, owners and content.
+//! Wanted objects, with their names, labels, owners and content.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ const MAX_LABEL: usize = 63;
 /// The largest number of characters of a target's name that go into an object's name.
 const MAX_NAME: usize = 30;
 
-/// Defines [`Adapter`] with the properties of each from one list.
+/// Defines [`Adapter`] and the properties of each adapter from one list.
 macro_rules! adapters {
     ($($(#[$doc:meta])+ $adapter:ident { $($field:ident: $value:expr,)+ })+) => {
         /// The writer of objects of one kind.
@@ -167,8 +167,9 @@ pub struct Object {
     pub key: ObjectKey,
     /// The policies in the object, `namespace/name`.
     pub policies: Vec<String>,
-    /// Whether a reader of the object was observed: an Istio proxy that it selects, or a Pod that
-    /// mounts it. Unused for Envoy Gateway, which reports the outcome in the object's status.
+    /// Whether a reader of the object was observed. A reader is an Istio proxy that the object
+    /// selects, or a Pod that mounts it. Unused for Envoy Gateway, which reports the outcome in the
+    /// object's status.
     pub seen: bool,
     /// The module that the object names, if any.
     pub module: Option<ModuleRef>,
@@ -409,8 +410,8 @@ pub fn name(readable: &str, identity: &str) -> String {
     }
 }
 
-/// Converts `text` to a part of a DNS label: at most `max` lower-case letters, digits and inner
-/// hyphens.
+/// Converts `text` to a part of a DNS label. The part has at most `max` lower-case letters, digits
+/// and inner hyphens.
 #[must_use]
 pub fn dns(text: &str, max: usize) -> String {
     let allowed = |c: char| match c.to_ascii_lowercase() {

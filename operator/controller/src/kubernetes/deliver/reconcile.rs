@@ -392,7 +392,8 @@ fn waits_for_successor(
         all.map(str::to_owned).collect()
     };
     let of_old = targets(old);
-    // A ConfigMap can't replace an object that a mesh's proxies read, or the reverse.
+    // A ConfigMap can't replace an object that a mesh's proxies read, and such an object can't
+    // replace a ConfigMap.
     let is_file = |adapter| adapter == Adapter::ConfigMap;
     let successors = wanted.objects.iter().filter(|(key, new)| {
         is_file(key.0) == is_file(adapter) && !targets(&new.value).is_disjoint(&of_old)

@@ -168,7 +168,7 @@ mod tests {
         Client::new(tower::service_fn(answer), "default")
     }
 
-    /// No event but the passage of time follows the failed write.
+    /// No event follows the failed write, so only a timer can trigger the retry.
     #[tokio::test]
     async fn a_write_that_fails_or_is_refused_is_tried_again() {
         for code in [500, 400, 403, 413, 422] {

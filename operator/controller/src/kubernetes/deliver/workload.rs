@@ -1,4 +1,5 @@
-//! The workloads of a plan: sets of proxies with the same configuration that an object can select.
+//! The workloads of a plan. These are sets of proxies with the same configuration that an object
+//! can select.
 //!
 //! An Istio object selects Pods by labels, and every object that matches a Pod adds a filter. Two
 //! policies with different selectors may overlap on some Pods, where only the one with precedence
@@ -207,7 +208,7 @@ fn winners(workloads: usize, groups: &BTreeSet<Vec<usize>>) -> Vec<Option<usize>
 /// its Pods.
 fn meetings(all: &[Workload], cluster: &Cluster) -> (BTreeSet<Vec<usize>>, Vec<bool>) {
     let mut groups = BTreeSet::new();
-    // Pods of one workload are in the same groups.
+    // Many Pods give the same group, so a group is cloned only if it is new.
     let mut meet = |group: &Vec<usize>| {
         if group.len() > 1 && !groups.contains(group) {
             groups.insert(group.clone());

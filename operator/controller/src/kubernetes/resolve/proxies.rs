@@ -82,7 +82,7 @@ pub(super) fn count(
 ) -> (Vec<Count>, Vec<Vec<usize>>) {
     let mut counts = vec![Count::default(); drafts.len()];
     let mut owned: HashMap<Owner<'_>, u32> = HashMap::new();
-    // Pods of one workload match the same drafts.
+    // Pods of one workload match the same drafts, so there are far fewer sets than Pods.
     let mut sets: HashSet<Vec<usize>> = HashSet::new();
     let mut seen = vec![false; drafts.len()];
     let mut matching = Vec::new();

@@ -280,8 +280,8 @@ impl<'a> Finder<'a> {
     }
 
     /// Returns the proxies of `gateway` for the requests of these routes. If `target` is a pool,
-    /// only for the requests of the rules that refer to the pool. Adds to `left_out` a message for
-    /// each rule that these proxies can't distinguish from other rules.
+    /// these are only the requests of the rules that refer to the pool. Adds to `left_out` a
+    /// message for each rule that these proxies can't distinguish from a rule outside the target.
     fn reach(
         &self,
         target: &TargetRef,

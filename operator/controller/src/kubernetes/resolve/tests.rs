@@ -239,7 +239,7 @@ pub(in crate::kubernetes) fn stages(enforced: &Enforced) -> Vec<(String, u32, Ve
     enforced.config.stages.iter().map(stage).collect()
 }
 
-/// Returns policies and slots of stages for all requests.
+/// Returns the policies and slots of the stages, which must be for all requests.
 pub(in crate::kubernetes) fn slots(enforced: &Enforced) -> Vec<(String, u32)> {
     stages(enforced)
         .into_iter()

@@ -221,7 +221,7 @@ async fn the_last_object_that_fit_stays() {
     let wanted = wish(&example);
     let steps = steps(&wanted, &observed);
     assert_eq!((steps.apply.len(), steps.delete.len()), (1, 0));
-    // This address has no API server, because no request is sent.
+    // No request is sent, so the address needs no API server.
     let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
     let client = Client::try_from(config).unwrap();
     let mut reconciler = Reconciler::new(client, settings(), false);
@@ -266,7 +266,7 @@ fn a_plugin_that_no_proxy_reads_is_not_programmed() {
     assert_eq!(said(&edge().pod("a", "1", &label)), (true, "Programmed"));
 }
 
-/// The status of a plugin is the same with a file beside it, whether or not a proxy reads the
+/// A file in addition to a plugin doesn't change the status, whether or not a proxy reads the
 /// plugin.
 #[test]
 fn a_file_that_no_pod_mounts_is_not_programmed() {

@@ -8,8 +8,8 @@ use headgate_core::config::{Direction, SharingConfig};
 use super::*;
 
 impl World {
-    /// Gives the policy workflows: `checkout` with a guarantee of 60 requests/s, and a resource of
-    /// 600.
+    /// Gives the policy workflows. Workflow `checkout` has a guarantee of 60 requests/s, and the
+    /// resource has a capacity of 600.
     fn with_workflows(mut self, name: &str) -> Self {
         let yaml = format!(
             "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: p}}\n\
