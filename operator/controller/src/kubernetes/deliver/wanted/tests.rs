@@ -723,7 +723,7 @@ fn a_config_map_holds_the_file_that_render_writes() {
 }
 
 /// Returns policies `a/p0`, `a/p1` … of one Gateway, with stages of about these sizes in bytes. The
-/// name of a policy's route determines the size.
+/// length of a policy's route pattern determines the size.
 fn sized(sizes: &[usize]) -> Example {
     let edge = Example::default().gateway("a/edge", "eg");
     { sizes.iter().enumerate() }.fold(edge, |example, (i, size)| {
