@@ -7,7 +7,7 @@
 //!
 //! Any client may be able to reach the address. So the number of connections is limited, in total
 //! and for each client address, and so is their lifetime. Health and readiness have a second
-//! address, which only the kubelet needs to reach: clients that exhaust the connections of the
+//! address, which only the kubelet needs to reach. Clients that exhaust the connections of the
 //! first address must not cause a restart of the operator.
 
 use std::io;
@@ -42,7 +42,8 @@ use crate::xds::registry::Registry;
 use crate::xds::snapshot::Snapshot;
 use crate::xds::status::Report;
 
-/// Limits of the admin address. A connection carries one request; the longest is a long poll.
+/// Limits of the admin address. A connection carries one request. The longest request is a long
+/// poll.
 const LIMITS: HttpLimits = HttpLimits {
     connections: 64,
     connections_per_address: 16,
@@ -51,7 +52,7 @@ const LIMITS: HttpLimits = HttpLimits {
     keep_alive: false,
 };
 /// Limits of the probe address. Its requests are small and answered immediately, so it allows more
-/// connections with a shorter lifetime: a few Pods must not be able to lock out the kubelet.
+/// connections with a shorter lifetime. A few Pods must not be able to lock out the kubelet.
 const PROBES: HttpLimits = HttpLimits {
     connections: 1_024,
     connections_per_address: 16,
@@ -64,7 +65,7 @@ const MAX_REPORTS: usize = 4;
 /// The chunk size of a report's response body, in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// The largest number of concurrent long polls; further ones are answered at once.
+/// The largest number of concurrent long polls. Further requests are answered at once.
 const MAX_WAITING: usize = 16;
 /// The interval at which a long poll checks the proxies.
 const LOOK: Duration = Duration::from_millis(100);
@@ -86,11 +87,11 @@ pub struct Admin {
 /// The state of a running xDS server.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// Its proxies.
+    /// The registry of the server's proxies.
     pub registry: Arc<Registry>,
-    /// The snapshots that it serves.
+    /// The snapshots that the server serves.
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    /// The policies' statuses as observed, if there is an API server.
+    /// The policies' statuses as observed on the API server. `None` without an API server.
     pub statuses: Option<Arc<Observations>>,
 }
 
@@ -180,7 +181,8 @@ async fn authorize(
     request: Request,
     next: Next,
 ) -> Response {
-    // An owned copy: the request's body isn't `Sync`, so a borrow can't be held across an await.
+    // The token is copied, because the request's body isn't `Sync`, so a borrow can't be held
+    // across an await.
     let token = token(request.headers()).map(str::to_owned);
     let path = request.uri().path().to_owned();
     let authorized = authorizer.authorize(token.as_deref(), client, &path).await;

@@ -1,7 +1,7 @@
 //! A complete Envoy bootstrap with a slot for Headgate, so that one command suffices for a trial.
 //!
-//! It is a template with comments rather than serialized messages, because users copy parts of it
-//! into their own configurations. These properties matter there:
+//! The bootstrap is a template with comments rather than serialized messages, because users copy
+//! parts of it into their own configurations. These properties matter in such a copy:
 //!
 //! - The slot has a `default_config` and `apply_default_config_without_warming`. Without them the
 //!   listener waits for the operator, or answers every request with 500.
@@ -9,9 +9,9 @@
 //!   obvious choice, a Wasm filter without code, at start (measured).
 //! - A proxy in front of a service must not end requests that the service would have answered.
 //!   Envoy's default route timeout is 15 s.
-//! - Paths are normalized, because types match on paths. Otherwise `//search` and `/%73earch` would
-//!   be requests of another type than `/search`, and yet reach the same handler.
-//! - `retry_back_off` bounds the time until a proxy reconnects to a restarted operator; Envoy's own
+//! - Paths are normalized, because request types match on paths. Otherwise `//search` and
+//!   `/%73earch` would be requests of another type than `/search`, and yet reach the same handler.
+//! - `retry_back_off` bounds the time until a proxy reconnects to a restarted operator. Envoy's own
 //!   bound is 30 s. HTTP/2 pings detect an operator that died without closing its connection, for
 //!   example with its node.
 //! - Certificates and tokens come from files through SDS. Envoy doesn't reload files that the
@@ -50,7 +50,7 @@ pub use tls::{ProxyIdentity, SdsFiles, XdsTls};
 /// The parameters of the bootstrap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bootstrap {
-    /// The address on which Envoy listens; `[::]` is any address of both families.
+    /// The address on which Envoy listens. `[::]` covers all addresses of both families.
     pub listen: Endpoint,
     /// The backend. On `localhost` it may listen on either loopback address.
     pub upstream: Endpoint,
@@ -82,7 +82,7 @@ pub struct Bootstrap {
 /// The server of class admission, which the filter calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
-    /// Its address.
+    /// The address of the server.
     pub address: Endpoint,
     /// TLS, with the same identity and CA as for xDS.
     pub tls: Option<Box<XdsTls>>,
@@ -92,24 +92,24 @@ pub struct Admission {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Uploads {
     /// The largest body that is buffered, in bytes. Headgate then processes the request once its
-    /// body has arrived. `None`: Headgate processes it once its headers have arrived.
+    /// body has arrived. With `None`, Headgate processes the request once its headers have arrived.
     pub buffer: Option<NonZeroU32>,
-    /// The time within which the whole request must arrive; `None`: unlimited.
+    /// The time within which the whole request must arrive. `None` means no limit.
     pub timeout: Option<Duration>,
 }
 
 /// The node metadata about a proxy's Pod, by which policies select it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pod {
-    /// Its namespace.
+    /// The namespace of the Pod.
     pub namespace: Option<String>,
-    /// Its labels.
+    /// The labels of the Pod.
     pub labels: BTreeMap<String, String>,
-    /// The path of the Wasm module file that the proxy loads, absolute; by default, the operator's
-    /// own.
+    /// The absolute path of the Wasm module file that the proxy loads. Without a path, the proxy
+    /// loads the operator's own file.
     pub module: Option<PathBuf>,
-    /// The path of the native module file that the proxy loads, absolute; by default, the
-    /// operator's own.
+    /// The absolute path of the native module file that the proxy loads. Without a path, the proxy
+    /// loads the operator's own file.
     pub native_module: Option<PathBuf>,
     /// The kind of filter that the proxy requests.
     pub filter: Kind,
@@ -122,7 +122,7 @@ pub struct Pod {
 pub enum ConfigSource {
     /// An xDS server.
     Xds {
-        /// Its address.
+        /// The address of the server.
         address: Endpoint,
         /// TLS, with the identities of both ends.
         tls: Option<Box<XdsTls>>,
@@ -147,15 +147,15 @@ fn indented(block: &str, spaces: usize) -> String {
     block.replace('\n', &format!("\n{}", " ".repeat(spaces)))
 }
 
-/// Returns the items of a list.
+/// Returns `blocks` as the items of a YAML list.
 fn items(blocks: &[String]) -> String {
     let item = |block: &String| format!("- {}", indented(block, 2));
     blocks.iter().map(item).collect::<Vec<_>>().join("\n")
 }
 
-/// Fills the placeholders of a template: capitals after `$`. The lines of a text are indented to
-/// the column of its placeholder. A line that contains nothing but an empty text is left out. Texts
-/// may themselves contain `$` and capitals.
+/// Fills the placeholders of a template. A placeholder is `$` and a name in capitals. The lines of
+/// a text are indented to the column of its placeholder. A line that contains nothing but an empty
+/// text is left out. Texts may themselves contain `$` and capitals.
 pub(crate) fn fill(template: &str, texts: &[(&str, &str)]) -> String {
     let mut filled = Vec::new();
     for line in template.lines() {
@@ -417,7 +417,7 @@ fn discovery(is_static: bool) -> &'static str {
     }
 }
 
-/// Returns the options of HTTP/2 connections with pings, and with these HTTP filters.
+/// Returns the options of HTTP/2 connections with pings, and with the HTTP filters `filters`.
 fn http2(interval: &str, timeout: &str, filters: &str) -> String {
     let texts = [
         ("INTERVAL", interval),

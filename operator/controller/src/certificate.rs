@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// The time by which a certificate's validity begins before now, because clocks differ.
+/// The time before now at which a certificate's validity begins, because clocks differ.
 const SKEW: Duration = Duration::from_secs(3_600);
 
 /// A certificate with its key.
@@ -19,7 +19,7 @@ const SKEW: Duration = Duration::from_secs(3_600);
 pub struct Pair {
     /// The certificate, PEM.
     pub cert: String,
-    /// Its private key, PEM (PKCS #8).
+    /// The private key of the certificate, PEM (PKCS #8).
     pub key: String,
 }
 
@@ -54,7 +54,8 @@ impl Authority {
     /// Returns the CA of these PEM texts. If there are several certificates, the first one signs.
     ///
     /// # Errors
-    /// One line that names the text that doesn't parse, or says that the two don't belong together.
+    /// Returns one line that names the text that doesn't parse, or says that the certificate and
+    /// the key don't belong together.
     pub fn from_pem(cert: &[u8], key: &[u8]) -> anyhow::Result<Self> {
         let der = CertificateDer::from_pem_slice(cert)
             .map_err(|e| anyhow!("the CA's certificate isn't PEM: {e}"))?;
@@ -85,7 +86,7 @@ impl Authority {
     /// Returns a certificate for the operator under these names, which proxies verify.
     ///
     /// # Errors
-    /// One line that names a bad DNS name, or says that the CA has expired.
+    /// Returns one line that names a bad DNS name, or says that the CA has expired.
     pub fn server(
         &self,
         names: &[String],
@@ -137,7 +138,8 @@ pub(crate) fn validity(certificate: &X509Certificate<'_>) -> (SystemTime, System
     )
 }
 
-/// Returns the end of the validity of the first certificate in a PEM text; `None` if there is none.
+/// Returns the end of the validity of the first certificate in a PEM text. `None` if the text has
+/// no certificate.
 #[must_use]
 pub fn expires(pem: &[u8]) -> Option<SystemTime> {
     let der = CertificateDer::from_pem_slice(pem).ok()?;

@@ -19,7 +19,7 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
         .truncate(true)
         .mode(mode)
         .open(&partial)?;
-    // Sets the permissions explicitly: `open` applies the umask.
+    // The permissions are set explicitly, because `open` applies the umask.
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(content)?;
     file.sync_all()?;

@@ -24,13 +24,14 @@ const MAX_BUFFER: usize = 16 << 10;
 /// Limits on a server's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpLimits {
-    /// The number of connections open at once; further ones are closed at once.
+    /// The largest number of open connections. Further connections are closed at once.
     pub connections: usize,
-    /// The number of connections from one address (of IPv6: one /64).
+    /// The largest number of open connections from one address. An IPv6 /64 counts as one address.
     pub connections_per_address: usize,
     /// The time within which a request's head must arrive.
     pub head: Duration,
-    /// The longest lifetime of a connection. It also ends clients that don't read.
+    /// The longest lifetime of a connection. The limit also ends connections of clients that don't
+    /// read.
     pub connection: Duration,
     /// Whether a connection may carry more than one request.
     pub keep_alive: bool,

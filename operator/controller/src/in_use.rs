@@ -11,8 +11,8 @@ pub(crate) struct InUse<K, V>(Mutex<Entries<K, V>>);
 #[derive(Debug)]
 struct Entries<K, V> {
     values: HashMap<K, Weak<V>>,
-    /// The number of entries at which unused ones are dropped: twice the number that were in use,
-    /// so that many insertions share the cost of one search.
+    /// The number of entries at which unused entries are dropped. It is twice the number that were
+    /// in use at the last search, so that many insertions share the cost of one search.
     limit: usize,
 }
 

@@ -28,7 +28,7 @@ use crate::http_server::{HttpLimits, serve};
 use crate::metrics::{Metrics, ServeResult};
 use crate::xds::module::{Kind, Module, Modules};
 
-/// The prefix of all paths; the module's SHA-256 in hex and `.wasm` or `.so` follow.
+/// The prefix of all paths. The module's SHA-256 in hex and `.wasm` or `.so` follow.
 pub const PREFIX: &str = "/modules/";
 /// The size of a chunk, in bytes.
 const CHUNK: usize = 64 << 10;

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::in_use::InUse;
 
-/// A quota: a limited amount in total and for each key.
+/// A limited amount in total and for each key.
 #[derive(Debug)]
 pub(crate) struct Quota<K> {
     all: Arc<Semaphore>,
@@ -21,7 +21,7 @@ pub(crate) struct Quota<K> {
 /// whole /64.
 pub(crate) type Addresses = Quota<IpAddr>;
 
-/// An amount counted for one key. Dropping it frees the amount.
+/// An amount counted for one key. Dropping the slot frees the amount.
 #[derive(Debug)]
 pub(crate) struct Slot {
     _permits: [OwnedSemaphorePermit; 2],
@@ -32,7 +32,7 @@ pub(crate) struct Slot {
 pub(crate) enum Full {
     /// The total limit.
     All,
-    /// The limit of its key.
+    /// The limit of the key.
     Each,
 }
 

@@ -2,8 +2,9 @@
 //!
 //! Headgate follows workflows from process to process. The inbound slot processes requests to the
 //! application, and the slot of this listener processes the application's requests to other
-//! services. The name in `Host` or `:authority` selects the service. So an application reaches all
-//! services at one address: by that header, or without any change through `http_proxy`.
+//! services. The name in `Host` or `:authority` selects the service, so an application reaches all
+//! services at one address. An application that uses the listener as its `http_proxy` needs no
+//! other change.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ pub struct Outbound {
 }
 
 impl Outbound {
-    /// Returns one item of `listeners`.
+    /// Returns the listener as an item of `listeners`.
     pub(super) fn listener(&self, source: &ConfigSource) -> String {
         let file = self.config_file.clone().map(ConfigSource::File);
         let hosts: Vec<String> = self.services.keys().map(|name| host(name)).collect();
@@ -52,7 +53,7 @@ impl Outbound {
         )
     }
 
-    /// Returns items of `clusters`.
+    /// Returns the clusters of the services as items of `clusters`.
     pub(super) fn clusters(&self) -> impl Iterator<Item = String> {
         let services = self.services.iter();
         services.map(|(name, endpoints)| cluster(&quoted(name), endpoints, self.http2))

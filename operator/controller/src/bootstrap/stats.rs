@@ -5,7 +5,7 @@
 use super::{cluster as cluster_of, fill, socket};
 use crate::endpoint::Endpoint;
 
-/// Returns one more item of `listeners`.
+/// Returns the listener at `address` as an item of `listeners`.
 pub(super) fn listener(address: &Endpoint) -> String {
     fill(
         include_str!("templates/stats.yaml"),
@@ -13,7 +13,7 @@ pub(super) fn listener(address: &Endpoint) -> String {
     )
 }
 
-/// Returns one more item of `clusters`: the admin interface.
+/// Returns the cluster of Envoy's admin interface as an item of `clusters`.
 pub(super) fn cluster(admin: &Endpoint) -> String {
     cluster_of("headgate_admin", std::slice::from_ref(admin), false)
 }

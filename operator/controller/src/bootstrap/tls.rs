@@ -1,13 +1,13 @@
 //! TLS to the operator: the transport socket of its cluster, the filter that sends a token, and the
 //! two SDS files that make Envoy follow renewed certificates and tokens.
 //!
-//! Envoy reads certificates and tokens again only if they come through SDS. The SDS file names them
-//! and the folder to watch. Kubernetes replaces a mounted Secret or token by moving a symlink in
-//! that folder, and Envoy watches for moves.
+//! Envoy reads certificates and tokens again only if they come through SDS. The SDS file names the
+//! certificate or token and the folder to watch. Kubernetes replaces a mounted Secret or token by
+//! moving a symlink in that folder, and Envoy watches for moves.
 //!
 //! An upstream filter of the cluster adds the token to `authorization` of each stream. Envoy's
-//! alternative, credentials of `google_grpc`, doesn't apply to HTTP calls, which the filter makes
-//! to the server of class admission.
+//! alternative, credentials of `google_grpc`, doesn't apply to HTTP calls. The filter's calls to
+//! the server of class admission are HTTP calls.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub enum ProxyIdentity {
     Certificate {
         /// The certificate chain, PEM.
         cert: PathBuf,
-        /// Its key, PEM.
+        /// The private key of the certificate, PEM.
         key: PathBuf,
     },
     /// The token of a service account.
@@ -50,8 +50,8 @@ pub struct SdsFiles {
 }
 
 impl SdsFiles {
-    /// Returns the paths beside the bootstrap: `envoy.yaml` has `envoy-xds-certificate.yaml` or
-    /// `envoy-xds-token.yaml`, and `envoy-xds-ca.yaml`.
+    /// Returns the paths beside the bootstrap. For `envoy.yaml`, these are
+    /// `envoy-xds-certificate.yaml` or `envoy-xds-token.yaml`, and `envoy-xds-ca.yaml`.
     #[must_use]
     pub fn beside(bootstrap: &Path, identity: &ProxyIdentity) -> Self {
         let part = match identity {
@@ -76,7 +76,8 @@ fn folder(file: &Path) -> String {
 impl XdsTls {
     pub(super) fn transport_socket(&self) -> String {
         let name = quoted(&self.server_name);
-        // In certificates, IP addresses are another type of subject alternative name.
+        // In certificates, IP addresses and DNS names are different types of subject alternative
+        // names.
         let is_address = self.server_name.parse::<std::net::IpAddr>().is_ok();
         let sni = format!("sni: {name}");
         let (comment, certificate) = match &self.identity {
@@ -106,7 +107,8 @@ impl XdsTls {
         fill(template, &[("SDS", &path(&self.sds.identity))])
     }
 
-    /// Returns the HTTP filters of the operator's cluster: the one that adds the token, if any.
+    /// Returns the HTTP filters of the operator's cluster. The only filter adds the token, so the
+    /// text is empty for a proxy with a certificate.
     pub(super) fn http_filters(&self) -> String {
         match &self.identity {
             ProxyIdentity::Token(_) => self.by_sds(include_str!("templates/token.yaml")),

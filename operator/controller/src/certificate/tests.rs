@@ -1,7 +1,7 @@
 use super::*;
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// Certificates have whole seconds.
+/// The resolution of the times in certificates.
 const SECOND: Duration = Duration::from_secs(1);
 
 fn authority() -> (Pair, Authority) {
@@ -21,7 +21,6 @@ fn issue(authority: &Authority, life: Duration, now: SystemTime) -> anyhow::Resu
     authority.server(&names, life, now)
 }
 
-/// OpenSSL's rules are those of BoringSSL, which Envoy uses.
 #[test]
 fn issued_certificates_are_signed_and_say_what_they_are_for() {
     let (ca, authority) = authority();

@@ -1,5 +1,5 @@
 //! The annotation that records the changes of an injection. A later injection upgrades exactly
-//! these, and `headgate uninject` reverts them.
+//! these changes, and `headgate uninject` reverts them.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 
 use super::port_of;
 
-/// The annotation of Pods and of Services.
+/// The annotation that records an injection, on Pods and on Services.
 pub const INJECTED_ANNOTATION: &str = "headgate.dev/injected";
 
 /// The additions and changes of an injection to a Pod.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Mark {
-    /// Names of containers.
+    /// The names of the added init containers.
     pub(super) init_containers: Vec<String>,
-    /// Names of volumes.
+    /// The names of the added volumes.
     pub(super) volumes: Vec<String>,
-    /// Keys of labels.
+    /// The keys of the added labels.
     pub(super) labels: Vec<String>,
     /// The application's port.
     pub(super) app_port: u16,
@@ -31,7 +31,7 @@ pub(super) struct Mark {
     pub(super) renamed: Vec<String>,
 }
 
-/// Returns the annotation of `object`.
+/// Returns the record in the annotation of `object`. `None` without the annotation.
 ///
 /// # Errors
 /// The annotation isn't in the form that an injection writes.
@@ -84,7 +84,7 @@ pub(super) fn unset(object: &mut Value, field: &str, key: &str) {
 /// Reverts an injection into a Pod, and returns its record.
 ///
 /// # Errors
-/// Those of [`read`].
+/// Returns the errors of [`read`].
 pub(super) fn remove(template: &mut Value) -> Result<Option<Mark>, String> {
     let Some(mark) = read::<Mark>(template)? else {
         return Ok(None);

@@ -65,18 +65,18 @@ impl Injected {
 /// The outcome for an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Its Pods have an Envoy.
+    /// The object's Pods have an Envoy.
     Injected(Injected),
     /// The object has no Pods that serve requests.
     NoWorkload,
-    /// It was left unchanged, for this reason.
+    /// The object was left unchanged, for this reason.
     Skipped(String),
 }
 
 /// Adds Envoy to a workload, and replaces the additions of an earlier injection.
 ///
 /// # Errors
-/// One line that names the missing or wrong field, and the remedy.
+/// Returns one line that names the missing or wrong field, and the remedy.
 pub fn inject(object: &mut Value, settings: &Settings) -> Result<Outcome, String> {
     let workload = name_of(object);
     let namespace = object["metadata"]["namespace"].as_str().map(str::to_owned);
@@ -117,7 +117,7 @@ pub fn inject(object: &mut Value, settings: &Settings) -> Result<Outcome, String
 /// it had any.
 ///
 /// # Errors
-/// One line that says what is wrong with the object or its annotation.
+/// Returns one line that says what is wrong with the object or its annotation.
 pub fn uninject(object: &mut Value) -> Result<bool, String> {
     let name = name_of(object);
     let removed = match object["kind"] == "Service" {
@@ -130,7 +130,7 @@ pub fn uninject(object: &mut Value) -> Result<bool, String> {
     removed.map_err(|problem| format!("{name}: {problem}"))
 }
 
-/// Returns the Pod or Pod template of a workload, with containers and writable metadata; `None` for
+/// Returns the Pod or Pod template of a workload, with containers and writable metadata. `None` for
 /// other kinds.
 fn template_of(object: &mut Value) -> Result<Option<&mut Value>, String> {
     let pointer = match object["kind"].as_str() {
@@ -172,8 +172,8 @@ fn add(template: &mut Value, settings: &Settings) -> Result<(u16, String, bool),
         ));
     }
     let mut added = sidecar::render(settings, spec, app_port, &port_name)?;
-    // The requests and limits of a whole Pod cover all its containers. Envoy's would have to fit
-    // into these, or the API server refuses the Pod.
+    // The requests and limits of a whole Pod cover all its containers. Envoy's own requests and
+    // limits would have to fit into those of the Pod, or the API server would refuse the Pod.
     if !spec["resources"].is_null() {
         let containers = added["initContainers"].as_array_mut().into_iter().flatten();
         for container in containers.filter_map(Value::as_object_mut) {
@@ -208,7 +208,7 @@ fn names(items: &Value) -> Vec<&str> {
     items.filter_map(|item| item["name"].as_str()).collect()
 }
 
-/// Whether a label selector matches.
+/// Whether the label selector `selector` matches `labels`.
 fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
     let selector = Option::<LabelSelector>::deserialize(selector);
     let selector = selector.map(|given| Selector::try_from(given.unwrap_or_default()));
@@ -227,8 +227,8 @@ fn name_of(object: &Value) -> String {
     }
 }
 
-/// Returns the application's port: from the annotation, the settings, or an earlier injection, in
-/// this order. Otherwise it is the application's only port.
+/// Returns the application's port. It comes from the annotation, the settings, or an earlier
+/// injection, in this order. Otherwise it is the application's only port.
 fn app_port(template: &Value, settings: &Settings, earlier: Option<u16>) -> Result<u16, String> {
     let annotation = &template["metadata"]["annotations"][APP_PORT_ANNOTATION];
     let port = if let Some(text) = annotation.as_str() {
@@ -284,7 +284,7 @@ fn tcp_ports(container: &Value) -> impl Iterator<Item = u16> {
 /// Checks that no container has a port on which Envoy will listen.
 ///
 /// # Errors
-/// One line: the container's port, and the remedy.
+/// Returns one line that names the container and its port.
 fn keep_ports_free(spec: &Value, settings: &Settings) -> Result<(), String> {
     let needed = [
         (

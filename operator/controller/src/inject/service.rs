@@ -5,12 +5,12 @@ use serde_json::{Map, Value, json};
 use super::mark::{INJECTED_ANNOTATION, read, set, unset};
 use super::{Injected, selects};
 
-/// The content of a Service's annotation: the original `targetPort`s by the number of the Service's
-/// port.
+/// The content of a Service's annotation. It has the original `targetPort`s by the number of the
+/// Service's port.
 type TargetPorts = Map<String, Value>;
 
-/// If a Service selects these Pods, redirects its ports that refer to the application's port by
-/// number to Envoy. Returns whether the Service selects the Pods and now reaches Envoy.
+/// Redirects a Service's ports to Envoy if they refer to the application's port by number and the
+/// Service selects these Pods. Returns whether the Service selects the Pods and now reaches Envoy.
 ///
 /// # Errors
 /// The Service's annotation isn't in the form that an injection writes.

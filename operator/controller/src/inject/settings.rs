@@ -7,7 +7,8 @@ use clap::Args;
 use crate::endpoint::Endpoint;
 use crate::xds::module::Kind;
 
-/// The image of a release, which is built with the name of its repository.
+/// The image of this program's release. `None` if the program was built without the name of an
+/// image repository.
 static RELEASED: LazyLock<Option<String>> =
     LazyLock::new(|| released(option_env!("HEADGATE_IMAGE_REPOSITORY")));
 

@@ -25,7 +25,7 @@ pub(super) const STATS_PORT: u16 = 9902;
 /// The name of [`STATS_PORT`] in the template.
 pub(super) const STATS_PORT_NAME: &str = "envoy-stats";
 
-/// Returns `initContainers` and `volumes` for a Pod's spec, with names that it doesn't use yet.
+/// Returns `initContainers` and `volumes` for a Pod's spec, with names that `spec` doesn't use yet.
 pub(super) fn render(
     settings: &Settings,
     spec: &Value,

@@ -401,7 +401,7 @@ fn network_policies_are_judged_by_the_pods_and_ports_they_name() {
         json!({"podSelector": all, "ingress": [app, {"ports": [{"port": "http"}]}]}),
         json!({"podSelector": all, "ingress": [app, {}]}),
         json!({"podSelector": all, "ingress": [{"ports": [{"port": 8080, "protocol": "UDP"}]}]}),
-        // This policy admits nothing, before and after.
+        // This policy admits no traffic, with or without Envoy.
         json!({"podSelector": all}),
     ] {
         assert_eq!(warned(spec.clone()), None, "{spec}");

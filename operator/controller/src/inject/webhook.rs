@@ -33,7 +33,7 @@ use crate::xds::tls::Trust;
 const PATH: &str = "/inject";
 /// The largest AdmissionReview, in bytes. Pods take some KiB.
 const MAX_BYTES: usize = 1 << 20;
-/// Limits of the webhook. A connection carries one request: if the API server reused a connection
+/// Limits of the webhook. A connection carries one request. If the API server reused a connection
 /// just as the webhook closes it, a Pod would be created without Envoy.
 const LIMITS: HttpLimits = HttpLimits {
     connections: 64,
@@ -42,8 +42,8 @@ const LIMITS: HttpLimits = HttpLimits {
     connection: Duration::from_secs(10),
     keep_alive: false,
 };
-/// The annotation of mirror Pods: copies, on the API server, of Pods that the kubelet runs from
-/// files.
+/// The annotation of mirror Pods. They are copies, on the API server, of Pods that the kubelet runs
+/// from files.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 /// The parts of a Pod that injection changes. It never removes a part.
 const CHANGED: [&str; 5] = [
@@ -56,11 +56,11 @@ const CHANGED: [&str; 5] = [
 
 /// A webhook that is listening.
 pub struct Webhook {
-    /// Its address.
+    /// The socket on which the webhook listens.
     pub listener: TcpListener,
     /// The options of injections.
     pub settings: Settings,
-    /// The certificate that it presents.
+    /// The certificate that the webhook presents.
     pub trust: watch::Receiver<Arc<Trust>>,
 }
 
@@ -90,7 +90,7 @@ async fn review(State(settings): State<Arc<Settings>>, body: Bytes) -> Response 
 /// Returns the answer to an AdmissionReview (admission.k8s.io/v1) of a Pod.
 ///
 /// # Errors
-/// One line that says that it isn't an AdmissionReview.
+/// Returns one line that says that `review` isn't an AdmissionReview.
 pub(super) fn answer(review: &Value, settings: &Settings) -> Result<Value, String> {
     let request = &review["request"];
     let uid = request["uid"].as_str().filter(|uid| !uid.is_empty());

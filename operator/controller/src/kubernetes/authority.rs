@@ -3,7 +3,7 @@
 //! The CA is in a Secret that the first replica creates. Each replica signs its own certificate
 //! with the CA, writes it into files that [`Tls`](crate::xds::tls::Tls) follows, and renews it long
 //! before it expires. So neither people nor the chart create certificates. Replicas can conflict
-//! only when they create the Secret: the API server accepts one of them.
+//! only when they create the Secret, and then the API server accepts only one Secret.
 //!
 //! An existing Secret with this name is used as it is, even if a chart before 0.2 created it, so
 //! certificates of its CA stay valid. Proxies get the CA from ConfigMaps ([`super::publish`]).
@@ -74,7 +74,7 @@ impl OwnCertificate {
     /// Signs the first certificate as soon as the API server answers. Returns the CA's Secret data.
     ///
     /// # Errors
-    /// One line: the Secret can't be read or used.
+    /// Returns one line that says why the Secret can't be read or used.
     pub async fn issue(&self) -> anyhow::Result<Data> {
         let named = || format!("--tls-authority {}", self.secret.name);
         loop {
@@ -140,7 +140,7 @@ impl OwnCertificate {
         info!("the CA is another; it signs in {} s", OVERLAP.as_secs());
         overlap().await;
         if self.authority().await? != data {
-            // The Secret has changed again: the next check restarts the overlap.
+            // The Secret has changed again, so the next check restarts the overlap.
             self.trust(signer(authority)?.cert())?;
             return Ok(None);
         }
@@ -150,7 +150,7 @@ impl OwnCertificate {
         Ok(Some(data))
     }
 
-    /// Returns the Secret's data; creates the Secret if it doesn't exist.
+    /// Returns the Secret's data. Creates the Secret if it doesn't exist.
     async fn authority(&self) -> Result<Data, Error> {
         loop {
             if let Some(secret) = self.api.get_opt(&self.secret.name).await? {
@@ -165,7 +165,7 @@ impl OwnCertificate {
                     );
                     return Ok(secret.data.unwrap_or_default());
                 }
-                // Another replica created it first.
+                // Another replica created the Secret first.
                 Err(Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(error),
             }
@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns an API server with this Secret; `None` until one is created.
+    /// Returns an API server with this Secret. `None` until a Secret is created.
     fn server(secret: Arc<Mutex<Option<Value>>>) -> Client {
         let answer = move |request: Request<Body>| {
             let secret = Arc::clone(&secret);
@@ -294,7 +294,7 @@ mod tests {
         assert_ne!(signed[0], trusted[0]);
         assert_eq!(state(), [signed[0].clone(), new.clone()]);
 
-        // The Secret is restored during the overlap: nothing is signed with the other CA.
+        // The Secret is restored during the overlap, so nothing is signed with the other CA.
         let own_secret = || secret.lock().unwrap().clone();
         let (before, kept) = (state(), own_secret());
         secret.lock().unwrap().take();

@@ -4,15 +4,15 @@
 //! URL, verb `get`) then decides whether this user may get the requested path. So RBAC grants
 //! access to `/metrics` and `/status` in the same way as to the API server's own paths.
 //!
-//! Clients should use a token with audience [`AUDIENCE`]: the connection is plain HTTP, and an
-//! intercepted token of this audience is useless elsewhere. A token for the API server is accepted
-//! too, because Prometheus has such a token. The audience to review is read from the token itself,
-//! so each token costs only one TokenReview.
+//! Clients should use a token with audience [`AUDIENCE`], because the connection is plain HTTP, and
+//! an intercepted token of this audience is useless elsewhere. A token for the API server is
+//! accepted too, because Prometheus has such a token. The audience to review is read from the token
+//! itself, so each token costs only one TokenReview.
 //!
 //! Permissions are cached for [`KEEP`], so a deleted RoleBinding takes effect within that time. A
 //! token that the API server doesn't accept is cached for [`KEEP_REFUSED`], so a client with an old
-//! token doesn't cost one review per request. A missing permission is not cached: a new RoleBinding
-//! takes effect at once.
+//! token doesn't cost one review per request. A missing permission isn't cached, so a new
+//! RoleBinding takes effect at once.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -113,8 +113,8 @@ impl Authorizer {
         }
         let review = async {
             let _turn = self.turns.take(address, token).await;
-            // Checked again after the wait for a turn: concurrent requests with one token share a
-            // refusal.
+            // The cache is checked again after the wait for a turn, so concurrent requests with one
+            // token share a refusal.
             if self.refused.get(&of_token, Instant::now()).is_some() {
                 return Err(Refusal::UnknownToken);
             }

@@ -35,7 +35,7 @@ pub struct CaBundle {
 }
 
 impl CaBundle {
-    /// While this replica leads, keeps the CA up to date, until cancelled.
+    /// Keeps the CA up to date while this replica leads, until cancelled.
     pub(super) async fn run(self, client: Client, leadership: Leadership) {
         while_leading(leadership, || self.clone().follow(client.clone())).await;
     }

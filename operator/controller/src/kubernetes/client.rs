@@ -36,8 +36,8 @@ impl Access {
     /// account.
     ///
     /// # Errors
-    /// One line: the argument or file at fault, or the text of `unknown` if no cluster is
-    /// configured.
+    /// Returns one line that names the argument or file at fault, or has the text of `unknown` if
+    /// no cluster is configured.
     pub async fn config(&self, unknown: impl FnOnce() -> String) -> anyhow::Result<Config> {
         let options = KubeConfigOptions {
             context: self.context.clone(),
@@ -61,7 +61,7 @@ impl Access {
 /// Returns a client and its default namespace.
 ///
 /// # Errors
-/// One line that names what is missing, and the remedy.
+/// Returns one line that names the missing setting, and the remedy.
 pub async fn connect(access: &Access, metrics: Metrics) -> anyhow::Result<(Client, String)> {
     let unknown = "--kubernetes: no cluster is known; in a Pod, give it a service account; \
                    elsewhere, set --kubeconfig or $KUBECONFIG";

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use headgate_api::plan::{TargetKind, TargetRef};
 use headgate_api::validate::ValidPolicy;
 
-/// Namespace and name.
+/// The namespace and name of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ObjectKey {
     /// Namespace.
@@ -62,11 +62,11 @@ pub struct Cluster {
     pub ready_endpoints: Arc<BTreeMap<ObjectKey, u32>>,
     /// Running Pods.
     pub pods: Arc<BTreeMap<ObjectKey, Pod>>,
-    /// Gateways; empty while Gateway API isn't installed.
+    /// Gateways. Empty while Gateway API isn't installed.
     pub gateways: Arc<BTreeMap<ObjectKey, Gateway>>,
     /// HTTPRoutes and GRPCRoutes, by target reference.
     pub routes: Arc<BTreeMap<TargetRef, Route>>,
-    /// InferencePools; empty while Gateway API's inference extension isn't installed.
+    /// InferencePools. Empty while Gateway API's inference extension isn't installed.
     pub pools: Arc<BTreeMap<ObjectKey, Pool>>,
     /// The kinds of Gateway API and its inference extension that the API server serves. A target of
     /// another kind is reported as not found.
@@ -89,7 +89,8 @@ pub struct PolicyObject {
 }
 
 impl PolicyObject {
-    /// Returns the effective version: the present one if it is valid, else the last valid one.
+    /// Returns the effective version, which is the present one if it is valid, else the last valid
+    /// one.
     #[must_use]
     pub fn effective(&self) -> Option<&ValidPolicy> {
         self.checked.as_ref().ok().or(self.last_good.as_ref())
@@ -99,7 +100,7 @@ impl PolicyObject {
 /// A Service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Service {
-    /// `spec.selector`; empty for a Service without one, whose endpoints another controller
+    /// `spec.selector`. Empty for a Service without a selector, whose endpoints another controller
     /// manages.
     pub selector: BTreeMap<String, String>,
 }
@@ -107,9 +108,9 @@ pub struct Service {
 /// A Pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pod {
-    /// Its labels.
+    /// The labels of the Pod.
     pub labels: BTreeMap<String, String>,
-    /// The target that its proxy serves, from the annotation
+    /// The target that the Pod's proxy serves, from the annotation
     /// [`headgate_api::plan::TARGET_METADATA`].
     pub target: Option<TargetRef>,
     /// Whether the condition `Ready` is true and the Pod isn't being deleted.
@@ -123,20 +124,20 @@ pub struct Pod {
 pub struct Gateway {
     /// `spec.gatewayClassName`.
     pub class: String,
-    /// The names of its listeners.
+    /// The names of the Gateway's listeners.
     pub listeners: BTreeSet<String>,
 }
 
 /// An HTTPRoute or GRPCRoute.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Route {
-    /// Its parent Gateways. Those of other namespaces are included only if they have accepted the
-    /// route.
+    /// The parent Gateways of the route. Gateways of other namespaces are included only if they
+    /// have accepted the route.
     pub gateways: Vec<ObjectKey>,
-    /// The listeners to which it attaches, each with its Gateway. `None` means all listeners of
-    /// that Gateway.
+    /// The listeners to which the route attaches, each with its Gateway. `None` means all listeners
+    /// of that Gateway.
     pub listeners: BTreeSet<(ObjectKey, Option<String>)>,
-    /// The Services and InferencePools among the backends of each of its rules.
+    /// The Services and InferencePools among the backends of each rule.
     pub rules: Vec<BTreeSet<TargetRef>>,
     /// The names of the named rules, by the rule's number. In Istio's Envoys, a rule's name is the
     /// full name of its routes. Envoy Gateway names all rules by number, so a route that only Envoy

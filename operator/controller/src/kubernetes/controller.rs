@@ -43,12 +43,13 @@ pub struct Controller {
     pub(super) store: Store,
     planner: Planner,
     metrics: Metrics,
-    /// The newest plan; the first one is sent once every resource has been listed.
+    /// The newest plan. The first plan is sent once every resource has been listed.
     plans: watch::Sender<Arc<Plan>>,
     /// The last observed cluster, with its plan.
     pub(super) resolved: watch::Sender<Option<PlannedCluster>>,
-    /// Whether any delivery is on. Deliveries read [`PlannedCluster::cluster`]. Without one, that
-    /// cluster stays empty: a shared reference to it would force a copy at the next change.
+    /// Whether any delivery is on. Deliveries read [`PlannedCluster::cluster`]. Without a delivery,
+    /// that cluster stays empty, because a shared reference to it would force a copy at the next
+    /// change.
     delivers: bool,
     /// The names of the resources that must be listed before the first plan.
     pub(super) waiting: watch::Sender<String>,
@@ -60,7 +61,7 @@ pub struct Controller {
     sender: mpsc::Sender<Change>,
     /// All watches, which end with the controller.
     watches: JoinSet<()>,
-    /// Whether every resource has been listed and planned once.
+    /// Whether every resource has been listed and a first plan has been made.
     is_ready: bool,
 }
 
@@ -99,7 +100,7 @@ impl Controller {
     /// Watches and plans until `shutdown` holds `true`.
     ///
     /// # Errors
-    /// Only if planning panics.
+    /// Returns an error only if planning panics.
     pub async fn run(mut self, mut shutdown: watch::Receiver<bool>) -> anyhow::Result<()> {
         self.begin();
         self.report_missing();
@@ -125,7 +126,7 @@ impl Controller {
                 Ok(Some(change)) => effect = effect.and(self.store.apply(change)),
                 Ok(None) | Err(_) => return effect,
             }
-            // Otherwise queued changes could keep this loop busy forever.
+            // Without this check, queued changes could keep this loop busy forever.
             if Instant::now() >= end {
                 return effect;
             }
@@ -176,8 +177,8 @@ impl Controller {
             self.is_ready = true;
             self.plans.send_replace(Arc::clone(&plan));
         }
-        // Published even if the plan is equal: readers may need other changes, such as a Gateway's
-        // class.
+        // The cluster is published even if the plan is equal, because readers may need other
+        // changes, such as a Gateway's class.
         let resolved = PlannedCluster {
             cluster: seen,
             plan,
@@ -200,8 +201,8 @@ impl Controller {
         self.watch(policies, prune, Change::Policies);
         let services = self.objects();
         self.watch(services, read::service, Change::Services);
-        // Includes the EndpointSlices of the replicas' own namespace, because replicas discover
-        // each other through them.
+        // The watch includes the EndpointSlices of the replicas' own namespace, because replicas
+        // discover each other through them.
         let mut slices = self.objects();
         slices.always = Some(self.store.own_namespace().to_owned());
         self.watch(slices, read::slice, Change::Slices);
@@ -250,7 +251,8 @@ impl Controller {
     {
         let (resource, metrics) = (watch.what.clone(), self.metrics.clone());
         let counted = move |seen: Seen<V>| {
-            // Not counted for 404: the list of a kind that isn't installed is retried periodically.
+            // A 404 isn't counted, because the list of a kind that isn't installed is retried
+            // periodically.
             if matches!(seen, Seen::Failed { status } if status != Some(404)) {
                 metrics.kubernetes.watch_restarted(&resource);
             }
@@ -261,7 +263,8 @@ impl Controller {
     }
 }
 
-/// Drops metadata of a policy that Headgate never reads. It may be larger than the rest.
+/// Drops metadata of a policy that Headgate never reads. It may be larger than the rest of the
+/// policy.
 fn prune(mut policy: PolicyResource) -> Arc<PolicyResource> {
     policy.metadata.managed_fields = None;
     policy.metadata.annotations = None;

@@ -1,8 +1,8 @@
 //! Events (`events.k8s.io`) on policies, for `kubectl describe` and `kubectl get events`.
 //!
-//! An Event reports a transition of a policy's status after it was written, so a controller that
-//! restarts or takes over doesn't report it again. Delivery is best effort: Events are dropped
-//! while the queue is full, because a status must not wait for its Event.
+//! An Event reports a transition of a policy's status after the status was written, so a controller
+//! that restarts or takes over doesn't report the transition again. Delivery is best effort. Events
+//! are dropped while the queue is full, because a status must not wait for its Event.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

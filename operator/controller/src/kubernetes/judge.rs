@@ -1,8 +1,8 @@
 //! Validation of a policy from the API server.
 //!
-//! The API server refuses most errors. An older schema may have accepted some, however, and its
-//! rules can't express others. So each object is validated here, by the same code and with the same
-//! messages as a file.
+//! The API server refuses most errors. However, an older schema may have accepted some errors, and
+//! the schema's rules can't express others. So each object is validated here, by the same code and
+//! with the same messages as a file.
 
 use kube::ResourceExt as _;
 use serde_json::json;

@@ -1,18 +1,18 @@
 //! Leader election among the replicas.
 //!
-//! All replicas serve proxies; only the holder of a Lease writes to the API server. The invariant:
-//! a replica that lost the Lease has stopped writing before another replica may begin. So a holder
-//! relies on its Lease only for [`ElectionArgs::renew_deadline`] since it *sent* its last
+//! All replicas serve proxies, but only the holder of a Lease writes to the API server. A replica
+//! that lost the Lease has stopped writing before another replica may begin. To ensure this, a
+//! holder relies on its Lease only for [`ElectionArgs::renew_deadline`] since it *sent* its last
 //! successful renewal. This is shorter than the time that others wait
 //! ([`ElectionArgs::lease_duration`]) by more than a write may take ([`WRITE_TIMEOUT`]). Each
-//! replica measures time on its own monotonic clock: the replicas' wall clocks need not agree. A
+//! replica measures time on its own monotonic clock, so the replicas' wall clocks need not agree. A
 //! replica treats a Lease as abandoned only after it has observed no renewal for the whole
 //! duration.
 //!
-//! Why not `kube-lease-manager`: it doesn't report until when a lock is valid. While the API server
-//! is unavailable, it doesn't report a lock as lost. It compares the holder's wall clock with its
-//! own. It frees an expired lock by a forced patch without a `resourceVersion`, which can take the
-//! Lease from a replica that has just acquired it.
+//! `kube-lease-manager` isn't used for these reasons. It doesn't report until when a lock is valid.
+//! While the API server is unavailable, it doesn't report a lock as lost. It compares the holder's
+//! wall clock with its own. It frees an expired lock by a forced patch without a `resourceVersion`,
+//! which can take the Lease from a replica that has just acquired it.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -39,7 +39,8 @@ use crate::metrics::Metrics;
 
 /// The longest timeout of one request.
 const REQUEST: Duration = Duration::from_secs(4);
-/// The time for which a replica without an election leads: longer than the life of any process.
+/// The time for which a replica without an election leads. It is longer than the life of any
+/// process.
 const ALWAYS: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// The election of the replica that writes. The options are those of Kubernetes' own controllers.
@@ -139,7 +140,7 @@ impl ElectionArgs {
     }
 }
 
-/// The time until which this replica is the leader; `None` if it isn't.
+/// The time until which this replica is the leader. `None` if it isn't.
 pub type Leadership = watch::Receiver<Option<Instant>>;
 
 /// Whether a write may begin now.
@@ -180,8 +181,8 @@ pub struct Candidate {
     failing: bool,
 }
 
-/// Whether `identity` may take a Lease that has been unchanged for `unchanged`: it holds the Lease
-/// already, or the Lease is free or expired.
+/// Whether `identity` may take a Lease that has been unchanged for `unchanged`. It may if it holds
+/// the Lease already, or if the Lease is free or expired.
 fn is_free(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> bool {
     let seconds = spec.lease_duration_seconds.unwrap_or(0);
     let duration = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
@@ -194,8 +195,8 @@ fn is_free(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> bool {
 impl Candidate {
     /// Returns a candidate for `lease`, and its leadership. Once this replica leads, the last
     /// receiver holds whether the previous leader may have ended before this replica began to
-    /// serve; this compares wall clocks. `identity` must be unique among all replicas. Without an
-    /// election, the replica leads until it stops.
+    /// serve. This compares the wall clocks of both. `identity` must be unique among all replicas.
+    /// Without an election, the replica leads until it stops.
     #[must_use]
     pub fn new(
         client: Client,
@@ -227,15 +228,16 @@ impl Candidate {
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         if !self.election.leader_elect {
             self.lead_until(Instant::now() + ALWAYS);
-            // An error means that the sender was dropped, which also means stop.
+            // An error means that the sender was dropped. The replica should then stop, too.
             let _ = stop.wait_for(|stop| *stop).await;
             return self.end();
         }
         loop {
             let begun = Instant::now();
             let ending = run_out(self.leadership.clone(), self.metrics.clone());
-            // The attempt isn't cancelled: a renewal whose answer is never read could take the
-            // Lease without a way to release it. The Lease may expire during the attempt, however.
+            // The attempt isn't cancelled, because a renewal whose answer is never read could take
+            // the Lease without a way to release it. The Lease may expire during the attempt,
+            // however.
             let outcome = {
                 let limit = self.election.request();
                 let mut attempt = pin!(timeout(limit, self.attempt()));
@@ -304,7 +306,7 @@ impl Candidate {
         }
         let is_leading = self.is_leading();
         if is_leading {
-            // The request may have succeeded all the same.
+            // The request may have succeeded, so the known Lease may be old.
             self.seen = None;
         }
         self.election.pause(is_leading)
@@ -386,8 +388,8 @@ impl Candidate {
         self.written(created)
     }
 
-    /// Writes the Lease, unless it has changed: the patch carries its `resourceVersion`, so the API
-    /// server refuses it after another write.
+    /// Writes the Lease, unless it has changed. The patch carries its `resourceVersion`, so the API
+    /// server refuses the patch after another write.
     async fn write(&mut self, lease: Lease) -> kube::Result<bool> {
         let patch = Patch::Merge(json!({
             "metadata": {"resourceVersion": lease.metadata.resource_version},
@@ -489,8 +491,8 @@ mod tests {
         assert!(at(&lease(Some("other"), 15), 15));
     }
 
-    /// Failures of the API server meanwhile don't matter: the time counts from the last observed
-    /// change of the Lease.
+    /// The time counts from the last observed change of the Lease, also if the API server fails
+    /// meanwhile.
     #[tokio::test]
     async fn a_follower_remembers_since_when_a_lease_is_unchanged() {
         let held = json!({
@@ -573,7 +575,7 @@ mod tests {
                 &["--leader-elect-retry-period=10s"],
                 Some("--leader-elect-retry-period 10s: "),
             ),
-            // The default retry period of 2s, and the longest one.
+            // The first case has a short deadline, the second has the longest retry period.
             (&["--leader-elect-renew-deadline=5s"], None),
             (&["--leader-elect-retry-period=9999ms"], None),
         ] {
@@ -592,7 +594,7 @@ mod tests {
         }
     }
 
-    /// Neither takes a Lease nor needs the right to.
+    /// Such a replica neither takes a Lease nor needs the right to take one.
     #[tokio::test]
     async fn a_single_replica_leads_without_an_election() {
         let api_server = tower::service_fn(|_: http::Request<kube::client::Body>| async {

@@ -1,4 +1,4 @@
-//! The operator in a Kubernetes cluster. The input is objects on the API server; the output is
+//! The operator in a Kubernetes cluster. The input is objects on the API server. The output is
 //! statuses, Events and delivered objects.
 //!
 //! The structure is a pure plan and a thin apply. [`cluster`] is the observed state, as plain data.

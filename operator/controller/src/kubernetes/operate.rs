@@ -1,5 +1,5 @@
-//! Composition of the operator: watches of the API server feed plans and, on the leader, plans and
-//! proxies' answers feed statuses.
+//! Composition of the operator. Watches of the API server are the input of plans. On the leader,
+//! plans and proxies' answers are the input of statuses.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -131,7 +131,7 @@ pub struct Operator {
     deliver: deliver::Settings,
     publisher: Option<Publisher>,
     ca_bundle: Option<CaBundle>,
-    /// The resources that haven't been listed yet; empty once all have.
+    /// The resources that haven't been listed yet. Empty once all have been listed.
     pub waiting: watch::Receiver<String>,
 }
 
@@ -140,8 +140,8 @@ impl Operator {
     /// returned task ends with an error, or after the shutdown.
     ///
     /// # Errors
-    /// One line: the API server isn't configured, or the times of the election contradict each
-    /// other.
+    /// Returns one line if the API server isn't configured, or if the times of the election
+    /// contradict each other.
     pub async fn start(
         mut args: OperatorArgs,
         publish_ca: Option<(String, watch::Receiver<Arc<Trust>>)>,
@@ -287,11 +287,11 @@ impl Operator {
             delivering.abort();
             // No write of a delivery is in flight after this.
             let _ = delivering.await;
-            // Dropping the set aborts the other tasks. An Event may be lost; statuses have been
-            // written.
+            // Dropping the set aborts the other tasks. An Event may be lost, but the statuses have
+            // been written.
             drop(others);
             stop_leading.send_replace(true);
-            // The task doesn't panic; if it did, the Lease would expire by itself.
+            // The task doesn't panic. If it did, the Lease would expire by itself.
             let _ = leading.await;
         });
         Writing {
@@ -303,8 +303,9 @@ impl Operator {
 
 /// An operator that writes while it leads.
 pub struct Writing {
-    /// Whether this replica leads.
+    /// The time until which this replica leads, if it does.
     pub leadership: Leadership,
-    /// Ends after the shutdown, once all writes have ended and the Lease has been released.
+    /// The task that ends after the shutdown, once all writes have ended and the Lease has been
+    /// released.
     pub task: JoinHandle<()>,
 }

@@ -31,7 +31,7 @@ use crate::xds::tally::{Changes, Tallies};
 
 /// The path at which a replica serves the counts of its proxies.
 pub const COUNTS_PATH: &str = "/status/policies";
-/// The header, with the value [`PATCH`], of requests that accept changes.
+/// The header of requests that accept changes. Its value is [`PATCH`].
 pub const TAKES_CHANGES: &str = "a-im";
 /// The name of the format of changes.
 pub const PATCH: &str = "merge-patch";
@@ -50,7 +50,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const KEEP: Duration = Duration::from_secs(30);
 /// The number of failures after which the leader no longer waits for a replica that never answered.
 const TRIES: u32 = 3;
-/// The largest response, in bytes: enough for ten thousand policies with a few targets.
+/// The largest response, in bytes. It suffices for ten thousand policies with a few targets.
 const MAX_BODY: usize = 8 << 20;
 /// The error for a response in an unknown format.
 const STRANGE: &str = "the answer doesn't have the format of a replica's counts";
@@ -62,14 +62,14 @@ const MAX_PEERS: usize = 64;
 pub struct Counted<P = Tallies> {
     /// The replica's name.
     pub instance: String,
-    /// The counts of its proxies.
+    /// The counts of the replica's proxies, or their changes.
     pub policies: P,
 }
 
 /// The last two versions of the counts that a replica serves.
 #[derive(Debug)]
 pub struct Versions {
-    /// A number that distinguishes this process from earlier ones of the replica.
+    /// A number that distinguishes this process from earlier processes of the replica.
     run: u64,
     number: u64,
     current: Arc<Tallies>,
@@ -128,7 +128,7 @@ enum Peer {
     WithoutCounts,
 }
 
-/// The counts of a replica; `None` if it is unreachable.
+/// The counts of a replica. `None` if the replica is unreachable.
 type News = Option<Counted<Arc<Tallies>>>;
 
 /// The counts of a replica, and their version.
@@ -136,7 +136,7 @@ type Known = (String, Arc<Tallies>);
 
 /// Follows the counts of the other replicas while this replica leads, until `shutdown` holds
 /// `true`. `instance` is the name of this replica. The file `token` contains the token for requests
-/// to the others.
+/// to the other replicas.
 pub async fn follow(
     mut replicas: watch::Receiver<BTreeSet<SocketAddr>>,
     instance: String,

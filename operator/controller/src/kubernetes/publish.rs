@@ -35,7 +35,7 @@ pub const CA_KEY: &str = "ca.crt";
 /// The time within which several changes are handled as one.
 const SETTLE: Duration = Duration::from_millis(200);
 /// The shortest interval between two comparisons of all ConfigMaps. It limits the cost of a tenant
-/// that keeps editing its own.
+/// that keeps editing its own ConfigMaps.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after a failure.
 const RETRY: Duration = Duration::from_secs(60);
@@ -48,7 +48,8 @@ pub(super) struct Publisher {
     pub(super) config_maps: ObjectKey,
     /// The operator's certificate and its CA.
     pub(super) trust: watch::Receiver<Arc<Trust>>,
-    /// The namespaces. If the list is empty: the namespaces that match `selector`, or all.
+    /// The namespaces. If the list is empty, these are the namespaces that match `selector`, or
+    /// all.
     pub(super) namespaces: Vec<String>,
     pub(super) selector: Option<String>,
 }
@@ -119,8 +120,9 @@ impl Publisher {
                     let data = map.data.clone().unwrap_or_default();
                     (map.namespace().unwrap_or_default(), data)
                 })),
-                // One of several namespaces may have been deleted together with its Role. The
-                // others still get the CA, and this one gets it once writing is permitted again.
+                // One of several namespaces may have been deleted together with its Role. The other
+                // namespaces still get the CA, and this namespace gets it once writing is permitted
+                // again.
                 Err(error) if self.namespaces.len() > 1 => failed = Err(error),
                 Err(error) => return Err(error),
             }
@@ -235,7 +237,7 @@ mod tests {
         files.load().await.unwrap().subscribe()
     }
 
-    /// A namespace that is deleted takes its Role along.
+    /// The Role of a namespace is deleted with the namespace.
     #[tokio::test]
     async fn a_namespace_that_is_gone_keeps_no_other_from_the_ca() {
         let written = Arc::new(Mutex::new(Vec::new()));

@@ -21,21 +21,21 @@ const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// The kept part of an EndpointSlice.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Slice {
-    /// The key of its Service; `None` if it belongs to none.
+    /// The key of the slice's Service. `None` if the slice belongs to no Service.
     pub service: Option<ObjectKey>,
-    /// Its ready endpoints.
+    /// The ready endpoints of the slice.
     pub ready: BTreeSet<Endpoint>,
-    /// Its ports by name. An unnamed port has the empty name.
+    /// The ports of the slice by name. An unnamed port has the empty name.
     pub ports: BTreeMap<String, u16>,
 }
 
 /// A ready endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint {
-    /// The identity under which the endpoint counts once: the Pod's name, or the address if it
-    /// isn't a Pod. A Pod with an IPv4 and an IPv6 address is in two slices.
+    /// The identity under which the endpoint counts once. This is the Pod's name, or the address if
+    /// the endpoint isn't a Pod. A Pod with an IPv4 and an IPv6 address is in two slices.
     pub identity: String,
-    /// Its first address.
+    /// The first address of the endpoint.
     pub address: String,
 }
 
@@ -100,7 +100,7 @@ pub fn slice(object: EndpointSlice) -> Keyed<Slice> {
     )
 }
 
-/// Returns the kept part of a Pod; `None` if the Pod has ended.
+/// Returns the kept part of a Pod. `None` if the Pod has ended.
 #[must_use]
 pub fn pod(object: core::Pod) -> Keyed<Option<Pod>> {
     let key = key(&object.metadata);
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(with("Succeeded", false), None);
     }
 
-    /// Most Pods mount other ConfigMaps, and those with a sidecar the CA.
+    /// Most Pods mount other ConfigMaps. Pods with a sidecar mount the ConfigMap with the CA.
     #[test]
     fn a_pods_files_are_those_that_may_be_delivered() {
         let (_, seen) = pod(object(json!({

@@ -1,13 +1,16 @@
-//! Computes the [`Plan`] for the observed cluster: the effective policies at each target, with
-//! their slots.
+//! Computes the [`Plan`] for the observed cluster. It has the effective policies at each target,
+//! with their slots.
 //!
-//! The plan is a pure function of the cluster. The steps: find each target, or report what is
-//! missing; select the oldest policy of each target (GEP-713); count the proxies that the selected
-//! policies reach, and the endpoints behind them; divide the slots among the proxies; find the
-//! policies that other policies override on all their proxies.
+//! The plan is a pure function of the cluster, in these steps:
+//!
+//! 1. Find each target, or report what is missing.
+//! 2. Select the oldest policy of each target (GEP-713).
+//! 3. Count the proxies that the selected policies reach, and the endpoints behind them.
+//! 4. Divide the slots among the proxies.
+//! 5. Find the policies that other policies override on all their proxies.
 //!
 //! A large cluster changes all the time, and a change of one Pod or policy leaves nearly everything
-//! else unchanged. So a [`Planner`] keeps the compiled policies: an unchanged part is the same
+//! else unchanged. So a [`Planner`] keeps the compiled policies. An unchanged part is the same
 //! [`Arc`] in the next plan. Apart from compilation, a plan takes `O(policies + Pods × labels)`.
 
 mod known;
@@ -293,7 +296,7 @@ fn contest<'a>(
 }
 
 /// Returns the proxies of the policies without an effective version, except proxies of other
-/// namespaces, such as those of a shared Gateway: a mistake of one tenant must not affect others.
+/// namespaces, such as those of a shared Gateway. A mistake of one tenant must not affect others.
 fn lost(cluster: &Cluster, finder: &Finder<'_>, claims: &Claims<'_>) -> Vec<ProxySelector> {
     let lost = { cluster.policies.iter() }.filter(|(_, object)| object.effective().is_none());
     let targets = lost.flat_map(|(key, o)| o.targets.iter().map(|t| (&key.namespace, t)));
@@ -330,7 +333,7 @@ fn drafts<'a>(won: &'a [Won<'_>]) -> Vec<Draft<'a>> {
 
 /// Returns the share of a proxy that names the target. Such proxies are in front of the proxies
 /// selected by labels, so each group divides all slots among its own proxies. If a Pod is in both
-/// groups, all of them divide the slots together.
+/// groups, the proxies of both groups divide the slots together.
 fn claimed_share(won: &Won<'_>, counts: &[&Count], claimed: u32) -> Share {
     let sum = |count: fn(&Count) -> u32| counts.iter().map(|c| count(c)).sum::<u32>();
     let both = sum(|c| c.claiming);
@@ -349,7 +352,8 @@ fn claimed_share(won: &Won<'_>, counts: &[&Count], claimed: u32) -> Share {
     }
 }
 
-/// Returns the draft that overrides all of these; `None` if one of these is in force at some proxy.
+/// Returns the draft that overrides all drafts of `counts`. `None` if one of these is in force at
+/// some proxy.
 fn winner(counts: &[&Count]) -> Option<usize> {
     match counts.iter().any(|c| c.in_force) {
         true => None,

@@ -1,7 +1,7 @@
 //! `AdmissionPolicy` in its form on the API server.
 //!
-//! The `spec` is kept as JSON here: one object that an older or newer schema accepted must not make
-//! the whole list unreadable. [`headgate_api::validate`] validates each object on its own.
+//! The `spec` is kept as JSON here, because one object that an older or newer schema accepted must
+//! not make the whole list unreadable. [`headgate_api::validate`] validates each object on its own.
 
 use std::borrow::Cow;
 
@@ -93,8 +93,8 @@ pub struct PolicyAncestorStatus {
 }
 
 /// One aspect of a policy's state.
-// The schema of Kubernetes' own type, which could also give one: compiled with the schemas of all
-// its thousand types.
+// The crate of Kubernetes' own type could also generate this schema, but only if the schemas of its
+// thousand types are compiled too.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[allow(dead_code)] // only its schema is used

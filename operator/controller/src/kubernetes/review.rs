@@ -1,4 +1,4 @@
-//! TokenReviews: the API server returns the user of a bearer token.
+//! TokenReviews, by which the API server returns the user of a bearer token.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,8 +16,8 @@ pub(crate) fn bearer(header: &str) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// Returns the API server's review of `token` for `audience`; without one, for the API server
-/// itself.
+/// Returns the API server's review of `token` for `audience`. Without an audience, the review is
+/// for the API server itself.
 ///
 /// # Errors
 /// The API server didn't answer, or refused this client.

@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(see(Seen::Failed { status: Some(500) }), (false, None));
         assert_eq!(see(Seen::All(Vec::new())), (true, are("")));
         assert_eq!(see(Seen::Applied(name())), (true, are("a")));
-        // Other labels or annotations changed.
+        // This event is a change of other labels or of annotations.
         assert_eq!(see(Seen::Applied(name())), (false, are("a")));
         assert_eq!(see(Seen::Failed { status: None }), (false, are("a")));
         assert_eq!(see(Seen::All(vec!["b".into(), name()])), (true, are("a b")));

@@ -1,4 +1,4 @@
-//! Computes a policy's status: its conditions at each of its targets.
+//! Computes a policy's status, which has the policy's conditions at each of its targets.
 //!
 //! The status is a pure function of the plan, the proxies' counts and the deliveries. It is written
 //! only if it has changed, so that a controller at rest makes no requests.
@@ -25,26 +25,26 @@ pub struct Facts<'a> {
     pub state: &'a PolicyState,
     /// The counts of proxies.
     pub tallies: &'a Tallies,
-    /// The outcome of its deliveries, if objects deliver it.
+    /// The outcome of the policy's deliveries, if objects deliver the policy.
     pub delivered: Option<&'a conditions::Condition>,
     /// Present while proxies may still be reconnecting.
     pub settling: Option<Settling>,
 }
 
-/// The settling time: a time in which proxies may still be reconnecting, for example after a change
-/// of leader. Meanwhile a target at which the policy was programmed stays programmed although its
-/// proxies are missing.
+/// The state of the settling time, in which proxies may still be reconnecting, for example after a
+/// change of leader. Meanwhile a target at which the policy was programmed stays programmed
+/// although its proxies are missing.
 #[derive(Debug, Clone, Copy)]
 pub struct Settling {
-    /// Whether a proxy of the policy was observed in this time. If its proxies are missing after
-    /// that, they aren't about to reconnect.
+    /// Whether a proxy of the policy was observed in the settling time. If its proxies are missing
+    /// after that, they aren't about to reconnect.
     pub was_seen: bool,
 }
 
 /// The result of [`wanted`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Wanted {
-    /// The status to write; `None` if the old status is current.
+    /// The status to write. `None` if the old status is current.
     pub status: Option<AdmissionPolicyStatus>,
     /// Whether a target stays programmed only because of the settling time.
     pub holds: bool,
@@ -88,8 +88,9 @@ pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time
     Wanted { status, holds }
 }
 
-/// Returns the condition `Programmed` of `before` if it should be kept: `new` differs from it only
-/// because proxies haven't answered or aren't connected, and they may still be reconnecting.
+/// Returns the condition `Programmed` of `before` if it should be kept. It should if `new` differs
+/// from it only because proxies haven't answered or aren't connected, and if these proxies may
+/// still be reconnecting.
 fn kept(
     facts: &Facts<'_>,
     before: &[Condition],
@@ -114,8 +115,8 @@ fn read(written: &Condition) -> conditions::Condition {
     conditions::Condition::new(written.status == "True", &written.reason, &written.message)
 }
 
-/// Returns the ancestors for the status: the policy's targets. A policy without a readable target
-/// is its own ancestor, so that its error is visible.
+/// Returns the ancestors for the status, which are the policy's targets. A policy without a
+/// readable target is its own ancestor, so that its error is visible.
 fn ancestors(state: &PolicyState) -> impl Iterator<Item = (AncestorReference, Option<&TargetRef>)> {
     let itself = state.targets.is_empty().then(|| {
         let (namespace, name) = state.name.split_once('/').unwrap_or(("", &state.name));
@@ -186,8 +187,8 @@ pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> C
     pair.into_iter().collect()
 }
 
-/// Whether some proxy's answer is pending. A target without proxies counts as pending too: streams
-/// and deliveries may not have processed a new plan yet.
+/// Whether some proxy's answer is pending. A target without proxies counts as pending too, because
+/// streams and deliveries may not have processed a new plan yet.
 #[must_use]
 pub fn is_pending(status: &AdmissionPolicyStatus) -> bool {
     status

@@ -32,19 +32,19 @@ const RESOURCES: [&str; 8] = [
 /// A change on the API server.
 #[derive(Debug)]
 pub enum Change {
-    /// Of policies.
+    /// A change of policies.
     Policies(Seen<Arc<PolicyResource>>),
-    /// Of Services.
+    /// A change of Services.
     Services(Seen<Keyed<Service>>),
-    /// Of EndpointSlices.
+    /// A change of EndpointSlices.
     Slices(Seen<Keyed<Slice>>),
-    /// Of Pods; `None` if it has ended.
+    /// A change of Pods. The value is `None` if the Pod has ended.
     Pods(Seen<Keyed<Option<Pod>>>),
-    /// Of Gateways.
+    /// A change of Gateways.
     Gateways(Seen<Keyed<Gateway>>),
-    /// Of routes of this kind.
+    /// A change of routes of this kind.
     Routes(TargetKind, Seen<Keyed<Route>>),
-    /// Of InferencePools.
+    /// A change of InferencePools.
     Pools(Seen<Keyed<Pool>>),
 }
 
@@ -126,7 +126,7 @@ impl Observations {
     }
 
     /// Records a status that a watch reported or a write returned, unless a newer status of the
-    /// same object is known: the two may arrive out of order. Returns whether anything changed.
+    /// same object is known. The two may arrive out of order. Returns whether anything changed.
     pub fn newer(&self, key: ObjectKey, observed: Observed) -> bool {
         self.see(Seen::Applied((key, Arc::new(observed))))
     }
@@ -195,7 +195,7 @@ impl Store {
     #[must_use]
     pub fn replicas(&self) -> BTreeSet<SocketAddr> {
         let addresses = self.slices.of(&self.peers_service).flat_map(|s| {
-            // The Service has one port. If it has several, the admin port has this name.
+            // The Service usually has one port. If it has several, the admin port has this name.
             let port = s
                 .ports
                 .get("http-admin")
@@ -409,8 +409,8 @@ impl Slices {
         keys.filter_map(|key| self.all.get(key))
     }
 
-    /// Returns the number of ready endpoints of a Service, each counted once; `None` if it has no
-    /// slices.
+    /// Returns the number of ready endpoints of a Service, each counted once. `None` if the Service
+    /// has no slices.
     fn ready(&self, service: &ObjectKey) -> Option<u32> {
         self.of.get(service)?;
         let ready = self.of(service).flat_map(|slice| &slice.ready);

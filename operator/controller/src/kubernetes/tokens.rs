@@ -2,7 +2,7 @@
 //!
 //! The kubelet writes such a token into a projected volume of a Pod and renews it. So identities
 //! aren't issued by hand, and tokens are short-lived. A TokenReview returns the token's account. It
-//! also checks the Pod: the API server refuses the token of a deleted Pod.
+//! also checks the Pod, so the API server refuses the token of a deleted Pod.
 //!
 //! An answer is cached for [`KEEP`], the duration of the API server's own cache of webhook answers.
 //! While the API server is unavailable, an older answer is used until the token expires, so that a
@@ -28,7 +28,8 @@ pub const AUDIENCE: &str = "headgate";
 const KEEP: Duration = Duration::from_secs(120);
 /// The time for which a refusal is cached.
 const KEEP_REFUSED: Duration = Duration::from_secs(10);
-/// The largest number of accepted tokens in the cache: those of all proxies over the last hours.
+/// The largest number of accepted tokens in the cache. It suffices for all proxies' tokens of the
+/// last hours.
 const MAX_KNOWN: usize = 32_768;
 /// The largest number of accepted tokens of one namespace, whose users can create any number of
 /// tokens.
@@ -45,9 +46,9 @@ const PREFIX: &str = "system:serviceaccount:";
 /// A service account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// Its namespace.
+    /// The namespace of the account.
     pub namespace: String,
-    /// Its name.
+    /// The name of the account.
     pub name: String,
 }
 
@@ -71,7 +72,7 @@ type Known = (Account, Instant);
 /// A review in progress. It is cancelled when the last stream that waits for it ends.
 type Running = OnceCell<Result<Account, Refusal>>;
 
-/// Reviews tokens: returns their accounts, from the API server or from a cache.
+/// Reviews tokens and returns their accounts, from the API server or from a cache.
 #[derive(Clone)]
 pub struct ProxyTokens {
     client: Client,

@@ -53,7 +53,8 @@ impl Turns {
         let address = self.addresses.get(address.to_canonical(), of(OF_ADDRESS));
         let namespace = claimed_namespace(token).unwrap_or_default();
         let namespace = self.namespaces.get(namespace, of(OF_NAMESPACE));
-        // The narrowest share first, so that a waiting client holds no turn that others could use.
+        // The narrowest share is taken first, so that a waiting client holds no turn that others
+        // could use.
         let _permits = [
             address.acquire_owned().await.ok()?,
             namespace.acquire_owned().await.ok()?,

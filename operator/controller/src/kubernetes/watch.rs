@@ -1,6 +1,6 @@
 //! Watches of the objects of one kind, which are reduced to small plain values.
 //!
-//! A reflector's store of whole objects, the obvious tool, would hold megabytes of unused data.
+//! A reflector's store isn't used, because it would hold megabytes of unused data in whole objects.
 //! Instead, each object is reduced on arrival to the fields that a plan needs, and the caller
 //! stores the result.
 
@@ -27,7 +27,8 @@ use headgate_api::plan::TargetRef;
 pub const WATCH_SECONDS: u32 = 60;
 /// The first pause after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// The number of consecutive refusals of one namespace after which it counts as empty: about 10 s.
+/// The number of consecutive refusals of one namespace after which the namespace counts as empty.
+/// This takes about 10 s.
 pub const CONFIRMED: u32 = 8;
 /// The longest pause after failures, unless a watch has its own.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -35,10 +36,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// An observation of a watch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Seen<V> {
-    /// All existing objects. Those missing here have been deleted.
+    /// All existing objects. Known objects that are missing from the list have been deleted.
     All(Vec<V>),
-    /// All existing objects in one of several namespaces. Those missing here have been deleted
-    /// there.
+    /// All existing objects in one of several namespaces. Known objects of that namespace that are
+    /// missing from the list have been deleted.
     Within(String, Vec<V>),
     /// An object was created or changed.
     Applied(V),
@@ -46,9 +47,9 @@ pub enum Seen<V> {
     Deleted(V),
     /// The watch failed and will be retried.
     Failed {
-        /// The HTTP status of the API server's answer, if any; 404 for a kind that it doesn't
-        /// serve. With several namespaces, 403 and 404 mean that all namespaces are refused. A 403
-        /// for only some of them is sent without a status, and a 404 isn't sent.
+        /// The HTTP status of the API server's answer, if any. It is 404 for a kind that the API
+        /// server doesn't serve. With several namespaces, 403 and 404 mean that all namespaces are
+        /// refused. A 403 for only some of them is sent without a status, and a 404 isn't sent.
         status: Option<u16>,
     },
 }
@@ -69,7 +70,7 @@ impl<V> Seen<V> {
     }
 }
 
-/// The namespace of a key.
+/// A key with a namespace.
 pub trait Namespaced {
     /// `metadata.namespace`.
     fn namespace(&self) -> &str;
@@ -88,8 +89,8 @@ impl Namespaced for TargetRef {
 }
 
 impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
-    /// Returns the changes relative to `known`: keys with a new value, and deleted keys without a
-    /// value. A list doesn't delete keys for which `lists` returns false.
+    /// Returns the changes relative to `known`. A key with a new value has that value, and a
+    /// deleted key has `None`. A list doesn't delete keys for which `lists` returns false.
     pub fn news<V: PartialEq>(
         self,
         known: &BTreeMap<K, V>,
@@ -129,8 +130,8 @@ impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
 
     /// Applies the changes to `known`. Ignores a single change that `is_older` than the known
     /// value, because a watch may report an older version than a write has returned. A list always
-    /// applies: it is the API server's current state, even after a restore from a backup. Returns
-    /// whether anything changed.
+    /// applies, because it is the API server's current state, even after a restore from a backup.
+    /// Returns whether anything changed.
     pub fn apply<V: PartialEq>(
         self,
         known: &mut BTreeMap<K, V>,
@@ -168,7 +169,7 @@ where
     }
 }
 
-/// Like [`api`], for a kind without a Rust type.
+/// Returns the API of a kind without a Rust type, as [`api`] does for other kinds.
 #[must_use]
 pub fn api_of(resource: &ApiResource, client: &Client, namespace: &str) -> Api<DynamicObject> {
     match namespace {
@@ -200,7 +201,7 @@ impl Namespaces {
     /// Completes when the namespaces have changed.
     async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
-            // The sender was dropped: the namespaces no longer change.
+            // The sender was dropped, so the namespaces no longer change.
             pending::<()>().await;
         }
     }
@@ -222,7 +223,7 @@ pub struct Watch<K> {
     pub config: Config,
     /// The longest pause after failures.
     pub longest_pause: Duration,
-    /// Notified when any namespace has been listed: then the API server serves the kind.
+    /// Notified when any namespace has been listed, because then the API server serves the kind.
     served: Arc<Notify>,
 }
 
@@ -255,10 +256,13 @@ where
     /// Each namespace is listed and watched separately, and fails separately. The first lists of
     /// all namespaces are sent as one [`Seen::All`], so that the receiver never gets a partial
     /// list. If a watch can't be resumed, its namespace is listed again and sent as
-    /// [`Seen::Within`]. A namespace that is removed from the set is sent as empty. So is a
-    /// namespace that is refused [`CONFIRMED`] times in a row while another one isn't: it, or its
-    /// Role, was deleted. While all namespaces are refused, none is sent as empty. After a 404 from
-    /// all of them (the kind isn't served), the next lists are sent as one [`Seen::All`] again.
+    /// [`Seen::Within`].
+    ///
+    /// A namespace that is removed from the set is sent as empty. A namespace that is refused
+    /// [`CONFIRMED`] times in a row while another namespace isn't is also sent as empty, because
+    /// the namespace or its Role was deleted. While all namespaces are refused, none is sent as
+    /// empty. If all return 404, the kind isn't served. Then the next lists are sent as one
+    /// [`Seen::All`] again.
     pub async fn follow<V, M>(
         mut self,
         read: impl Fn(K) -> V + Send,
@@ -309,7 +313,7 @@ where
         }
     }
 
-    /// Returns the names of the namespaces; `None` until they are known.
+    /// Returns the names of the namespaces. `None` until they are known.
     fn names(&self) -> Option<BTreeSet<String>> {
         let mut names = self.namespaces.0.borrow().clone()?;
         if !names.contains("") {
@@ -347,8 +351,8 @@ where
                 match &event {
                     Err(error) => {
                         let status = status(error);
-                        // A fresh watch: the old one of a kind that was removed or is forbidden
-                        // would not list it again when it returns.
+                        // A fresh watch is needed, because the old watch of a kind that was removed
+                        // or is forbidden would not list the kind again when it returns.
                         if matches!(status, Some(403 | 404)) {
                             events = fresh();
                         }
@@ -356,8 +360,8 @@ where
                         let times = if is_absent { absent } else { 1 };
                         pause = { pauses.next() }.map(|p| (p.saturating_mul(times), is_absent));
                     }
-                    // The start of a list isn't a success: the list may fail as the previous one
-                    // did.
+                    // The start of a list isn't a success, because the list may fail as the
+                    // previous one did.
                     Ok(Event::Init) => {}
                     Ok(event) => {
                         if matches!(event, Event::InitDone) {
@@ -383,12 +387,12 @@ struct Places<V> {
 
 /// One namespace, or all of them.
 struct NamespaceWatch<V> {
-    /// Whether the watch is failing. Each change of this is logged once.
+    /// Whether the watch is failing. Each start and end of a failure is logged once.
     failing: bool,
     /// The list that is being received, or that waits for the lists of other namespaces.
     list: Vec<V>,
     listed: bool,
-    /// The changes since that list, which also wait.
+    /// The changes since the list. They wait together with the list.
     changes: Vec<Seen<V>>,
     /// Whether the last answer was 403 or 404.
     is_refused: bool,
@@ -473,7 +477,7 @@ impl<V> Places<V> {
                 place.changes.push(change);
                 Vec::new()
             }
-            // A new list of one of several namespaces.
+            // This is a new list of one of several namespaces.
             None if self.complete && !name.is_empty() => {
                 vec![Seen::Within(
                     name.to_owned(),
@@ -509,7 +513,7 @@ impl<V> Places<V> {
         place.refusals = place.refusals.saturating_add(1);
         let refusals = place.refusals;
         if self.all.values().all(|p| p.is_refused) {
-            // With 404 the kind was removed: when it returns, the lists of all namespaces are sent
+            // With 404 the kind was removed. When it returns, the lists of all namespaces are sent
             // together again. With 403, the API server may have just started without having read
             // the roles, so the known objects stay.
             let is_gone = status == Some(404);
@@ -547,8 +551,8 @@ impl<V> Places<V> {
         seen
     }
 
-    /// Once the lists of all namespaces are known, returns them as one list, followed by the
-    /// changes since.
+    /// Returns the lists of all namespaces as one list, followed by the changes since, once all
+    /// lists are known.
     fn first_lists(&mut self) -> Vec<Seen<V>> {
         if !self.all.values().all(NamespaceWatch::is_settled) {
             return Vec::new();
@@ -579,7 +583,7 @@ fn status(error: &watcher::Error) -> Option<u16> {
 /// Returns pauses that double up to `longest`. Each is shortened at random by up to a half, so that
 /// a thousand clients of a failed API server don't reconnect at the same moment.
 pub(super) fn pauses(first: Duration, longest: Duration) -> ExponentialBackoff {
-    // Half of the pauses, because jitter adds up to 100%.
+    // The configured pauses are half as long, because jitter adds up to 100%.
     ExponentialBuilder::default()
         .with_min_delay(first.min(longest) / 2)
         .with_max_delay(longest / 2)
@@ -729,7 +733,7 @@ mod tests {
         }
     }
 
-    /// A deleted namespace loses its Role too, so that it answers 403 from then on.
+    /// A deleted namespace loses its Role too, so the API server answers 403 for it from then on.
     #[tokio::test]
     async fn a_namespace_that_stays_refused_is_empty_and_stops_no_other() {
         let client = server(|namespace, number| match (namespace, number) {
@@ -753,7 +757,7 @@ mod tests {
         );
     }
 
-    /// Its pause is one of centuries, so only the other namespace's list can end it.
+    /// The pause after a 404 lasts years here, so only the list of the other namespace can end it.
     #[tokio::test]
     async fn a_kind_that_one_namespace_has_is_listed_in_the_others_at_once() {
         let client = server(|namespace, number| match (namespace, number) {
@@ -847,7 +851,8 @@ mod tests {
         }
     }
 
-    /// An API server that starts refuses all namespaces at first; `b` was deleted shortly before.
+    /// An API server that starts refuses all namespaces at first. Namespace `b` was deleted shortly
+    /// before.
     #[test]
     fn a_namespace_that_is_back_waits_for_no_other_after_all_were_refused() {
         let mut places = Places::<String>::new("pods");
@@ -870,7 +875,7 @@ mod tests {
         assert_eq!(take("a", refusal(403)), is_forbidden);
         assert_eq!(take("a", Ok(Event::Init)), []);
         assert_eq!(take("a", Ok(Event::InitDone)), [within("a", &[])]);
-        // A kind that was removed is listed as one again.
+        // A kind that was removed and returns is listed as one again.
         assert_eq!(take("b", refusal(404)), []);
         assert_eq!(take("a", refusal(404)).len(), 1);
         assert_eq!(take("a", Ok(Event::Init)), []);

@@ -49,9 +49,9 @@ pub const INTERVAL: Duration = Duration::from_secs(1);
 const ANSWERS: Duration = Duration::from_millis(200);
 /// The shortest interval between two passes over all policies.
 const PASS: Duration = Duration::from_millis(50);
-/// The settling time: the time that proxies have to reconnect after this operator starts, becomes
-/// the leader, or observes a change of replicas. Envoy retries after 5 s at the latest with the
-/// settings of `headgate bootstrap`, after 30 s with its own.
+/// The settling time. Proxies have this time to reconnect after this operator starts, becomes the
+/// leader, or observes a change of replicas. Envoy retries after 5 s at the latest with the
+/// settings of `headgate bootstrap`, and after 30 s with its own settings.
 const SETTLE: Duration = Duration::from_secs(60);
 /// The longest interval between attempts at a write that keeps failing, for example because of a
 /// missing permission.
@@ -75,11 +75,11 @@ pub struct Inputs {
     pub peers: watch::Receiver<Peers>,
     /// The outcomes of deliveries.
     pub deliveries: watch::Receiver<Arc<Delivered>>,
-    /// Whether this replica leads, and so writes.
+    /// The time until which this replica leads, and so writes.
     pub leadership: Leadership,
 }
 
-/// The task.
+/// The task that writes statuses.
 pub struct Writer {
     client: Client,
     inputs: Inputs,
@@ -88,7 +88,7 @@ pub struct Writer {
     /// Policies with a pending or recent write.
     pace: BTreeMap<ObjectKey, Pace>,
     writes: JoinSet<Written>,
-    /// The replicas whose proxies were counted in the last pass; `None` before the first pass as
+    /// The replicas whose proxies were counted in the last pass. `None` before the first pass as
     /// leader.
     heard: Option<BTreeSet<SocketAddr>>,
     /// The end of the settling time.
@@ -140,7 +140,7 @@ struct Pace {
     in_flight: bool,
     /// The start of the last write.
     last: Option<Instant>,
-    /// The time since which the status differs; `None` if it doesn't.
+    /// The time since which the status differs. `None` if it doesn't.
     differs_since: Option<Instant>,
     /// The number of consecutive failures, other than conflicts.
     failures: u32,
@@ -692,7 +692,7 @@ mod tests {
         }
     }
 
-    /// An older CRD, which drops the conditions of all targets together.
+    /// An older CRD drops the conditions of all targets together.
     #[tokio::test]
     async fn a_status_that_the_crd_drops_a_part_of_is_written_less_and_less() {
         let (sent, written) = (Arc::new(AtomicUsize::new(0)), state(0));
@@ -738,7 +738,7 @@ mod tests {
                 writer.collect();
             }
         }
-        // After 1, 2, 4, 8, 16 and 32 s.
+        // The writes are after 1, 2, 4, 8, 16 and 32 s.
         assert_eq!(sent.load(Ordering::Relaxed), 6);
     }
 

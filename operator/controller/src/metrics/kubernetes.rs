@@ -22,7 +22,7 @@ const WATCHED: [&str; 8] = [
 /// The outcome of a write to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WriteResult {
-    /// Created or changed.
+    /// The object was created or changed.
     Applied,
     /// A conflict with another field manager or a newer version.
     Conflict,
@@ -57,7 +57,8 @@ impl KubernetesMetrics {
             writes: Family::default(),
             watch_restarts: Family::default(),
         };
-        // Registered at the start: a counter that first appears with the value 1 shows no increase.
+        // The series are registered at the start, because a counter that first appears with the
+        // value 1 shows no increase.
         for resource in WATCHED {
             let labels = [("resource", resource.into())];
             drop(metrics.watch_restarts.get_or_create(&labels));
@@ -81,7 +82,7 @@ impl KubernetesMetrics {
         metrics
     }
 
-    /// Counts a request to the API server. `status` is that of the response; `None` without a
+    /// Counts a request to the API server. `status` is that of the response, or `None` without a
     /// response. `operation` is the client's name for the request, such as `list_metadata`.
     pub fn requested(&self, operation: &'static str, uri: &Uri, status: Option<StatusCode>) {
         // RBAC and audit logs use the same verb for all variants of an operation.
@@ -95,8 +96,8 @@ impl KubernetesMetrics {
         self.requests.get_or_create(&labels).inc();
     }
 
-    /// Counts a write of an object, or of its status, of `resource` (plural, lower case:
-    /// `admissionpolicies`).
+    /// Counts a write of an object of `resource`, or of its status. `resource` is the plural in
+    /// lower case, such as `admissionpolicies`.
     pub fn wrote(&self, resource: &str, result: WriteResult) {
         let labels = [
             ("resource", resource.to_owned().into()),
@@ -105,14 +106,15 @@ impl KubernetesMetrics {
         self.writes.get_or_create(&labels).inc();
     }
 
-    /// Counts a watch of `resource` (plural, lower case) that ended with an error and restarts.
+    /// Counts a watch of `resource` that ended with an error and restarts. `resource` is the plural
+    /// in lower case.
     pub fn watch_restarted(&self, resource: &str) {
         let labels = [("resource", resource.to_owned().into())];
         self.watch_restarts.get_or_create(&labels).inc();
     }
 }
 
-/// Returns the resource in a request's path: `/api/v1/namespaces/a/pods/b`,
+/// Returns the resource in a request's path, such as `/api/v1/namespaces/a/pods/b` or
 /// `/apis/GROUP/VERSION/pods`.
 fn resource(uri: &Uri) -> &str {
     let mut parts = uri.path().split('/').filter(|part| !part.is_empty());
@@ -123,7 +125,7 @@ fn resource(uri: &Uri) -> &str {
     };
     let mut rest = parts.filter(|_| versioned);
     match (rest.next(), rest.next(), rest.next()) {
-        // A resource in a namespace, rather than the namespace itself.
+        // The path names a resource in a namespace, rather than the namespace itself.
         (Some("namespaces"), Some(_), Some(resource)) => resource,
         // Discovery, /version and /healthz have no resource.
         (resource, ..) => resource.unwrap_or("none"),

@@ -47,16 +47,16 @@ pub struct Inner {
     registry: Registry,
     /// The metrics of plans and of leadership.
     pub plan: PlanMetrics,
-    /// The xDS server.
+    /// The metrics of the xDS server.
     pub xds: XdsMetrics,
-    /// The client of the API server.
+    /// The metrics of the client of the API server.
     pub kubernetes: KubernetesMetrics,
-    /// The module server.
+    /// The metrics of the module server.
     pub modules: ModuleMetrics,
 }
 
 impl Metrics {
-    /// Returns metrics that start at zero. A process has one instance; only tests have several.
+    /// Returns metrics that start at zero. A process has one instance, but tests have several.
     #[must_use]
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix(PREFIX);

@@ -9,9 +9,9 @@ use prometheus_client::registry::Registry;
 pub enum ServeResult {
     /// The module was sent.
     Ok,
-    /// No module has that hash.
+    /// No module has that hash, or its file can't be read.
     NotFound,
-    /// Rejected at a limit, or a malformed request.
+    /// The request's method is neither GET nor HEAD, or the connection was rejected at a limit.
     Refused,
 }
 
@@ -38,7 +38,8 @@ pub struct ModuleMetrics {
 impl ModuleMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let served = Family::<Labels, Counter>::default();
-        // Registered at the start: a counter that first appears with the value 1 shows no rate.
+        // The series are registered at the start, because a counter that first appears with the
+        // value 1 shows no rate.
         for result in ServeResult::ALL {
             drop(served.get_or_create(&labels(result)));
         }

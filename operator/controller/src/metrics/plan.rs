@@ -7,8 +7,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Buckets, in seconds. A plan of a few policies takes well under 1 ms; one of 1,000 policies must
-/// take far less than 1 s.
+/// Buckets, in seconds. A plan of a few policies takes well under 1 ms. A plan of 1,000 policies
+/// must take far less than 1 s.
 const DURATIONS: [f64; 12] = [
     0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0,
 ];
@@ -47,7 +47,7 @@ impl PlanMetrics {
         metrics
     }
 
-    /// Records a plan that took `duration`; `changed` is whether it differs from the previous one.
+    /// Records a plan that took `duration`. `changed` is whether it differs from the previous plan.
     pub fn made(&self, duration: Duration, changed: bool) {
         self.duration.observe(duration.as_secs_f64());
         if changed {
@@ -55,7 +55,7 @@ impl PlanMetrics {
         }
     }
 
-    /// Sets whether this replica leads. Without a cluster, it always does.
+    /// Sets whether this replica leads. Without a cluster, the replica always leads.
     pub fn set_leader(&self, leads: bool) {
         self.leader.set(i64::from(leads));
     }

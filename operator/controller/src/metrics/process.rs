@@ -12,7 +12,7 @@ use prometheus_client::registry::{Registry, Unit};
 /// the kernel's HZ.
 const TICKS: f64 = 100.0;
 
-/// Registers the numbers with their values.
+/// Registers the metrics with their current values.
 pub(super) fn register(registry: &mut Registry) {
     if let Some(seconds) = cpu_seconds() {
         registry.register_with_unit(
@@ -41,7 +41,7 @@ pub(super) fn register(registry: &mut Registry) {
 
 fn cpu_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The second field is the program's name in parentheses, which may contain spaces; user and
+    // The second field is the program's name in parentheses, which may contain spaces. User and
     // system time are fields 14 and 15.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut times = after_name.split_whitespace().skip(11);

@@ -77,7 +77,8 @@ fn an_override_is_neither_unaccepted_nor_unprogrammed() {
     }
 }
 
-/// The label is that of the proxies' metrics, so that a rule can divide those by this one.
+/// The label equals that of the proxies' metrics, so that a rule can divide their metrics by this
+/// metric.
 #[test]
 fn policies_that_give_the_slots_of_an_endpoint_have_them_as_a_metric() {
     let given = PolicyReport {

@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Buckets, in seconds. An edit should be in force within 1 s; a retry or a distant proxy takes
+/// Buckets, in seconds. An edit should be in force within 1 s. A retry or a distant proxy takes
 /// longer.
 const ACKS: [f64; 13] = [
     0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
@@ -19,7 +19,7 @@ const ACKS: [f64; 13] = [
 pub struct XdsMetrics {
     /// Streams accepted.
     pub streams: Counter,
-    /// Streams rejected: at a limit, for an unproven identity, or for another protocol.
+    /// Streams rejected at a limit, for an unproven identity, or for another protocol.
     pub streams_refused: Counter,
     /// Responses sent.
     pub pushes: Counter,
@@ -36,7 +36,8 @@ pub struct XdsMetrics {
     /// Reloads of TLS files that failed.
     pub tls_reload_failures: Counter,
     ack_duration: Histogram,
-    /// A family without series until a certificate is loaded: 0 would mean an expiry in 1970.
+    /// A family that has no series until a certificate is loaded, because 0 would mean an expiry in
+    /// 1970.
     certificate_expiry: Family<Vec<(String, String)>, Gauge>,
 }
 
@@ -93,7 +94,7 @@ impl XdsMetrics {
         }
     }
 
-    /// Records that a proxy accepted a response, this long after its plan was made.
+    /// Records that a proxy accepted a response `span` after its plan was made.
     pub fn acked_after(&self, span: Duration) {
         self.ack_duration.observe(span.as_secs_f64());
     }

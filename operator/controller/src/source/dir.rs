@@ -1,9 +1,9 @@
 //! Watches a folder of policy files.
 //!
 //! The operating system reports changes, and the folder is read after each report. The watch starts
-//! before the first reading, so no change is missed. Events may be lost: a link's target is edited
-//! elsewhere, the queue overflows, the folder is on a network file system, or the folder is
-//! replaced. So the folder is also read every few seconds. An unchanged file costs only a
+//! before the first reading, so no change is missed. Events may be lost if a link's target is
+//! edited elsewhere, if the queue overflows, if the folder is on a network file system, or if the
+//! folder is replaced. So the folder is also read every few seconds. An unchanged file costs only a
 //! comparison.
 
 use std::fs;
@@ -38,7 +38,7 @@ const MAX_STEPS: usize = 20;
 /// problem.
 ///
 /// # Errors
-/// Only when reading panics or the runtime ends.
+/// Returns an error only if reading panics or the runtime ends.
 pub async fn watch(
     dir: PathBuf,
     plans: watch::Sender<Arc<Plan>>,

@@ -30,13 +30,14 @@ struct PolicyFile {
     /// The content, or the reason why it can't be read.
     content: Result<Vec<u8>, String>,
     report: FileReport,
-    /// The last good versions of its policies.
+    /// The last good versions of the file's policies.
     good: Vec<ValidPolicy>,
 }
 
 impl Folder {
-    /// Updates the folder with the result of a scan, and returns the new plan; `None` if the scan
-    /// equals the previous one. If the folder can't be read, all its policies stay in force.
+    /// Updates the folder with the result of a scan, and returns the new plan. Returns `None` if
+    /// the scan equals the previous one. If the folder can't be read, all its policies stay in
+    /// force.
     pub fn update(&mut self, dir: &Path, scan: Scan) -> Option<Plan> {
         let mut changed = false;
         match scan {

@@ -1,8 +1,8 @@
-//! The source of policies: a folder of YAML files.
+//! The source of policies in a folder of YAML files.
 //!
 //! [`folder`] computes the plan, a pure function of the folder's present and earlier content.
 //! [`read`] reads the folder, and [`dir`] watches it. A source never removes protection because of
-//! a mistake: if a file becomes invalid, its last good policies stay in force, and the plan reports
+//! a mistake. If a file becomes invalid, its last good policies stay in force, and the plan reports
 //! the mistake.
 
 pub mod dir;

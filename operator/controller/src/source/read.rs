@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use headgate_api::validate::MAX_FILE;
 
-/// The result of reading a folder: for each policy file, by path, its content or the reason why it
-/// can't be read. `Err` is the reason why the folder itself can't be read.
+/// The result of reading a folder. It has, for each policy file, by path, the content or the reason
+/// why the file can't be read. `Err` is the reason why the folder itself can't be read.
 pub type Scan = Result<BTreeMap<PathBuf, Result<Vec<u8>, String>>, String>;
 
 /// Reads all `*.yaml`, `*.yml` and `*.json` files in `dir`, but not in its subfolders. Hidden files
@@ -34,7 +34,7 @@ pub fn read_dir(dir: &Path) -> Scan {
             Ok(content) => {
                 files.insert(path, Ok(content));
             }
-            // The file was deleted after the listing; a dangling link is an error.
+            // The file was deleted after the listing. A dangling link is an error.
             Err(e) if e.kind() == ErrorKind::NotFound && path.symlink_metadata().is_err() => {}
             Err(e) => {
                 files.insert(path, Err(format!("can't be read: {e}")));

@@ -24,7 +24,7 @@ pub(crate) fn log(old: &Plan, new: &Plan) {
     }
 }
 
-/// Returns policies by name and source: two files may contain policies with the same name.
+/// Returns policies by name and source, because two files may contain policies with the same name.
 fn by_name(plan: &Plan) -> HashMap<(&str, &str), &PolicyState> {
     plan.policies
         .iter()

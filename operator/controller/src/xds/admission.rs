@@ -41,7 +41,7 @@ use super::tls::Trust;
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 use headgate_api::plan::{Plan, TargetKind, TargetRef};
 
-/// The least size, in bytes, that a report counts for.
+/// The smallest size, in bytes, for which a report counts.
 const LEAST_BYTES: usize = 1 << 10;
 /// The grace period for open connections when this replica stops leading.
 const GRACE: Duration = Duration::from_secs(5);
@@ -152,8 +152,8 @@ async fn exchange(
             return (code, refused.to_string()).into_response();
         }
     };
-    // The body is read only after the sender is counted, because it takes memory. The sender counts
-    // until the exchange ends.
+    // The body is read only after the sender is counted, because the body takes memory. The sender
+    // counts until the exchange ends.
     let read = Bytes::from_request(request, &());
     let body = match tokio::time::timeout(shared.patience, read).await {
         Ok(Ok(body)) => body,
@@ -181,7 +181,7 @@ async fn exchange(
     let answer = state.exchange(now, namespace, &report);
     drop(state);
     match answer {
-        // Serialization can't fail: the answer has no maps and only finite numbers.
+        // Serialization can't fail, because the answer has no maps and only finite numbers.
         Ok(answer) => {
             let json = serde_json::to_vec(&answer).unwrap_or_default();
             ([(CONTENT_TYPE, "application/json")], json).into_response()
@@ -193,7 +193,7 @@ async fn exchange(
 /// Removes from `report` the services whose policy doesn't accept the sender's reports.
 ///
 /// # Errors
-/// One line that says that the peer proves no namespace, or that no service is left.
+/// Returns one line that says that the peer proves no namespace, or that no service is left.
 fn keep_accepted(
     plan: &Plan,
     report: &mut Report<'_>,

@@ -1,5 +1,5 @@
-//! A policy's conditions at its targets: whether it is accepted, and whether the proxies that
-//! should enforce it do so.
+//! A policy's conditions at its targets. They state whether the policy is accepted, and whether the
+//! proxies that should enforce it do so.
 
 use std::collections::BTreeMap;
 use std::ops::Index;
@@ -34,17 +34,17 @@ impl Condition {
     }
 }
 
-/// A type of condition. A new type needs a variant here and an entry in [`at`]. A false condition
-/// is reported by a warning Event.
+/// A type of condition. A new type needs a variant here and an entry in [`at`]. An Event about a
+/// false condition is a warning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Type {
     /// Whether the policy is valid and may apply to the target.
     Accepted,
-    /// Whether proxies enforce it.
+    /// Whether proxies enforce the policy.
     Programmed,
-    /// Whether a policy with precedence is in force in its place on all proxies. This isn't an
-    /// error. Present only while it is true.
+    /// Whether a policy with precedence is in force in place of this policy on all proxies. This
+    /// isn't an error. The condition is present only while it is true.
     Overridden,
 }
 
@@ -67,7 +67,7 @@ impl Type {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Conditions(BTreeMap<Type, Condition>);
 
-/// The value of an absent condition: false.
+/// The value of an absent condition. Its status is false.
 static ABSENT: Condition = Condition {
     status: false,
     reason: String::new(),
@@ -106,7 +106,7 @@ impl Index<Type> for Conditions {
     }
 }
 
-/// Reads a mapping, and ignores unknown types: a newer version may have more.
+/// Reads a mapping, and ignores unknown types, because a newer version may have more.
 impl<'de> Deserialize<'de> for Conditions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let fields = BTreeMap::<String, Value>::deserialize(deserializer)?;
@@ -118,11 +118,11 @@ impl<'de> Deserialize<'de> for Conditions {
     }
 }
 
-/// Whether the proxies that should enforce a policy do so.
+/// Returns the condition that states whether the proxies that should enforce a policy do so.
 ///
-/// Reasons: `Programmed` (all run it), `PartiallyProgrammed` (some do, the rest haven't answered),
-/// `Pending` (none has answered), `EnvoyRejected` (one refused the newest version), `NoProxies`
-/// (none is connected).
+/// The reasons are `Programmed` (all run it), `PartiallyProgrammed` (some do, the rest haven't
+/// answered), `Pending` (none has answered), `EnvoyRejected` (one refused the newest version), and
+/// `NoProxies` (none is connected).
 #[must_use]
 pub fn programmed(tally: &Tally) -> Condition {
     let Tally { running, total, .. } = *tally;
@@ -148,8 +148,9 @@ pub fn programmed(tally: &Tally) -> Condition {
     }
 }
 
-/// Returns the conditions of a policy at `target`. A policy without a readable target has none.
-/// `delivered` is the outcome of its deliveries, if objects deliver it.
+/// Returns the conditions of a policy at `target`. `target` is `None` for a policy without a
+/// readable target. `delivered` is the outcome of the policy's deliveries, if objects deliver the
+/// policy.
 #[must_use]
 pub fn at(
     state: &PolicyState,
@@ -196,9 +197,9 @@ pub fn at(
     always.into_iter().chain(overridden).collect()
 }
 
-/// Combines the condition from the proxies' answers with the outcome of deliveries: a policy may
-/// reach proxies in both ways. Objects without a reader don't count for a policy that connected
-/// proxies run.
+/// Combines the condition from the proxies' answers with the outcome of deliveries, because a
+/// policy may reach proxies in both ways. Objects without a reader don't count for a policy that
+/// connected proxies run.
 fn together(proxies: u64, said: Condition, delivered: Option<&Condition>) -> Condition {
     match delivered {
         None => said,
@@ -247,8 +248,8 @@ fn overridden_at(state: &PolicyState, target: Option<&TargetRef>) -> Option<Cond
 
 /// Returns the summary of a policy's conditions over all targets. A condition is true if it is true
 /// at all targets. Otherwise its reason and message are those of the first target at which it is
-/// false; the message names the target if there are several. `Programmed` leaves out overridden
-/// targets, unless all are. A condition that some target lacks is left out.
+/// false. If there are several targets, the message names this target. `Programmed` leaves out
+/// overridden targets, unless all are overridden. A condition that some target lacks is left out.
 #[must_use]
 pub fn summary<T: AsRef<str>>(of_targets: &[(T, Conditions)]) -> Conditions {
     let is_overridden = |c: &Conditions| c[Type::Overridden].status;
@@ -324,7 +325,7 @@ mod tests {
         let error = serde_json::from_str::<Type>("\"\"")
             .unwrap_err()
             .to_string();
-        // unknown variant ``, expected one of `accepted`, …
+        // The text is such as: unknown variant ``, expected one of `accepted`, …
         let known: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
         let all = Type::ALL.map(|of| serde_json::to_value(of).unwrap());
         assert_eq!(all[..], known[..]);

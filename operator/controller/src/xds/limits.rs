@@ -2,7 +2,7 @@
 //!
 //! Unverified peers cause the highest cost, so handshakes have their own limit for each address. A
 //! flood from some addresses leaves room for others, and doesn't affect open streams. Handshakes
-//! don't wait for each other: each costs one signature, made after the peer's hello.
+//! don't wait for each other. Each handshake costs one signature, made after the peer's hello.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 /// Limits of the xDS server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest number of open connections. Further ones are closed immediately.
+    /// The largest number of open connections. Further connections are closed immediately.
     pub connections: usize,
-    /// The largest number of connections from one address (IPv6: from one /64). A node that
-    /// masquerades its Pods' addresses has up to 250.
+    /// The largest number of connections from one address. An IPv6 /64 counts as one address. A
+    /// node that masquerades the addresses of its Pods has up to 250 proxies at one address.
     pub connections_per_address: usize,
     /// The largest number of connections of proxies that have proven the same namespace.
     pub connections_per_namespace: usize,
-    /// The largest number of concurrent TLS handshakes of one address. Further ones are closed
-    /// immediately.
+    /// The largest number of concurrent TLS handshakes of one address. Further connections are
+    /// closed immediately.
     pub handshakes_per_address: usize,
     /// The timeout of a TLS handshake.
     pub handshake_timeout: Duration,
@@ -31,8 +31,8 @@ pub struct Limits {
     pub max_age: Duration,
     /// The largest number of open streams.
     pub streams: usize,
-    /// The largest number of streams of proxies that have proven the same namespace. Without TLS:
-    /// of proxies from one address.
+    /// The largest number of streams of proxies that have proven the same namespace. Without TLS,
+    /// the largest number of streams of proxies from one address.
     pub streams_per_namespace: usize,
     /// The largest total size of the class admission reports in progress, in bytes.
     pub report_bytes: usize,
@@ -52,11 +52,11 @@ pub struct Limits {
     /// The largest number of concurrent HTTP/2 streams on one connection.
     pub streams_per_connection: u32,
     /// The shortest time between reads of two requests of a stream. Flow control delays a client
-    /// that sends more, at no cost to other streams. No request of a busy proxy is lost.
+    /// that sends requests faster, at no cost to other streams. No request of a busy proxy is lost.
     pub request_interval: Duration,
     /// The idle time after which the server sends a keepalive ping.
     pub keepalive_interval: Duration,
-    /// The time within which a ping must be answered. Otherwise the connection is closed.
+    /// The time within which a ping must be answered before the connection is closed.
     pub keepalive_timeout: Duration,
 }
 
@@ -72,8 +72,8 @@ impl Limits {
         http
     }
 
-    /// Returns the largest numbers of streams: in total, of a namespace, and of an address without
-    /// a proven namespace (two for each connection).
+    /// Returns the largest number of streams in total, of one namespace, and of one address without
+    /// a proven namespace. The last number is two for each connection of an address.
     pub(super) fn of_streams(&self) -> (usize, usize, usize) {
         let unproven = self.connections_per_address.saturating_mul(2);
         (self.streams, self.streams_per_namespace, unproven)
@@ -94,7 +94,7 @@ impl Limits {
             connections,
             connections_per_namespace: of_namespace,
             streams: scaled(default.streams),
-            // A sidecar has two streams: one for requests and one for calls.
+            // A sidecar has a stream for requests and a stream for calls.
             streams_per_namespace: of_namespace.saturating_mul(2),
             proxies: scaled(default.proxies),
             ..default

@@ -1,5 +1,5 @@
-//! Serves HTTP/2 connections: limits their number, runs the TLS handshakes concurrently, and ends
-//! connections.
+//! Serves HTTP/2 connections. It limits their number, runs the TLS handshakes concurrently, and
+//! ends connections.
 //!
 //! The accept loop waits only for the next connection. Each connection has its own task, whose
 //! handshake waits only for its own peer. A slow or silent peer runs into a timeout.
@@ -42,7 +42,7 @@ const SAY_AGAIN: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(super) struct Connections {
     pub(super) limits: Limits,
-    /// The server's certificate and the client CAs; `None` without TLS.
+    /// The server's certificate and the client CAs. `None` without TLS.
     pub(super) trust: Option<watch::Receiver<Arc<Trust>>>,
     pub(super) registry: Arc<Registry>,
     /// The HTTP service. Its requests have a [`Peer`] as an extension.

@@ -1,10 +1,11 @@
-//! The xDS server: sends every proxy its filter configuration and records its answers.
+//! The xDS server, which sends every proxy its filter configuration and records the proxy's
+//! answers.
 //!
 //! Envoy's *extension config discovery* (ECDS) replaces one HTTP filter's configuration on a live
-//! listener without affecting connections. This is what an admission policy needs: an edit is
-//! enforced in milliseconds, and a bad edit leaves the last good configuration in place. The
-//! obvious alternative, owning the whole listener through LDS, would make Headgate responsible for
-//! everything else that users configure in the listener.
+//! listener without affecting connections. So an edit of an admission policy is enforced in
+//! milliseconds, and a bad edit leaves the last good configuration in place. The alternative is to
+//! own the whole listener through LDS. Headgate would then be responsible for everything else that
+//! users configure in the listener.
 //!
 //! ```text
 //! watch<Plan> ───┐
@@ -17,7 +18,7 @@
 //! `listen` accepts connections, over TLS if [`tls`] has certificates. [`peer`] decides which
 //! claims a proxy's certificate or token permits. [`sotw`] is the protocol's state machine, without
 //! I/O. [`stream`] drives it, and [`service`] exposes it as a gRPC service. Nothing is queued for a
-//! slow proxy: a stream has at most one unanswered response, and after the answer the proxy is
+//! slow proxy. A stream has at most one unanswered response. After the answer, the proxy is
 //! compared with the newest snapshot, not with those in between.
 //!
 //! State of the world is the only supported variant. Each slot is one resource on its own stream,
@@ -62,8 +63,9 @@ pub const DEFAULT_SLOT: &str = "headgate";
 /// The name of the slot in the listener for the backend's own calls.
 pub const OUTBOUND_SLOT: &str = "headgate-outbound";
 
-/// Returns the direction of a filter slot of this name: outbound (the backend's own calls) if it
-/// begins with [`OUTBOUND_SLOT`], else inbound (requests to the backend).
+/// Returns the direction of a filter slot of this name. It is outbound, for the backend's own
+/// calls, if the name begins with [`OUTBOUND_SLOT`]. Otherwise it is inbound, for requests to the
+/// backend.
 #[must_use]
 pub fn direction(name: &str) -> Direction {
     match name.starts_with(OUTBOUND_SLOT) {

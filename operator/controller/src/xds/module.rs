@@ -77,21 +77,21 @@ impl Kind {
 pub struct Module {
     /// The absolute path of the content-addressed copy.
     pub path: PathBuf,
-    /// The first 64 bits of its SHA-256, in hex.
+    /// The first 64 bits of the module's SHA-256, in hex.
     pub hash: String,
-    /// Its whole SHA-256, in hex.
+    /// The module's whole SHA-256, in hex.
     pub sha256: String,
     /// The size in bytes.
     pub bytes: u64,
-    /// The processor architecture of a native module, as in [`std::env::consts::ARCH`]; `None` if
-    /// it runs on any, or if its name isn't known.
+    /// The processor architecture of a native module, as in [`std::env::consts::ARCH`]. `None` if
+    /// the module runs on any architecture, or if the name of its architecture isn't known.
     pub architecture: Option<&'static str>,
 }
 
 /// The modules that proxies load.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Modules {
-    /// The module of every proxy that doesn't request a native filter, or can't load it.
+    /// The module of every proxy that doesn't request a native filter, or can't load one.
     pub wasm: Module,
     /// The module of proxies that request a native filter, if there is one.
     pub native: Option<Module>,
@@ -137,7 +137,7 @@ impl Modules {
 }
 
 impl Module {
-    /// Returns its kind.
+    /// Returns the kind of the module.
     #[must_use]
     pub fn kind(&self) -> Kind {
         Kind::of(&self.path)
@@ -146,8 +146,8 @@ impl Module {
     /// Copies `source` into `folder` under its content's name, unless that copy exists already.
     ///
     /// # Errors
-    /// One line that names the file or the folder, and the remedy. A truncated module is refused,
-    /// such as one still being written.
+    /// Returns one line that names the file or the folder, and the remedy. A truncated module is
+    /// refused, for example because the file is still being written.
     pub fn install(source: &Path, folder: &Path) -> anyhow::Result<Self> {
         let file = format!("filter module {}", source.display());
         let unreadable = |e: io::Error| match e.kind() {
@@ -203,7 +203,7 @@ fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
             .set_modified(SystemTime::now())?;
         return Ok(path);
     }
-    // Envoy often runs as another user.
+    // The copy is readable for all users, because Envoy often runs as another user.
     replace(&path, code, 0o644)?;
     Ok(path)
 }
@@ -237,9 +237,9 @@ fn architecture(code: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Checks the outline of a WebAssembly binary: preamble, then sections whose sizes add up to the
-/// end. Shared objects aren't checked: their tables are at the end, so a proxy refuses a truncated
-/// one and keeps its present module.
+/// Checks the outline of a WebAssembly binary, which is a preamble and sections whose sizes add up
+/// to the end. Shared objects aren't checked, because their tables are at the end. So a proxy
+/// refuses a truncated shared object and keeps its present module.
 fn check(code: &[u8]) -> Result<(), &'static str> {
     if code.starts_with(&ELF) {
         return Ok(());
@@ -270,8 +270,8 @@ fn leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
 /// Publishes new [`Modules`] whenever `source`, the module file of this kind, is replaced, until
 /// all receivers are dropped.
 ///
-/// The file is read once it is unchanged in two consecutive checks: the size of a copy in progress
-/// changes. A file that isn't a module of this kind is logged once and otherwise ignored.
+/// The file is read once it is unchanged in two consecutive checks, because the size of a copy in
+/// progress changes. A file that isn't a module of this kind is logged once and otherwise ignored.
 pub async fn watch(
     kind: Kind,
     source: PathBuf,

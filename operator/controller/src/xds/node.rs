@@ -1,4 +1,4 @@
-//! The identity of a proxy: the part of Envoy's `Node` that Headgate keeps.
+//! The identity of a proxy, which is the part of Envoy's `Node` that Headgate keeps.
 //!
 //! In the first message of a stream, a proxy sends its whole node, including every extension that
 //! it was built with. Only a few short strings are kept, so memory is bounded by the number of
@@ -40,35 +40,38 @@ const ISTIO_LABELS: &str = "LABELS";
 /// A proxy's identity.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Identity {
-    /// The node id; `unnamed` if the proxy has none.
+    /// The node id, or `unnamed` if the proxy has none.
     pub id: String,
-    /// The service cluster; may be empty.
+    /// The service cluster. It may be empty.
     pub cluster: String,
-    /// The target that it serves, if it names one.
+    /// The target that the proxy serves, if it names one.
     pub target: Option<TargetRef>,
-    /// The namespace of its Pod.
+    /// The namespace of the proxy's Pod.
     pub namespace: Option<String>,
-    /// The labels of its Pod.
+    /// The labels of the proxy's Pod.
     pub labels: BTreeMap<String, String>,
-    /// The absolute path of its own Wasm module file, which it loads in place of the operator's.
+    /// The absolute path of the proxy's own Wasm module file, which it loads in place of the
+    /// operator's.
     pub module: Option<PathBuf>,
-    /// The absolute path of its own native module file, which it loads in place of the operator's.
+    /// The absolute path of the proxy's own native module file, which it loads in place of the
+    /// operator's.
     pub native_module: Option<PathBuf>,
-    /// The version of its own module files, if it reports one.
+    /// The version of the proxy's own module files, if it reports one.
     pub module_version: Option<String>,
-    /// The kind of filter that it requests.
+    /// The kind of filter that the proxy requests.
     pub filter: Filter,
-    /// The processor architecture that it reports, if any.
+    /// The processor architecture that the proxy reports, if any.
     pub architecture: Option<String>,
-    /// The reason why it can't load a native filter, according to its node.
+    /// The reason why the proxy can't load a native filter, according to its node.
     pub no_native: Option<String>,
-    /// A native module file that it refused before it had run any, with the reason.
+    /// A native module file that the proxy refused before it had run any native module, with the
+    /// reason.
     pub refused: Option<(PathBuf, String)>,
-    /// The SPIFFE id that its certificate or token proves, which includes the namespace.
+    /// The SPIFFE id that the proxy's certificate or token proves, which includes the namespace.
     pub certificate: Option<String>,
-    /// The expiry of its certificate.
+    /// The expiry of the proxy's certificate.
     pub expires: Option<SystemTime>,
-    /// The error in its metadata, in one line. A proxy with an error gets no policy.
+    /// The error in the proxy's metadata, in one line. A proxy with an error gets no policy.
     pub invalid: Option<String>,
 }
 
@@ -115,8 +118,8 @@ impl Identity {
         Ok(())
     }
 
-    /// Whether its own module may be too old for a field of a policy: its version is unknown, or is
-    /// an earlier minor version than this program's.
+    /// Whether the proxy's own module may be too old for a field of a policy. It may be if its
+    /// version is unknown, or is an earlier minor version than this program's.
     pub(super) fn is_older(&self) -> bool {
         let minor = |version: &str| {
             let mut numbers = version.split('.').map(|number| number.parse::<u32>().ok());
@@ -127,8 +130,8 @@ impl Identity {
         has_own && known.is_none_or(|known| Some(known) < minor(VERSION))
     }
 
-    /// Returns a possible reason for a refusal, if its own module has another version than this
-    /// program.
+    /// Returns a possible reason for a refusal, if the proxy's own module has another version than
+    /// this program.
     pub(super) fn skew(&self) -> Option<String> {
         self.module.as_ref().or(self.native_module.as_ref())?;
         let version = match self.module_version.as_deref() {
@@ -215,7 +218,7 @@ fn strings(kind: &Kind) -> Result<BTreeMap<String, String>, String> {
     Ok(strings)
 }
 
-/// Returns the module file of this kind.
+/// Returns the path of the module file of this kind, if the proxy names one.
 fn module(node: &Node, key: &str, kind: Filter) -> Result<Option<PathBuf>, String> {
     match metadata(node, key) {
         None => Ok(None),
@@ -253,8 +256,8 @@ fn filter(node: &Node) -> Result<Filter, String> {
     }
 }
 
-/// Returns the reason why Envoy can't load the native module, according to the node: it is too old,
-/// or lacks the extension.
+/// Returns the reason why Envoy can't load the native module, according to the node. Envoy may be
+/// too old, or lack the extension.
 fn no_native(node: &Node) -> Option<String> {
     let version = match &node.user_agent_version_type {
         Some(UserAgentVersionType::UserAgentBuildVersion(build)) => build.version.as_ref(),

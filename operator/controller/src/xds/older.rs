@@ -3,15 +3,15 @@
 //! A filter refuses a configuration with an unknown field, and keeps its last configuration with
 //! its slots. A proxy's own module may be older than the operator. Then one new field in a policy
 //! would keep all later edits and changes of slots from that proxy. So new fields that only add
-//! refusals or refine measurements are left out: the rest of the policy means the same without
-//! them. Other new fields, such as another order of the queue, aren't left out, because they change
-//! the meaning of the policy.
+//! refusals or refine measurements are left out, because the rest of the policy means the same
+//! without them. Other new fields, such as another order of the queue, aren't left out, because
+//! they change the meaning of the policy.
 
 use headgate_core::config::{
     FilterConfig, ResponseTimeControllerConfig as Control, StageConfig, StrategyConfig,
 };
 
-/// Returns `config` without the new fields that can be left out; `None` if it has none of them.
+/// Returns `config` without the new fields that can be left out. `None` if it has none of them.
 #[must_use]
 pub(super) fn without_new_fields(config: &FilterConfig) -> Option<FilterConfig> {
     let mut older = config.clone();
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(older.stages[0].strategy, before);
     }
 
-    /// All fields of the previous version.
+    /// A configuration with all fields of the previous version.
     const BEFORE: &str = include_str!("../../../../filter/config/tests/config_format/0.1.json");
 
     fn fields(of: &Value, at: &str, all: &mut BTreeSet<String>) {
@@ -180,7 +180,7 @@ mod tests {
         let (mut known, mut has) = (BTreeSet::new(), BTreeSet::new());
         fields(&serde_json::from_str(BEFORE).unwrap(), "", &mut known);
         fields(&serde_json::to_value(&older).unwrap(), "", &mut has);
-        // The strategy's own default, which 0.1 wrote too.
+        // Version 0.1 also wrote this default of the strategy.
         known.insert(".stages.strategy.logic".to_owned());
         let unknown: Vec<&String> = has.difference(&known).collect();
         assert!(unknown.is_empty(), "{unknown:?}");

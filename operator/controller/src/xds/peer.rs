@@ -27,25 +27,25 @@ const TRUST_DOMAIN: &str = "cluster.local";
 /// The remote end of a connection.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    /// Its address.
+    /// The address of the peer.
     pub address: SocketAddr,
-    /// The identity that its certificate or token proves; `None` without TLS. `Err` is the reason
-    /// why it proves no identity, in one line.
+    /// The identity that the peer's certificate or token proves. `None` without TLS. `Err` is the
+    /// reason why the peer proves no identity, in one line.
     pub proven: Option<Arc<Result<Spiffe, String>>>,
-    /// The number of its open streams.
+    /// The number of the peer's open streams.
     pub(super) streams: Arc<watch::Sender<usize>>,
     /// The quota slot that counts the connection for its tenant, once the tenant is known.
     pub(super) connection: Arc<OnceLock<Slot>>,
 }
 
-/// A workload's identity: `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
+/// A workload's identity, `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spiffe {
     /// The whole id.
     pub id: String,
-    /// Its namespace.
+    /// The namespace in the id.
     pub namespace: String,
-    /// The expiry of the certificate; `None` for a token, which the kubelet renews.
+    /// The expiry of the certificate. `None` for a token, which the kubelet renews.
     pub expires: Option<SystemTime>,
 }
 
@@ -63,7 +63,7 @@ impl Spiffe {
     /// Returns the SPIFFE id in a certificate.
     ///
     /// # Errors
-    /// One line that says that the certificate has no id, several ids, or an id without a
+    /// Returns one line that says that the certificate has no id, several ids, or an id without a
     /// namespace.
     pub fn of_certificate(der: &[u8]) -> Result<Self, String> {
         const DO: &str =
@@ -164,7 +164,7 @@ impl Peer {
     /// facts. Without TLS, claims are trusted.
     ///
     /// # Errors
-    /// One line that says which claim isn't covered, with the remedy.
+    /// Returns one line that says which claim isn't covered, with the remedy.
     pub fn authorize(&self, identity: &mut Identity) -> Result<(), String> {
         let Some(proven) = &self.proven else {
             return Ok(());

@@ -15,14 +15,14 @@ use headgate_api::plan::TargetRef;
 /// A version that was sent to a proxy, or that the proxy runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Push {
-    /// The xDS version: a hash of configuration, module and slot names.
+    /// The xDS version, a hash of configuration, module and slot names.
     pub version: String,
     /// [`FilterConfig::revision`] of the inbound slots, or of the outbound slots if the stream has
     /// only these. Empty for the empty configuration.
     pub revision: String,
-    /// The kind of filter in it.
+    /// The kind of filter in the version.
     pub filter: Kind,
-    /// The time at which it was sent or accepted.
+    /// The time at which the version was sent or accepted.
     pub at: SystemTime,
 }
 
@@ -40,34 +40,35 @@ pub struct Nack {
 pub struct Proxy {
     /// The proxy's identity.
     pub identity: Identity,
-    /// The address from which it connected.
+    /// The address from which the proxy connected.
     pub peer: String,
     /// Subscribed filter slots that are Headgate's.
     pub slots: BTreeSet<String>,
     /// The time at which the stream began.
     pub connected: SystemTime,
-    /// The time at which it ended.
+    /// The time at which the stream ended.
     pub disconnected: Option<SystemTime>,
-    /// The version that it should run; `None` without slots, or after it has disconnected.
+    /// The version that the proxy should run. `None` without slots, or after the proxy has
+    /// disconnected.
     pub version: Option<String>,
-    /// The content of that version, or the reason why it is empty.
+    /// The content of the assigned version, or the reason why it is empty.
     pub assignment: Arc<Assignment>,
-    /// The version that it was last sent.
+    /// The last version that was sent to the proxy.
     pub sent: Option<Push>,
-    /// The version that it reports as running.
+    /// The version that the proxy reports as running.
     pub acked: Option<Push>,
-    /// Its last refusal.
+    /// The proxy's last refusal.
     pub nack: Option<Nack>,
 }
 
 /// The progress of a proxy towards its assigned version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunState {
-    /// It runs that version.
+    /// The proxy runs that version.
     Running,
-    /// It hasn't answered.
+    /// The proxy hasn't answered.
     Pending,
-    /// It refused that version, for this reason.
+    /// The proxy refused that version, for this reason.
     Rejected(String),
 }
 
@@ -95,7 +96,7 @@ impl Proxy {
         of_policy.map(|f| &f.target)
     }
 
-    /// Returns its progress towards its assigned version.
+    /// Returns the proxy's progress towards its assigned version.
     #[must_use]
     pub fn run_state(&self) -> RunState {
         let Some(version) = &self.version else {

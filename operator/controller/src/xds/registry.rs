@@ -1,8 +1,8 @@
 //! The registry of connected and recently disconnected proxies, with their answers.
 //!
 //! A record is one stream. A proxy with two slots, such as a sidecar with one for requests and one
-//! for calls, has two records. They are combined when proxies are counted ([`super::tally`]): the
-//! streams of one node over one connection are one proxy, which runs a policy once all slots with a
+//! for calls, has two records. They are combined when proxies are counted ([`super::tally`]). The
+//! streams of one node over one connection are one proxy. It runs a policy once all slots with a
 //! part of the policy run it. Records are small, bounded in number, and dropped some time after the
 //! proxy has disconnected.
 
@@ -40,7 +40,7 @@ pub struct Registry {
 
 #[derive(Debug, Default)]
 struct Records {
-    /// Readers share records; a change of a shared record copies it.
+    /// Readers share records. A change of a shared record copies it.
     by_id: BTreeMap<u64, Arc<Proxy>>,
     /// The ended records, the oldest first.
     ended: BTreeSet<(SystemTime, u64)>,
@@ -102,7 +102,7 @@ impl Records {
         self.change(id, |proxy| {
             proxy.disconnected = Some(at);
             proxy.version = None;
-            // Drops the configuration, so that the record doesn't keep one of an old plan in
+            // The configuration is dropped, so that the record doesn't keep one of an old plan in
             // memory.
             proxy.assignment = Arc::new(Assignment {
                 problem: proxy.assignment.problem.clone(),
@@ -117,8 +117,7 @@ impl Records {
         Some(Arc::clone(record))
     }
 
-    /// Returns, for each policy with a record that has changed since the last call, all its
-    /// records.
+    /// Returns all records of each policy with a record that has changed since the last call.
     fn changed_policies(&mut self) -> Vec<(String, Vec<Arc<Proxy>>)> {
         let changed = std::mem::take(&mut self.by_policy.changed).into_iter();
         let of = |policy: String| {
@@ -219,8 +218,8 @@ impl Registry {
         })
     }
 
-    /// Returns a receiver that is notified of each change of a record: connection, disconnection,
-    /// assignment or answer.
+    /// Returns a receiver that is notified of each change of a record. Such a change is a
+    /// connection, disconnection, assignment or answer.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
@@ -271,8 +270,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Changes the record. Callers log the returned value after the lock is released: a slow log
-    /// must not delay other proxies.
+    /// Changes the record. Callers log the returned value after the lock is released, because a
+    /// slow log must not delay other proxies.
     fn update<T>(&self, change: impl FnOnce(&mut Proxy) -> T) -> Option<T> {
         let changed = self.registry.lock().change(self.id, change);
         self.registry.changed.send_replace(());
@@ -509,7 +508,7 @@ mod tests {
         assert!(registry.lock().ended_of.is_empty());
     }
 
-    /// Records of policies that change, and of one that all of them have at times.
+    /// The records are of policies that change, and of one policy that all of them have at times.
     #[test]
     fn counts_are_those_of_all_records_after_any_change() {
         let registry = Arc::new(Registry::new(20, Duration::from_secs(60), Metrics::new()));

@@ -1,5 +1,5 @@
-//! Conversion of a filter configuration to Envoy's resource: `TypedExtensionConfig` around a Wasm
-//! filter, or around a dynamic module if the module is native.
+//! Conversion of a filter configuration to Envoy's resource. The resource is a
+//! `TypedExtensionConfig` around a Wasm filter, or around a dynamic module if the module is native.
 //!
 //! The plugin's configuration is a `StringValue` that contains JSON. The obvious choice would be a
 //! `Struct`, which arrives as JSON according to the proto's documentation. But Envoy 1.40 passes
@@ -29,7 +29,7 @@ use super::module::Kind;
 /// a proxy use the same id, so that they share state.
 const PLUGIN: &str = "headgate";
 const RUNTIME: &str = "envoy.wasm.runtime.v8";
-/// The delay before a trapped VM is restarted, in ms; doubles up to [`RELOAD_MAX_MS`].
+/// The delay before a trapped VM is restarted, in ms. It doubles up to [`RELOAD_MAX_MS`].
 const RELOAD_BASE_MS: u32 = 100;
 /// The longest delay before a trapped VM is restarted, in ms.
 const RELOAD_MAX_MS: u32 = 1_000;
@@ -39,7 +39,7 @@ const RELOAD_MAX_MS: u32 = 1_000;
 pub struct Resource {
     /// The name of the filter slot.
     pub name: String,
-    /// The hash of the content: equal for equal configuration and module, across restarts.
+    /// The hash of the content. It is equal for equal configuration and module, across restarts.
     pub version: String,
     /// The `TypedExtensionConfig`.
     pub any: Any,
@@ -87,9 +87,9 @@ fn any<M: Message + Name>(message: &M) -> Any {
     }
 }
 
-/// Returns the configuration in the module's format. Serialization of [`FilterConfig`] can't fail
-/// (plain structs, string keys). If it did, the result would be the empty text, the configuration
-/// that admits every request.
+/// Returns the configuration in the module's format. Serialization of [`FilterConfig`] can't fail,
+/// because it consists of plain structs with string keys. If it did, the result would be the empty
+/// text, the configuration that admits every request.
 fn plugin_configuration(config: &FilterConfig) -> String {
     serde_json::to_string(config).unwrap_or_default()
 }
@@ -108,7 +108,7 @@ fn encoded(config: &FilterConfig) -> Any {
 fn native_filter(config: &FilterConfig, module: &Path) -> DynamicModuleFilter {
     DynamicModuleFilter {
         dynamic_module_config: Some(DynamicModuleConfig {
-            // Never unloaded, because the module's learned state must outlive a listener.
+            // The module is never unloaded, because its learned state must outlive a listener.
             do_not_close: true,
             metrics_namespace: METRICS_NAMESPACE.to_owned(),
             module: Some(local(module)),

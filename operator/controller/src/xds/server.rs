@@ -1,4 +1,4 @@
-//! The xDS server: combines plans and modules into snapshots, and serves them.
+//! The xDS server, which combines plans and modules into snapshots and serves the snapshots.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -41,8 +41,8 @@ pub struct Server {
 impl Server {
     /// Returns a server for the current and later values of `plans` and `modules`.
     ///
-    /// The current plan is served immediately. It must be a loaded plan: an empty one would disable
-    /// enforcement on every proxy that reconnects.
+    /// The current plan is served immediately. It must be a loaded plan, because an empty plan
+    /// would disable enforcement on every proxy that reconnects.
     #[must_use]
     pub fn new(
         mut plans: watch::Receiver<Arc<Plan>>,

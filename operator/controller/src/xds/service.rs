@@ -1,4 +1,5 @@
-//! The gRPC service: ECDS with state of the world. Requests of other protocols are refused.
+//! The gRPC service, which is ECDS with state of the world. Requests of other protocols are
+//! refused.
 
 use std::sync::Arc;
 
@@ -78,7 +79,7 @@ impl DiscoveryService {
         let header = header.and_then(|value| value.to_str().ok());
         let (peer, slot) = self.admit(peer, header.map(str::to_owned)).await?;
         let requests = request.into_inner();
-        // The queue holds one response. The next one is made after this one has been sent.
+        // The queue holds one response. The next response is made after that one has been sent.
         let (responses, stream) = mpsc::channel(1);
         let context = self.context.clone();
         tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! The desired state of all proxies at one moment: the plan, the modules, and the resources built
-//! from them.
+//! The desired state of all proxies at one moment. It consists of the plan, the modules, and the
+//! resources built from them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct Snapshot {
     pub plan: Arc<Plan>,
     /// The modules that proxies run.
     pub modules: Arc<Modules>,
-    /// The time at which it was made.
+    /// The time at which the snapshot was made.
     pub made: Instant,
     /// The configuration of a proxy to which no policy applies.
     empty: Arc<FilterConfig>,
@@ -41,16 +41,16 @@ fn lost(plan: &Plan) -> impl Iterator<Item = &PolicyState> {
 /// The configuration assigned to one proxy, and the reason if it is empty.
 #[derive(Debug, Clone, Default)]
 pub struct Assignment {
-    /// The configuration of its inbound slots; empty if no policy applies.
+    /// The configuration of the proxy's inbound slots. Empty if no policy applies.
     pub config: Arc<FilterConfig>,
-    /// The configuration of its outbound slots, which depends on the policies of the inbound one.
-    /// Empty if these have neither workflows nor class admission for calls.
+    /// The configuration of the proxy's outbound slots, which depends on the policies of its
+    /// inbound slots. Empty if these policies have neither workflows nor class admission for calls.
     pub outbound: Arc<FilterConfig>,
     /// The policies in force, each with the target through which it reaches the proxy.
     pub in_force: Vec<InForce>,
-    /// The reason why no policy applies, with the remedy.
+    /// The problem with the proxy's policies, such as the reason why none applies, with the remedy.
     pub problem: Option<String>,
-    /// The path of the module file that it should load.
+    /// The path of the module file that the proxy should load.
     pub module: PathBuf,
     /// The reason why `module` is the Wasm module, if the proxy requests a native one.
     pub fallback: Option<String>,
@@ -71,7 +71,7 @@ impl Assignment {
     }
 
     /// Returns the assignment without the new fields that can be left out for filters of the
-    /// previous version; `None` if it has no such fields.
+    /// previous version. `None` if the assignment has no such fields.
     #[must_use]
     pub fn for_older_filter(&self) -> Option<Self> {
         let older = |config: &FilterConfig| without_new_fields(config).map(Arc::new);
@@ -179,8 +179,8 @@ impl Snapshot {
             namespace: identity.namespace.as_deref(),
             labels: &identity.labels,
         });
-        // A proxy that is selected by its labels needs no check: it gets only policies that the
-        // cluster attaches to Pods of its namespace. These may include policies of other
+        // A proxy that is selected by its labels needs no check, because it gets only policies that
+        // the cluster attaches to Pods of its namespace. These may include policies of other
         // namespaces, for routes that its Gateway has accepted.
         if target.is_some() || !self.plan.in_cluster {
             within_namespace(&enforced.config, identity)?;
@@ -188,8 +188,9 @@ impl Snapshot {
         Ok(enforced)
     }
 
-    /// Whether a policy might be missing at a proxy without policies: a policy of its namespace is
-    /// invalid and has no last valid version, or a source can't be read.
+    /// Whether a policy might be missing at a proxy without policies. One might be missing if a
+    /// policy of its namespace is invalid and has no last valid version, or if a source can't be
+    /// read.
     #[must_use]
     pub fn is_incomplete_for(&self, identity: &Identity) -> bool {
         let of_target = identity.target.as_ref().map(|target| &target.namespace);
@@ -236,8 +237,8 @@ impl Snapshot {
     }
 }
 
-/// Refuses a configuration with policies of a namespace other than the one that the proxy proves:
-/// the proxy must not read other namespaces' policies and limits.
+/// Refuses a configuration with policies of a namespace other than the one that the proxy proves,
+/// because the proxy must not read other namespaces' policies and limits.
 fn within_namespace(config: &FilterConfig, identity: &Identity) -> Result<(), String> {
     let (Some(certificate), Some(namespace)) = (&identity.certificate, &identity.namespace) else {
         return Ok(());

@@ -1,4 +1,5 @@
-//! State of the world: every response carries all resources that the stream has subscribed to.
+//! The protocol's variant state of the world, in which every response carries all resources that
+//! the stream has subscribed to.
 //!
 //! The rules, from the xDS protocol's specification:
 //! - A request answers the response whose nonce it carries. A request with an older nonce is
@@ -9,7 +10,7 @@
 //!   reconnect. Versions are content hashes, so a restarted operator doesn't resend unchanged
 //!   content.
 //! - The list of names replaces the previous one. A new name gets a response even if the proxy had
-//!   its content before: the proxy may have dropped it on unsubscribing.
+//!   its content before, because the proxy may have dropped the content on unsubscribing.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +19,8 @@ use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, Discovery
 use super::ECDS_TYPE_URL;
 use super::resource::{Resource, hash};
 
-/// The largest number of resources that a stream may subscribe to. Envoy subscribes to one; the
-/// protocol allows more.
+/// The largest number of resources that a stream may subscribe to. Envoy subscribes to one
+/// resource, but the protocol allows more.
 pub const MAX_NAMES: usize = 64;
 /// The longest resource name, in bytes.
 pub const MAX_NAME: usize = 256;
@@ -31,7 +32,7 @@ pub struct Offer {
     pub resources: Vec<Resource>,
     /// Subscribed names that don't belong to Headgate.
     pub unknown: Vec<String>,
-    /// The content hash of all of `resources`; empty if there are none.
+    /// The content hash of all of `resources`. Empty if there are none.
     pub version: String,
 }
 
@@ -60,7 +61,7 @@ impl Offer {
 /// A request's answer to the previous response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The proxy runs this version: it accepted the response, or reported the version on
+    /// The proxy runs this version. It accepted the response, or reported the version on
     /// connecting.
     Ack(String),
     /// The proxy refused this version and keeps the previous one.
@@ -86,7 +87,7 @@ pub struct Sotw {
     sent: Option<Sent>,
     /// The version that the proxy runs.
     held: Option<String>,
-    /// The version that it last refused.
+    /// The version that the proxy last refused.
     refused: Option<String>,
 }
 
@@ -110,7 +111,7 @@ impl Sotw {
     /// Applies a request.
     ///
     /// # Errors
-    /// More names than [`MAX_NAMES`] or a name longer than [`MAX_NAME`].
+    /// Returns an error for more names than [`MAX_NAMES`], or for a name longer than [`MAX_NAME`].
     pub fn receive(&mut self, request: DiscoveryRequest) -> Result<Option<Verdict>, TooMany> {
         let names = &request.resource_names;
         if names.len() > MAX_NAMES || names.iter().any(|name| name.len() > MAX_NAME) {

@@ -34,7 +34,7 @@ pub struct Report {
     pub native: Option<ModuleReport>,
     /// Policies by name.
     pub policies: Vec<PolicyReport>,
-    /// Streams of proxies: connected ones first, then by node id.
+    /// Streams of proxies. Connected ones are first, then the order is by node id.
     pub proxies: Vec<ProxyReport>,
     /// Problems of the source that belong to no policy.
     pub problems: Vec<SourceProblem>,
@@ -43,9 +43,9 @@ pub struct Report {
 /// A module that proxies run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleReport {
-    /// The path of its file.
+    /// The path of the module's file.
     pub path: String,
-    /// The first 64 bits of its SHA-256, in hex.
+    /// The first 64 bits of the module's SHA-256, in hex.
     pub hash: String,
     /// The size in bytes.
     pub bytes: u64,
@@ -56,20 +56,20 @@ pub struct ModuleReport {
 pub struct PolicyReport {
     /// `namespace/name`.
     pub name: String,
-    /// The file that contains it.
+    /// The file that contains the policy.
     pub source: String,
-    /// Its generation.
+    /// The policy's generation.
     pub generation: i64,
-    /// Whether its decisions are enforced or only counted.
+    /// Whether the policy's decisions are enforced or only counted.
     pub mode: Mode,
     /// The slots of one endpoint, if the policy specifies them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint_slots: Option<u32>,
-    /// The targets that it applies to.
+    /// The targets that the policy applies to.
     pub targets: Vec<TargetRef>,
-    /// The revision of the configuration that contains it; empty if nothing is enforced.
+    /// The revision of the configuration that contains the policy. Empty if nothing is enforced.
     pub revision: String,
-    /// The conditions over all targets; see [`conditions::summary`].
+    /// The conditions over all targets (see [`conditions::summary`]).
     #[serde(flatten)]
     pub conditions: Conditions,
 }
@@ -81,45 +81,45 @@ pub struct ProxyReport {
     pub node: String,
     /// The service cluster.
     pub cluster: String,
-    /// The target that it serves, if it names one.
+    /// The target that the proxy serves, if it names one.
     pub target: Option<String>,
-    /// The namespace of its Pod, from its certificate, token or metadata.
+    /// The namespace of the proxy's Pod, from its certificate, token or metadata.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// The SPIFFE id that its certificate or token proves.
+    /// The SPIFFE id that the proxy's certificate or token proves.
     #[serde(default)]
     pub certificate: Option<String>,
-    /// The expiry of its certificate.
+    /// The expiry of the proxy's certificate.
     #[serde(default)]
     pub expires: Option<String>,
-    /// The path of its own module file, if it names one.
+    /// The path of the proxy's own Wasm module file, if it names one.
     #[serde(default)]
     pub module: Option<String>,
-    /// The kind of filter that it runs, `wasm` or `native`; empty until it has accepted one.
+    /// The kind of filter that the proxy runs, `wasm` or `native`. Empty until it has accepted one.
     #[serde(default)]
     pub filter: String,
-    /// The reason why it gets the Wasm filter although it requests the native one.
+    /// The reason why the proxy gets the Wasm filter although it requests the native one.
     #[serde(default)]
     pub fallback: Option<String>,
-    /// The address from which it connected.
+    /// The address from which the proxy connected.
     pub peer: String,
     /// Filter slots.
     pub slots: Vec<String>,
     /// The time at which the stream began.
     pub connected: String,
-    /// The time at which it ended.
+    /// The time at which the stream ended.
     pub disconnected: Option<String>,
     /// `Running`, `Pending`, `Rejected` or `Disconnected`.
     pub state: String,
-    /// Policies that it should enforce.
+    /// Policies that the proxy should enforce.
     pub policies: Vec<String>,
-    /// The reason why no policy applies to it.
+    /// The problem with the proxy's policies, such as the reason why none applies.
     pub problem: Option<String>,
-    /// The last version sent to it.
+    /// The last version sent to the proxy.
     pub sent: Option<PushReport>,
-    /// The version that it runs.
+    /// The version that the proxy runs.
     pub acked: Option<PushReport>,
-    /// Its last refusal.
+    /// The proxy's last refusal.
     pub nack: Option<NackReport>,
 }
 
@@ -128,7 +128,7 @@ pub struct ProxyReport {
 pub struct PushReport {
     /// The xDS version.
     pub version: String,
-    /// The revision of the configuration; empty if nothing is enforced.
+    /// The revision of the configuration. Empty if nothing is enforced.
     pub revision: String,
     /// The time of the push or of its acceptance.
     pub time: String,

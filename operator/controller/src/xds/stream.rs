@@ -1,4 +1,5 @@
-//! The driver of one stream: receives requests and changes of the snapshot, and sends responses.
+//! The driver of one stream, which receives requests and changes of the snapshot, and sends
+//! responses.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,8 +24,7 @@ use super::snapshot::{Assignment, Snapshot};
 use super::sotw::{Offer, Sotw, Verdict};
 use crate::metrics::XdsMetrics;
 
-/// The problem that is reported for a proxy that keeps its configuration instead of getting the
-/// empty one.
+/// The problem that is reported for a proxy that keeps the configuration of a previous operator.
 const KEPT: &str = "it keeps the configuration that it had before this operator started, because a \
                     policy is refused and has no good version here; correct that policy, or delete \
                     it";
@@ -48,14 +48,15 @@ struct Session {
     nonce: u64,
     /// Whether the proxy runs a version that this process has offered.
     familiar: bool,
-    /// The assignment that the record and the last response reflect; `None` if they may be
+    /// The assignment that the record and the last response reflect. `None` if they may be
     /// outdated, as after a request.
     last: Option<Arc<Assignment>>,
     /// The native module in the last response, if any.
     native: Option<PathBuf>,
     /// Whether the proxy has run a native module on this stream.
     runs_native: bool,
-    /// Whether its own module, of another version, has refused a configuration on this stream.
+    /// Whether the proxy's own module, of another version, has refused a configuration on this
+    /// stream.
     is_older: bool,
     /// The time at which the stream began.
     began: Instant,
@@ -182,8 +183,8 @@ impl Session {
             let falls_back = native_fits && self.identity.refused.is_some();
             let is_refused = matches!(verdict, Verdict::Nack { .. }) && !falls_back;
             self.is_older |= is_refused && self.identity.is_older();
-            // Not counted for a snapshot from before the stream: its age is the time since the last
-            // edit, not a delay.
+            // The time isn't counted for a snapshot from before the stream, because its age is the
+            // time since the last edit, not a delay.
             if matches!(verdict, Verdict::Ack(_)) && self.sent_of > self.began {
                 metrics.acked_after(self.sent_of.elapsed());
             }
@@ -205,7 +206,7 @@ impl Session {
         self.log_unknown(&offer);
         if self.keeps_its_own(&assignment, &offer, snapshot) {
             assignment.problem = Some(KEPT.to_owned());
-            // Counts the valid policies as unanswered.
+            // The valid policies count as unanswered.
             let is_none = assignment.config.stages.is_empty();
             let offer = if is_none { &Offer::default() } else { &offer };
             self.connection.assigned(offer, &Arc::new(assignment));
@@ -233,9 +234,9 @@ impl Session {
         Some(response)
     }
 
-    /// Falls back to the Wasm module if the proxy refuses a native module before it has run any:
-    /// its C library may be too old, or its processor may have another architecture. Once it has
-    /// run one, there is no fallback, because the configuration may be at fault.
+    /// Falls back to the Wasm module if the proxy refuses a native module before it has run any.
+    /// Its C library may be too old, or its processor may have another architecture. Once the proxy
+    /// has run a native module, there is no fallback, because the configuration may be at fault.
     fn learn_what_it_loads(&mut self, verdict: &Verdict) {
         let Some(sent) = self.native.clone() else {
             return;
@@ -256,10 +257,10 @@ impl Session {
 
     /// Whether the proxy should keep the configuration of a previous operator.
     ///
-    /// Last valid versions aren't kept across restarts. Otherwise an operator that starts with an
-    /// invalid policy would remove that policy from every proxy that still enforces it. If other
-    /// policies also apply to the proxy, it gets no edits of these meanwhile, because only the
-    /// proxy has the stage of the invalid policy.
+    /// Last valid versions aren't kept across restarts. So without this rule, an operator that
+    /// starts with an invalid policy would remove that policy from every proxy that still enforces
+    /// it. If other policies also apply to the proxy, it gets no edits of these meanwhile, because
+    /// only the proxy has the stage of the invalid policy.
     fn keeps_its_own(&self, assignment: &Assignment, offer: &Offer, snapshot: &Snapshot) -> bool {
         let may_lack = match assignment.config.stages.is_empty() {
             true => Snapshot::is_incomplete_for,

@@ -1,8 +1,9 @@
 //! The counts of proxies for each policy, at one replica or at all.
 //!
-//! A policy's `Programmed` condition covers every proxy that should enforce it, on any replica. So
-//! each replica counts its own proxies, and recounts a policy's when one of them has changed. The
-//! leader adds up the counts of all replicas. Counts are small, unlike lists of proxies.
+//! A policy's `Programmed` condition covers every proxy that should enforce the policy, on any
+//! replica. So each replica counts its own proxies. It recounts those of a policy when one of them
+//! has changed. The leader adds up the counts of all replicas. Counts are small, unlike lists of
+//! proxies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use headgate_api::plan::TargetRef;
 #[serde(transparent)]
 pub struct Tallies(BTreeMap<String, Counts>);
 
-/// The changes of counts by policy: a JSON merge patch (RFC 7396) of [`Tallies`]. `None` removes a
-/// policy that no proxy should enforce any more.
+/// The changes of counts by policy, as a JSON merge patch (RFC 7396) of [`Tallies`]. `None` removes
+/// a policy that no proxy should enforce any more.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Changes(BTreeMap<String, Option<Counts>>);
@@ -38,8 +39,8 @@ struct Counts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     generation: i64,
-    /// The target through which the policy reaches them; `None` if unknown. Then they count for
-    /// every target.
+    /// The target through which the policy reaches the proxies. If it is `None`, the target is
+    /// unknown, and the proxies count for every target.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<TargetRef>,
     #[serde(flatten)]
@@ -51,7 +52,7 @@ struct Entry {
 pub struct Tally {
     /// The number of proxies that should enforce the version.
     pub total: u64,
-    /// The number of these that report that they run it.
+    /// The number of proxies that report that they run the version.
     pub running: u64,
     /// A refusal of the version. If there are several, it is the first by node id, so that equal
     /// refusals give equal texts.

@@ -1,5 +1,5 @@
-//! Limits for each tenant of a port: on its connections, and on its streams or their bytes, so that
-//! one tenant can't take all of them.
+//! Limits for each tenant of a port, so that one tenant can't take all connections or all streams
+//! or their bytes.
 //!
 //! A connection counts for its tenant from the first stream that proves the tenant. Before that, it
 //! counts only for its address. Over TLS, a stream without a proven namespace takes a slot of a
@@ -17,8 +17,8 @@ use crate::kubernetes::review::bearer;
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 use crate::quota::{Full, Quota, Slot, group};
 
-/// A tenant: the namespace that a certificate or token proves or, without a proven namespace, the
-/// peer's address.
+/// A tenant, which is the namespace that a certificate or token proves or, without a proven
+/// namespace, the peer's address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Tenant {
     Namespace(String),
@@ -61,7 +61,7 @@ pub(super) struct Tenants {
 }
 
 impl Tenants {
-    /// Returns the quotas of `limits`. The last argument is the largest number of `unit`: in total,
+    /// Returns the quotas of `limits`. The last argument is the largest number of `unit` in total,
     /// for each tenant, and for each address without a proven namespace.
     pub(super) fn new(
         tokens: Option<ProxyTokens>,
@@ -96,7 +96,7 @@ impl Tenants {
         }
         if peer.connection.get().is_none() {
             let slot = take(&self.connections, "connections", Tenant::of(&peer), 1)?;
-            // Another stream of the connection may have set it meanwhile.
+            // Another stream of the connection may have set the slot meanwhile.
             let _ = peer.connection.set(slot);
         }
         let slot = self.stream(&peer, amount)?;
@@ -184,7 +184,7 @@ mod tests {
         streams.spawn(async move { tenants.admit(peer, Some(header), 1).await });
     }
 
-    /// Streams that wait for the review of a token, true or not.
+    /// The streams wait for the review of a token, valid or not.
     #[tokio::test]
     async fn clients_without_an_identity_leave_room_for_all_namespaces() {
         let limits = Limits::default();
@@ -241,8 +241,8 @@ mod tests {
         }
     }
 
-    /// All proxies of a restarted operator: as many as it takes, each with a stream for requests
-    /// and one for calls.
+    /// All proxies of a restarted operator reconnect. There are as many as it accepts, each with a
+    /// stream for requests and one for calls.
     #[tokio::test]
     async fn all_proxies_may_reconnect_at_once() {
         let limits = Limits::default();

@@ -1,10 +1,10 @@
-//! TLS on the xDS address: certificates from files, which may be replaced at any time.
+//! TLS on the xDS address, with certificates from files that may be replaced at any time.
 //!
 //! The files are usually in a mounted Secret, which Kubernetes replaces by renaming a symlink while
-//! the operator runs. They are polled rather than watched: reading three small files each second
-//! costs little, and works with every kind of mount. If the content is unusable (garbage, or a key
-//! that doesn't match because only some files have been replaced), the previous content stays in
-//! use.
+//! the operator runs. They are polled rather than watched, because reading three small files each
+//! second costs little, and works with every kind of mount. The content is unusable if it isn't
+//! PEM, or if the key doesn't match because only some files have been replaced. Then the previous
+//! content stays in use.
 //!
 //! TLS sessions are never resumed. A resumed session would skip the verification of the client's
 //! certificate, and so ignore a change of the CA.
@@ -33,8 +33,8 @@ use crate::metrics::XdsMetrics;
 const POLL: Duration = Duration::from_secs(1);
 /// The largest file that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// The last fraction of a certificate's life in which a warning is logged: its life divided by
-/// this.
+/// A warning is logged in the last part of a certificate's life. The part is the life divided by
+/// this number.
 const WARN_PART: u32 = 6;
 
 /// The paths of the server's certificate and key and of the CA of its clients, all PEM.
@@ -42,7 +42,7 @@ const WARN_PART: u32 = 6;
 pub struct TlsFiles {
     /// The server's certificate chain, its own certificate first.
     pub cert: PathBuf,
-    /// Its private key.
+    /// The private key of the server's certificate.
     pub key: PathBuf,
     /// CAs that sign the proxies' certificates.
     pub client_ca: PathBuf,
@@ -70,7 +70,8 @@ pub struct Trust {
     /// The content of the client CAs' file, PEM.
     client_ca: Vec<u8>,
     verifier: Arc<dyn ClientCertVerifier>,
-    /// The time in which the server's certificate and at least one CA are valid: start and end.
+    /// The start and the end of the time in which the server's certificate and at least one CA are
+    /// valid.
     validity: (SystemTime, SystemTime),
 }
 
@@ -142,7 +143,7 @@ impl TlsFiles {
     /// Reads the files for the first time.
     ///
     /// # Errors
-    /// One line that names the file at fault.
+    /// Returns one line that names the file at fault.
     pub async fn load(self) -> anyhow::Result<Tls> {
         let pem = self.read().await?;
         let trust = self.trust(&pem)?;
@@ -218,8 +219,8 @@ impl Trust {
         })
     }
 
-    /// Returns the age of the certificates at `now`: whether the last fraction of their life has
-    /// begun, or they have expired.
+    /// Returns the age of the certificates at `now`. It states whether the last part of their life
+    /// has begun, or they have expired.
     fn age(&self, now: SystemTime) -> Age {
         let (from, to) = self.validity;
         let life = to.duration_since(from).unwrap_or_default();
@@ -288,7 +289,7 @@ impl Tls {
                     trust.send_replace(Arc::new(next));
                 }
                 Err(error) => {
-                    // Logs each error once, rather than every second.
+                    // Each error is logged once, rather than every second.
                     let error = error.to_string();
                     if refused.as_ref() != Some(&error) {
                         metrics.tls_reload_failures.inc();

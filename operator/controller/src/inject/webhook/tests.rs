@@ -31,7 +31,7 @@ fn respond(pod: &Value) -> Value {
     response
 }
 
-/// Applies the patch of a response as the API server does, but for paths that it doesn't have.
+/// Applies the patch of a response. Only the operation `add` of an object's field is implemented.
 fn patched(pod: &Value, response: &Value) -> Value {
     assert_eq!(response["patchType"], "JSONPatch");
     let patch = BASE64_STANDARD
@@ -70,7 +70,7 @@ fn a_pod_gets_what_headgate_inject_adds() {
         names(&injected["spec"]["initContainers"]),
         ["headgate", "envoy"]
     );
-    // Nothing else differs.
+    // The injection changed nothing else.
     let mut restored = injected;
     assert!(uninject(&mut restored).unwrap());
     assert_eq!(restored, pod);
@@ -111,7 +111,7 @@ fn what_cannot_be_injected_is_admitted_unchanged_with_the_reason() {
             "{warning}"
         );
         assert!(warning.contains(why), "{warning}");
-        // The API server may cut off what is longer.
+        // The API server may truncate longer warnings.
         assert!(warning.len() <= 256, "{warning}");
     }
     for (annotation, value, why) in [

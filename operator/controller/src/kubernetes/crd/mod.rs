@@ -1,9 +1,9 @@
 //! The CustomResourceDefinition of `AdmissionPolicy`, generated from the API's types.
 //!
 //! A handwritten schema drifts from the types. An error that only the operator detects is reported
-//! too late: the object is already stored, and its author may not look at it again. So the schema
-//! contains the rules of [`headgate_api::validate`]. Descriptions and structure come from the types
-//! ([`structural`]); defaults, bounds and rules, with the same messages, come from
+//! too late, because the object is already stored, and its author may not look at it again. So the
+//! schema contains the rules of [`headgate_api::validate`]. Descriptions and structure come from
+//! the types ([`structural`]). Defaults, bounds and rules, with the same messages, come from
 //! [`validate::constrain`].
 
 mod status;
@@ -63,7 +63,7 @@ pub fn definition() -> anyhow::Result<CustomResourceDefinition> {
             "name": NAME,
             "labels": {
                 "app.kubernetes.io/name": "headgate",
-                // GEP-713: a policy that affects only the objects that it targets.
+                // GEP-713 calls a policy `Direct` if it affects only the objects that it targets.
                 "gateway.networking.k8s.io/policy": "Direct",
             },
         },
@@ -151,7 +151,7 @@ fn columns() -> Value {
 /// Returns the definition as the YAML file that `headgate crd` prints.
 ///
 /// # Errors
-/// Those of [`definition`].
+/// Returns the errors of [`definition`].
 pub fn file() -> anyhow::Result<String> {
     let yaml = serde_saphyr::to_string(&definition()?)?;
     Ok(format!(

@@ -15,8 +15,8 @@ pub(super) fn constrain(status: &mut Value) {
     let ancestor = &mut ancestors["items"]["properties"];
     conditions(&mut ancestor["conditions"]);
     ancestor["controllerName"]["maxLength"] = json!(253);
-    // A name may also be the labels of Pods: up to 16 times `PREFIX/KEY=VALUE`, each longer than an
-    // object's name.
+    // A name may also be the labels of Pods. These are up to 16 times `PREFIX/KEY=VALUE`, each
+    // longer than an object's name.
     let of_ancestor = &mut ancestor["ancestorRef"]["properties"];
     for (field, most) in [
         ("group", 253),

@@ -1,8 +1,8 @@
 //! Conversion of a Rust type's schema to a structural schema, the form that Kubernetes accepts.
 //!
-//! A structural schema has no references, no alternatives and no `null`: a field is either present
-//! or absent. The values of an enum are described in the field's description, because a structural
-//! schema has descriptions of fields only.
+//! A structural schema has no references, no alternatives and no `null`, because a field is either
+//! present or absent. It has descriptions of fields only, so the description of a field also
+//! describes the values of its enum.
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -31,7 +31,7 @@ fn restructure(schema: &mut Schema) {
         let only = types.iter().find(|t| *t != "null").cloned();
         node.insert("type".to_owned(), only.unwrap_or(Value::Null));
     }
-    // Strict field validation, kubectl's default, rejects unknown fields.
+    // The schema doesn't refuse unknown fields. Strict field validation, kubectl's default, does.
     if node.get("additionalProperties") == Some(&Value::Bool(false)) {
         node.remove("additionalProperties");
     }
@@ -102,7 +102,7 @@ fn name_values(node: &mut Map<String, Value>) {
     node.insert("description".to_owned(), json!(description));
 }
 
-/// Returns the default without null and empty lists and maps: absent fields mean the same.
+/// Returns the default without null and empty lists and maps, which mean the same as absent fields.
 fn usable_default(node: &Map<String, Value>, mut default: Value) -> Option<Value> {
     match &default {
         Value::Null | Value::Array(_) => return None,
@@ -134,7 +134,7 @@ pub fn prune(value: &mut Value, properties: &Value) {
     }
 }
 
-/// Joins the lines of each paragraph; they are wrapped like the comment in the source.
+/// Joins the lines of each paragraph. They are wrapped like the comment in the source.
 fn unwrap_lines(text: &str) -> String {
     let paragraphs: Vec<String> = text
         .split("\n\n")

@@ -18,7 +18,7 @@ use crate::kubernetes::cluster::ObjectKey;
 pub enum Outcome {
     /// The write succeeded. Contains the object as stored by the API server.
     Done(Value),
-    /// The write needs manual action first: another manager owns the fields or the object, or the
+    /// The write needs manual action first. Another manager owns the fields or the object, or the
     /// API server refuses the object.
     Refused {
         /// The reason and the remedy.
@@ -30,11 +30,12 @@ pub enum Outcome {
     Failed(String),
 }
 
-/// Applies `object`. `version` is the resource version of our existing object; a newer version is
-/// never overwritten. So the write of a former leader that hasn't noticed the loss of its Lease
-/// fails, because its version is old.
+/// Applies `object`. `version` is the resource version of Headgate's existing object, if any. A
+/// newer version is never overwritten. So the write of a former leader that hasn't noticed the loss
+/// of its Lease fails, because its version is old.
 ///
-/// The apply is never forced: a field that another field manager has set stays with that manager.
+/// The apply is never forced, so a field that another field manager has set stays with that
+/// manager.
 pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> Outcome {
     let api = api(client, object.adapter, &object.key.namespace);
     let mut value = object.value.clone();
@@ -88,7 +89,7 @@ pub fn gone(
     }))
 }
 
-/// Deletes our object, unless another object has replaced it.
+/// Deletes the object `observed`, unless another object has replaced it.
 ///
 /// # Errors
 /// Returns the reason, in one line. The caller should retry.

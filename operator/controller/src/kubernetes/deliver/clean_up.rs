@@ -1,9 +1,9 @@
 //! Removal of all delivered objects before the operators are uninstalled.
 //!
-//! The operators would write the objects again, so they are stopped first: their Deployment is
+//! The operators would write the objects again, so they are stopped first. Their Deployment is
 //! scaled to zero, and removal starts once its Pods have ended. Proxies then get a configuration
 //! without the filter from their control plane and lose no request. A ConfigMap that a Pod mounts
-//! stays: without it no further Pod of the same workload could start.
+//! stays, because without it no further Pod of the same workload could start.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -28,7 +28,7 @@ use crate::kubernetes::watch::{api, api_of, places};
 /// The number of Pods in a page of a list.
 const PAGE: u32 = 500;
 
-/// The result of a clean-up: the objects that were deleted, and those that stay.
+/// The objects that a clean-up deleted, and the objects that stay.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CleanedUp {
     /// The deleted objects.
@@ -37,11 +37,11 @@ pub struct CleanedUp {
     pub mounted: Vec<ObjectKey>,
 }
 
-/// Scales a Deployment to zero and waits until its Pods have ended. Does nothing if it doesn't
-/// exist.
+/// Scales a Deployment to zero and waits until its Pods have ended. Does nothing if the Deployment
+/// doesn't exist.
 ///
 /// # Errors
-/// The API server's answer, in one line.
+/// Returns the API server's answer in one line.
 pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String> {
     let api = Api::<Deployment>::namespaced(client.clone(), &deployment.namespace);
     let name = &deployment.name;
@@ -78,11 +78,11 @@ pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String>
     ))
 }
 
-/// Deletes all delivered objects, and the ConfigMaps with this name that publish the CA, in these
-/// namespaces; in all namespaces if the list is empty.
+/// Deletes all delivered objects, and the ConfigMaps with the name `ca` that publish the CA, in
+/// these namespaces. An empty list of namespaces means all namespaces.
 ///
 /// # Errors
-/// The first failure, in one line.
+/// Returns the first failure in one line.
 pub async fn clean_up(
     client: &Client,
     namespaces: &[String],
@@ -182,7 +182,7 @@ mod tests {
                         "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired",
                         "message": "too old",
                     }}),
-                    // The first list has a Pod; the second isn't answered.
+                    // The first list has a Pod. The second list isn't answered.
                     Some("pods") => match listed.swap(true, Ordering::Relaxed) {
                         false => json!({
                             "metadata": {"resourceVersion": "1"},

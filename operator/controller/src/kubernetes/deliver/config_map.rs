@@ -23,7 +23,7 @@ use headgate_api::plan::{TargetKind, TargetRef};
 
 /// The key of the inbound slot's file in the ConfigMap.
 pub const FILE: &str = "headgate.json";
-/// The key of the outbound slot's file.
+/// The key of the outbound slot's file in the ConfigMap.
 pub const OUTBOUND_FILE: &str = "headgate-outbound.json";
 /// The longest target name that is used unchanged in a ConfigMap's name. Kubernetes' limit for the
 /// whole name is 253.

@@ -1,12 +1,12 @@
 //! `EnvoyExtensionPolicy` of `gateway.envoyproxy.io/v1alpha1`.
 //!
-//! Constraints, from the source of Envoy Gateway 1.9: an extension policy attached to a route
-//! replaces the Gateway's extension policy for the route's requests, and each extension policy has
-//! its own VM. Headgate's stages of a route precede those of the Gateway and share its slots, so
-//! all of a Gateway's stages go into one extension policy. If only routes have policies, it
-//! attaches to these routes, so that requests of other routes don't run the filter. Otherwise it
-//! attaches to the Gateway. The filter itself matches routes by name. The configuration arrives as
-//! unchanged JSON.
+//! The constraints are from the source of Envoy Gateway 1.9. An extension policy attached to a
+//! route replaces the Gateway's extension policy for the route's requests, and each extension
+//! policy has its own VM. Headgate's stages of a route precede those of the Gateway and share its
+//! slots, so all of a Gateway's stages go into one extension policy. If only routes have policies,
+//! the extension policy attaches to these routes, so that requests of other routes don't run the
+//! filter. Otherwise it attaches to the Gateway. The filter itself matches routes by name. The
+//! configuration arrives as unchanged JSON.
 //!
 //! The native filter is a `dynamicModule`. It refers to the module by the name under which the
 //! administrators of the proxies registered it in their `EnvoyProxy`. If the module isn't
@@ -31,8 +31,8 @@ pub const CONTROLLER: &str = "gateway.envoyproxy.io/gatewayclass-controller";
 const UNFETCHED: &str = "asm module";
 /// The JSON pointer to the module's URL in an object.
 pub const URL: &str = "/spec/wasm/0/code/http/url";
-/// The largest number of routes that an extension policy targets. With more, it attaches to the
-/// Gateway.
+/// The largest number of routes that an extension policy targets. With more routes, it attaches to
+/// the Gateway.
 const MAX_ROUTES: usize = 16;
 
 /// Returns the extension policy for `workload`, the proxies of `gateway`.
@@ -91,9 +91,9 @@ pub fn object(
     )
 }
 
-/// Returns the routes to which the extension policy attaches; `None` if it attaches to the Gateway.
+/// Returns the routes to which the extension policy attaches. `None` if it attaches to the Gateway.
 /// It attaches to routes only if all policies target routes in the Gateway's namespace that have no
-/// other Gateway: the proxies of another Gateway may have another share of the slots.
+/// other Gateway, because the proxies of another Gateway may have another share of the slots.
 fn routes<'a>(
     workload: &'a Workload,
     gateway: &ObjectKey,
@@ -119,7 +119,7 @@ fn routes<'a>(
 /// The status reports whether the extension policy was translated and is part of the data plane's
 /// configuration, with the module fetched and its SHA-256 verified. It doesn't report whether each
 /// Envoy accepted it. The condition `Overridden` names routes with an extension policy of another
-/// owner. It isn't a failure, because the other routes still have this one.
+/// owner. This condition isn't a failure, because the object still applies to the other routes.
 #[must_use]
 pub fn state(observed: &Value) -> ObjectState {
     let generation = observed["metadata"]["generation"].as_i64();
@@ -163,8 +163,8 @@ pub fn lacks_module(observed: &Value) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns the state of an object of generation 2 whose ancestors have these conditions: type,
-    /// status, generation.
+    /// Returns the state of an object of generation 2 whose ancestors have `conditions`. A
+    /// condition is type, status and generation.
     fn said(conditions: &[(&str, &str, i64)]) -> ObjectState {
         let condition = |&(kind, status, generation): &(&str, &str, i64)| {
             json!({

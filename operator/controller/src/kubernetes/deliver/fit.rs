@@ -31,10 +31,10 @@ pub(super) enum Cut {
 /// The last version of a policy that fitted.
 #[derive(Debug, Clone)]
 pub(super) struct Last {
-    /// Its stage, with the routes and slots of the present version.
+    /// The stage of the policy, with the routes and slots of the present version.
     pub(super) stage: StageConfig,
-    /// The outbound configuration of its workflows, if the object contains it, as a gateway's
-    /// object does.
+    /// The outbound configuration of the policy's workflows, if the object contains it, as a
+    /// gateway's object does.
     pub(super) calls: Option<OutboundConfig>,
 }
 
@@ -104,7 +104,7 @@ impl<'a> Fit<'a> {
         fit
     }
 
-    /// Returns, for each policy that was cut, one line with the reason and the remedy.
+    /// Returns one line with the reason and the remedy for each policy that was cut.
     pub(super) fn reasons(&self) -> impl Iterator<Item = (&str, String)> {
         self.present.stages.iter().rev().filter_map(|stage| {
             let bytes = size(stage);
@@ -155,7 +155,8 @@ pub(super) fn configuration_in(object: &Value) -> Option<FilterConfig> {
     content.into_iter().find_map(configuration)
 }
 
-/// Returns the configuration found at any depth of `value`: as an object, or as a text inside one.
+/// Returns the configuration found at any depth of `value`. It may be an object, or a text inside
+/// an object.
 fn configuration(value: &Value) -> Option<FilterConfig> {
     match value {
         Value::Object(fields) if fields.contains_key("stages") => {

@@ -4,7 +4,7 @@
 //! Both have the same content in different fields of `spec`. Istio 1.30 and newer read both kinds
 //! and convert each `WasmPlugin` to a `TrafficExtension`. Older versions read only `WasmPlugin`.
 //!
-//! Constraints, from the source of Istio 1.31 or measured: a workload runs every plugin that
+//! The constraints are from the source of Istio 1.31 or measured. A workload runs every plugin that
 //! matches it, so one plugin contains all its policies. `pluginConfig` reaches the module as JSON
 //! in which every number has been converted to a double. An agent fetches an `http` module once for
 //! each SHA-256, and keeps the VM when only the configuration changes. With a `file` URL, an
@@ -12,10 +12,10 @@
 //! listeners are client listeners, and a sidecar's inbound listeners are server listeners. Istio
 //! doesn't report that a proxy has refused a plugin.
 //!
-//! Workflows need a second plugin, for the sidecar's outbound listeners: `mode: CLIENT`. It has the
-//! same module and plugin name and no VM settings of its own. So Envoy runs both in the same VM of
-//! each worker, where they share state. A gateway has no separate outbound listeners, so one plugin
-//! contains both configurations.
+//! Workflows need a second plugin with `mode: CLIENT`, for the sidecar's outbound listeners. It has
+//! the same module and plugin name and no VM settings of its own. So Envoy runs both plugins in the
+//! same VM of each worker, where they share state. A gateway has no separate outbound listeners, so
+//! one plugin contains both configurations.
 
 use serde_json::{Value, json};
 
@@ -33,10 +33,10 @@ pub const VERSION_LABEL: &str = "app.kubernetes.io/version";
 /// The first version of Istio, major and minor, that reads `TrafficExtension`.
 const EXTENSIONS_SINCE: (u32, u32) = (1, 30);
 
-/// Returns the kind of plugin that every istiod reads. Only Pods in `namespace` count as istiods:
-/// users of other namespaces can give any Pod the same labels.
+/// Returns the kind of plugin that every istiod reads. Only Pods in `namespace` count as istiods,
+/// because users of other namespaces can give any Pod the same labels.
 ///
-/// The presence of the CRD doesn't suffice: CRDs are upgraded before istiod, and two revisions of
+/// The presence of the CRD doesn't suffice. CRDs are upgraded before istiod, and two revisions of
 /// istiod may run for weeks, each with its own proxies.
 #[must_use]
 pub fn kind(cluster: &Cluster, installed: &Installed, namespace: &str) -> Adapter {
@@ -68,8 +68,8 @@ pub fn is_older(version: Option<&str>) -> bool {
 /// Whether `version` is older than `since`, a major and minor version.
 #[must_use]
 pub fn is_before(version: &str, since: (u32, u32)) -> bool {
-    // Versions are such as 1.29.2, v1.9.0 and 1.31-alpha.4f5c. A version without numbers is a
-    // recent custom build.
+    // A version looks like 1.29.2, v1.9.0 or 1.31-alpha.4f5c. A version without numbers is a recent
+    // custom build.
     let numbers = version.trim_start_matches('v').split(['.', '-']);
     let mut numbers = numbers.map(|part| part.parse().ok());
     let mut next = || numbers.next().flatten();
@@ -94,7 +94,8 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef, kind: 
         ProxyKind::Pods => pods("SERVER"),
         ProxyKind::Calls => pods("CLIENT"),
     };
-    // After authorization: a denied request must not take a slot or a place in the queue.
+    // The filter runs after authorization, because a denied request must not take a slot or a place
+    // in the queue.
     spec["phase"] = json!("STATS");
     let wasm = json!({
         "url": module.url,
@@ -117,7 +118,7 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef, kind: 
 /// Returns the readable part of the name of an object for `workload`, and its identity.
 pub(super) fn names(workload: &Workload) -> (String, String) {
     let labels = &workload.proxies.labels;
-    // Prefers the label that usually names an application.
+    // The label that usually names an application is preferred.
     let application = { labels.get("app.kubernetes.io/name") }
         .or_else(|| labels.get("app"))
         .or_else(|| labels.values().next());
@@ -133,8 +134,9 @@ pub(super) fn names(workload: &Workload) -> (String, String) {
     }
 }
 
-/// Returns the configuration as an object. Serialization can't fail (plain structs, string keys).
-/// If it did, the result would be the empty configuration, which admits every request.
+/// Returns the configuration as an object. Serialization can't fail, because the configuration
+/// consists of plain structs with string keys. If it did, the result would be the empty
+/// configuration, which admits every request.
 pub(super) fn plugin_config(workload: &Workload) -> Value {
     serde_json::to_value(&*workload.config).unwrap_or_else(|_| json!({}))
 }

@@ -1,10 +1,10 @@
-//! `EnvoyFilter` of `networking.istio.io/v1alpha3`, for the native filter: Istio has no other way
+//! `EnvoyFilter` of `networking.istio.io/v1alpha3`, for the native filter. Istio has no other way
 //! to load a dynamic module.
 //!
 //! The filter inserts a slot before the router, and defines the slot's content separately
 //! (`EXTENSION_CONFIG`). So an edit of a policy reaches proxies over ECDS, and no listener is
-//! drained. Requests pass until the content has arrived, and also if the proxy refuses it: the
-//! slot's default is an RBAC filter without rules. The module is a file that the administrators of
+//! drained. The slot's default is an RBAC filter without rules. So requests pass until the content
+//! has arrived, and also if the proxy refuses it. The module is a file that the administrators of
 //! the proxies mount into their containers. An Envoy without dynamic modules would refuse the
 //! listener, so this delivery is for meshes in which all proxies support them (Istio 1.30).
 

@@ -1,7 +1,7 @@
 //! Removal of objects whose delivery has been turned off.
 //!
-//! Their kind is no longer watched, so they would stay in force without updates. A leader lists
-//! them once, at its start: settings change only with a new process.
+//! The kind of such objects is no longer watched, so they would stay in force without updates. A
+//! leader lists them only once, at its start, because settings change only with a new process.
 
 use kube::api::{DynamicObject, ListParams};
 use kube::core::PartialObjectMeta;
@@ -18,8 +18,8 @@ use crate::kubernetes::watch::{api_of, places};
 /// The number of objects in a page of a list.
 const PAGE: u32 = 100;
 
-/// Removes our objects of all deliveries that are off. Retries after a failure, with the pause from
-/// the settings.
+/// Removes Headgate's objects of all deliveries that are off. Retries after a failure, with the
+/// pause from the settings.
 pub(super) async fn remove(client: Client, settings: Settings) {
     for adapter in Source::off(&settings) {
         for namespace in places(&settings.watch_namespaces) {
@@ -58,14 +58,14 @@ async fn remove_from(
 /// The reason why not all objects were deleted, in one line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
-    /// Listing them is forbidden.
+    /// Listing the objects is forbidden.
     Forbidden(String),
     /// Another failure.
     Failed(String),
 }
 
 /// Deletes the objects of one kind that have these labels and for which `goes` returns true.
-/// Returns their keys; none if the kind isn't served.
+/// Returns their keys. Returns no keys if the kind isn't served.
 pub(super) async fn delete_all(
     client: &Client,
     adapter: Adapter,
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     /// Returns an API server with two pages of WasmPlugins, and the requests that it received. It
-    /// doesn't serve EnvoyFilters, forbids TrafficExtensions, and fails at first.
+    /// doesn't serve EnvoyFilters, forbids TrafficExtensions, and fails the first request.
     fn server() -> (Client, Arc<Mutex<Vec<String>>>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&asked);

@@ -37,9 +37,9 @@ impl<'a> Mistaken<'a> {
         policies.find(|p| self.0.contains_key(p) && !is_wanted(p))
     }
 
-    /// Returns the workload with those of these policies added that its observed object `value`
-    /// contains. They keep their slots. `None` if the object contains none of them, or if another
-    /// policy has taken a target of one.
+    /// Returns the workload with some of these policies added, namely those that its observed
+    /// object `value` contains. They keep their slots. `None` if the object contains none of them,
+    /// or if another policy has taken a target of an added policy.
     pub(super) fn join(&self, workload: &Workload, value: &Value) -> Option<Workload> {
         let before = fit::configuration_in(value)?;
         let targets = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str()?;
@@ -68,7 +68,7 @@ impl<'a> Mistaken<'a> {
         let joins = |policy: &String| !workload.policies.contains(policy);
         let calls = before.outbound.filter(|calls| joins(&calls.policy));
         config.outbound = config.outbound.take().or(calls);
-        // Stages for routes come first: a stage for all requests before them would take their
+        // Stages for routes come first. A stage for all requests before them would take their
         // requests. The sort is stable.
         config.stages.sort_by_key(|s| s.routes.is_empty());
         config.revision = String::new();

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The wanted objects are a pure function of the observed cluster. [`run`] watches the objects with
-//! our labels, compares them with the wanted objects, and writes the differences. Without
+//! Headgate's labels, compares them with the wanted objects, and writes the differences. Without
 //! differences it writes nothing. It takes no field from another field manager, and changes no
 //! object that it didn't create. If a write isn't permitted, [`Delivered`] reports this for the
 //! policy's status.

@@ -1,4 +1,4 @@
-//! A wanted object: its name, labels, owners and content.
+//! Wanted objects, with their names, labels, owners and content.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ const MAX_LABEL: usize = 63;
 /// The largest number of characters of a target's name that go into an object's name.
 const MAX_NAME: usize = 30;
 
-/// Defines [`Adapter`] with the properties of each from one list.
+/// Defines [`Adapter`] and the properties of each adapter from one list.
 macro_rules! adapters {
     ($($(#[$doc:meta])+ $adapter:ident { $($field:ident: $value:expr,)+ })+) => {
         /// The writer of objects of one kind.
@@ -76,10 +76,10 @@ macro_rules! adapters {
 struct Properties {
     /// The adapter's name in labels.
     name: &'static str,
-    /// The operator's argument that turns it on, or another condition, in one word, that `headgate
-    /// check` evaluates.
+    /// The operator's argument that turns the adapter on, or another condition, in one word, that
+    /// `headgate check` evaluates.
     condition: &'static str,
-    /// Group, version and plural of its objects.
+    /// The group, version and plural of the adapter's objects.
     resource: (&'static str, &'static str, &'static str),
     kind: &'static str,
 }
@@ -123,32 +123,33 @@ adapters! {
 }
 
 impl Adapter {
-    /// Whether Istio reads its objects. Istio doesn't report whether a proxy has accepted them.
+    /// Whether Istio reads the adapter's objects. Istio doesn't report whether a proxy has accepted
+    /// them.
     #[must_use]
     pub const fn is_of_istio(self) -> bool {
         matches!(self, Self::Istio | Self::IstioExtension | Self::IstioNative)
     }
 
-    /// Whether its objects are plugins: kinds whose module Istio's agents fetch.
+    /// Whether the adapter's objects are plugins, whose module Istio's agents fetch.
     #[must_use]
     pub const fn is_plugin(self) -> bool {
         matches!(self, Self::Istio | Self::IstioExtension)
     }
 
-    /// Returns the operator's argument that turns it on, or another condition, in one word, that
-    /// `headgate check` evaluates.
+    /// Returns the operator's argument that turns the adapter on, or another condition, in one
+    /// word, that `headgate check` evaluates.
     #[must_use]
     pub const fn condition(self) -> &'static str {
         self.properties().condition
     }
 
-    /// Returns the kind of its objects.
+    /// Returns the kind of the adapter's objects.
     #[must_use]
     pub const fn kind(self) -> &'static str {
         self.properties().kind
     }
 
-    /// Returns the API resource of its objects.
+    /// Returns the API resource of the adapter's objects.
     #[must_use]
     pub fn resource(self) -> ApiResource {
         let (group, version, plural) = self.properties().resource;
@@ -162,12 +163,13 @@ impl Adapter {
 pub struct Object {
     /// The adapter of the object's kind.
     pub adapter: Adapter,
-    /// Its namespace and name.
+    /// The namespace and name of the object.
     pub key: ObjectKey,
-    /// The policies in it, `namespace/name`.
+    /// The policies in the object, `namespace/name`.
     pub policies: Vec<String>,
-    /// Whether a reader of the object was observed: an Istio proxy that it selects, or a Pod that
-    /// mounts it. Unused for Envoy Gateway, which reports the outcome in the object's status.
+    /// Whether a reader of the object was observed. A reader is an Istio proxy that the object
+    /// selects, or a Pod that mounts it. Unused for Envoy Gateway, which reports the outcome in the
+    /// object's status.
     pub seen: bool,
     /// The module that the object names, if any.
     pub module: Option<ModuleRef>,
@@ -178,9 +180,9 @@ pub struct Object {
 /// A module that an object names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ModuleRef {
-    /// The URL at which it is served.
+    /// The URL at which the module is served.
     pub url: String,
-    /// Its SHA-256, 64 digits of hex.
+    /// The SHA-256 of the module, 64 digits of hex.
     pub sha256: String,
 }
 
@@ -241,9 +243,9 @@ impl Object {
         }
     }
 
-    /// Returns the wanted object that keeps our observed object `value`: the fields that Headgate
-    /// wrote, with `module` in place of the module that they name. The module of another version
-    /// may no longer be served.
+    /// Returns the wanted object that keeps the observed object `value`. It has the fields that
+    /// Headgate wrote, with `module` in place of the module that they name. The module of another
+    /// version may no longer be served.
     #[must_use]
     pub fn kept(adapter: Adapter, key: ObjectKey, value: &Value, module: &ModuleRef) -> Self {
         let mut spec = value["spec"].clone();
@@ -281,14 +283,14 @@ impl Object {
         }
     }
 
-    /// Returns its size as JSON, in bytes.
+    /// Returns the size of the object as JSON, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.value.to_string().len()
     }
 
-    /// Returns the error for an object that is too large for the API server: one line, with its
-    /// size, the limit and the remedy.
+    /// Returns the error for an object that is too large for the API server. The error is one line
+    /// with the size, the limit and the remedy. `None` for other objects.
     #[must_use]
     pub fn too_large(&self) -> Option<String> {
         let bytes = self.bytes();
@@ -328,8 +330,8 @@ fn is_ours(name: &str) -> bool {
     name == MANAGED_BY.0 || name.starts_with("headgate.dev/")
 }
 
-/// Replaces every operator's module that `value` names by `module`. A URL that already names this
-/// module keeps its query. Returns whether `value` names any module.
+/// Replaces each reference to an operator's module in `value` by a reference to `module`. A URL
+/// that already names `module` keeps its query. Returns whether `value` names any module.
 fn rename_module(value: &mut Value, module: &ModuleRef) -> bool {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let found = (text(&value["url"]), text(&value["sha256"]));
@@ -367,12 +369,13 @@ fn joined(targets: &[TargetRef]) -> String {
         bytes += name.len() + 1;
         bytes <= MAX_TARGETS_BYTES
     });
-    // Joined by spaces: the labels in Pod targets contain commas.
+    // The names are joined by spaces, because the labels in Pod targets contain commas.
     fitting.collect::<Vec<_>>().join(" ")
 }
 
 /// Returns owner references to the policies in the object's own namespace. Owners of other
-/// namespaces are left out: Kubernetes would treat them as nonexistent and delete the object.
+/// namespaces are left out, because Kubernetes would treat them as nonexistent and delete the
+/// object.
 fn owners(policies: &[String], namespace: &str, cluster: &Cluster) -> Vec<Value> {
     let mut owners: Vec<Value> = Vec::new();
     for policy in policies {
@@ -395,8 +398,8 @@ fn owners(policies: &[String], namespace: &str, cluster: &Cluster) -> Vec<Value>
     owners
 }
 
-/// Returns `headgate-<readable>-<8 digits>`, at most 48 characters. Equal `identity` values have
-/// equal names, and different values have different names.
+/// Returns `headgate-<readable>-<8 digits>`, at most 48 characters. The digits are from a hash of
+/// `identity`, so equal identities have equal names.
 #[must_use]
 pub fn name(readable: &str, identity: &str) -> String {
     let readable = dns(readable, MAX_NAME);
@@ -407,8 +410,8 @@ pub fn name(readable: &str, identity: &str) -> String {
     }
 }
 
-/// Converts `text` to a part of a DNS label: at most `max` lower-case letters, digits and inner
-/// hyphens.
+/// Converts `text` to a part of a DNS label. The part has at most `max` lower-case letters, digits
+/// and inner hyphens.
 #[must_use]
 pub fn dns(text: &str, max: usize) -> String {
     let allowed = |c: char| match c.to_ascii_lowercase() {

@@ -1,4 +1,4 @@
-//! The observed state of our own objects, and the kinds that the API server serves.
+//! The observed state of Headgate's own objects, and the kinds that the API server serves.
 //!
 //! A list of a kind that isn't served returns 404. Retrying the list periodically detects a new CRD
 //! without the right to read CRDs.
@@ -48,8 +48,7 @@ impl Source {
         all
     }
 
-    /// Returns the adapters whose delivery is off. Their objects may remain from a time when it was
-    /// on.
+    /// Returns the adapters whose delivery is off. Objects of an earlier delivery may remain.
     #[must_use]
     pub fn off(settings: &Settings) -> Vec<Adapter> {
         let is_off =
@@ -105,7 +104,7 @@ pub fn follow(
     watches
 }
 
-/// Returns the label selector of our objects.
+/// Returns the label selector of the objects that Headgate delivers.
 pub(super) fn ours() -> String {
     format!("{}={},{ADAPTER_LABEL}", MANAGED_BY.0, MANAGED_BY.1)
 }
@@ -118,7 +117,7 @@ pub struct Observed {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Whether the kind is served and may be listed; `None` until the first answer.
+    /// Whether the kind is served and may be listed. `None` until the first answer.
     served: Option<bool>,
     objects: BTreeMap<ObjectKey, Value>,
 }
@@ -188,7 +187,7 @@ impl Observed {
         }
     }
 
-    /// Returns one of our objects.
+    /// Returns Headgate's object with this key, if it was observed.
     #[must_use]
     pub fn get(&self, adapter: Adapter, key: &ObjectKey) -> Option<&Value> {
         let known = self.sources.get(&Source::Objects(adapter))?;
@@ -204,7 +203,7 @@ impl Observed {
         kinds.find_map(|kind| self.get(kind, key))
     }
 
-    /// Returns all our objects.
+    /// Returns all observed objects of Headgate.
     pub fn objects(&self) -> impl Iterator<Item = (Adapter, &ObjectKey, &Value)> {
         Adapter::ALL.into_iter().flat_map(|adapter| {
             let known = self.sources.get(&Source::Objects(adapter));
@@ -239,7 +238,7 @@ fn is_older(value: &Value, known: &Value) -> bool {
 fn keyed(mut object: DynamicObject) -> Keyed<Value> {
     object.managed_fields_mut().clear();
     let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
-    // Serialization can't fail: the object consists of maps with string keys.
+    // Serialization can't fail, because the object consists of maps with string keys.
     (key, serde_json::to_value(object).unwrap_or_default())
 }
 

@@ -95,8 +95,8 @@ pub(super) struct Reconciler {
 }
 
 impl Reconciler {
-    /// Returns a reconciler. `interrupted` means that for a while no operator may have been running
-    /// before this one.
+    /// Returns a reconciler. `interrupted` means that no operator may have been running for a while
+    /// before this process.
     pub(super) fn new(client: Client, settings: Settings, interrupted: bool) -> Self {
         Self {
             client,
@@ -130,9 +130,9 @@ impl Reconciler {
     ///
     /// An agent that starts its proxy while the module isn't served tries a few times and then
     /// admits every request. It retries only when istiod pushes the plugin again. A change of the
-    /// annotation triggers a push. A change of the module's URL would too, but agents cache modules
-    /// by URL: agents that have the module would fetch it again, and would lose a working filter if
-    /// that failed.
+    /// annotation triggers a push. A change of the module's URL would also trigger a push, but
+    /// agents cache modules by URL. Agents that have the module would fetch it again, and would
+    /// lose a working filter if that failed.
     async fn look_for_istio(
         &mut self,
         module: &ModuleRef,
@@ -149,7 +149,7 @@ impl Reconciler {
             Ok(()) if std::mem::take(&mut self.interrupted) => {
                 self.unserved = None;
                 info!("the module is served again; Istio's agents will fetch it");
-                // A fixed number of digits, so that texts sort by time.
+                // The number of digits is fixed, so that the texts sort by time.
                 self.served_again = Some(format!("{:.3}", Timestamp::now()));
                 true
             }
@@ -304,7 +304,7 @@ impl Reconciler {
             ready.push((key, object, version));
         }
         let client = &self.client;
-        // A loop, because with a closure over borrowed pairs the future wouldn't be `Send`.
+        // This is a loop, because with a closure over borrowed pairs the future wouldn't be `Send`.
         let mut writes = Vec::with_capacity(ready.len());
         for (key, object, version) in ready {
             writes.push(async move {
@@ -352,8 +352,8 @@ impl Reconciler {
         }
     }
 
-    /// Checks that the object may name its module: either the object on the API server already
-    /// names it, or the module's URL serves it.
+    /// Checks that the object may name its module. Either the object on the API server already
+    /// names the module, or the module's URL serves it.
     async fn check_module(&mut self, object: &Object, known: Option<&Value>) -> Result<(), String> {
         let Some(module) = &object.module else {
             return Ok(());
@@ -390,7 +390,8 @@ fn waits_for_successor(
         all.map(str::to_owned).collect()
     };
     let of_old = targets(old);
-    // A ConfigMap can't replace an object that a mesh's proxies read, or the reverse.
+    // A ConfigMap can't replace an object that a mesh's proxies read, and such an object can't
+    // replace a ConfigMap.
     let is_file = |adapter| adapter == Adapter::ConfigMap;
     let successors = wanted.objects.iter().filter(|(key, new)| {
         is_file(key.0) == is_file(adapter) && !targets(&new.value).is_disjoint(&of_old)

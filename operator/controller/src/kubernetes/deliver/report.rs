@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::object::Adapter;
 use crate::kubernetes::cluster::ObjectKey;
 
-/// The beginning of the message that Istio's agents can't load the module now; the reason follows.
+/// The beginning of the message that Istio's agents can't load the module now. The reason follows.
 pub const NO_FILTER: &str = "sidecars that start now have no filter";
 
 /// The outcome of all deliveries, by policy.
@@ -23,18 +23,18 @@ pub struct Delivered {
 /// The outcome for one object that contains a policy.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Delivery {
-    /// The adapter.
+    /// The adapter that wrote the object.
     pub adapter: Adapter,
     /// The object.
     pub object: ObjectKey,
-    /// Its outcome.
+    /// The outcome for the object.
     pub state: ObjectState,
 }
 
 /// The outcome for one object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectState {
-    /// The object is as wanted. Its reader has accepted it, or never reports that, like Istio.
+    /// The object is as wanted. Its reader has accepted it or, like Istio, reports no acceptance.
     Delivered,
     /// The object is as wanted, but no proxy or Pod that reads it was observed.
     Unread,
@@ -112,8 +112,8 @@ fn unread(deliveries: &[Delivery]) -> String {
     format!("but no Pod was seen {reader}; check that the target's Pods run and {remedy}")
 }
 
-/// Returns the first three lines and the number of the others: the length of a condition's message
-/// is limited.
+/// Returns the first three lines and the number of the others, because the length of a condition's
+/// message is limited.
 fn shortened(lines: &[String]) -> String {
     const SHOWN: usize = 3;
     let shown = lines.iter().take(SHOWN).cloned().collect::<Vec<_>>();

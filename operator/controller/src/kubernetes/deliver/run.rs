@@ -1,4 +1,4 @@
-//! The reconcile loop: one round after each new plan, and after each change to our own objects.
+//! The reconcile loop. A round follows each new plan and each change to Headgate's own objects.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::kubernetes::watch::send_if_changed;
 use crate::xds::module::Modules;
 use headgate_api::plan::Plan;
 
-/// The longest time that statuses wait for the first lists of our objects.
+/// The longest time that statuses wait for the first lists of Headgate's objects.
 const FIRST_ANSWERS: Duration = Duration::from_secs(10);
 /// The capacity of the queue of changes. Watches wait while it is full.
 const BACKLOG: usize = 64;
@@ -32,16 +32,17 @@ const GLANCES: Duration = Duration::from_secs(1);
 pub struct PlannedCluster {
     /// The observed cluster.
     pub cluster: Arc<Cluster>,
-    /// Its plan.
+    /// The plan for the cluster.
     pub plan: Arc<Plan>,
 }
 
 /// Delivers `views` and the Wasm filter of `modules` until `views` has no sender left. Only the
 /// leader may run this, and must drop it when it loses the Lease. A write in flight at that moment
-/// is harmless: the next leader would make the same write.
+/// is harmless, because the next leader would make the same write.
 ///
-/// `interrupted` means that for a while no operator may have served the module before this one.
-/// `delivered` receives the outcomes when they change, and keeps the last ones when this ends.
+/// `interrupted` means that no operator may have served the module for a while before this process.
+/// `delivered` receives the outcomes when they change. It keeps the last outcomes when the delivery
+/// ends.
 pub async fn run(
     client: Client,
     settings: Settings,
@@ -58,7 +59,8 @@ pub async fn run(
     let _leftovers = AbortOnDropHandle::new(tokio::spawn(leftovers));
     let retry = settings.retry;
     let mut reconciler = Reconciler::new(client, settings, interrupted);
-    // An instant rather than a pause: a pause would restart at each tick of `looks`.
+    // This is an instant rather than a pause, because a pause would restart at each tick of
+    // `looks`.
     let mut again: Option<Instant> = None;
     let mut looks = tokio::time::interval(retry);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -130,8 +132,8 @@ mod tests {
     use super::*;
     use crate::xds::module::Module;
 
-    /// Returns an API server without objects that serves all kinds, and answers the first write
-    /// with `first`, if it is given.
+    /// Returns an API server without objects that serves all kinds. It answers the first write with
+    /// the status code `first`, if given.
     fn server(first: Option<u16>) -> Client {
         let is_first = Arc::new(AtomicBool::new(true));
         let answer = move |request: Request<Body>| {
@@ -166,7 +168,7 @@ mod tests {
         Client::new(tower::service_fn(answer), "default")
     }
 
-    /// No event but the passage of time follows the failed write.
+    /// No event follows the failed write, so only a timer can trigger the retry.
     #[tokio::test]
     async fn a_write_that_fails_or_is_refused_is_tried_again() {
         for code in [500, 400, 403, 413, 422] {
@@ -189,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Istio's agents give up long before the next look at the module's content.
+    /// Istio's agents give up long before the next full check of the module.
     #[tokio::test]
     async fn a_short_outage_of_the_module_is_noticed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -217,7 +219,8 @@ mod tests {
         let example =
             Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
         let (_run, delivered) = start(server(None), settings, example);
-        // Eight before the plugin is written; the next one finds it.
+        // The first eight requests precede the write of the plugin. The next request checks the
+        // module that the plugin names.
         assert!(becomes(requests, |&requests: &u32| requests > 8).await);
         answers.store(false, Ordering::Relaxed);
         assert!(becomes(delivered, |now: &Arc<Delivered>| now.unserved.is_some()).await);

@@ -27,7 +27,7 @@ const MAX_BYTES: usize = 64 << 20;
 /// Checks that the module's URL serves content with its SHA-256 on each of several connections.
 ///
 /// # Errors
-/// One line: the URL and what is wrong with it.
+/// Returns one line with the URL and the problem.
 pub(super) async fn check_all(module: &ModuleRef) -> Result<(), String> {
     for _ in 0..CONNECTIONS {
         check(module, false).await?;
@@ -39,7 +39,7 @@ pub(super) async fn check_all(module: &ModuleRef) -> Result<(), String> {
 /// answer that the module is unchanged instead of sending it.
 ///
 /// # Errors
-/// One line: the URL and what is wrong with it.
+/// Returns one line with the URL and the problem.
 pub(super) async fn check(module: &ModuleRef, is_known: bool) -> Result<(), String> {
     let digest = match tokio::time::timeout(TIMEOUT, digest(module, is_known)).await {
         Ok(digest) => digest.map_err(|why| format!("{}: {why:#}", module.url))?,
@@ -63,7 +63,7 @@ pub(super) async fn check(module: &ModuleRef, is_known: bool) -> Result<(), Stri
 async fn digest(module: &ModuleRef, is_known: bool) -> anyhow::Result<String> {
     let uri: Uri = module.url.parse()?;
     let authority = uri.authority().context("no host")?;
-    // Removes the brackets that URLs have around an IPv6 address.
+    // URLs have brackets around an IPv6 address, and `connect` accepts none.
     let host = authority.host().trim_matches(['[', ']']);
     let address = (host, authority.port_u16().unwrap_or(80));
     let stream = TcpStream::connect(address).await?;

@@ -99,20 +99,20 @@ pub struct Settings {
     pub envoy_gateway: bool,
     /// The native module's name in EnvoyProxies, in place of the Wasm module.
     pub envoy_gateway_native: Option<String>,
-    /// The path of the native module in Istio's proxies; EnvoyFilters are written in place of
-    /// plugins.
+    /// The path of the native module in Istio's proxies. With a path, EnvoyFilters are written in
+    /// place of plugins.
     pub istio_native: Option<PathBuf>,
     /// Namespace of Envoy Gateway.
     pub envoy_gateway_namespace: String,
     /// Namespace of istiod.
     pub istio_namespace: String,
     /// The path of the module in the Pods that mount ConfigMaps, with `{hash}` in place of the
-    /// first 16 digits of its SHA-256. `None`: no ConfigMaps are written.
+    /// first 16 digits of its SHA-256. With `None`, no ConfigMaps are written.
     pub config_map_module: Option<String>,
     /// Whether to keep objects whose delivery is off. This includes objects for the native filter
     /// while plugins are written, and the reverse.
     pub keep_leftovers: bool,
-    /// The namespaces of the objects; all if the list is empty.
+    /// The namespaces of the objects. An empty list means all namespaces.
     pub watch_namespaces: Vec<String>,
     /// The base URL, `http://HOST:PORT`, below which `/modules/<sha256>.wasm` is served.
     pub modules_url: String,
@@ -144,7 +144,7 @@ impl Settings {
     /// Returns the settings of these arguments, for an operator in `namespace`.
     ///
     /// # Errors
-    /// One line that names the argument at fault and what to do.
+    /// Returns one line that names the argument at fault and the remedy.
     pub fn new(args: &DeliverArgs, namespace: &str) -> anyhow::Result<Self> {
         let has = |choice| args.adapters.contains(&choice);
         if has(AdapterChoice::None) && args.adapters.len() > 1 {

@@ -71,8 +71,8 @@ pub(super) fn stage(policy: &str, routes: &[&str]) -> StageConfig {
 }
 
 impl Example {
-    /// Returns a policy that is accepted and attached at `target` to proxies with `labels` in
-    /// `namespace`.
+    /// Adds a policy that is accepted and attached at `target` to the proxies in `namespace` with
+    /// the labels `labelled`.
     pub(super) fn policy(
         mut self,
         policy: &str,
@@ -140,14 +140,14 @@ impl Example {
         self
     }
 
-    /// Adds an attachment, with less precedence than the existing ones.
+    /// Adds an attachment, with less precedence than the existing attachments.
     pub(super) fn attach(&mut self, attachment: Attachment) {
         let mut all = self.plan.attachments.to_vec();
         all.push(attachment);
         self.plan.attachments = all.into();
     }
 
-    /// Returns a policy of a Gateway's proxies.
+    /// Adds a policy of a Gateway's proxies.
     pub(super) fn at_gateway(
         self,
         policy: &str,

@@ -41,16 +41,16 @@ struct Asked {
 }
 
 impl Unfetched {
-    /// If the module is served, chooses another URL for each object for which Envoy Gateway
-    /// couldn't fetch it. Returns whether any was chosen, so that a round is due. `pause` is the
-    /// first pause between attempts.
+    /// Chooses another URL for each object whose module Envoy Gateway couldn't fetch, if the module
+    /// is served. Returns whether any URL was chosen, so that a round is due. `pause` is the first
+    /// pause between attempts.
     pub(super) async fn look(
         &mut self,
         module: &ModuleRef,
         pause: Duration,
         observed: &Observed,
     ) -> bool {
-        // An object stays here, with its growing pauses, until Envoy Gateway has accepted it.
+        // An object stays in the map, with its growing pauses, until Envoy Gateway has accepted it.
         self.0.retain(|key, _| {
             let value = observed.get(Adapter::EnvoyGateway, key);
             value.is_some_and(|value| state(value) != ObjectState::Delivered)

@@ -33,8 +33,8 @@ impl Installed {
         self.served.contains(&adapter)
     }
 
-    /// Whether Istio is installed: one of its plugin kinds is served or, if only EnvoyFilters are
-    /// watched, EnvoyFilters are.
+    /// Whether Istio is installed. It is if one of its plugin kinds is served or, if only
+    /// EnvoyFilters are watched, if EnvoyFilters are served.
     fn has_istio(&self, settings: &Settings) -> bool {
         let watches_plugins = settings.istio_native.is_none() || !settings.keep_leftovers;
         self.has(Adapter::Istio)
@@ -47,7 +47,7 @@ impl Installed {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Wanted {
     /// The objects, by adapter and key. An object that is too large even with a single policy is
-    /// included, so that the existing object isn't deleted: see [`Object::too_large`].
+    /// included, so that the existing object isn't deleted. See [`Object::too_large`].
     pub objects: BTreeMap<(Adapter, ObjectKey), Object>,
     /// Policies that their object omits, or whose workload can't have an object.
     pub unwanted: Vec<Unwanted>,
@@ -209,7 +209,7 @@ impl Wanted {
     /// Adds the object that `make` returns for `workload`. Returns the part of the workload that is
     /// in the object.
     ///
-    /// All policies of a workload share one object of at most [`MAX_BYTES`]: see [`Fit`].
+    /// All policies of a workload share one object of at most [`MAX_BYTES`]. See [`Fit`].
     fn add_fitting(
         &mut self,
         plan: &Plan,

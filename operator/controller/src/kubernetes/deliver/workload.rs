@@ -1,4 +1,5 @@
-//! The workloads of a plan: sets of proxies with the same configuration that an object can select.
+//! The workloads of a plan. These are sets of proxies with the same configuration that an object
+//! can select.
 //!
 //! An Istio object selects Pods by labels, and every object that matches a Pod adds a filter. Two
 //! policies with different selectors may overlap on some Pods, where only the one with precedence
@@ -18,8 +19,8 @@ use headgate_api::plan::{
     GATEWAY_NAME_LABEL, InForce, Plan, ProxyClaims, ProxySelector, Selectors, TargetKind, TargetRef,
 };
 
-/// Labels that Istio's injector sets on Pods: one of sidecars only, and one of sidecars and
-/// gateways.
+/// Labels that Istio's injector sets on Pods. The first is on sidecars only, the second is on
+/// sidecars and gateways.
 const INJECTED: [&str; 2] = [
     "security.istio.io/tlsMode",
     "service.istio.io/canonical-revision",
@@ -30,16 +31,16 @@ const INJECTED: [&str; 2] = [
 pub struct Workload {
     /// The proxies.
     pub proxies: ProxySelector,
-    /// Their kind and, for sidecars, the side.
+    /// The kind of the proxies and, for sidecars, the side.
     pub kind: ProxyKind,
-    /// Whether an Istio proxy of the workload was observed: a Pod with a sidecar, or of a gateway.
-    /// For a ConfigMap: whether a Pod mounts it.
+    /// Whether an Istio proxy of the workload was observed, in a Pod with a sidecar or of a
+    /// gateway. For a ConfigMap, whether a Pod mounts it.
     pub seen: bool,
-    /// The configuration that they enforce; it always has stages.
+    /// The configuration that the proxies enforce. It always has stages.
     pub config: Arc<FilterConfig>,
-    /// The targets whose policies are in it, in order of precedence.
+    /// The targets whose policies are in the configuration, in order of precedence.
     pub targets: Vec<TargetRef>,
-    /// The policies in it, `namespace/name`, in the order of the stages.
+    /// The policies in the configuration, `namespace/name`, in the order of the stages.
     pub policies: Vec<String>,
 }
 
@@ -99,8 +100,8 @@ impl Workload {
     }
 }
 
-/// Returns the workloads of `plan` that have an object, in order of precedence, and those that
-/// overlap with one of these and so have none.
+/// Returns the workloads of `plan` that have an object, in order of precedence. Also returns the
+/// workloads that overlap with one of these and so have no object.
 #[must_use]
 pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>) {
     let mut seen = BTreeSet::new();
@@ -134,7 +135,7 @@ pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>
     (kept.collect(), left_out)
 }
 
-/// Returns the workload of the proxies with exactly these labels; `None` if no policy applies.
+/// Returns the workload of the proxies with exactly these labels. `None` if no policy applies.
 #[must_use]
 pub fn workload(plan: &Plan, cluster: &Cluster, proxies: &ProxySelector) -> Option<Workload> {
     let enforced = plan.for_proxy(&ProxyClaims {
@@ -183,7 +184,7 @@ fn kind(proxies: &ProxySelector, cluster: &Cluster) -> ProxyKind {
 /// object in its place.
 ///
 /// In each group only one workload has an object. The time grows with the total size of the groups,
-/// not with the number of pairs: a tenant may have a thousand Services for the same Pods.
+/// not with the number of pairs, because a tenant may have a thousand Services for the same Pods.
 fn winners(workloads: usize, groups: &BTreeSet<Vec<usize>>) -> Vec<Option<usize>> {
     let mut groups_of = vec![Vec::new(); workloads];
     for (group, members) in groups.iter().enumerate() {
@@ -202,12 +203,12 @@ fn winners(workloads: usize, groups: &BTreeSet<Vec<usize>>) -> Vec<Option<usize>
     groups_of.iter().enumerate().map(winner).collect()
 }
 
-/// Returns the groups of overlapping workloads: those that match the labels of one selector, or of
+/// Returns the groups of overlapping workloads. A group matches the labels of one selector, or of
 /// one observed Pod. Also returns, for each workload, whether an Istio proxy was observed in one of
 /// its Pods.
 fn meetings(all: &[Workload], cluster: &Cluster) -> (BTreeSet<Vec<usize>>, Vec<bool>) {
     let mut groups = BTreeSet::new();
-    // Pods of one workload are in the same groups.
+    // Many Pods give the same group, so a group is cloned only if it is new.
     let mut meet = |group: &Vec<usize>| {
         if group.len() > 1 && !groups.contains(group) {
             groups.insert(group.clone());

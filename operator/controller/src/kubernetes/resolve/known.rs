@@ -23,8 +23,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Returns the compiled form of `policy`: `before` if the policy is unchanged, else a new one
-    /// without parts.
+    /// Returns the compiled form of `policy`. This is `before` if the policy is unchanged, else a
+    /// new form without parts.
     pub(super) fn of(policy: &ValidPolicy, before: Option<Self>) -> Self {
         match before {
             Some(mut before) if before.base == policy.stage => {

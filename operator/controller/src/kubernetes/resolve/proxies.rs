@@ -64,16 +64,16 @@ pub(super) struct Count {
     pub(super) claiming: u32,
     /// Whether the draft is in force on some proxy.
     pub(super) in_force: bool,
-    /// The draft that overrides this one. If several do: the first.
+    /// The first draft that overrides this draft, if any.
     pub(super) lost_to: Option<usize>,
-    /// The draft whose workflows are in force on proxies of this one in place of its own. If there
-    /// are several: the first.
+    /// The first draft whose workflows are in force on proxies of this draft in place of its own,
+    /// if any.
     pub(super) workflows_of: Option<usize>,
 }
 
-/// Returns the counts of each draft. `drafts` and `selectors` are in order of precedence. Also
-/// returns, for proxies that match more drafts than they can hold policies, each set of matching
-/// drafts. `envoy_gateway` is the namespace of Envoy Gateway.
+/// Returns the counts of each draft. `drafts` and `selectors` are in order of precedence. A proxy
+/// may match more drafts than the number of policies that it can hold. Also returns each set of
+/// drafts that such a proxy matches. `envoy_gateway` is the namespace of Envoy Gateway.
 pub(super) fn count(
     cluster: &Cluster,
     drafts: &[Draft<'_>],
@@ -82,7 +82,7 @@ pub(super) fn count(
 ) -> (Vec<Count>, Vec<Vec<usize>>) {
     let mut counts = vec![Count::default(); drafts.len()];
     let mut owned: HashMap<Owner<'_>, u32> = HashMap::new();
-    // Pods of one workload match the same drafts.
+    // Pods of one workload match the same drafts, so there are far fewer sets than Pods.
     let mut sets: HashSet<Vec<usize>> = HashSet::new();
     let mut seen = vec![false; drafts.len()];
     let mut matching = Vec::new();
@@ -143,7 +143,7 @@ pub(super) fn count(
 /// Records which drafts are in force on proxies that match the drafts of `set`.
 fn settle(set: &[usize], drafts: &[Draft<'_>], counts: &mut [Count]) {
     let bids = set.iter().filter_map(|at| drafts.get(*at)).map(Draft::bid);
-    // A proxy enforces the workflows of one policy only: the first policy that has workflows.
+    // A proxy enforces the workflows of only the first policy that has workflows.
     let mut first: Option<(usize, &str)> = None;
     for (at, winner) in set.iter().zip(winners(bids)) {
         let (Some(count), Some(draft)) = (counts.get_mut(*at), drafts.get(*at)) else {
@@ -178,7 +178,7 @@ enum Owner<'a> {
     Class(&'a str),
 }
 
-/// Returns the Gateways that a ready Pod of Envoy Gateway serves; `None` if the label that all
+/// Returns the Gateways that a ready Pod of Envoy Gateway serves. `None` if the label that all
 /// implementations share identifies the Pod.
 ///
 /// Users may set any labels on Pods of their own namespace. So these labels count only in the

@@ -27,13 +27,14 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Adds this target's route names to `names`, the number of route names of the policy's earlier
-    /// targets, and returns `self` if all fit into one stage.
+    /// Returns `self` if its route names fit into one stage together with those of the policy's
+    /// earlier targets, and adds their number to `names`. `names` is the number of route names of
+    /// the earlier targets.
     ///
     /// # Errors
-    /// One line that says that they don't fit, and the remedy.
+    /// Returns one line that says that the names don't fit, and the remedy.
     pub(super) fn within(self, names: &mut usize) -> Result<Self, String> {
-        // A proxy belongs to only one of these, so the largest counts.
+        // A proxy belongs to only one item of `reach`, so the largest number counts.
         let more = self.reach.iter().map(|r| r.routes.len()).max();
         let all = *names + more.unwrap_or(0);
         if all > MAX_ROUTES {
@@ -47,8 +48,8 @@ impl Found {
     }
 
     /// Adds as many names of rules as fit beside `names`, the number of route names of all the
-    /// policy's targets. Returns a warning if some don't fit: leaving these out is better than
-    /// reporting `target` as not found.
+    /// policy's targets. Returns a warning if some names don't fit. To leave these out is better
+    /// than to report `target` as not found.
     pub(super) fn take_rules(&mut self, target: &TargetRef, names: &mut usize) -> Option<String> {
         let room = MAX_ROUTES.saturating_sub(*names);
         let (mut most, mut beyond) = (0, None);
@@ -128,7 +129,7 @@ impl<'a> Finder<'a> {
     /// so the labels of its Pods aren't needed.
     ///
     /// # Errors
-    /// One line: what is missing, with the remedy.
+    /// Returns one line that says what is missing, with the remedy.
     pub(super) fn find(
         &self,
         namespace: &str,
@@ -278,10 +279,9 @@ impl<'a> Finder<'a> {
         })
     }
 
-    /// Returns the proxies of `gateway` for the requests of these routes or, if `target` is a pool,
-    /// for the requests of the rules that refer to it. Adds to `left_out` the rules that these
-    /// proxies can't distinguish from other rules, and the other rules that they can't distinguish
-    /// from these.
+    /// Returns the proxies of `gateway` for the requests of these routes. If `target` is a pool,
+    /// these are only the requests of the rules that refer to the pool. Adds to `left_out` a
+    /// message for each rule that these proxies can't distinguish from a rule outside the target.
     fn reach(
         &self,
         target: &TargetRef,
@@ -373,7 +373,8 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Returns the ready endpoints of each InferencePool: the ports of its ready Pods.
+/// Returns the number of ready endpoints of each InferencePool. Each port of a ready Pod is one
+/// endpoint.
 fn pools(cluster: &Cluster) -> HashMap<&ObjectKey, u32> {
     let mut ready: HashMap<&ObjectKey, u32> = HashMap::new();
     if cluster.pools.is_empty() {
@@ -475,8 +476,8 @@ fn gateway_labels(gateway: &ObjectKey) -> BTreeMap<String, String> {
 
 /// Returns the patterns that match a route's rules in Envoy Gateway and in Istio, which name them
 /// `httproute/ns/name/rule/0/match/0/host` and `ns.name.0`. Istio's pattern for a route `a` also
-/// matches a route `a.b` of the same namespace, and doesn't match named rules: see
-/// [`Route::names`].
+/// matches a route `a.b` of the same namespace, and doesn't match named rules (see
+/// [`Route::names`]).
 fn route_names(route: &TargetRef) -> [String; 2] {
     let kind = route.kind.as_str().to_ascii_lowercase();
     let (namespace, name) = (&route.namespace, &route.name);
@@ -486,8 +487,8 @@ fn route_names(route: &TargetRef) -> [String; 2] {
     ]
 }
 
-/// Returns the patterns that match one rule of a route, by its number, as [`route_names`] does for
-/// all.
+/// Returns the patterns that match the rule `number` of a route. [`route_names`] returns the
+/// patterns for all rules.
 fn rule_names(route: &TargetRef, number: usize) -> [String; 2] {
     let [of_envoy_gateway, of_istio] = route_names(route).map(|name| name.replace('*', ""));
     [

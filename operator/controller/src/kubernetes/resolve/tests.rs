@@ -38,7 +38,8 @@ pub(in crate::kubernetes) fn labels(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Returns a policy of age `created`, 0 the oldest; its slots as `total: 20` or `perEndpoint: 8`.
+/// Returns a policy. `created` is 0 for the oldest policy. `slots` is such as `total: 20` or
+/// `perEndpoint: 8`.
 pub(in crate::kubernetes) fn valid(
     name: &str,
     created: u32,
@@ -62,7 +63,8 @@ pub(in crate::kubernetes) fn valid(
     policy
 }
 
-/// Parsed once: parsing YAML a thousand times would dominate the tests' time.
+/// The policy is parsed only once, because parsing YAML a thousand times would dominate the tests'
+/// time.
 static PARSED: LazyLock<ValidPolicy> = LazyLock::new(|| {
     let yaml = "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\n\
                 metadata: {name: p, generation: 1}\nspec:\n  \
@@ -75,7 +77,7 @@ static PARSED: LazyLock<ValidPolicy> = LazyLock::new(|| {
 });
 
 impl World {
-    /// Adds a policy; the first one added is the oldest.
+    /// Adds a policy. The first policy added is the oldest.
     pub(in crate::kubernetes) fn policy(self, name: &str, slots: &str, targets: &[&str]) -> Self {
         let created = u32::try_from(self.cluster.policies.len()).unwrap();
         self.policy_of_age(name, created, slots, targets)
@@ -167,13 +169,14 @@ impl World {
         gateways: &[&str],
         backends: &[&str],
     ) -> Self {
-        // `a/edge`, or `a/edge/http` for one listener of it.
+        // A parent is such as `a/edge` or, for one listener, `a/edge/http`.
         let parent = |name: &&str| {
             let gateway: Vec<&str> = name.splitn(3, '/').collect();
             let listener = gateway.get(2).map(|&l| l.to_owned());
             (ObjectKey::new(gateway[0], gateway[1]), listener)
         };
-        // `a/x`, a Service, or `InferencePool/a/x`; each in a rule of its own, or joined by `+`.
+        // A backend is such as `a/x`, a Service, or `InferencePool/a/x`. The backends of one rule
+        // are joined by `+`.
         let backend = |name: &str| match name.matches('/').count() {
             1 => target(&format!("Service/{name}")),
             _ => target(name),
@@ -236,7 +239,7 @@ pub(in crate::kubernetes) fn stages(enforced: &Enforced) -> Vec<(String, u32, Ve
     enforced.config.stages.iter().map(stage).collect()
 }
 
-/// Returns policies and slots of stages for all requests.
+/// Returns the policies and slots of the stages, which must be for all requests.
 pub(in crate::kubernetes) fn slots(enforced: &Enforced) -> Vec<(String, u32)> {
     stages(enforced)
         .into_iter()

@@ -281,7 +281,7 @@ fn what_was_written_reads_back_as_the_worst_of_all_targets() {
     assert_eq!(of(&s, status.as_ref())[1].1, "TargetNotFound");
 }
 
-/// Returns `(status, reason)` of the top-level conditions by type.
+/// Returns `(type, status, reason)` of each top-level condition.
 fn top(status: &AdmissionPolicyStatus) -> Vec<(&str, &str, &str)> {
     let conditions = status.conditions.iter();
     let parts = conditions.map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_str()));
@@ -327,7 +327,8 @@ fn a_condition_of_all_holds_where_it_does_at_each_target() {
         None
     );
 
-    // One status predates these conditions, and another writer changed the other one.
+    // The first old status lacks the top-level conditions. In the second old status, another writer
+    // has changed one of them.
     let old = AdmissionPolicyStatus {
         conditions: Vec::new(),
         ancestors: all.ancestors.clone(),

@@ -102,7 +102,7 @@ fn a_status_of_ones_own_makes_no_plan() {
     );
 }
 
-/// A delivery at rest keeps the last snapshot.
+/// A delivery without changes holds the last snapshot of the cluster.
 #[test]
 fn a_change_copies_only_what_it_changes() {
     let mut store = listed();

@@ -13,7 +13,8 @@ use tokio::task::JoinSet;
 
 use super::*;
 
-/// An API server that answers `status` for every token, but never for one that is [`hung`].
+/// An API server that answers `status` for every token. It doesn't answer for a token from
+/// [`hung`].
 struct Server {
     status: Mutex<Value>,
     asked: AtomicUsize,
@@ -146,22 +147,23 @@ async fn a_hung_review_delays_no_other_token() {
         let (tokens, token) = (tokens.clone(), hung(namespace, number));
         streams.spawn(async move { tokens.account(&token, client).await });
     };
-    // Many streams with one token, many proxies of one namespace, and a client that lies about its
-    // namespace.
+    // There are many streams with one token, many proxies of one namespace, and a client that lies
+    // about its namespace.
     for number in 0..=u8::MAX {
         hang("one", 0, address(number));
         hang("many", number, address(number));
         hang(&number.to_string(), number, address(1));
     }
     let mut hanging = server.hanging.subscribe();
-    // One, the share of a namespace, and that of an address, of which "many" may have a part.
+    // One review hangs for the shared token, eight for namespace `many`, and two for address 1. One
+    // of the eight may be for address 1.
     let _ = hanging.wait_for(|hanging| *hanging >= 10).await;
     for other in 0..=u8::MAX {
         let account = tokens.account(&format!("other/{other}"), address(2)).await;
         assert_eq!(account.unwrap().namespace, "shop", "{other}");
     }
     assert!(*hanging.borrow() <= 1 + 8 + 2, "{}", *hanging.borrow());
-    // Reviews that were begun by streams which have ended leave nothing behind.
+    // Reviews of streams that have ended leave no entries behind.
     streams.shutdown().await;
     for last in 0..=u8::MAX {
         tokens
@@ -191,7 +193,7 @@ async fn an_older_review_counts_while_the_api_server_is_away() {
     let refusal = tokens.account(&token, CLIENT).await.unwrap_err();
     assert!(matches!(refusal, Refusal::Unavailable(_)), "{refusal}");
 
-    // The API server decides again once it is back: the Pod may be gone.
+    // The API server decides again once it is back, because the Pod may be gone.
     server.is_away.store(false, Ordering::Relaxed);
     *server.status.lock().unwrap() = json!({});
     expire(KEEP * 2);

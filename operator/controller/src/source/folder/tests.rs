@@ -1,6 +1,6 @@
 use super::*;
 
-/// Returns a document of a policy file; an objective of 0ms is a mistake.
+/// Returns a document of a policy file. An objective of 0ms is a mistake.
 fn policy(name: &str, target: &str, p50: &str) -> String {
     format!(
         "---\napiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: \
@@ -20,7 +20,7 @@ fn update(folder: &mut Folder, files: &[(&str, &str)]) -> Plan {
     folder.update(Path::new("conf"), scan(files)).unwrap()
 }
 
-/// Returns the objective of `default` on a target, ms; `None` without a policy in force.
+/// Returns the objective of `default` on a target, in ms. `None` without a policy in force.
 fn enforced(plan: &Plan, target: &str) -> Option<u64> {
     let config = plan
         .workloads
@@ -108,7 +108,7 @@ fn a_file_that_is_no_yaml_keeps_all_its_policies() {
         );
         assert!(!plan.problems.is_empty(), "{broken:?}");
     }
-    // The file can be read again, and holds one policy less.
+    // The file can be read again, and has one policy less.
     let plan = update(&mut folder, &[("f.yaml", &policy("b", "y", "20ms"))]);
     assert_eq!(
         (enforced(&plan, "x"), enforced(&plan, "y")),
@@ -186,7 +186,7 @@ fn of_two_policies_with_one_name_the_first_file_has_it() {
                 .into()
         )
     );
-    // Moved from one file to another, with nothing wrong in between.
+    // The policy moves from one file to another, with nothing wrong in between.
     let plan = update(&mut folder, &[("b.yaml", &b)]);
     assert_eq!(
         (enforced(&plan, "x"), accepted(&plan)),

@@ -42,8 +42,8 @@ impl Authority {
     }
 }
 
-/// A folder in the form in which Kubernetes mounts a Secret: files are links into `..data`, which
-/// is a link to a folder.
+/// A folder in the form in which Kubernetes mounts a Secret. The files are links into `..data`,
+/// which is a link to a folder.
 struct Mount(tempfile::TempDir);
 
 impl Mount {
@@ -102,7 +102,7 @@ async fn files_that_are_replaced_are_taken_and_bad_ones_are_not() {
             .admits(std::slice::from_ref(&old), SystemTime::now())
     );
 
-    // A key that belongs to another certificate, as when files are replaced one by one.
+    // The key belongs to another certificate, as when files are replaced one by one.
     let (cert, key) = other.issue(-60, 7_200);
     mount.put(&[&cert.pem(), &ours.issue(0, 60).1, &other.pem]);
     while metrics.xds.tls_reload_failures.get() == 0 {

@@ -140,7 +140,8 @@ fn an_object_with_a_mistaken_policy_still_follows_the_others() {
     let done = steps(&wanted, &observed);
     assert_eq!((done.apply.len(), wanted.kept.len()), (1, 0));
 
-    // Another policy has taken the target since: it is unknown which of the two should be in force.
+    // Another policy has taken the target since, so it is unknown which of the two should be in
+    // force.
     let mut taken = of(&["x", "y"]);
     taken.plan.policies[1].accepted = Err("spec.types: none".into());
     taken.plan.policies[1].revision = String::new();
@@ -203,7 +204,7 @@ fn policies_are_told_what_became_of_their_objects() {
     );
 }
 
-/// A service's only policy outgrows the size limit: proxies keep the version that they run.
+/// A service's only policy outgrows the size limit. Its proxies keep the version that they run.
 #[tokio::test]
 async fn the_last_object_that_fit_stays() {
     let grown = |size: usize| {
@@ -220,7 +221,7 @@ async fn the_last_object_that_fit_stays() {
     let wanted = wish(&example);
     let steps = steps(&wanted, &observed);
     assert_eq!((steps.apply.len(), steps.delete.len()), (1, 0));
-    // No request is sent: this address has no API server.
+    // No request is sent, so the address needs no API server.
     let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
     let client = Client::try_from(config).unwrap();
     let mut reconciler = Reconciler::new(client, settings(), false);
@@ -265,7 +266,7 @@ fn a_plugin_that_no_proxy_reads_is_not_programmed() {
     assert_eq!(said(&edge().pod("a", "1", &label)), (true, "Programmed"));
 }
 
-/// The status of a plugin is the same with a file beside it, whether or not a proxy reads the
+/// A file in addition to a plugin doesn't change the status, whether or not a proxy reads the
 /// plugin.
 #[test]
 fn a_file_that_no_pod_mounts_is_not_programmed() {

@@ -194,7 +194,7 @@ fn workflows_need_a_second_plugin_for_calls() {
     assert_eq!(names(&of(&gateway)).len(), 1, "a gateway has one side");
 }
 
-/// Parsed by the module's own reader, as in a proxy.
+/// The module's own parser reads the configurations, as in a proxy.
 #[test]
 fn the_native_filter_takes_the_place_of_the_other_where_that_is_asked_for() {
     let settings = Settings {
@@ -423,7 +423,7 @@ fn workloads_that_meet_on_a_pod_get_one_object_between_them() {
     );
 }
 
-/// A tenant's Services, each of which selects the same Pods by other labels.
+/// The Services of one tenant each select the same Pods by other labels.
 #[test]
 fn a_thousand_selectors_of_the_same_pods_take_time_for_each_and_not_for_each_pair() {
     const LABELS: u32 = 10;
@@ -654,7 +654,7 @@ fn nothing_for_what_is_not_installed_or_not_asked_for() {
     };
     assert_eq!(without(&off, &installed()), [""; 0]);
     assert_eq!(without(&settings(), &Installed::default()), [""; 0]);
-    // Without its plugins Istio isn't installed, unless they aren't watched.
+    // Without its plugin kinds, Istio counts as not installed, unless these kinds aren't watched.
     let only_filters = Installed {
         served: BTreeSet::from([Adapter::IstioNative]),
         ..Installed::default()
@@ -722,8 +722,8 @@ fn a_config_map_holds_the_file_that_render_writes() {
     );
 }
 
-/// Returns policies `a/p0`, `a/p1` … of one Gateway, each for a route whose name makes it about
-/// this large.
+/// Returns policies `a/p0`, `a/p1` … of one Gateway, with stages of about these sizes in bytes. The
+/// length of a policy's route pattern determines the size.
 fn sized(sizes: &[usize]) -> Example {
     let edge = Example::default().gateway("a/edge", "eg");
     { sizes.iter().enumerate() }.fold(edge, |example, (i, size)| {
@@ -783,8 +783,7 @@ fn sized_without_the_second() -> Example {
     example
 }
 
-/// Returns the parts of the configuration that an object carries: each policy with the bytes of its
-/// stage.
+/// Returns each policy in the configuration of the only object, with the bytes of its stage.
 fn stages(wanted: &Wanted) -> Vec<(String, usize)> {
     let object = wanted.objects.values().next().unwrap();
     assert!(object.bytes() <= MAX_BYTES);
@@ -816,7 +815,7 @@ fn a_policy_that_outgrows_a_shared_object_keeps_the_version_that_fitted() {
     let sizes = [5_000, 600_000, 6_000];
     let first = of(&sized(&sizes));
     let before = stages(&first);
-    // It grows far more than one of the others, which is larger at first.
+    // Policy `a/p0` outgrows the object. It remains smaller than `a/p1`.
     let next = grown(sized(&sizes), 0, 500_000);
     let wanted = after(&next, &applied(&first));
     assert_eq!(

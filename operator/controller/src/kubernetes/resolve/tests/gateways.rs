@@ -230,8 +230,8 @@ fn a_routes_policy_reaches_the_gateway_of_another_namespace_and_nothing_else_the
     }
 }
 
-/// Two Pods with two ports each, behind the first of two rules of a route, and behind all of
-/// another one.
+/// Returns a cluster with a pool of two Pods with two ports each. The pool is the backend of the
+/// first of two rules of one route, and of the only rule of another route.
 fn pooled() -> World {
     edge(2)
         .gateway("a/inner")
@@ -275,7 +275,7 @@ fn a_pool_s_policy_is_for_the_rules_that_send_to_it() {
     assert_eq!(stages(&at_edge(&fewer))[0].1, 6);
     let moved = world.pool("a/llm", "app=other", 2);
     assert_eq!(stages(&at_edge(&moved))[0].1, 3, "as for one endpoint");
-    // Proxies of its own Pods are behind the endpoint picker.
+    // The proxies of the pool's own Pods are behind the endpoint picker.
     assert_eq!(stages(&by_labels(&moved.plan(), "a", "app=llm")), []);
 }
 
@@ -377,7 +377,8 @@ fn a_rule_with_a_name_is_matched_by_it_where_no_other_rule_has_it() {
     );
     assert_eq!(same.state("a/p").warnings, [""; 0]);
 
-    // Of any route of this Gateway, in any namespace, and of none that is elsewhere.
+    // A rule of any route at this Gateway counts, in any namespace. A rule of a route at another
+    // Gateway doesn't count.
     let elsewhere = alone
         .route("HTTPRoute/b/far", &["a/inner"], &["a/x"])
         .named("HTTPRoute/b/far", 0, "talk");
@@ -390,7 +391,7 @@ fn a_rule_with_a_name_is_matched_by_it_where_no_other_rule_has_it() {
     );
     let warnings = shared.state("a/p").warnings;
     assert_eq!(warnings, left_out(chat, "talk", chat));
-    // The name of another route's first rule.
+    // This is Istio's name of the first rule of another route.
     let taken = shared.named(chat, 0, "b.theirs.0");
     let warnings = taken.state("a/p").warnings;
     assert_eq!(warnings, left_out(chat, "b.theirs.0", chat));
@@ -534,7 +535,7 @@ fn a_gateway_with_too_many_policies_keeps_what_fits_and_says_so() {
     );
 }
 
-/// Policies of one namespace that are older, and get their routes later than another's.
+/// The policies of one namespace are older than the policy of the other namespace.
 #[test]
 fn a_namespace_with_many_policies_pushes_none_of_another_out_of_a_shared_gateway() {
     let mut world = edge(1);

@@ -44,7 +44,8 @@ fn what_did_not_change_is_the_same_object() {
         workload(&before, "Service/a/y"),
         workload(&after, "Service/a/y")
     );
-    // Also if the previous plan is dropped and only the proxy still holds its configuration.
+    // This holds also if the previous plan is dropped and only the proxy still holds its
+    // configuration.
     drop((before, after));
     let again = planner.plan(&world.cluster);
     assert!(Arc::ptr_eq(
@@ -81,7 +82,7 @@ fn labels_that_proxies_make_up_do_not_fill_memory() {
         world.policy(&format!("a/p{i}"), "total: 20", &[&format!("Pod/a/l{i}=x")])
     });
     let plan = world.plan();
-    // Each subset of the policies.
+    // Each `set` is a subset of the policies.
     for set in 0..4_096_u32 {
         let names: Vec<String> = (0..12)
             .filter(|i| set & (1 << i) != 0)

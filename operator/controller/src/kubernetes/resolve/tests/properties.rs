@@ -158,7 +158,8 @@ proptest! {
         }
     }
 
-    /// Over all ready proxies selected by labels, and over those that name the target.
+    /// The slots of all ready proxies selected by labels are added up, and separately the slots of
+    /// the proxies that name the target.
     #[test]
     fn no_more_slots_than_total_unless_proxies_outnumber_them(world in cluster()) {
         let plan = world.plan();

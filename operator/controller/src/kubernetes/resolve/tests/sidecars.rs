@@ -1,4 +1,4 @@
-//! Services and Pods: proxies beside the endpoints.
+//! Services and Pods, whose proxies run beside the endpoints.
 
 use super::*;
 
@@ -123,7 +123,7 @@ fn of_several_policies_for_a_pod_the_oldest_is_in_force() {
     assert_eq!(young.conflicts, []);
     assert_eq!(world.state("a/old").overridden, []);
 
-    // The policy is in force somewhere if it is on one proxy.
+    // A policy isn't overridden while it is in force on any proxy.
     let other = world.clone().pod("a/x-1", "app=x");
     assert_eq!(other.state("a/young").overridden, []);
     assert_eq!(

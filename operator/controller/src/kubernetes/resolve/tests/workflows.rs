@@ -1,4 +1,5 @@
-//! Policies with workflows: their rates scale with slots, and one of them is in force at a proxy.
+//! Policies with workflows. Their rates scale with slots, and the workflows of one policy are in
+//! force at a proxy.
 
 use std::sync::Arc;
 
@@ -7,8 +8,8 @@ use headgate_core::config::{Direction, SharingConfig};
 use super::*;
 
 impl World {
-    /// Gives the policy workflows: `checkout` with a guarantee of 60 requests/s, and a resource of
-    /// 600.
+    /// Gives the policy workflows. Workflow `checkout` has a guarantee of 60 requests/s, and the
+    /// resource has a capacity of 600.
     fn with_workflows(mut self, name: &str) -> Self {
         let yaml = format!(
             "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: p}}\n\
@@ -59,7 +60,7 @@ fn guarantees_go_with_slots() {
     for (slots, pods, expected) in [
         ("total: 30", 1, (60.0, 600.0)),
         ("total: 30", 3, (20.0, 200.0)),
-        // Rates are neither rounded nor clamped as slots are.
+        // Unlike slots, rates are neither rounded nor clamped.
         ("total: 2", 8, (7.5, 75.0)),
         ("perEndpoint: 10", 3, (60.0, 600.0)),
     ] {
@@ -75,7 +76,7 @@ fn guarantees_go_with_slots() {
         .policy("a/p", "perEndpoint: 10", &["Gateway/a/edge"])
         .with_workflows("a/p");
     assert_eq!(rates(&world.plan(), &gateway), (90.0, 900.0));
-    // With two targets, it is one stage with the endpoints of both.
+    // The policy of another target doesn't change the rates.
     let both = world.policy("a/other", "total: 1", &["Service/a/x"]);
     assert_eq!(rates(&both.plan(), &gateway), (90.0, 900.0));
 }
@@ -132,8 +133,8 @@ fn outbound_slots_follow_the_policy_and_not_its_scale() {
     assert_eq!(without.outbound_of(&enforced.config), None);
 }
 
-/// A process announces one rate for a workflow, so the first policy's workflows are in force and
-/// the others' are not; everything else of the others is.
+/// A process announces one rate for a workflow. So the workflows of the first policy are in force,
+/// and those of the other policies aren't. Everything else of the other policies is in force.
 #[test]
 fn one_policy_s_workflows_are_in_force_at_a_proxy() {
     let gateway = format!("{GATEWAY_NAME_LABEL}=edge");
