@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use headgate_api::validate::is_label;
 use headgate_controller::kubernetes::cluster::ObjectKey;
 
-/// The longest name of a type.
+/// The greatest length of a type's name, in characters.
 const MAX_NAME: usize = 63;
 
 /// Parses the target Service of a policy, `namespace/name`.

@@ -51,7 +51,7 @@ impl TlsArgs {
         })
     }
 
-    /// Creates the files if --tls-authority is set. The returned future renews them forever.
+    /// Creates the files if --tls-authority is set. The returned future renews the files forever.
     ///
     /// # Errors
     /// Returns one line if the Secret can't be used.

@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str) -> Result<(String, Endpoint), String> {
     Ok((name.to_owned(), endpoint.on_this_machine()))
 }
 
-/// Returns endpoints by name, in the order given.
+/// Returns the endpoints by name. The endpoints of a name are in the order given.
 pub(super) fn by_name(services: &[(String, Endpoint)]) -> BTreeMap<String, Vec<Endpoint>> {
     let mut named: BTreeMap<String, Vec<Endpoint>> = BTreeMap::new();
     for (name, endpoint) in services {

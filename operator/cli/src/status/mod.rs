@@ -162,7 +162,7 @@ async fn of_cluster(args: &StatusArgs) -> anyhow::Result<Output> {
     answer(&cluster, args, namespace, &policies).await
 }
 
-/// Returns the view of these policies in a namespace, or in all.
+/// Returns the output about these policies, which are those of `namespace` or of all namespaces.
 async fn answer(
     cluster: &Cluster,
     args: &StatusArgs,

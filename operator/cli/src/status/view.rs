@@ -55,9 +55,9 @@ pub struct Policy {
     /// The revision of the configuration that contains it; empty in a cluster, where it is unknown.
     #[serde(skip)]
     pub revision: String,
-    /// Its targets.
+    /// The policy's targets, with the policy's state at each.
     pub targets: Vec<Target>,
-    /// The share of its proxies that are in sync; `None` if no operator answers.
+    /// The numbers of the policy's proxies, in sync and in total. `None` if no operator answers.
     pub proxies: Option<Share>,
 }
 
@@ -73,7 +73,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns the status of a condition: `True`, `False` or `Unknown`; empty if it is absent.
+    /// Returns the status of a condition: `True`, `False` or `Unknown`. The status is empty if the
+    /// condition is absent.
     #[must_use]
     pub fn status(&self, of: Type) -> &str {
         self.conditions.get(&of).map_or("", |c| &c.status)
@@ -97,7 +98,7 @@ impl Target {
         self.status(of) == "True"
     }
 
-    /// Whether the policy is in force here, or intentionally overridden.
+    /// Whether the policy is in force at this target, or intentionally overridden.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.is(Type::Accepted) && (self.is(Type::Programmed) || self.is(Type::Overridden))
@@ -150,7 +151,7 @@ pub struct Workload {
     pub out_of_force: Vec<Loser>,
 }
 
-/// A policy that isn't in force because another one is.
+/// A policy that isn't in force because another policy is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Loser {
@@ -168,7 +169,7 @@ pub struct Loser {
 pub struct Proxy {
     /// `namespace/name` of the operator's Pod.
     pub operator: String,
-    /// The operator's report of it.
+    /// The operator's report of the proxy.
     #[serde(flatten)]
     pub report: ProxyReport,
 }
@@ -177,15 +178,16 @@ pub struct Proxy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Carrier {
-    /// Its kind.
+    /// The kind of the object.
     pub kind: &'static str,
     /// `namespace/name`.
     pub name: String,
-    /// `namespace/name` of the policies in it.
+    /// `namespace/name` of the policies in the object.
     pub policies: Vec<String>,
-    /// Revision of the configuration in it.
+    /// The revision of the configuration in the object.
     pub revision: String,
-    /// The conditions that its reader wrote into its status, by type. Istio and Pods write none.
+    /// The conditions that the reader of the object wrote into its status, by type. Istio and Pods
+    /// write none.
     pub conditions: Vec<(String, Condition)>,
 }
 
@@ -193,15 +195,15 @@ pub struct Carrier {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OperatorView {
-    /// `namespace/name` of its Pod.
+    /// `namespace/name` of the operator's Pod.
     pub pod: String,
-    /// Its version.
+    /// The operator's version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// The first 64 bits of the SHA-256 of the module that it assigns to proxies.
+    /// The first 64 bits of the SHA-256 of the module that the operator assigns to proxies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
-    /// The reason why its report couldn't be read.
+    /// The reason why the operator's report couldn't be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -476,8 +478,8 @@ fn proxies(operators: &[Operator], namespace: Option<&str>) -> Vec<Proxy> {
     all
 }
 
-/// Returns an object with the conditions that its reader wrote, either directly into the status or,
-/// as in Gateway API, into the status of ancestors.
+/// Returns an object with the conditions that its reader wrote. A reader writes them directly into
+/// the status or, as in Gateway API, into the status of ancestors.
 fn carrier(kind: &'static str, object: &DynamicObject) -> Carrier {
     let annotation = |key| object.annotations().get(key).map_or("", String::as_str);
     let status = &object.data["status"];

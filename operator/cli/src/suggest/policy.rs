@@ -1,4 +1,5 @@
-//! The output of `headgate suggest`: a policy in YAML with comments on the source of each number.
+//! The output of `headgate suggest`, which is a policy in YAML with comments on the source of each
+//! number.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -32,7 +33,7 @@ pub(super) struct Route {
     pub(super) of_time: f64,
 }
 
-/// The result of the measurements.
+/// The times and routes that were measured.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Found {
     /// Times of all requests.
@@ -135,7 +136,7 @@ fn slo(own: &Measured, all: &Measured) -> String {
 }
 
 /// Returns the routes in the order of their types. The most specific routes come first, because the
-/// first match wins: fixed paths before paths with ids, then longer paths before shorter ones.
+/// first match wins. Fixed paths come before paths with ids, and longer paths before shorter ones.
 fn in_order(routes: &[Route]) -> Vec<&Route> {
     let mut routes: Vec<&Route> = routes.iter().collect();
     routes.sort_by_key(|route| {
@@ -149,8 +150,8 @@ fn in_order(routes: &[Route]) -> Vec<&Route> {
     routes
 }
 
-/// Returns a name: `GET /users/{id}/orders` → `users-id-orders`; with the method if the path has
-/// several.
+/// Returns the name of a route's type, such as `users-id-orders` for `GET /users/{id}/orders`. The
+/// name begins with the method if the path has several methods.
 fn name(route: &Route, taken: &mut BTreeSet<String>) -> String {
     free_name(route.method.iter().chain(&route.path), taken)
 }

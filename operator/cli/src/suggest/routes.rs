@@ -1,14 +1,14 @@
 //! Routes of an access log: methods and paths, with their variable elements folded.
 //!
-//! Two rules, both easy to check by eye:
+//! Two rules apply, which users can easily check by eye:
 //!
 //! 1. An element of a path is an id if it is a number or a UUID. It is also an id if it has a digit
 //!    and at least 20 characters, or at least 8 if all are hexadecimal.
-//! 2. Where more than [`NAMES`] different elements follow the same ones, they are names of things,
-//!    and fold as ids do.
+//! 2. If more than [`NAMES`] different elements follow the same elements, they are names of things,
+//!    and they are folded as ids are.
 //!
-//! Memory is bounded: by [`PATHS`] different paths, after rule 1, and 4 bytes a request. Requests
-//! of later paths count as `default`.
+//! The memory is bounded by [`PATHS`] different paths, counted after rule 1, plus 4 bytes per
+//! request. Requests of later paths count as `default`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

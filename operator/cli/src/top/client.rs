@@ -144,8 +144,8 @@ impl Connection {
                 Self::over(stream, complaint.context("no channel for errors")?).await?
             }
         };
-        // Requested once for each connection, because the response lists all built-in extensions. A
-        // restarted Envoy means a new connection.
+        // The server's information is requested once for each connection, because the response
+        // lists all built-in extensions. After a restart of Envoy, the connection is new.
         let info = connection.get("/server_info").await?;
         let info: Value = serde_json::from_slice(&info).context(NO_ENVOY)?;
         let text = |value: &Value| one_line(value.as_str().unwrap_or_default());

@@ -34,7 +34,7 @@ pub(super) struct Proxy {
     pub(super) restarts: u32,
     /// The age of its process at the last response.
     pub(super) uptime: Option<Duration>,
-    /// Responses of one process, without a failure between them.
+    /// Responses of one process. No request between them failed.
     samples: VecDeque<(Instant, Sample)>,
     /// The task that queries the proxy; aborted when the proxy is removed.
     _queries: Option<AbortOnDropHandle<()>>,
@@ -144,7 +144,7 @@ pub(super) fn follow(
             sleep(LOOK).await;
             match selection.find().await {
                 Ok((places, _)) => follow(places),
-                // The known proxies stay.
+                // The known proxies are kept.
                 Err(error) => debug!("looking for proxies: {error:#}"),
             }
         }
@@ -176,7 +176,7 @@ mod tests {
         })
     }
 
-    /// Makes `proxy` the only one.
+    /// Makes `proxy` the only proxy of the fleet.
     fn set(fleet: &mut Fleet, proxy: &str) {
         let place = "127.0.0.1:9901".parse().unwrap();
         let wanted = BTreeMap::from([(proxy.to_owned(), place)]);

@@ -111,12 +111,13 @@ impl Stats {
 }
 
 impl Sample {
-    /// Parses a response to [`path`]. Skips unknown lines: a proxy may run a newer version of the
-    /// filter.
+    /// Parses a response to [`path`]. Skips unknown lines, because a proxy may run a newer version
+    /// of the filter.
     pub(crate) fn parse(text: &str) -> Self {
         let mut sample = Self::default();
         for line in text.lines() {
-            // Split at the last colon: a name may contain one, and a value doesn't.
+            // The line is split at the last colon, because a name may contain a colon and a value
+            // doesn't.
             let Some((name, value)) = line.rsplit_once(": ") else {
                 continue;
             };

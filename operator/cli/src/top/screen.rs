@@ -30,7 +30,7 @@ Up Down PgUp PgDn mark a row  Enter only this proxy  Esc all proxies, all names"
 pub(super) struct Screen {
     view: Value,
     choice: Choice,
-    /// The address of the only proxy to show; `None`: all proxies.
+    /// The address of the only proxy to show, or `None` for all proxies.
     only: Option<String>,
     paused: bool,
     /// Whether typed characters are added to the filter's text.
@@ -116,7 +116,7 @@ impl Screen {
 
     /// Draws the screen.
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
-        // Named in every view, because their stats are missing there.
+        // Silent proxies are named in every view, because the view lacks their stats.
         let silent = table::silent(&self.view).take(NAMED).map(|proxy| {
             let why = silence(proxy).unwrap_or_default();
             format!("! {}: {why}", table::name(proxy, "proxy"))

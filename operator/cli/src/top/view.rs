@@ -57,7 +57,7 @@ pub(super) fn view(fleet: &Fleet, only: Option<&str>, now: Instant, time: System
     let proxies = proxies.map(|(name, proxy)| self::proxy(name, proxy, now));
     json!({
         "time": rfc3339(time),
-        // Shorter than the window just after the start.
+        // The time is shorter than the window just after the start.
         "windowSeconds": tidy(spans.iter().map(|span| span.seconds).fold(0.0, f64::max)),
         "proxies": proxies.collect::<Vec<_>>(),
         "policies": policies(&spans),
@@ -90,7 +90,7 @@ fn sum<T: Add<Output = T>>(parts: impl Iterator<Item = Option<T>>) -> Option<T> 
     parts.flatten().reduce(T::add)
 }
 
-/// Rounds to millionths: further digits are rounding errors of sums.
+/// Rounds to millionths, because further digits are rounding errors of sums.
 fn tidy(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
@@ -210,7 +210,7 @@ fn proxy(name: &str, proxy: &Proxy, now: Instant) -> Value {
     let names: BTreeSet<_> = policies.iter().map(|p| p["policy"].as_str()).collect();
     let [arrivals, refused] = requests(policies.iter());
     let gauge = |name| sum(policies.iter().map(|policy| policy[name].as_u64()));
-    // Unknown if no policy is in force.
+    // The filter is unknown if no policy is in force.
     let filter = latest.filter(|sample| !sample.policies.is_empty());
     let filter = filter.map(|sample| match sample.is_native {
         true => Kind::Native.name(),
@@ -317,7 +317,7 @@ fn kind(name: &str, group: &Group<'_>, sheds_by_value: bool) -> Value {
 /// Returns a type's place in the value cut. The gauges of a proxy that doesn't shed by value are 0.
 fn value(group: &Group<'_>) -> Option<Value> {
     const SLOTS: &str = "value_slots_asked_milli";
-    // Weighted by the demanded slots.
+    // The mean is weighted by the demanded slots.
     let weighted = |name: &'static str| {
         let changes = group.0.iter().map(|change| change.after);
         changes.filter_map(|s| Some((s.value(name)? as f64 / 1e3, s.value(SLOTS)? as f64)))
@@ -331,8 +331,8 @@ fn value(group: &Group<'_>) -> Option<Value> {
     }))
 }
 
-/// Returns the slots that the value cut allots. `None` if the cut is off: the gauge of the budget
-/// is 0 then.
+/// Returns the slots that the value cut allots, or `None` if the cut is off. The gauge of the
+/// budget is 0 in this case.
 fn slots_given(own: &Group<'_>) -> Option<f64> {
     let given = |s: &Stats| Some(s.value(BUDGET)? as f64 / 1e3 * s.value("slots")? as f64);
     sum(own.0.iter().map(|c| given(c.after))).filter(|given| *given > 0.0)
@@ -357,8 +357,8 @@ fn value_cut(given: f64, types: &mut [Value]) -> Value {
     all
 }
 
-/// Returns an objective and its attainment. `None` if the objective was removed: its gauges are 0
-/// then.
+/// Returns an objective and its attainment, or `None` if the objective was removed. The gauges of a
+/// removed objective are 0.
 fn objective(name: &str, group: &Group<'_>, completed: f64) -> Option<Value> {
     let of = |family: &str| format!("{family}.objective.{name}");
     let promised = |family| group.max(&of(family)).filter(|promised| *promised > 0);
@@ -380,7 +380,7 @@ pub(super) fn margin(objective: &Value) -> Option<f64> {
 
 /// Returns the workflows of a policy; `None` if they aren't configured.
 fn workflows(own: &Group<'_>, parts: &Parts<Group<'_>>) -> Option<Value> {
-    // The largest number at any process.
+    // The largest number of workflows at any process.
     let known = own.max("workflows");
     let rows = worst_first(of(parts, WORKFLOW).map(|(name, group)| workflow(name, group)));
     (known.is_some() || !rows.is_empty()).then(|| {
@@ -402,7 +402,7 @@ fn workflows(own: &Group<'_>, parts: &Parts<Group<'_>>) -> Option<Value> {
 
 fn workflow(name: &str, group: &Group<'_>) -> Value {
     let everywhere = group.0.iter().all(|c| c.after.value("limited") != Some(0));
-    // `None` if any process has no limit.
+    // The limit is `None` if any process has no limit.
     let limit = |name| group.milli(name).filter(|_| everywhere);
     let (limited, late) = (group.rate("rq_rate_limited"), group.rate("rq_deadline"));
     let refused = group.rate(REFUSED);

@@ -260,7 +260,8 @@ fn ends(calls: &[Called], measured: Duration) -> Result<Ends> {
 }
 
 /// Runs for `warmup` and `measured` seconds under `settings`. Without settings, classes have no
-/// targets. At each sender, at least `least` of 1000 calls must run in their class.
+/// targets. At each sender, the probability of admission to `high` must be at least `least`
+/// thousandths.
 fn under_incast(
     settings: Option<&str>,
     (warmup, measured): (u64, u64),
@@ -310,9 +311,9 @@ fn under_incast_a_class_keeps_its_target_by_admission_only() -> Result<()> {
     Ok(())
 }
 
-/// With the default constants, the probabilities of the greedy senders fall within seconds and rise
-/// again in a quarter of an hour. In the measured time, these senders run less than their share in
-/// the class. Tests of `class_admission` in headgate-core cover the rest of that time.
+/// With the default constants, the probabilities of the greedy senders fall within seconds. During
+/// the quarter of an hour in which the probabilities rise again, these senders have less than their
+/// share of the class. The test `class_admission` of headgate-mesh covers this time.
 #[test]
 fn the_constants_that_ship_keep_the_target_and_the_share_of_the_modest() -> Result<()> {
     let _lock = lock_machine()?;
@@ -321,8 +322,8 @@ fn the_constants_that_ship_keep_the_target_and_the_share_of_the_modest() -> Resu
     let beside = Duration::from_millis(10);
     // The test doesn't use the 99th percentile, because for a few hundred calls it is one of the
     // longest times. A pause of the machine delays several calls, but too few services of the
-    // backend are late for the run to be repeated. So 2% more of the calls may be late than the 1%
-    // that the default target allows.
+    // backend are late for the run to be repeated. So a further 2% of the calls may be late, as
+    // during a pause of 160 ms in 8 s.
     assert!(seen.p97 <= TARGET + beside, "{seen:?}");
     let modest = MODEST_CLIENTS as f64 / MODEST.as_secs_f64();
     let [own, others @ ..] = seen.kept;
