@@ -68,7 +68,7 @@ pub struct Operator {
     pub report: Result<Report, String>,
 }
 
-/// By kind, the objects that carry policies, or the reason why they can't be listed.
+/// The objects that carry policies, by kind, or the reason why a kind can't be listed.
 pub type Objects = Vec<(Adapter, anyhow::Result<Vec<DynamicObject>>)>;
 
 /// A connection to the cluster.

@@ -157,7 +157,7 @@ fn init_logging(format: LogFormat) {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
     let subscriber = tracing_subscriber::registry().with(levels);
-    // This fails only if a test has already installed a subscriber, which suffices.
+    // The call fails only if a test has already installed a subscriber, which suffices.
     let _ = match format {
         LogFormat::Text => subscriber.with(lines.with_target(false)).try_init(),
         LogFormat::Json => subscriber.with(lines.json().flatten_event(true)).try_init(),

@@ -641,7 +641,7 @@ fn the_operators_metrics_are_openmetrics() -> Result<()> {
     Ok(())
 }
 
-/// The README tells users which tags to add to the bootstraps of their own Envoys. These tags equal
+/// The README lists the tags that users add to the bootstraps of their own Envoys. These tags equal
 /// the tags that `headgate bootstrap` writes.
 #[test]
 fn the_readme_has_the_tags_that_the_bootstrap_has() -> Result<()> {

@@ -79,7 +79,8 @@ fn streams_hold_their_slot_to_the_last_byte() -> Result<()> {
             let mut stream = stream(&rig, kind)?;
             let waiting = rig.enqueue("/next", 1)?;
             first_part(&rig, &mut stream)?;
-            // By measure, the stream counts at the first byte of its body or only at its end.
+            // The stream counts at the first byte of its body or only at its end, depending on
+            // `measure`.
             rig.wait_for_stat("type.default.rq_completed", measured)?;
             assert_eq!(rig.policy_stat("slots_in_use")?, 1, "{kind:?} {measure}");
             assert_eq!(rig.policy_stat("queue_length")?, 1, "{kind:?} {measure}");

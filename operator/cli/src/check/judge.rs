@@ -26,7 +26,7 @@ use headgate_controller::xds::conditions::Type;
 use headgate_controller::xds::status::ProxyReport;
 use headgate_controller::xds::timestamp::{age, rfc3339};
 
-/// This program's version.
+/// The version of this program.
 pub const OWN: &str = env!("CARGO_PKG_VERSION");
 /// The oldest supported minor version of Kubernetes 1. The chart requires the same version.
 const OLDEST_MINOR: u32 = 30;
@@ -445,7 +445,8 @@ pub fn services(services: &[Service], injected: &[ObjectMeta]) -> Finding {
     }
 }
 
-/// By kind, as `plural.group`: the versions that the API server serves, and their schema as text.
+/// The versions that the API server serves of each kind, and their schema as text. A kind is
+/// written as `plural.group`.
 pub type Served = BTreeMap<&'static str, (Vec<String>, String)>;
 
 /// The version labels of the running programs of a control plane, with `None` for a program without

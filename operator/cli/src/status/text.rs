@@ -10,7 +10,7 @@ use headgate_controller::xds::conditions::Type;
 use headgate_controller::xds::status::ProxyReport;
 use headgate_controller::xds::timestamp::age;
 
-/// Returns the tables, and a line for each problem.
+/// Returns the tables, followed by a line for each problem.
 #[must_use]
 pub fn render(view: &View, now: SystemTime) -> String {
     let mut parts = vec![policies(view, now)];

@@ -52,7 +52,8 @@ pub struct Policy {
     pub created: Option<meta::Time>,
     /// `Enforce` or `DryRun`.
     pub mode: String,
-    /// The revision of the configuration that contains it; empty in a cluster, where it is unknown.
+    /// The revision of the configuration that contains the policy. The revision is empty in a
+    /// cluster, where it is unknown.
     #[serde(skip)]
     pub revision: String,
     /// The policy's targets, with the policy's state at each.

@@ -29,7 +29,7 @@ pub(super) struct Route {
     /// Elements of the path.
     pub(super) path: Vec<String>,
     pub(super) measured: Measured,
-    /// Its share of all service time, ratio 0..=1.
+    /// The route's share of all service time, ratio 0..=1.
     pub(super) of_time: f64,
 }
 

@@ -12,7 +12,8 @@ use serde_json::Value;
 use super::table::{Tab, name, traffic};
 use super::view::{ANSWERS, UNREACHABLE, each, margin};
 
-/// A column: its heading, the alignment of its cells, and the function that formats a row's cell.
+/// The heading of a column, the alignment of its cells, and the function that formats the cell of a
+/// row.
 pub(super) type Column = (
     &'static str,
     HorizontalAlignment,

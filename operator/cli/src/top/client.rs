@@ -38,7 +38,7 @@ const NO_ENVOY: &str = "it is no Envoy admin address";
 pub enum AdminAddress {
     /// A TCP address.
     Tcp(Endpoint),
-    /// A Unix domain socket; Envoy calls it a pipe.
+    /// A Unix domain socket, which Envoy calls a pipe.
     Unix(PathBuf),
     /// A port of a Pod. It may be open only on the Pod's loopback address.
     Pod {
@@ -105,7 +105,7 @@ impl Client {
     /// Requests the proxy's current stats.
     ///
     /// # Errors
-    /// Returns one line that says that the proxy can't be reached, takes longer than [`TIMEOUT`],
+    /// Returns an error of one line if the proxy can't be reached, takes longer than [`TIMEOUT`],
     /// or isn't an Envoy.
     pub(crate) async fn sample(&mut self) -> anyhow::Result<Sample> {
         let answer = async {

@@ -36,7 +36,7 @@ pub(super) struct Proxy {
     pub(super) uptime: Option<Duration>,
     /// Responses of one process. No request between them failed.
     samples: VecDeque<(Instant, Sample)>,
-    /// The task that queries the proxy; aborted when the proxy is removed.
+    /// The task that queries the proxy. It is aborted when the proxy is removed.
     _queries: Option<AbortOnDropHandle<()>>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Span<'a> {
     pub(super) before: Option<&'a Sample>,
     /// The later response.
     pub(super) after: &'a Sample,
-    /// The time between the responses, s; above 0 if there are two.
+    /// The time between the responses, s. It is above 0 if two responses exist.
     pub(super) seconds: f64,
 }
 
@@ -65,7 +65,7 @@ impl Fleet {
         }
     }
 
-    /// Records a proxy's response, or one line that says why there is none. Ignores proxies that
+    /// Records a proxy's response, or the reason for a failure, in one line. Ignores proxies that
     /// have been removed.
     pub(super) fn hear(&mut self, proxy: &str, at: Instant, answer: Result<Sample, String>) {
         let Some(proxy) = self.proxies.get_mut(proxy) else {

@@ -43,7 +43,7 @@ pub(super) fn path() -> String {
 }
 
 /// The stats of a policy or of a part of it. Envoy's text format doesn't distinguish counters from
-/// gauges; the stats' names do.
+/// gauges, but the stats' names do.
 #[derive(Default)]
 pub(crate) struct Stats {
     values: BTreeMap<String, u64>,

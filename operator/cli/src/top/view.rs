@@ -38,7 +38,7 @@ struct Change<'a> {
     /// The earlier stats; `None` if the earlier response lacked them.
     before: Option<&'a Stats>,
     after: &'a Stats,
-    /// The time between the responses, s; 0 if only one exists.
+    /// The time between the responses, s. It is 0 if only one response exists.
     seconds: f64,
     /// The policy in the later response.
     policy: &'a Parts<Stats>,

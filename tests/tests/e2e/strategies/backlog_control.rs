@@ -145,7 +145,7 @@ fn backlog_control_bounds_the_measured_work() -> Result<()> {
         Kind("/light", 10, &[("p50", 1), ("p90", 1)]),
         Kind("/heavy", 300, &[("p50", 1), ("p90", 1)]),
     ];
-    // One heavy request fits into the bound beside light ones, and two don't. This also holds on a
+    // One heavy request fits into the bound beside light ones, and two don't. The same holds on a
     // machine that takes up to 1.5 times as long.
     let settings = json!({"cost": {"type": "Measured"}, "maxBacklog": 590});
     let with = |settings: &Value| policy(SLOTS, &kinds, &backlog("1000s", settings));

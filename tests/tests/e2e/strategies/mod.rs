@@ -20,7 +20,7 @@ use headgate_tests::policy;
 use headgate_tests::rig::{Rig, Waiter};
 use serde_json::{Value, json};
 
-/// A type: its name, which is also its path; its service time, ms; and its objectives, ms.
+/// The name of a type, which is also its path, its service time, ms, and its objectives, ms.
 struct Kind(&'static str, u64, &'static [(&'static str, u64)]);
 
 /// Returns a policy for `kinds`, each on its own path. The objectives of `default` are those of the

@@ -99,8 +99,8 @@ impl Proxy {
         Ok(Self { envoy, addr })
     }
 
-    /// Sends a call that asks for `high`, and returns whether it ran in another class. The call
-    /// must succeed.
+    /// Sends a call that requests class `high`, and returns whether it ran in another class. The
+    /// call must succeed.
     fn is_downgraded(&self) -> Result<bool> {
         let answer = http::get_with(self.addr, "/", &[("host", "stock"), ("x-priority", "high")])?;
         ensure!(answer.status == 200, "{answer:?}");
@@ -147,9 +147,9 @@ fn calls_until(what: &str, mut calls: impl FnMut() -> Result<bool>) -> Result<()
     })?
 }
 
-/// A class that misses its target is withdrawn from its sender, and with the method `Misses` from
-/// all other senders as well. Once the server is gone, the fallback decides. No call fails
-/// meanwhile.
+/// Checks that a class that misses its target is withdrawn from its sender, and with the method
+/// `Misses` from all other senders as well. Once the server is gone, the fallback decides. No call
+/// fails meanwhile.
 fn a_class_that_misses_is_downgraded_until_the_server_is_gone(centralized: &str) -> Result<()> {
     let _lock = lock_machine()?;
     let dir = tempfile::tempdir()?;

@@ -232,7 +232,7 @@ struct Ends {
     median: Duration,
     p90: Duration,
     p97: Duration,
-    /// By sender, the rate of calls, calls/s, and the share of them that ran in `high`.
+    /// The rate of calls of each sender, calls/s, and the share of them that ran in `high`.
     rates: [f64; SENDERS],
     kept: [f64; SENDERS],
 }

@@ -18,7 +18,8 @@ use super::{Pair, check_announced_rates, check_what_a_call_says, guarantees};
 const AHEAD: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// Starts `a` on the host whose clock is ahead. `b` reads the headers of `a`, and `a` reads the
-/// headers of `b`. If clocks can't be shifted, both clocks are the same, and a note says so.
+/// headers of `b`. If clocks can't be shifted, both clocks are the same, and the test prints a
+/// note.
 fn apart(back: &serde_json::Value) -> Result<Pair> {
     Pair::start_by(&workflows(), back, |bootstrap| {
         if can_shift_clocks() {
