@@ -1,4 +1,4 @@
-//! `headgate bootstrap`: an Envoy bootstrap with a Headgate slot.
+//! `headgate bootstrap`: prints an Envoy bootstrap with a Headgate slot.
 
 mod labels;
 mod service;
@@ -301,7 +301,8 @@ impl BootstrapArgs {
         })
     }
 
-    /// Copies a module for --install-module and returns the path of the copy.
+    /// Copies a module for --install-module, and returns the path of the copy. Returns `None`
+    /// without this argument.
     fn installed(&self, kind: Kind, named: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
         let Some(dir) = &self.install_module else {
             return Ok(None);

@@ -34,9 +34,10 @@ use headgate_controller::xds::status::Report;
 
 /// The timeout of one response of the API server.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest report of one operator, in bytes: 10,000 proxies take about 10 MB.
+/// The size of the largest report of one operator, in bytes. A report of 10,000 proxies has about
+/// 10 MB.
 const MAX_ANSWER: usize = 64 << 20;
-/// The largest number of operators that are queried.
+/// The largest number of operators that are queried for their reports.
 const MAX_OPERATORS: usize = 16;
 /// The lifetime of a token for the operators' reports, s. The API server accepts no shorter
 /// lifetime.

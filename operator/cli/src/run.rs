@@ -38,8 +38,8 @@ use listen::listen;
 use source::Source;
 pub use source::SourceArgs;
 
-/// The number of open files besides the proxies' connections: watches, listeners, and clients of
-/// the other addresses.
+/// The number of open files besides the proxies' connections. These files are watches, listeners,
+/// and clients of the other addresses.
 const OTHER_FILES: u64 = 512;
 /// The time that streams have to end after a signal.
 const GRACE: Duration = Duration::from_secs(5);
@@ -339,8 +339,8 @@ async fn first_plan(
     }
 }
 
-/// Returns the path of the module of this kind: the named file, or the first existing file at the
-/// default paths.
+/// Returns the path of the module of this kind. Without a named file, it is the first existing file
+/// at the default paths.
 pub(super) fn module_file(kind: Kind, named: Option<&Path>) -> PathBuf {
     let name = match kind {
         Kind::Wasm => "headgate.wasm",
@@ -382,7 +382,7 @@ pub(super) fn check_kind(kind: Kind, file: &Path, module: &Path) -> anyhow::Resu
     }
 }
 
-/// Logs the addresses served and the next steps. The first line goes to stdout, for programs.
+/// Logs the addresses and the next steps for users. The first line goes to stdout, for programs.
 fn announce(
     (xds, admin): (SocketAddr, SocketAddr),
     others: [(&str, Option<SocketAddr>); 2],

@@ -21,7 +21,7 @@ pub struct Table<const N: usize> {
 }
 
 impl<const N: usize> Table<N> {
-    /// Returns a table with these column heads.
+    /// Returns a table with these column heads and no rows.
     #[must_use]
     pub fn new(head: [&str; N]) -> Self {
         Self {

@@ -71,7 +71,7 @@ impl TlsArgs {
         Ok(Some(own.follow(authority)))
     }
 
-    /// Reads the files, if they are named. With `tokens`, proxies may connect without a
+    /// Reads the files, if the arguments name them. With `tokens`, proxies may connect without a
     /// certificate.
     ///
     /// # Errors

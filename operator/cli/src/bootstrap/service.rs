@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use headgate_controller::endpoint::Endpoint;
 
-/// The names of the bootstrap's other clusters.
+/// The names of other clusters in the bootstrap, which a service must not have.
 const TAKEN: [&str; 3] = ["upstream", "headgate_xds", "headgate_admin"];
 
 /// Parses `NAME=HOST:PORT`.

@@ -1,4 +1,4 @@
-//! Pure functions that turn the data read from a cluster into findings.
+//! Pure functions that turn data from a cluster into findings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -76,7 +76,7 @@ pub fn clock(whose: &str, time: SystemTime, of_server: SystemTime) -> Finding {
     }
 }
 
-/// Adds the paths of all fields of a schema to `all`.
+/// Adds the paths of all fields of a schema to `all`. `path` is the path of the schema itself.
 fn fields(schema: &Value, path: &str, all: &mut BTreeSet<String>) {
     for (name, of) in schema["properties"].as_object().into_iter().flatten() {
         let path = match path {

@@ -217,7 +217,7 @@ impl Checks<'_> {
         let namespace = operator.argument("istio-namespace");
         let istiods =
             Api::<Pod>::namespaced(self.client.clone(), namespace.unwrap_or(ISTIO_NAMESPACE));
-        // Pods that have ended don't count.
+        // Pods that have ended are left out.
         let is_running = "status.phase!=Failed,status.phase!=Succeeded";
         let running = ListParams::default()
             .labels("app=istiod")

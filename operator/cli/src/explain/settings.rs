@@ -168,7 +168,7 @@ fn walk(at: &str, value: &Value, schema: &Value, found: &mut Vec<Setting>) {
 fn whole(value: &Value) -> Value {
     match value {
         Value::Number(number) => match number.as_f64() {
-            // The conversion is exact.
+            // The conversion of a whole number below 1e15 is exact.
             Some(n) if n.fract() == 0.0 && n.abs() < 1e15 => json!(n as i64),
             _ => value.clone(),
         },

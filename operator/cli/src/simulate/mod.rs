@@ -143,7 +143,7 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
     present(args, &report?)
 }
 
-/// Returns the output of a report.
+/// Returns the output for a report, and writes the page of `--html`.
 fn present(args: &SimulateArgs, report: &Report) -> anyhow::Result<Output> {
     let verdict = report.verdict();
     let mut notes = String::new();

@@ -32,7 +32,7 @@ impl Bar {
 
 /// Writes the number of requests per second without decimals. The field of indicatif has decimals.
 fn speed(state: &ProgressState, out: &mut dyn Write) {
-    // A failed write leaves the number out.
+    // If the write fails, the number is missing.
     let _ = write!(out, "{}", HumanCount(state.per_sec() as u64));
 }
 

@@ -44,7 +44,7 @@ impl<'v> At<'v> {
         Self { path, value }
     }
 
-    /// Returns a field; `None` if it is absent or null.
+    /// Returns a field, or `None` if the field is absent or null.
     fn get(&self, name: &str) -> Option<Self> {
         let value = self.value.get(name).filter(|value| !value.is_null())?;
         Some(self.of(name, value))

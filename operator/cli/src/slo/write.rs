@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{OPENSLO, RESPONSE_TIME, TYPE};
 use crate::draft::free_name;
 
-/// The rolling window in an OpenSLO document. Sloth's window is one of its own options.
+/// The rolling window in an OpenSLO document. Sloth's window is an option of Sloth.
 const WINDOW: &str = "4w";
 
 /// An objective of a type, with its metrics.

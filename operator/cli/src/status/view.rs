@@ -24,9 +24,10 @@ use headgate_controller::xds::status::{self, PolicyReport, ProxyReport, Report};
 pub struct View {
     /// Policies by namespace and name, each with its targets.
     pub policies: Vec<Policy>,
-    /// The targets, each with the policies that are in force there and those that aren't.
+    /// The targets, each with the policies that are in force at the target and those that aren't.
     pub workloads: Vec<Workload>,
-    /// Proxies as the operators report them: connected ones first, then by node id.
+    /// Proxies as the operators report them. Connected proxies come first, and the order is then by
+    /// node id.
     pub proxies: Vec<Proxy>,
     /// Objects that carry policies to proxies of other control planes, by kind and name.
     pub objects: Vec<Carrier>,
@@ -35,7 +36,7 @@ pub struct View {
     pub hidden: Vec<(&'static str, String)>,
     /// The operators.
     pub operators: Vec<OperatorView>,
-    /// Problems of the folder of a `headgate run`; `None` for a cluster.
+    /// Problems of the folder of a `headgate run`, or `None` for a cluster.
     #[serde(skip)]
     pub local: Option<Vec<String>>,
 }
@@ -288,7 +289,7 @@ impl View {
     }
 
     /// Whether the source has no problems, and every policy is accepted, and programmed or
-    /// overridden. A policy without proxies counts as fine.
+    /// overridden. A policy without proxies is no problem.
     #[must_use]
     pub fn ok(&self) -> bool {
         let has_no_proxies = |t: &Target| t.reason(Type::Programmed) == "NoProxies";
@@ -313,7 +314,7 @@ impl View {
     }
 }
 
-/// Whether a policy, `namespace/name`, is in `namespace`. True without a `namespace`.
+/// Whether a policy, `namespace/name`, is in `namespace`. Without a `namespace`, every policy is.
 fn is_in(policy: &str, namespace: Option<&str>) -> bool {
     namespace.is_none_or(|namespace| policy.split('/').next() == Some(namespace))
 }

@@ -45,8 +45,8 @@ pub(super) struct Found {
 }
 
 /// Returns objectives for p50 and p90, ms. Each is twice the requests' own percentile, plus an
-/// allowance for slow requests before them: the 90th percentile of all requests, once for p50 and
-/// twice for p90.
+/// allowance for slow requests before them. The allowance is the 90th percentile of all requests
+/// for p50, and twice this percentile for p90.
 fn objectives(own: &Measured, all: &Measured) -> (f64, f64) {
     let p50 = round_up(2.0 * own.p50_ms + all.p90_ms);
     let p90 = round_up(2.0 * own.p90_ms + 2.0 * all.p90_ms);
@@ -58,7 +58,8 @@ pub(super) fn round_up(ms: f64) -> f64 {
     let ms = ms.max(LEAST_MS);
     let power = 10_f64.powf(ms.log10().floor());
     let step = [1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0].into_iter();
-    // Tolerates a rounding error of the logarithm, which must not select the next step.
+    // The comparison tolerates a rounding error of the logarithm, which must not select the next
+    // step.
     let mut enough = step
         .map(|step| step * power)
         .filter(|to| *to >= ms * (1.0 - 1e-9));

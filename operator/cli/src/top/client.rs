@@ -29,7 +29,8 @@ use crate::table::one_line;
 
 /// The timeout of one response.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
-/// The largest response, in bytes: 256 types take about 400 kB, and 1,000 workflows as much again.
+/// The size of the largest response, in bytes. A response with 256 types has about 400 kB, and
+/// 1,000 workflows add as much.
 const MAX_ANSWER: usize = 32 << 20;
 const NO_ENVOY: &str = "it is no Envoy admin address";
 

@@ -27,12 +27,12 @@ pub(super) struct Fleet {
 /// A proxy. If it has neither responses nor failures, its first response is pending.
 #[derive(Default)]
 pub(super) struct Proxy {
-    /// The time of the first of its consecutive failures, and the reason for the last one, in one
-    /// line.
+    /// The time of the first of the latest consecutive failures, and the reason for the last
+    /// failure, in one line.
     pub(super) silent: Option<(Instant, String)>,
-    /// The number of observed restarts of its process.
+    /// The number of observed restarts of the proxy's process.
     pub(super) restarts: u32,
-    /// The age of its process at the last response.
+    /// The age of the proxy's process at the last response.
     pub(super) uptime: Option<Duration>,
     /// Responses of one process. No request between them failed.
     samples: VecDeque<(Instant, Sample)>,
@@ -42,7 +42,7 @@ pub(super) struct Proxy {
 
 /// Two responses of one process.
 pub(super) struct Span<'a> {
-    /// The earlier response; `None` if only one exists.
+    /// The earlier response, or `None` if only one response exists.
     pub(super) before: Option<&'a Sample>,
     /// The later response.
     pub(super) after: &'a Sample,
@@ -51,8 +51,8 @@ pub(super) struct Span<'a> {
 }
 
 impl Fleet {
-    /// Replaces the set of proxies by `wanted`. Known proxies keep their state; `new` creates the
-    /// others.
+    /// Replaces the set of proxies by `wanted`. Known proxies keep their state, and `new` creates
+    /// the others.
     fn set(
         &mut self,
         wanted: BTreeMap<String, AdminAddress>,
@@ -103,7 +103,7 @@ impl Fleet {
 }
 
 impl Proxy {
-    /// Returns the oldest and the newest response; `None` before the first.
+    /// Returns the oldest and the newest response, or `None` before the first response.
     pub(super) fn span(&self) -> Option<Span<'_>> {
         let (first, before) = self.samples.front()?;
         let (last, after) = self.samples.back()?;

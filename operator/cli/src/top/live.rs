@@ -1,4 +1,4 @@
-//! The terminal loop: handles input and draws.
+//! The loop of the terminal, which handles input and draws.
 
 use std::io;
 use std::time::Duration;

@@ -56,7 +56,7 @@ impl Screen {
         }
     }
 
-    /// Handles a key. Returns false if the user quits.
+    /// Handles a key. Returns `false` if the user quits.
     pub(super) fn key(&mut self, key: KeyEvent) -> bool {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return !matches!(key.code, KeyCode::Char('c' | 'd'));
@@ -154,7 +154,7 @@ impl Screen {
             return frame.render_widget(tab.empty(&self.view).dim(), body);
         }
         self.room = body.height.saturating_sub(1);
-        // Limits the offset, so that no empty lines follow the last row of a long table.
+        // The offset is limited, so that no empty lines follow the last row of a long table.
         let most = rows.len().saturating_sub(usize::from(self.room));
         *self.table.offset_mut() = self.table.offset().min(most);
         let (table, _) = table::table(tab, &rows, body.width, GAP);

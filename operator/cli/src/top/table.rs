@@ -101,7 +101,7 @@ impl Tab {
 }
 
 impl Choice {
-    /// Returns the view, the first one by default.
+    /// Returns the chosen view, or the first view by default.
     pub(super) fn tab(&self) -> Tab {
         self.view.unwrap_or_default()
     }
@@ -175,7 +175,7 @@ pub(super) fn rows<'a>(view: &'a Value, choice: &Choice) -> Vec<Row<'a>> {
         .collect()
 }
 
-/// Returns the rows of a policy or a proxy; `None` if it isn't in this view.
+/// Returns the rows of a policy or a proxy, or `None` if the view doesn't show it.
 fn group(tab: Tab, of: &Value) -> Option<Group<'_>> {
     let (key, values, members, kind) = match tab {
         Tab::Value if of["valueCut"].is_null() => return None,

@@ -2,12 +2,12 @@
 //! each proxy. `--output json` prints it, and the tables show it.
 //!
 //! The proxies that enforce a policy are shown together: rates, slots and queues are summed, and
-//! percentiles are over all requests. Nothing here does I/O, waits or draws; equal responses always
-//! give equal views.
+//! percentiles are over all requests. No function of this module does I/O, waits or draws. Equal
+//! responses always give equal views.
 //!
 //! Rates are in 1/s over the window, times in ms, shares are ratios 0..=1. Values that a proxy's
 //! version doesn't have are null rather than 0. `hurt` is the rate of requests that were refused,
-//! or late beyond the share that objectives allow; rows with the most of it come first.
+//! or late beyond the share that objectives allow. Rows with the largest `hurt` come first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Add;
@@ -35,7 +35,7 @@ pub(super) const UNREACHABLE: &str = "Unreachable";
 /// The change of some stats between two responses of a proxy.
 #[derive(Clone, Copy)]
 struct Change<'a> {
-    /// The earlier stats; `None` if the earlier response lacked them.
+    /// The earlier stats, or `None` if the earlier response lacked them.
     before: Option<&'a Stats>,
     after: &'a Stats,
     /// The time between the responses, s. It is 0 if only one response exists.
@@ -80,12 +80,12 @@ pub(super) fn requests<'a>(policies: impl Iterator<Item = &'a Value> + Clone) ->
     ]
 }
 
-/// Returns the sum of the value `name` over all rows; `None` if no row has it.
+/// Returns the sum of the value `name` over all rows, or `None` if no row has this value.
 pub(super) fn total<'a>(rows: impl IntoIterator<Item = &'a Value>, name: &str) -> Option<f64> {
     sum(rows.into_iter().map(|row| row[name].as_f64())).map(tidy)
 }
 
-/// Returns the sum of the known parts; `None` if no part is known.
+/// Returns the sum of the known parts, or `None` if no part is known.
 fn sum<T: Add<Output = T>>(parts: impl Iterator<Item = Option<T>>) -> Option<T> {
     parts.flatten().reduce(T::add)
 }
@@ -95,9 +95,10 @@ fn tidy(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 
-/// Returns the weighted mean of pairs of a value and its weight; `None` without pairs.
+/// Returns the weighted mean of pairs of a value and its weight, or `None` without pairs.
 fn mean(weighted: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
-    // Adds a tiny weight to each value, so that a mean exists even if no proxy has requests.
+    // Each value gets a tiny additional weight, so that a mean exists even if no proxy has
+    // requests.
     let products = weighted.map(|(value, weight)| (value * (weight + 1e-9), weight + 1e-9));
     let (sum, weight) = products.reduce(|a, b| (a.0 + b.0, a.1 + b.1))?;
     Some(tidy(sum / weight))
@@ -145,7 +146,7 @@ impl Change<'_> {
         (self.seconds > 0.0).then(|| added as f64 / self.seconds)
     }
 
-    /// Returns the bottleneck that determines a workflow's rate; `None` if no rate is in force.
+    /// Returns the bottleneck that determines a workflow's rate, or `None` if no rate is in force.
     fn bottleneck(&self) -> Option<String> {
         let in_force = self.after.value("limited") != Some(0);
         let at = self.after.value("bottleneck").filter(|_| in_force)?;
@@ -196,7 +197,7 @@ impl<'a> Group<'a> {
         ms(0.5).map_or(Value::Null, |p50| json!({"p50": p50, "p99": ms(0.99)}))
     }
 
-    /// Returns the names that begin with `prefix`, without it.
+    /// Returns the rest of each name that begins with `prefix`.
     fn names(&self, prefix: &'a str) -> BTreeSet<&'a str> {
         let names = self.0.iter().flat_map(|c| c.after.values(prefix));
         names.map(|(name, _)| name).collect()
@@ -287,12 +288,12 @@ fn traffic(group: &Group<'_>) -> Value {
         "refusedRate": refused,
         "wouldRefuseRate": not_enforced(group.rate("rq_rejected"), refused),
         "completedRate": group.rate("rq_completed"),
-        // Includes rejections in a dry run, which aren't enforced.
+        // The rates include rejections in a dry run, which aren't enforced.
         "refusedByReason": reasons.collect::<BTreeMap<_, _>>(),
     })
 }
 
-/// Returns the rate of rejections that aren't enforced: a dry run refuses no request.
+/// Returns the rate of rejections that aren't enforced. A dry run enforces none.
 fn not_enforced(rejected: Option<f64>, refused: Option<f64>) -> Option<f64> {
     Some(tidy((rejected? - refused?).max(0.0)))
 }
@@ -324,7 +325,7 @@ fn value(group: &Group<'_>) -> Option<Value> {
     };
     let ranks = weighted("value_per_slot_second_milli").filter(|(rank, _)| *rank > 0.0);
     Some(json!({
-        // 0 until a proxy has ranked the type.
+        // The value is 0 until a proxy has ranked the type.
         "perSlotSecond": mean(ranks).unwrap_or(0.0),
         "slotsAsked": group.milli(SLOTS)?,
         "admitted": mean(weighted("value_admitted_permille")),
@@ -378,7 +379,7 @@ pub(super) fn margin(objective: &Value) -> Option<f64> {
     Some(objective["attainment"].as_f64()? - objective["target"].as_f64()?)
 }
 
-/// Returns the workflows of a policy; `None` if they aren't configured.
+/// Returns the workflows of a policy, or `None` if they aren't configured.
 fn workflows(own: &Group<'_>, parts: &Parts<Group<'_>>) -> Option<Value> {
     // The largest number of workflows at any process.
     let known = own.max("workflows");

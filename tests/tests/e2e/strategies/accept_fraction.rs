@@ -1,4 +1,4 @@
-//! AcceptFraction, which refuses the excess of demand at random.
+//! Tests of AcceptFraction, which refuses the excess of demand at random.
 
 use std::time::Duration;
 

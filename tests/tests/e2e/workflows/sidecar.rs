@@ -295,7 +295,7 @@ impl Sidecar {
     }
 }
 
-/// Writes a file beside the target and renames it, because Envoy watches for renames.
+/// Writes a file beside `path` and renames it to `path`, because Envoy watches for renames.
 fn write(path: &Path, slot: &str, config: &FilterConfig) -> Result<()> {
     let file = discovery_json(config, slot, &binary::tested_module());
     let partial = path.with_extension("new");
