@@ -1,5 +1,5 @@
-//! The cost of an edit in a large cluster: 1,000 policies, each for a Service of its own with 5
-//! Pods, and a proxy in each Pod.
+//! The cost of an edit in a large cluster. The cluster has 1,000 policies, each for its own Service
+//! with 5 Pods, and a proxy in each Pod.
 //!
 //! `plan/afresh` is the first plan after a start. `plan/edit` and `plan/scale` are later plans,
 //! after one policy was edited or one Pod became unready. `proxies/first` looks up the
@@ -142,7 +142,7 @@ fn bench(c: &mut Criterion) {
             planner.plan(black_box(&cluster))
         });
     });
-    // The previous plan is kept, because proxies keep its configurations.
+    // The previous plan is kept, as in an operator, because proxies keep its configurations.
     let before = planner.plan(&cluster);
     ask_all(&cluster, &before);
     c.bench_function("proxies/first", |b| {

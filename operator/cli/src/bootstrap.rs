@@ -1,4 +1,4 @@
-//! `headgate bootstrap`: an Envoy bootstrap with a Headgate slot.
+//! `headgate bootstrap`: prints an Envoy bootstrap with a Headgate slot.
 
 mod labels;
 mod service;
@@ -168,7 +168,7 @@ pub fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
         return Ok(Output::ok(bootstrap.to_yaml()));
     };
     let write = |path: &Path, content: &str| {
-        // Readable by all, because Envoy often runs as another user.
+        // The file is readable by all, because Envoy often runs as another user.
         let written = replace(path, content.as_bytes(), 0o644);
         written.with_context(|| format!("--output {}", path.display()))
     };
@@ -176,7 +176,8 @@ pub fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
         write(&tls.sds.identity, &tls.identity_yaml())?;
         write(&tls.sds.ca, &tls.ca_yaml())?;
     }
-    // Written last, so that a process that waits for this file finds the others.
+    // The bootstrap is written last, so that a process that waits for this file finds the other
+    // files.
     write(output, &bootstrap.to_yaml())?;
     Ok(Output::ok(String::new()))
 }
@@ -246,7 +247,7 @@ impl BootstrapArgs {
         let (Some(ca), Some(output)) = (&self.xds_tls_ca, &self.output) else {
             return Ok(None);
         };
-        // Absolute paths, because Envoy may run in another folder.
+        // The paths must be absolute, because Envoy may run in another folder.
         let absolute = |path: &Path| {
             std::path::absolute(path).with_context(|| format!("{}: no such path", path.display()))
         };
@@ -294,13 +295,14 @@ impl BootstrapArgs {
                 false => None,
             },
             filter: self.filter,
-            // On another kind of system, the proxy runs elsewhere and may have another
-            // architecture.
+            // On a system other than Linux, the proxy runs on another machine, which may have
+            // another architecture.
             architecture: cfg!(target_os = "linux").then_some(std::env::consts::ARCH),
         })
     }
 
-    /// Copies a module for --install-module and returns the path of the copy.
+    /// Copies a module for --install-module, and returns the path of the copy. Returns `None`
+    /// without this argument.
     fn installed(&self, kind: Kind, named: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
         let Some(dir) = &self.install_module else {
             return Ok(None);

@@ -34,17 +34,19 @@ use headgate_controller::xds::status::Report;
 
 /// The timeout of one response of the API server.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest report of one operator, in bytes: 10,000 proxies take about 10 MB.
+/// The size of the largest report of one operator, in bytes. A report of 10,000 proxies has about
+/// 10 MB.
 const MAX_ANSWER: usize = 64 << 20;
-/// The largest number of operators that are queried.
+/// The largest number of operators that are queried for their reports.
 const MAX_OPERATORS: usize = 16;
-/// Lifetime of a token for the operators' reports, s; the API server's minimum.
+/// The lifetime of a token for the operators' reports, s. The API server accepts no shorter
+/// lifetime.
 const TOKEN_SECONDS: i64 = 600;
 /// The name of the operators' admin port in the Service.
 const ADMIN_PORT_NAME: &str = "http-admin";
 /// The Service of the operators' admin ports, as the chart names it.
 pub(super) const OPERATOR: &str = "headgate-system/headgate-metrics";
-/// The default number of that port.
+/// The default number of the operators' admin port.
 const ADMIN_PORT: i32 = 18_001;
 
 /// The cluster, and the operators' Service in it.
@@ -61,13 +63,13 @@ pub struct ClusterArgs {
 /// The report of one operator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Operator {
-    /// `namespace/name` of its Pod.
+    /// `namespace/name` of the operator's Pod.
     pub pod: String,
-    /// Its report, or one line that says why there is none.
+    /// The report, or the reason why it can't be read, in one line.
     pub report: Result<Report, String>,
 }
 
-/// By kind, the objects that carry policies, or the reason why they can't be listed.
+/// The objects that carry policies, by kind, or the reason why a kind can't be listed.
 pub type Objects = Vec<(Adapter, anyhow::Result<Vec<DynamicObject>>)>;
 
 /// A connection to the cluster.
@@ -117,7 +119,7 @@ pub(super) async fn client(access: &Access) -> anyhow::Result<(Client, String)> 
 }
 
 impl Cluster {
-    /// Returns the client of its API server.
+    /// Returns the client of the cluster's API server.
     #[must_use]
     pub fn client(&self) -> Client {
         self.client.clone()
@@ -151,9 +153,9 @@ impl Cluster {
     }
 
     /// Returns, by kind, the objects that carry policies to the proxies of other control planes and
-    /// to Pods. They are from all namespaces or, if the user may not list these, from `namespace`.
-    /// The list of a kind that the cluster doesn't have is empty. For a kind that can't be listed,
-    /// the entry is the reason, in one line.
+    /// to Pods. The objects are from all namespaces or, if the user lacks the right to list these,
+    /// from `namespace`. The list of a kind that the cluster doesn't have is empty. For a kind that
+    /// can't be listed, the entry is the reason, in one line.
     pub async fn objects(&self, namespace: Option<&str>) -> Objects {
         let ours = format!("{}={},{ADAPTER_LABEL}", MANAGED_BY.0, MANAGED_BY.1);
         let ours = &ListParams::default().labels(&ours);
@@ -177,7 +179,7 @@ impl Cluster {
         Adapter::ALL.into_iter().zip(listed).collect()
     }
 
-    /// Returns the reports of all operators, by Pod; empty without operators.
+    /// Returns the reports of all operators, ordered by Pod. The list is empty without operators.
     ///
     /// # Errors
     /// Returns the reason why the operators can't be listed, in one line.
@@ -213,7 +215,7 @@ impl Cluster {
                 report: report.map_err(|e| format!("{e:#}")),
             }
         });
-        // Concurrent requests, with the results in the order of the Pods.
+        // The requests run concurrently, and the results are in the order of the Pods.
         Ok(stream::iter(asked).buffered(MAX_OPERATORS).collect().await)
     }
 

@@ -1,4 +1,4 @@
-//! `headgate completions`: completion scripts for shells.
+//! `headgate completions`: prints completion scripts for shells.
 
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use headgate_api::validate::is_label;
 use headgate_controller::kubernetes::cluster::ObjectKey;
 
-/// The longest name of a type.
+/// The greatest length of a type's name, in characters.
 const MAX_NAME: usize = 63;
 
 /// Parses the target Service of a policy, `namespace/name`.
@@ -34,8 +34,8 @@ spec:
     )
 }
 
-/// Returns `parts` as a name of at most 63 lower case letters, digits and `-`, with a number
-/// appended if the name is taken.
+/// Returns `parts` as a name of at most 63 lower case letters, digits and `-`. A number is appended
+/// if the name is taken. The name is added to `taken`.
 pub(super) fn free_name(
     parts: impl IntoIterator<Item = impl AsRef<str>>,
     taken: &mut BTreeSet<String>,
@@ -53,7 +53,7 @@ pub(super) fn free_name(
             name.push('-');
         }
     }
-    // Leaves room for a number.
+    // The truncated name leaves room for a number.
     name.truncate(MAX_NAME - 4);
     let name = match name.trim_end_matches('-') {
         "" => "root".to_owned(),

@@ -115,7 +115,7 @@ struct Explanation {
     policy: String,
     file: String,
     workload: String,
-    /// The type; `None` if the request bypasses admission, and then the settings are empty.
+    /// The type. `None` if the request bypasses admission. The settings are empty in this case.
     #[serde(rename = "type")]
     kind: Option<String>,
     matched: String,

@@ -16,8 +16,8 @@ use headgate_api::validate::{
 };
 use headgate_controller::source::read::{read_dir, read_file};
 
-/// The error of a command that can't continue because of mistakes in files; one line for each
-/// mistake.
+/// The error of a command that can't continue because of mistakes in files. The text has one line
+/// for each mistake.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Mistakes(String);
@@ -40,7 +40,8 @@ pub(super) struct Selection {
     pub(super) target: TargetRef,
     /// The configuration of its proxies.
     pub(super) config: Arc<FilterConfig>,
-    /// The configuration of their outbound slots, with workflows or class admission.
+    /// The configuration of the outbound slots of its proxies. `None` without workflows and class
+    /// admission.
     pub(super) outbound: Option<Arc<FilterConfig>>,
     reports: Vec<FileReport>,
 }
@@ -60,9 +61,9 @@ impl Selection {
     }
 }
 
-/// Reads and compiles `paths` and selects a workload: the given one, or the first if all have the
-/// same configuration. The slots are the share of one of `proxies` proxies in front of `endpoints`
-/// endpoints.
+/// Reads and compiles `paths`, and selects a workload. Without a given workload, the first one is
+/// selected if all have the same configuration. The slots are those of one proxy, if `proxies`
+/// proxies share the slots of `endpoints` endpoints.
 ///
 /// # Errors
 /// Returns [`Mistakes`], or an error if a file can't be read, or if there are several targets and
@@ -99,8 +100,8 @@ pub(super) fn text_of(path: &Path) -> anyhow::Result<(String, String)> {
     Ok((name, text))
 }
 
-/// Reads and checks all files of `paths`; in a folder, only the files that `headgate run` would
-/// read.
+/// Reads and checks all files of `paths`. In a folder, these are only the files that `headgate run`
+/// would read.
 pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<FileReport>> {
     let mut reports = Vec::new();
     for path in paths {

@@ -1,7 +1,8 @@
 //! The command line. Each subcommand is one module, with its arguments and a function that runs it.
 //!
-//! The result goes to standard output; `error:` and `warning:` lines go to standard error. Exit
-//! codes: 0; 1 for a problem with the input or the system; 2 for a wrong command line.
+//! The result goes to standard output. The lines `error:` and `warning:` go to standard error. The
+//! exit code is 0 for a success, 1 for a problem with the input or the system, and 2 for a wrong
+//! command line.
 
 pub mod bootstrap;
 pub mod check;
@@ -142,7 +143,7 @@ impl Output {
     }
 }
 
-/// Runs the request of a command. Doesn't wait for a DNS query that is still running at the end.
+/// Runs the request of a command. A DNS query that is still running at the end is not awaited.
 fn block_on<T>(request: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -207,11 +208,11 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Prints to standard output. Returns false if its reader has closed it.
+/// Prints to standard output. Returns `false` if the reader has closed standard output.
 fn print(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader has closed it early, as `head` does.
+        // The reader has closed standard output early, as `head` does.
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
         other => other.map(|()| true),
     }

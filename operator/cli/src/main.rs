@@ -1,4 +1,4 @@
-//! The `headgate` binary; everything is in the library.
+//! The `headgate` binary. All of its code is in the library.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The name by which this program was called: kubectl runs a program `kubectl-headgate` as `kubectl
+//! The name by which this program was called. kubectl runs a program `kubectl-headgate` as `kubectl
 //! headgate`.
 
 use std::ffi::OsString;

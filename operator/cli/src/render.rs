@@ -1,4 +1,4 @@
-//! `headgate render`: the configuration that a proxy gets for a policy, as a file.
+//! `headgate render`: prints the configuration that a proxy gets for a policy, as a file.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `headgate run`: serve the policies of a folder or of a cluster to proxies.
+//! `headgate run`: serves the policies of a folder or of a cluster to proxies.
 
 mod admission;
 mod injection;
@@ -38,8 +38,8 @@ use listen::listen;
 use source::Source;
 pub use source::SourceArgs;
 
-/// The number of open files besides the proxies' connections: watches, listeners, and clients of
-/// the other addresses.
+/// The number of open files besides the proxies' connections. These files are watches, listeners,
+/// and clients of the other addresses.
 const OTHER_FILES: u64 = 512;
 /// The time that streams have to end after a signal.
 const GRACE: Duration = Duration::from_secs(5);
@@ -112,8 +112,8 @@ pub enum LogFormat {
     Json,
 }
 
-/// Raises the limit on open files to its maximum. A connection is one of them, and containers often
-/// start with a limit of 1,024.
+/// Raises the limit on open files to its maximum. Each connection is an open file, and containers
+/// often start with a limit of 1,024.
 fn raise_open_files(connections: u32) {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let raised = Rlimit {
@@ -157,7 +157,7 @@ fn init_logging(format: LogFormat) {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
     let subscriber = tracing_subscriber::registry().with(levels);
-    // Fails only if a test has already installed a subscriber, which serves as well.
+    // The call fails only if a test has already installed a subscriber, which suffices.
     let _ = match format {
         LogFormat::Text => subscriber.with(lines.with_target(false)).try_init(),
         LogFormat::Json => subscriber.with(lines.json().flatten_event(true)).try_init(),
@@ -221,7 +221,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let status = status.authorized_by(authorizer);
     let tokens = operator.map(Operator::proxy_tokens);
     let statuses = operator.map(|operator| Arc::clone(&operator.observations));
-    // Aborts the tasks when it is dropped at the end of this function.
+    // The set aborts its tasks when it is dropped at the end of this function.
     let mut tasks = JoinSet::new();
     if let Some(probes) = probes {
         tasks.spawn(status.clone().serve_probes(probes));
@@ -339,8 +339,8 @@ async fn first_plan(
     }
 }
 
-/// Returns the path of the module of this kind: the named file, or the first existing file at the
-/// default paths.
+/// Returns the path of the module of this kind. Without a named file, it is the first existing file
+/// at the default paths.
 pub(super) fn module_file(kind: Kind, named: Option<&Path>) -> PathBuf {
     let name = match kind {
         Kind::Wasm => "headgate.wasm",
@@ -366,8 +366,8 @@ pub(super) fn install(kind: Kind, file: &Path, folder: &Path) -> anyhow::Result<
     Ok(module)
 }
 
-/// Returns an error that names `file` if `module`, the file or its copy, isn't of the kind that the
-/// option takes.
+/// Checks that `module` is of the kind that the option takes. `module` is `file` or its copy, and
+/// the error names `file`.
 pub(super) fn check_kind(kind: Kind, file: &Path, module: &Path) -> anyhow::Result<()> {
     let file = file.display();
     match (kind, Kind::of(module)) {
@@ -382,7 +382,7 @@ pub(super) fn check_kind(kind: Kind, file: &Path, module: &Path) -> anyhow::Resu
     }
 }
 
-/// Logs the addresses served and the next steps. The first line goes to stdout, for programs.
+/// Logs the addresses and the next steps for users. The first line goes to stdout, for programs.
 fn announce(
     (xds, admin): (SocketAddr, SocketAddr),
     others: [(&str, Option<SocketAddr>); 2],

@@ -1,7 +1,9 @@
-//! Tables as kubectl prints them: columns padded to their widest cell, three spaces between.
+//! Tables in the format of kubectl: columns are padded to their widest cell, with three spaces
+//! between them.
 
-/// Returns `text` on one line. The text may come from proxies and their clients, so control
-/// characters are replaced: they could move the cursor or overwrite other parts of the terminal.
+/// Returns `text` on one line. The text may come from proxies and their clients. So control
+/// characters are replaced, because they could move the cursor or overwrite other parts of the
+/// terminal.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let visible = |c: char| match c {
@@ -19,7 +21,7 @@ pub struct Table<const N: usize> {
 }
 
 impl<const N: usize> Table<N> {
-    /// Returns a table with these column heads.
+    /// Returns a table with these column heads and no rows.
     #[must_use]
     pub fn new(head: [&str; N]) -> Self {
         Self {

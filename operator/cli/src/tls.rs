@@ -51,7 +51,7 @@ impl TlsArgs {
         })
     }
 
-    /// Creates the files if --tls-authority is set. The returned future renews them forever.
+    /// Creates the files if --tls-authority is set. The returned future renews the files forever.
     ///
     /// # Errors
     /// Returns one line if the Secret can't be used.
@@ -71,7 +71,7 @@ impl TlsArgs {
         Ok(Some(own.follow(authority)))
     }
 
-    /// Reads the files, if they are named. With `tokens`, proxies may connect without a
+    /// Reads the files, if the arguments name them. With `tokens`, proxies may connect without a
     /// certificate.
     ///
     /// # Errors

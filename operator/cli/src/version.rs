@@ -31,7 +31,8 @@ struct Versions {
     operators: Option<Vec<OperatorView>>,
 }
 
-/// Prints the versions. Fails if operators are queried and one doesn't answer, or none exists.
+/// Prints the versions. Fails if the operators are queried and one of them doesn't answer, or if
+/// none exists.
 ///
 /// # Errors
 /// Returns an error if the cluster can't be queried.

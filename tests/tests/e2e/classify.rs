@@ -1,4 +1,4 @@
-//! The type of a request, by everything that a policy can match on.
+//! Tests of the types of requests: each criterion by which a policy can match requests.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use headgate_tests::rig::Rig;
 use headgate_tests::{http, policy};
 use serde_json::{Value, json};
 
-/// Method, path, headers, and the type that they make.
+/// The method, the path and the headers of a request, and its expected type.
 type Case = (
     &'static str,
     &'static str,
@@ -135,14 +135,14 @@ fn every_request_is_counted_as_the_first_type_that_matches() -> Result<()> {
         rig.wait_for_stat(&format!("type.{kind}.rq_total"), expected[index])
             .map_err(|error| error.context(format!("{method} {path} {headers:?}")))?;
     }
-    // Nothing was counted twice.
+    // Each request was counted once.
     for (name, expected) in names.iter().zip(expected) {
         assert_eq!(rig.type_stat(name, "rq_total")?, expected, "{name}");
     }
     rig.wait_until_idle()
 }
 
-/// Paths that reach the same handler of most backends, through the listener that `headgate
+/// Tests paths that most backends treat as the same path, through the listener that `headgate
 /// bootstrap` writes.
 #[test]
 fn paths_match_the_type_that_they_look_like() -> Result<()> {
@@ -167,7 +167,7 @@ fn paths_match_the_type_that_they_look_like() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// Envoy's default timeout of a route is 15 s.
+/// Envoy's default timeout of a route is 15 s, so the bootstrap has to set another one.
 #[test]
 fn what_takes_long_takes_as_long_behind_a_proxy() -> Result<()> {
     let backend = BackendConfig::new(

@@ -1,7 +1,8 @@
-//! Every query of every dashboard, and every alert, on a real Prometheus that scrapes real Envoys
-//! under overload and a real operator.
+//! Runs every query of every dashboard, and every alert, on a real Prometheus that scrapes real
+//! Envoys under overload and a real operator.
 //!
-//! With `HEADGATE_PICTURES` naming a folder, the dashboards are drawn there from the same answers.
+//! If `HEADGATE_PICTURES` names a folder, the test also draws the dashboards there from the same
+//! query results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,20 +22,21 @@ use regex_lite::Regex;
 use serde_json::{Value, json};
 
 const P: usize = 6;
-/// Processing times ÷ the paper's, and load ÷ capacity. For tests, few requests, and a load at
-/// which alerts fire. For pictures, enough for smooth lines, and a load at which those of all types
-/// are answered.
+/// The ratio of processing times to the paper's, and the ratio of load to capacity. In tests,
+/// requests are few, and alerts fire at this load. For pictures, requests are enough for smooth
+/// lines, and requests of all types are answered.
 const OF_TESTS: (f64, f64) = (16.0, 1.6);
 const OF_PICTURES: (f64, f64) = (4.0, 1.15);
-/// Time under overload before anything is asked. `rate()` needs some scrapes, Envoy's histograms a
-/// few flushes.
+/// The time under overload before the first query. `rate()` needs several scrapes, and Envoy's
+/// histograms need several flushes.
 const WARMUP: Duration = Duration::from_secs(20);
-/// Far longer than the test takes; it stops the load itself.
+/// The duration of the load. It is far longer than the test, which stops the load at its end.
 const LOAD: Duration = Duration::from_secs(600);
 
-/// Rows whose queries need more than proxies and a folder: `k8s::dashboards` runs them.
+/// Rows whose queries need the metrics of an API server's client. `k8s::dashboards` runs these
+/// queries.
 const NEEDS_API_SERVER: &[&str] = &["API server"];
-/// The most names in a legend that can be told apart.
+/// The largest number of names in a legend that readers can tell apart.
 const LEGEND: usize = 6;
 /// The dashboard whose queries need a policy with workflows.
 const WORKFLOWS: &str = "headgate-workflows";
@@ -46,7 +48,7 @@ const RULES: [&str; 4] = [
     "workflows.yaml",
 ];
 
-/// Returns the folder in which dashboards are to be drawn, if any.
+/// Returns the folder for the pictures of dashboards, if the environment names one.
 fn pictures() -> Option<PathBuf> {
     std::env::var_os("HEADGATE_PICTURES").map(PathBuf::from)
 }
@@ -66,7 +68,7 @@ fn rule_files() -> Vec<PathBuf> {
     RULES.map(|name| alerts().join(name)).to_vec()
 }
 
-/// A policy of [`policy`] for another Service.
+/// Returns `policy` with another name and with the Service of this name as its target.
 fn named(mut policy: Value, name: &str) -> Value {
     policy["metadata"]["name"] = json!(name);
     policy["spec"]["targetRefs"][0]["name"] = json!(name);
@@ -77,7 +79,7 @@ fn policies() -> Vec<Value> {
     let mix = mix::bouncer(scale_and_load().0);
     let mut search = policy::for_mix(P, &mix);
     let mut trial = named(search.clone(), "trial");
-    // More tokens than its slots take.
+    // The budget is larger than the number of tokens that requests in all slots take.
     let tokens = json!({"budget": 100 * P, "output": {"otherwise": 10}});
     search["spec"]["parallelism"] = json!({"perEndpoint": P, "tokens": tokens});
     search["spec"]["strategy"] = json!({"type": "Bouncer", "bouncer": {"shedByValue": true}});
@@ -115,22 +117,23 @@ fn policies() -> Vec<Value> {
     vec![search, trial, mail, trades, orders]
 }
 
-/// The rate at which a workflow is limited that sends more, requests/s.
+/// The rate limit of a workflow whose clients send more, requests/s.
 const BULK: f64 = 8.0;
 
-/// Requests of two workflows, 30 a second of each.
+/// Returns a load of two workflows with 30 requests/s each.
 fn of_workflows(addr: SocketAddr) -> LoadSpec {
     let of =
         |name: &str| RequestType::get(name, "/").header("baggage", &format!("workflow={name}"));
     LoadSpec::new(addr, vec![of("bulk"), of("web")], 60.0, LOAD)
 }
 
-/// The fleet under load: two proxies of one policy, and one of each of the others.
+/// The fleet under load: two proxies of one policy, and one proxy of each other policy.
 struct World {
     fleet: Fleet,
     prometheus: Prometheus,
     began: SystemTime,
-    /// The time from which policies are shown: in pictures, when the load has been measured.
+    /// The time from which the dashboards of policies are shown. For pictures, this time is after
+    /// the warm-up.
     shown_from: SystemTime,
     _loads: Vec<Running>,
 }
@@ -185,7 +188,7 @@ fn world() -> Result<World> {
     for (name, proxy) in &fleet.proxies {
         let spec = match name.as_str() {
             "mail-1" | "trades-1" => {
-                // Two tokens.
+                // A response of two tokens.
                 let any = RequestType::get("any", "/?stream=2");
                 LoadSpec::new(proxy.addr, vec![any], 40.0, LOAD)
             }
@@ -194,7 +197,7 @@ fn world() -> Result<World> {
         };
         loads.push(load::start(spec)?);
     }
-    // An edit, so that there is a plan to be made and something to be acknowledged.
+    // An edit causes another plan, and the proxies acknowledge its configuration.
     let mut mail = policies().swap_remove(2);
     mail["spec"]["types"][0]["slo"]["p90"] = json!("600ms");
     fleet.write_policy_file("mail.yaml", &mail.to_string())?;
@@ -216,8 +219,8 @@ fn world() -> Result<World> {
 }
 
 impl World {
-    /// Runs a dashboard over the time until now: a policy's from `shown_from`, another since the
-    /// load began.
+    /// Runs a dashboard for the time until now. The dashboard of policies begins at `shown_from`,
+    /// and the others begin at the start of the load.
     fn run(&self, dashboard: &Dashboard, wanted: &[(&str, &str)]) -> Result<Vec<Shown>> {
         let bindings = Bindings::resolve(dashboard, &self.prometheus, wanted)?;
         let from = match dashboard.uid == "headgate-policy" {
@@ -235,7 +238,7 @@ impl World {
                 picture::svg(dashboard, shown, &bindings.shown(), span, width)
             };
             std::fs::write(folder.join(&name), draw(&shown, picture::OF_SCREEN))?;
-            // The part that fits a page.
+            // These rows fit on a page.
             let mut short = shown.clone();
             short.retain(|s| ["Decisions", "Objectives"].contains(&s.row.as_str()));
             if !short.is_empty() {
@@ -249,27 +252,27 @@ impl World {
     }
 }
 
-/// Makes happen what dashboards and alerts show as wrong, so that their queries have values.
+/// Causes the faults that dashboards and alerts show, so that the queries for faults have values.
 fn provoke(world: &mut World) -> Result<()> {
     let World {
         fleet, prometheus, ..
     } = world;
-    // A policy that is refused, and a file that no policy owns.
+    // A policy that is refused, and a file with an invalid content.
     let mut bad = named(policy::queue_only(P, 10), "bad");
     bad["spec"]["parallelism"] = json!({"total": 0});
     fleet.write_policy_file("bad.yaml", &bad.to_string())?;
     fleet.write_policy_file("broken.yaml", "kind: [")?;
     prometheus.wait_for("headgate_policies_accepted{status=\"false\"}")?;
     prometheus.wait_for("headgate_source_problems")?;
-    // A proxy whose certificate is for another namespace than the target that it claims.
+    // A proxy whose certificate is for another namespace than that of the target that it claims.
     fleet.add_proxy("stranger", "Service/default/search", "elsewhere")?;
     prometheus.wait_for("increase(headgate_xds_streams_refused_total[1m])")?;
-    // A module that is well formed but is no filter: only Envoy can tell.
+    // A well-formed module that is no filter. Only Envoy can detect this mistake.
     fleet.replace_module(b"\0asm\x01\0\0\0")?;
     fleet.wait_for_streams("Rejected", 6)?;
     prometheus.wait_for("headgate_xds_proxy_streams{state=\"rejected\"}")?;
     prometheus.wait_for("increase(headgate_xds_nacks_total[1m])")?;
-    // The last point of a range may lie one step before its end.
+    // The last point of a range may be up to one step before the end of the range.
     prometheus.wait_for_scrape("headgate", SystemTime::now() + 2 * INTERVAL)
 }
 
@@ -293,7 +296,8 @@ fn no_query_of_a_dashboard_is_empty_and_every_alert_knows_its_metrics() -> Resul
                     .map(|(title, at)| format!("{}: {title}: query {at}", dashboard.title)),
             );
         } else if dashboard.uid == "headgate-policy" {
-            // Not every strategy has every panel, but every panel is some strategy's.
+            // Some panels apply only to some strategies. Each panel must have values for at least
+            // one strategy.
             let mut everywhere: Option<BTreeSet<(String, usize)>> = None;
             for name in ["search", "trial", "mail", "trades"] {
                 let policy = format!("default/{name}");
@@ -353,7 +357,7 @@ fn no_query_of_a_dashboard_is_empty_and_every_alert_knows_its_metrics() -> Resul
     alerts_hold(&world)
 }
 
-/// Titles and positions of queries without a value.
+/// Returns the titles of panels and the positions of those of their queries that have no value.
 fn empty_queries(shown: &[Shown]) -> BTreeSet<(String, usize)> {
     let mut empty = BTreeSet::new();
     for shown in shown {
@@ -368,14 +372,14 @@ fn empty_queries(shown: &[Shown]) -> BTreeSet<(String, usize)> {
     empty
 }
 
-/// Panels with more names than can be told apart.
+/// Returns the panels whose legends have more than [`LEGEND`] names.
 fn long_legends(shown: &[Shown]) -> impl Iterator<Item = String> {
     let curves = shown.iter().filter(|s| s.panel.kind == Kind::TimeSeries);
     let long = curves.filter(|s| s.legend_entries() > LEGEND);
     long.map(|s| format!("{}: {} in the legend", s.title, s.legend_entries()))
 }
 
-/// Checks that the numbers are those of an overload, whatever they are divided by.
+/// Checks that the values are plausible for an overload.
 fn plausible(world: &World) -> Result<()> {
     let value = |expression: &str| -> Result<f64> {
         let answer = world.prometheus.query(expression)?;
@@ -383,7 +387,7 @@ fn plausible(world: &World) -> Result<()> {
         Ok(point.with_context(|| format!("{expression}: no value"))?.1)
     };
     let between = |expression: &str, least: f64, most: f64| -> Result<()> {
-        // A proxy whose scrape took too long is missing until the next one.
+        // A proxy whose scrape timed out has no value until the next scrape.
         until(expression, || match value(expression) {
             Ok(value) if (least..=most).contains(&value) => Ok(()),
             other => Err(format!("{other:?}, not in {least}..={most}")),
@@ -436,14 +440,14 @@ fn plausible(world: &World) -> Result<()> {
     )?;
     between("min(headgate:rq_slo_met:ratio_rate5m)", 0.0, 1.0)?;
     between("max(headgate:slots_in_use:ratio)", 0.5, 1.5)?;
-    // No name keeps a part of a worker's own stat names.
+    // No metric's name contains a part of the name of a worker's own stats.
     let stray = "count({__name__=~\"headgate_.*(worker_?[0-9]|default_search|type_|policy_).*\"})";
     let stray = world.prometheus.query(stray)?;
     assert!(stray.is_empty(), "{stray:?}");
     Ok(())
 }
 
-/// Returns all rules, as Prometheus evaluates them.
+/// Returns all rules with the state that Prometheus reports.
 fn rules(world: &World) -> Result<Vec<Value>> {
     let groups = world.prometheus.rules()?;
     let groups = groups["groups"].as_array().cloned().unwrap_or_default();
@@ -451,8 +455,8 @@ fn rules(world: &World) -> Result<Vec<Value>> {
     Ok(groups.iter().flat_map(of).collect())
 }
 
-/// Checks that every alert's expression is a query over metrics that exist, and that those whose
-/// condition was provoked hold.
+/// Checks that the expression of every alert refers only to existing metrics, and that the alerts
+/// for the provoked faults are pending or firing.
 fn alerts_hold(world: &World) -> Result<()> {
     let rules = rules(world)?;
     ensure!(rules.len() > 20, "{} rules", rules.len());
@@ -497,8 +501,8 @@ fn alerts_hold(world: &World) -> Result<()> {
         "HeadgateCertificateExpiring",
         "HeadgateFailOpen",
     ];
-    // Rules are evaluated every 2 s, and those of an operator whose scrape took too long hold until
-    // the next one.
+    // Rules are evaluated every 2 s. After a scrape of the operator that timed out, an alert about
+    // the operator may hold until the next scrape.
     until("the alerts of what was provoked, and no others", || {
         let rules = self::rules(world).map_err(|e| e.to_string())?;
         let holds = |name: &&str| {
@@ -530,7 +534,7 @@ fn alerts_fire_and_clear() -> Result<()> {
     ];
     promtool(&[&["test", "rules"][..], &tests[..]].concat(), &folder, "")?;
 
-    // An alert needs a case in which it fires, and one in which it doesn't.
+    // Each alert needs a test case in which it fires and a case in which it doesn't.
     let read = |name: &&str| -> Result<Value> {
         let text = std::fs::read_to_string(folder.join(name))?;
         serde_saphyr::from_str(&text).with_context(|| (*name).to_owned())
@@ -572,7 +576,7 @@ fn alerts_fire_and_clear() -> Result<()> {
     Ok(())
 }
 
-/// The conventions of Grafana and its users for a dashboard that others provision.
+/// Checks the conventions of Grafana for provisioned dashboards.
 #[test]
 fn dashboards_keep_to_conventions() -> Result<()> {
     for dashboard in Dashboard::all()? {
@@ -602,7 +606,7 @@ fn dashboards_keep_to_conventions() -> Result<()> {
                 assert!(unit.is_string(), "{name}: {title} has no unit");
             }
             if panel.kind == Kind::TimeSeries {
-                // So that a type has one color in all panels.
+                // With this mode, a type has the same color in all panels.
                 let color = &panel.json["fieldConfig"]["defaults"]["color"]["mode"];
                 assert_eq!(color, "palette-classic-by-name", "{name}: {title}");
             }
@@ -621,7 +625,7 @@ fn dashboards_keep_to_conventions() -> Result<()> {
     Ok(())
 }
 
-/// The format doesn't depend on the client: Prometheus and curl get the same.
+/// The format of the metrics is the same for all clients, such as Prometheus and curl.
 #[test]
 fn the_operators_metrics_are_openmetrics() -> Result<()> {
     let fleet = Fleet::start(
@@ -637,8 +641,8 @@ fn the_operators_metrics_are_openmetrics() -> Result<()> {
     Ok(())
 }
 
-/// The tags that the README tells users to add to their own Envoys are those that `headgate
-/// bootstrap` writes.
+/// The README lists the tags that users add to the bootstraps of their own Envoys. These tags equal
+/// the tags that `headgate bootstrap` writes.
 #[test]
 fn the_readme_has_the_tags_that_the_bootstrap_has() -> Result<()> {
     let readme = std::fs::read_to_string(headgate_tests::dashboard::folder().join("README.md"))?;

@@ -1,7 +1,9 @@
-//! Every queue discipline as Envoy enforces it with two workers, each in a test that fails if any
-//! other ran in its place: the same requests wait on connections of both workers, the order in
-//! which the backend then gets them is compared with a model of the discipline, and the orders of
-//! all disciplines differ by far more than is tolerated.
+//! Tests of every queue discipline in Envoy with two workers.
+//!
+//! In each test, the same requests wait on connections of both workers. The test compares the order
+//! in which they reach the backend with a model of the discipline. The orders of any two
+//! disciplines differ by far more than the tolerated difference, so a test fails if another
+//! discipline is in force.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,23 +15,24 @@ use headgate_tests::policy;
 use headgate_tests::rig::{Rig, Waiter, inversions};
 use serde_json::{Value, json};
 
-/// Pairs of requests that may be served the other way round: a worker whose thread doesn't run for
-/// some ms while a slot is left to it is passed over, once.
+/// The tolerated number of pairs of requests that are served in the reverse order. Slots are left
+/// to a worker for some ms, and a worker whose thread doesn't run in this time is passed over once.
 const TOLERATED: usize = 6;
 
-/// Service time of the requests whose order is compared, if the discipline doesn't charge it. The
-/// slot is left to a worker again only after this time, so a worker whose thread doesn't run for
-/// less is passed over once, not by all requests of the others.
+/// The service time of the compared requests, if the discipline doesn't charge service times. A
+/// slot is offered to a worker again only after this time. So a worker whose thread pauses for a
+/// shorter time is passed over only once, rather than by all requests of the other worker.
 const SERVED: Duration = Duration::from_millis(30);
 
-/// If a thread of the backend doesn't run for this long, half of [`SERVED`], Envoy's workers may
-/// not have run either. They may then be passed over more than once, so the run is repeated.
+/// The tolerated pause of a thread of the backend, half of [`SERVED`]. If a thread of the backend
+/// pauses for longer, Envoy's workers may have paused as well and may have been passed over more
+/// than once. Then the run is repeated.
 const LATE: Duration = Duration::from_millis(15);
 
-/// Pairs in which the orders of any two disciplines differ at least.
+/// The least number of pairs in which the orders of any two disciplines differ.
 const DISTANCE: usize = 4 * TOLERATED;
 
-/// Service time and the objectives at p50 and p90 of a type.
+/// The service time of a type, and its objectives at p50 and p90.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     name: &'static str,
@@ -39,8 +42,8 @@ struct Kind {
     p90: Duration,
 }
 
-/// Objectives are far apart, because the time between two arrivals is added to the objectives that
-/// are compared.
+/// The types of the compared requests. Their objectives are far apart, because the differences
+/// between arrival times must not change the order of deadlines.
 const KINDS: [Kind; 3] = [
     kind("brief", "/brief", 4, 180, 200),
     kind("medium", "/medium", 30, 100, 400),
@@ -63,12 +66,12 @@ const fn kind(
     }
 }
 
-/// Of a type, a class and a workflow that no request of the test has.
+/// The name of a type, a class and a workflow that no compared request has.
 const OTHERS: &str = "others";
 const OTHERS_PATH: &str = "/others";
 const OTHERS_SERVED: Duration = Duration::from_millis(30);
 
-/// A request with its claims; spans in seconds.
+/// A request and the values that it states. Times are in seconds.
 #[derive(Debug, Clone, Copy)]
 struct Request {
     kind: Kind,
@@ -81,7 +84,8 @@ struct Request {
     total_work: Option<u64>,
 }
 
-/// Type, class, workflow, own deadline, elapsed and total service time, work so far and total work.
+/// The type, the class, the workflow, the deadline, the elapsed and the total service time, the
+/// work so far, and the total work.
 type Row = (
     &'static str,
     &'static str,
@@ -93,8 +97,8 @@ type Row = (
     Option<u64>,
 );
 
-/// In the order of their arrival. Chosen at random among many for the distance of the orders that
-/// they make.
+/// The requests in the order of their arrival. They were chosen among many random lists, because
+/// the orders of the disciplines differ most for them.
 #[rustfmt::skip]
 const REQUESTS: [Row; 18] = [
     ("long", "rest", "batch", Some(280), 5, Some(90), 14, Some(40)),
@@ -155,7 +159,7 @@ const DISCIPLINES: [Discipline; 12] = [
 ];
 
 impl Discipline {
-    /// `spec.queue` of a policy.
+    /// Returns `spec.queue` of a policy.
     fn queue(self) -> Value {
         let name = match self {
             Fifo => "FIFO",
@@ -181,8 +185,8 @@ impl Discipline {
         queue
     }
 
-    /// Returns the key of a flow in a fair queue, the quantum if it has rounds, and the weights
-    /// that aren't 1.
+    /// Returns the key of the flows of a fair queue, the quantum if the queue has rounds, and the
+    /// weights other than 1.
     fn turns(self) -> Option<(&'static str, Option<Duration>, BTreeMap<&'static str, f64>)> {
         let (by, quantum_ms, weights) = match self {
             DrrByType => ("Type", Some(60), [("long", 3.0)].into()),
@@ -197,7 +201,8 @@ impl Discipline {
         Some((by, quantum_ms.map(Duration::from_millis), weights))
     }
 
-    /// Returns the order in which `requests` are to be served, whose types take `costs` on average.
+    /// Returns the order in which the discipline serves `requests`. `costs` are the mean service
+    /// times of their types.
     fn order(self, requests: &[Request], costs: &[Duration]) -> Vec<usize> {
         let mut finish: BTreeMap<&str, f64> = BTreeMap::new();
         let ranks: Vec<f64> = requests
@@ -211,8 +216,9 @@ impl Discipline {
         order
     }
 
-    /// Returns the rank of a request by the discipline's definition; the lowest goes first.
-    /// Arrivals are taken to be at the same time: other spans are longer than all of them together.
+    /// Returns the rank of a request by the definition of the discipline. The lowest rank is served
+    /// first. All requests count as arriving at the same time, because other times are longer than
+    /// the time between the first and the last arrival.
     fn rank(self, request: &Request, mean_s: f64, finish: &mut BTreeMap<&'static str, f64>) -> f64 {
         let seconds = |span: u64| span as f64;
         let deadline = request
@@ -235,7 +241,7 @@ impl Discipline {
                 "silver" => 1.0,
                 _ => 2.0,
             },
-            // All processing times are far below the differences between objectives.
+            // All processing times are far shorter than the differences between objectives.
             Slack => request.kind.p50.min(request.kind.p90).as_secs_f64(),
             DrrByType | DrrByClass | DrrByWorkflow | WfqByClass => {
                 let flow = match self {
@@ -294,8 +300,8 @@ impl Request {
             ("x-headgate-progress", progress),
         ];
         if discipline.turns().is_none() {
-            // The test compares when service begins, so all take as long. Fair queues charge the
-            // time served.
+            // The test compares the starts of service, so all requests take the same time. Fair
+            // queues charge the service time, so there it stays the time of the type.
             headers.push(("x-backend-service-us", SERVED.as_micros().to_string()));
         }
         if let Some(deadline) = self.deadline {
@@ -330,14 +336,14 @@ fn policy(discipline: Discipline) -> Value {
         let header = json!({"name": "x-class", "value": name});
         json!({"name": name, "matches": [{"headers": [header]}]})
     };
-    // The requests that hold the slot meanwhile are of a class of their own.
+    // The requests that hold the slot meanwhile have a class of their own.
     policy["spec"]["classes"] =
         json!([class("gold"), class("silver"), class("rest"), {"name": OTHERS}]);
     policy
 }
 
-/// Serves enough requests of others that all flows of the test begin a new round, because a flow's
-/// usage in a round counts in that round.
+/// Serves enough requests of other flows that all flows of the test begin a new round. The usage of
+/// a flow counts only within a round.
 fn end_rounds(rig: &Rig) -> Result<()> {
     let other = Waiter::at(OTHERS_PATH)
         .header("x-class", OTHERS)
@@ -354,7 +360,7 @@ struct Served {
     costs: Vec<Duration>,
 }
 
-/// Serves all requests.
+/// Serves all requests, and returns their order and their costs.
 fn serve(discipline: Discipline) -> Result<(Served, Lateness)> {
     let services = KINDS
         .iter()
@@ -387,7 +393,8 @@ fn serve(discipline: Discipline) -> Result<(Served, Lateness)> {
     Ok((Served { order, costs }, lateness))
 }
 
-/// Fails unless requests are served in the order of `discipline`, and of no other.
+/// Checks that requests are served in the order of `discipline`, and that this order differs from
+/// the orders of all other disciplines.
 fn check(discipline: Discipline) -> Result<()> {
     let Served {
         order: served,

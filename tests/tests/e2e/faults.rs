@@ -1,5 +1,5 @@
-//! Crashes of any part leave no slot taken and no request queued: each test counts both back to
-//! zero.
+//! Tests that a crash of any part leaves no slot taken and no request queued. Each test waits until
+//! both counts are zero.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use headgate_tests::wait::{until, wait_until};
 use headgate_tests::{headgate, http, policy};
 use serde_json::{Value, json};
 
-/// A backend with more workers than the policy has slots, so that only Headgate limits.
+/// Returns a rig whose backend has more workers than the policy has slots, so that only Headgate
+/// limits concurrency.
 fn rig(slots: usize, max_length: usize) -> RigBuilder {
     let backend = BackendConfig::new(
         4_096,
@@ -28,8 +29,8 @@ fn answers(pending: Vec<http::Pending>) -> Result<Vec<u16>> {
         .collect()
 }
 
-/// Shows that the stage works: as many requests as it has slots fill it, one more waits, and all
-/// are answered.
+/// Checks that the limit is enforced: `slots` requests take all slots, one more waits, and all are
+/// answered.
 fn assert_enforced(rig: &Rig, slots: usize) -> Result<()> {
     let held = rig.occupy("/enforced", slots)?;
     let waiting = rig.enqueue("/enforced", 1)?;
@@ -67,7 +68,7 @@ fn a_thousand_clients_leave_the_queue() -> Result<()> {
 fn a_thousand_clients_leave_while_served() -> Result<()> {
     let rig = rig(1_000, 100).start()?;
     let held = rig.occupy("/", 1_000)?;
-    // The native filter writes its gauges at a tick.
+    // The native filter writes its gauges only at a tick.
     rig.wait_for_stat("slots_in_use", 1_000)?;
     held.into_iter().for_each(http::Pending::hang_up);
     rig.wait_until_idle()?;
@@ -81,8 +82,8 @@ fn a_thousand_clients_leave_while_served() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// Half of the clients give up long before their requests are done. HTTP/1.1 clients close their
-/// connection, HTTP/2 clients reset their stream on a connection that others use.
+/// Half of the clients leave long before their requests end. HTTP/1.1 clients close their
+/// connection. HTTP/2 clients reset their stream on a connection that has other streams.
 #[test]
 fn clients_leave_and_others_take_their_place() -> Result<()> {
     let rig = rig(4, 500).start()?;
@@ -136,7 +137,8 @@ fn the_backend_resets_connections() -> Result<()> {
     assert_enforced(&rig, 4)
 }
 
-/// A backend that fails at once is not a fast backend, and its answers meet no objective.
+/// Errors of a backend that fails at once count neither as fast responses nor as responses within
+/// an objective.
 #[test]
 fn errors_are_counted_and_measured_by_nobody() -> Result<()> {
     let rig = rig(4, 500).start()?;
@@ -160,7 +162,8 @@ fn errors_are_counted_and_measured_by_nobody() -> Result<()> {
     assert_enforced(&rig, 4)
 }
 
-/// Envoy Gateway writes a stats matcher that excludes Headgate's stats.
+/// Envoy Gateway writes a stats matcher that excludes Headgate's stats, so that Envoy rejects the
+/// gauges.
 #[test]
 fn the_limit_holds_where_envoy_rejects_the_gauges() -> Result<()> {
     for threads in [1, 3] {
@@ -177,7 +180,7 @@ fn the_limit_holds_where_envoy_rejects_the_gauges() -> Result<()> {
         let all: Result<Vec<_>> = (0..20).map(|_| rig.request("/", &slow)).collect();
         assert_eq!(answers(all?)?, [200; 20]);
         assert_eq!(rig.backend.stats().max_in_flight, 2, "{threads} threads");
-        // The native filter keeps the limit in memory: no gauge is missed.
+        // The native filter keeps the limit in memory, so it doesn't need the gauges.
         if !headgate::is_native() {
             wait_until("Envoy's log to say so", || {
                 rig.envoy.output().contains("stats_matcher rejects")
@@ -187,14 +190,14 @@ fn the_limit_holds_where_envoy_rejects_the_gauges() -> Result<()> {
     Ok(())
 }
 
-/// Requests over HTTP/2 that wait for the only slot, all on one worker.
+/// Starts `count` requests over HTTP/2 that wait for the only slot, all on one worker.
 fn waiting(rig: &Rig, count: u64) -> Result<load::Running> {
     let kinds = vec![RequestType::get("all", "/")];
     let rate = count as f64 / 4.0 * 1.05;
     let mut spec = LoadSpec::new(rig.addr(), kinds, rate, Duration::from_secs(4));
     (spec.protocol, spec.connections) = (Protocol::Http2, 64);
     spec.max_outstanding = 2 * count as usize;
-    // Envoy may be stopped for longer than the requests' queue timeout.
+    // Tests stop Envoy for longer than the queue timeout of the requests.
     spec.drain = Duration::from_secs(60);
     let load = load::start(spec)?;
     until("the queue to fill", || {
@@ -218,14 +221,14 @@ fn mass_rig(slots: usize) -> RigBuilder {
     Rig::builder(backend, policy).concurrency(1)
 }
 
-/// Envoy carries each refusal out inside the return of the one before.
+/// Envoy carries out each refusal within the call for the refusal before it.
 #[test]
 fn twenty_thousand_requests_expire_at_once() -> Result<()> {
     let mut rig = mass_rig(1).start()?;
     let held = rig.occupy("/held", 1)?;
     let load = waiting(&rig, MASS)?;
     rig.envoy.pause();
-    // Longer than the queue timeout of each.
+    // This sleep is longer than the queue timeout of all requests.
     std::thread::sleep(Duration::from_secs(16));
     rig.envoy.resume();
     rig.wait_for_stat("queue_length", 0)?;
@@ -238,12 +241,13 @@ fn twenty_thousand_requests_expire_at_once() -> Result<()> {
     assert_enforced(&rig, 1)
 }
 
-/// A request that ends at once frees its slot for the next inside its own resumption.
+/// A request that ends at once frees its slot for the next request within the call that resumes it.
 #[test]
 fn twenty_thousand_requests_end_as_soon_as_they_are_resumed() -> Result<()> {
     let mut rig = mass_rig(1)
         .change(|bootstrap| {
-            // The second request to the backend overflows, which Envoy answers itself.
+            // The circuit breaker rejects the second request to the backend, and Envoy answers it
+            // itself.
             let limits =
                 json!([{"max_requests": 1, "max_connections": 1000, "max_pending_requests": 1000}]);
             bootstrap.cluster("upstream")?["circuit_breakers"]["thresholds"] = limits;
@@ -270,7 +274,7 @@ fn the_backend_is_dead() -> Result<()> {
     let held = rig.occupy("/", 4)?;
     let waiting = rig.enqueue("/", 50)?;
     rig.backend.halt();
-    // Those in service lose their connection, those in the queue find none.
+    // Requests in service lose their connection, and requests in the queue find no backend.
     assert_eq!(answers(held)?, [503; 4]);
     assert_eq!(answers(waiting)?, [503; 50]);
     rig.wait_until_idle()?;
@@ -283,7 +287,7 @@ fn the_backend_is_dead() -> Result<()> {
 fn responses_time_out() -> Result<()> {
     let rig = rig(4, 500)
         .change(|bootstrap| {
-            // Far more than the last request takes on a machine that pauses.
+            // The timeout is far longer than the last request takes, even on a machine that pauses.
             bootstrap.routes()?[0]["route"]["timeout"] = json!("1s");
             Ok(())
         })
@@ -296,10 +300,10 @@ fn responses_time_out() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// One worker's VM traps again and again while requests are served and queued by all workers. The
-/// slots that the dead VM held must become free, and the VM that Envoy starts in its place must
-/// join the others. No VM is left to resume the requests that the dead VM had paused: Envoy ends
-/// them at its own stream idle timeout.
+/// The VM of one worker traps several times while requests are served and queued by all workers.
+/// The slots that the dead VM held must become free, and the VM that Envoy starts in its place must
+/// take part in the sharing of slots. No VM is left to resume the requests that the dead VM had
+/// paused. Envoy ends these requests at its own stream idle timeout.
 #[test]
 fn a_vm_traps_under_load() -> Result<()> {
     if headgate::is_native() {
@@ -323,15 +327,15 @@ fn a_vm_traps_under_load() -> Result<()> {
     for round in 1..=3 {
         let answered = load.snapshot().total.ok;
         wait_until("traffic", || load.snapshot().total.ok > answered + 100)?;
-        // The answer may be a 503 or a closed connection: Envoy fails the request that trapped.
+        // Envoy fails the request that trapped, with a 503 or by closing the connection.
         let _ = http::get_with(rig.addr(), "/", &[("x-headgate-trap", "1")]);
         rig.wait_for_stat("workers_lost", round)?;
     }
     load.stop();
     let report = load.wait()?;
     assert_eq!(report.total.unanswered, 0, "{:?}", report.total.status);
-    // The worker that died answers 503 until Envoy lets it have a new VM; the other one is not
-    // disturbed.
+    // The worker whose VM died answers 503 until Envoy starts a new VM. The other worker is not
+    // affected.
     assert!(
         report.total.ok > report.total.offered / 2,
         "{:?}",
@@ -341,9 +345,9 @@ fn a_vm_traps_under_load() -> Result<()> {
     assert_enforced(&rig, 8)
 }
 
-/// The native filter panics again and again, in each hook of a request, while others are served and
-/// queued. No request is refused for it, not even the one that caused it: everything passes until
-/// there is a new engine, which has all slots.
+/// The native filter panics several times, in each hook of a request, while other requests are
+/// served and queued. No request is refused for a panic, not even the request that caused it. All
+/// requests pass until a new engine is in place, which then has all slots.
 #[test]
 fn a_native_filter_panics_under_load() -> Result<()> {
     if !headgate::is_native() {
@@ -364,7 +368,8 @@ fn a_native_filter_panics_under_load() -> Result<()> {
     for (round, hook) in (1..).zip(["request", "response", "scheduled", "request"]) {
         let answered = load.snapshot().total.ok;
         wait_until("traffic", || load.snapshot().total.ok > answered + 100)?;
-        // Five times as many as there are slots: only requests that waited are scheduled.
+        // The burst has five times as many requests as slots, because only requests that waited are
+        // scheduled.
         let slow = ("x-backend-service-us", "20000");
         let mut burst: Vec<_> = (0..40)
             .map(|_| rig.request("/", &[slow]))
@@ -394,16 +399,17 @@ fn a_native_filter_panics_under_load() -> Result<()> {
     Ok(())
 }
 
-/// Istio's proxies have two filters with the same policies while the operator replaces a
-/// WasmPlugin by a TrafficExtension. With one slot, the second filter would wait for the slot of
-/// the first.
+/// While the operator replaces a WasmPlugin by a TrafficExtension, Istio's proxies have two filters
+/// with the same policies. With one slot, the second filter would wait for the slot that the first
+/// filter holds.
 #[test]
 fn a_second_filter_of_the_same_vm_takes_no_slot() -> Result<()> {
     if headgate::is_native() {
         skip("only Istio's Wasm plugins are doubled: an EnvoyFilter has no successor");
         return Ok(());
     }
-    // Room for all requests of the load: those of a pause of the machine come at once.
+    // The queue has room for all requests of the load, because after a pause of the machine the
+    // requests of the pause come at once.
     const QUEUE: usize = 200;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("policy.yaml");
@@ -481,7 +487,7 @@ fn a_policy_is_deleted_and_made_again() -> Result<()> {
     let held = rig.occupy("/", 2)?;
     let waiting = rig.enqueue("/", 20)?;
     rig.delete_policy()?;
-    // Waiting requests go on; nothing limits any more.
+    // After the deletion, waiting requests continue and nothing limits concurrency.
     assert_eq!(answers(waiting)?, [200; 20]);
     let more = rig.occupy("/", 10)?;
     rig.backend.release();
@@ -546,7 +552,7 @@ fn the_operator_is_absent_at_envoys_start() -> Result<()> {
     );
     rig.restart_headgate()?;
     rig.wait_for_policy()?;
-    // The first request after the configuration came may still be on the old filter chain.
+    // The first request after the configuration arrived may still use the old filter chain.
     assert_eq!(rig.get("/")?.status, 200);
     assert_enforced(&rig, 2)
 }
@@ -567,7 +573,8 @@ fn envoy_drains() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// Envoy stops with requests under way: it must end by itself, without a crash in the filter.
+/// Envoy stops while requests are in progress. It must end by itself, without a crash of the
+/// filter.
 #[test]
 fn envoy_stops_with_a_full_queue() -> Result<()> {
     let mut rig = rig(2, 100).start()?;

@@ -1,5 +1,5 @@
-//! One queue over all worker threads: requests reach the backend in the order in which they came,
-//! whichever worker's connection they came on.
+//! Tests the queue that all worker threads share: requests reach the backend in the order of their
+//! arrival, on whichever worker's connection they arrive.
 
 use std::time::Duration;
 
@@ -11,12 +11,13 @@ use headgate_tests::wait::until;
 
 const WAITING: usize = 300;
 
-/// The number of places that a request may be off. Requests that came within a millisecond of each
-/// other may change places if they are on different workers, and so may as many as become free at
-/// once.
+/// The tolerated difference between the places of a request in the orders of arrival and of
+/// service. Requests on different workers that arrive within a millisecond of each other may be
+/// served in the reverse order. So may requests for slots that become free at the same time.
 const TOLERATED: usize = 8;
-/// The number of requests that may be further off: slots pass over a worker whose thread doesn't
-/// react within 2 ms, so its requests come late while other programs use the processors.
+/// The tolerated number of requests with a larger difference. Slots pass over a worker whose thread
+/// doesn't react within 2 ms, so the requests of this worker are late while other programs use the
+/// processors.
 const PASSED_OVER: usize = WAITING / 20;
 
 #[test]
@@ -44,9 +45,9 @@ fn requests_leave_the_queue_in_the_order_of_their_arrival() -> Result<()> {
     Ok(())
 }
 
-/// Numbers of requests, sent one after the other while all slots are taken, in the order in which
-/// the backend saw them. All slots become free together, and only once each has its next request,
-/// so that the speed of the machine doesn't matter.
+/// Returns the numbers of requests in the order in which the backend received them. They are sent
+/// one after the other while all slots are taken. All slots become free together, and only once
+/// each slot has its next request. So the result doesn't depend on the speed of the machine.
 fn order_of_service(slots: usize) -> Result<Vec<usize>> {
     let types = vec![ServiceType::constant("/", Duration::from_millis(1))];
     let rig = Rig::builder(
@@ -62,7 +63,7 @@ fn order_of_service(slots: usize) -> Result<Vec<usize>> {
     for seq in 0..WAITING {
         let number = seq.to_string();
         waiting.push(rig.request("/", &[("x-seq", &number)])?);
-        // Only when one is in the queue is the next one later.
+        // The next request is sent only when this request is in the queue.
         rig.wait_for_stat("queue_length", seq as u64 + 1)?;
     }
     for expected in (slots..=WAITING).step_by(slots) {
@@ -87,7 +88,7 @@ fn order_of_service(slots: usize) -> Result<Vec<usize>> {
     seen.iter().map(|a| Ok(usize::try_from(a.seq)?)).collect()
 }
 
-/// Worker threads that had requests.
+/// Returns the number of worker threads that had connections.
 fn used_workers(rig: &Rig) -> Result<usize> {
     let listeners = rig.envoy.stats()?;
     let counters = listeners

@@ -1,4 +1,4 @@
-//! One of three types breaks: the other two keep their objectives.
+//! Tests with three types of requests, one of which fails. The other two keep their objectives.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use headgate_tests::wait::until_within;
 use serde_json::json;
 
 const WORKERS: usize = 8;
-/// The time in which all types work, and the time from the break on that doesn't count: the first
-/// requests of a type that hangs hold slots until the route's timeout.
+/// The time in which all types work. The time [`TIMEOUT`] after the failure doesn't count, because
+/// the first requests of a type that hangs hold slots until the route's timeout.
 const WELL: Duration = Duration::from_secs(3);
 const TIMEOUT: Duration = Duration::from_secs(3);
 const MEASURED: Duration = Duration::from_secs(6);
 
-/// A type of which `rate` requests per second arrive, each of 20 ms.
+/// Returns a type with an arrival rate of `rate` requests/s and a service time of 20 ms.
 fn kind(name: &'static str, path: &'static str, rate: f64) -> QueryType {
     let time = Duration::from_millis(20);
     QueryType {
@@ -32,8 +32,8 @@ fn kind(name: &'static str, path: &'static str, rate: f64) -> QueryType {
     }
 }
 
-/// Runs the three types, of which the last breaks with `fault`. The report is of the time after the
-/// first timeouts.
+/// Runs the three types, of which the last one fails with `fault`. The report covers the time after
+/// the first timeouts.
 fn run(mix: &[QueryType], fault: FaultKind, filtered: bool) -> Result<LoadReport> {
     load::undisturbed(load::tolerable(mix[0].p90), |_| {
         let policy = policy::for_mix(WORKERS, mix);
@@ -80,14 +80,14 @@ fn run(mix: &[QueryType], fault: FaultKind, filtered: bool) -> Result<LoadReport
     })
 }
 
-/// Returns the ratio of a type's requests that were answered within the objective at p90.
+/// Returns the share of a type's requests that were answered within the objective at p90.
 fn in_time(report: &LoadReport, name: &str) -> Result<f64> {
     let kind = report.of(name).context("of the mix")?;
     Ok(kind.goodput_rps * report.seconds / kind.offered as f64)
 }
 
-/// Asserts that both healthy types keep their objectives with the filter, and lose them without.
-/// Returns the report with the filter.
+/// Checks that both healthy types keep their objectives with the filter, and miss them without it.
+/// Returns the report of the run with the filter.
 fn healthy_types_are_answered(mix: &[QueryType], fault: FaultKind) -> Result<LoadReport> {
     let (filtered, unfiltered) = (run(mix, fault, true)?, run(mix, fault, false)?);
     for name in ["fast", "other"] {
@@ -111,8 +111,8 @@ fn a_type_that_hangs_leaves_the_others_their_slots() -> Result<()> {
     Ok(())
 }
 
-/// At 1.4 times the capacity, types that are worth as much as each other are cut alike, and only
-/// errors tell the third apart.
+/// The load is 1.4 times the capacity. Types of equal value are refused at equal rates, so only its
+/// errors distinguish the third type.
 #[test]
 fn under_overload_a_type_that_fails_comes_last() -> Result<()> {
     let mix = [

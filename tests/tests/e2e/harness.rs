@@ -1,4 +1,5 @@
-//! The harness measured against itself: the conclusions of the end-to-end tests rest on these.
+//! Tests of the test harness itself. The conclusions of the end-to-end tests rely on these
+//! properties.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +19,7 @@ fn constant(workers: usize, ms: u64) -> BackendConfig {
     )
 }
 
-/// `count` requests that have all arrived.
+/// Sends `count` requests and waits until all have arrived at the backend.
 fn send(backend: &Backend, path: &str, count: usize) -> Result<Vec<http::Pending>> {
     let before = backend.stats().in_flight;
     let pending = (0..count)
@@ -47,7 +48,7 @@ fn exactly_p_requests_are_served_at_a_time() {
         "{}",
         stats.max_in_flight
     );
-    // 30 services of 10 ms: the integral of busy workers can't be less.
+    // 30 requests of 10 ms each need at least 300 ms of busy workers.
     assert!(stats.busy_ms >= 300.0, "{}", stats.busy_ms);
     assert!(stats.types["/"].service_ms.p50 >= 10.0);
 }
@@ -71,7 +72,7 @@ fn a_client_that_leaves_the_queue_takes_its_request_along() {
 #[test]
 fn work_in_service_is_cancelled_or_finished_as_configured() {
     for (on_disconnect, completed) in [(OnDisconnect::Cancel, 0), (OnDisconnect::Finish, 1)] {
-        // Long enough that the client leaves before the end.
+        // The service time is so long that the client leaves before its end.
         let mut config = constant(1, 1_500);
         config.on_disconnect = on_disconnect;
         let backend = Backend::start(&config).unwrap();
@@ -222,8 +223,8 @@ fn impatient_clients_hang_up() {
             "{protocol:?}"
         );
         wait_until("the end of all requests", || backend.stats().in_flight == 0).unwrap();
-        // A client may leave just when its request is done, so not every one that left interrupted
-        // something.
+        // A client may leave just when its request is complete, so some clients that leave
+        // interrupt no service.
         let stats = backend.stats();
         let cancelled = stats.cancelled_in_service + stats.cancelled_queued;
         assert!(

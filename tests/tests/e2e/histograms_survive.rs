@@ -1,4 +1,5 @@
-//! Learned processing times survive a policy edit, and an upgrade of the filter's code.
+//! Tests that learned processing times survive an edit of the policy and an upgrade of the filter's
+//! code.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use headgate_tests::wait::{until, wait_until};
 use headgate_tests::{headgate, policy};
 use serde_json::{Value, json};
 
-/// Every request takes 40 ms.
+/// Returns a backend whose requests take 40 ms.
 fn backend() -> BackendConfig {
     BackendConfig::new(
         100,
@@ -19,18 +20,20 @@ fn backend() -> BackendConfig {
     )
 }
 
-/// Bouncer with this many slots and this objective for the median of slow requests.
+/// Returns a policy for the strategy Bouncer with this many slots, and this objective for the
+/// median of slow requests.
 fn policy(slots: usize, p50: &str) -> Value {
     let matches = json!([{"path": {"type": "PathPrefix", "value": "/slow"}}]);
     let slow = json!({"name": "slow", "matches": matches, "slo": {"p50": p50, "p90": "10s"}});
     let default = json!({"name": "default", "slo": {"p50": "5s", "p90": "10s"}});
     let mut policy = policy::policy(slots, &[slow, default]);
-    // By value, the first slow requests would use their objective's error budget.
+    // With shedding by value, the first slow requests would be admitted from the error budget of
+    // their objective.
     policy["spec"]["strategy"] = json!({"type": "Bouncer", "bouncer": {"shedByValue": false}});
     policy
 }
 
-/// Lets the stage learn what a request costs.
+/// Sends requests until the stage has learned their processing time.
 fn learn(rig: &Rig) -> Result<()> {
     for request in rig.send("/slow", 200)? {
         assert_eq!(request.answer()?.status, 200);
@@ -39,9 +42,9 @@ fn learn(rig: &Rig) -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// Asserts that slow requests are refused from the first on, on every worker. A stage that has
-/// learned nothing admits everything. A stage that knows that a request takes 40 ms also knows that
-/// it misses 60 ms behind four others and two slots.
+/// Checks that every worker refuses slow requests from the first one on. A stage without learned
+/// times admits all requests. A stage that has learned 40 ms a request estimates that a request
+/// behind four others, with two slots, misses an objective of 60 ms.
 fn assert_remembered(rig: &Rig) -> Result<()> {
     rig.wait_for_stat("slots", 2)?;
     let held = rig.occupy("/held", 2)?;
@@ -60,8 +63,8 @@ fn assert_remembered(rig: &Rig) -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// The control: a stage that has learned nothing admits the requests that [`assert_remembered`]
-/// sees refused.
+/// A stage without learned times admits the requests that [`assert_remembered`] expects to be
+/// refused.
 #[test]
 fn nothing_is_refused_before_anything_was_learned() -> Result<()> {
     let rig = Rig::builder(backend(), policy(2, "60ms")).start()?;
@@ -98,8 +101,8 @@ fn histograms_survive_a_code_upgrade() -> Result<()> {
     assert_remembered(&rig)
 }
 
-/// The requests of the old code and of the new code share the slots, and no waiting request is left
-/// behind.
+/// The requests of the old code and of the new code share the slots, and no waiting request is
+/// lost.
 #[test]
 fn the_limit_holds_while_code_is_upgraded_under_load() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -111,16 +114,16 @@ fn the_limit_holds_while_code_is_upgraded_under_load() -> Result<()> {
         .start()?;
     let quick = ("x-backend-service-us", "10000");
     let kinds = vec![RequestType::get("all", "/").header(quick.0, quick.1)];
-    // Half of what both slots can serve: the queue ends although answers are late while Envoy
-    // compiles the module.
+    // The load is half of the capacity of both slots. So the queue drains, although responses are
+    // late while Envoy compiles the module.
     let mut spec = LoadSpec::new(rig.addr(), kinds, 100.0, Duration::from_secs(60));
     spec.drain = Duration::from_secs(30);
     let load = load::start(spec)?;
     for _ in 0..3 {
         let answered = load.snapshot().total.ok;
         wait_until("traffic", || load.snapshot().total.ok > answered + 50)?;
-        // More than 2 s of work, so that requests run and wait in the old code while the new one
-        // starts.
+        // The burst is more than 2 s of work, so requests run and wait in the old code while the
+        // new code starts.
         let burst: Result<Vec<_>> = (0..400).map(|_| rig.request("/", &[quick])).collect();
         upgrade(&rig, &module)?;
         for request in burst? {
@@ -138,7 +141,7 @@ fn the_limit_holds_while_code_is_upgraded_under_load() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// Replaces the code, and waits until Envoy runs it.
+/// Replaces the filter's code and waits until Envoy runs the new code.
 fn upgrade(rig: &Rig, module: &Path) -> Result<()> {
     let before = rig.module_hash()?;
     append(module)?;
@@ -149,8 +152,8 @@ fn upgrade(rig: &Rig, module: &Path) -> Result<()> {
     rig.wait_for_policy()
 }
 
-/// Appends to the module's bytes without changing its code: an empty custom section named
-/// `upgraded` for Wasm, and bytes that no loader reads for a native module.
+/// Appends bytes to the module without changing its code: an empty custom section named `upgraded`
+/// for Wasm, and bytes that no loader reads for a native module.
 fn append(module: &Path) -> Result<()> {
     let mut bytes = std::fs::read(module)?;
     let name = b"upgraded";

@@ -1,5 +1,5 @@
-//! Proxies with the native filter and with the Wasm filter under one policy, and those that can't
-//! load the native one.
+//! Tests of proxies with the native filter and with the Wasm filter under one policy, and of
+//! proxies that can't load the native filter.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ struct Proxy {
     backend: Backend,
 }
 
-/// Proxies with an operator.
+/// Proxies and their operator.
 struct Fleet {
     proxies: Vec<Proxy>,
     headgate: Headgate,
@@ -30,8 +30,8 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// Proxies by name and the kind of filter that they ask for; returns once all run a policy with
-    /// two slots.
+    /// Starts proxies with these names and with the kinds of filter that they request. Returns once
+    /// all of them enforce a policy with two slots.
     fn start(native: PathBuf, proxies: &[(&'static str, &str)]) -> Result<Self> {
         let lock = lock_machine()?;
         let folder = tempfile::tempdir()?;
@@ -85,7 +85,7 @@ impl Fleet {
     fn wait_for_slots(&self, slots: u64) -> Result<()> {
         for proxy in &self.proxies {
             until(&format!("{slots} slots of {}", proxy.node), || {
-                // A worker's filter shows its gauges from its first request on.
+                // The filter of a worker writes its gauges from its first request on.
                 http::get(proxy.addr, "/").map_err(|e| e.to_string())?;
                 match proxy.stat("slots") {
                     Ok(now) if now == slots => Ok(()),
@@ -131,7 +131,8 @@ impl Proxy {
             .stat(&format!("wasmcustom.headgate.policy.{policy}.{name}"))
     }
 
-    /// As many requests as there are slots are in the backend, and one more waits.
+    /// Checks that the backend gets as many requests as the policy has slots, and that one more
+    /// waits.
     fn enforces(&self, slots: usize) -> Result<()> {
         let fault = Fault::new(FaultKind::Hang, "/", slots as u64);
         self.backend.inject(fault);
@@ -188,7 +189,8 @@ fn native_and_wasm_filters_enforce_the_same_policy_and_are_told_apart() -> Resul
     Ok(())
 }
 
-/// A shared object that no loader takes: as one for another processor, or for a newer C library.
+/// The module is a shared object that no loader accepts, such as one for another processor or for a
+/// newer C library.
 #[test]
 fn an_envoy_that_cannot_load_the_native_module_gets_the_wasm_filter_and_status_says_why()
 -> Result<()> {
@@ -209,7 +211,7 @@ fn an_envoy_that_cannot_load_the_native_module_gets_the_wasm_filter_and_status_s
     proxy.enforces(3)?;
     assert_eq!(fleet.reported("one")?["filter"], "wasm");
 
-    // A module that it can load is tried.
+    // The proxy tries another module, which it can load.
     std::fs::copy(headgate::native_path(), folder.path().join("next"))?;
     std::fs::rename(folder.path().join("next"), &broken)?;
     until("the native filter to run", || {

@@ -1,4 +1,4 @@
-//! The Envoy configuration of the page about LLM servers.
+//! Tests the Envoy configuration of the documentation page about LLM servers.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ fn configure(bootstrap: &mut Bootstrap) -> Result<()> {
     Ok(())
 }
 
-/// Returns a rig with one slot, one place in the queue, and the page's configuration of Envoy. The
-/// third request is refused, and the refusal names its type.
+/// Returns a rig with one slot, one place in the queue, and the configuration of Envoy from the
+/// page. The third request is refused, and the refusal names the type of the request.
 fn rig() -> Result<Rig> {
     let mut policy = policy::queue_only(1, 1);
     policy["spec"]["types"] = json!([
@@ -54,7 +54,7 @@ fn models_are_types_and_refusals_are_errors_of_openai() -> Result<()> {
     let said = |body, expected: &str| -> Result<()> {
         let json = [
             ("content-type", "application/json"),
-            // A client can't say another model than its body does.
+            // The client's header must not replace the model that the body names.
             ("x-gateway-model-name", "chat"),
         ];
         let answer = http::send(rig.addr(), "POST", PATH, &json, Some(body))?.answer()?;
@@ -79,14 +79,15 @@ fn models_are_types_and_refusals_are_errors_of_openai() -> Result<()> {
     said(r#"{"messages":[]}"#, "default")?;
     said("no JSON", "default")?;
     drop((held, waiting));
-    // Answers of the server stay as they are.
+    // Responses of the server pass unchanged.
     until("an answer of the server", || match rig.get("/") {
         Ok(answer) if answer.status == 200 => Ok(()),
         other => Err(format!("{other:?}")),
     })
 }
 
-/// The most output that a body asks for, by either of its names, is a number of tokens.
+/// The maximum of output tokens in a body, under either of its two field names, determines the
+/// tokens that a request takes.
 #[test]
 fn the_most_output_of_a_body_takes_tokens() -> Result<()> {
     let mut policy = policy::queue_only(8, 10);
@@ -103,7 +104,7 @@ fn the_most_output_of_a_body_takes_tokens() -> Result<()> {
         (r#"{"model":"chat"}"#, 7),
     ] {
         rig.backend.inject(Fault::new(FaultKind::Hang, PATH, 1));
-        // A client can't say another number than its body does.
+        // The client's header must not replace the number that the body states.
         let headers = [("content-type", "application/json"), ("x-max-tokens", "1")];
         let request = http::send(rig.addr(), "POST", PATH, &headers, Some(body))?;
         rig.wait_for_stat("tokens_in_use", tokens)?;

@@ -1,4 +1,5 @@
-//! Tests of a running system on this machine: Envoy, the filter, `headgate`, backend and load.
+//! Tests of a whole system on this machine: Envoy, the filter, `headgate`, a backend and a load
+//! generator.
 
 mod classify;
 mod dashboards;

@@ -1,5 +1,5 @@
-//! The main job: at 1.2 to 2 times its capacity a backend never sees more than P requests, and only
-//! types that would miss their objectives are refused.
+//! Tests of overload: at 1.2 to 2 times its capacity, a backend never serves more than P requests
+//! at once, and only types that would miss their objectives are refused.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,8 +16,8 @@ const P: usize = 20;
 const SCALE: f64 = 4.0;
 const WARMUP: Duration = Duration::from_secs(2);
 
-/// Runs the paper's mix at each of `loads` times the capacity for `seconds`, after a warm-up at the
-/// first.
+/// Runs the paper's mix at each of `loads`, a multiple of the capacity, for `seconds`. A warm-up at
+/// the first load comes before.
 fn overload(policy: &Value, threads: u32, loads: &[f64], seconds: u64) -> Result<LoadReport> {
     let objective = mix::bouncer(SCALE)[0].p50;
     load::undisturbed(load::tolerable(objective), |_| {
@@ -25,7 +25,7 @@ fn overload(policy: &Value, threads: u32, loads: &[f64], seconds: u64) -> Result
     })
 }
 
-/// The requests of such a run, to `target`.
+/// Returns the requests of an overload run to `target`.
 fn requests(target: SocketAddr, loads: &[f64], seconds: u64) -> LoadSpec {
     let mix = mix::bouncer(SCALE);
     let capacity = mix::capacity_rps(&mix, P);
@@ -47,7 +47,7 @@ fn requests(target: SocketAddr, loads: &[f64], seconds: u64) -> LoadSpec {
     spec
 }
 
-/// One such run, in which what holds on any machine is asserted.
+/// Runs the load once and checks the properties that hold on any machine.
 fn run(policy: Value, threads: u32, loads: &[f64], seconds: u64) -> Result<(LoadReport, Lateness)> {
     let rig = Rig::builder(BackendConfig::for_mix(P, &mix::bouncer(SCALE)), policy)
         .concurrency(threads)
@@ -56,7 +56,8 @@ fn run(policy: Value, threads: u32, loads: &[f64], seconds: u64) -> Result<(Load
     let points = (spec.duration().as_secs_f64() / spec.bin.as_secs_f64()) as usize;
     let warm = (WARMUP.as_secs_f64() / spec.bin.as_secs_f64()) as usize;
     let load = load::start(spec)?;
-    // From the end of the warm-up to the last point of the series, when arrivals still come.
+    // Utilization is measured from the end of the warm-up to the last point of the series, while
+    // requests still arrive.
     let reached = |point: usize| {
         until_within(Duration::from_secs(120), "the load to go on", || match load
             .snapshot()
@@ -79,7 +80,8 @@ fn run(policy: Value, threads: u32, loads: &[f64], seconds: u64) -> Result<(Load
          ms",
         backend.max_in_flight, report.lateness_ms.p99
     );
-    // The time for which a free slot waited for its next request, which was on another worker.
+    // The handover time is the time for which a free slot waits for its next request on another
+    // worker.
     let name = format!("wasmcustom.headgate.policy.{}.handover_us", policy::NAME);
     let shown: Vec<String> = rig
         .envoy
@@ -117,7 +119,7 @@ fn run(policy: Value, threads: u32, loads: &[f64], seconds: u64) -> Result<(Load
         total.status
     );
     rig.wait_until_idle()?;
-    // Envoy's counts equal the clients', warm-up included.
+    // The counts of Envoy equal the counts of the clients, warm-up included.
     let everything = total.series.iter();
     let (ok, refused) = everything.fold((0, 0), |(ok, refused), bin| {
         (ok + bin.ok, refused + bin.refused)
@@ -142,7 +144,8 @@ fn run(policy: Value, threads: u32, loads: &[f64], seconds: u64) -> Result<(Load
 
 #[test]
 fn never_more_than_p_and_fast_types_are_never_refused() -> Result<()> {
-    // By value, the second may be refused for the sake of the first.
+    // With shedding by value, requests of the second type may be refused in favor of the first
+    // type.
     let never: [(bool, &[&str]); 2] = [(false, &["fast", "mediumfast"]), (true, &["fast"])];
     for (threads, (shed_by_value, never_refused)) in [(1, never[0]), (2, never[0]), (4, never[1])] {
         let mut policy = policy::for_mix(P, &mix::bouncer(SCALE));
@@ -158,9 +161,10 @@ fn never_more_than_p_and_fast_types_are_never_refused() -> Result<()> {
             let at = report.types.iter().position(|t| t.name == name);
             let exact = &simulated.types[at.context(name)?];
             assert_eq!(exact.rejected_pct(), 0.0, "{name}, without delays");
-            // A pause of the machine makes the queue longer, and service times, which count as the
-            // type's own. After one of 0.1 s, what comes in some 0.15 s of the 6 s is refused, and
-            // the run isn't repeated if at most 1% of requests and services were late.
+            // A pause of the machine makes the queue longer, and it also adds to the measured
+            // service times of the types. After a pause of 0.1 s, requests that arrive in about
+            // 0.15 s of the 6 s are refused. The run isn't repeated for such a pause if at most 1%
+            // of requests and services were late.
             assert!(
                 100 * kind.refused <= 3 * kind.offered,
                 "{threads} threads: {name} {:?}",
@@ -182,7 +186,7 @@ fn no_type_is_accepted_below_its_allowance() -> Result<()> {
     let policy = policy::with_allowance(policy::for_mix(P, &mix::bouncer(SCALE)), allowance);
     let report = overload(&policy, 2, &[1.5], 6)?;
     for kind in &report.types {
-        // Some 450 slow requests: the share that is accepted of them scatters by about 0.014.
+        // With about 450 slow requests, the accepted share has a standard deviation of about 0.014.
         assert!(
             kind.acceptance() > allowance - 0.03,
             "{}: {}",
@@ -199,7 +203,7 @@ fn no_type_is_accepted_below_its_allowance_in_slack_order() -> Result<()> {
     let policy = policy::with_allowance(policy::for_mix(P, &mix::bouncer(SCALE)), allowance);
     let report = overload(&policy::with_discipline(policy, "Slack"), 2, &[1.5], 6)?;
     for kind in &report.types {
-        // Some 680 slow requests: the share that is accepted of them scatters by about 0.018.
+        // With about 680 slow requests, the accepted share has a standard deviation of about 0.018.
         assert!(
             kind.acceptance() > allowance - 0.04,
             "{}: {}",
@@ -207,7 +211,7 @@ fn no_type_is_accepted_below_its_allowance_in_slack_order() -> Result<()> {
             kind.acceptance()
         );
     }
-    // Only the costliest types pay for it.
+    // The costliest types are refused most, so cheap types are nearly always accepted.
     for name in ["fast", "mediumfast"] {
         let kind = report.of(name).context(name)?;
         assert!(kind.acceptance() > 0.9, "{name}: {}", kind.acceptance());

@@ -1,5 +1,5 @@
-//! A policy that leaves `parallelism` out: Headgate finds how many requests the backend works on at
-//! once, and follows. And a budget of tokens beside the slots.
+//! Tests of a policy without `parallelism`, for which Headgate finds the concurrency of the backend
+//! and follows its changes. Also tests a token budget beside the slots.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -15,10 +15,11 @@ use serde_json::json;
 
 const WORKERS: usize = 12;
 const SCALE: f64 = 4.0;
-/// The longest time of each part: many times what is needed, as a slow machine is no mistake.
+/// The longest time of each part of a test. It is many times the needed time, because a slow
+/// machine must not fail the test.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Waits until the slots are in this range.
+/// Waits until the number of slots is in this range.
 fn wait_for_slots(rig: &Rig, expected: RangeInclusive<u64>) -> Result<()> {
     until_within(PATIENCE, &format!("slots in {expected:?}"), || {
         let slots = rig.policy_stat("slots").map_err(|e| e.to_string())?;
@@ -46,8 +47,8 @@ fn slots_follow_the_workers_of_the_backend() -> Result<()> {
     Ok(())
 }
 
-/// Sends ten requests that need these tokens and hang, and waits until `at_once` are in the backend
-/// and hold tokens, and the others wait.
+/// Sends ten requests that need `tokens` each and hang. Waits until `at_once` of them are in the
+/// backend and hold tokens, and the others wait.
 fn hang(rig: &Rig, tokens: u64, at_once: usize) -> Result<Vec<Pending>> {
     rig.backend.inject(Fault::new(FaultKind::Hang, "/held", 10));
     let tokens_each = tokens.to_string();
@@ -62,7 +63,7 @@ fn hang(rig: &Rig, tokens: u64, at_once: usize) -> Result<Vec<Pending>> {
     rig.wait_for_stat("queue_length", 10 - at_once as u64)?;
     rig.wait_for_stat("tokens_in_use", (tokens * at_once as u64).min(100))?;
     assert_eq!(rig.backend.stats().busy, at_once);
-    // The others won't hang.
+    // The other requests won't hang.
     rig.backend.clear_faults();
     Ok(requests)
 }
@@ -76,7 +77,8 @@ fn heavy_requests_run_fewer_at_once_and_give_their_tokens_back() -> Result<()> {
     });
     let service = ServiceType::constant("/", Duration::from_millis(1));
     let rig = Rig::builder(BackendConfig::new(1_000, vec![service]), policy.clone()).start()?;
-    // Eight slots; three of 30; one that is larger than the budget.
+    // Eight requests fill the slots, three of 30 tokens fill the budget, and one needs more tokens
+    // than the budget.
     for (tokens, at_once) in [(10, 8), (30, 3), (1_000, 1)] {
         let requests = hang(&rig, tokens, at_once)?;
         rig.backend.release();
@@ -87,13 +89,13 @@ fn heavy_requests_run_fewer_at_once_and_give_their_tokens_back() -> Result<()> {
         rig.wait_until_idle()?;
     }
     rig.wait_for_stat("tokens", 100)?;
-    // Clients that leave, running or waiting.
+    // Clients leave while their requests are served or wait.
     for request in hang(&rig, 30, 3)? {
         request.hang_up();
     }
     rig.wait_for_stat("tokens_in_use", 0)?;
     rig.wait_until_idle()?;
-    // An edit lets those that wait go on, beside those that hold tokens.
+    // After an edit of the budget, waiting requests start beside the requests that hold tokens.
     let requests = hang(&rig, 30, 3)?;
     rig.backend.inject(Fault::new(FaultKind::Hang, "/held", 5));
     policy["spec"]["parallelism"]["tokens"]["budget"] = json!(300);

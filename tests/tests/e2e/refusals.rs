@@ -1,4 +1,5 @@
-//! The answer to a refused request, and the requests that are never held, refused or measured.
+//! Tests of the response to a refused request, and of requests that are never held, refused or
+//! measured.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ fn rig(policy: Value) -> Result<Rig> {
     builder(policy).start()
 }
 
-/// The access log's line for `path`.
+/// Returns the line of the access log for `path`.
 fn access(rig: &Rig, path: &str) -> Result<String> {
     let start = format!("ACCESS {path} ");
     until("the access log", || {
@@ -100,9 +101,9 @@ fn a_refusal_says_which_policy_type_and_reason() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// Sends a request to `/held`, which is admitted at once, one to `/waiting`, which waits for it,
-/// and one to `/refused`, which finds the queue full. The policy has one slot and one place to
-/// wait.
+/// Sends three requests. The request to `/held` is admitted at once, the request to `/waiting`
+/// waits for it, and the request to `/refused` finds the queue full. The policy has one slot and
+/// one place in the queue.
 pub(crate) fn one_of_each(rig: &Rig) -> Result<()> {
     let held = rig.occupy("/held", 1)?;
     let waiting = rig.enqueue("/waiting", 1)?;
@@ -171,9 +172,9 @@ fn a_request_waits_no_longer_than_the_queues_timeout() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// A request whose time is up is refused at a tick, or in the callback of another whose end frees
-/// the slot that it would have got. To proxy-wasm that is a reply to the other, whose last bytes it
-/// held for good.
+/// A request whose queue timeout has passed is refused at a tick, or in the callback of another
+/// request whose end frees a slot. Proxy-wasm took such a refusal for a reply to the other request,
+/// and held the last bytes of that request forever.
 #[test]
 fn answers_arrive_while_others_run_out_of_time() -> Result<()> {
     let mut policy = policy::queue_only(1, 100);
@@ -197,7 +198,7 @@ fn answers_arrive_while_others_run_out_of_time() -> Result<()> {
     let count = |status| ends.iter().filter(|end| **end == status).count();
     assert_eq!(count(200) + count(503), ends.len());
     assert!(count(200) > 0 && count(503) > 0, "{} answers", count(200));
-    // Clients leave when they have all bytes: no request may be under way then.
+    // Clients leave once they have all bytes, so no request may be in progress at that time.
     let held = rig.envoy.stats_under("http.")?;
     let held = held
         .iter()
@@ -251,12 +252,13 @@ fn a_request_that_cannot_meet_its_deadline_is_refused_though_slots_are_free() ->
         Ok(answers.iter().map(reason).collect())
     };
     let late = Some("deadline".to_owned());
-    // While the duration of requests is unknown, all are let in.
+    // While the service time is unknown, all requests are admitted.
     assert_eq!(reasons(&[SLOW, TOLD]), Ok(vec![None; 10]));
     for short in [TOLD, KNOWN] {
         until("requests without the time to be refused", || {
             let reasons = reasons(&[SLOW, short])?;
-            // One in ten is let in to see whether the backend got faster.
+            // One request in ten is admitted as a probe, because the backend may have become
+            // faster.
             match reasons.iter().filter(|reason| **reason == late).count() {
                 8.. => Ok(()),
                 _ => Err(format!("{reasons:?}")),
@@ -302,8 +304,8 @@ fn dry_run_decides_and_counts_but_refuses_and_holds_nothing() -> Result<()> {
         Ok(())
     };
     all.into_iter().try_for_each(assert_passed)?;
-    // The queue that there would be is modelled from processing times, so decisions begin when
-    // these are known.
+    // The queue of a dry run is modelled from processing times, so decisions begin once these times
+    // are known.
     until("requests that would be refused", || {
         let service = [("x-backend-service-us", "100000")];
         let batch = (0..20).map(|_| http::send(rig.addr(), "GET", "/", &service, None));
@@ -325,7 +327,7 @@ fn observe_refuses_but_holds_nothing() -> Result<()> {
     let mut policy = policy::queue_only(2, 5);
     policy["spec"]["queue"]["mode"] = json!("Observe");
     let rig = rig(policy)?;
-    // Two in service and five in the queue, all of them in the backend.
+    // The backend has all seven requests: two count as in service, and five count as queued.
     let all = rig.occupy("/", 7)?;
     rig.wait_for_stat("slots_in_use", 2)?;
     rig.wait_for_stat("queue_length", 5)?;
@@ -339,7 +341,8 @@ fn observe_refuses_but_holds_nothing() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// A request that finds the queue full, and one that waits for too long, go on by another route.
+/// A request that finds the queue full, and a request that waits for too long, continue on another
+/// route.
 #[test]
 fn refused_requests_go_on_to_another_route() -> Result<()> {
     for (timeout, queued) in [("60s", 1), ("50ms", 0)] {
@@ -384,7 +387,8 @@ fn refused_requests_go_on_to_another_route() -> Result<()> {
     Ok(())
 }
 
-/// Any client can ask for an upgrade; asking must not be a way past admission.
+/// A request for an upgrade needs a slot like any other. Otherwise, any client could bypass
+/// admission with an upgrade header.
 #[test]
 fn upgrades_wait_for_a_slot_until_the_backend_switches() -> Result<()> {
     let rig = rig(policy::queue_only(1, 1))?;
@@ -449,7 +453,8 @@ fn local_replies_are_not_measured() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// More than Envoy buffers: the client is held back until the request has its slot.
+/// The body is larger than Envoy's buffer, so the client is held back until the request has its
+/// slot.
 #[test]
 fn a_queued_request_keeps_its_body() -> Result<()> {
     let rig = rig(policy::queue_only(1, 10))?;
@@ -486,7 +491,7 @@ fn answers_without_a_body_end_at_their_headers() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// gRPC from end to end: HTTP/2 on both sides, answers that end with trailers.
+/// gRPC uses HTTP/2 on both sides, and its responses end with trailers.
 #[test]
 fn grpc_answers_end_at_their_trailers() -> Result<()> {
     let rig = builder(policy::queue_only(4, 500))

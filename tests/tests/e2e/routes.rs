@@ -1,6 +1,6 @@
-//! Policies of routes and of their gateway, at one proxy that is known by its labels: each has its
-//! own requests, slots and stats. The cluster is plain data; its plan goes over real xDS to a real
-//! Envoy.
+//! Tests of the policies of routes and of their gateway at one proxy, which is known by its labels.
+//! Each policy has its own requests, slots and stats. The cluster is plain data, and its plan is
+//! served over real xDS to a real Envoy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,14 +27,14 @@ use headgate_tests::{headgate as binary, policy};
 use serde_json::json;
 use tokio::sync::watch;
 
-/// Name of a policy, its target, and its slots.
+/// The name of each policy, the kind and the name of its target, and its slots.
 const POLICIES: [(&str, TargetKind, &str, usize); 3] = [
     ("edge", TargetKind::Gateway, "edge", 3),
     ("search", TargetKind::HttpRoute, "search", 1),
     ("ads", TargetKind::HttpRoute, "ads", 2),
 ];
 
-/// A Gateway `shop/edge` with one Pod, and two HTTPRoutes.
+/// Returns a cluster with a Gateway `shop/edge` that has one Pod, and with two HTTPRoutes.
 fn cluster() -> Result<Cluster> {
     let edge = ObjectKey::new("shop", "edge");
     let mut cluster = Cluster {
@@ -83,7 +83,7 @@ fn cluster() -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// The xDS server within this process.
+/// An xDS server within this process.
 struct Operator {
     plans: watch::Sender<Arc<Plan>>,
     xds: SocketAddr,
@@ -116,7 +116,7 @@ impl Operator {
     }
 }
 
-/// One route of a gateway's configuration.
+/// Returns one route of a gateway's configuration.
 fn route(name: &str, prefix: &str) -> serde_json::Value {
     json!({
         "name": name,
@@ -132,7 +132,8 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// A gateway's proxy, whose routes have the names that Envoy Gateway and Istio give them.
+    /// Starts a proxy of a gateway, whose routes have the names that Envoy Gateway and Istio give
+    /// them.
     fn start(xds: SocketAddr) -> Result<Self> {
         let service = ServiceType::constant("/", Duration::from_millis(1));
         let backend = Backend::start(&BackendConfig::new(100, vec![service]))?;
@@ -142,12 +143,12 @@ impl Proxy {
             LABELS_METADATA: {GATEWAY_NAME_LABEL: "edge", "pod-template-hash": "5d4f"},
         });
         *bootstrap.routes()? = vec![
-            // Before /search, which is a prefix of it.
+            // This route comes before /search, which is a prefix of its path.
             route("httproute/shop/searching/rule/0/match/0/*", "/searching"),
             route("httproute/shop/search/rule/0/match/0/*", "/search"),
             route("httproute/shop/search/rule/1/match/0/*", "/find"),
             route("shop.ads.0", "/ads"),
-            // Istio's, of a rule with a name.
+            // The name is in Istio's format, for a rule with a name.
             route("sale", "/sale"),
             route("default", "/"),
         ];
@@ -169,7 +170,7 @@ impl Proxy {
         Ok(stats)
     }
 
-    /// Waits until a stat of the policies, in the order of [`POLICIES`], is this.
+    /// Waits until a stat of the policies has these values, in the order of [`POLICIES`].
     fn wait_for(&self, name: &str, expected: [u64; 3]) -> Result<()> {
         until(&format!("{name} = {expected:?}"), || {
             match self.stats(name) {
@@ -201,7 +202,8 @@ fn policies_of_routes_and_of_their_gateway_are_apart() -> Result<()> {
         }
     })?;
 
-    // Every stage is full and has one request in its queue, while the others still have slots.
+    // Each stage is filled, and gets one request in its queue, while the other stages still have
+    // free slots.
     proxy
         .backend
         .inject(Fault::new(FaultKind::Hang, "/", 1_000));
@@ -212,8 +214,8 @@ fn policies_of_routes_and_of_their_gateway_are_apart() -> Result<()> {
         (2, &["/ads/a", "/sale/b", "/ads/c"]),
         (0, &["/", "/searching/a", "/other", "/"]),
     ] {
-        // One after the other: of two at once both may stand in the queue for a moment, which has
-        // one place.
+        // Requests are sent one after the other. Two requests at once could both be in the queue
+        // for a moment, and the queue has only one place.
         for (i, path) in paths.iter().enumerate() {
             pending.push(proxy.send(path)?);
             slots[at] = (i + 1).min(POLICIES[at].3) as u64;
@@ -243,7 +245,7 @@ fn policies_of_routes_and_of_their_gateway_are_apart() -> Result<()> {
         proxy.wait_for(gauge, [0, 0, 0])?;
     }
 
-    // Without a policy of its own a route is the gateway's again.
+    // Without a policy of its own, a route is subject to the gateway's policy again.
     Arc::make_mut(&mut cluster.policies).remove(&ObjectKey::new("shop", "ads"));
     operator
         .plans

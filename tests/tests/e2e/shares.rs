@@ -1,4 +1,5 @@
-//! Fair queues share the slots' time, whatever a tenant's requests cost.
+//! Tests that fair queues share the time of the slots equally, whatever the requests of a tenant
+//! cost.
 
 use std::time::Duration;
 
@@ -11,15 +12,15 @@ use serde_json::json;
 
 const P: usize = 4;
 const CHEAP: Duration = Duration::from_millis(20);
-/// The cost of 25 cheap ones, of the same type.
+/// The service time of an expensive request, 25 times that of a cheap one of the same type.
 const DEAR: Duration = Duration::from_millis(500);
-/// Each tenant has so many requests under way all the time.
+/// The number of requests that each tenant has in progress at all times.
 const CLIENTS: usize = 12;
 const WARMUP: Duration = Duration::from_secs(4);
 const MEASURED: Duration = Duration::from_secs(8);
 
-/// Returns the share of the slots' time that each tenant got, computed as served requests × cost:
-/// cheap, then dear.
+/// Returns the share of the slots' time that each tenant got, first of the tenant `cheap`. The
+/// share is the number of served requests times their cost.
 fn run(discipline: &str) -> Result<([f64; 2], Lateness)> {
     let types = vec![
         ServiceType::constant("/cheap", CHEAP),
@@ -67,7 +68,7 @@ fn run(discipline: &str) -> Result<([f64; 2], Lateness)> {
 fn check(discipline: &str) -> Result<()> {
     let [cheap, dear] = load::undisturbed(CHEAP, |_| run(discipline))?;
     assert!((0.42..0.58).contains(&dear), "{dear} of the slots' time");
-    // The slot stands empty for a part of a millisecond between two of its requests.
+    // The slot is empty for a part of a millisecond between two requests of the tenant `cheap`.
     assert!((0.36..0.52).contains(&cheap), "{cheap} of the slots' time");
     Ok(())
 }
@@ -82,8 +83,8 @@ fn a_tenant_whose_requests_are_dear_gets_half_of_the_slots_time_under_wfq() -> R
     check("WFQ")
 }
 
-/// Streams of two tenants wait for one slot. One tenant's have ten times as many tokens, which only
-/// their ends tell.
+/// Streams of two tenants wait for one slot. The streams of one tenant have ten times as many
+/// tokens. The number of tokens is known only at the end of a stream.
 #[test]
 fn tenants_share_tokens() -> Result<()> {
     const TOKENS: [u64; 2] = [2, 20];
@@ -118,13 +119,13 @@ fn tenants_share_tokens() -> Result<()> {
     let mut served = [0; 2];
     for arrival in rig.backend.arrivals() {
         let tenant = usize::try_from(arrival.seq)?;
-        // As the policy counts by default: a prompt of 1, and the output twice.
+        // By default, a policy counts one token for the prompt and each output token twice.
         served[tenant] += 1 + 2 * TOKENS[tenant];
         if served[0] > 250 {
             break;
         }
     }
-    // The tenants' first streams were taken to be equal.
+    // The first streams of both tenants were charged equally.
     let share = served[1] as f64 / (served[0] + served[1]) as f64;
     println!("tokens {served:?}");
     assert!((0.4..0.6).contains(&share), "{share}");

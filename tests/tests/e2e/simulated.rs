@@ -1,7 +1,8 @@
-//! Agreement of the simulator with Envoy about a policy: both get the very same requests.
+//! Tests that the simulator and Envoy reject the same requests under the same policy. Both get
+//! identical requests.
 //!
-//! Rejections only: response times belong to `scripts/bench agreement`, which wants a quiet
-//! machine.
+//! The tests compare only rejections. `scripts/bench agreement` compares response times, because
+//! that needs a quiet machine.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,17 +17,19 @@ use serde_json::json;
 const P: usize = 20;
 const SCALE: f64 = 4.0;
 const LOAD: f64 = 1.5;
-/// In 9 s, runs of the very same requests differed by up to 7 points; in 27 s, by at most 2.
+/// The measured time. In 9 s, runs of identical requests differed by up to 7 percentage points. In
+/// 27 s, they differed by at most 2.
 const MEASURED: Duration = Duration::from_secs(27);
 
-/// Percentage points by which rejections may differ. Twice the tolerance of `scripts/bench
-/// agreement`: a busy machine makes requests slower and so refuses more of them.
+/// The tolerated difference between rejections, in percentage points. It is twice the tolerance of
+/// `scripts/bench agreement`, because requests are slower on a busy machine, and more of them are
+/// refused.
 const POINTS: f64 = 6.0;
 
-/// Rejections of a type, percent of its requests.
+/// The rejected requests of a type, in percent of its requests.
 struct Rejected {
     name: &'static str,
-    /// Part of the offered work, ratio 0..=1.
+    /// The type's share of the offered work, ratio 0..=1.
     work: f64,
     in_envoy: f64,
     simulated: f64,
@@ -38,7 +41,7 @@ impl Rejected {
     }
 }
 
-/// Alg. 1 as such, in which no type has to take what the others leave.
+/// Tests Algorithm 1 alone, in which no type absorbs the difference in capacity.
 #[test]
 fn as_many_of_each_type_are_rejected_in_envoy_as_in_the_simulator() -> Result<()> {
     for kind in rejected(false)? {
@@ -48,7 +51,8 @@ fn as_many_of_each_type_are_rejected_in_envoy_as_in_the_simulator() -> Result<()
     Ok(())
 }
 
-/// By value the type at the cut takes the difference in capacity, so the test compares the work.
+/// With shedding by value, the type at the cut absorbs the difference in capacity. So the test
+/// compares the rejected work of all types together.
 #[test]
 fn as_much_work_is_rejected_by_value_in_envoy_as_in_the_simulator() -> Result<()> {
     let rejected = rejected(true)?;
@@ -92,8 +96,8 @@ fn rejected(shed_by_value: bool) -> Result<Vec<Rejected>> {
             let utilization = after.utilization_since(&before);
             Ok(((report, late, utilization, answered), lateness))
         })?;
-    // The capacity of this run: every service ended a little late, and every slot stood empty for a
-    // moment before the next request came through Envoy.
+    // Find the capacity of this run. Every service ended a little late, and every slot was empty
+    // for a moment before the next request came through Envoy.
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let at_once = simulated::replay_with(&policy, &load(nowhere), late)?;
     let slot_time = MEASURED * P as u32;

@@ -1,5 +1,5 @@
-//! Streams: server-sent events and gRPC server streaming, whose headers come before the backend
-//! works.
+//! Tests of streams: server-sent events and gRPC server streaming. Their response headers come
+//! before the backend starts to work.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ enum Kind {
     Grpc,
 }
 
-/// A proxy with one slot.
+/// Returns a proxy with one slot.
 fn rig(kind: Kind, measure: &str, release_slot: Option<&str>) -> Result<Rig> {
     let mut policy = policy::queue_only(1, 10);
     policy["spec"]["measure"] = json!(measure);
@@ -35,8 +35,8 @@ fn rig(kind: Kind, measure: &str, release_slot: Option<&str>) -> Result<Rig> {
     }
 }
 
-/// A stream of two parts, whose headers have come. The backend works on the first until it is
-/// released, and then on the second.
+/// Starts a stream of two parts and returns it once its headers have arrived. The backend works on
+/// the first part until the test releases it, and then on the second part.
 fn stream(rig: &Rig, kind: Kind) -> Result<Pending> {
     rig.backend
         .inject(Fault::new(FaultKind::Hang, "/stream", 2));
@@ -62,11 +62,11 @@ fn works_on(rig: &Rig, part: u64) -> Result<()> {
     })
 }
 
-/// Lets the backend end the first part, and waits until it is here and the second is being worked
-/// on.
+/// Lets the backend end the first part. Waits until the part has arrived and the backend works on
+/// the second part.
 fn first_part(rig: &Rig, stream: &mut Pending) -> Result<()> {
     assert_eq!(rig.backend.release(), 1);
-    // A chunk's size.
+    // This line is the size of a chunk.
     stream.read_line()?;
     works_on(rig, 2)
 }
@@ -79,7 +79,8 @@ fn streams_hold_their_slot_to_the_last_byte() -> Result<()> {
             let mut stream = stream(&rig, kind)?;
             let waiting = rig.enqueue("/next", 1)?;
             first_part(&rig, &mut stream)?;
-            // Measured at the first byte of its body, or not yet.
+            // The stream counts at the first byte of its body or only at its end, depending on
+            // `measure`.
             rig.wait_for_stat("type.default.rq_completed", measured)?;
             assert_eq!(rig.policy_stat("slots_in_use")?, 1, "{kind:?} {measure}");
             assert_eq!(rig.policy_stat("queue_length")?, 1, "{kind:?} {measure}");
@@ -130,8 +131,9 @@ fn slots_are_free_at_the_first_byte_where_the_policy_says_so() -> Result<()> {
     Ok(())
 }
 
-/// A proxy with a type of streams and one of whole responses. No objective for times can be missed.
-/// Of those for tokens, a response whose parts take 20 ms each always misses the median.
+/// Returns a proxy with a type of streams and a type of whole responses. Every response meets the
+/// objectives for response times. Each part takes 20 ms, so a response of several parts always
+/// misses the median objective for tokens.
 fn with_tokens() -> Result<Rig> {
     let kind = |name: &str, field: &str| {
         json!({
@@ -148,8 +150,8 @@ fn with_tokens() -> Result<Rig> {
     Rig::builder(backend, policy::policy(4, &types)).start()
 }
 
-/// Waits until this is counted of a type: measured responses, those within the objective for their
-/// time, and those within the two for their tokens, p90 before p50.
+/// Waits until the counters of a type have these values: measured responses, responses within the
+/// objective for their time, and responses within the objectives for tokens at p90 and at p50.
 fn met(rig: &Rig, kind: &str, expected: [u64; 4]) -> Result<()> {
     let met = |of: &str| format!("type.{kind}.rq_slo_met.objective.{of}");
     let completed = format!("type.{kind}.rq_completed");
@@ -169,7 +171,7 @@ fn times_per_token_and_to_the_first_one_have_objectives_of_their_own() -> Result
         assert_eq!(answer.body.matches("data:").count() as u64, parts);
         Ok(())
     };
-    // One token isn't slow, whatever the objective.
+    // A response of one token has no time per token, so it meets any objective.
     stream("/chat", 1)?;
     met(&rig, "chat", [1, 1, 1, 1])?;
     stream("/chat", 3)?;

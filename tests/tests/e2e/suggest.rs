@@ -1,5 +1,5 @@
-//! `headgate suggest` asks a real Envoy what it measured in a dry run, and its suggestion is
-//! enforced.
+//! Tests that `headgate suggest` reads a real Envoy's measurements of a dry run, and that the
+//! suggested policy is enforced.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use headgate_tests::wait::until;
 use headgate_tests::{policy, wait};
 use serde_json::{Value, json};
 
-/// Processing time of all requests.
+/// The processing time of all requests.
 const SERVICE: Duration = Duration::from_millis(20);
 
 #[test]
@@ -33,12 +33,13 @@ fn what_a_dry_run_measured_becomes_a_policy() -> Result<()> {
     for _ in 0..60 {
         ensure!(rig.get("/")?.status == 200);
     }
-    // Envoy adds to its histograms when it flushes them.
+    // Envoy adds values to its histograms only when it flushes them.
     let suggested = until("a suggestion", || suggest().map_err(|e| format!("{e:#}")))?;
     let mut suggested: Value = serde_saphyr::from_str(&suggested)?;
     let slo = &suggested["spec"]["types"][0]["slo"];
     let ms = |name: &str| -> Option<u64> { slo[name].as_str()?.strip_suffix("ms")?.parse().ok() };
-    // Twice 20 ms and once 20 ms, or twice; what a slow machine adds is in both.
+    // The suggested objectives are 2 · 20 ms + 20 ms at p50 and 2 · 20 ms + 2 · 20 ms at p90. A
+    // slow machine adds to all of these times.
     ensure!(ms("p50") >= Some(70) && ms("p90") >= Some(100), "{slo}");
     ensure!(ms("p90") <= Some(1_000), "{slo}");
     suggested["metadata"]["name"] = json!("search");

@@ -1,4 +1,5 @@
-//! `headgate top` at real Envoys under overload: it shows what they have counted.
+//! Tests of `headgate top` at real Envoys under overload: its values equal the counts of the
+//! Envoys.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ fn top_shows_what_real_proxies_count() -> Result<()> {
         fleet.add_proxy(name, "Service/default/search", "default")?;
     }
     fleet.wait_for_streams("Running", 2)?;
-    // Each has slots of its own, so each gets the overload.
+    // Each proxy has its own slots, so each proxy gets the overload.
     let rate = OVERLOAD * mix::capacity_rps(&mix, P);
     let spec = |p: &headgate_tests::fleet::Proxy| {
         LoadSpec::for_mix(p.addr, &mix, rate, Duration::from_secs(90))
@@ -48,7 +49,7 @@ fn top_shows_what_real_proxies_count() -> Result<()> {
         );
         Ok(output.stdout)
     };
-    // Until types are no longer new to the filter. Each view takes a window of 4 s.
+    // Poll until the types are no longer new to the filter. Each view takes a window of 4 s.
     wait::until_within(Duration::from_secs(60), "refusals", || {
         let shown = ask(&["--output=json"]).map_err(|e| e.to_string())?;
         let view: Value = serde_json::from_slice(&shown).map_err(|e| e.to_string())?;
@@ -64,7 +65,7 @@ fn top_shows_what_real_proxies_count() -> Result<()> {
     Ok(())
 }
 
-/// Checks that the view is of two proxies that get `rate` requests/s together, more than they can
+/// Checks that the view shows two proxies that together get `rate` requests/s, more than they can
 /// serve.
 fn check(view: &Value, rate: f64) -> Result<()> {
     let policy = &view["policies"][0];
@@ -79,7 +80,7 @@ fn check(view: &Value, rate: f64) -> Result<()> {
     let accepted = number(&policy["traffic"]["acceptedRate"])?;
     let refused = number(&policy["traffic"]["refusedRate"])?;
     ensure!(refused > 0.1 * rate, "{refused} refused");
-    // Waiting requests are neither.
+    // Waiting requests count neither as accepted nor as refused.
     ensure!((accepted + refused - arrivals).abs() < 0.1 * arrivals);
     ensure!(number(&policy["hurt"])? >= refused - 0.01);
     for kind in policy["types"].as_array().into_iter().flatten() {

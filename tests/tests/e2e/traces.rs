@@ -1,4 +1,4 @@
-//! Spans of Envoy with the filter's decisions.
+//! Tests of Envoy's spans, which contain the filter's decisions.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::refusals::one_of_each;
 
-/// A collector of Zipkin's spans in JSON.
+/// A collector of Zipkin spans in JSON.
 struct Collector {
     addr: SocketAddr,
     spans: Arc<Mutex<Vec<Value>>>,
@@ -31,14 +31,15 @@ impl Collector {
         thread::spawn(move || {
             for connection in listener.incoming().map_while(Result::ok) {
                 let to = Arc::clone(&to);
-                // An error here means that Envoy has closed its end, which is no failure.
+                // An error here means that Envoy has closed its end of the connection, which is no
+                // failure.
                 thread::spawn(move || Self::receive(connection, &to).unwrap_or(()));
             }
         });
         Ok(Self { addr, spans })
     }
 
-    /// Answers each request, and ends with the connection.
+    /// Answers each request, and returns when the connection ends.
     fn receive(connection: TcpStream, to: &Mutex<Vec<Value>>) -> Result<()> {
         let mut reader = BufReader::new(connection);
         while let Some(body) = read_body(&mut reader)? {
@@ -68,7 +69,8 @@ impl Collector {
     }
 }
 
-/// Returns the next request's body in chunks, or `None` at the end of the connection.
+/// Returns the body of the next request, which is sent in chunks, or `None` at the end of the
+/// connection.
 fn read_body(reader: &mut BufReader<TcpStream>) -> Result<Option<Vec<u8>>> {
     let mut line = String::new();
     while line != "\r\n" {
@@ -119,7 +121,7 @@ fn trace(bootstrap: &mut Bootstrap, collector: SocketAddr) -> Result<()> {
                 "endpoints": [{"lb_endpoints": [{"endpoint": endpoint}]}],
             },
         }));
-    // Each span is sent when it ends.
+    // With this setting, each span is sent when it ends.
     let layer = json!({
         "name": "spans",
         "static_layer": {"tracing": {"zipkin": {"min_flush_spans": 1}}},

@@ -1,5 +1,5 @@
-//! Clients that upload slowly: with `headgate bootstrap --buffer-requests` their requests hold no
-//! slot meanwhile.
+//! Tests of clients that upload slowly: with `headgate bootstrap --buffer-requests`, their requests
+//! hold no slot during the upload.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use headgate_tests::policy;
 use headgate_tests::rig::{Rig, RigBuilder};
 use headgate_tests::wait::until;
 
-/// One slot and no queue: a request passes if nothing holds the slot.
+/// Returns a rig with one slot and no queue. A request passes only if the slot is free.
 fn one_slot() -> RigBuilder {
     let types = vec![ServiceType::constant("/", Duration::from_millis(1))];
     Rig::builder(BackendConfig::new(10, types), policy::queue_only(1, 0))
@@ -65,7 +65,7 @@ fn an_upload_that_envoy_collects_first_holds_none() -> Result<()> {
 #[test]
 fn an_upload_that_stalls_ends() -> Result<()> {
     let rig = one_slot()
-        // Long enough to see the upload in Envoy first.
+        // The timeout is long enough that the test first sees the upload in Envoy.
         .bootstrap_argument("--request-timeout=2s")
         .start()?;
     let upload = begin_upload(&rig)?;

@@ -1,5 +1,5 @@
-//! The ways in which a proxy can get its configuration, and the visible signs of one that refuses
-//! it.
+//! Tests of the ways in which a proxy can get its configuration, and of the visible signs of a
+//! proxy that refuses its configuration.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn backend() -> BackendConfig {
     )
 }
 
-/// As many requests as there are slots are in the backend, and one more waits.
+/// Checks that the backend gets as many requests as the policy has slots, and that one more waits.
 fn assert_enforced(rig: &Rig, slots: usize) -> Result<()> {
     rig.wait_for_stat("slots", slots as u64)?;
     let held = rig.occupy("/", slots)?;
@@ -62,7 +62,7 @@ fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configu
     rig.get("/")?;
     assert_enforced(&rig, 2)?;
 
-    // A module that is well formed but is no filter: only Envoy can tell.
+    // A well-formed module that is no filter. Only Envoy can detect this mistake.
     let next = module.with_extension("next");
     let no_filter: &[u8] = match headgate::is_native() {
         true => b"\x7fELF, and no tables",
@@ -93,8 +93,8 @@ fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configu
     assert_enforced(&rig, 3)
 }
 
-/// Without any server: the slot reads a file that `headgate render` wrote, and follows its
-/// replacement.
+/// Without a server, the slot reads a file that `headgate render` wrote, and follows the
+/// replacement of this file.
 #[test]
 fn a_rendered_file_programs_a_slot_that_reads_files() -> Result<()> {
     let _lock = lock_machine()?;

@@ -11,7 +11,7 @@ pub(super) fn parse(text: &str) -> Result<(String, String), String> {
 }
 
 /// Parses one label per line, `key="value"`, as the downward API writes `metadata.labels`. Values
-/// are quoted as in Go, which for valid labels is the same as in JSON.
+/// are quoted as in Go. For valid labels, this format equals JSON.
 pub(super) fn read(text: &str) -> Result<BTreeMap<String, String>, String> {
     let mut labels = BTreeMap::new();
     for (number, line) in text.lines().enumerate() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use headgate_controller::endpoint::Endpoint;
 
-/// The names of the bootstrap's other clusters.
+/// The names of other clusters in the bootstrap, which a service must not have.
 const TAKEN: [&str; 3] = ["upstream", "headgate_xds", "headgate_admin"];
 
 /// Parses `NAME=HOST:PORT`.
@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str) -> Result<(String, Endpoint), String> {
     Ok((name.to_owned(), endpoint.on_this_machine()))
 }
 
-/// Returns endpoints by name, in the order given.
+/// Returns the endpoints by name. The endpoints of a name are in the order given.
 pub(super) fn by_name(services: &[(String, Endpoint)]) -> BTreeMap<String, Vec<Endpoint>> {
     let mut named: BTreeMap<String, Vec<Endpoint>> = BTreeMap::new();
     for (name, endpoint) in services {

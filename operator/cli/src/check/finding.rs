@@ -33,7 +33,7 @@ impl Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// Its verdict.
+    /// The verdict of the check.
     pub verdict: Verdict,
     /// The state that was found.
     pub message: String,
@@ -61,7 +61,7 @@ impl Finding {
         }
     }
 
-    /// Returns a finding without a remedy: all is well.
+    /// Returns the finding that nothing needs to be done.
     #[must_use]
     pub fn ok(message: impl Into<String>) -> Self {
         Self::new(Verdict::Ok, message, None)
@@ -86,7 +86,7 @@ impl Finding {
     }
 }
 
-/// Returns a line for each finding.
+/// Returns a table with a line for each finding.
 #[must_use]
 pub fn table(findings: &[Checked]) -> String {
     let mut table = Table::new(["VERDICT", "CHECK", "FINDING"]);
@@ -99,7 +99,7 @@ pub fn table(findings: &[Checked]) -> String {
     table.or("")
 }
 
-/// Returns the first names and the number of the others.
+/// Returns the first names, and the number of the other names.
 #[must_use]
 pub fn some(names: &[String]) -> String {
     const SHOWN: usize = 3;

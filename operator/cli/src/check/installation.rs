@@ -7,34 +7,34 @@ const VERSION_LABEL: &str = "app.kubernetes.io/version";
 
 /// The name of the port at which modules are served.
 const MODULES_PORT_NAME: &str = "http-modules";
-/// The default number of that port.
+/// The default number of the port at which modules are served.
 const MODULES_PORT: i32 = 18_002;
 
 /// The operator's Deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Installation {
-    /// Its name.
+    /// The name of the Deployment.
     pub name: String,
-    /// Its namespace.
+    /// The namespace of the Deployment.
     pub namespace: String,
-    /// The account of its Pods.
+    /// The ServiceAccount of the Deployment's Pods.
     pub service_account: String,
     /// The program's arguments.
     pub arguments: Vec<String>,
-    /// Secrets that its Pods mount.
+    /// The names of the Secrets that the Deployment's Pods mount.
     pub secrets: Vec<String>,
     /// The number of desired replicas.
     pub replicas: i32,
     /// The number of ready replicas.
     pub ready: i32,
-    /// The port at which its Pods serve modules.
+    /// The port at which the Deployment's Pods serve modules.
     pub modules_port: i32,
-    /// The version in its label.
+    /// The version in the label of the Deployment.
     pub version: Option<String>,
 }
 
 impl Installation {
-    /// Extracts these parts from a Deployment.
+    /// Returns the parts of a Deployment that checks need.
     #[must_use]
     pub fn of(deployment: Deployment) -> Self {
         let metadata = deployment.metadata;
@@ -79,7 +79,7 @@ impl Installation {
         self.values(name).next_back()
     }
 
-    /// Whether it has the argument `--name`.
+    /// Whether the operator has the argument `--name`.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         let mut arguments = self.arguments.iter();
@@ -92,19 +92,19 @@ impl Installation {
         self.argument("lease").unwrap_or(&self.name)
     }
 
-    /// Whether its replicas elect a leader.
+    /// Whether the operator's replicas elect a leader.
     #[must_use]
     pub fn elects(&self) -> bool {
         self.argument("leader-elect") != Some("false")
     }
 
-    /// Returns the namespaces that it watches; empty for all.
+    /// Returns the namespaces that the operator watches. An empty list means all namespaces.
     #[must_use]
     pub fn watched(&self) -> Vec<&str> {
         self.values("watch-namespace").collect()
     }
 
-    /// Returns the control planes that it writes objects for.
+    /// Returns the control planes for which the operator writes objects.
     #[must_use]
     pub fn adapters(&self) -> Vec<&str> {
         let named = self.argument("adapters").unwrap_or_default().split(',');

@@ -1,4 +1,4 @@
-//! Pure functions that turn the data read from a cluster into findings.
+//! Pure functions that turn data from a cluster into findings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -26,13 +26,14 @@ use headgate_controller::xds::conditions::Type;
 use headgate_controller::xds::status::ProxyReport;
 use headgate_controller::xds::timestamp::{age, rfc3339};
 
-/// This program's version.
+/// The version of this program.
 pub const OWN: &str = env!("CARGO_PKG_VERSION");
-/// The oldest supported minor version of Kubernetes 1, equal to the chart's.
+/// The oldest supported minor version of Kubernetes 1. The chart requires the same version.
 const OLDEST_MINOR: u32 = 30;
 /// The greatest accepted difference between clocks.
 const SKEW: Duration = Duration::from_secs(30);
-/// The time before expiry from which a certificate is reported: all issuers renew earlier.
+/// The time before expiry from which a certificate is reported. All issuers renew certificates
+/// earlier.
 const EXPIRES_SOON: Duration = Duration::from_secs(7 * 86_400);
 const UPGRADE_CRD: &str = "upgrade Headgate's chart, or only the CRD: headgate crd | kubectl apply \
                            --server-side -f -";
@@ -57,7 +58,8 @@ pub fn server(version: Option<&str>) -> Finding {
     }
 }
 
-/// Judges a clock by its difference from the API server's clock, whose times have whole seconds.
+/// Judges a clock by its difference from the API server's clock. The API server's times have whole
+/// seconds.
 #[must_use]
 pub fn clock(whose: &str, time: SystemTime, of_server: SystemTime) -> Finding {
     let ahead = time.duration_since(of_server);
@@ -74,7 +76,7 @@ pub fn clock(whose: &str, time: SystemTime, of_server: SystemTime) -> Finding {
     }
 }
 
-/// Adds the paths of all fields of a schema to `all`.
+/// Adds the paths of all fields of a schema to `all`. `path` is the path of the schema itself.
 fn fields(schema: &Value, path: &str, all: &mut BTreeSet<String>) {
     for (name, of) in schema["properties"].as_object().into_iter().flatten() {
         let path = match path {
@@ -91,7 +93,7 @@ fn fields(schema: &Value, path: &str, all: &mut BTreeSet<String>) {
     }
 }
 
-/// Compares the installed definition with this program's.
+/// Compares the installed definition with the definition of this program.
 #[must_use]
 pub fn definition(
     installed: Option<&CustomResourceDefinition>,
@@ -151,7 +153,7 @@ pub fn definition(
     Finding::ok(format!("AdmissionPolicy {VERSION} as of headgate {OWN}"))
 }
 
-/// Judges the operator's Deployment, `namespace/name`.
+/// Judges the operator's Deployment. `name` is the Deployment's `namespace/name`.
 #[must_use]
 pub fn deployment(name: &str, found: Option<&Installation>) -> Finding {
     let Some(found) = found else {
@@ -210,7 +212,7 @@ pub fn lease(name: &str, lease: Option<&LeaseSpec>, now: SystemTime) -> Finding 
     };
     let since = now.duration_since(renewed.0.into()).unwrap_or_default();
     let seconds = lease.lease_duration_seconds.unwrap_or_default();
-    // Allows one more second, because the API server's time has whole seconds.
+    // The limit has one more second, because the API server's time has whole seconds.
     let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or_default() + 1);
     let message = format!("{holder} renewed Lease {name} {} ago", age(since));
     match since > limit {
@@ -232,7 +234,7 @@ pub fn rights(account: &str, asked: usize, lacking: &[Right]) -> Finding {
     }
 }
 
-/// Judges a certificate, PEM.
+/// Judges a certificate in PEM.
 #[must_use]
 pub fn certificate(name: &str, pem: Option<&[u8]>, now: SystemTime) -> Finding {
     let fix = "renew it; with tls.mode Generated, delete it, and the operator makes a new CA";
@@ -249,7 +251,7 @@ pub fn certificate(name: &str, pem: Option<&[u8]>, now: SystemTime) -> Finding {
     }
 }
 
-/// Judges the CA in the ConfigMap of each namespace. `authority` is the operator's, if it may be
+/// Judges the CA in the ConfigMap of each namespace. `authority` is the operator's CA, if it can be
 /// read.
 #[must_use]
 pub fn published(
@@ -337,7 +339,7 @@ pub fn proxies<'a>(proxies: impl Iterator<Item = &'a ProxyReport>, now: SystemTi
     }
 }
 
-/// Judges the operators' Pods: whether each serves the module that it reports.
+/// Judges whether each operator's Pod serves the module that the operator reports.
 #[must_use]
 pub fn module(served: &[(&str, &str, Result<String, String>)]) -> Finding {
     let mut bad = Vec::new();
@@ -443,11 +445,13 @@ pub fn services(services: &[Service], injected: &[ObjectMeta]) -> Finding {
     }
 }
 
-/// The versions that the API server serves of a kind, by `plural.group`, and its schema as text.
+/// The versions that the API server serves of each kind, and their schema as text. A kind is
+/// written as `plural.group`.
 pub type Served = BTreeMap<&'static str, (Vec<String>, String)>;
 
-/// The version labels of a control plane's programs; `None` for one without the label. Empty if
-/// none was observed: some control planes run outside of the cluster.
+/// The version labels of the running programs of a control plane, with `None` for a program without
+/// the label. The set is empty if no program was found, because some control planes run outside of
+/// the cluster.
 pub type Versions = BTreeSet<Option<String>>;
 
 /// Returns these versions in one line.
@@ -469,7 +473,7 @@ pub const ISTIO: [&str; 3] = [
 pub const EXTENSION_POLICY: &str = "envoyextensionpolicies.gateway.envoyproxy.io";
 
 /// Judges the kinds of Istio that the operator writes. CRDs are upgraded before istiod, so the
-/// versions that run decide as well.
+/// verdict also depends on the running versions of istiod.
 #[must_use]
 pub fn istio(served: &Served, is_native: bool, running: &Versions) -> Finding {
     let has = |kind: &str, version: &str| {

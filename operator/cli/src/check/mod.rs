@@ -1,7 +1,8 @@
-//! `headgate check`: whether an installation in a cluster is complete, one line for each finding.
+//! `headgate check`: checks whether an installation in a cluster is complete, and prints one line
+//! for each finding.
 //!
-//! This module reads the data, and [`judge`] evaluates it. A request that the user isn't permitted
-//! to make skips only its own check.
+//! This module reads the data, and [`judge`] evaluates it. If the user lacks the permission for a
+//! request, only the check that needs the request is skipped.
 
 pub mod finding;
 pub mod installation;
@@ -97,7 +98,7 @@ async fn check(args: &CheckArgs) -> anyhow::Result<Vec<Checked>> {
     let found = checks.deployment(&of_service.namespace, name).await;
     match &found {
         Some(Some(operator)) => checks.installation(operator).await,
-        // The control plane isn't installed.
+        // The operator isn't installed.
         Some(None) => {}
         None => {
             let unseen = Installation {
@@ -216,7 +217,7 @@ impl Checks<'_> {
         let namespace = operator.argument("istio-namespace");
         let istiods =
             Api::<Pod>::namespaced(self.client.clone(), namespace.unwrap_or(ISTIO_NAMESPACE));
-        // Pods that have ended don't count.
+        // Pods that have ended are left out.
         let is_running = "status.phase!=Failed,status.phase!=Succeeded";
         let running = ListParams::default()
             .labels("app=istiod")
@@ -341,7 +342,7 @@ impl Checks<'_> {
     }
 
     /// Checks the CRDs of a control plane for which the operator may write objects, and the
-    /// versions of its running programs, from the labels of their objects.
+    /// versions of its running programs. The versions are in the labels of the programs' objects.
     async fn control_plane<K>(
         &mut self,
         operator: &Installation,
@@ -486,7 +487,7 @@ impl Checks<'_> {
         let api = cluster.policies_api(self.namespace);
         let listed = async {
             match api.list(&ListParams::default()).await {
-                // Reported by the check of the definition.
+                // The check of the definition reports a missing CRD.
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
                 listed => listed.map(Some),
             }

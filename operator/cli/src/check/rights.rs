@@ -1,5 +1,5 @@
 //! The requests that an operator makes to the API server, depending on its arguments. The chart's
-//! roles allow exactly these.
+//! roles allow exactly these requests.
 
 use std::fmt;
 

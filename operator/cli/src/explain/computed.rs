@@ -102,7 +102,7 @@ pub(super) fn tokens(stage: &StageConfig) -> Option<String> {
 fn derived_gains(control: &BacklogControlConfig, stage: &StageConfig) -> String {
     let span = Span::from_micros;
     let (target, period) = (span(control.target_us), span(control.period_us));
-    // For one slot, and a unit of cost that takes 1 s.
+    // These gains are for one slot, and for a unit of cost that takes 1 s.
     let gains = Gains::derived(1.0 / f64::from(stage.parallelism), target, period);
     let (proportional, integral) = (gains.proportional, gains.integral);
     let proportional = match (control.control, &control.cost) {
@@ -142,7 +142,7 @@ pub(super) fn recovery(promises: &ServiceAdmissionConfig, class: ClassId) -> Opt
     Some(match promises.central.as_ref().map(|c| c.method) {
         None => {
             let calls = law.calls_per_window();
-            // Rounded, so that percentiles have few digits.
+            // The percentile is rounded to few digits.
             let lower = (law.percentile(calls / 10.0) * 1e3).round() / 1e3;
             format!(
                 "classAdmission: p{percentile} holds for callers with {} calls of the class or \

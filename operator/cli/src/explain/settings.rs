@@ -18,13 +18,14 @@ const SHOWN_APART: [&str; 4] = ["targetRefs", "types", "classes", "exclude"];
 #[derive(Debug, Serialize)]
 pub(super) struct Setting {
     pub(super) field: String,
-    /// Its value; null for a block of fields.
+    /// The value, or null for a block of fields.
     pub(super) value: Value,
-    /// The first sentence of its description in the CRD.
+    /// The first sentence of the field's description in the CRD.
     pub(super) description: String,
 }
 
-/// Returns the settings in force; of `workflows.named`, only the settings of `workflow`.
+/// Returns the settings in force. Of `workflows.named`, only the settings of `workflow` are
+/// included.
 ///
 /// # Errors
 /// Returns an error for a spec that can't be serialized as JSON.
@@ -57,7 +58,7 @@ fn is_chosen(name: &str, fields: &Map<String, Value>) -> bool {
     { values }.any(|value| value.eq_ignore_ascii_case(name))
 }
 
-/// Adds the defaults of the schema, as the API server does, and those of chosen blocks.
+/// Adds the schema's defaults, as the API server does, and the defaults of chosen blocks.
 fn complete(value: &mut Value, schema: &Value) {
     let (Value::Object(fields), Value::Object(properties)) = (value, &schema["properties"]) else {
         return;
@@ -75,7 +76,7 @@ fn complete(value: &mut Value, schema: &Value) {
     }
 }
 
-/// Returns the defaults that depend on other settings; null for a block without such defaults.
+/// Returns the defaults that depend on other settings. A block without such defaults is null.
 fn dependent(stage: &StageConfig, promises: Option<&ServiceAdmissionConfig>) -> Value {
     let time = |us| json!(Duration::of_micros(us));
     let is_slack = stage.queue.discipline == Discipline::Slack;
@@ -137,7 +138,8 @@ fn add(value: &mut Value, defaults: Value) {
     }
 }
 
-/// Adds the fields of `value`, which is at `at`, to `found`: first values, then blocks.
+/// Adds the fields of `value` to `found`, first values and then blocks. `at` is the prefix of the
+/// fields' names.
 fn walk(at: &str, value: &Value, schema: &Value, found: &mut Vec<Setting>) {
     let Value::Object(fields) = value else { return };
     let properties = &schema["properties"];
@@ -162,11 +164,11 @@ fn walk(at: &str, value: &Value, schema: &Value, found: &mut Vec<Setting>) {
     }
 }
 
-/// Returns `value` with whole numbers without decimals: `8` for `8.0`.
+/// Returns `value` with whole numbers without decimals, such as `8` for `8.0`.
 fn whole(value: &Value) -> Value {
     match value {
         Value::Number(number) => match number.as_f64() {
-            // The conversion is exact.
+            // The conversion of a whole number below 1e15 is exact.
             Some(n) if n.fract() == 0.0 && n.abs() < 1e15 => json!(n as i64),
             _ => value.clone(),
         },

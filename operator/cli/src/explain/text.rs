@@ -62,7 +62,7 @@ pub(super) fn text(explanation: &Explanation) -> String {
     text
 }
 
-/// Writes a sentence, wrapped and indented.
+/// Appends a sentence to `text`, wrapped and indented.
 fn wrapped(text: &mut String, indent: &str, sentence: &str) {
     let mut row = indent.to_owned();
     for word in sentence.split(' ') {

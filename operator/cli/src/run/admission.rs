@@ -1,5 +1,5 @@
-//! Runs the server of class admission. It listens always if the policies come from a folder, and in
-//! a cluster only while this replica leads.
+//! Runs the server of class admission. With policies from a folder, the server always listens. In a
+//! cluster, the server listens only while this replica leads.
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ pub(super) async fn serve(
     let Some(mut leadership) = leadership else {
         return server.serve(listener, stopped).await;
     };
-    // Closed, so that a replica that doesn't lead refuses connections instead of leaving them
-    // pending.
+    // The listener is closed, so that a replica that doesn't lead refuses connections instead of
+    // leaving them pending.
     drop(listener);
     let following = async {
         loop {

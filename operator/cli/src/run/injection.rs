@@ -47,7 +47,7 @@ struct Options {
 }
 
 impl InjectionArgs {
-    /// Returns the webhook, listening on its address, if one is given.
+    /// Returns the webhook, which listens on its address, or `None` without such an address.
     ///
     /// # Errors
     /// Returns a message that names the argument at fault.
@@ -66,7 +66,7 @@ impl InjectionArgs {
         }))
     }
 
-    /// Returns the webhook configuration that gets the CA.
+    /// Returns the webhook configuration that gets the CA, and the source of the CA.
     pub(super) fn ca_bundle(&self, trust: Option<watch::Receiver<Arc<Trust>>>) -> Option<CaBundle> {
         let name = self.injection_webhook.clone()?;
         Some(CaBundle {

@@ -11,8 +11,8 @@ use tokio::net::{TcpListener, TcpSocket};
 /// second or more. The kernel may allow fewer (`net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
 
-/// Listens on `address`, the value of `argument`. `[::]` means any address of either family, also
-/// on a host without IPv6.
+/// Listens on `address`, the value of `argument`. `[::]` means all addresses of both families, and
+/// all IPv4 addresses on a host without IPv6.
 pub(super) fn listen(argument: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     let bound = || -> io::Result<TcpListener> {
         let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
@@ -67,7 +67,7 @@ mod tests {
         let listener = listen("--admin", "[::]:0".parse().unwrap()).unwrap();
         let port = listener.local_addr().unwrap().port();
         TcpStream::connect(("127.0.0.1", port)).unwrap();
-        // Only if the host has IPv6.
+        // This connection is possible only if the host has IPv6.
         if TcpSocket::new_v6().is_ok_and(|s| s.bind("[::1]:0".parse().unwrap()).is_ok()) {
             TcpStream::connect(("::1", port)).unwrap();
         }

@@ -97,13 +97,13 @@ pub(super) struct Source {
     watching: JoinHandle<anyhow::Result<()>>,
     /// The error message if `watching` ends without an error.
     ended: String,
-    /// The operator in a cluster, until it writes.
+    /// The operator in a cluster. `None` for a folder, and once the operator writes.
     pub(super) operator: Option<Box<Operator>>,
     pub(super) writing: Option<Writing>,
 }
 
 impl Source {
-    /// Returns the objects that the first plan waits for.
+    /// Returns a description of the objects that the first plan waits for.
     pub(super) fn missing(&self) -> watch::Receiver<String> {
         match &self.operator {
             None => watch::channel("the folder to be read".to_owned()).1,

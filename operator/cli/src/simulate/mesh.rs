@@ -23,8 +23,8 @@ pub(super) fn study(policies: &Path, file: &Path) -> anyhow::Result<MeshStudy> {
     Ok(MeshStudy::new(&applied, plan, &named)?)
 }
 
-/// Returns the policy that targets each service. If the file has only one policy and it targets
-/// none of the services, it applies to all.
+/// Returns the policy that targets each service. If the file has only one policy, and this policy
+/// targets none of the services, the policy applies to all services.
 fn applied(
     policies: &[&ValidPolicy],
     plan: &Plan,
@@ -59,7 +59,7 @@ fn applied(
             );
         }
         let applied = of_service.first().map(|policy| {
-            // Compiled for one endpoint: each service has its own slots.
+            // The policy is compiled for one endpoint, because each service has its own slots.
             let stage = configuration(policy, 1).stages.into_iter().next();
             let stage = stage.context("the policy has no stage")?;
             anyhow::Ok(Applied {

@@ -109,7 +109,7 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
         return Ok(Output::ok(list()?));
     }
     if let Some(path) = &args.html {
-        // Opened before the run, so that an error appears immediately.
+        // The file is opened before the run, so that an error appears immediately.
         let opened = fs::OpenOptions::new().append(true).create(true).open(path);
         opened.with_context(|| format!("--html {}: can't be written", path.display()))?;
     }
@@ -136,14 +136,14 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
             let study = mesh::study(policy, mesh)?;
             study.run(&args.size(), &bar).map_err(anyhow::Error::from)
         }
-        // clap requires both.
+        // clap permits no other combination.
         _ => bail!("--policy with --workload or --mesh, or --scenario"),
     };
     bar.end();
     present(args, &report?)
 }
 
-/// Returns the output of a report.
+/// Returns the output for a report, and writes the page of `--html`.
 fn present(args: &SimulateArgs, report: &Report) -> anyhow::Result<Output> {
     let verdict = report.verdict();
     let mut notes = String::new();

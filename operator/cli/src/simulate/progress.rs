@@ -8,7 +8,7 @@ use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, Prog
 const TEMPLATE: &str =
     "{bar:30.cyan/dim} {human_pos} of {human_len} requests, {speed}/s, {eta} left";
 
-/// A progress bar; invisible if standard error is no terminal.
+/// A progress bar, which is invisible if standard error is no terminal.
 pub(super) struct Bar(ProgressBar);
 
 impl Bar {
@@ -30,9 +30,9 @@ impl Bar {
     }
 }
 
-/// Writes the requests per second, without the decimals of indicatif's own.
+/// Writes the number of requests per second without decimals. The field of indicatif has decimals.
 fn speed(state: &ProgressState, out: &mut dyn Write) {
-    // A failed write leaves the number out.
+    // If the write fails, the number is missing.
     let _ = write!(out, "{}", HumanCount(state.per_sec() as u64));
 }
 

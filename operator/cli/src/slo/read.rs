@@ -1,7 +1,7 @@
 //! A policy from the latency objectives of an OpenSLO file.
 //!
-//! A part that a policy can't express is an error. If it were ignored, users would believe that its
-//! objective is tracked.
+//! A part that a policy can't express is an error. If such a part were ignored, users would believe
+//! that its objective is tracked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ const OTHER_KINDS: [&str; 6] = [
     "Service",
 ];
 
-/// A value of the file and its path, such as `document 2: spec.objectives[0].op`.
+/// A value of the file, and the path of the value, such as `document 2: spec.objectives[0].op`.
 #[derive(Clone)]
 struct At<'v> {
     path: String,
@@ -44,7 +44,7 @@ impl<'v> At<'v> {
         Self { path, value }
     }
 
-    /// Returns a field; `None` if it is absent or null.
+    /// Returns a field, or `None` if the field is absent or null.
     fn get(&self, name: &str) -> Option<Self> {
         let value = self.value.get(name).filter(|value| !value.is_null())?;
         Some(self.of(name, value))
@@ -233,7 +233,8 @@ fn percentile(objective: &At<'_>) -> anyhow::Result<String> {
         (None, Some(percent)) => (percent.clone(), percent.number()?),
         _ => return Err(objective.wrong("either target or targetPercent")),
     };
-    // Rounds to four decimals, as in policies: 0.999 * 100 is slightly more than 99.9.
+    // The percentile is rounded to four decimals, as in policies, because 0.999 * 100 is slightly
+    // more than 99.9.
     let rounded = (percent * 1e4).round() / 1e4;
     match rounded > 0.0 && rounded < 100.0 {
         true => Ok(format!("p{rounded}")),

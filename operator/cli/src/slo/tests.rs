@@ -42,7 +42,7 @@ fn written(format: Format) -> Vec<Value> {
     serde_saphyr::from_multiple(&output.unwrap().text).unwrap()
 }
 
-/// Reads an OpenSLO file; times are in seconds.
+/// Reads an OpenSLO file whose times are in seconds.
 fn read(text: &str) -> Result<String, String> {
     let openslo = file(text);
     let output = run(&SloArgs {
@@ -55,7 +55,7 @@ fn read(text: &str) -> Result<String, String> {
     output.map(|output| output.text).map_err(shown)
 }
 
-/// Asserts that `value` has all fields of `required`, and no others except `optional`.
+/// Asserts that `value` has all fields of `required`, and no others except those in `optional`.
 fn has(value: &Value, required: &[&str], optional: &[&str]) {
     let fields: Vec<&str> = (value.as_object().unwrap().keys())
         .map(String::as_str)

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{OPENSLO, RESPONSE_TIME, TYPE};
 use crate::draft::free_name;
 
-/// The rolling window in an OpenSLO document. Sloth's window is one of its own options.
+/// The rolling window in an OpenSLO document. Sloth's window is an option of Sloth.
 const WINDOW: &str = "4w";
 
 /// An objective of a type, with its metrics.
@@ -53,7 +53,7 @@ impl Tracked<'_> {
 
 fn tracked(policy: &ValidPolicy) -> Vec<Tracked<'_>> {
     let stats = prefix(&policy.full_name());
-    // The last part: the name of a policy in stats has no dots.
+    // The policy is the last part of the prefix, because its name in stats has no dots.
     let shown = stats.rsplit_once('.').map_or("", |(_, name)| name);
     let mut names = BTreeSet::new();
     let types = policy.stage.types.iter();
@@ -85,8 +85,8 @@ fn tracked(policy: &ValidPolicy) -> Vec<Tracked<'_>> {
     .collect()
 }
 
-/// Returns a document of kind SLO for each objective: an SLO has one indicator, and each objective
-/// counts its own responses.
+/// Returns a document of kind SLO for each objective. An SLO has only one indicator, and each
+/// objective counts its own responses.
 pub(super) fn openslo(policy: &ValidPolicy) -> Vec<Value> {
     let mut names = BTreeSet::new();
     let document = |slo: Tracked<'_>| {
@@ -119,7 +119,7 @@ pub(super) fn openslo(policy: &ValidPolicy) -> Vec<Value> {
                 },
                 "timeWindow": [{"duration": WINDOW, "isRolling": true}],
                 "budgetingMethod": "Occurrences",
-                // Rounded, because 99.9 / 100 is slightly more than 0.999.
+                // The target is rounded, because 99.9 / 100 is slightly more than 0.999.
                 "objectives": [{"target": (slo.percentile * 1e4).round() / 1e6}],
             },
         })
@@ -127,7 +127,7 @@ pub(super) fn openslo(policy: &ValidPolicy) -> Vec<Value> {
     tracked(policy).into_iter().map(document).collect()
 }
 
-/// Returns a document with all objectives of a policy; `None` if it has none.
+/// Returns a document with all objectives of a policy, or `None` if the policy has no objectives.
 pub(super) fn sloth(policy: &ValidPolicy) -> Option<Value> {
     let service = [&*policy.namespace, &*policy.name];
     let slo = |slo: Tracked<'_>| {

@@ -50,7 +50,7 @@ pub(super) async fn follow(
             None if !listed => bail!("the API server did not answer within {:?}", args.timeout),
             None => {}
         }
-        // One output covers all queued events.
+        // All queued events are taken, so that one output covers them.
         while let Some(Some(_)) = events.next().now_or_never() {}
         let state = store.state();
         let mut policies: Vec<PolicyResource> = state.iter().map(|p| (**p).clone()).collect();

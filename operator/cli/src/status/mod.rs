@@ -1,4 +1,4 @@
-//! `headgate status`: the state of the policies of a cluster, or of a running `headgate run`.
+//! `headgate status`: shows the state of the policies of a cluster, or of a running `headgate run`.
 //!
 //! The status of a cluster has two sources. The API server has the state of each policy, and the
 //! objects that carry policies to the proxies of other control planes. The operators report the
@@ -30,9 +30,9 @@ use headgate_controller::kubernetes::authorize::AUDIENCE;
 use headgate_controller::kubernetes::resource::PolicyResource;
 use headgate_controller::xds::status::Report;
 
-/// The timeout of the whole exchange.
+/// The timeout of the whole exchange with a `headgate run`.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest response, in bytes: 10,000 proxies take about 10 MB.
+/// The size of the largest response, in bytes. A response about 10,000 proxies has about 10 MB.
 const MAX_ANSWER: usize = 64 << 20;
 /// The default admin address of a `headgate run` on this machine.
 const LOCAL: &str = "127.0.0.1:18001";
@@ -162,7 +162,7 @@ async fn of_cluster(args: &StatusArgs) -> anyhow::Result<Output> {
     answer(&cluster, args, namespace, &policies).await
 }
 
-/// Returns the view of these policies in a namespace, or in all.
+/// Returns the output about these policies, which are those of `namespace` or of all namespaces.
 async fn answer(
     cluster: &Cluster,
     args: &StatusArgs,

@@ -10,7 +10,7 @@ use headgate_controller::xds::conditions::Type;
 use headgate_controller::xds::status::ProxyReport;
 use headgate_controller::xds::timestamp::age;
 
-/// Returns the tables, and a line for each problem.
+/// Returns the tables, followed by a line for each problem.
 #[must_use]
 pub fn render(view: &View, now: SystemTime) -> String {
     let mut parts = vec![policies(view, now)];
@@ -81,8 +81,8 @@ fn policies(view: &View, now: SystemTime) -> String {
     table.or("No policies.\n")
 }
 
-/// Returns the numbers of proxies in sync and in total. Empty if the proxies belong to another
-/// control plane, which doesn't report their number.
+/// Returns the numbers of proxies in sync and in total. The text is empty if the proxies belong to
+/// another control plane, which doesn't report their number.
 fn share(view: &View, policy: &Policy) -> String {
     let is_elsewhere = || {
         let mut targets = policy.targets.iter();
@@ -224,8 +224,8 @@ fn remarks(view: &View) -> Vec<String> {
             if target.is(Type::Overridden) {
                 say(Type::Overridden);
             }
-            // Shown because the message names the objects that carry the policy, and no table lists
-            // them.
+            // The message is shown, because it names the objects that carry the policy, and no
+            // table lists them.
             let is_hidden = target.is(Type::Programmed)
                 && view.objects.is_empty()
                 && policy.proxies.is_some_and(|s| s.total == 0);

@@ -24,9 +24,10 @@ use headgate_controller::xds::status::{self, PolicyReport, ProxyReport, Report};
 pub struct View {
     /// Policies by namespace and name, each with its targets.
     pub policies: Vec<Policy>,
-    /// The targets, each with the policies that are in force there and those that aren't.
+    /// The targets, each with the policies that are in force at the target and those that aren't.
     pub workloads: Vec<Workload>,
-    /// Proxies as the operators report them: connected ones first, then by node id.
+    /// Proxies as the operators report them. Connected proxies come first, and the order is then by
+    /// node id.
     pub proxies: Vec<Proxy>,
     /// Objects that carry policies to proxies of other control planes, by kind and name.
     pub objects: Vec<Carrier>,
@@ -35,7 +36,7 @@ pub struct View {
     pub hidden: Vec<(&'static str, String)>,
     /// The operators.
     pub operators: Vec<OperatorView>,
-    /// Problems of the folder of a `headgate run`; `None` for a cluster.
+    /// Problems of the folder of a `headgate run`, or `None` for a cluster.
     #[serde(skip)]
     pub local: Option<Vec<String>>,
 }
@@ -52,12 +53,13 @@ pub struct Policy {
     pub created: Option<meta::Time>,
     /// `Enforce` or `DryRun`.
     pub mode: String,
-    /// The revision of the configuration that contains it; empty in a cluster, where it is unknown.
+    /// The revision of the configuration that contains the policy. The revision is empty in a
+    /// cluster, where it is unknown.
     #[serde(skip)]
     pub revision: String,
-    /// Its targets.
+    /// The policy's targets, with the policy's state at each.
     pub targets: Vec<Target>,
-    /// The share of its proxies that are in sync; `None` if no operator answers.
+    /// The numbers of the policy's proxies, in sync and in total. `None` if no operator answers.
     pub proxies: Option<Share>,
 }
 
@@ -73,7 +75,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns the status of a condition: `True`, `False` or `Unknown`; empty if it is absent.
+    /// Returns the status of a condition: `True`, `False` or `Unknown`. The status is empty if the
+    /// condition is absent.
     #[must_use]
     pub fn status(&self, of: Type) -> &str {
         self.conditions.get(&of).map_or("", |c| &c.status)
@@ -97,7 +100,7 @@ impl Target {
         self.status(of) == "True"
     }
 
-    /// Whether the policy is in force here, or intentionally overridden.
+    /// Whether the policy is in force at this target, or intentionally overridden.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.is(Type::Accepted) && (self.is(Type::Programmed) || self.is(Type::Overridden))
@@ -150,7 +153,7 @@ pub struct Workload {
     pub out_of_force: Vec<Loser>,
 }
 
-/// A policy that isn't in force because another one is.
+/// A policy that isn't in force because another policy is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Loser {
@@ -168,7 +171,7 @@ pub struct Loser {
 pub struct Proxy {
     /// `namespace/name` of the operator's Pod.
     pub operator: String,
-    /// The operator's report of it.
+    /// The operator's report of the proxy.
     #[serde(flatten)]
     pub report: ProxyReport,
 }
@@ -177,15 +180,16 @@ pub struct Proxy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Carrier {
-    /// Its kind.
+    /// The kind of the object.
     pub kind: &'static str,
     /// `namespace/name`.
     pub name: String,
-    /// `namespace/name` of the policies in it.
+    /// `namespace/name` of the policies in the object.
     pub policies: Vec<String>,
-    /// Revision of the configuration in it.
+    /// The revision of the configuration in the object.
     pub revision: String,
-    /// The conditions that its reader wrote into its status, by type. Istio and Pods write none.
+    /// The conditions that the reader of the object wrote into its status, by type. Istio and Pods
+    /// write none.
     pub conditions: Vec<(String, Condition)>,
 }
 
@@ -193,15 +197,15 @@ pub struct Carrier {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OperatorView {
-    /// `namespace/name` of its Pod.
+    /// `namespace/name` of the operator's Pod.
     pub pod: String,
-    /// Its version.
+    /// The operator's version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// The first 64 bits of the SHA-256 of the module that it assigns to proxies.
+    /// The first 64 bits of the SHA-256 of the module that the operator assigns to proxies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
-    /// The reason why its report couldn't be read.
+    /// The reason why the operator's report couldn't be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -285,7 +289,7 @@ impl View {
     }
 
     /// Whether the source has no problems, and every policy is accepted, and programmed or
-    /// overridden. A policy without proxies counts as fine.
+    /// overridden. A policy without proxies is no problem.
     #[must_use]
     pub fn ok(&self) -> bool {
         let has_no_proxies = |t: &Target| t.reason(Type::Programmed) == "NoProxies";
@@ -310,7 +314,7 @@ impl View {
     }
 }
 
-/// Whether a policy, `namespace/name`, is in `namespace`. True without a `namespace`.
+/// Whether a policy, `namespace/name`, is in `namespace`. Without a `namespace`, every policy is.
 fn is_in(policy: &str, namespace: Option<&str>) -> bool {
     namespace.is_none_or(|namespace| policy.split('/').next() == Some(namespace))
 }
@@ -476,8 +480,8 @@ fn proxies(operators: &[Operator], namespace: Option<&str>) -> Vec<Proxy> {
     all
 }
 
-/// Returns an object with the conditions that its reader wrote, either directly into the status or,
-/// as in Gateway API, into the status of ancestors.
+/// Returns an object with the conditions that its reader wrote. A reader writes them directly into
+/// the status or, as in Gateway API, into the status of ancestors.
 fn carrier(kind: &'static str, object: &DynamicObject) -> Carrier {
     let annotation = |key| object.annotations().get(key).map_or("", String::as_str);
     let status = &object.data["status"];

@@ -74,7 +74,7 @@ pub fn run(args: &SuggestArgs) -> anyhow::Result<Output> {
     let found = match (&args.log, &args.proxy) {
         (Some(log), _) => of_log(log, usize::from(args.types))?,
         (None, Some(proxy)) => of_proxy(proxy)?,
-        // clap requires one.
+        // clap requires one of the two.
         (None, None) => bail!("an access log, or --proxy"),
     };
     let (of, target) = match &args.gateway {

@@ -1,4 +1,5 @@
-//! The output of `headgate suggest`: a policy in YAML with comments on the source of each number.
+//! The output of `headgate suggest`, which is a policy in YAML with comments on the source of each
+//! number.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -28,11 +29,11 @@ pub(super) struct Route {
     /// Elements of the path.
     pub(super) path: Vec<String>,
     pub(super) measured: Measured,
-    /// Its share of all service time, ratio 0..=1.
+    /// The route's share of all service time, ratio 0..=1.
     pub(super) of_time: f64,
 }
 
-/// The result of the measurements.
+/// The times and routes that were measured.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Found {
     /// Times of all requests.
@@ -44,8 +45,8 @@ pub(super) struct Found {
 }
 
 /// Returns objectives for p50 and p90, ms. Each is twice the requests' own percentile, plus an
-/// allowance for slow requests before them: the 90th percentile of all requests, once for p50 and
-/// twice for p90.
+/// allowance for slow requests before them. The allowance is the 90th percentile of all requests
+/// for p50, and twice this percentile for p90.
 fn objectives(own: &Measured, all: &Measured) -> (f64, f64) {
     let p50 = round_up(2.0 * own.p50_ms + all.p90_ms);
     let p90 = round_up(2.0 * own.p90_ms + 2.0 * all.p90_ms);
@@ -57,7 +58,8 @@ pub(super) fn round_up(ms: f64) -> f64 {
     let ms = ms.max(LEAST_MS);
     let power = 10_f64.powf(ms.log10().floor());
     let step = [1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0].into_iter();
-    // Tolerates a rounding error of the logarithm, which must not select the next step.
+    // The comparison tolerates a rounding error of the logarithm, which must not select the next
+    // step.
     let mut enough = step
         .map(|step| step * power)
         .filter(|to| *to >= ms * (1.0 - 1e-9));
@@ -135,7 +137,7 @@ fn slo(own: &Measured, all: &Measured) -> String {
 }
 
 /// Returns the routes in the order of their types. The most specific routes come first, because the
-/// first match wins: fixed paths before paths with ids, then longer paths before shorter ones.
+/// first match wins. Fixed paths come before paths with ids, and longer paths before shorter ones.
 fn in_order(routes: &[Route]) -> Vec<&Route> {
     let mut routes: Vec<&Route> = routes.iter().collect();
     routes.sort_by_key(|route| {
@@ -149,8 +151,8 @@ fn in_order(routes: &[Route]) -> Vec<&Route> {
     routes
 }
 
-/// Returns a name: `GET /users/{id}/orders` → `users-id-orders`; with the method if the path has
-/// several.
+/// Returns the name of a route's type, such as `users-id-orders` for `GET /users/{id}/orders`. The
+/// name begins with the method if the path has several methods.
 fn name(route: &Route, taken: &mut BTreeSet<String>) -> String {
     free_name(route.method.iter().chain(&route.path), taken)
 }

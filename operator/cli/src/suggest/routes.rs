@@ -1,14 +1,14 @@
 //! Routes of an access log: methods and paths, with their variable elements folded.
 //!
-//! Two rules, both easy to check by eye:
+//! Two rules apply, which users can easily check by eye:
 //!
 //! 1. An element of a path is an id if it is a number or a UUID. It is also an id if it has a digit
 //!    and at least 20 characters, or at least 8 if all are hexadecimal.
-//! 2. Where more than [`NAMES`] different elements follow the same ones, they are names of things,
-//!    and fold as ids do.
+//! 2. If more than [`NAMES`] different elements follow the same elements, they are names of things,
+//!    and they are folded as ids are.
 //!
-//! Memory is bounded: by [`PATHS`] different paths, after rule 1, and 4 bytes a request. Requests
-//! of later paths count as `default`.
+//! The memory is bounded by [`PATHS`] different paths, counted after rule 1, plus 4 bytes per
+//! request. Requests of later paths count as `default`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use super::policy::{Found, Measured, Route};
 
 /// The number of different elements at one position above which they count as names of things.
 const NAMES: usize = 20;
-/// The largest number of different paths; later paths count as `default`.
+/// The largest number of different paths. Requests of later paths count as `default`.
 const PATHS: usize = 20_000;
 /// The placeholder for variable elements in a path.
 pub(super) const FOLDED: &str = "{id}";
@@ -58,8 +58,8 @@ impl Routes {
         }
     }
 
-    /// Returns at most `most` routes: those with enough responses and the most service time. `None`
-    /// if the log has too few responses.
+    /// Returns at most `most` routes, which have enough responses and the most service time.
+    /// Returns `None` if the log has too few responses.
     pub(super) fn found(self, most: usize, notes: Vec<String>) -> Option<Found> {
         let routes = fold_names(self.times);
         let mut everything: Vec<f32> = routes
@@ -99,7 +99,7 @@ impl Routes {
 }
 
 impl Measured {
-    /// Sorts `times` and returns their percentiles; `None` if there are too few.
+    /// Sorts `times` and returns their percentiles, or `None` if the times are too few.
     fn of(times: &mut [f32]) -> Option<Self> {
         if times.len() < ENOUGH {
             return None;

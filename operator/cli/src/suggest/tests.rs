@@ -7,8 +7,8 @@ use headgate_simulator::workload::recorded::Recording;
 use super::*;
 use crate::input::select;
 
-/// Returns the output for a log with these requests, a tenth of a second apart (method, path and
-/// ms), and the log.
+/// Returns the suggested policy for a log with these requests, and the log. The requests are a
+/// tenth of a second apart, each with its method, path and time in ms.
 fn suggested<'a>(requests: impl IntoIterator<Item = (&'a str, String, u32)>) -> (String, String) {
     let mut log = String::new();
     for (n, (method, path, ms)) in requests.into_iter().enumerate() {
@@ -41,7 +41,7 @@ fn policy_of(log: &str, gateway: Option<ObjectKey>) -> anyhow::Result<String> {
     Ok(run(&args)?.text)
 }
 
-/// Returns the stage that a proxy would enforce of the policy, which must have no mistakes.
+/// Returns the stage that a proxy would enforce for the policy, which must have no mistakes.
 fn stage(policy: &str) -> StageConfig {
     let mut file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     file.write_all(policy.as_bytes()).unwrap();
@@ -50,7 +50,7 @@ fn stage(policy: &str) -> StageConfig {
     selection.stage().unwrap().clone()
 }
 
-/// Counts the requests of the log by the policy's types.
+/// Counts the requests of the log by their types in the policy.
 fn by_type(policy: &str, log: &str) -> Vec<(String, usize)> {
     let recording = Recording::read(log.as_bytes(), &stage(policy)).unwrap();
     let types = recording.types().iter();
@@ -150,13 +150,14 @@ fn ids_and_names_of_things_fold_and_what_is_rare_is_default() {
 
 #[test]
 fn numbers_follow_from_what_was_measured_as_the_comments_say() {
-    // A fifth takes 60 ms, which is the 90th percentile of all.
+    // A fifth of the requests takes 60 ms, which is the 90th percentile of all requests.
     let requests = (0..500).map(|n| match n % 5 {
         0 => ("GET", "/report".to_owned(), 60),
         _ => ("GET", "/fast".to_owned(), 2),
     });
     let (policy, _) = suggested(requests);
-    // 2 · 2.5 + 60.5 = 65.5 and 2 · 2.5 + 2 · 60.5 = 126; Envoy cuts half a millisecond on average.
+    // 2 · 2.5 + 60.5 = 65.5 and 2 · 2.5 + 2 · 60.5 = 126. The times have half a millisecond more,
+    // because Envoy rounds down by half a millisecond on average.
     has(&policy, "slo: {p50: 70ms, p90: 150ms}");
     // 3 · 60.5 = 181.5 and 4 · 60.5 = 242.
     has(&policy, "slo: {p50: 200ms, p90: 300ms}");

@@ -188,7 +188,7 @@ pub fn run(args: &SysidArgs) -> anyhow::Result<Output> {
     })
 }
 
-/// The settling times that are tried by default, s; the first is Table 1's.
+/// The settling times that are tried by default, s. The first one is from Table 1 of Chronos.
 const SETTLING_S: [f64; 9] = [10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 300.0];
 
 fn designed(

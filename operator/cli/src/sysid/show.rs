@@ -31,7 +31,7 @@ pub(super) struct Results<'a> {
     pub(super) period: f64,
     pub(super) target: Duration,
     pub(super) law: ControlLaw,
-    /// The goal of the design; `None` if gains were given.
+    /// The goal of the design, or `None` if the user gave gains.
     pub(super) goal: Option<Goal>,
     pub(super) design: Option<&'a Design>,
     /// Whether gains for this model can be used in the policy.

@@ -14,7 +14,8 @@ fn ask(words: &[&str]) -> anyhow::Result<Output> {
     run(&line.sysid)
 }
 
-/// Returns a trace of s(k) = 0.6 s(k−1) + 0.002 d(k−1) around 1.5 s and a backlog of 500.
+/// Returns a trace of s(k) = 0.6 s(k−1) + 0.002 d(k−1) around a delay of 1.5 s and a backlog of
+/// 500.
 fn trace_file(noise: f64) -> tempfile::NamedTempFile {
     let mut rng = Rng::new(4);
     let (mut s, mut d) = (0.0, 0.0);
@@ -52,8 +53,8 @@ fn a_trace_gives_gains_for_the_policy() {
     assert_eq!(value["design"]["stable"], true);
 }
 
-/// A queue before one server whose load rises and falls, as an access log: requests of a cost of 1
-/// to 9, each unit of which takes 10 ms.
+/// The access log is that of a queue before one server whose load rises and falls. Requests have
+/// costs of 1 to 9, and each unit of cost takes 10 ms.
 #[test]
 fn an_access_log_gives_gains_for_the_policy() {
     let mut rng = Rng::new(7);

@@ -12,7 +12,8 @@ use serde_json::Value;
 use super::table::{Tab, name, traffic};
 use super::view::{ANSWERS, UNREACHABLE, each, margin};
 
-/// A column: its heading, the alignment of its cells, and the function that formats a row's cell.
+/// The heading of a column, the alignment of its cells, and the function that formats the cell of a
+/// row.
 pub(super) type Column = (
     &'static str,
     HorizontalAlignment,
@@ -27,8 +28,8 @@ pub(super) const WARNING: Style = Style::new().fg(Color::Yellow).add_modifier(Mo
 /// The style of problems. It is underlined too, for terminals without colours and for `NO_COLOR`.
 pub(super) const BAD: Style = WARNING.fg(Color::Red).add_modifier(Modifier::UNDERLINED);
 
-// The most important columns come first: the rightmost ones are left out if the terminal is too
-// narrow.
+// The most important columns come first, because the rightmost columns are left out if the terminal
+// is too narrow.
 const TYPES: &[Column] = &[
     ("ARRIVE/s", Right, |r| rate(&traffic(r)["arrivalRate"])),
     ("REFUSE/s", Right, |r| refused(traffic(r))),

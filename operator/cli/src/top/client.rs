@@ -29,7 +29,8 @@ use crate::table::one_line;
 
 /// The timeout of one response.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
-/// The largest response, in bytes: 256 types take about 400 kB, and 1,000 workflows as much again.
+/// The size of the largest response, in bytes. A response with 256 types has about 400 kB, and
+/// 1,000 workflows add as much.
 const MAX_ANSWER: usize = 32 << 20;
 const NO_ENVOY: &str = "it is no Envoy admin address";
 
@@ -38,7 +39,7 @@ const NO_ENVOY: &str = "it is no Envoy admin address";
 pub enum AdminAddress {
     /// A TCP address.
     Tcp(Endpoint),
-    /// A Unix domain socket; Envoy calls it a pipe.
+    /// A Unix domain socket, which Envoy calls a pipe.
     Unix(PathBuf),
     /// A port of a Pod. It may be open only on the Pod's loopback address.
     Pod {
@@ -105,7 +106,7 @@ impl Client {
     /// Requests the proxy's current stats.
     ///
     /// # Errors
-    /// Returns one line that says that the proxy can't be reached, takes longer than [`TIMEOUT`],
+    /// Returns an error of one line if the proxy can't be reached, takes longer than [`TIMEOUT`],
     /// or isn't an Envoy.
     pub(crate) async fn sample(&mut self) -> anyhow::Result<Sample> {
         let answer = async {
@@ -144,8 +145,8 @@ impl Connection {
                 Self::over(stream, complaint.context("no channel for errors")?).await?
             }
         };
-        // Requested once for each connection, because the response lists all built-in extensions. A
-        // restarted Envoy means a new connection.
+        // The server's information is requested once for each connection, because the response
+        // lists all built-in extensions. After a restart of Envoy, the connection is new.
         let info = connection.get("/server_info").await?;
         let info: Value = serde_json::from_slice(&info).context(NO_ENVOY)?;
         let text = |value: &Value| one_line(value.as_str().unwrap_or_default());

@@ -27,32 +27,32 @@ pub(super) struct Fleet {
 /// A proxy. If it has neither responses nor failures, its first response is pending.
 #[derive(Default)]
 pub(super) struct Proxy {
-    /// The time of the first of its consecutive failures, and the reason for the last one, in one
-    /// line.
+    /// The time of the first of the latest consecutive failures, and the reason for the last
+    /// failure, in one line.
     pub(super) silent: Option<(Instant, String)>,
-    /// The number of observed restarts of its process.
+    /// The number of observed restarts of the proxy's process.
     pub(super) restarts: u32,
-    /// The age of its process at the last response.
+    /// The age of the proxy's process at the last response.
     pub(super) uptime: Option<Duration>,
-    /// Responses of one process, without a failure between them.
+    /// Responses of one process. No request between them failed.
     samples: VecDeque<(Instant, Sample)>,
-    /// The task that queries the proxy; aborted when the proxy is removed.
+    /// The task that queries the proxy. It is aborted when the proxy is removed.
     _queries: Option<AbortOnDropHandle<()>>,
 }
 
 /// Two responses of one process.
 pub(super) struct Span<'a> {
-    /// The earlier response; `None` if only one exists.
+    /// The earlier response, or `None` if only one response exists.
     pub(super) before: Option<&'a Sample>,
     /// The later response.
     pub(super) after: &'a Sample,
-    /// The time between the responses, s; above 0 if there are two.
+    /// The time between the responses, s. It is above 0 if two responses exist.
     pub(super) seconds: f64,
 }
 
 impl Fleet {
-    /// Replaces the set of proxies by `wanted`. Known proxies keep their state; `new` creates the
-    /// others.
+    /// Replaces the set of proxies by `wanted`. Known proxies keep their state, and `new` creates
+    /// the others.
     fn set(
         &mut self,
         wanted: BTreeMap<String, AdminAddress>,
@@ -65,7 +65,7 @@ impl Fleet {
         }
     }
 
-    /// Records a proxy's response, or one line that says why there is none. Ignores proxies that
+    /// Records a proxy's response, or the reason for a failure, in one line. Ignores proxies that
     /// have been removed.
     pub(super) fn hear(&mut self, proxy: &str, at: Instant, answer: Result<Sample, String>) {
         let Some(proxy) = self.proxies.get_mut(proxy) else {
@@ -103,7 +103,7 @@ impl Fleet {
 }
 
 impl Proxy {
-    /// Returns the oldest and the newest response; `None` before the first.
+    /// Returns the oldest and the newest response, or `None` before the first response.
     pub(super) fn span(&self) -> Option<Span<'_>> {
         let (first, before) = self.samples.front()?;
         let (last, after) = self.samples.back()?;
@@ -144,7 +144,7 @@ pub(super) fn follow(
             sleep(LOOK).await;
             match selection.find().await {
                 Ok((places, _)) => follow(places),
-                // The known proxies stay.
+                // The known proxies are kept.
                 Err(error) => debug!("looking for proxies: {error:#}"),
             }
         }
@@ -176,7 +176,7 @@ mod tests {
         })
     }
 
-    /// Makes `proxy` the only one.
+    /// Makes `proxy` the only proxy of the fleet.
     fn set(fleet: &mut Fleet, proxy: &str) {
         let place = "127.0.0.1:9901".parse().unwrap();
         let wanted = BTreeMap::from([(proxy.to_owned(), place)]);

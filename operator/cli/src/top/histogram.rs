@@ -1,7 +1,7 @@
 //! Envoy's histograms, and percentiles of their values.
 
-/// The values by bucket, from Envoy's format `histogram_buckets=disjoint`: pairs of upper bound and
-/// count, ordered by bound. Values above the last bound are missing.
+/// The values by bucket, as pairs of upper bound and count, ordered by bound. They come from
+/// Envoy's format `histogram_buckets=disjoint`. Values above the last bound are missing.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Histogram(Vec<(f64, u64)>);
 
@@ -47,8 +47,8 @@ impl Histogram {
         }
     }
 
-    /// Returns the `q`-quantile, with `q` in 0..=1; `None` without values. Values count as spread
-    /// evenly over their bucket, as in Prometheus' `histogram_quantile`.
+    /// Returns the `q`-quantile, with `q` in 0..=1, or `None` without values. Values count as
+    /// spread evenly over their bucket, as in Prometheus' `histogram_quantile`.
     pub(crate) fn quantile(&self, q: f64) -> Option<f64> {
         let count = self.count();
         if count == 0 {

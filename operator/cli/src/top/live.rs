@@ -1,4 +1,4 @@
-//! The terminal loop: handles input and draws.
+//! The loop of the terminal, which handles input and draws.
 
 use std::io;
 use std::time::Duration;
@@ -54,7 +54,7 @@ async fn show(
     }
 }
 
-/// Returns the next event; `None` after a while without one.
+/// Returns the next event, or `None` if none arrives within [`TURN`].
 fn next() -> io::Result<Option<Event>> {
     event::poll(TURN)?.then(event::read).transpose()
 }

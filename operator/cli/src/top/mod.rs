@@ -44,8 +44,8 @@ const LOCAL: &str = "127.0.0.1:9901";
 const SHORTEST: Duration = Duration::from_millis(100);
 /// The default time between two responses.
 const INTERVAL: &str = "2s";
-/// The default time over which rates are computed: two of the periods in which Envoy adds to its
-/// histograms.
+/// The default time over which rates are computed. It is two of the periods after which Envoy adds
+/// to its histograms.
 const WINDOW: &str = "10s";
 /// The arguments that select proxies of a cluster.
 const OF_CLUSTERS: [&str; 5] = [
@@ -153,7 +153,7 @@ async fn top(args: &TopArgs) -> anyhow::Result<Output> {
     Ok(output)
 }
 
-/// Returns the selection of Pods to watch; `None` for proxies outside of a cluster.
+/// Returns the selection of Pods to watch, or `None` for proxies outside of a cluster.
 async fn selection(args: &TopArgs) -> anyhow::Result<Option<Selection>> {
     let in_cluster = args.namespace.is_some()
         || args.all_namespaces

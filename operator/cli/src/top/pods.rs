@@ -1,8 +1,8 @@
 //! The proxies of a cluster.
 //!
-//! Admin interfaces should listen on the loopback address, which the API server's proxy can't
-//! reach. The mechanism of `kubectl port-forward` can. So a user needs the right to forward the
-//! ports of a Pod to see its Envoy.
+//! Admin interfaces should listen on the loopback address. The API server's proxy can't reach this
+//! address, but the mechanism of `kubectl port-forward` can. So a user needs the right to forward
+//! the ports of a Pod to see its Envoy.
 
 use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::Pod;
@@ -15,9 +15,10 @@ use headgate_controller::kubernetes::watch::api;
 /// A selection of Pods to watch.
 pub(super) struct Selection {
     pub(super) cluster: Cluster,
-    /// The namespace of the Pods; `None`: all namespaces.
+    /// The namespace of the Pods, or `None` for all namespaces.
     pub(super) namespace: Option<String>,
-    /// The labels of the Pods; `None`: the Pods of the proxies that operators report.
+    /// The labels of the Pods. With `None`, the Pods are those of the proxies that operators
+    /// report.
     pub(super) labels: Option<String>,
     /// The port of Envoy's admin interface.
     pub(super) port: u16,

@@ -28,12 +28,12 @@ const NATIVE: &str = "panics";
 /// Envoy's uptime in seconds. It is updated when Envoy flushes its stats, every 5 s by default.
 const UPTIME: &str = "server.uptime";
 
-/// The kind of parts that are request types.
+/// The kind of those parts of a policy that are request types.
 pub(crate) const TYPE: &str = "type";
-/// The kind of parts that are workflows.
+/// The kind of those parts of a policy that are workflows.
 pub(crate) const WORKFLOW: &str = "workflow";
-/// The kind of parts that are downstream services. A service's only stat, `index`, is its value in
-/// the gauge `bottleneck`.
+/// The kind of those parts of a policy that are downstream services. A service's only stat,
+/// `index`, is its value in the gauge `bottleneck`.
 pub(crate) const SERVICE: &str = "service";
 
 /// Returns the path and query of the request to the admin address.
@@ -43,7 +43,7 @@ pub(super) fn path() -> String {
 }
 
 /// The stats of a policy or of a part of it. Envoy's text format doesn't distinguish counters from
-/// gauges; the stats' names do.
+/// gauges, but the stats' names do.
 #[derive(Default)]
 pub(crate) struct Stats {
     values: BTreeMap<String, u64>,
@@ -75,7 +75,7 @@ pub(crate) struct About {
     pub(crate) node: String,
 }
 
-/// Returns the parts of a kind, by name.
+/// Returns the parts of a kind, each with its name.
 pub(crate) fn of<'a, T>(
     parts: &'a Parts<T>,
     kind: &'a str,
@@ -93,12 +93,12 @@ pub(crate) fn whole<T>(parts: &Parts<T>) -> Option<&T> {
 }
 
 impl Stats {
-    /// Returns a counter or a gauge; `None` if this version of the filter doesn't have it.
+    /// Returns a counter or a gauge, or `None` if this version of the filter doesn't have it.
     pub(crate) fn value(&self, name: &str) -> Option<u64> {
         self.values.get(name).copied()
     }
 
-    /// Returns a histogram; `None` if this version of the filter doesn't have it.
+    /// Returns a histogram, or `None` if this version of the filter doesn't have it.
     pub(crate) fn histogram(&self, name: &str) -> Option<&Histogram> {
         self.histograms.get(name)
     }
@@ -111,12 +111,13 @@ impl Stats {
 }
 
 impl Sample {
-    /// Parses a response to [`path`]. Skips unknown lines: a proxy may run a newer version of the
-    /// filter.
+    /// Parses a response to [`path`]. Skips unknown lines, because a proxy may run a newer version
+    /// of the filter.
     pub(crate) fn parse(text: &str) -> Self {
         let mut sample = Self::default();
         for line in text.lines() {
-            // Split at the last colon: a name may contain one, and a value doesn't.
+            // The line is split at the last colon, because a name may contain a colon and a value
+            // doesn't.
             let Some((name, value)) = line.rsplit_once(": ") else {
                 continue;
             };

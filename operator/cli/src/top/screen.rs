@@ -30,7 +30,7 @@ Up Down PgUp PgDn mark a row  Enter only this proxy  Esc all proxies, all names"
 pub(super) struct Screen {
     view: Value,
     choice: Choice,
-    /// The address of the only proxy to show; `None`: all proxies.
+    /// The address of the only proxy to show, or `None` for all proxies.
     only: Option<String>,
     paused: bool,
     /// Whether typed characters are added to the filter's text.
@@ -56,7 +56,7 @@ impl Screen {
         }
     }
 
-    /// Handles a key. Returns false if the user quits.
+    /// Handles a key. Returns `false` if the user quits.
     pub(super) fn key(&mut self, key: KeyEvent) -> bool {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return !matches!(key.code, KeyCode::Char('c' | 'd'));
@@ -116,7 +116,7 @@ impl Screen {
 
     /// Draws the screen.
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
-        // Named in every view, because their stats are missing there.
+        // Silent proxies are named in every view, because the view lacks their stats.
         let silent = table::silent(&self.view).take(NAMED).map(|proxy| {
             let why = silence(proxy).unwrap_or_default();
             format!("! {}: {why}", table::name(proxy, "proxy"))
@@ -154,7 +154,7 @@ impl Screen {
             return frame.render_widget(tab.empty(&self.view).dim(), body);
         }
         self.room = body.height.saturating_sub(1);
-        // Limits the offset, so that no empty lines follow the last row of a long table.
+        // The offset is limited, so that no empty lines follow the last row of a long table.
         let most = rows.len().saturating_sub(usize::from(self.room));
         *self.table.offset_mut() = self.table.offset().min(most);
         let (table, _) = table::table(tab, &rows, body.width, GAP);

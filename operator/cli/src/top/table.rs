@@ -82,7 +82,7 @@ pub(super) fn traffic(values: &Value) -> &Value {
     values.get("traffic").unwrap_or(values)
 }
 
-/// Returns a text value of a row; empty if unknown.
+/// Returns a text value of a row. The text is empty if the value is unknown.
 pub(super) fn name<'a>(values: &'a Value, key: &str) -> &'a str {
     values[key].as_str().unwrap_or_default()
 }
@@ -101,7 +101,7 @@ impl Tab {
 }
 
 impl Choice {
-    /// Returns the view, the first one by default.
+    /// Returns the chosen view, or the first view by default.
     pub(super) fn tab(&self) -> Tab {
         self.view.unwrap_or_default()
     }
@@ -120,7 +120,7 @@ impl Choice {
     fn rank(&self, row: &Row<'_>) -> f64 {
         let values = traffic(row.values);
         let rank = match self.sort {
-            // This view is always ordered by value.
+            // The view of the value cut is always ordered by value.
             _ if self.tab() == Tab::Value => row.values["valueCut"]["perSlotSecond"].as_f64(),
             // A silent proxy may be worse off than any proxy that answers.
             Order::Hurt if values["state"] == UNREACHABLE => Some(f64::INFINITY),
@@ -175,7 +175,7 @@ pub(super) fn rows<'a>(view: &'a Value, choice: &Choice) -> Vec<Row<'a>> {
         .collect()
 }
 
-/// Returns the rows of a policy or a proxy; `None` if it isn't in this view.
+/// Returns the rows of a policy or a proxy, or `None` if the view doesn't show it.
 fn group(tab: Tab, of: &Value) -> Option<Group<'_>> {
     let (key, values, members, kind) = match tab {
         Tab::Value if of["valueCut"].is_null() => return None,

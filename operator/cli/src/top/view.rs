@@ -2,12 +2,12 @@
 //! each proxy. `--output json` prints it, and the tables show it.
 //!
 //! The proxies that enforce a policy are shown together: rates, slots and queues are summed, and
-//! percentiles are over all requests. Nothing here does I/O, waits or draws; equal responses always
-//! give equal views.
+//! percentiles are over all requests. No function of this module does I/O, waits or draws. Equal
+//! responses always give equal views.
 //!
 //! Rates are in 1/s over the window, times in ms, shares are ratios 0..=1. Values that a proxy's
 //! version doesn't have are null rather than 0. `hurt` is the rate of requests that were refused,
-//! or late beyond the share that objectives allow; rows with the most of it come first.
+//! or late beyond the share that objectives allow. Rows with the largest `hurt` come first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Add;
@@ -35,10 +35,10 @@ pub(super) const UNREACHABLE: &str = "Unreachable";
 /// The change of some stats between two responses of a proxy.
 #[derive(Clone, Copy)]
 struct Change<'a> {
-    /// The earlier stats; `None` if the earlier response lacked them.
+    /// The earlier stats, or `None` if the earlier response lacked them.
     before: Option<&'a Stats>,
     after: &'a Stats,
-    /// The time between the responses, s; 0 if only one exists.
+    /// The time between the responses, s. It is 0 if only one response exists.
     seconds: f64,
     /// The policy in the later response.
     policy: &'a Parts<Stats>,
@@ -57,7 +57,7 @@ pub(super) fn view(fleet: &Fleet, only: Option<&str>, now: Instant, time: System
     let proxies = proxies.map(|(name, proxy)| self::proxy(name, proxy, now));
     json!({
         "time": rfc3339(time),
-        // Shorter than the window just after the start.
+        // The time is shorter than the window just after the start.
         "windowSeconds": tidy(spans.iter().map(|span| span.seconds).fold(0.0, f64::max)),
         "proxies": proxies.collect::<Vec<_>>(),
         "policies": policies(&spans),
@@ -80,24 +80,25 @@ pub(super) fn requests<'a>(policies: impl Iterator<Item = &'a Value> + Clone) ->
     ]
 }
 
-/// Returns the sum of the value `name` over all rows; `None` if no row has it.
+/// Returns the sum of the value `name` over all rows, or `None` if no row has this value.
 pub(super) fn total<'a>(rows: impl IntoIterator<Item = &'a Value>, name: &str) -> Option<f64> {
     sum(rows.into_iter().map(|row| row[name].as_f64())).map(tidy)
 }
 
-/// Returns the sum of the known parts; `None` if no part is known.
+/// Returns the sum of the known parts, or `None` if no part is known.
 fn sum<T: Add<Output = T>>(parts: impl Iterator<Item = Option<T>>) -> Option<T> {
     parts.flatten().reduce(T::add)
 }
 
-/// Rounds to millionths: further digits are rounding errors of sums.
+/// Rounds to millionths, because further digits are rounding errors of sums.
 fn tidy(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 
-/// Returns the weighted mean of pairs of a value and its weight; `None` without pairs.
+/// Returns the weighted mean of pairs of a value and its weight, or `None` without pairs.
 fn mean(weighted: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
-    // Adds a tiny weight to each value, so that a mean exists even if no proxy has requests.
+    // Each value gets a tiny additional weight, so that a mean exists even if no proxy has
+    // requests.
     let products = weighted.map(|(value, weight)| (value * (weight + 1e-9), weight + 1e-9));
     let (sum, weight) = products.reduce(|a, b| (a.0 + b.0, a.1 + b.1))?;
     Some(tidy(sum / weight))
@@ -145,7 +146,7 @@ impl Change<'_> {
         (self.seconds > 0.0).then(|| added as f64 / self.seconds)
     }
 
-    /// Returns the bottleneck that determines a workflow's rate; `None` if no rate is in force.
+    /// Returns the bottleneck that determines a workflow's rate, or `None` if no rate is in force.
     fn bottleneck(&self) -> Option<String> {
         let in_force = self.after.value("limited") != Some(0);
         let at = self.after.value("bottleneck").filter(|_| in_force)?;
@@ -196,7 +197,7 @@ impl<'a> Group<'a> {
         ms(0.5).map_or(Value::Null, |p50| json!({"p50": p50, "p99": ms(0.99)}))
     }
 
-    /// Returns the names that begin with `prefix`, without it.
+    /// Returns the rest of each name that begins with `prefix`.
     fn names(&self, prefix: &'a str) -> BTreeSet<&'a str> {
         let names = self.0.iter().flat_map(|c| c.after.values(prefix));
         names.map(|(name, _)| name).collect()
@@ -210,7 +211,7 @@ fn proxy(name: &str, proxy: &Proxy, now: Instant) -> Value {
     let names: BTreeSet<_> = policies.iter().map(|p| p["policy"].as_str()).collect();
     let [arrivals, refused] = requests(policies.iter());
     let gauge = |name| sum(policies.iter().map(|policy| policy[name].as_u64()));
-    // Unknown if no policy is in force.
+    // The filter is unknown if no policy is in force.
     let filter = latest.filter(|sample| !sample.policies.is_empty());
     let filter = filter.map(|sample| match sample.is_native {
         true => Kind::Native.name(),
@@ -287,12 +288,12 @@ fn traffic(group: &Group<'_>) -> Value {
         "refusedRate": refused,
         "wouldRefuseRate": not_enforced(group.rate("rq_rejected"), refused),
         "completedRate": group.rate("rq_completed"),
-        // Includes rejections in a dry run, which aren't enforced.
+        // The rates include rejections in a dry run, which aren't enforced.
         "refusedByReason": reasons.collect::<BTreeMap<_, _>>(),
     })
 }
 
-/// Returns the rate of rejections that aren't enforced: a dry run refuses no request.
+/// Returns the rate of rejections that aren't enforced. A dry run enforces none.
 fn not_enforced(rejected: Option<f64>, refused: Option<f64>) -> Option<f64> {
     Some(tidy((rejected? - refused?).max(0.0)))
 }
@@ -317,22 +318,22 @@ fn kind(name: &str, group: &Group<'_>, sheds_by_value: bool) -> Value {
 /// Returns a type's place in the value cut. The gauges of a proxy that doesn't shed by value are 0.
 fn value(group: &Group<'_>) -> Option<Value> {
     const SLOTS: &str = "value_slots_asked_milli";
-    // Weighted by the demanded slots.
+    // The mean is weighted by the demanded slots.
     let weighted = |name: &'static str| {
         let changes = group.0.iter().map(|change| change.after);
         changes.filter_map(|s| Some((s.value(name)? as f64 / 1e3, s.value(SLOTS)? as f64)))
     };
     let ranks = weighted("value_per_slot_second_milli").filter(|(rank, _)| *rank > 0.0);
     Some(json!({
-        // 0 until a proxy has ranked the type.
+        // The value is 0 until a proxy has ranked the type.
         "perSlotSecond": mean(ranks).unwrap_or(0.0),
         "slotsAsked": group.milli(SLOTS)?,
         "admitted": mean(weighted("value_admitted_permille")),
     }))
 }
 
-/// Returns the slots that the value cut allots. `None` if the cut is off: the gauge of the budget
-/// is 0 then.
+/// Returns the slots that the value cut allots, or `None` if the cut is off. The gauge of the
+/// budget is 0 in this case.
 fn slots_given(own: &Group<'_>) -> Option<f64> {
     let given = |s: &Stats| Some(s.value(BUDGET)? as f64 / 1e3 * s.value("slots")? as f64);
     sum(own.0.iter().map(|c| given(c.after))).filter(|given| *given > 0.0)
@@ -357,8 +358,8 @@ fn value_cut(given: f64, types: &mut [Value]) -> Value {
     all
 }
 
-/// Returns an objective and its attainment. `None` if the objective was removed: its gauges are 0
-/// then.
+/// Returns an objective and its attainment, or `None` if the objective was removed. The gauges of a
+/// removed objective are 0.
 fn objective(name: &str, group: &Group<'_>, completed: f64) -> Option<Value> {
     let of = |family: &str| format!("{family}.objective.{name}");
     let promised = |family| group.max(&of(family)).filter(|promised| *promised > 0);
@@ -378,9 +379,9 @@ pub(super) fn margin(objective: &Value) -> Option<f64> {
     Some(objective["attainment"].as_f64()? - objective["target"].as_f64()?)
 }
 
-/// Returns the workflows of a policy; `None` if they aren't configured.
+/// Returns the workflows of a policy, or `None` if they aren't configured.
 fn workflows(own: &Group<'_>, parts: &Parts<Group<'_>>) -> Option<Value> {
-    // The largest number at any process.
+    // The largest number of workflows at any process.
     let known = own.max("workflows");
     let rows = worst_first(of(parts, WORKFLOW).map(|(name, group)| workflow(name, group)));
     (known.is_some() || !rows.is_empty()).then(|| {
@@ -402,7 +403,7 @@ fn workflows(own: &Group<'_>, parts: &Parts<Group<'_>>) -> Option<Value> {
 
 fn workflow(name: &str, group: &Group<'_>) -> Value {
     let everywhere = group.0.iter().all(|c| c.after.value("limited") != Some(0));
-    // `None` if any process has no limit.
+    // The limit is `None` if any process has no limit.
     let limit = |name| group.milli(name).filter(|_| everywhere);
     let (limited, late) = (group.rate("rq_rate_limited"), group.rate("rq_deadline"));
     let refused = group.rate(REFUSED);

@@ -1,4 +1,5 @@
-//! The admin address: counts for other replicas, and answers before the replica serves.
+//! Tests of the admin address: its counts for other replicas, and its responses before the replica
+//! serves.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -15,10 +16,10 @@ use tokio::sync::watch;
 use crate::common::{ADS, SEARCH, World, admin_of, get, node, plan};
 use crate::wire::{ack, hello, sotw};
 
-/// The upper bound on the time of an answer that doesn't wait for a change.
+/// The upper bound on the time of a response that doesn't wait for a change.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Sends a request for counts and returns its connection.
+/// Sends a request for counts and returns the connection of the request.
 async fn ask(admin: SocketAddr, headers: &str) -> TcpStream {
     let mut stream = TcpStream::connect(admin).await.unwrap();
     let request =
@@ -27,7 +28,7 @@ async fn ask(admin: SocketAddr, headers: &str) -> TcpStream {
     stream
 }
 
-/// Returns status line, version and body of the answer.
+/// Returns the status line, the version and the body of the response.
 async fn answer(mut stream: TcpStream) -> (String, String, String) {
     let mut text = String::new();
     let read = stream.read_to_string(&mut text);
@@ -58,7 +59,7 @@ async fn counts_are_told_when_they_change() {
     assert!(line.contains(" 304 "), "{line}");
     assert_eq!(again, version);
 
-    // The long poll stays open until another version exists.
+    // The long poll stays open until the counts have another version.
     let waiting = ask(world.admin, &format!("{same}prefer: wait=20\r\n")).await;
     let mut proxy = sotw(&world, hello(None)).await;
     let response = proxy.next().await;
@@ -80,7 +81,7 @@ async fn counts_are_told_when_they_change() {
     );
 }
 
-/// The answer to an edit of one policy doesn't grow with the number of policies.
+/// The response to an edit of one policy doesn't grow with the number of policies.
 #[tokio::test]
 async fn counts_are_told_by_what_changed() {
     let world = World::start(plan(&[(SEARCH, "r1"), (ADS, "r1")])).await;
@@ -103,7 +104,8 @@ async fn counts_are_told_by_what_changed() {
     assert!(line.contains(" 226 "), "{line}");
     let policies = serde_json::from_str::<serde_json::Value>(&body).unwrap()["policies"].take();
     assert_eq!(policies, serde_json::json!({"default/ads": null}));
-    // Another version than the last one gets all, as does a leader of an older version.
+    // A client with a version other than the last one gets all counts. So does a leader of an older
+    // program, which doesn't request changes.
     for headers in [
         takes("\"other\""),
         format!("if-none-match: {version}\r\n"),
@@ -118,7 +120,7 @@ async fn counts_are_told_by_what_changed() {
     }
 }
 
-/// A leader with the answers of another replica, over HTTP, has that replica's counts.
+/// A leader that follows another replica over HTTP has the counts of that replica.
 #[tokio::test]
 async fn a_leader_follows_the_counts_of_another_replica() {
     let world = World::start(plan(&[(SEARCH, "r1"), (ADS, "r1")])).await;
@@ -172,7 +174,8 @@ async fn a_replica_that_stops_answers_those_who_wait() {
     let (_, version, _) = answer(ask(world.admin, "").await).await;
     let same = format!("if-none-match: {version}\r\nprefer: wait=20\r\n");
     let waiting = ask(world.admin, &same).await;
-    // This later request is answered, so the earlier one was received before the shutdown.
+    // This later request is answered, so the server received the earlier request before the
+    // shutdown.
     answer(ask(world.admin, "").await).await;
     world.shutdown.send_replace(true);
     let (line, ..) = answer(waiting).await;
@@ -207,7 +210,8 @@ async fn connect(from: &str, to: SocketAddr) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-/// Clients that never complete their requests are limited and delay no other client.
+/// The number of connections of clients that never complete their requests is limited, and such
+/// clients delay no other client.
 #[tokio::test]
 async fn clients_that_are_silent_keep_nobody_waiting() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
@@ -215,14 +219,14 @@ async fn clients_that_are_silent_keep_nobody_waiting() {
     for address in 3..6 {
         for _ in 0..2 * MAX_PER_ADDRESS {
             let mut silent = connect(&format!("127.0.0.{address}"), world.admin).await;
-            // The server may have closed it.
+            // The server may have closed the connection.
             let _ = silent.write_all(b"GET /status HTTP/1.1\r\nhost: ").await;
             crowd.push(silent);
         }
     }
     assert_eq!(get(world.admin, "/healthz").await.unwrap().0, 200);
     assert_eq!(get(world.admin, "/metrics").await.unwrap().0, 200);
-    // No connection has timed out.
+    // None of the open connections has timed out.
     let mut open = 0;
     for silent in &mut crowd {
         let mut byte = [0];
@@ -232,7 +236,7 @@ async fn clients_that_are_silent_keep_nobody_waiting() {
     assert_eq!(open, 3 * MAX_PER_ADDRESS);
 }
 
-/// Probes of the kubelet succeed even if the admin address is exhausted.
+/// The kubelet's probes succeed even if the admin address is exhausted.
 #[tokio::test]
 async fn probes_have_an_address_of_their_own() {
     let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,5 +1,5 @@
-//! The server of class admission over the wire: which proxies may report, what is refused, and a
-//! thousand senders at once.
+//! Tests of the server of class admission over the wire: the proxies that may report, the requests
+//! that are refused, and a thousand senders at once.
 #![allow(clippy::unwrap_used)]
 
 use std::convert::Infallible;
@@ -27,7 +27,7 @@ use tower::{Service as _, ServiceExt as _};
 
 use crate::proxies::{Authority, spiffe, write_tls};
 
-/// Returns a report of a service that allows only one miss.
+/// Returns a report about a service whose class allows only one miss.
 fn report(process: usize, misses: u32) -> String {
     format!(
         r#"{{"process":"{process}","services":[{{"service":"shop/stock",
@@ -62,7 +62,7 @@ async fn start(tls: Option<TlsFiles>) -> (SocketAddr, oneshot::Sender<()>) {
     start_with(tls, SHOP).await
 }
 
-/// As [`start`], with these peers of the service's policy.
+/// Starts a server as [`start`] does, with these peers in the service's policy.
 async fn start_with(tls: Option<TlsFiles>, peers: &str) -> (SocketAddr, oneshot::Sender<()>) {
     let limits = Limits {
         connections_per_address: 2_000,
@@ -141,7 +141,7 @@ async fn over_tls_only_those_report_whose_certificate_the_ca_signed() {
     let identity = |authority: &Authority| issued(authority, &[&spiffe("shop")]);
     let (status, _) = post(&mut channel(Some(identity(&authority))), PATH, report(1, 0)).await;
     assert_eq!(status, StatusCode::OK);
-    // A miss that another namespace reports has no effect on the class of any process.
+    // A miss that a proxy of another namespace reports has no effect on the class of any process.
     let bank = spiffe("bank");
     for (names, says) in [
         (&[bank.as_str()][..], "shop/stock: its policy"),
@@ -197,7 +197,7 @@ fn issued(authority: &Authority, names: &[&str]) -> Identity {
     Identity::from_pem(pair.cert, pair.key)
 }
 
-/// Reports whose bodies never end use up the limit of their own namespace only.
+/// Reports whose bodies never end exhaust only the limit of their own namespace.
 #[tokio::test]
 async fn a_namespace_does_not_take_the_room_for_the_reports_of_another() {
     let authority = Authority::new();
@@ -221,7 +221,7 @@ async fn a_namespace_does_not_take_the_room_for_the_reports_of_another() {
     // The server reads the requests in the order in which they were sent.
     let (status, why) = post(&mut bank, PATH, report(1, 0)).await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{why}");
-    // A proxy without proven identity is refused before its body is read.
+    // A proxy without a proven identity is refused before its body is read.
     let mut unproven = over_tls(address, &authority, Some(issued(&authority, &[])));
     let refused = unproven.ready().await.unwrap().call(request()).await;
     assert_eq!(refused.unwrap().status(), StatusCode::FORBIDDEN);
@@ -230,7 +230,7 @@ async fn a_namespace_does_not_take_the_room_for_the_reports_of_another() {
     drop(endless);
 }
 
-/// Each sender has a connection of its own, and receives every change that another causes.
+/// Each sender has its own connection, and receives every change that another sender causes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_senders_share_one_server() {
     const SENDERS: usize = 1_000;
@@ -239,7 +239,7 @@ async fn a_thousand_senders_share_one_server() {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     let connect = |_| endpoint.connect();
     let mut channels = Vec::new();
-    // At most as many connections at once as the backlog holds.
+    // The number of connections opened at once stays below the backlog.
     for some in (0..SENDERS).collect::<Vec<_>>().chunks(100) {
         let some = futures::future::join_all(some.iter().map(connect)).await;
         channels.extend(some.into_iter().map(Result::unwrap));

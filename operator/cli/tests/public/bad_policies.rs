@@ -1,4 +1,4 @@
-//! The policies of `tests/bad-policies`: those of its table, and those that are files.
+//! The policies of `tests/bad-policies`. Some are in a table, and the others are files.
 //!
 //! Tests of `validate` and of the API server use the same policies.
 
@@ -14,7 +14,7 @@ const EXPECT: &str = "# expect: ";
 
 /// A policy with a mistake.
 pub(crate) struct BadPolicy {
-    /// The message of `headgate validate`, from the line number on.
+    /// The message of `headgate validate`, which begins with the line number.
     pub(crate) message: String,
     /// The content, which begins with a line that contains the message.
     pub(crate) document: Vec<u8>,
@@ -22,7 +22,7 @@ pub(crate) struct BadPolicy {
 
 /// Returns all bad policies, by name.
 pub(crate) fn bad_policies() -> BTreeMap<String, BadPolicy> {
-    // Two crates include this file, at different depths.
+    // Two crates at different depths include this file.
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .map(|folder| folder.join("tests/bad-policies"))
@@ -65,8 +65,8 @@ fn of_table(table: &str) -> BTreeMap<String, BadPolicy> {
     all
 }
 
-/// Returns `base` after the edits of `script`: commands `Na`, `N,Md` or `N,Mc`, as in scripts for
-/// ed, and the new lines.
+/// Returns the lines of `base` after the edits of `script`. The script has commands `Na`, `N,Md` or
+/// `N,Mc`, as in scripts for ed, and the new lines.
 fn edited<'a>(base: &[&'a str], script: &'a str) -> Vec<&'a str> {
     let mut lines = base.to_vec();
     let mut at = None;

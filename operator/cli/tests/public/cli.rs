@@ -1,4 +1,4 @@
-//! The binary's subcommands that work on files: their output and exit codes.
+//! Tests of the program's subcommands that work on files: their output and their exit codes.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -250,7 +250,7 @@ fn explain_says_which_requests_are_retries() {
     }
 }
 
-/// Defaults that the CRD can't have, because they depend on other settings.
+/// The CRD can't have these defaults, because they depend on other settings.
 #[test]
 fn explain_shows_defaults_that_depend_on_other_settings() {
     let explained = |strategy: &str, admission: &str| {
@@ -295,7 +295,7 @@ fn explain_shows_defaults_that_depend_on_other_settings() {
     assert_eq!(of("computed")[0], target);
 }
 
-/// Every discipline in a policy whose types have objectives or none.
+/// The policies have every discipline, and types with and without objectives.
 #[test]
 fn explain_says_what_each_discipline_does() {
     let mut all = String::new();
@@ -576,7 +576,7 @@ fn bootstrap_asks_for_the_kind_of_filter_or_names_its_file() {
     }
 }
 
-/// Renders a policy and returns its stage.
+/// Renders a policy and returns the rendered stage.
 fn rendered(args: &[&str]) -> headgate_core::config::StageConfig {
     let out = headgate(&[&["render", "-o", "json"], args].concat());
     assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
@@ -772,7 +772,8 @@ fn validate_warns_of_what_is_seldom_meant() {
     );
     let rates = include_str!("../../../../examples/policies/response-time-controller.yaml");
     assert_eq!(warned(rates), "");
-    // By default a decrease starts at the throughput.
+    // By default, the first decrease of the rate starts at the throughput, so a large `maxRate`
+    // causes no warning.
     assert_eq!(
         warned(&rates.replace("maxRate: 200 ", "maxRate: 2000 ")),
         ""
@@ -807,8 +808,8 @@ fn validate_warns_of_what_is_seldom_meant() {
     let bouncer = fraction.replace("type: AcceptFraction", "type: Bouncer");
     let bouncer = bouncer + "    slo: {p50: 100ms}\n";
     assert_eq!(warned(&bouncer), "");
-    // With the method Centralized, class admission follows misses only while the server is silent,
-    // or never.
+    // With the method Centralized, class admission follows misses only while the server doesn't
+    // respond, or never.
     let central = policy.replace("    # method: Centralized", "    method: Centralized");
     assert_eq!(warned(&central.replace("high: 15ms", "high: 5ms")), "");
 }
@@ -824,11 +825,12 @@ fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
     let [service, account, deployment, policy] = &objects[..] else {
         panic!("{objects:?}");
     };
-    // Nothing else changes: the Service refers to the port by a name, which Envoy's port has now.
+    // No other object changes. The Service refers to the port by a name, and Envoy's port now has
+    // this name.
     assert_eq!([service, account, policy], [0, 1, 3].map(|at| &before[at]));
     let containers = &deployment["spec"]["template"]["spec"]["initContainers"];
     assert_eq!(containers[1]["ports"][0]["name"], "http");
-    // The reverse.
+    // `uninject` restores the original objects.
     let removed = fed(&["uninject"], text(&done.stdout));
     assert_eq!(
         (text(&removed.stderr), removed.status.code()),
@@ -841,8 +843,8 @@ fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
         "warning: no object in the input has the annotation headgate.dev/injected\n"
     );
 
-    // A custom proxy image, and a list with a Service that refers to the port by number, from
-    // standard input.
+    // The input is a list from standard input, with a Service that refers to the port by number.
+    // The proxy's image is a custom one.
     let list = r#"{"kind": "List", "items": [
         {"kind": "Pod", "metadata": {"name": "p", "labels": {"app": "a"}, "resourceVersion": "1"},
             "spec": {"containers": [{"name": "c", "ports": [{"containerPort": 80}]}]},
@@ -853,7 +855,7 @@ fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
     let objects: Vec<serde_json::Value> =
         serde_saphyr::from_multiple(text(&injected.stdout)).unwrap();
     assert_eq!(objects[0]["spec"]["initContainers"][0]["image"], "mine:1");
-    // `kubectl apply` would fail with a version that has been replaced since.
+    // With a resource version that has been replaced meanwhile, `kubectl apply` would fail.
     assert!(objects[0]["metadata"].get("resourceVersion").is_none());
     assert!(objects[0].get("status").is_none());
     assert_eq!(

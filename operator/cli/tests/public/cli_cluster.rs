@@ -1,7 +1,8 @@
-//! `headgate status` and `headgate version` in a cluster, and as a plugin of kubectl.
+//! Tests of `headgate status` and `headgate version` in a cluster, and of the program as a plugin
+//! of kubectl.
 //!
-//! The API server here returns prepared answers, because these tests check the output.
-//! `tests/tests/k8s/cli.rs` uses a real one.
+//! The API server in these tests returns prepared responses, because the tests check only the
+//! program's output. `tests/tests/k8s/cli.rs` uses a real API server.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used)]
@@ -19,10 +20,11 @@ const POLICIES: &str = "/apis/headgate.dev/v1alpha1/admissionpolicies";
 const OF_SHOP: &str = "/apis/headgate.dev/v1alpha1/namespaces/shop/admissionpolicies";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/headgate-system/endpointslices";
 
-/// A token of the ServiceAccount whose tokens operators accept.
+/// The path at which tokens of a ServiceAccount are created. Operators accept these tokens.
 const TOKEN: &str = "/api/v1/namespaces/headgate-system/serviceaccounts/headgate-metrics/token";
 
-/// An API server with answers by path; those about Pods require the token. Any other path gets 404.
+/// An API server with responses by path. Requests about Pods must have the token. Any other path
+/// gets 404.
 struct Cluster {
     home: TempDir,
     kubeconfig: PathBuf,
@@ -36,7 +38,7 @@ impl Cluster {
             .into_iter()
             .map(|(path, answer)| (path.to_owned(), answer.to_string()))
             .collect();
-        // Runs until the test's process ends.
+        // The thread runs until the test's process ends.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 answer(stream, &answers);
@@ -288,7 +290,7 @@ fn what_keeps_from_asking_is_one_line() {
     );
     assert_eq!(error.lines().count(), 1);
 
-    // An address whose listener is closed.
+    // Nothing listens on this address, because its listener is closed.
     let gone = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -376,8 +378,8 @@ fn as_a_plugin_it_calls_itself_what_people_typed() {
     );
 }
 
-/// Returns the names of the subcommands that `--help` lists, with their own subcommands, such as
-/// `certificate-ca`.
+/// Returns the names of the subcommands that `--help` lists, such as `certificate`, and of their
+/// own subcommands, such as `certificate-ca`.
 fn commands(program: &Path, home: &TempDir, above: &[&str]) -> Vec<String> {
     let help = run(program, &[above, &["--help"]].concat(), home);
     let mut names = Vec::new();
@@ -386,7 +388,7 @@ fn commands(program: &Path, home: &TempDir, above: &[&str]) -> Vec<String> {
         .skip_while(|line| *line != "Commands:")
         .skip(1);
     for line in listed.take_while(|line| !line.is_empty()) {
-        // A description may need a second line, which is indented further.
+        // A description may need a second line, which has a deeper indentation.
         let name = match line.strip_prefix("  ") {
             Some(rest) if !rest.starts_with(' ') => rest.split(' ').next().unwrap(),
             _ => continue,
@@ -404,7 +406,7 @@ fn commands(program: &Path, home: &TempDir, above: &[&str]) -> Vec<String> {
 fn every_command_has_a_manual_page() {
     let home = tempfile::tempdir().unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
-    // A folder that doesn't exist yet.
+    // This folder doesn't exist yet.
     let folder = home.path().join("share/man1");
     let made = run(program, &["man", "--dir", folder.to_str().unwrap()], &home);
     assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
@@ -450,7 +452,7 @@ fn every_shell_gets_completions() {
             "{shell}"
         );
     }
-    // A shell accepts the script, and completes with it.
+    // The shell accepts the script and completes a command with it.
     let script = home.path().join("headgate.bash");
     std::fs::write(
         &script,

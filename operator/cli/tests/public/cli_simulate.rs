@@ -1,4 +1,4 @@
-//! `headgate simulate` as users run it: its output, its files and its exit codes.
+//! Tests of `headgate simulate` as users run it: its output, its files and its exit codes.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -32,7 +32,8 @@ fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Creates a file in a folder of its own, which is removed when it is dropped.
+/// Creates a file in a new folder. Returns the folder, which is removed when the value is dropped,
+/// and the file's path.
 fn file(content: &str) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
@@ -150,7 +151,7 @@ fn the_rules_of_the_policy_tell_the_types_of_a_workload() {
          mean: 90ms}}\n",
     );
     let args = ["--policy", POLICY, "--workload", &workload, "--json"];
-    // With one seed in ten a few percent of `quick` are refused.
+    // With one seed in ten, a few percent of the requests of `quick` are refused.
     let size = ["--requests", "3000", "--seeds", "8"];
     let out = json(&simulate(&[&args[..], &size[..]].concat()));
     assert_eq!(out["policy"], "default/search");
@@ -162,7 +163,8 @@ fn the_rules_of_the_policy_tell_the_types_of_a_workload() {
         .collect();
     assert_eq!(kinds, ["quick", "other", "ALL"]);
     assert_eq!(out["rows"][0]["factor"], 1.5);
-    // /elsewhere is of type default, whose objectives 90 ms on average can't keep beside a queue.
+    // /elsewhere is of type `default`. With a mean of 90 ms, requests that wait can't meet the
+    // objectives of this type.
     let rejected = |at: usize| out["rows"][at]["rejected_pct"].as_f64().unwrap();
     assert!(
         rejected(0) < 1.0 && rejected(1) > 40.0,
@@ -185,7 +187,7 @@ fn check_fails_when_a_type_misses_its_objective() {
     let good = trial("150ms");
     assert_eq!((good.status.code(), text(&good.stderr)), (Some(0), ""));
     assert!(text(&good.stdout).ends_with("all 2 objectives are met\n"));
-    // A request that finds an empty queue is admitted, although it can't be in time.
+    // A request that finds an empty queue is admitted, although it can't meet the objective.
     let bad = trial("250ms");
     assert_eq!(bad.status.code(), Some(1));
     assert!(
@@ -268,7 +270,7 @@ fn recorded_service_times_drive_a_model() {
     let args = ["--policy", POLICY, "--workload", &workload, "--json"];
     let out = json(&simulate(&[&args[..], &SMALL[..]].concat()));
     let p50 = out["rows"][0]["rt_p50_ms"].as_f64().unwrap();
-    // The backend that was recorded has a median of 50 ms.
+    // The recorded backend has a median of 50 ms.
     assert!((35.0..75.0).contains(&p50), "{p50}");
 }
 
@@ -376,7 +378,8 @@ fn the_command_line_asks_for_a_policy_with_a_workload_or_a_scenario() {
     }
 }
 
-/// Rates come from services that call each other; a trial has only one service.
+/// The rates of workflows come from services that call each other, but a trial has only one
+/// service.
 #[test]
 fn a_policy_with_workflows_is_tried_without_them() {
     let (_dir, workload) = file(
@@ -413,8 +416,8 @@ fn a_mesh_shows_what_workflows_do_for_it() {
     };
     let checkout = ("workflow", "checkout");
     let (before, after) = ("without", "with");
-    // The load of `import` beyond the capacity of `stock` is refused at its entry, and doesn't
-    // reduce the throughput of the others.
+    // The load of `import` beyond the capacity of `stock` is refused at its entry, so it doesn't
+    // reduce the throughput of the other workflows.
     assert!(value(before, checkout, "served_rps") < 60.0, "{rows:#?}");
     assert!(value(after, checkout, "served_rps") > 85.0, "{rows:#?}");
     let import = ("workflow", "import");
@@ -466,14 +469,14 @@ fn each_service_of_a_mesh_has_the_policy_that_targets_it() {
         row.unwrap().clone()
     };
     assert_eq!(rows["policy"], "shop/front, shop/back");
-    // 15 requests/s for a backend that can do 10: its own policy has no queue, and the front's
-    // policy refuses no request.
+    // The load is 15 requests/s, and `back` can serve 10. The policy of `back` has no queue, and
+    // the policy of `front` refuses no request.
     let (front, back) = (("service", "front"), ("service", "back"));
     let refused = |variant, service| row(variant, service)["refused_rps"].as_f64().unwrap();
     assert_eq!(refused("with", front), 0.0);
     assert!(refused("with", back) > 4.0, "{rows:#}");
     assert_eq!(refused("without", back), 0.0);
-    // With only one policy, the other service has none.
+    // With only one policy, the other service has no policy.
     let one = run(&policy_of("back", 0));
     let notes = text(&one.stderr);
     assert!(notes.contains("note: front has no policy: "), "{notes}");

@@ -1,6 +1,8 @@
-//! `headgate top` as scripts use it, against admin interfaces with answers that a real Envoy gave.
+//! Tests of `headgate top` as scripts use it. The admin interfaces return recorded responses of a
+//! real Envoy.
 //!
-//! The display in a terminal is tested beside its code; `tests/tests/e2e/top.rs` uses real Envoys.
+//! The tests of the display in a terminal are next to its code. `tests/tests/e2e/top.rs` uses real
+//! Envoys.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used)]
@@ -18,16 +20,16 @@ use tempfile::TempDir;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 
-/// Two answers of an Envoy 1.40 under overload.
+/// Two responses of an Envoy 1.40 under overload.
 const BEFORE: &str = include_str!("../../src/top/recorded/before.txt");
 const AFTER: &str = include_str!("../../src/top/recorded/after.txt");
-/// The number of requests of type `slow`, which differs between them.
+/// The counter of requests of type `slow`, which differs between the two responses.
 const SLOW: &str = "wasmcustom.headgate.policy.default/search.type.slow.rq_total";
 
 const INFO: &str =
     r#"{"version": "9e55/1.40.0/Clean/RELEASE/BoringSSL", "node": {"id": "search-1"}}"#;
 
-/// The answers of an admin interface, one text after the other; the last one is repeated.
+/// The responses of an admin interface, in order. The last response is repeated.
 #[derive(Clone)]
 struct Answers {
     texts: Arc<[String]>,
@@ -46,7 +48,7 @@ impl Answers {
         if path == "/server_info" {
             return (200, INFO.to_owned());
         }
-        // The recorded texts answer exactly this query.
+        // The recorded responses are to exactly this query.
         if !path.starts_with("/stats?histogram_buckets=disjoint&filter=%5E%28server%5C.uptime%24") {
             return (404, String::new());
         }
@@ -76,7 +78,7 @@ fn http(code: u16, body: &str) -> String {
     )
 }
 
-/// Starts an admin interface on a free port, which runs until the test's process ends.
+/// Starts an admin interface on a free port. The interface runs until the test's process ends.
 fn admin(texts: &[&str]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -184,7 +186,7 @@ fn once_as_a_table_through_a_unix_socket() {
 #[test]
 fn a_proxy_that_does_not_answer_is_told_and_the_others_are_shown() {
     let good = admin(&[BEFORE, AFTER]).to_string();
-    // An address whose listener is closed.
+    // Nothing listens on this address, because its listener is closed.
     let gone = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -268,8 +270,8 @@ fn without_a_terminal_it_says_what_to_do() {
     }
 }
 
-/// Starts an API server with one operator, which reports one proxy in Pod `shop/search-1` and one
-/// that names no Pod. The server forwards ports of that Pod.
+/// Starts an API server with one operator, whose report is `report`. The server forwards ports of
+/// the Pod `shop/search-1`.
 async fn api_server(answers: Answers, report: Value) -> (TempDir, String) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -328,8 +330,8 @@ async fn serve(stream: tokio::net::TcpStream, answers: Answers, slices: String, 
     let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, answer.as_bytes()).await;
 }
 
-/// Acts as the kubelet for a forwarded port: each message starts with its channel, and the first
-/// one of each channel names the port.
+/// Acts as the kubelet for a forwarded port. Each message starts with its channel, and the first
+/// message of each channel names the port.
 // The handshake's callback returns a whole response as its error.
 #[allow(clippy::result_large_err)]
 async fn forward(stream: tokio::net::TcpStream, answers: Answers) {

@@ -1,4 +1,4 @@
-//! `headgate` from outside: the program, and what its library offers.
+//! Tests of `headgate` from outside: the program, and the public items of its library.
 
 #[path = "common/envoy.rs"]
 mod envoy;

@@ -1,4 +1,4 @@
-//! The module server over the wire: its answers and its limits.
+//! Tests of the module server over the wire: its responses and its limits.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
@@ -39,11 +39,11 @@ impl Answer {
     }
 }
 
-/// Installs a module of `bytes` bytes, all of them `fill`.
+/// Installs a module with a custom section of `bytes` bytes, all of them `fill`.
 fn install(dir: &TempDir, fill: u8, bytes: usize) -> Module {
     let source = dir.path().join("m.wasm");
     let mut code = b"\0asm\x01\0\0\0".to_vec();
-    // A custom section: id, size as LEB128, an empty name, then any bytes.
+    // A custom section has an id, its size as LEB128, an empty name, and then any bytes.
     let size = bytes + 1;
     code.push(0);
     let mut left = size;
@@ -149,7 +149,8 @@ async fn a_module_is_served_by_its_hash() {
     assert_eq!(refused.header("allow"), Some("GET,HEAD"));
 }
 
-/// Istio's agent retries after 5xx only.
+/// Istio's agent retries only after 5xx, so the response to a request for another replica's module
+/// is 503.
 #[tokio::test]
 async fn whoever_asks_for_the_module_of_another_replica_is_to_ask_again() {
     let world = World::start(LIMITS, 10).await;
@@ -199,7 +200,7 @@ async fn native_modules_are_served_beside_the_others() {
 
 #[tokio::test]
 async fn downloads_are_bounded_in_number_and_time() {
-    // More than the sockets' buffers hold.
+    // The module is larger than the sockets' buffers.
     const BYTES: usize = 16 << 20;
     let limits = HttpLimits {
         connections_per_address: 2,
@@ -208,13 +209,13 @@ async fn downloads_are_bounded_in_number_and_time() {
     };
     let world = World::start(limits, BYTES).await;
     let path = path(&world.current());
-    // Two clients that send requests without reading; the sockets' buffers fill up.
+    // Two clients send requests without reading the responses, so the sockets' buffers fill up.
     let mut silent = Vec::new();
     for _ in 0..2 {
         let mut stream = TcpStream::connect(world.address).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
-        // One byte of the answer shows that it is being served.
+        // The first byte of the response shows that the server sends it.
         stream.read_exact(&mut [0]).await.unwrap();
         silent.push(stream);
     }
@@ -226,7 +227,7 @@ async fn downloads_are_bounded_in_number_and_time() {
         "turned away without an answer"
     );
     assert_eq!(world.metrics.modules.count(ServeResult::Refused), 1);
-    // Their time runs out, and other clients are served.
+    // The server closes these connections at their time limit, and serves other clients again.
     for mut stream in silent {
         let mut sink = Vec::new();
         let _ = stream.read_to_end(&mut sink).await;

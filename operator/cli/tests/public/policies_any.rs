@@ -1,5 +1,5 @@
-//! Generated policies: the filter accepts every policy that `validate` accepts, and `validate`
-//! accepts every policy within the documented bounds.
+//! Tests with generated policies. The filter accepts every policy that `validate` accepts, and
+//! `validate` accepts every policy within the documented bounds.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -25,13 +25,13 @@ fn throws() -> impl Strategy<Value = Vec<u32>> {
 fn policies_of_every_strategy_are_generated() {
     let error = serde_json::from_str::<headgate_api::StrategyType>("\"\"").unwrap_err();
     let error = error.to_string();
-    // unknown variant ``, expected one of `Bouncer`, …
+    // The message is: unknown variant ``, expected one of `Bouncer`, …
     let known: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
     assert_eq!(STRATEGIES[..], known[..]);
 }
 
-/// Returns the schema of each field below `schema`, by path: `[]` are the items of a list, and `{}`
-/// the values of a mapping.
+/// Adds the schema of each field below `schema` to `all`, by path. In a path, `[]` means the items
+/// of a list, and `{}` the values of a mapping.
 fn fields<'a>(schema: &'a Value, at: &str, all: &mut BTreeMap<String, &'a Value>) {
     for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
         let at = format!("{at}.{name}");
@@ -66,7 +66,8 @@ fn given(value: &Value, schema: &Value, at: &str, all: &mut BTreeSet<String>) {
     }
 }
 
-/// Each field is generated, or in the policy with every field, and each number has bounds.
+/// Each field is in a generated policy or in the policy with every field, and each number has
+/// bounds.
 #[test]
 fn no_field_is_forgotten() {
     let definition = serde_json::to_value(crd::definition().unwrap()).unwrap();
@@ -87,7 +88,7 @@ fn no_field_is_forgotten() {
     );
     let everything: Value = serde_saphyr::from_str(&fs::read_to_string(file).unwrap()).unwrap();
     given(&everything["spec"], spec, "spec", &mut shown);
-    // All matches have the same fields.
+    // All lists of matches have the same fields.
     let of_types = |field: &str| {
         let field = field.replace("spec.exclude[]", "spec.types[].matches[]");
         field.replace("spec.classes[].matches[]", "spec.types[].matches[]")
@@ -100,7 +101,7 @@ fn no_field_is_forgotten() {
         is_number(schema) && schema["x-kubernetes-validations"].is_null()
     };
     let free: Vec<&String> = all.iter().filter(is_free).map(|(field, _)| field).collect();
-    // Its bounds depend on other fields, so they are a rule of its parent.
+    // The bounds of this field depend on other fields, so the rule is at the field's parent.
     let relative = ["spec.strategy.responseTimeController.increaseBelow"];
     assert_eq!(free, relative, "numbers without bounds");
 }
@@ -128,7 +129,7 @@ proptest! {
 }
 
 /// Each value in turn is wrong, in several ways. `check_file` calls the filter's check last, so a
-/// policy that the filter refuses reveals a missing rule.
+/// policy that only the filter refuses reveals a missing rule.
 #[test]
 fn nothing_that_is_accepted_is_refused_by_the_filter() {
     let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
@@ -146,7 +147,7 @@ fn nothing_that_is_accepted_is_refused_by_the_filter() {
             }
             refused += usize::from(!problems.is_empty());
         }
-        // Not every slip is a mistake, but many are.
+        // Some of the wrong values are valid by chance, but many are mistakes.
         assert!(refused > 20, "{strategy}: {refused}");
     }
 }

@@ -1,4 +1,5 @@
-//! Policies with mistakes: each is refused, with the message that it expects.
+//! Tests of policies with mistakes. Each policy is refused with the message that its document
+//! expects.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -17,7 +18,7 @@ fn every_bad_policy_gets_the_message_it_expects() {
     let mut differences = Vec::new();
     for (name, policy) in policies {
         let message = policy.message;
-        // A message without line and column applies to the whole file.
+        // A message without line and column is about the whole file.
         let colon = if message.starts_with(|c: char| c.is_ascii_digit()) {
             ":"
         } else {
@@ -91,7 +92,7 @@ spec:
     );
 }
 
-/// For any content of a file, checking returns policies or problems, and never panics.
+/// For any content of a file, the check returns policies or problems, and never panics.
 #[test]
 fn mutilated_files_never_panic() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies/everything.yaml");

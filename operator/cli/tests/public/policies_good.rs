@@ -1,4 +1,4 @@
-//! Correct policies: their meaning, and the examples, which have no problems.
+//! Tests of correct policies: their meaning, and the examples, which have no problems.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -37,7 +37,8 @@ fn every_field_means_something() {
     insta::assert_json_snapshot!(configuration(&policy, 3));
 }
 
-/// One policy for each strategy: each is accepted, and its compiled form is a reviewed snapshot.
+/// The examples have a policy for each strategy. Each policy is accepted, and its compiled form
+/// equals a reviewed snapshot.
 #[test]
 fn examples_are_right() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/policies");
@@ -73,7 +74,7 @@ fn examples_are_right() {
     assert_eq!(names, strategies);
 }
 
-/// In the form in which `kubectl get --output=yaml` writes several objects.
+/// The text has the format in which `kubectl get --output=yaml` writes several objects.
 #[test]
 fn a_list_is_read_as_its_items() {
     let item = |name: &str, p50: &str| {

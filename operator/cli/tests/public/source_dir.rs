@@ -1,4 +1,4 @@
-//! A followed folder: every kind of change to its files leads to a new plan.
+//! Tests of a followed folder: every kind of change to its files leads to a new plan.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -15,7 +15,7 @@ use headgate_controller::source::dir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Long enough for a busy machine; only a failing test waits this long.
+/// The time after which a test fails. It is long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Watched {
@@ -151,7 +151,7 @@ async fn a_folder_that_goes_keeps_its_policies_and_one_that_comes_is_followed() 
         .until("another folder", |p| objective(p) == Some(20))
         .await;
     assert_eq!(back.problems, []);
-    // The new folder is watched like the old one.
+    // The new folder is watched as the old one was.
     fs::write(dir.join("a.yaml"), policy("22ms")).unwrap();
     watched
         .until("a change in it", |p| objective(p) == Some(22))
@@ -169,7 +169,7 @@ async fn what_changes_no_policy_makes_no_plan() {
         .await;
     fs::write(dir.path().join("notes.txt"), "x").unwrap();
     fs::write(dir.path().join("a.yaml"), policy("18ms") + "# a comment\n").unwrap();
-    // Changes are processed in order: the next plan is that of the next real change.
+    // Changes are processed in order, so the next plan is that of the next change to a policy.
     fs::write(dir.path().join("b.yaml"), "[").unwrap();
     tokio::time::timeout(PATIENCE, watched.plans.changed())
         .await

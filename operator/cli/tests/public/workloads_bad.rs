@@ -1,4 +1,5 @@
-//! Workloads with mistakes: each is refused, with the message that its first line expects.
+//! Tests of workloads with mistakes. Each workload is refused with the message that its first line
+//! expects.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -24,7 +25,7 @@ fn stage() -> StageConfig {
     config.stages.remove(0)
 }
 
-/// Returns all problems of a workload, a line each.
+/// Returns all problems of a workload, each as one line.
 fn problems(name: &str, content: &[u8]) -> Vec<String> {
     let planned = WorkloadDocument::read(name, content).and_then(|w| w.plan(&stage(), None));
     let problems = planned.err().unwrap_or_default();
@@ -48,7 +49,7 @@ fn every_bad_workload_gets_the_message_it_expects() {
             .unwrap()
             .strip_prefix("# expect: ");
         let message = message.expect("the first line holds the message");
-        // A message without line and column applies to the whole file.
+        // A message without line and column is about the whole file.
         let first_word = message.split(' ').next().unwrap_or_default();
         let has_place = first_word.matches(':').count() == 2;
         let expected = format!("{name}:{}{message}", if has_place { "" } else { " " });
@@ -104,7 +105,7 @@ fn the_examples_are_workloads() {
     }
 }
 
-/// For any content of a file, reading returns a plan or problems, and never panics.
+/// For any content of a file, the reader returns a plan or problems, and never panics.
 #[test]
 fn mutilated_workloads_never_panic() {
     let good = fs::read(folder("examples/simulate/burst.yaml")).unwrap();

@@ -1,4 +1,5 @@
-//! Limits of the xDS server: excessive peers are limited, and other proxies aren't affected.
+//! Tests of the limits of the xDS server. Peers with excessive use are limited, and other proxies
+//! aren't affected.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +19,7 @@ use crate::proxies::{Authority, Running, node, plan, spiffe, subscribe, until};
 use crate::wire::{Wire, open};
 
 const SHOP: &str = "Service/shop/web";
-/// Good proxies and attackers have different addresses.
+/// The addresses of well-behaved proxies and of attackers.
 const GOOD: &str = "127.0.0.2";
 const BAD: &str = "127.0.0.3";
 
@@ -30,7 +31,8 @@ async fn silent(to: SocketAddr, from: &str) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-/// Waits until the other end closes, perhaps by a reset. Servers may send a greeting first.
+/// Waits until the server closes the connection, perhaps by a reset. The server may send a greeting
+/// first.
 async fn closed(mut stream: TcpStream) {
     let mut rest = Vec::new();
     let ended = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await;
@@ -44,7 +46,7 @@ async fn good(server: &Running) -> Wire {
     stream
 }
 
-/// Checks that an edit reaches the proxy.
+/// Checks that an edit of the policy reaches the proxy.
 async fn follows(server: &Running, proxy: &mut Wire, revision: &str) {
     server.plans.send_replace(plan(&[SHOP], revision));
     let got = proxy.text().await.unwrap();
@@ -70,19 +72,19 @@ async fn connections_are_bounded_in_all_and_for_each_address() {
     for stream in flood.drain(5..) {
         closed(stream).await;
     }
-    // Another address has room, and connected proxies aren't disturbed.
+    // Proxies at another address are served, and connected proxies aren't disturbed.
     let mut during = good(&server).await;
     follows(&server, &mut before, "2").await;
     during.text().await.unwrap();
 
-    // With all places taken, every new connection is refused; when places are free again, one is
-    // accepted.
+    // While the limit of connections is reached, every new connection is refused. Once connections
+    // have closed, a new one is accepted.
     let last = silent(server.address, "127.0.0.4").await;
     closed(silent(server.address, "127.0.0.5").await).await;
     follows(&server, &mut before, "3").await;
     drop((last, flood));
     let mut after = loop {
-        // Retried until the server has noticed that they are gone.
+        // The connection is retried until the server has noticed that others have closed.
         if let Ok(channel) = server.plain(BAD).await
             && let Ok(mut stream) = open(channel, subscribe(node("good", &[]))).await
             && stream.text().await.is_ok()
@@ -114,7 +116,7 @@ async fn peers_that_do_not_finish_their_handshake_are_bounded_and_dropped() {
         server.metrics.xds.connections_refused.get() == 96
     })
     .await;
-    // Four peers hang in their handshakes; a good proxy from another address is accepted at once.
+    // Four peers hang in their handshakes. A proxy from another address is still accepted at once.
     let own = authority.proxy(&[&spiffe("shop")]);
     let channel = server.tls(&authority.pem, Some(&own)).await.unwrap();
     let mut proxy = open(channel, subscribe(node("good", &[]))).await.unwrap();
@@ -126,7 +128,7 @@ async fn peers_that_do_not_finish_their_handshake_are_bounded_and_dropped() {
     follows(&server, &mut proxy, "2").await;
 }
 
-/// Silent peers delay no proxy, however many addresses they have.
+/// Silent peers delay no proxy, even if they have many addresses.
 #[tokio::test]
 async fn a_good_proxy_does_not_wait_for_those_that_are_silent() {
     let authority = Authority::new();
@@ -156,8 +158,8 @@ async fn a_good_proxy_does_not_wait_for_those_that_are_silent() {
     assert_eq!(server.metrics.xds.connections_refused.get(), 0);
 }
 
-/// The streams and the connections of one namespace's certificates are bounded, whatever their
-/// addresses are; other namespaces have room.
+/// The streams and the connections of one namespace's certificates are limited, whatever their
+/// addresses are. Other namespaces still have room.
 #[tokio::test]
 async fn a_namespace_does_not_take_the_streams_and_connections_of_another() {
     let streams = Limits {
@@ -205,7 +207,7 @@ async fn connections_without_streams_and_old_ones_are_closed() {
     };
     let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
     let mut proxy = good(&server).await;
-    // One connection sends nothing, the other speaks HTTP/2 and opens no stream.
+    // One connection sends nothing, and the other one uses HTTP/2 without opening a stream.
     let channel = server.plain(BAD).await.unwrap();
     closed(silent(server.address, BAD).await).await;
     follows(&server, &mut proxy, "2").await;
@@ -248,7 +250,7 @@ async fn huge_requests_and_headers_end_their_stream_and_nothing_else() {
     let refused = ExtensionConfigDiscoveryServiceClient::new(channel)
         .stream_extension_configs(request)
         .await;
-    // HTTP status 431, which a gRPC client reports as a broken stream.
+    // The response has HTTP status 431, which a gRPC client reports as a broken stream.
     match refused {
         Err(status) => assert_ne!(status.code(), Code::Ok),
         Ok(response) => assert!(response.into_inner().message().await.is_err()),
@@ -271,7 +273,8 @@ async fn a_stream_that_asks_without_end_is_read_slowly() {
     let pushes = server.metrics.xds.pushes.get();
     let began = Instant::now();
 
-    // Each request accepts the previous response and names another slot, so each needs a push.
+    // Each request acknowledges the previous response and names another slot, so each request needs
+    // a push.
     let channel = server.plain(BAD).await.unwrap();
     let mut greedy = open(channel, subscribe(node("greedy", &[]))).await.unwrap();
     let again = |nonce: u64| DiscoveryRequest {
@@ -294,7 +297,7 @@ async fn a_stream_that_asks_without_end_is_read_slowly() {
         follows(&server, &mut proxy, revision).await;
     }
     let of_good = 3;
-    // The first push of a stream, and one for each interval since.
+    // A stream gets its first push, and then one push for each interval.
     let allowed = 1 + began.elapsed().as_millis() / 500;
     let of_greedy = server.metrics.xds.pushes.get() - pushes - of_good;
     assert!(

@@ -1,4 +1,5 @@
-//! The xDS server, the bootstrap and the module store against a real Envoy (`HEADGATE_ENVOY`).
+//! Tests of the xDS server, the bootstrap and the module store with a real Envoy
+//! (`HEADGATE_ENVOY`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -20,7 +21,7 @@ use tempfile::TempDir;
 use crate::common::{ADS, SEARCH, World, get, module_at, plan, wasm};
 use crate::envoy::{Envoy, backend, backend_at, bootstrap, poll, validate};
 
-/// A module file and the folder that proxies load from.
+/// A folder with a module file, and with the folder from which proxies load modules.
 struct Store(TempDir);
 
 impl Store {
@@ -84,7 +85,7 @@ async fn follows_edits_and_keeps_the_last_good_one() {
     };
     world.until("r2 runs", running("r2")).await;
 
-    // A module that refuses every configuration: the NACK comes from Envoy itself.
+    // This module refuses every configuration, so the NACK comes from Envoy itself.
     world
         .modules
         .send_replace(Arc::new(store.install(false).into()));
@@ -128,8 +129,7 @@ async fn traffic_flows_without_an_operator_and_its_restart_changes_nothing() {
     const ATTEMPTS: &str = "extension_config_discovery.http_filter.headgate.update_success";
     let store = Store::new();
     let good = store.install(true);
-    // Takes a port that stays free: nothing else binds it while it is in use by this test's
-    // servers.
+    // Choose a free port. The servers of this test listen on it later, one after the other.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -208,7 +208,7 @@ async fn a_file_is_followed_too() {
     assert!(dump.contains(r#"\"revision\":\"r2\""#), "{dump}");
 }
 
-/// Returns an outbound listener for two services, one of which has two processes.
+/// Returns an outbound listener for two services. One of the services has two processes.
 fn outbound() -> Outbound {
     let endpoints = |texts: &[&str]| texts.iter().map(|t| t.parse().unwrap()).collect();
     Outbound {
@@ -255,14 +255,15 @@ async fn every_bootstrap_is_valid() {
     }
 }
 
-/// Returns a source for tests without an operator.
+/// Returns a source of configurations for tests without an operator.
 fn file_source(store: &Store) -> ConfigSource {
     let file = store.0.path().join("ecds.json");
     write_file(&file, "r1", &store.install(true));
     ConfigSource::File(file)
 }
 
-/// Returns this port on the machine's existing loopback addresses, one for each address family.
+/// Returns this port on the loopback addresses that the machine has, at most one for each address
+/// family.
 fn loopbacks(port: u16) -> Vec<SocketAddr> {
     let all = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     let all = all.map(|ip: IpAddr| SocketAddr::new(ip, port));
@@ -311,7 +312,7 @@ async fn others_reach_statistics_and_readiness_and_nothing_else_of_the_admin_int
             assert_eq!(get(address, path).await.unwrap().0, 404, "{path}");
         }
     }
-    // An admin interface on all addresses would accept this connection, too.
+    // If the admin interface listened on all addresses, it would accept this connection, too.
     let other = SocketAddr::from(([127, 0, 0, 2], envoy.admin.port()));
     assert!(TcpStream::connect(envoy.admin).is_ok());
     assert!(TcpStream::connect(other).is_err());
@@ -335,7 +336,7 @@ async fn both_families_reach_applications_on_either_loopback_address() {
     }
 }
 
-/// Operators listen on one family, the other or both.
+/// An operator may listen on one address family, the other or both.
 #[tokio::test]
 async fn an_operator_on_localhost_is_reached_on_either_loopback_address() {
     let store = Store::new();
@@ -356,8 +357,8 @@ async fn an_operator_on_localhost_is_reached_on_either_loopback_address() {
     }
 }
 
-/// A Pod of an IPv6-only cluster: operator and application listen only on `::1`, and `headgate
-/// inject` has added the sidecar.
+/// The Pod is one of an IPv6-only cluster. The operator and the application listen only on `::1`,
+/// and `headgate inject` has added the sidecar.
 #[tokio::test]
 async fn an_injected_sidecar_runs_over_ipv6_alone() {
     const POD: &str = "kind: Pod\napiVersion: v1\nmetadata: {name: search-1}\nspec:\n  \
@@ -397,7 +398,8 @@ async fn an_injected_sidecar_runs_over_ipv6_alone() {
         let (option, value) = argument.split_once('=').unwrap_or((argument, ""));
         let value = match option {
             "--listen" | "--stats" => value.rsplit_once(':').unwrap().0.to_owned() + ":0",
-            // The listener for stats uses the port in its bootstrap, so it must be known here.
+            // The bootstrap of the listener for stats contains the admin port, so the port must be
+            // known here.
             "--admin" => TcpListener::bind((ipv6.ip(), 0))
                 .unwrap()
                 .local_addr()
@@ -432,8 +434,9 @@ async fn an_injected_sidecar_runs_over_ipv6_alone() {
     }
 }
 
-/// A sidecar keeps the bootstrap and the module with which its Pod started, while operators are
-/// upgraded. The file is what `headgate bootstrap` wrote at commit 3a61e5b, and is never edited.
+/// While operators are upgraded, a sidecar keeps the bootstrap and the module with which its Pod
+/// started. `headgate bootstrap` wrote the file of this test at commit 3a61e5b. The file must never
+/// be edited.
 #[tokio::test]
 async fn a_sidecar_with_the_bootstrap_of_an_earlier_version_is_programmed() {
     let store = Store::new();
@@ -472,7 +475,7 @@ async fn a_sidecar_with_the_bootstrap_of_an_earlier_version_is_programmed() {
     assert_eq!(envoy.request().await, 200);
 }
 
-/// Bootstraps that `headgate bootstrap` of 0.1 wrote with `--delta` and `--ads`.
+/// `headgate bootstrap` of 0.1 wrote such bootstraps with `--delta` and `--ads`.
 #[tokio::test]
 async fn the_log_of_a_proxy_with_another_protocol_says_what_to_change() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;

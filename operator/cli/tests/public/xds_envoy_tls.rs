@@ -1,5 +1,5 @@
-//! A real Envoy (`HEADGATE_ENVOY`) over mutual TLS, with the bootstrap that `headgate bootstrap`
-//! writes.
+//! Tests of a real Envoy (`HEADGATE_ENVOY`) over mutual TLS, with a bootstrap as `headgate
+//! bootstrap` writes it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -34,7 +34,7 @@ async fn server(authority: &Authority) -> (Running, Pair) {
     (server, pair)
 }
 
-/// The files of a proxy, as in a mounted Secret, and the bootstrap that names them.
+/// A folder with the files of a proxy, as in a mounted Secret, and with the files for SDS.
 struct Files(TempDir);
 
 impl Files {
@@ -110,8 +110,8 @@ async fn an_envoy_follows_edits_and_rotations_of_every_certificate() {
     assert_eq!(proxy.identity.namespace.as_deref(), Some(NAMESPACE));
     assert_eq!(proxy.identity.labels["app"], "search");
 
-    // First both sides trust both CAs, then each takes a certificate of the new one, then the old
-    // one is removed.
+    // First both sides trust both CAs. Then each side gets a certificate of the new CA. Then the
+    // old CA is removed.
     let new = Authority::new();
     let both = format!("{}{}", old.pem, new.pem);
     let reloads = |n: u64| {
@@ -164,7 +164,7 @@ async fn an_envoy_with_the_wrong_certificate_gets_nothing_and_serves_on() {
         let files = pair.map(|pair| Files::new(&pair, &authority.pem));
         let envoy = Envoy::start(&of(&server, files.as_ref().map(Files::tls)).await).await;
         let before = denied();
-        // The second attempt comes after the first has failed in Envoy, too.
+        // The second attempt comes after Envoy has noticed the failure of the first.
         until(name, || denied() >= before + 2).await;
         assert_eq!(envoy.stat(UPDATES).await.unwrap_or(0), 0, "{name}");
         assert_eq!(envoy.request().await, 200, "{name}");
@@ -177,7 +177,7 @@ async fn an_envoy_does_not_believe_another_operator() {
     let (real, other) = (Authority::new(), Authority::new());
     let (server, _) = server(&real).await;
     let uri = spiffe(NAMESPACE);
-    // One proxy trusts another CA, the other expects another name.
+    // One proxy trusts another CA, and the other proxy expects another name.
     let stranger = Files::new(&real.proxy(&[&uri]), &other.pem);
     let files = Files::new(&real.proxy(&[&uri]), &real.pem);
     let misnamed = XdsTls {

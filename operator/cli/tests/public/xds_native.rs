@@ -1,5 +1,5 @@
-//! Selection of the native filter by proxy, and what the others and `headgate status` show, over
-//! real connections.
+//! Tests of the choice between the native filter and the Wasm filter for each proxy, and of what
+//! `headgate status` shows about the choice, over real connections.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -82,7 +82,7 @@ fn envoy(minor: u32, metadata: &[(&str, &str)]) -> DiscoveryRequest {
     request
 }
 
-/// Whether the response is for a filter of the module at this path.
+/// Whether the response names the module at this path.
 fn names(response: &DiscoveryResponse, path: &str) -> bool {
     let bytes = &response.resources[0].value;
     bytes.windows(path.len()).any(|w| w == path.as_bytes())
@@ -187,7 +187,8 @@ async fn a_proxy_that_refuses_its_first_native_module_gets_wasm_until_there_is_a
     );
     assert!(report.policies[0].conditions[Programmed].status);
 
-    // An edit doesn't return to the native filter, but another module does.
+    // After an edit of the policy, the proxy still gets Wasm. With another native module, the proxy
+    // gets the native filter again.
     world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));
     let third = proxy.next().await;
     assert!(names(&third, WASM));
@@ -205,7 +206,8 @@ async fn a_proxy_that_refuses_its_first_native_module_gets_wasm_until_there_is_a
         })
         .await;
 
-    // After a module has run, the configuration may be at fault.
+    // Once a native module has run, a refusal may be due to the configuration, so the proxy keeps
+    // the native filter.
     world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r3")])));
     let fifth = proxy.next().await;
     proxy.send(nack(&fifth, &fourth.version_info)).await;
@@ -250,8 +252,8 @@ async fn a_refusal_by_a_module_of_another_version_says_so() {
     }
 }
 
-/// A module of the previous version refuses a policy with a new field, and follows the rest of it:
-/// its slots change as Pods come and go.
+/// A module of the previous version refuses a policy with a new field. Such a module gets the
+/// policy without the field, so that its slots still change as Pods come and go.
 #[tokio::test]
 async fn an_older_module_follows_a_policy_without_its_new_field() {
     let world = world(None).await;

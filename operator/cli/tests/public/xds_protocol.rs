@@ -1,4 +1,4 @@
-//! The xDS protocol as a proxy sees it: over real connections.
+//! Tests of the xDS protocol as a proxy sees it, over real connections.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -60,7 +60,7 @@ async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
     assert_eq!(refused.push.revision, "r2");
     assert_eq!(refused.message, "Unable to create Wasm plugin headgate");
 
-    // If the refused version were sent again, it would come before r3.
+    // If the server sent the refused version again, the proxy would get it before r3.
     world
         .plans
         .send_replace(Arc::new(plan(&[(SEARCH, "r2"), (ADS, "x")])));
@@ -119,7 +119,8 @@ async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
     let refused = report.proxies.iter().find_map(|p| p.nack.as_ref()).unwrap();
     assert_eq!(refused.push.revision, "calls of default/search");
 
-    // A policy with another number of slots changes nothing for calls, which stay refused.
+    // A policy with another number of slots doesn't change the configuration for calls, which stays
+    // refused.
     let mut other = with_workflows(plan(&[(SEARCH, "r2")]));
     let calls_of = |plan: &mut Plan, revision: &str| {
         for calls in plan.outbound.values_mut() {
@@ -153,7 +154,7 @@ async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
         (1, 1)
     );
 
-    // Without workflows the slot stays and has no effect.
+    // Without workflows, the outbound slot stays and has no effect.
     world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r3")])));
     let (third, nothing) = (inbound.next().await, outbound.next().await);
     assert_eq!(revision(&third), "r3");
@@ -214,7 +215,7 @@ async fn a_broken_policy_keeps_no_other_namespace_from_what_is_right_for_it() {
         },
     )
     .await;
-    // Its policy was deleted while no operator ran.
+    // The proxy's policy was deleted while no operator ran.
     assert!(
         configuration(&other.next().await.resources[0])
             .stages
@@ -268,8 +269,8 @@ async fn an_operator_that_starts_over_a_broken_policy_leaves_proxies_alone() {
     );
 }
 
-/// Bootstraps that `headgate bootstrap` of 0.1 wrote with `--delta` or `--ads` get no stream, and
-/// an error that names the remedy.
+/// Proxies with bootstraps that `headgate bootstrap` of 0.1 wrote with `--delta` or `--ads` get no
+/// stream. The error names the remedy.
 #[tokio::test]
 async fn other_protocols_are_refused_with_the_remedy() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;

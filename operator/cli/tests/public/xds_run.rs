@@ -1,4 +1,4 @@
-//! `headgate run` and `headgate status` as processes.
+//! Tests of `headgate run` and `headgate status` as processes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -32,7 +32,7 @@ spec:
     slo: {p50: 18ms, p90: 50ms}
 ";
 
-/// A folder with a module, and a folder of policies.
+/// A temporary folder with a module and with a folder of policies.
 struct Place(TempDir);
 
 impl Place {
@@ -43,8 +43,8 @@ impl Place {
         Self(dir)
     }
 
-    /// Returns the command `headgate run` in this folder, on free ports unless `arguments` set
-    /// others.
+    /// Returns the command `headgate run` in this folder. The ports are free ones unless
+    /// `arguments` set others.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
         command.current_dir(self.0.path()).arg("run");
@@ -133,7 +133,7 @@ impl Running {
         );
     }
 
-    /// Sends SIGTERM and returns exit code and log.
+    /// Sends SIGTERM and returns the exit code and the log.
     async fn terminate(self) -> (Option<i32>, String) {
         let pid = self.child.id().unwrap().to_string();
         assert!(
@@ -313,7 +313,7 @@ async fn status_explains_what_answers_or_does_not() {
              with --admin HOST:PORT"
         )
     );
-    // A taken xDS port is the likeliest mistake.
+    // The xDS port instead of the admin port is the most probable mistake of users.
     let running = Place::new();
     let running = running.run(&[]).await;
     let error = failure(status(running.xds).await);

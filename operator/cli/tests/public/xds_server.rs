@@ -1,4 +1,5 @@
-//! The xDS server as a process: limits, many proxies, slow ones, shutdown, the admin address.
+//! Tests of the xDS server: limits, many proxies, slow proxies, the shutdown, and the admin
+//! address.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -122,7 +123,8 @@ async fn a_thousand_proxies_follow_an_edit() {
             let mut client = EcdsClient::new(channel.clone());
             proxies.spawn(async move {
                 let (requests, rx) = mpsc::channel(4);
-                // Streams of one node over one connection would count as one proxy.
+                // The node ids differ, because streams of one node over one connection would count
+                // as one proxy.
                 let mut first = hello(None);
                 first.node = node(&format!("edge-{connection}-{n}"), None);
                 requests.send(first).await.unwrap();

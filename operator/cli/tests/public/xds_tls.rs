@@ -1,4 +1,4 @@
-//! A proxy with the wrong certificate gets nothing.
+//! Tests that a proxy with the wrong certificate gets nothing.
 #![allow(clippy::unwrap_used)]
 
 use headgate_api::plan::{NAMESPACE_METADATA, TARGET_METADATA};
@@ -31,7 +31,7 @@ async fn rig(targets: &[&str]) -> Rig {
 }
 
 impl Rig {
-    /// Returns the answer to a proxy with this certificate and metadata.
+    /// Returns the response to a proxy with this certificate and metadata.
     async fn ask(
         &self,
         own: Option<&Pair>,
@@ -104,7 +104,8 @@ async fn what_proxies_show_expires_in_the_metrics() {
     assert_eq!(expiry(), Some(end.to_string()));
 }
 
-/// A proxy without a target gets the folder's only policy, but not across namespaces.
+/// A proxy without a target gets the folder's only policy, unless the policy is for another
+/// namespace.
 #[tokio::test]
 async fn the_only_policy_is_not_for_a_certificate_of_another_namespace() {
     let rig = rig(&[BANK]).await;
@@ -162,8 +163,8 @@ async fn who_can_not_prove_a_namespace_gets_nothing() {
         assert_eq!(code, Code::PermissionDenied, "{uris:?}: {why}");
         assert!(why.contains("or show a token"), "{why}");
     }
-    // Without TLS the TCP connection is established, and the server closes it at the first bytes,
-    // which are no handshake.
+    // Without TLS, the TCP connection is established. The server closes the connection at the first
+    // bytes, which are no TLS handshake.
     let plain = match rig.server.plain("127.0.0.1").await {
         Ok(channel) => open(channel, subscribe(node("p", &[]))).await.is_ok(),
         Err(_) => false,
@@ -195,7 +196,7 @@ async fn a_proxy_whose_ca_is_rotated_out_is_disconnected_and_others_stay() {
     let mut stays = connect(&old).await.unwrap();
     stays.text().await.unwrap();
 
-    // Both CAs for a while, as during a rotation.
+    // The server trusts both CAs for a while, as during a rotation.
     files(&format!("{}{}", rig.authority.pem, next.pem));
     until("both CAs", reloads(1)).await;
     let mut newer = connect(&new).await.unwrap();

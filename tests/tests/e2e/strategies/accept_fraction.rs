@@ -1,4 +1,4 @@
-//! AcceptFraction, which refuses the excess of demand at random.
+//! Tests of AcceptFraction, which refuses the excess of demand at random.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ fn accept_fraction_refuses_by_chance_even_while_the_backend_is_idle() -> Result<
     let service = Duration::from_millis(100);
     let (rig, report) = load::undisturbed(load::tolerable(service), |_| {
         let rig = start(&kinds, policy(4, &kinds, &strategy))?;
-        // 80 requests/s of 100 ms ask for 8 slots, and 2 are to be used: one in four is accepted.
+        // 80 requests/s of 100 ms each demand 8 slots, and the policy allows 2, so one request in
+        // four is accepted.
         let types = vec![RequestType::get("work", "/work")];
         let mut spec = LoadSpec::new(rig.addr(), types, 80.0, Duration::from_secs(8));
         spec.warmup = Duration::from_secs(2);
@@ -36,7 +37,7 @@ fn accept_fraction_refuses_by_chance_even_while_the_backend_is_idle() -> Result<
     );
     assert_eq!(total.refused_by.get("utilization"), Some(&total.refused));
     rig.wait_until_idle()?;
-    // Demand is an average over a minute, so it still is above what may be used.
+    // Demand is an average over a minute, so it is still above the allowed utilization.
     const LATER: usize = 40;
     let mut refused = 0;
     for _ in 0..LATER {
@@ -51,7 +52,7 @@ fn accept_fraction_refuses_by_chance_even_while_the_backend_is_idle() -> Result<
         assert_eq!(rig.policy_stat("queue_length")?, 0);
     }
     println!("{refused} of {LATER} refused, one at a time");
-    // Half would be expected if demand had fallen to half.
+    // If demand had fallen to half, half of the requests would be refused.
     assert!((5..LATER).contains(&refused), "{refused} of {LATER}");
     until("an idle stage", || {
         rig.wait_until_idle().map_err(|e| e.to_string())

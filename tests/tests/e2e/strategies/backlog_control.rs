@@ -1,5 +1,5 @@
-//! Chronos' backlog control: its bound, the costs that count against it, and the rejection rate
-//! that it announces.
+//! Tests of Chronos' backlog control: its bound, the costs that count against the bound, and the
+//! rejection rate that it announces.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use super::{ALONE, Kind, QUICK, SLOW, at_once, fill, finish, leave, policy, refused, some, start};
 
-/// Chronos' controller; its target is either far away or missed by far.
+/// Returns the settings of Chronos' controller. Tests use targets that are either never reached or
+/// missed by far.
 fn backlog(target: &str, changes: &Value) -> Value {
     let mut settings = json!({"target": target, "period": "100ms"});
     if let (Some(settings), Some(changes)) = (settings.as_object_mut(), changes.as_object()) {
@@ -28,7 +29,8 @@ const LIGHT_AND_HEAVY: [Kind; 2] = [
     Kind("/heavy", 100, &[("p50", 1), ("p90", 1)]),
 ];
 
-/// A system that has served enough to have a bound, whose only slot is then held.
+/// Starts a system, serves enough requests that the controller has this bound, and then occupies
+/// the only slot.
 fn bounded(strategy: &Value, bound: u64) -> Result<(Rig, Vec<Pending>)> {
     let rig = start(&LIGHT_AND_HEAVY, policy(1, &LIGHT_AND_HEAVY, strategy))?;
     for _ in 0..25 {
@@ -39,7 +41,7 @@ fn bounded(strategy: &Value, bound: u64) -> Result<(Rig, Vec<Pending>)> {
     Ok((rig, held))
 }
 
-/// A request that states its cost.
+/// Returns a request that states its cost.
 fn costs(cost: u32) -> Waiter {
     Waiter::at("/light").header("x-headgate-cost", &cost.to_string())
 }
@@ -56,15 +58,15 @@ fn backlog_control_bounds_the_cost_that_headers_tell() -> Result<()> {
     assert_eq!(rig.try_queue_on_both(&costs(2))?, None);
     waiting.push(rig.admit(&costs(2))?);
     rig.wait_for_stat("queue_length", 3)?;
-    // A request without a stated cost costs 1.
+    // A request without a stated cost has a cost of 1.
     assert_eq!(refused(&rig, "/light")?, some("backlog"));
     leave(&rig, &mut waiting)?;
     assert_eq!(refused(&rig, "/light")?, None);
     finish(&rig, held, waiting)
 }
 
-/// Six bursts in front of one slot, with a cost of 200 a request: what waits is 7.3 requests on
-/// average, however long each takes.
+/// Six bursts arrive in front of one slot, and each request has a cost of 200. On average 7.3
+/// requests wait, however long each takes.
 #[test]
 fn a_log_of_envoy_is_a_trace_in_the_unit_of_costs() -> Result<()> {
     const BURSTS: [usize; 6] = [5, 20, 10, 15, 20, 8];
@@ -143,15 +145,15 @@ fn backlog_control_bounds_the_measured_work() -> Result<()> {
         Kind("/light", 10, &[("p50", 1), ("p90", 1)]),
         Kind("/heavy", 300, &[("p50", 1), ("p90", 1)]),
     ];
-    // One heavy request fits beside light ones, two don't, on a machine that takes up to half as
-    // long again.
+    // One heavy request fits into the bound beside light ones, and two don't. The same holds on a
+    // machine that takes up to 1.5 times as long.
     let settings = json!({"cost": {"type": "Measured"}, "maxBacklog": 590});
     let with = |settings: &Value| policy(SLOTS, &kinds, &backlog("1000s", settings));
-    // While it learns, more requests have to wait than are to be let in later.
+    // While the controller learns, more requests must be able to wait than the later bound admits.
     let rig = start(&kinds, with(&json!({"cost": {"type": "Measured"}})))?;
     rig.learn(SLOTS, &["/light", "/heavy"], 60)?;
     rig.edit_policy(&with(&settings))?;
-    // A bound needs costs that were known when requests came.
+    // A bound requires requests whose costs were known at their arrival.
     for _ in 0..25 {
         assert_eq!(rig.get("/light")?.status, 200);
     }
@@ -183,9 +185,10 @@ fn backlog_control_of_the_queue_length_counts_requests() -> Result<()> {
 
 #[test]
 fn backlog_control_lowers_the_bound_when_the_delay_is_above_its_target() -> Result<()> {
-    // The law moves the bound once for each period in which something is served. All of a burst is
-    // served in one, or in two, where two engines report it on both sides of the period's end. The
-    // gains fall with target ÷ period: with a period as long as the target a few bursts are enough.
+    // The control law moves the bound once for each period in which requests are served. A burst is
+    // served in one period, or in two if two engines report it before and after the end of a
+    // period. The gains fall with target ÷ period, so with a period as long as the target a few
+    // bursts are enough.
     let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 10, "period": "500ms"});
     let rig = start(&ALONE, policy(10, &ALONE, &backlog("500ms", &settings)))?;
     for answer in at_once(&rig, "any", QUICK, 25)? {
@@ -200,8 +203,8 @@ fn backlog_control_lowers_the_bound_when_the_delay_is_above_its_target() -> Resu
             Err(error) => Err(error.to_string()),
         }
     })?;
-    // A request that finds a free slot and an empty queue is admitted all the same, so the slots
-    // are held.
+    // The slots are held, because a request that finds a free slot and an empty queue is always
+    // admitted.
     rig.wait_until_idle()?;
     let held = rig.occupy("/held", 10)?;
     assert_eq!(refused(&rig, "/work")?, some("backlog"));
@@ -213,7 +216,7 @@ fn backlog_control_in_proportion_refuses_by_chance() -> Result<()> {
     const TRIES: usize = 40;
     let settings = json!({"control": "Proportional"});
     let rig = start(&ALONE, policy(10, &ALONE, &backlog("500ms", &settings)))?;
-    // Half as long again as the target: a probability of one half.
+    // The delay is 1.5 times the target, which gives a rejection probability of one half.
     let millionths = until("a probability between 0 and 1", || {
         at_once(&rig, "any", "750000", 10).map_err(|e| e.to_string())?;
         match rig.policy_stat("backlog_bound") {
@@ -235,8 +238,8 @@ fn backlog_control_in_proportion_refuses_by_chance() -> Result<()> {
         }
     }
     println!("{refused} of {TRIES} refused with a probability of {millionths} millionths");
-    // In one and the same state of queue and slots, where every other strategy always decides the
-    // same.
+    // The state of the queue and of the slots is the same for all requests. In the same state,
+    // every other strategy always makes the same decision.
     assert!((1..TRIES).contains(&refused), "{refused} of {TRIES}");
     finish(&rig, held, Vec::new())
 }
@@ -251,9 +254,9 @@ fn backlog_control_tells_the_rejection_rate() -> Result<()> {
     let (rig, held) = bounded(&backlog("1000s", &settings), 1)?;
     let mut waiting = Vec::new();
     fill(&rig, &mut waiting, "/light", 1)?;
-    // By both workers, so that none of the next requests has to wait.
+    // Both workers refuse a request, so none of the next requests waits.
     assert_eq!(refused(&rig, "/light")?, some("backlog"));
-    // Of a period in which requests were refused.
+    // The announced rate is of an earlier period in which requests were refused.
     until("a rejection rate above 0", || {
         let answer = rig.get("/light").map_err(|e| e.to_string())?;
         assert_eq!(answer.refusal_reason(), Some("backlog"));

@@ -1,4 +1,4 @@
-//! Bouncer, which refuses requests that it estimates to miss an objective.
+//! Tests of Bouncer, which refuses requests that it estimates to miss an objective.
 
 use anyhow::{Result, bail};
 use headgate_tests::rig::Waiter;
@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::{Kind, PROBE_AND_FILLER, fill, finish, policy, refused, some, start};
 
-/// Fails unless `probe` is admitted and refused at the lengths of a queue of `filler`s that are
-/// given, and `filler` always admitted.
+/// Checks that `probe` is admitted behind each of these numbers of `filler`s in the queue, and
+/// refused behind each of the others with the given reason. A `filler` is always admitted.
 fn check_bouncer(settings: &Value, admitted: &[usize], refused_at: &[(usize, &str)]) -> Result<()> {
     let mut settings = settings.clone();
-    // Alg. 1 alone.
+    // Test Algorithm 1 alone.
     settings["shedByValue"] = json!(false);
     let strategy = json!({"type": "Bouncer", "bouncer": settings});
     let rig = start(&PROBE_AND_FILLER, policy(1, &PROBE_AND_FILLER, &strategy))?;
@@ -36,7 +36,8 @@ fn check_bouncer(settings: &Value, admitted: &[usize], refused_at: &[(usize, &st
 
 #[test]
 fn bouncer_refuses_what_would_miss_any_objective() -> Result<()> {
-    // The estimate at both percentiles: 200 ms for each filler, and 100 ms for the probe itself.
+    // The estimate at both percentiles is 200 ms for each filler in the queue, and 100 ms for the
+    // probe itself.
     check_bouncer(
         &json!({"minSamples": 4}),
         &[0, 2],
@@ -53,8 +54,8 @@ fn bouncer_with_logic_all_refuses_what_would_miss_all_objectives() -> Result<()>
     )
 }
 
-/// Requests of one type take as long as their size says. Behind a large one, another would miss the
-/// objective and a small one would not.
+/// The service time of a request is proportional to its size. Behind a large request, another large
+/// request would miss the objective, and a small request would not.
 #[test]
 fn bouncer_judges_a_request_by_its_size() -> Result<()> {
     const ROUNDS: usize = 20;

@@ -1,7 +1,8 @@
-//! Every admission strategy as Envoy enforces it with two workers, each in a test that fails if any
-//! other ran in its place: by the reason in refusals, and by the state of queue and slots in which
-//! it refuses the first time. Requests that don't end hold the slots meanwhile, so the tests don't
-//! depend on the machine's speed.
+//! Tests of every admission strategy in Envoy with two workers.
+//!
+//! Each test fails if another strategy is in force, by the reason in refusals and by the state of
+//! the queue and the slots at the first refusal. Requests that don't end hold the slots meanwhile,
+//! so the tests don't depend on the speed of the machine.
 
 mod accept_fraction;
 mod backlog_control;
@@ -19,10 +20,11 @@ use headgate_tests::policy;
 use headgate_tests::rig::{Rig, Waiter};
 use serde_json::{Value, json};
 
-/// A type: its name, which is its path, too; its service time, ms; its objectives, ms.
+/// The name of a type, which is also its path, its service time, ms, and its objectives, ms.
 struct Kind(&'static str, u64, &'static [(&'static str, u64)]);
 
-/// A policy for `kinds`, each on its own path; the objectives of `default` are those of the first.
+/// Returns a policy for `kinds`, each on its own path. The objectives of `default` are those of the
+/// first kind.
 fn policy(slots: usize, kinds: &[Kind], strategy: &Value) -> Value {
     let slo = |objectives: &[(&str, u64)]| -> Value {
         let objective = |&(name, ms): &(&str, u64)| {
@@ -61,7 +63,7 @@ fn start(kinds: &[Kind], policy: Value) -> Result<Rig> {
         .start()
 }
 
-/// Queues requests for `path` until `length` wait.
+/// Queues requests for `path` until `length` requests wait.
 fn fill(rig: &Rig, waiting: &mut Vec<Pending>, path: &'static str, length: usize) -> Result<()> {
     while waiting.len() < length {
         waiting.push(rig.admit(&Waiter::at(path))?);
@@ -69,8 +71,8 @@ fn fill(rig: &Rig, waiting: &mut Vec<Pending>, path: &'static str, length: usize
     rig.wait_for_stat("queue_length", length as u64)
 }
 
-/// Returns why a request for `path` isn't let into the queue now, on either worker; `None` if it
-/// is.
+/// Returns the reason why a request for `path` isn't admitted to the queue on either worker, or
+/// `None` if it is admitted.
 fn refused(rig: &Rig, path: &'static str) -> Result<Option<String>> {
     rig.try_queue_on_both(&Waiter::at(path))
 }
@@ -79,7 +81,7 @@ fn some(reason: &str) -> Option<String> {
     Some(reason.to_owned())
 }
 
-/// Ends everything that waits or is held.
+/// Ends all requests that wait or hold slots.
 fn finish(rig: &Rig, held: Vec<Pending>, waiting: Vec<Pending>) -> Result<()> {
     waiting.into_iter().for_each(Pending::hang_up);
     rig.wait_for_stat("queue_length", 0)?;
@@ -90,14 +92,14 @@ fn finish(rig: &Rig, held: Vec<Pending>, waiting: Vec<Pending>) -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// `probe` takes 100 ms, and its objectives are 1 s at the median and 2 s at the 90th percentile.
-/// `filler` takes 200 ms and has unlimited time.
+/// The types `probe` and `filler`. `probe` takes 100 ms, and its objectives are 1 s at the median
+/// and 2 s at the 90th percentile. `filler` takes 200 ms, and its objectives are never missed.
 const PROBE_AND_FILLER: [Kind; 2] = [
     Kind("/probe", 100, &[("p50", 1_000), ("p90", 2_000)]),
     Kind("/filler", 200, &[("p50", 1_000_000), ("p90", 2_000_000)]),
 ];
 
-/// Lets the last of the queue leave.
+/// Ends the last request in the queue.
 fn leave(rig: &Rig, waiting: &mut Vec<Pending>) -> Result<()> {
     if let Some(pending) = waiting.pop() {
         pending.hang_up();
@@ -105,14 +107,15 @@ fn leave(rig: &Rig, waiting: &mut Vec<Pending>) -> Result<()> {
     rig.wait_for_stat("queue_length", waiting.len() as u64)
 }
 
-/// Requests that never wait: one at a time, and each is served at once if it is let in.
+/// A type whose requests never wait, because each admitted request is served at once.
 const ALONE: [Kind; 1] = [Kind("/work", 1, &[("p50", 1), ("p90", 1)])];
 
-/// Far more than the target, whatever the machine adds to a quick answer; and no time at all.
+/// Service times, µs. The slow one is far above the target, whatever the machine adds to a quick
+/// response.
 const SLOW: &str = "800000";
 const QUICK: &str = "0";
 
-/// Sends `count` requests at once and returns their answers.
+/// Sends `count` requests at once and returns their responses.
 fn at_once(rig: &Rig, class: &str, service_us: &str, count: usize) -> Result<Vec<Answer>> {
     let headers = [("x-class", class), ("x-backend-service-us", service_us)];
     let pending = (0..count)

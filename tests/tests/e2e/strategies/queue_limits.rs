@@ -1,4 +1,4 @@
-//! MaxQueueLength and MaxQueueWait, which refuse by the queue alone.
+//! Tests of MaxQueueLength and MaxQueueWait, whose decisions depend only on the queue.
 
 use anyhow::Result;
 use headgate_tests::http::Pending;
@@ -9,7 +9,7 @@ use super::{Kind, fill, finish, leave, policy, refused, some, start};
 
 #[test]
 fn max_queue_length_refuses_whatever_finds_a_full_queue() -> Result<()> {
-    // Objectives that no request could meet.
+    // No request can meet these objectives.
     let kinds = [
         Kind("/short", 5, &[("p50", 1), ("p90", 1)]),
         Kind("/long", 100, &[("p50", 1), ("p90", 1)]),
@@ -34,13 +34,14 @@ fn max_queue_length_refuses_whatever_finds_a_full_queue() -> Result<()> {
     finish(&rig, held, waiting)
 }
 
-/// Service times whose mean is 100 ms, while the queue holds only the short ones.
+/// Service times whose mean is 100 ms. The queue holds only short requests in the tests.
 const SHORT_AND_LONG: [Kind; 2] = [
     Kind("/short", 10, &[("p50", 1), ("p90", 1)]),
     Kind("/long", 190, &[("p50", 1), ("p90", 1)]),
 ];
 
-/// Serves as many short as long ones and fills the queue behind one slot with `length` short ones.
+/// Serves equal numbers of short and long requests, and then fills the queue behind one slot with
+/// `length` short requests.
 fn behind_short_ones(strategy: &Value, length: usize) -> Result<(Rig, Vec<Pending>, Vec<Pending>)> {
     let rig = start(&SHORT_AND_LONG, policy(1, &SHORT_AND_LONG, strategy))?;
     for kind in ["/short", "/long"].iter().cycle().take(20) {
@@ -52,7 +53,7 @@ fn behind_short_ones(strategy: &Value, length: usize) -> Result<(Rig, Vec<Pendin
     Ok((rig, held, waiting))
 }
 
-/// Queues requests for `path` until both workers refuse them; returns the reason.
+/// Queues requests for `path` until both workers refuse them, and returns the reason.
 fn fill_until_refused(
     rig: &Rig,
     waiting: &mut Vec<Pending>,
@@ -69,8 +70,9 @@ fn fill_until_refused(
 
 #[test]
 fn max_queue_wait_refuses_by_the_mean_of_all_types() -> Result<()> {
-    // Eq. 5: l · 100 ms / 1 > 450 ms for l = 5. What really waits is a tenth of it. The bounds hold
-    // for means from 42 to 225 ms, of whatever mix of the two types and on however slow a machine.
+    // By Eq. 5, l · 100 ms / 1 > 450 ms for l = 5. The actual wait is a tenth of this estimate. The
+    // bounds below hold for means from 42 to 225 ms, whatever the mix of the two types and the
+    // speed of the machine.
     let strategy = json!({"type": "MaxQueueWait", "maxQueueWait": {"limit": "450ms"}});
     let (rig, held, mut waiting) = behind_short_ones(&strategy, 2)?;
     assert_eq!(refused(&rig, "/short")?, None);
@@ -92,7 +94,7 @@ fn max_queue_wait_has_limits_for_types() -> Result<()> {
         "type": "MaxQueueWait",
         "maxQueueWait": {"limit": "2500ms", "limits": {"long": "250ms"}},
     });
-    // For every mean between 42 and 250 ms; see above.
+    // The bounds below hold for means from 42 to 250 ms.
     let (rig, held, mut waiting) = behind_short_ones(&strategy, 1)?;
     for kind in ["/short", "/long"] {
         assert_eq!(refused(&rig, kind)?, None);

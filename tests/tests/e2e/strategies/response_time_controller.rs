@@ -1,4 +1,4 @@
-//! SEDA's response time controller: its rate, its classes, and degraded service.
+//! Tests of SEDA's response time controller: its rate, its classes, and degraded service.
 
 use anyhow::{Error, Result};
 use headgate_tests::http::{Answer, Pending};
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::{ALONE, Kind, QUICK, SLOW, at_once, policy, start};
 
-/// SEDA's controller for a target of 500 ms, quick to move: it runs after five requests, or without
-/// any within 50 ms.
+/// Returns the settings of SEDA's controller for a target of 500 ms. The controller reacts fast: it
+/// runs after every five requests, or after 50 ms without requests.
 fn controller(changes: &Value) -> Value {
     let mut settings = json!({
         "target": "500ms",
@@ -27,7 +27,8 @@ fn controller(changes: &Value) -> Value {
     json!({"type": "ResponseTimeController", "responseTimeController": settings})
 }
 
-/// A request that is served alone and takes `service_us`. Returns the answer.
+/// Sends a request that takes `service_us` while no other request is in progress, and returns the
+/// response.
 fn alone(rig: &Rig, class: &str, service_us: &str) -> Result<Answer> {
     let headers = [("x-class", class), ("x-backend-service-us", service_us)];
     let answer = rig.request("/work", &headers)?.answer()?;
@@ -38,7 +39,7 @@ fn alone(rig: &Rig, class: &str, service_us: &str) -> Result<Answer> {
     Ok(answer)
 }
 
-/// Sends requests of a class one after the other until one of them fulfils the condition.
+/// Sends requests of a class one after the other until a response fulfils the condition.
 fn send_until(
     rig: &Rig,
     class: &str,
@@ -76,11 +77,13 @@ fn response_time_controller_with_its_defaults_refuses_and_recovers() -> Result<(
 
 fn refuses_and_recovers(strategy: &Value) -> Result<()> {
     let rig = start(&ALONE, policy(100, &ALONE, strategy))?;
-    // Nothing is known yet: all are let in, more than once at the greatest rate.
+    // Before the first measurement, all requests are admitted, more than the maximum rate admits at
+    // once.
     for answer in at_once(&rig, "any", QUICK, 30)? {
         assert!(!is_refused(&answer), "{answer:?}");
     }
-    // Slow answers and no queue, with nearly all slots free: no other strategy refuses then.
+    // Responses are slow, the queue is empty, and nearly all slots are free. No other strategy
+    // refuses requests in this state.
     until("refusals after slow answers", || {
         let answers = at_once(&rig, "any", SLOW, 20).map_err(|e| e.to_string())?;
         match answers.iter().filter(|a| is_refused(a)).count() {
@@ -115,7 +118,7 @@ fn response_time_controller_takes_from_lower_classes_first() -> Result<()> {
     policy["spec"]["classes"] =
         json!([{"name": "gold", "matches": [{"headers": [header]}]}, {"name": "rest"}]);
     let rig = start(&ALONE, policy)?;
-    // Gold misses its target, the rest is far inside its own.
+    // Class `gold` misses its target, and `rest` is far within its own target.
     until("refusals of the rest", || {
         let gold = at_once(&rig, "gold", SLOW, 10).map_err(|e| e.to_string())?;
         assert!(!gold.iter().any(is_refused), "gold has a class below it");
@@ -125,7 +128,7 @@ fn response_time_controller_takes_from_lower_classes_first() -> Result<()> {
             _ => Ok(()),
         }
     })?;
-    // The rest has nothing more to give, and gold still is not refused.
+    // The rate of `rest` can't be reduced further, and `gold` is still not refused.
     for answer in at_once(&rig, "gold", SLOW, 20)? {
         assert!(!is_refused(&answer), "{answer:?}");
     }
@@ -156,8 +159,8 @@ fn response_time_controller_holds_a_target_of_a_type_and_class() -> Result<()> {
         0 => Err("none".to_owned()),
         _ => Ok(()),
     };
-    // The same class is as slow in both types, and misses the target for all. A controller without
-    // requests recovers, so those of a type follow each other.
+    // The class `rest` is equally slow in both types, and misses the target for all types. Without
+    // requests, a controller recovers, so the requests of a type follow each other.
     let mut rounds = 0;
     until("refusals of work", || {
         rounds += 1;
@@ -167,14 +170,15 @@ fn response_time_controller_holds_a_target_of_a_type_and_class() -> Result<()> {
         let of_bulk = refused("/bulk", "rest", SLOW).map_err(Error::msg)?;
         assert_eq!(of_bulk, 0, "in {rounds} rounds");
     }
-    // For gold, the target for all applies to bulk, and the rest of bulk gives way.
+    // For `gold`, the target for all types applies to `bulk`, so requests of class `rest` are
+    // refused first.
     until("refusals of the rest of bulk", || {
         refused("/bulk", "gold", SLOW)?;
         some(refused("/bulk", "rest", QUICK)?)
     })
 }
 
-/// Returns the quality that the filter announced to the application, as the backend received it.
+/// Returns the quality that the filter announced to the application, as received by the backend.
 fn quality(answer: &Answer) -> Option<f64> {
     answer.header("x-backend-quality")?.parse().ok()
 }
@@ -203,8 +207,9 @@ fn response_time_controller_asks_for_less_quality_before_it_refuses() -> Result<
             _ => Ok(()),
         }
     })?;
-    // Halved step by step, never below the least, and refused only at the least. A worker that
-    // hasn't read the other's last step yet sends the quality before it.
+    // Quality is halved in each step down to the minimum, and requests are refused only at the
+    // minimum. A worker that hasn't read the last step of the other worker sends the quality before
+    // it.
     assert_eq!(highest.last(), Some(&0.25), "{highest:?}");
     for rounds in [&lowest, &highest] {
         assert!(rounds.is_sorted_by(|a, b| a >= b), "{rounds:?}");
@@ -242,7 +247,7 @@ fn response_time_controller_measures_since_a_request_entered_the_mesh() -> Resul
     let mut policy = policy(100, &ALONE, &strategy);
     policy["spec"]["workflows"] = json!({
         "identifyBy": [{"type": "Header", "header": {"name": "x-tenant"}}],
-        // Slots are no limit here.
+        // Slots must not limit concurrency in this test.
         "sharing": {"type": "StaticGuarantees"},
     });
     let rig = start(&ALONE, policy)?;
@@ -262,14 +267,14 @@ fn response_time_controller_measures_since_a_request_entered_the_mesh() -> Resul
             other => Err(format!("{other:?}")),
         }
     })?;
-    // Quick here, and far too late for callers that wait for the whole.
+    // These requests are served fast, but their callers have already waited for 800 ms.
     let aged = [
         ("x-headgate-process", "0000000000000007"),
         ("x-headgate-progress", "elapsed=1, work=1, age=800"),
     ];
     let mut refused = 0;
-    // A tick shows the response time, and another that nothing was answered for a timeout ends it:
-    // requests go on until it is seen.
+    // The gauge shows the response time after a tick. It is reset at a tick after a timeout without
+    // responses, so requests continue until the test has read the gauge.
     until("refusals of aged requests, and their response time", || {
         refused += served(&aged)?.iter().filter(|a| is_refused(a)).count();
         match (refused, rig.policy_stat(gauge)) {

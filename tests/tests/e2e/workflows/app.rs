@@ -1,4 +1,4 @@
-//! An application: records the requests that it gets, calls another one through its proxy, and
+//! An application that records its requests, calls another application through its proxy, and
 //! answers.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,11 +9,11 @@ use std::thread;
 use anyhow::{Context, Result};
 use headgate_tests::http::{self, Answer};
 
-/// A request as the application saw it.
+/// A request as the application received it.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) path: String,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub(crate) headers: Vec<(String, String)>,
 }
 
@@ -23,7 +23,7 @@ impl Seen {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Names of Headgate's own headers.
+    /// Returns the names of Headgate's own headers.
     pub(crate) fn ours(&self) -> Vec<&str> {
         let names = self.headers.iter().map(|(name, _)| name.as_str());
         names.filter(|n| n.starts_with("x-headgate-")).collect()
@@ -33,12 +33,12 @@ impl Seen {
 /// The application's reaction to a request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Behaviour {
-    /// The calls that it makes before it answers: the proxy's outbound listener, and the services'
-    /// names.
+    /// The address of the proxy's outbound listener, and the names of the services to call before
+    /// each response.
     pub(crate) calls: Option<(SocketAddr, Vec<&'static str>)>,
-    /// Headers that it copies from a request to its calls.
+    /// The names of headers that the application copies from a request to its calls.
     pub(crate) copies: Vec<&'static str>,
-    /// Headers of its answers.
+    /// Headers of the application's responses.
     pub(crate) answers: Vec<(&'static str, String)>,
 }
 
@@ -68,7 +68,8 @@ impl App {
         thread::spawn(move || {
             for connection in listener.incoming().flatten() {
                 let app = served.clone();
-                // An error here means that the proxy has closed its end, which is no failure.
+                // An error here means that the proxy has closed its end of the connection, which is
+                // no failure.
                 thread::spawn(move || app.serve(connection).unwrap_or(()));
             }
         });
@@ -79,7 +80,7 @@ impl App {
         f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces its behaviour from the next request on.
+    /// Replaces the behaviour of the application from the next request on.
     pub(crate) fn behave(&self, behaviour: Behaviour) {
         self.with(|state| state.behaviour = behaviour);
     }
@@ -90,7 +91,7 @@ impl App {
         found.with_context(|| format!("no request for {path}"))
     }
 
-    /// Returns the latest answer to a call.
+    /// Returns the latest response to a call.
     pub(crate) fn last_answer(&self) -> Result<Answer> {
         self.with(|state| state.answers.last().cloned())
             .context("no call was answered")

@@ -1,5 +1,5 @@
-//! A server of class admission and the sidecars that report to it, all as users start them:
-//! policies by xDS, and both ends with certificates.
+//! Tests of a server of class admission and of the sidecars that report to it, started as users
+//! start them. Policies come by xDS, and both ends have certificates.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,7 +15,8 @@ use headgate_tests::http;
 use headgate_tests::pki::Pki;
 use headgate_tests::wait::{lock_machine, until, wait_until};
 
-/// `shop/app` calls `shop/stock`, whose only slot is busy for [`WORK`] with a call.
+/// Returns the policies. `shop/app` calls `shop/stock`, whose only slot is busy for [`WORK`] with
+/// each call.
 fn policies(centralized: &str) -> String {
     format!(
         "apiVersion: headgate.dev/v1alpha1
@@ -51,10 +52,10 @@ spec:
 }
 
 const WORK: Duration = Duration::from_millis(20);
-/// At once: each but the first waits for [`WORK`] or longer.
+/// The number of calls that are sent at once. All but the first wait for [`WORK`] or longer.
 const CLIENTS: usize = 4;
 
-/// A proxy by `headgate bootstrap`, and the listener that tests send to.
+/// A proxy with a bootstrap of `headgate bootstrap`, and the listener to which tests send requests.
 struct Proxy {
     envoy: EnvoyProcess,
     addr: SocketAddr,
@@ -98,8 +99,8 @@ impl Proxy {
         Ok(Self { envoy, addr })
     }
 
-    /// Sends a call that asks for `high`, and returns whether it ran in another class. The call
-    /// must succeed.
+    /// Sends a call that requests class `high`, and returns whether it ran in another class. The
+    /// call must succeed.
     fn is_downgraded(&self) -> Result<bool> {
         let answer = http::get_with(self.addr, "/", &[("host", "stock"), ("x-priority", "high")])?;
         ensure!(answer.status == 200, "{answer:?}");
@@ -111,7 +112,7 @@ impl Proxy {
             .stat(&format!("wasmcustom.headgate.policy.shop/app.{name}"))
     }
 
-    /// Waits until a counter is above 0: workers publish their counts at a tick.
+    /// Waits until a counter is above 0. Workers publish their counts only at a tick.
     fn wait_for(&self, name: &str) -> Result<()> {
         until(&format!("{name} to be counted"), || match self.stat(name) {
             Ok(1..) => Ok(()),
@@ -120,7 +121,7 @@ impl Proxy {
     }
 }
 
-/// Sends calls of all clients at once, and returns how many of them were downgraded.
+/// Sends the calls of all clients at once, and returns the number of downgraded calls.
 fn together(sender: &Proxy) -> Result<usize> {
     let calls: Vec<Result<bool>> = thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
@@ -137,7 +138,7 @@ fn together(sender: &Proxy) -> Result<usize> {
     Ok(calls.into_iter().filter(|downgraded| *downgraded).count())
 }
 
-/// Repeats `calls` until it returns true; fails at once if any call fails.
+/// Repeats `calls` until it returns true, and fails at once if a call fails.
 fn calls_until(what: &str, mut calls: impl FnMut() -> Result<bool>) -> Result<()> {
     until(what, || match calls() {
         Ok(true) => Ok(Ok(())),
@@ -146,8 +147,9 @@ fn calls_until(what: &str, mut calls: impl FnMut() -> Result<bool>) -> Result<()
     })?
 }
 
-/// A class that misses is taken from its sender, and by `Misses` from all others as well, until the
-/// server is gone: then the fallback decides, and no call fails on the way.
+/// Checks that a class that misses its target is withdrawn from its sender, and with the method
+/// `Misses` from all other senders as well. Once the server is gone, the fallback decides. No call
+/// fails meanwhile.
 fn a_class_that_misses_is_downgraded_until_the_server_is_gone(centralized: &str) -> Result<()> {
     let _lock = lock_machine()?;
     let dir = tempfile::tempdir()?;

@@ -1,5 +1,5 @@
-//! Class admission on real Envoys: three senders call one service through their sidecars, none of
-//! which has workflows.
+//! Tests of class admission on real Envoys: three senders without workflows call one service
+//! through their sidecars.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -13,18 +13,19 @@ use headgate_tests::wait::{lock_machine, until};
 
 use super::sidecar::{Sidecar, compiled, of};
 
-/// Slots of the service, each of which is busy for [`WORK`] with a call: 200 calls/s.
+/// The number of slots of the service. A call keeps a slot busy for [`WORK`], so the capacity is
+/// 200 calls/s.
 const SLOTS: usize = 4;
 const WORK: Duration = Duration::from_millis(20);
-/// The target of `high` beyond the work, for 90% of the calls.
+/// The target of the class `high`, in addition to the work, for 90% of the calls.
 const TARGET: Duration = Duration::from_millis(100);
 const SENDERS: usize = 3;
-/// The backend's lateness that is tolerated where shares are counted: of a class there are always
-/// calls that wait, and an answer that comes a call's work later changes no share.
+/// The tolerated lateness of the backend in tests of shares. Calls of each class always wait, so a
+/// response that is late by the work of one call changes no share.
 const TOLERABLE_FOR_SHARES: Duration = WORK;
 
-/// `shop/app` calls `shop/stock`, whose classes have the targets of `admission`; without it, they
-/// have none.
+/// Returns the policies. `shop/app` calls `shop/stock`, and `admission` sets the targets of the
+/// classes of `shop/stock`. With an empty `admission`, the classes have no targets.
 fn policies(admission: &str) -> String {
     format!(
         "apiVersion: headgate.dev/v1alpha1
@@ -59,7 +60,7 @@ spec:
     )
 }
 
-/// The service with its sidecar, and those of its senders.
+/// The service with its sidecar, and the sidecars of its senders.
 struct Incast {
     senders: Vec<Sidecar>,
     stock: Sidecar,
@@ -87,7 +88,7 @@ impl Incast {
         })
     }
 
-    /// A stat of the calls that ask for `class`, at a sender.
+    /// Returns a stat of a sender about the calls that request `class`.
     fn stat(&self, sender: usize, name: &str, class: &str) -> Result<u64> {
         let name = format!("service.stock.{name}.class.{class}");
         self.senders[sender].stat(&name)
@@ -106,29 +107,30 @@ impl Incast {
     }
 }
 
-/// Clients of one sender that ask for a class.
+/// Clients of one sender that request a class.
 #[derive(Debug, Clone, Copy)]
 struct Clients {
     sender: usize,
     count: usize,
-    /// The header by which a call asks for its class.
+    /// The header with which a call requests its class.
     header: &'static str,
     class: &'static str,
-    /// Time from one call of a client to its next, if the answer comes before; none: at once.
+    /// The time between two calls of a client, if the response arrives earlier. With zero, a call
+    /// follows each response at once.
     every: Duration,
 }
 
-/// A call that was answered.
+/// A call that got a response.
 #[derive(Debug, Clone, Copy)]
 struct Called {
     clients: usize,
-    /// The time of its answer, from the start.
+    /// The time of the response since the start.
     at: Duration,
     took: Duration,
     downgraded: bool,
 }
 
-/// Runs one client until `end`. Its first call is due at `first`.
+/// Runs one client until `end`. The first call is due at `first`.
 fn client(
     addr: SocketAddr,
     (number, clients): (usize, Clients),
@@ -160,7 +162,7 @@ fn client(
     Ok(calls)
 }
 
-/// Runs all clients at once. Returns the calls that were answered after `warmup`.
+/// Runs all clients at once. Returns the calls that got a response after `warmup`.
 fn run(
     incast: &Incast,
     all: &[Clients],
@@ -199,10 +201,11 @@ fn promising(settings: &str) -> String {
     format!("  classAdmission: {{{settings}}}")
 }
 
-/// Senders 2 and 3 ask for far more of `high` than there is, sender 1 for less than its share.
+/// The number of clients of sender 2 and of sender 3. These two senders request far more than the
+/// capacity of `high`.
 const GREEDY: usize = 30;
-/// Its clients wait so long between calls that one that waits for a downgraded call doesn't fall
-/// behind.
+/// The time between two calls of a client of sender 1, which requests less than its share. A client
+/// that waits for a downgraded call is still in time for its next call.
 const MODEST: Duration = Duration::from_secs(2);
 const MODEST_CLIENTS: usize = 40;
 
@@ -221,14 +224,15 @@ fn incast_clients() -> [Clients; SENDERS] {
     ]
 }
 
-/// The outcomes of the calls for `high`.
+/// The outcomes of the calls that request `high`.
 #[derive(Debug)]
 struct Ends {
-    /// Latency without the work of those that ran in `high`: median, 90th and 97th percentile.
+    /// Latency without the work, of calls that ran in `high`: the median and the 90th and 97th
+    /// percentiles.
     median: Duration,
     p90: Duration,
     p97: Duration,
-    /// Of each sender: calls/s, and the part of them that ran in `high`.
+    /// The rate of calls of each sender, calls/s, and the share of them that ran in `high`.
     rates: [f64; SENDERS],
     kept: [f64; SENDERS],
 }
@@ -255,8 +259,9 @@ fn ends(calls: &[Called], measured: Duration) -> Result<Ends> {
     })
 }
 
-/// Runs for `warmup` and `measured` seconds under `settings`; without them, classes have no
-/// targets. `least` of 1000 calls run in their class.
+/// Runs for `warmup` and `measured` seconds under `settings`. Without settings, classes have no
+/// targets. At each sender, the probability of admission to `high` must be at least `least`
+/// thousandths.
 fn under_incast(
     settings: Option<&str>,
     (warmup, measured): (u64, u64),
@@ -291,11 +296,11 @@ fn under_incast_a_class_keeps_its_target_by_admission_only() -> Result<()> {
     let settings = "targets: {high: 100ms, medium: 1h}, percentile: 90, \
                     distributed: {increase: 0.05, decrease: 0.02, minProbability: 0.5}";
     let with = under_incast(Some(settings), (14, 8), 500)?;
-    // Clients also see the time of a connection to their sidecar.
+    // The clients' times include the time of the connection to their sidecar.
     let beside = Duration::from_millis(10);
     assert!(with.p90 <= TARGET + beside, "{with:?}");
-    // A sender that asks for less than its share has nearly all of it in the class; the others give
-    // way.
+    // A sender that requests less than its share runs nearly all of its calls in the class. The
+    // other senders are downgraded more often.
     let modest = MODEST_CLIENTS as f64 / MODEST.as_secs_f64();
     let [own, others @ ..] = with.kept;
     assert!(
@@ -306,18 +311,19 @@ fn under_incast_a_class_keeps_its_target_by_admission_only() -> Result<()> {
     Ok(())
 }
 
-/// With the default constants the greedy senders give way within seconds, and have less than their
-/// share of the class for the quarter of an hour in which their probabilities rise: the rest is in
-/// headgate-core's `class_admission`.
+/// With the default constants, the probabilities of the greedy senders fall within seconds. During
+/// the quarter of an hour in which the probabilities rise again, these senders have less than their
+/// share of the class. The test `class_admission` of headgate-mesh covers this time.
 #[test]
 fn the_constants_that_ship_keep_the_target_and_the_share_of_the_modest() -> Result<()> {
     let _lock = lock_machine()?;
     let settings = "targets: {high: 100ms, medium: 1h}";
     let seen = under_incast(Some(settings), (5, 8), 100)?;
     let beside = Duration::from_millis(10);
-    // The 99th percentile of a few hundred calls is one of the longest. A pause of the machine
-    // makes several long, but too few of the backend's services late for the run to be repeated: 2
-    // of 100 more may be late, those of 160 ms.
+    // The test doesn't use the 99th percentile, because for a few hundred calls it is one of the
+    // longest times. A pause of the machine delays several calls, but too few services of the
+    // backend are late for the run to be repeated. So a further 2% of the calls may be late, as
+    // during a pause of 160 ms in 8 s.
     assert!(seen.p97 <= TARGET + beside, "{seen:?}");
     let modest = MODEST_CLIENTS as f64 / MODEST.as_secs_f64();
     let [own, others @ ..] = seen.kept;
@@ -333,13 +339,13 @@ fn the_constants_that_ship_keep_the_target_and_the_share_of_the_modest() -> Resu
 fn classes_that_senders_name_share_by_weight() -> Result<()> {
     let _lock = lock_machine()?;
     let weights = [("high", 8.0), ("medium", 4.0), ("low", 1.0)];
-    // Each class of each sender has calls under way all the time.
+    // Each class of each sender has calls in progress at all times.
     let clients: Vec<Clients> = (0..SENDERS)
         .flat_map(|sender| {
             weights.map(|(class, _)| Clients {
                 sender,
                 count: 6,
-                // The service knows the class of a call from its sender's header alone.
+                // The service knows the class of a call only from the header that the sender sets.
                 header: "x-headgate-class",
                 class,
                 every: Duration::ZERO,

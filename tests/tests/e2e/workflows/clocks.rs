@@ -1,7 +1,9 @@
-//! Two proxies on hosts whose clocks are years apart: what a call says of its request, and the
-//! rates that answers announce. The filter reads only the monotonic clock, which counts from the
-//! start of a host, and proxies send each other spans of time; a time that one of them took for its
-//! own would show here.
+//! Tests of two proxies on hosts whose clocks differ by years. The tests check the values that a
+//! call carries about its request, and the rates that responses announce.
+//!
+//! The filter reads only the monotonic clock, which counts from the start of a host, and proxies
+//! send each other only durations. The tests would fail if a proxy used a time of the other proxy's
+//! clock as its own.
 
 use std::time::Duration;
 
@@ -12,11 +14,12 @@ use headgate_tests::wait::lock_machine;
 use super::sidecar::workflows;
 use super::{Pair, check_announced_rates, check_what_a_call_says, guarantees};
 
-/// Ten years.
+/// The difference between the clocks, ten years.
 const AHEAD: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-/// `a` is on the host whose clock is ahead: `b` reads its headers, and `a` reads those of `b`.
-/// If clocks can't be shifted, both clocks are the same, and a note says so.
+/// Starts `a` on the host whose clock is ahead. `b` reads the headers of `a`, and `a` reads the
+/// headers of `b`. If clocks can't be shifted, both clocks are the same, and the test prints a
+/// note.
 fn apart(back: &serde_json::Value) -> Result<Pair> {
     Pair::start_by(&workflows(), back, |bootstrap| {
         if can_shift_clocks() {

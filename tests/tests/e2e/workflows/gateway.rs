@@ -1,4 +1,5 @@
-//! A gateway in front of a sidecar, at which workflows enter and are throttled.
+//! Tests of a gateway in front of a sidecar. Workflows enter at the gateway, and their rates are
+//! limited there.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use super::app::{App, Behaviour};
 use super::sidecar::{Sidecar, inbound, outbound, workflows};
 use super::{LATE, PAUSE};
 
-/// The rate of a workflow at the service behind, requests/s.
+/// The rate of a workflow at the service behind the gateway, requests/s.
 const RATE: f64 = 10.0;
 
 fn at_the_edge() -> Result<FilterConfig> {
@@ -22,8 +23,8 @@ fn at_the_edge() -> Result<FilterConfig> {
     inbound(&workflows)
 }
 
-/// Puts the outbound slot on the listener for requests, behind the other one, as a user's own
-/// gateway has it.
+/// Puts the outbound slot on the listener for requests, behind the inbound slot, as in a user's own
+/// gateway.
 fn one_chain(bootstrap: &mut Bootstrap) -> Result<()> {
     let listeners = &mut bootstrap.root()["static_resources"]["listeners"];
     let chain = |listener: usize| {
@@ -38,8 +39,8 @@ fn one_chain(bootstrap: &mut Bootstrap) -> Result<()> {
     Ok(())
 }
 
-/// Requests after the first seconds: how many were served, refused, and refused by the proxy
-/// behind.
+/// The numbers of requests after the first seconds that were served, refused, and refused by the
+/// proxy behind the gateway.
 #[derive(Debug, Clone, Copy)]
 struct Ends {
     served: usize,
@@ -47,13 +48,14 @@ struct Ends {
     below: u64,
 }
 
-/// Sends far more than [`RATE`], until rates have settled and for as long again.
+/// Sends requests at a rate far above [`RATE`] until the rates have settled, and then measures for
+/// the same time.
 fn send(gateway: &Sidecar, back: &Sidecar) -> Result<(Ends, Lateness)> {
     let (started, mut pauses) = (Instant::now(), Pauses::default());
     let (mut served, mut refused, mut below) = (0, 0, 0);
     while started.elapsed() < Duration::from_secs(6) {
         let late = started.elapsed() > Duration::from_secs(3);
-        // Processes and rates in a client's headers are ignored.
+        // The gateway ignores processes and rates in a client's headers.
         let headers = [
             ("baggage", "workflow=bulk,headgate=nonsense"),
             ("x-headgate-process", "00000000000000ff"),
@@ -68,8 +70,8 @@ fn send(gateway: &Sidecar, back: &Sidecar) -> Result<(Ends, Lateness)> {
             (429, Some("rate_limit")) => {
                 let refusal = answer.header("x-headgate-refused").unwrap_or_default();
                 ensure!(refusal.contains("policy=shop/app"), "{answer:?}");
-                // Both proxies' policies have the same name here, so only the gateway's own count
-                // shows which one refused.
+                // The policies of both proxies have the same name here, so only the gateway's own
+                // count shows which proxy refused.
                 refused += usize::from(late);
             }
             _ => ensure!(!late, "{answer:?}"),
@@ -85,7 +87,8 @@ fn send(gateway: &Sidecar, back: &Sidecar) -> Result<(Ends, Lateness)> {
     Ok((ends, pauses.lateness()))
 }
 
-/// The application behind the gateway gets [`RATE`], and clients need not know it.
+/// Checks that the application behind the gateway gets requests at [`RATE`], and that clients see
+/// no rates.
 fn throttles(gateway: &Sidecar, back: &Sidecar, b: &App) -> Result<()> {
     let Ends {
         served,
@@ -104,7 +107,8 @@ fn throttles(gateway: &Sidecar, back: &Sidecar, b: &App) -> Result<()> {
     ensure!((0.7 * RATE..=1.3 * RATE).contains(&rate), "{rate}/s");
     let at_gateway = gateway.workflow_stat("bulk", "rq_rate_limited")? as usize;
     ensure!(at_gateway >= refused / 2, "{at_gateway} of {refused}");
-    // The process behind knows the demand and its source; its application only sees a token.
+    // The process behind the gateway knows the demand and its source. Its application sees only a
+    // token.
     back.wait_for("bulk", "rq_offered", 1)?;
     let seen = b.last("/bulk")?;
     ensure!(seen.ours() == ["x-headgate-request"], "{seen:?}");

@@ -1,4 +1,5 @@
-//! Identity of a request from Envoy's own knowledge: dynamic metadata, and the peer's certificate.
+//! Tests of the identity of a request from Envoy's own data: dynamic metadata, and the certificate
+//! of the peer.
 
 use anyhow::{Result, ensure};
 use headgate_core::config::FilterConfig;
@@ -48,7 +49,7 @@ fn a_workflow_comes_from_metadata_or_from_the_type() -> Result<()> {
         ("/", &[("x-tenant", "acme")][..], "acme"),
         ("/", &[("x-number", "4711")], "4711"),
         ("/search", &[], "search"),
-        // A client's own header is none of the sources here.
+        // The client's own header is not among the sources in this test.
         ("/", &[("baggage", "workflow=stolen")], "default"),
     ] {
         ensure!(sidecar.get(path, headers)?.status == 200);
@@ -57,7 +58,7 @@ fn a_workflow_comes_from_metadata_or_from_the_type() -> Result<()> {
     sidecar.check()
 }
 
-/// Names of two processes of the mesh.
+/// The SPIFFE ids of two processes of the mesh.
 const FRONT: &str = "spiffe://mesh.test/ns/shop/sa/front";
 const BACK: &str = "spiffe://mesh.test/ns/shop/sa/back";
 
@@ -76,7 +77,8 @@ impl Authority {
         )?))
     }
 
-    /// Returns an Envoy TLS context that proves to be `id`, and requires `of` of the other end.
+    /// Returns a TLS context of Envoy that proves the identity `id` and requires the identity `of`
+    /// from the peer.
     fn context(&self, id: &str, of: &str) -> Result<Value> {
         let mut params = CertificateParams::default();
         params.subject_alt_names = vec![SanType::URI(id.try_into()?)];
@@ -104,7 +106,7 @@ impl Authority {
     }
 }
 
-/// Returns `workflows` with peers that these patterns name.
+/// Returns the configuration of [`workflows`], with peers that match these patterns.
 fn of_peers(peers: &[&str]) -> Result<FilterConfig> {
     let mut workflows = workflows();
     workflows["peers"] = json!(peers);
@@ -157,7 +159,7 @@ fn headers_count_from_peers_that_prove_who_they_are() -> Result<()> {
     )?;
     a.behave(Behaviour {
         calls: front.outbound.map(|addr| (addr, vec!["b"])),
-        // The id goes in Headgate's header alone, so that it depends on trust.
+        // Only Headgate's header carries the id, so the id depends on trust.
         copies: vec!["x-headgate-request"],
         answers: Vec::new(),
     });
@@ -165,7 +167,8 @@ fn headers_count_from_peers_that_prove_who_they_are() -> Result<()> {
     let limited = || {
         until("the rate of a believed process", || {
             let answer = front.get("/bulk", &bulk).map_err(|e| e.to_string())?;
-            // Refused by a's own proxy: a refusal by b's goes through a without a reason.
+            // The refusal is by the proxy of `a`. A refusal by the proxy of `b` would pass through
+            // `a` without a reason.
             let limited = answer.refusal_reason() == Some("rate_limit");
             limited
                 .then_some(())
@@ -175,7 +178,8 @@ fn headers_count_from_peers_that_prove_who_they_are() -> Result<()> {
     limited()?;
     let believed = back.wait_for("bulk", "rq_offered", 1)?;
 
-    // Neither side believes another name: b ignores a's headers, and a ignores b's.
+    // Both proxies now expect another peer. The proxy of `b` ignores the headers of `a`, and the
+    // proxy of `a` ignores those of `b`.
     back.configure(
         headgate_controller::xds::DEFAULT_SLOT,
         &limit(of_peers(&[BACK])?),

@@ -1,5 +1,5 @@
-//! Workflows between sidecars: real Envoys with two workers each, whose inbound and outbound
-//! listeners share their VMs.
+//! Tests of workflows between sidecars, with real Envoys of two workers each. The inbound and
+//! outbound listeners of an Envoy share their VMs.
 
 mod app;
 mod central;
@@ -23,18 +23,19 @@ use headgate_tests::wait::{lock_machine, until};
 use serde_json::json;
 use sidecar::{Sidecar, inbound, outbound, workflows};
 
-/// Between two requests of a test that sends more than a workflow may.
+/// The pause between two requests in a test that exceeds the rate of a workflow.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Tolerated lateness of such a test with its requests: half of the time between two that are
-/// served, so that a late one takes no other's place.
+/// The tolerated lateness of requests in such a test. It is half of the time between two served
+/// requests, so that a late request doesn't take the place of another.
 const LATE: Duration = Duration::from_millis(50);
 
-/// The headers that applications usually copy to their calls: W3C Baggage, as tracing libraries
-/// propagate it.
+/// The headers that applications usually copy to their calls. Tracing libraries propagate W3C
+/// Baggage.
 const PROPAGATES: [&str; 1] = ["baggage"];
 
-/// `a` calls `b`, each behind a sidecar; and `c`, which has none.
+/// The application `a`, which calls `b`, each behind a sidecar, and the application `c`, which has
+/// no sidecar.
 struct Pair {
     a: App,
     b: App,
@@ -48,7 +49,7 @@ impl Pair {
         Self::start_by(front, back, |bootstrap| EnvoyProcess::start(bootstrap, 2))
     }
 
-    /// The same, with an Envoy of `a` that `envoy` starts.
+    /// Starts the pair as `start` does, with `envoy` to start the Envoy of `a`.
     fn start_by(
         front: &serde_json::Value,
         back: &serde_json::Value,
@@ -72,7 +73,8 @@ impl Pair {
         Ok(pair)
     }
 
-    /// From now on `a` calls these for each request, and copies these headers.
+    /// Sets the services that `a` calls for each later request, and the headers that it copies to
+    /// its calls.
     fn call(&self, services: &[&'static str], copies: &[&'static str]) {
         self.a.behave(Behaviour {
             calls: self.front.outbound.map(|addr| (addr, services.to_vec())),
@@ -87,7 +89,7 @@ impl Pair {
     }
 }
 
-/// Checks that calls of a request name its workflow, with tokens and without.
+/// Checks that the calls of a request name its workflow, with and without tokens.
 fn check_what_a_call_says(pair: &Pair) -> Result<()> {
     let from_outside = [
         ("baggage", "user=4711,workflow=check%6Fut;ttl=1"),
@@ -97,14 +99,14 @@ fn check_what_a_call_says(pair: &Pair) -> Result<()> {
     let answer = pair.front.get("/first", &from_outside)?;
     ensure!(answer.status == 200, "{answer:?}");
 
-    // The application gets a token and nothing else of ours, and its baggage as it was.
+    // The application gets a token and none of Headgate's other headers. Its baggage is unchanged.
     let first = pair.a.last("/first")?;
     ensure!(first.ours() == ["x-headgate-request"], "{first:?}");
     let token = first.header("x-headgate-request").unwrap_or_default();
     let baggage = format!("user=4711,workflow=check%6Fut;ttl=1,headgate={token}");
     ensure!(first.header("baggage") == Some(&baggage), "{first:?}");
 
-    // The next application has its own token, though nothing but baggage was copied.
+    // The next application has a token of its own, although only the baggage was copied.
     let below = pair.b.last("/first")?;
     ensure!(below.ours() == ["x-headgate-request"], "{below:?}");
     let token_below = below.header("x-headgate-request").unwrap_or_default();
@@ -112,7 +114,7 @@ fn check_what_a_call_says(pair: &Pair) -> Result<()> {
     let baggage = format!("user=4711,workflow=check%6Fut;ttl=1,headgate={token_below}");
     ensure!(below.header("baggage") == Some(&baggage), "{below:?}");
 
-    // Announcements of b are for a's proxy: neither a nor its client sees them.
+    // Announcements of `b` are for the proxy of `a`. Neither `a` nor its client sees them.
     for seen in [&pair.a.last_answer()?, &answer] {
         let ours = seen
             .headers
@@ -124,7 +126,7 @@ fn check_what_a_call_says(pair: &Pair) -> Result<()> {
     pair.front.wait_for("checkout", "calls", 1)?;
     pair.back.wait_for("checkout", "rq_offered", 1)?;
 
-    // A process without a proxy shows the headers of a call.
+    // The process `c` has no proxy, so it shows the headers of a call.
     for (path, copies) in [
         ("/by-baggage", &["baggage"][..]),
         ("/by-header", &["x-headgate-request"]),
@@ -175,7 +177,7 @@ fn check_what_a_call_says(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// Of `b`: `bulk` may send 10 requests/s.
+/// Returns the workflows of `b`, in which `bulk` may send 10 requests/s.
 fn guarantees() -> serde_json::Value {
     let mut back = workflows();
     back["sharing"] = json!({"type": "StaticGuarantees"});
@@ -183,20 +185,22 @@ fn guarantees() -> serde_json::Value {
     back
 }
 
-/// The outcomes of requests sent one after the other once rates had settled.
+/// The numbers of requests by outcome. They were sent one after the other, once the rates had
+/// settled.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ends {
     served: usize,
     refused: usize,
-    /// Refused by the proxy behind.
+    /// Requests that the proxy behind refused.
     below: usize,
-    /// Answers that announced a rate, from the first on.
+    /// Responses that announced a rate, including those before the rates had settled.
     announced: usize,
 }
 
-/// Sends far more than the 10 requests/s of `bulk`, until rates have settled and for as long again.
+/// Sends requests at a rate far above the 10 requests/s of `bulk` until the rates have settled, and
+/// then measures for the same time.
 fn send_bulk(pair: &Pair) -> Result<(Ends, Lateness)> {
-    // A process in front of the first one's proxy, as another sidecar would be.
+    // The header names a process in front of the first proxy, as another sidecar would.
     let bulk = [
         ("baggage", "workflow=bulk"),
         ("x-headgate-process", "00000000000000ff"),
@@ -224,8 +228,9 @@ fn send_bulk(pair: &Pair) -> Result<(Ends, Lateness)> {
                 );
                 ends.refused += usize::from(late);
             }
-            // By b's proxy, passed on by a: while a doesn't know the rate yet, and where both
-            // limiters stand at the same rate and b's clock is a little behind.
+            // The proxy of `b` refused, and the proxy of `a` passed the refusal on. The proxy of
+            // `a` may not know the rate yet. Later, both limiters have the same rate, and the
+            // limiter of `b` may be slightly behind.
             (429, None) => ends.below += usize::from(late),
             _ => bail!("{answer:?}"),
         }
@@ -234,7 +239,7 @@ fn send_bulk(pair: &Pair) -> Result<(Ends, Lateness)> {
     Ok((ends, pauses.lateness()))
 }
 
-/// The [`guarantees`] of `b` hold at the entry of `a`.
+/// Checks that the [`guarantees`] of `b` are enforced at the entry of `a`.
 fn check_announced_rates(pair: &Pair) -> Result<()> {
     let Ends {
         served,
@@ -242,7 +247,7 @@ fn check_announced_rates(pair: &Pair) -> Result<()> {
         below,
         announced,
     } = load::undisturbed(LATE, |_| send_bulk(pair))?;
-    // 10 requests/s for 3 s, with a third more or less.
+    // 10 requests/s for 3 s, with a tolerance of a third.
     ensure!(
         (20..=40).contains(&(served + below)) && below <= 10 && refused > 50,
         "{served} served, {refused} refused, {below} of them below; {:?}",
@@ -253,8 +258,8 @@ fn check_announced_rates(pair: &Pair) -> Result<()> {
     let rate = pair.front.workflow_stat("bulk", "rate_mhz")?;
     ensure!((7_000..=13_000).contains(&rate), "{rate} mHz");
     ensure!(pair.front.workflow_stat("bulk", "rq_rate_limited")? as usize >= refused);
-    // Others are not limited, once their first rates are there; no burst, as the limiter has no
-    // queue.
+    // Other workflows are not limited once their first rates have arrived. The requests don't come
+    // in a burst, because the limiter has no queue.
     for i in 0..100 {
         std::thread::sleep(Duration::from_millis(20));
         let answer = pair.front.get("/web", &[("baggage", "workflow=web")])?;
@@ -287,11 +292,11 @@ fn a_rate_that_nobody_renews_is_forgotten() -> Result<()> {
             .then_some(())
             .ok_or_else(|| format!("{:?}", pair.front.stats()))
     })?;
-    // c no longer announces rates: the last one expires.
+    // `c` no longer announces rates, so the last rate expires.
     says(Vec::new());
     pair.front.wait_for_rate_above("bulk", 50)?;
     pair.front.wait_until_served("/bulk", &bulk)?;
-    // Nonsense is counted and limits no workflow.
+    // Malformed rates are counted and limit no workflow.
     let before = pair.front.stat("rates_refused")?;
     for nonsense in [
         "rate=-1, process=\"00000000000000aa\"",
@@ -329,7 +334,7 @@ fn an_edge_believes_nobody() -> Result<()> {
         ("x-headgate-anything", "else"),
         ("baggage", "headgate=forged,k=v"),
     ];
-    // The first request of each worker too.
+    // Send several requests, so that the first request of each worker is among them.
     for _ in 0..20 {
         let answer = pair.front.get("/edge", &lies)?;
         ensure!(answer.status == 200, "{answer:?}");
@@ -352,7 +357,7 @@ fn an_edge_believes_nobody() -> Result<()> {
         );
     }
     ensure!(pair.front.workflow_stat("stolen", "rq_offered")? == 0);
-    // Within the mesh the same headers are believed, and the request is refused for its deadline.
+    // Within the mesh, the proxy trusts the same headers, and refuses the request for its deadline.
     pair.back
         .get("/mesh", &[("x-headgate-workflow", "stolen")])?;
     pair.back.wait_for("stolen", "rq_offered", 1)?;
@@ -391,7 +396,7 @@ fn either_listener_is_configured_without_the_other() -> Result<()> {
     }
     pair.front.wait_for("w", "rq_offered", 80)?;
     pair.front.wait_for("w", "calls", 80)?;
-    // Without a policy nothing is added, and without workflows nothing is taken away either.
+    // Without a policy, the proxy adds no headers. Without workflows, it removes none either.
     let mut plain = inbound(&workflows())?;
     plain.stages[0].workflows = None;
     pair.front.configure(DEFAULT_SLOT, &plain)?;
@@ -453,13 +458,13 @@ fn floods_of_headers_do_no_harm() -> Result<()> {
             ensure!(answer.status == 200, "{} for {flood:?}", answer.status);
         }
     }
-    // Workflows beyond the limit share one entry.
+    // All workflows beyond the limit share one entry.
     for i in 0..50 {
         let name = format!("workflow=tenant-{i}");
         ensure!(pair.front.get("/many", &[("baggage", &name)])?.status == 200);
     }
     pair.front.wait_for("_other", "rq_offered", 30)?;
-    // A process that answers with floods.
+    // The process answers with an oversized header.
     pair.c.behave(Behaviour {
         answers: vec![
             ("x-headgate-rate", "rate=".repeat(2_000)),

@@ -1,5 +1,5 @@
-//! A proxy beside an application, with the bootstrap that `headgate bootstrap` writes, and
-//! configurations from files.
+//! A proxy beside an application. Its bootstrap is that of `headgate bootstrap`, and its
+//! configurations come from files.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,10 +19,11 @@ use headgate_tests::wait::until;
 use serde_json::json;
 use tempfile::TempDir;
 
-/// Policy of every sidecar here.
+/// The policy of every sidecar in these tests.
 pub(crate) const POLICY: &str = "shop/app";
 
-/// A stage with plenty of slots and these `workflows`.
+/// Returns the configuration of an inbound slot with enough slots for all requests and these
+/// `workflows`.
 pub(crate) fn inbound(workflows: &serde_json::Value) -> Result<FilterConfig> {
     let stage = json!({
         "policy": POLICY,
@@ -45,7 +46,8 @@ pub(crate) fn inbound(workflows: &serde_json::Value) -> Result<FilterConfig> {
     Ok(FilterConfig::from_json(config.to_string().as_bytes())?)
 }
 
-/// Workflows by baggage, then by header; bottleneck fairness.
+/// Returns workflows that are identified by baggage, then by a header, and share by bottleneck
+/// fairness.
 pub(crate) fn workflows() -> serde_json::Value {
     json!({
         "identify": [
@@ -61,7 +63,8 @@ pub(crate) fn workflows() -> serde_json::Value {
     })
 }
 
-/// Returns the outbound side, with the members of `more` beside the policy.
+/// Returns the configuration of the outbound slot, with the fields of `more` in addition to the
+/// policy.
 pub(crate) fn outbound(more: &serde_json::Value) -> Result<FilterConfig> {
     let mut outbound = json!({"policy": POLICY});
     for (key, value) in more.as_object().into_iter().flatten() {
@@ -88,17 +91,18 @@ pub(crate) fn of<'a>(compiled: &'a Compiled, service: &str) -> Result<&'a Filter
     Ok(config)
 }
 
-/// A running proxy. Dropping it ends it.
+/// A running proxy, which ends when the value is dropped.
 pub(crate) struct Sidecar {
     pub(crate) envoy: EnvoyProcess,
     pub(crate) addr: SocketAddr,
-    /// The address that takes the application's calls.
+    /// The address to which the application sends its calls.
     pub(crate) outbound: Option<SocketAddr>,
     dir: TempDir,
 }
 
 impl Sidecar {
-    /// Starts one in front of `app`. With `services` it has an outbound listener, too, for `calls`.
+    /// Starts a sidecar in front of `app`. With `calls`, the sidecar also has an outbound listener,
+    /// for the given configuration and services.
     pub(crate) fn start(
         app: SocketAddr,
         config: &FilterConfig,
@@ -110,7 +114,7 @@ impl Sidecar {
         })
     }
 
-    /// The same, with an Envoy that `envoy` starts.
+    /// Starts a sidecar as [`start`](Self::start) does, with `envoy` to start its Envoy.
     pub(crate) fn start_by(
         app: SocketAddr,
         config: &FilterConfig,
@@ -157,8 +161,8 @@ impl Sidecar {
             admission: None,
         };
         let mut bootstrap = Bootstrap::parse(&written.to_yaml())?;
-        // Both workers of every listener get connections, so that calls meet requests of the other
-        // one.
+        // Both workers of every listener get connections, so that a call can be on another worker
+        // than its request.
         let listeners = bootstrap.root()["static_resources"]["listeners"].as_array_mut();
         for listener in listeners.into_iter().flatten() {
             listener["connection_balance_config"] = json!({"exact_balance": {}});
@@ -183,7 +187,7 @@ impl Sidecar {
         Ok(sidecar)
     }
 
-    /// Replaces a slot's configuration, and waits until it is in force.
+    /// Replaces the configuration of a slot, and waits until the configuration is in force.
     pub(crate) fn configure(&self, slot: &str, config: &FilterConfig) -> Result<()> {
         let before = self.updates(slot)?;
         write(&self.dir.path().join(format!("{slot}.json")), slot, config)?;
@@ -234,7 +238,8 @@ impl Sidecar {
         )
     }
 
-    /// Waits until the rate of a workflow is above `least`, requests/s, or there is no limit.
+    /// Waits until the rate of a workflow is above `least`, requests/s, or the workflow has no
+    /// limit.
     pub(crate) fn wait_for_rate_above(&self, workflow: &str, least: u64) -> Result<()> {
         until(&format!("{workflow} to have more than {least}/s"), || {
             let stat = |name| self.workflow_stat(workflow, name);
@@ -246,8 +251,8 @@ impl Sidecar {
         })
     }
 
-    /// Waits until ten requests in a row are served. A gauge is one worker's: the other may know
-    /// the rate's end a tick later.
+    /// Waits until ten requests in a row are served. A gauge is the value of one worker, and the
+    /// other worker may lift the limit a tick later.
     pub(crate) fn wait_until_served(&self, path: &str, headers: &[(&str, &str)]) -> Result<()> {
         until("ten requests in a row to be served", || {
             for _ in 0..10 {
@@ -270,8 +275,8 @@ impl Sidecar {
     }
 
     /// Checks the conditions at the end of every test: the filter did not fail, no slot is taken,
-    /// and all listeners share one VM a worker. Two more VMs are the main thread's: one to copy,
-    /// and one on which configurations are tried. The native filter has none, and one engine.
+    /// and all listeners share one VM per worker. The main thread has two more VMs: one to copy,
+    /// and one to try configurations. The native filter has no VM and one engine.
     pub(crate) fn check(&self) -> Result<()> {
         let errors = self.envoy.filter_errors();
         anyhow::ensure!(errors.is_empty(), "{errors:#?}");
@@ -290,7 +295,7 @@ impl Sidecar {
     }
 }
 
-/// Writes a file beside the target and renames it, because Envoy watches for renames.
+/// Writes a file beside `path` and renames it to `path`, because Envoy watches for renames.
 fn write(path: &Path, slot: &str, config: &FilterConfig) -> Result<()> {
     let file = discovery_json(config, slot, &binary::tested_module());
     let partial = path.with_extension("new");

@@ -1,5 +1,5 @@
-//! Smoothing on real Envoys: clients whose sidecar delays their calls as often as the called
-//! service announces that it refuses some, and that therefore send less, as Eq. 3 of Chronos
+//! Tests of smoothing on real Envoys. The sidecars of clients delay their calls at the rejection
+//! rate that the called service announces. As a result the clients send less, as Eq. 3 of Chronos
 //! predicts.
 
 use std::net::SocketAddr;
@@ -16,13 +16,15 @@ use headgate_tests::wait::lock_machine;
 
 use super::sidecar::{Sidecar, compiled, of};
 
-/// Slots of the service, each of which is busy for [`WORK`] with a call: 200 calls/s.
+/// The number of slots of the service. A call keeps a slot busy for [`WORK`], so the capacity is
+/// 200 calls/s.
 const SLOTS: usize = 4;
 const WORK: Duration = Duration::from_millis(20);
-/// Tolerated lateness of the harness. The time between two requests of a client is more than twenty
-/// times as long.
+/// The tolerated lateness of the test harness. The time between two requests of a client is more
+/// than twenty times as long.
 const TOLERABLE: Duration = WORK;
-/// Calls/s of others, which have no sidecar: the service refuses some whatever the clients do.
+/// The rate of calls of other clients without a sidecar, calls/s. With these calls, the service
+/// always refuses some calls, whatever the clients do.
 const OTHERS: f64 = 300.0;
 const CLIENTS: usize = 200;
 const THINK: Duration = Duration::from_millis(450);
@@ -31,7 +33,7 @@ const SMOOTHING: Smoothing = Smoothing {
     most: Duration::from_millis(600),
 };
 
-/// `shop/app` calls `shop/stock`, which announces its rejection rate.
+/// Returns the policies. `shop/app` calls `shop/stock`, which announces its rejection rate.
 fn policies(smoothing: &str) -> String {
     format!(
         "apiVersion: headgate.dev/v1alpha1
@@ -62,18 +64,18 @@ spec:
 /// Measurements of one run.
 #[derive(Debug)]
 struct Seen {
-    /// Requests/s of the clients.
+    /// The request rate of the clients, requests/s.
     rate: f64,
-    /// Part of them that was delayed.
+    /// The share of the clients' requests that were delayed.
     delayed: f64,
-    /// Mean, over the clients' requests, of the rejection rates that the service announced when
-    /// they were sent.
+    /// The mean, over the clients' requests, of the rejection rate that the service announced when
+    /// the request was sent.
     told: f64,
 }
 
-/// Asks for the rejection rate again and again, from `begin` to `end`; `sent` counts the clients'
-/// requests. Fewer of these fall into times of high rates, so the mean over time differs from the
-/// mean over requests.
+/// Polls the announced rejection rate from `begin` to `end`, and returns its mean over the clients'
+/// requests. `sent` counts these requests. Clients send fewer requests while the rate is high, so
+/// the mean over time would differ from the mean over requests.
 fn ask(stock: SocketAddr, (begin, end): (Instant, Instant), sent: impl Fn() -> u64) -> Result<f64> {
     thread::sleep(begin.saturating_duration_since(Instant::now()));
     let first = sent();
@@ -82,7 +84,8 @@ fn ask(stock: SocketAddr, (begin, end): (Instant, Instant), sent: impl Fn() -> u
         let answer = http::get_with(stock, "/", &[("host", "stock")])?;
         let rate = answer.header("x-headgate-rejection-rate");
         let rate: f64 = rate.context("no rate")?.parse()?;
-        // Ten times as often as clients think, to sample the rates that they meet on average.
+        // The poll runs ten times as often as a client sends, so that it samples the rates that the
+        // clients' requests get.
         thread::sleep(THINK / 10);
         let now = sent();
         sum += rate * (now - before) as f64;
@@ -91,7 +94,7 @@ fn ask(stock: SocketAddr, (begin, end): (Instant, Instant), sent: impl Fn() -> u
     Ok(sum / (before - first) as f64)
 }
 
-/// Runs the clients and the others at once. Measures after `settle`.
+/// Runs the clients and the other callers at once. Measures after `settle`.
 fn run(
     (client, stock): (&Sidecar, &Sidecar),
     settle: Duration,
@@ -135,7 +138,7 @@ fn run(
     Ok((seen, others.wait()?.lateness_ms.p99))
 }
 
-/// Clients whose sidecar has this `smoothing` of calls to the service.
+/// Measures clients whose sidecar smooths calls to the service with `smoothing`.
 fn with(smoothing: &str, measured: Duration) -> Result<Seen> {
     load::undisturbed(TOLERABLE, |_| {
         let compiled = compiled(&policies(smoothing))?;
@@ -173,13 +176,13 @@ fn calls_are_delayed_as_often_as_others_are_refused_and_clients_send_less_by_equ
         Duration::from_secs(10),
     )?;
     assert!((with.delayed - with.told).abs() <= 0.03, "{with:?}");
-    // The time between two requests of a client is as long as without: its own pause, and that of
-    // the answer.
+    // The time between two requests of a client, as measured without smoothing, is the client's own
+    // pause plus the response time.
     let between = Duration::from_secs_f64(CLIENTS as f64 / without.rate);
     let expected = without.rate * (1.0 - SMOOTHING.reduction(with.told, between));
     println!("{expected:.1} requests/s expected, {:.1} seen", with.rate);
     assert!((with.rate / expected - 1.0).abs() <= 0.1, "{with:?}");
-    // A rate at which nothing is delayed, or everything, would show nothing.
+    // The test shows nothing if no request is delayed, or if all are.
     assert!((0.2..0.9).contains(&with.told), "{with:?}");
     Ok(())
 }

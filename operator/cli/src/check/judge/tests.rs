@@ -369,7 +369,7 @@ fn rights_are_those_of_the_arguments() {
     assert!(has(&["--adapters=envoy-gateway,istio"], plugin));
     assert!(!has(&["--adapters=none"], plugin));
     assert!(!has(&["--adapters=istio", "--istio-native=/x"], plugin));
-    // A new adapter is here with the argument that turns it on.
+    // Each adapter must have an argument that turns it on. A new adapter's argument is added here.
     let on = ["--deliver-config-maps", "--adapters=istio,envoy-gateway"];
     let native = [&on[..], &["--istio-native=/x"]].concat();
     for adapter in Adapter::ALL {
@@ -417,7 +417,7 @@ fn control_planes_serve_what_is_written() {
         let owned = |version: &Option<&str>| version.map(str::to_owned);
         of.iter().map(owned).collect()
     };
-    // CRDs are upgraded before istiod.
+    // CRDs are upgraded before istiod, so the running version decides which kind is written.
     let [older, newer, custom] = [Some("1.29.3"), Some("1.31.0"), Some("latest")];
     for (of, is_native, verdict, message) in [
         (&[older][..], false, Fine, "WasmPlugin for istiod 1.29.3"),

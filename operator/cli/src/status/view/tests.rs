@@ -221,8 +221,8 @@ fn no_proxies_is_no_mistake() {
     );
 }
 
-/// Returns the only policy, delivered, and a WasmPlugin and an EnvoyExtensionPolicy with it, whose
-/// status is `accepted`.
+/// Returns a delivered policy, and the objects that carry it: a WasmPlugin without a status, and an
+/// EnvoyExtensionPolicy whose condition `Accepted` is `accepted`.
 fn carried(accepted: &str, generation: i64) -> (Vec<PolicyResource>, Objects) {
     let object = |kind: &str, status: &Value| {
         serde_json::from_value(json!({

@@ -176,7 +176,8 @@ fn what_is_bad_can_be_seen_without_colours() {
 fn the_marked_row_is_seen_when_there_is_room_for_one() {
     let mut screen = screen();
     press(&mut screen, &[KeyCode::End]);
-    // Two heads, a silent proxy, the columns' heads, one row, two lines of keys.
+    // The rows are two for the heads, one for a silent proxy, one for the columns' heads, one of
+    // the table, and two for keys.
     let buffer = drawn(&mut screen, (100, 7));
     let lines = lines(&buffer);
     assert!(lines[4].starts_with("  default"), "{lines:#?}");
@@ -217,7 +218,8 @@ fn a_filter_is_typed() {
 #[test]
 fn the_marked_row_stays_in_sight() {
     let mut screen = proxies(10);
-    // Two heads, the columns' heads, and two lines of keys.
+    // The rows besides the table's are two for the heads, one for the columns' heads, and two for
+    // keys.
     let first = |screen: &mut Screen, room: u16| {
         drawn(screen, (60, room + 5));
         screen.table.offset()
@@ -231,7 +233,7 @@ fn the_marked_row_stays_in_sight() {
     press(&mut screen, &[KeyCode::Home, KeyCode::Up]);
     assert_eq!(first(&mut screen, 4), 0);
     assert_eq!(screen.table.selected(), Some(0));
-    // A larger window shows more, and a shorter list is not shown from its middle.
+    // A larger window shows more rows. If all rows fit, the first row is visible.
     press(&mut screen, &[KeyCode::End]);
     first(&mut screen, 4);
     assert_eq!(first(&mut screen, 20), 0);
@@ -243,7 +245,7 @@ fn one_proxy_is_chosen_in_their_list() {
     drawn(&mut screen, (60, 9));
     press(&mut screen, &[KeyCode::Enter]);
     assert_eq!(screen.only, None, "none is marked");
-    // A filter that hides all rows.
+    // This filter hides all rows.
     press(&mut screen, &[KeyCode::Home, KeyCode::Char('/')]);
     press(
         &mut screen,

@@ -9,8 +9,8 @@ const AFTER: &str = include_str!("../recorded/after.txt");
 
 const SPAN: Duration = Duration::from_secs(10);
 
-/// Returns the stats of workflow `checkout` at a process whose downstream service `extent-node`
-/// sets the rate.
+/// Returns the stats of workflow `checkout` at a process. The downstream service `extent-node`
+/// determines the workflow's rate.
 fn workflows(offered: u64, limited: u64, gauges: &str) -> String {
     let of = "wasmcustom.headgate.policy.shop/front.";
     let mut text = format!(
@@ -51,7 +51,7 @@ impl Proxies {
         }
     }
 
-    /// Adds the texts as responses, a window apart.
+    /// Adds the texts as responses of a proxy, each a window after the one before.
     fn answers(&mut self, proxy: &str, texts: &[&str]) {
         let proxies = &mut self.fleet.proxies;
         proxies.entry(proxy.to_owned()).or_default();
@@ -172,7 +172,7 @@ fn proxies_of_a_policy_add_up_and_the_silent_ones_do_not() {
 #[test]
 fn after_a_restart_nothing_counts_backwards() {
     let mut proxies = Proxies::new();
-    // Another process: rates need a second response of it.
+    // The third response is from another process, so rates need a second response of this process.
     let young = AFTER.replacen("server.uptime: ", "server.uptime: 0", 1);
     let uptime = young
         .lines()
@@ -183,7 +183,8 @@ fn after_a_restart_nothing_counts_backwards() {
     let view = proxies.view(None);
     assert_eq!(view["proxies"][0]["restarts"], 1);
     assert!(view["policies"][0]["traffic"]["arrivalRate"].is_null());
-    // The same process, but the policy was removed and came back: the counter restarted.
+    // The process is the same, but the policy was removed and added again, so the counter was
+    // restarted.
     let mut proxies = Proxies::new();
     let of = "wasmcustom.headgate.policy.a/p.type.t.rq_total";
     let (before, after) = (format!("{of}: 1000"), format!("{of}: 50"));
@@ -321,7 +322,7 @@ fn without_a_rate_in_force_there_is_no_limit() {
     assert_eq!(row["hurt"], 0.0);
 }
 
-/// Returns the stats of a proxy whose cut gives out `budget` thousandths of 10 slots.
+/// Returns the stats of a proxy whose value cut allots `budget` thousandths of 10 slots.
 fn cutting(budget: u64, types: &[(&str, u64, u64, u64)]) -> String {
     let of = "wasmcustom.headgate.policy.a/p.";
     let mut text = format!("{of}slots: 10\n{of}value_budget_permille: {budget}\n");

@@ -1,9 +1,10 @@
-//! Policies generated from numbers: all values are within their documented bounds, or one is not.
+//! Policies generated from numbers. Either all values are within their documented bounds, or one
+//! value breaks its rule.
 //!
 //! Tests of `validate` and of the API server use the same policies.
 
-// Helpers of tests fail a test by panicking, as tests do. Items are as visible as the test that
-// includes this file needs them.
+// Helpers of tests fail a test by panicking, as tests do. The visibility of items is that which the
+// including test needs.
 #![allow(
     unreachable_pub,
     clippy::unwrap_used,
@@ -16,7 +17,8 @@ use std::time::Duration as Span;
 use headgate_api::Duration;
 use serde_json::{Map, Value, json};
 
-/// A generator of policies from numbers, so that a failing policy shrinks with its numbers.
+/// A generator of policies from numbers. If a policy fails a test, shrinking the numbers also
+/// shrinks the policy.
 pub(crate) struct Dice {
     throws: std::vec::IntoIter<u32>,
     slip: Option<Slip>,
@@ -25,10 +27,11 @@ pub(crate) struct Dice {
 /// The number of ways in which a value can be wrong.
 const VARIANTS: usize = 7;
 
-/// The only value that breaks its rule. A second one could hide that the first was accepted.
+/// The only value that breaks its rule. A second such value could hide that the first one was
+/// accepted.
 #[derive(Clone, Copy)]
 struct Slip {
-    /// The number of values before it, which follow their rules.
+    /// The number of values before the wrong one. These values follow their rules.
     after: u32,
     /// The kind of mistake, below [`VARIANTS`].
     variant: usize,
@@ -57,7 +60,7 @@ impl Dice {
         }
     }
 
-    /// Returns a number from 0 to `most`; 0 when the numbers are used up.
+    /// Returns a number from 0 to `most`. The number is 0 once the generator's numbers are used up.
     fn below_or_at(&mut self, most: u32) -> u32 {
         let throw = self.throws.next().unwrap_or(0);
         u32::try_from((u64::from(throw) * (u64::from(most) + 1)) >> 32).unwrap()
@@ -104,7 +107,7 @@ impl Dice {
         }
     }
 
-    /// Returns a number from `low` to `high`, without the ends that are `open`.
+    /// Returns a number from `low` to `high`. The flags in `open` exclude the ends.
     fn real(&mut self, low: f64, high: f64, open: (bool, bool)) -> Value {
         if let Some(variant) = self.slips() {
             let odd: [f64; VARIANTS] = [-1.0, 0.0, low, high, low / 2.0, high * 1.001, f64::MAX];
@@ -116,7 +119,7 @@ impl Dice {
             _ => {
                 let share = (f64::from(self.below_or_at(u32::MAX - 2)) + 1.0) / f64::from(u32::MAX);
                 let between = low + (high - low) * share;
-                // Rounding may reach an end.
+                // Rounding may give one of the ends.
                 let reaches = between <= low || between >= high;
                 json!(if reaches { (low + high) / 2.0 } else { between })
             }
@@ -136,7 +139,8 @@ impl Dice {
         json!(Duration::from(Span::from_millis(ms)).to_string())
     }
 
-    /// Sets `field` in half of all cases; always if it may be the slip.
+    /// Sets `field` in half of all cases. The field is always set if its value may be the wrong
+    /// one.
     fn perhaps(
         &mut self,
         to: &mut Map<String, Value>,
@@ -149,7 +153,7 @@ impl Dice {
         }
     }
 
-    /// Sets D and Δ, which depend on each other.
+    /// Sets the window D and its step Δ, which depend on each other.
     fn window(&mut self, to: &mut Map<String, Value>) {
         if self.slip.is_some() || self.one_in(2) {
             let step = u64::from(1 + self.below_or_at(300));
@@ -164,7 +168,7 @@ impl Dice {
         }
     }
 
-    /// Returns some of `names`, each with a value.
+    /// Returns a mapping of some of `names` to values.
     fn by_name(
         &mut self,
         names: &[&'static str],
@@ -180,8 +184,8 @@ impl Dice {
     }
 }
 
-/// Returns variants of one policy, each with another single value that breaks its rule. The flag is
-/// false if no value was left to break.
+/// Returns variants of one policy. In each variant, another single value breaks its rule. The flag
+/// is false if no value was left to break.
 pub(crate) fn with_one_slip(strategy: &'static str, throws: &[u32]) -> Vec<(Value, bool)> {
     let mut policies = Vec::new();
     for after in 0.. {
@@ -192,7 +196,7 @@ pub(crate) fn with_one_slip(strategy: &'static str, throws: &[u32]) -> Vec<(Valu
                 ..Dice::new(throws.to_vec())
             };
             let policy = policy(strategy, &mut dice);
-            // The counter has wrapped around, so the slip was used.
+            // The counter has wrapped around, so the wrong value was used.
             let slipped = dice.slip.is_some_and(|slip| slip.after > after);
             slips += usize::from(slipped);
             policies.push((policy, slipped));
@@ -216,7 +220,7 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
     let mut types = TYPES[..1 + dice.below_or_at(3) as usize].to_vec();
     let default = dice.below_or_at(u32::try_from(types.len()).unwrap() - 1);
     types.swap(0, default as usize);
-    // A single class is the last one, which takes all other requests.
+    // The last class takes all other requests. If the policy has only one class, it is this class.
     let first = match dice.below_or_at(3) as usize {
         0 => CLASSES.len(),
         n => CLASSES.len() - n,
@@ -258,7 +262,8 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
         let header = d.pick(&["X-Retry-Attempt", "x-stainless-retry-count"]);
         json!({"header": header, "firstAttempt": d.number(0, 1)})
     });
-    // After the first byte of a response that has released its slot, nothing is measured.
+    // With `releaseSlot: FirstByte`, a slot is free after the first byte of a response, and nothing
+    // later is measured.
     let is_streamed = spec.get("releaseSlot").is_none_or(|at| at == "LastByte");
     spec.insert("queue".into(), queue(dice, &outline, is_streamed));
     if spec["queue"]["mode"] == "Observe" && spec["parallelism"].get("auto").is_some() {
@@ -298,7 +303,8 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
         "exclude",
         |_| json!([{"path": {"value": "/healthz"}}]),
     );
-    // Neither depends on the strategy, so the slips of each are tested with one strategy only.
+    // These settings don't depend on the strategy, so wrong values in each of them are tested with
+    // only one strategy.
     if dice.slip.is_none() || strategy_type == "MaxQueueLength" {
         dice.perhaps(&mut spec, "workflows", workflows);
     }
@@ -448,7 +454,7 @@ fn centralized(dice: &mut Dice) -> Value {
         let past = |d: &mut Dice| d.real(0.0, 1.0, (false, true));
         dice.perhaps(&mut central, "smoothing", past);
     }
-    // At most the period.
+    // The interval of reports is at most the period.
     let longest = if method == "Misses" { 100 } else { 10_000 };
     dice.perhaps(&mut central, "report", |d| d.ms(10, longest));
     dice.perhaps(&mut central, "scope", |d| {
@@ -460,7 +466,7 @@ fn centralized(dice: &mut Dice) -> Value {
     Value::Object(central)
 }
 
-/// The value of a type, or the factor of a class.
+/// Returns the value of a type, or the factor of a class.
 fn value(dice: &mut Dice) -> Value {
     dice.real(0.001, 1000.0, (false, false))
 }
@@ -652,7 +658,7 @@ fn accept_fraction(dice: &mut Dice, settings: &mut Map<String, Value>) {
     dice.window(settings);
 }
 
-/// Sets an interval of whole steps.
+/// Sets an interval that is a whole number of steps.
 fn sliding(dice: &mut Dice, settings: &mut Map<String, Value>) {
     let step = u64::from(10 + dice.below_or_at(1_000));
     let steps = match dice.slips() {

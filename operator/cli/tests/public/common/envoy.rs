@@ -1,4 +1,4 @@
-//! A real Envoy with the bootstrap that `headgate bootstrap` writes, on free ports.
+//! A real Envoy on free ports, with a bootstrap as `headgate bootstrap` writes it.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -54,7 +54,7 @@ pub fn bootstrap(source: ConfigSource, upstream: SocketAddr) -> Bootstrap {
     }
 }
 
-/// Checks a bootstrap with `envoy --mode validate`. The error is Envoy's message.
+/// Checks a bootstrap with `envoy --mode validate`. The error is Envoy's log.
 pub fn validate(bootstrap: &Bootstrap, dir: &Path) -> Result<(), String> {
     let file = dir.join("validate.yaml");
     fs::write(&file, bootstrap.to_yaml()).unwrap();
@@ -127,7 +127,7 @@ impl Envoy {
         get(self.listener, "/q/fast").await.unwrap().0
     }
 
-    /// Returns a counter or gauge of Envoy's; `None` while it doesn't exist.
+    /// Returns a counter or gauge of Envoy, or `None` while it doesn't exist.
     pub async fn stat(&self, name: &str) -> Option<u64> {
         let (_, body) = get(self.admin, "/stats").await.ok()?;
         let line = body
@@ -137,8 +137,8 @@ impl Envoy {
     }
 }
 
-/// Waits until `probe` returns an answer. Other processes send no events about their state, so this
-/// polls.
+/// Polls `probe` until it returns a value, because other processes send no events about their
+/// state.
 pub async fn poll<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let waited = tokio::time::timeout(Duration::from_secs(30), async {
         loop {
@@ -158,7 +158,7 @@ pub async fn backend() -> SocketAddr {
     backend_at("127.0.0.1:0").await
 }
 
-/// Starts the same backend on another address.
+/// Starts a backend at `address` that answers every request with 200.
 pub async fn backend_at(address: &str) -> SocketAddr {
     let listener = TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();

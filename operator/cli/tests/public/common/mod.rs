@@ -54,7 +54,7 @@ pub fn admin_of(
         snapshots: snapshots.clone(),
         statuses: None,
     };
-    // Both receivers keep their value after their senders are dropped.
+    // Both receivers keep their values after their senders are dropped.
     let (_, view) = watch::channel(Some(view));
     let (_, missing) = watch::channel(String::new());
     Admin::starting(view, missing, "", shutdown.subscribe())
@@ -131,8 +131,8 @@ impl World {
         Report::new(&snapshot, &self.registry, None, SystemTime::now())
     }
 
-    /// Waits until the report satisfies `done`. The server receives answers some time after the
-    /// client sent them.
+    /// Waits until the report satisfies `done`. The server receives a client's responses some time
+    /// after the client has sent them.
     pub async fn until(&self, what: &str, done: impl Fn(&Report) -> bool) -> Report {
         let waited = tokio::time::timeout(std::time::Duration::from_secs(30), async {
             loop {
@@ -149,13 +149,13 @@ impl World {
         report
     }
 
-    /// Returns status code and body of a GET on the admin address.
+    /// Returns the status code and the body of a GET on the admin address.
     pub async fn get(&self, path: &str) -> (u16, String) {
         get(self.admin, path).await.unwrap()
     }
 }
 
-/// Returns status code and body of a GET; the body is unchanged, including chunk sizes.
+/// Returns the status code and the body of a GET. The body is unchanged, including chunk sizes.
 pub async fn get(address: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
@@ -197,7 +197,7 @@ pub fn config(policy: &str, revision: &str) -> FilterConfig {
     FilterConfig::from_json(json.to_string().as_bytes()).unwrap()
 }
 
-/// Returns a plan with one policy for each target, named by its revision.
+/// Returns a plan with one policy for each target, in the given revision.
 pub fn plan(workloads: &[(&str, &str)]) -> Plan {
     let mut plan = Plan::default();
     for (target, revision) in workloads {
@@ -291,7 +291,7 @@ pub fn envoy() -> std::path::PathBuf {
     path.into()
 }
 
-/// Returns a filter module that only accepts, or refuses, its configuration.
+/// Returns a filter module that does nothing but accept or refuse its configuration.
 pub fn wasm(accept: bool) -> Vec<u8> {
     fn section(id: u8, content: &[u8]) -> Vec<u8> {
         [&[id, u8::try_from(content.len()).unwrap()][..], content].concat()
@@ -314,8 +314,8 @@ pub fn wasm(accept: bool) -> Vec<u8> {
         export("proxy_on_configure", 0, 1),
         export("malloc", 0, 2),
     ];
-    // (func), (func (param i32 i32) (result i32) (i32.const accept)), and a malloc that is never
-    // called.
+    // The functions are (func), (func (param i32 i32) (result i32) (i32.const accept)), and a
+    // malloc that is never called.
     let code = [
         3,
         2,

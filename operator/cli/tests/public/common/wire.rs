@@ -15,7 +15,7 @@ use super::common::{World, configuration, node};
 
 pub const CDS: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 
-/// A stream: the sender of its requests, and its responses.
+/// A stream, as the sender of its requests and the receiver of its responses.
 pub struct Wire {
     pub requests: mpsc::Sender<DiscoveryRequest>,
     pub responses: Streaming<DiscoveryResponse>,

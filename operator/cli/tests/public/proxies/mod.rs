@@ -1,4 +1,4 @@
-//! An xDS server in this process, and proxies that speak to it over the wire.
+//! An xDS server in this process, and proxies that communicate with the server over the wire.
 #![allow(clippy::unwrap_used, dead_code)]
 
 use std::collections::HashMap;
@@ -25,13 +25,13 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
-/// A CA.
+/// A certificate authority.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub(crate) pem: String,
 }
 
-/// A certificate and its key, PEM.
+/// A certificate and its key, both in PEM.
 #[derive(Clone)]
 pub(crate) struct Pair {
     pub(crate) cert: String,
@@ -93,7 +93,8 @@ pub(crate) fn spiffe(namespace: &str) -> String {
     format!("spiffe://cluster.local/ns/{namespace}/sa/default")
 }
 
-/// Writes server certificate, key and client CA into `dir`, each file atomically.
+/// Writes the server's certificate and key and the clients' CA into `dir`. Each file is written
+/// atomically.
 pub(crate) fn write_tls(dir: &Path, pair: &Pair, client_ca: &str) -> TlsFiles {
     let file = |name: &str, content: &str| {
         let (path, next) = (dir.join(name), dir.join(format!(".{name}")));
@@ -109,7 +110,7 @@ pub(crate) fn write_tls(dir: &Path, pair: &Pair, client_ca: &str) -> TlsFiles {
     }
 }
 
-/// Returns a plan with a policy for each of these targets, of this revision.
+/// Returns a plan with a policy of this revision for each of these targets.
 pub(crate) fn plan(targets: &[&str], revision: &str) -> Arc<Plan> {
     let config = |target: &str| {
         let namespace = target.split('/').nth(1).unwrap();
@@ -143,7 +144,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a server of `plan`, over TLS if a certificate and a client CA are given.
+    /// Starts a server of `plan`. The server uses TLS if a certificate and a client CA are given.
     pub(crate) async fn start(plan: Arc<Plan>, limits: Limits, tls: Option<(&Pair, &str)>) -> Self {
         Self::with_module(plan, limits, tls, b"\0asm\x01\0\0\0").await
     }
@@ -169,7 +170,8 @@ impl Running {
             server = server.with_tls(files.load().await.unwrap(), None);
         }
         let (registry, snapshots) = (server.registry(), server.snapshots());
-        // Accepts on all addresses of 127.0.0.0/8, so that clients can have different ones.
+        // The listener accepts connections to all addresses of 127.0.0.0/8, and clients may use
+        // different ones as their own.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(server.serve(listener, shutdown.subscribe()));
@@ -238,7 +240,7 @@ pub(crate) fn subscribe(node: Node) -> DiscoveryRequest {
     }
 }
 
-/// Yields to other tasks until `condition` holds. The test's own timeout ends it otherwise.
+/// Polls until `condition` holds, and panics if it doesn't hold within 20 s.
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let waited = async {
         while !condition() {
