@@ -202,7 +202,7 @@ impl EnvoyProcess {
         Ok(text.lines().filter_map(parse_stat).collect())
     }
 
-    /// Returns one counter or gauge; 0 if Envoy doesn't have it.
+    /// Returns one counter or gauge, or 0 if Envoy doesn't have it.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -244,7 +244,7 @@ impl EnvoyProcess {
             .collect())
     }
 
-    /// Returns the quantiles of a histogram since Envoy's start, as `(percent, value)`; empty if
+    /// Returns the quantiles of a histogram since Envoy's start, as `(percent, value)`, or empty if
     /// nothing was recorded. Envoy merges histograms every 5 s, so the newest values may be
     /// missing.
     ///

@@ -37,7 +37,7 @@ impl Durations {
         self.micros.len()
     }
 
-    /// Returns the duration that the ratio `q` (0..=1) doesn't exceed, ms; 0 if empty.
+    /// Returns the duration that the ratio `q` (0..=1) doesn't exceed, ms, or 0 if empty.
     pub fn quantile_ms(&self, q: f64) -> f64 {
         if self.micros.is_empty() {
             0.0

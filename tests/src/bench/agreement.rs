@@ -49,7 +49,7 @@ pub struct Options {
     pub measured: Duration,
     /// Duration of the load before the measured time.
     pub warmup: Duration,
-    /// Names of the policies to run; all if the list is empty.
+    /// Names of the policies to run. An empty list means all.
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
@@ -147,7 +147,7 @@ pub fn protections(mix: &[QueryType], parallelism: usize, scale: f64) -> Vec<Pro
     ]
 }
 
-/// Runs the whole comparison; `progress` gets a line for each run as it starts and ends.
+/// Runs the whole comparison. `progress` gets a line for each run as it starts and ends.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.

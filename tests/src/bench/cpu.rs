@@ -47,7 +47,7 @@ pub struct Options {
     pub measured: Duration,
     /// Rounds over all variants.
     pub rounds: usize,
-    /// Names of the variants to run beside the baseline; all if the list is empty.
+    /// Names of the variants to run beside the baseline. An empty list means all.
     pub only: Vec<String>,
 }
 
@@ -117,7 +117,7 @@ fn trace(bootstrap: &mut Bootstrap) -> Result<()> {
     Ok(())
 }
 
-/// Runs the whole measurement; `progress` gets a line for each round.
+/// Runs the whole measurement. `progress` gets a line for each round.
 ///
 /// # Errors
 /// If a system doesn't start, or a variant answers otherwise than it should.

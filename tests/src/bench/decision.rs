@@ -131,7 +131,7 @@ pub struct Native {
     pub mean_ns: f64,
 }
 
-/// Returns the figures that the last `cargo bench -p headgate-core` left in criterion's folder;
+/// Returns the figures that the last `cargo bench -p headgate-core` left in criterion's folder, or
 /// empty if it never ran.
 ///
 /// # Errors

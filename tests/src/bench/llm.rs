@@ -72,7 +72,7 @@ pub struct Options {
     pub warmup: Duration,
     /// The number of runs of each row at each load.
     pub rounds: usize,
-    /// Names of the rows to run; all if the list is empty.
+    /// Names of the rows to run. An empty list means all.
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
@@ -94,7 +94,7 @@ struct Server {
     addr: SocketAddr,
 }
 
-/// Runs the whole benchmark; `progress` gets a line for each run.
+/// Runs the whole benchmark. `progress` gets a line for each run.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run; [`programs::why_unavailable`] returns a reason if

@@ -32,7 +32,7 @@ pub struct Options {
     pub measured: Duration,
     /// Duration of the load before the measured time, in which a protection adapts.
     pub warmup: Duration,
-    /// Names of the protections to run; all if the list is empty.
+    /// Names of the protections to run. An empty list means all.
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
@@ -79,8 +79,8 @@ pub struct Row {
     pub max_in_flight: usize,
     /// 99th percentile of the generator's lateness, ms.
     pub generator_late_p99_ms: f64,
-    /// The percentile or mean that the strategy controls ÷ its target, of the answers of all types;
-    /// `None` for other strategies.
+    /// The percentile or mean that the strategy controls ÷ its target, of the answers of all types,
+    /// or `None` for other strategies.
     pub per_target: Option<f64>,
     /// Results by type, in the mix's order.
     pub types: Vec<TypeRow>,
@@ -93,7 +93,7 @@ pub struct TypeRow {
     pub name: &'static str,
     /// Share of its requests that were answered 2xx, ratio 0..=1.
     pub acceptance: f64,
-    /// Whether both percentiles of the answered requests are inside their objectives; `None` if
+    /// Whether both percentiles of the answered requests are inside their objectives, or `None` if
     /// less than 1% were answered.
     pub in_slo: Option<bool>,
     /// Its counts and percentiles.
@@ -104,7 +104,7 @@ pub struct TypeRow {
 /// not meaningful.
 const STARVED: f64 = 0.01;
 
-/// Whether both percentiles are inside their objectives; `None` if the type is starved.
+/// Whether both percentiles are inside their objectives, or `None` if the type is starved.
 pub fn in_slo(totals: &Totals, query: &QueryType) -> Option<bool> {
     let within = |measured: f64, objective: Duration| measured <= objective.as_secs_f64() * 1e3;
     let (p50, p90) = (totals.p50_ms?, totals.p90_ms?);
@@ -208,7 +208,7 @@ fn controller(name: &str, policy: &Value, mix: &[QueryType]) -> Value {
     policy
 }
 
-/// Returns the response time that the protection of this name controls, divided by its target;
+/// Returns the response time that the protection of this name controls, divided by its target, or
 /// `None` for protections without a target.
 fn per_target(name: &str, samples: &[load::Sample], mix: &[QueryType]) -> Option<f64> {
     let is_mean = match name.trim_start_matches("native_") {
@@ -227,7 +227,7 @@ fn per_target(name: &str, samples: &[load::Sample], mix: &[QueryType]) -> Option
     Some(controlled / target(mix).as_secs_f64())
 }
 
-/// Runs the whole benchmark; `progress` gets a line for each run as it starts.
+/// Runs the whole benchmark. `progress` gets a line for each run as it starts.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.

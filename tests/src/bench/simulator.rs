@@ -68,7 +68,7 @@ pub struct TableRun {
     pub full_cpu_seconds: f64,
 }
 
-/// Measures all variants; `progress` gets a line for each as it starts.
+/// Measures all variants. `progress` gets a line for each as it starts.
 ///
 /// # Errors
 /// If a policy is refused or the engine fails.

@@ -68,7 +68,7 @@ pub struct ServiceReport {
     pub service: String,
     /// A short description.
     pub title: String,
-    /// The reason why nothing was measured; `None` if something was.
+    /// The reason why nothing was measured, or `None` if something was.
     pub skipped: Option<String>,
     /// The capacity: the largest number of requests of the mix that it answers per second.
     pub capacity_rps: f64,
@@ -110,7 +110,7 @@ pub struct RowReport {
     pub chosen: Option<String>,
     /// The candidates of the search with their goodput, requests/s.
     pub searched: Vec<(String, f64)>,
-    /// The reason why it was not run; `None` if it was.
+    /// The reason why it was not run, or `None` if it was.
     pub skipped: Option<String>,
 }
 
@@ -858,7 +858,7 @@ fn sleep_until(deadline: Instant) {
     std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
 }
 
-/// Returns the one-minute load average; 0 if it can't be read.
+/// Returns the one-minute load average, or 0 if it can't be read.
 fn load_average() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace()

@@ -96,7 +96,7 @@ fn topology(workflows: Option<&str>) -> Result<Topology> {
     Ok(topology)
 }
 
-/// Runs all measurements; `progress` gets a line for each part.
+/// Runs all measurements. `progress` gets a line for each part.
 ///
 /// # Errors
 /// If a mesh doesn't start, or requests fail.

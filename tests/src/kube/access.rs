@@ -14,8 +14,8 @@ use crate::process;
 pub struct Access {
     /// The kubeconfig of an administrator.
     pub kubeconfig: PathBuf,
-    /// The prefix of the commands that start programs, such as `nsenter …`; empty for the machine's
-    /// own namespaces.
+    /// The prefix of the commands that start programs, such as `nsenter …`, or empty for the
+    /// machine's own namespaces.
     pub launcher: Vec<OsString>,
 }
 

@@ -15,20 +15,20 @@ pub struct AuditEvent {
     /// The verb: `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or
     /// `deletecollection`; for requests without an object, the HTTP method in lower case.
     pub verb: String,
-    /// The API group; empty for the core group.
+    /// The API group, or empty for the core group.
     pub group: String,
     /// The plural of the resource, with its subresource: `admissionpolicies/status`. Empty for
     /// requests without an object.
     pub resource: String,
-    /// The namespace; empty for requests across all namespaces or without one.
+    /// The namespace, or empty for requests across all namespaces or without one.
     pub namespace: String,
-    /// The name of the object; empty for collections.
+    /// The name of the object, or empty for collections.
     pub name: String,
     /// The path and query.
     pub uri: String,
     /// The client program, such as `kubectl/v1.35.2 …`.
     pub user_agent: String,
-    /// The HTTP status of the answer; 0 without an answer.
+    /// The HTTP status of the answer, or 0 without an answer.
     pub code: u16,
     /// The stage: `ResponseStarted` for a watch that begins, `ResponseComplete` for a request or
     /// watch that ends.

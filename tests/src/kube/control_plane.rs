@@ -40,8 +40,8 @@ pub(super) struct Place {
     pub(super) address: Ipv4Addr,
     /// The ranges of Services' addresses, one for each address family.
     pub(super) services: &'static str,
-    /// The prefix of the commands that start programs, such as `nsenter …`; empty for the machine's
-    /// own namespaces.
+    /// The prefix of the commands that start programs, such as `nsenter …`, or empty for the
+    /// machine's own namespaces.
     pub(super) launcher: Vec<OsString>,
     /// Whether to run a scheduler, which assigns Pods to nodes.
     pub(super) scheduler: bool,

@@ -194,7 +194,7 @@ enum Missing {
     Failed(String),
 }
 
-/// Returns `folder`; `None` if this kind of machine can't have it, and then reports the running
+/// Returns `folder`, or `None` if this kind of machine can't have it, and then reports the running
 /// test as skipped.
 ///
 /// # Errors

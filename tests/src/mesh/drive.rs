@@ -136,7 +136,7 @@ impl Driving {
 }
 
 impl Results {
-    /// Returns the results of one workflow; `None` if it doesn't exist.
+    /// Returns the results of one workflow, or `None` if it doesn't exist.
     pub fn of(&self, workflow: &str) -> Option<&TypeReport> {
         Some(&self.workflows.get(workflow)?.total)
     }
@@ -205,7 +205,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Returns the share that was served, ratio 0..=1; 0 without requests.
+    /// Returns the share that was served, ratio 0..=1, or 0 without requests.
     pub fn served(&self) -> f64 {
         if self.offered == 0 {
             return 0.0;

@@ -236,7 +236,7 @@ impl Topology {
             .any(|policy| !policy["workflows"].is_null())
     }
 
-    /// Returns the AdmissionPolicy of a service; `None` without one.
+    /// Returns the AdmissionPolicy of a service, or `None` without one.
     pub fn policy_of(&self, service: &ServiceSpec) -> Option<Value> {
         let mut spec = self.policy.clone();
         merge(&mut spec, &service.policy);

@@ -1,13 +1,12 @@
 //! Wisp on a mesh of real Envoys: its example (§4.1.2), its Figures 7, 9 and 10 at this machine's
 //! scale, and faults between processes.
 //!
-//! The tests assert shares and orders, never times: capacity here is sleeping workers. A run in
-//! which the harness was late, because the machine was busy with something else, is repeated on the
-//! same mesh.
+//! The tests assert shares and orders, never times, because the capacity here is sleeping workers.
+//! If the harness was late because the machine was busy, the run is repeated on the same mesh.
 //!
-//! Eight proxies that each compile the Wasm filter take longer to start than most runs take, so
-//! runs that differ in policies only share a mesh, which an operator programs anew; and
-//! `scripts/test` uses the native filter.
+//! Eight proxies that each compile the Wasm filter take longer to start than most runs take. So
+//! runs that differ only in policies share a mesh that an operator reprograms, and `scripts/test`
+//! uses the native filter.
 
 use std::ops::Range;
 

@@ -104,7 +104,7 @@ fn an_older_leader_leaves_the_status_of_a_newer_replicas_proxies_as_it_is() -> R
     let newer = start("newer", OperatorOptions::new("newer", &system))?;
     let (forwarder, requests) = forward(own, newer.admin())?;
     cluster.apply(&slices(&system, &[older.admin(), forwarder]))?;
-    // The older leader must know the newer replica before its own proxy moves there.
+    // The older leader must have asked the newer replica before the leader loses its proxy.
     let asked = |times: usize| {
         until_within(LONG, &format!("{times} requests"), || {
             match requests.load(Ordering::Relaxed) {

@@ -254,7 +254,7 @@ fn pick(bootstrap: &mut Bootstrap, picker: SocketAddr) -> Result<()> {
                 "request_trailer_mode": "SEND",
                 "response_trailer_mode": "SEND",
             },
-            // Without this timeout, Envoy would take a picker on a slow machine for one that hangs.
+            // With the default timeout, Envoy would take a slow machine for a picker that hangs.
             "message_timeout": "1000s",
         },
     });
@@ -357,7 +357,7 @@ fn slots_are_free_again_without_a_picker() -> Result<()> {
     pool.restart_picker()?;
     pool.until_served()?;
 
-    // If the picker doesn't answer, a request keeps its slot, even after its client has hung up.
+    // While the picker doesn't answer, a request keeps its slot until its client hangs up.
     pool.picker.pause();
     let first = pool.send()?;
     pool.rig.wait_for_stat("slots_in_use", 1)?;

@@ -124,7 +124,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Waits for the end of service; `None` if the backend stops first.
+    /// Waits for the end of service, or `None` if the backend stops first.
     pub async fn served(&mut self) -> Option<Served> {
         let result = (&mut self.done).await.ok();
         self.served = true;

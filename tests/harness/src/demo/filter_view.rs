@@ -43,7 +43,7 @@ fn at(quantiles: &[(f64, f64)], percentile: f64) -> Option<f64> {
         .map(|(_, value)| *value)
 }
 
-/// Returns the quantiles of a histogram over the last interval, as `(percent, value)`; empty if
+/// Returns the quantiles of a histogram over the last interval, as `(percent, value)`, or empty if
 /// nothing was recorded in it.
 fn last_interval(envoy: &EnvoyProcess, name: &str) -> Result<Vec<(f64, f64)>> {
     let path = format!(

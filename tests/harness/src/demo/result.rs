@@ -124,9 +124,10 @@ pub struct Phase {
     pub max_in_flight_at_first: usize,
     /// The same in the counted span.
     pub max_in_flight: usize,
-    /// Slots that the filter had found at the end of the counted span; `None` without the filter.
+    /// Slots that the filter had found at the end of the counted span, or `None` without the
+    /// filter.
     pub slots_found: Option<u64>,
-    /// The value cut at the same time; `None` without the filter.
+    /// The value cut at the same time, or `None` without the filter.
     pub value_cut: Option<ValueCut>,
     /// Share of the backend's slots in use in the counted span, ratio 0..=1.
     pub utilization: f64,

@@ -30,7 +30,7 @@ pub struct Totals {
     pub good: u64,
     /// Answered within the p50 objective.
     pub within_p50: u64,
-    /// Median response time of answered requests, ms; `None` without any.
+    /// Median response time of answered requests, ms, or `None` without any.
     pub p50_ms: Option<f64>,
     /// 90th percentile, ms.
     pub p90_ms: Option<f64>,
@@ -73,9 +73,9 @@ pub struct Bin {
     pub refused_rps: f64,
     /// See `offered_rps`.
     pub good_rps: f64,
-    /// Median response time of answered requests, ms; `None` if they are too few.
+    /// Median response time of answered requests, ms, or `None` if they are too few.
     pub p50_ms: Option<f64>,
-    /// 90th percentile, ms; `None` if they are too few.
+    /// 90th percentile, ms, or `None` if they are too few.
     pub p90_ms: Option<f64>,
 }
 

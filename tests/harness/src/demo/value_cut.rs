@@ -77,7 +77,8 @@ impl ValueCut {
     }
 }
 
-/// Returns the cut of the phase with Headgate as a stand-alone SVG file; `None` if it wasn't read.
+/// Returns the cut of the phase with Headgate as a stand-alone SVG file, or `None` if it wasn't
+/// read.
 pub fn svg(result: &DemoResult) -> Option<String> {
     let cut = result.with.value_cut.as_ref()?;
     let name = |ranked: &Ranked| {

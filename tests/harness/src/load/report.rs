@@ -115,8 +115,8 @@ pub struct Bin {
     pub refused: u64,
     /// Arrivals with any other outcome: other status, transport error, client left, not sent.
     pub failed: u64,
-    /// Median latency of 2xx answers, ms; 0 without any.
+    /// Median latency of 2xx answers, ms, or 0 without any.
     pub p50_ms: f64,
-    /// 90th percentile of the latency of 2xx answers, ms; 0 without any.
+    /// 90th percentile of the latency of 2xx answers, ms, or 0 without any.
     pub p90_ms: f64,
 }

@@ -83,7 +83,7 @@ pub struct RequestType {
     /// Additional headers.
     #[serde(default)]
     pub headers: Vec<(String, String)>,
-    /// Request body; empty for none.
+    /// Request body, or empty for none.
     #[serde(default)]
     pub body: String,
     /// Distribution of the service times. Each request carries its own in a header that the backend

@@ -34,10 +34,10 @@ pub fn tolerable(objective: Duration) -> Duration {
 /// The lateness of the harness itself during a run.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Lateness {
-    /// 99th percentile of the delay of requests after they fell due, ms; 0 without a load
+    /// 99th percentile of the delay of requests after they fell due, ms, or 0 without a load
     /// generator.
     pub generator_ms: f64,
-    /// 99th percentile of the delay of the ends of services after their time, ms; 0 without a
+    /// 99th percentile of the delay of the ends of services after their time, ms, or 0 without a
     /// backend.
     pub backend_ms: f64,
 }

@@ -61,7 +61,7 @@ pub struct RowReport {
     pub name: &'static str,
     /// A short description.
     pub title: &'static str,
-    /// Settings that were compared, with their goodput, requests/s; empty without a search.
+    /// Settings that were compared, with their goodput, requests/s, or empty without a search.
     pub searched: Vec<(String, f64)>,
     /// The setting of the runs.
     pub setting: String,

@@ -162,7 +162,7 @@ pub(crate) struct Batching {
     costs: Costs,
     slots: Vec<Option<Sequence>>,
     waiting: VecDeque<Sequence>,
-    /// The end of the current iteration, ns; `u64::MAX` if the server is idle.
+    /// The end of the current iteration, ns, or `u64::MAX` if the server is idle.
     end: u64,
     /// The end of the last iteration, ns.
     now: u64,
@@ -299,7 +299,7 @@ impl Batching {
         };
     }
 
-    /// Returns the time of an iteration, ns; 0 without work.
+    /// Returns the time of an iteration, ns, or 0 without work.
     fn time(&mut self) -> f64 {
         let mut time = 0.0;
         loop {

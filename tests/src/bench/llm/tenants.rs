@@ -79,7 +79,7 @@ struct Measured {
     refused_by: BTreeMap<String, u64>,
 }
 
-/// Runs the experiment; `progress` gets a line for each run.
+/// Runs the experiment. `progress` gets a line for each run.
 ///
 /// # Errors
 /// As [`super::run`].

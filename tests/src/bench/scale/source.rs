@@ -132,7 +132,7 @@ impl Running {
         self.headgate.xds()
     }
 
-    /// Returns the TLS settings of a proxy of `namespace`; `None` without TLS.
+    /// Returns the TLS settings of a proxy of `namespace`, or `None` without TLS.
     pub(super) fn tls(&self, namespace: &str) -> Result<Option<ClientTlsConfig>> {
         match &self.policies {
             Policies::Folder(_) => Ok(None),
@@ -141,7 +141,7 @@ impl Running {
     }
 
     /// Kills the operator and starts another one in its place. Returns the time from the start
-    /// until it serves; `None` for a folder.
+    /// until it serves, or `None` for a folder.
     pub(super) fn restart(&mut self) -> Result<Option<Duration>> {
         let Policies::Cluster(cluster) = &self.policies else {
             return Ok(None);
@@ -153,7 +153,7 @@ impl Running {
     }
 
     /// Starts a second replica, kills the leader, and edits a policy. Returns the time from the
-    /// leader's end until the status of the edit is written; `None` for a folder.
+    /// leader's end until the status of the edit is written, or `None` for a folder.
     pub(super) fn change_leader(&mut self) -> Result<Option<Duration>> {
         let Policies::Cluster(cluster) = &self.policies else {
             return Ok(None);

@@ -97,7 +97,7 @@ pub struct Measure {
     pub name: String,
     /// Its unit.
     pub unit: Unit,
-    /// The value; `None` if the event didn't happen in the run.
+    /// The value, or `None` if the event didn't happen in the run.
     pub value: Option<f64>,
 }
 
@@ -153,7 +153,7 @@ struct Case {
     /// The number of requests that each endpoint serves at once.
     workers: usize,
     endpoints: usize,
-    /// The number of consecutive timeouts after which Envoy ejects an endpoint; `None` without
+    /// The number of consecutive timeouts after which Envoy ejects an endpoint, or `None` without
     /// outlier detection.
     ejects: Option<u32>,
     /// Whether the workers of an endpoint share one processor.
@@ -190,7 +190,7 @@ struct Seen<'a> {
     end: Duration,
 }
 
-/// Runs an experiment; `progress` gets a line for each run as it ends.
+/// Runs an experiment. `progress` gets a line for each run as it ends.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.

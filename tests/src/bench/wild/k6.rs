@@ -47,7 +47,7 @@ pub(super) struct Answer {
     pub(super) sent: Duration,
     /// The response time as the client saw it.
     pub(super) latency: Duration,
-    /// HTTP status; 0 for a client that gave up.
+    /// HTTP status, or 0 for a client that gave up.
     pub(super) status: u16,
     /// Headgate's reason for a refusal, if any.
     pub(super) reason: Option<String>,

@@ -145,7 +145,7 @@ impl Proxy {
         }
     }
 
-    /// Returns the slot time that all arrivals since its start have demanded; `None` without
+    /// Returns the slot time that all arrivals since its start have demanded, or `None` without
     /// Headgate.
     ///
     /// # Errors

@@ -309,7 +309,7 @@ impl Variant {
         }
     }
 
-    /// Returns Headgate's P; `None` if it is found, and for other protections.
+    /// Returns Headgate's P, or `None` if it is found, and for other protections.
     pub(super) fn slots(&self) -> Option<u64> {
         match &self.front {
             Front::Envoy(protection) => {

@@ -57,7 +57,7 @@ pub struct Behaviour {
     /// The treatment of a request whose caller has left.
     #[serde(default)]
     pub abandoned: Abandoned,
-    /// Request headers that calls inherit; empty for a service that propagates none.
+    /// Request headers that calls inherit, or empty for a service that propagates none.
     #[serde(default = "context")]
     pub propagate: Vec<String>,
     /// The timeout of a call, ms.

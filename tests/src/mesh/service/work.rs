@@ -219,7 +219,7 @@ impl Drop for Caller {
     }
 }
 
-/// Returns the workflow that a request names, for the statistics; empty without one.
+/// Returns the workflow that a request names, for the statistics, or empty without one.
 fn workflow(headers: &HeaderMap) -> String {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
     if let Some(name) = text("x-headgate-workflow") {
