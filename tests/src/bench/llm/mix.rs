@@ -84,8 +84,8 @@ pub(crate) struct Demand {
     pub(crate) per_second: f64,
 }
 
-/// Returns the largest possible number of answers per second, by type, of a server that works on
-/// one request at a time. It answers the cheapest requests first.
+/// Returns the largest possible number of answers per second, by type. The costs of all answers sum
+/// to at most one second per second, and the cheapest requests are answered first.
 pub(crate) fn most_answers(mut demands: Vec<Demand>) -> [f64; MIX.len()] {
     demands.sort_by(|left, right| left.cost.total_cmp(&right.cost));
     let (mut time, mut answered) = (1.0_f64, [0.0; MIX.len()]);
