@@ -1,5 +1,5 @@
-//! Checks the links between Markdown files: each must lead to an existing file and, if it names a
-//! heading, to a heading of that file.
+//! Checks the links between Markdown files: each link must lead to an existing file and, if it
+//! names a heading, to a heading of this file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

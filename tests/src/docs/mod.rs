@@ -59,7 +59,7 @@ fn files(extension: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Returns the path of a file in the repository, for messages.
+/// Returns the path of a file relative to the repository, for messages.
 fn shown(file: &Path) -> String {
     let file = file.strip_prefix(repository()).unwrap_or(file);
     file.display().to_string()
@@ -97,7 +97,7 @@ pub struct Block {
 pub fn blocks(markdown: &str) -> (Vec<Block>, String) {
     let (mut blocks, mut rest) = (Vec::new(), String::new());
     let mut open: Option<Block> = None;
-    // The indentation of the opening fence: a block in a list is indented as a whole.
+    // The indentation of the opening fence, because a block in a list is indented as a whole.
     let mut indent = "";
     for (number, line) in markdown.lines().enumerate() {
         let fence = line.trim_start().strip_prefix("```");
