@@ -1,14 +1,18 @@
-//! The documentation: its reference pages, made from the code and the chart, and checks of all
-//! Markdown files.
+//! The documentation: its reference pages, which are generated from the code and the chart, and
+//! checks of all Markdown files.
 //!
 //! A handwritten page becomes wrong within months, and no compiler reports that. So the facts that
-//! the code defines are generated ([`reference`]). Tests check the targets of links ([`links`]),
-//! that pictures are legible ([`pictures`]), that pages stay short (`length`), that the files and
-//! tests in the table of papers exist (`papers`), that the page of headers matches the sources
-//! (`headers`), that pages list all strategies and reasons (`lists`), that the program accepts the
-//! commands and policies in pages ([`examples`]), that commands run ([`commands`], with the tests
-//! `pages` of the programs `k8s`, `node` and `planes`), and that the tests that SECURITY.md names
-//! exist (`security`).
+//! the code defines are generated ([`reference`]). Tests check
+//! - the targets of links ([`links`]),
+//! - that pictures are legible ([`pictures`]),
+//! - that pages stay short (`length`),
+//! - that the files and tests in the table of papers exist (`papers`),
+//! - that the page of headers matches the sources (`headers`),
+//! - that pages list all strategies and reasons (`lists`),
+//! - that the program accepts the commands and policies in pages ([`examples`]),
+//! - that commands run ([`commands`], with the tests `pages` of the programs `k8s`, `node` and
+//!   `planes`),
+//! - that the tests that SECURITY.md names exist (`security`).
 
 pub mod checkout;
 pub mod commands;
