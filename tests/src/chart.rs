@@ -52,7 +52,8 @@ pub fn render(values: &Path, arguments: &[&str]) -> Result<Vec<Value>> {
 
 /// Returns the documents of a YAML stream, without empty ones.
 ///
-/// # Errors If a document isn't YAML.
+/// # Errors
+/// If a document isn't YAML.
 pub fn objects(yaml: &str) -> Result<Vec<Value>> {
     let mut objects = Vec::new();
     for document in yaml.split("\n---\n") {
@@ -88,7 +89,8 @@ pub fn crds(project: &str) -> Result<String> {
 
 /// Installs the CRDs that a project publishes, and waits until the API server serves them.
 ///
-/// # Errors If the CRDs aren't available or are refused.
+/// # Errors
+/// If the CRDs aren't available or are refused.
 pub fn install_crds(server: &ApiServer, project: &str) -> Result<()> {
     let folder = crds(project)?;
     server.kubectl(&[
@@ -105,7 +107,8 @@ pub fn install_crds(server: &ApiServer, project: &str) -> Result<()> {
 /// Installs those CRDs of a project whose name `is_wanted`, and waits until the API server serves
 /// them.
 ///
-/// # Errors If the CRDs aren't available or are refused.
+/// # Errors
+/// If the CRDs aren't available or are refused.
 pub fn install_some_crds(
     server: &ApiServer,
     project: &str,

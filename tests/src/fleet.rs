@@ -45,8 +45,8 @@ pub struct Proxy {
 impl Fleet {
     /// Starts the backend, and the operator with `policies`.
     ///
-    /// # Errors If the backend or the operator doesn't start. The error contains its last lines of
-    /// output.
+    /// # Errors
+    /// If the backend or the operator doesn't start. The error contains its last lines of output.
     pub fn start(backend: &BackendConfig, policies: &[Value]) -> Result<Self> {
         let lock = wait::lock_machine()?;
         let dir = tempfile::Builder::new()
@@ -80,7 +80,8 @@ impl Fleet {
 
     /// Starts an Envoy that claims `target`, with the certificate of `namespace`.
     ///
-    /// # Errors If the Envoy doesn't start. The error contains its last lines of output.
+    /// # Errors
+    /// If the Envoy doesn't start. The error contains its last lines of output.
     pub fn add_proxy(&mut self, name: &str, target: &str, namespace: &str) -> Result<()> {
         let folder = self.dir.path().join(name);
         std::fs::create_dir(&folder)?;
@@ -106,7 +107,8 @@ impl Fleet {
 
     /// Waits until the operator reports `count` streams in `state`, such as `Running`.
     ///
-    /// # Errors If the operator doesn't report them in time. The error contains its status.
+    /// # Errors
+    /// If the operator doesn't report them in time. The error contains its status.
     pub fn wait_for_streams(&self, state: &str, count: usize) -> Result<()> {
         // Several Envoys compile the module at the same time.
         let patience = 6 * wait::DEADLINE;
@@ -123,14 +125,16 @@ impl Fleet {
     /// Writes a file into the folder of policies. The file has another name at first and is then
     /// renamed.
     ///
-    /// # Errors If the file can't be written.
+    /// # Errors
+    /// If the file can't be written.
     pub fn write_policy_file(&self, name: &str, text: &str) -> Result<()> {
         replace(&self.policies.join(name), text.as_bytes())
     }
 
     /// Replaces the module that proxies should load.
     ///
-    /// # Errors If the file can't be written.
+    /// # Errors
+    /// If the file can't be written.
     pub fn replace_module(&self, bytes: &[u8]) -> Result<()> {
         replace(&self.module, bytes)
     }

@@ -82,8 +82,8 @@ pub struct Operator {
 impl Operator {
     /// Starts an operator and waits until it serves.
     ///
-    /// # Errors If the operator can't be started or ends. The error contains its last lines of
-    /// output.
+    /// # Errors
+    /// If the operator can't be started or ends. The error contains its last lines of output.
     pub fn start(kubeconfig: &Path, options: &OperatorOptions) -> Result<Self> {
         let (mut child, dir) = Self::spawn(kubeconfig, options)?;
         let line = child.wait_for_line("headgate: xds=")?;
@@ -99,7 +99,8 @@ impl Operator {
 
     /// Starts an operator without waiting until it serves.
     ///
-    /// # Errors If the operator can't be started.
+    /// # Errors
+    /// If the operator can't be started.
     pub fn spawn(kubeconfig: &Path, options: &OperatorOptions) -> Result<(Child, Option<TempDir>)> {
         let (dir, path) = match &options.dir {
             Some(path) => (None, path.clone()),
@@ -150,7 +151,8 @@ impl Operator {
 
     /// Returns the status code and the text of `/readyz`.
     ///
-    /// # Errors If the operator doesn't answer.
+    /// # Errors
+    /// If the operator doesn't answer.
     pub fn ready(&self) -> Result<(u16, String)> {
         let answer = http::get(self.admin, "/readyz")?;
         Ok((answer.status, answer.body))
@@ -176,7 +178,8 @@ impl Operator {
     /// Returns a metric of the operator. The value is the sum of all series of this name whose
     /// labels contain `labels`.
     ///
-    /// # Errors If the operator doesn't answer.
+    /// # Errors
+    /// If the operator doesn't answer.
     pub fn metric(&self, name: &str, labels: &[&str]) -> Result<f64> {
         let text = self.get("/metrics")?.body;
         let values = text.lines().filter_map(|line| {

@@ -96,7 +96,8 @@ impl Pki {
 
     /// Returns the settings of an xDS client with a certificate of `namespace`.
     ///
-    /// # Errors If the certificate can't be written.
+    /// # Errors
+    /// If the certificate can't be written.
     pub fn client(&self, namespace: &str) -> Result<ClientTlsConfig> {
         self.issue_to_proxies(namespace)?;
         let read = |name: String| fs::read(self.folder.join(name));
@@ -109,7 +110,8 @@ impl Pki {
 
     /// Returns arguments of `headgate bootstrap` for a proxy with a certificate of `namespace`.
     ///
-    /// # Errors If the certificate can't be written.
+    /// # Errors
+    /// If the certificate can't be written.
     pub fn proxy_arguments(&self, namespace: &str) -> Result<Vec<String>> {
         self.issue_to_proxies(namespace)?;
         let mut arguments = self.server_arguments();

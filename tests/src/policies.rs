@@ -88,7 +88,8 @@ impl<'a> Cluster<'a> {
 
     /// Creates a namespace whose name starts with `prefix`, in which Pods can be created.
     ///
-    /// # Errors If the namespace can't be created.
+    /// # Errors
+    /// If the namespace can't be created.
     pub fn namespace(&self, prefix: &str) -> Result<String> {
         let name = self.server.namespace(prefix)?;
         until("the service account of Pods", || {
@@ -100,21 +101,24 @@ impl<'a> Cluster<'a> {
 
     /// Runs kubectl.
     ///
-    /// # Errors If kubectl fails. The error contains kubectl's message.
+    /// # Errors
+    /// If kubectl fails. The error contains kubectl's message.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.server.kubectl(arguments)
     }
 
     /// Applies objects.
     ///
-    /// # Errors If an object is refused. The error contains the reason.
+    /// # Errors
+    /// If an object is refused. The error contains the reason.
     pub fn apply(&self, yaml: &str) -> Result<String> {
         self.server.apply(yaml)
     }
 
     /// Installs the CRDs of another project (`scripts/get-crds`).
     ///
-    /// # Errors If the CRDs aren't available or are refused.
+    /// # Errors
+    /// If the CRDs aren't available or are refused.
     pub fn install(&self, project: &str) -> Result<()> {
         let file = format!("--filename={}", programs::crds(project)?.display());
         self.kubectl(&["apply", "--server-side", &file])?;
@@ -142,7 +146,8 @@ impl<'a> Cluster<'a> {
 
     /// Waits until a condition has this status and reason.
     ///
-    /// # Errors If the condition doesn't get them in time. The error contains its last state.
+    /// # Errors
+    /// If the condition doesn't get them in time. The error contains its last state.
     pub fn until_condition(
         &self,
         namespace: &str,
@@ -165,7 +170,8 @@ impl<'a> Cluster<'a> {
 
     /// Waits until `Programmed` is true with this `observedGeneration`.
     ///
-    /// # Errors If the condition isn't true in time. The error contains its last state.
+    /// # Errors
+    /// If the condition isn't true in time. The error contains its last state.
     pub fn until_generation(
         &self,
         namespace: &str,
@@ -187,7 +193,8 @@ impl<'a> Cluster<'a> {
 
     /// Returns the reasons of the Events about a policy, the oldest first.
     ///
-    /// # Errors If the Events can't be read.
+    /// # Errors
+    /// If the Events can't be read.
     pub fn event_reasons(&self, namespace: &str, policy: &str) -> Result<Vec<String>> {
         let selector =
             format!("--field-selector=regarding.kind=AdmissionPolicy,regarding.name={policy}");
@@ -205,7 +212,8 @@ impl<'a> Cluster<'a> {
 
     /// Returns the time at which a policy was created, as the API server writes it.
     ///
-    /// # Errors If the policy can't be read.
+    /// # Errors
+    /// If the policy can't be read.
     pub fn creation_second(&self, namespace: &str, policy: &str) -> Result<String> {
         let path = "-o=jsonpath={.metadata.creationTimestamp}";
         self.kubectl(&["get", "admissionpolicy", policy, "-n", namespace, path])
@@ -213,7 +221,8 @@ impl<'a> Cluster<'a> {
 
     /// Returns the API server's present time, to the second.
     ///
-    /// # Errors If the API server doesn't answer.
+    /// # Errors
+    /// If the API server doesn't answer.
     pub fn now(&self) -> Result<String> {
         let made = self.kubectl(&[
             "create",
@@ -228,7 +237,8 @@ impl<'a> Cluster<'a> {
 
     /// Sets the readiness of a Pod, as a node would.
     ///
-    /// # Errors If the Pod doesn't exist.
+    /// # Errors
+    /// If the Pod doesn't exist.
     pub fn pod_is_ready(&self, namespace: &str, pod: &str, ready: bool) -> Result<()> {
         let status = if ready { "True" } else { "False" };
         let patch = format!(

@@ -49,7 +49,8 @@ pub struct Series {
 /// Whether Prometheus and promtool are available here. If they aren't, reports the running test as
 /// skipped.
 ///
-/// # Errors If this kind of machine can have the programs, but getting them failed.
+/// # Errors
+/// If this kind of machine can have the programs, but getting them failed.
 pub fn can_run() -> Result<bool> {
     Ok(programs::or_skip(programs::prometheus())?.is_some())
 }
@@ -123,7 +124,8 @@ impl Prometheus {
 
     /// Returns the values between two Unix times, every `step` seconds.
     ///
-    /// # Errors The errors of [`query`](Self::query).
+    /// # Errors
+    /// The errors of [`query`](Self::query).
     pub fn query_range(
         &self,
         expression: &str,
@@ -137,7 +139,8 @@ impl Prometheus {
 
     /// Returns the values of `label` in the series that `selector` matches.
     ///
-    /// # Errors The errors of [`query`](Self::query).
+    /// # Errors
+    /// The errors of [`query`](Self::query).
     pub fn label_values(&self, selector: &str, label: &str) -> Result<Vec<String>> {
         let path = format!("/api/v1/label/{label}/values?match[]={}", encode(selector));
         Ok(serde_json::from_value(self.api(&path)?)?)
@@ -145,8 +148,8 @@ impl Prometheus {
 
     /// Waits until every target of `job` was scraped after `moment`.
     ///
-    /// # Errors If a target isn't scraped in time. The error contains the state of Prometheus'
-    /// targets.
+    /// # Errors
+    /// If a target isn't scraped in time. The error contains the state of Prometheus' targets.
     pub fn wait_for_scrape(&self, job: &str, moment: SystemTime) -> Result<()> {
         let moment = unix(moment);
         // A target may miss a scrape on a busy machine, so the last good scrape of each counts.
@@ -165,7 +168,8 @@ impl Prometheus {
 
     /// Waits until `expression` has a value other than NaN and zero.
     ///
-    /// # Errors If it has no such value in time. The error contains the last answer.
+    /// # Errors
+    /// If it has no such value in time. The error contains the last answer.
     pub fn wait_for(&self, expression: &str) -> Result<Vec<Series>> {
         wait::until_within(
             Duration::from_secs(60),
@@ -186,7 +190,8 @@ impl Prometheus {
 
     /// Returns the groups of rules, as Prometheus evaluates them.
     ///
-    /// # Errors If Prometheus doesn't answer.
+    /// # Errors
+    /// If Prometheus doesn't answer.
     pub fn rules(&self) -> Result<Value> {
         self.api("/api/v1/rules")
     }
@@ -228,7 +233,8 @@ impl Prometheus {
 
 /// Runs `promtool` with `arguments` and `input`, and returns its output.
 ///
-/// # Errors If `promtool` fails. The error contains all of its output.
+/// # Errors
+/// If `promtool` fails. The error contains all of its output.
 pub fn promtool(arguments: &[&str], folder: &Path, input: &str) -> Result<String> {
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), input)?;

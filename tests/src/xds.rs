@@ -129,7 +129,8 @@ fn runtime() -> Result<&'static Runtime> {
 impl XdsProxy {
     /// Starts a proxy that connects to `server`, and reconnects after each failure.
     ///
-    /// # Errors If the proxy's threads can't be started.
+    /// # Errors
+    /// If the proxy's threads can't be started.
     pub fn start(server: SocketAddr, claims: Claims) -> Result<Self> {
         let state = Arc::new(State {
             claims,

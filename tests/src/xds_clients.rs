@@ -76,7 +76,8 @@ pub struct Fleet {
 impl Fleet {
     /// Connects a client for each of `specs` to `xds` and opens its stream.
     ///
-    /// # Errors If a client can't connect.
+    /// # Errors
+    /// If a client can't connect.
     pub fn start(xds: SocketAddr, specs: Vec<ClientSpec>) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -112,7 +113,8 @@ impl Fleet {
     /// Waits until all clients of `numbers` have a configuration that contains `marker`, and
     /// returns the time at which the last of them accepted it.
     ///
-    /// # Errors If the clients don't have it in time, or a stream ended.
+    /// # Errors
+    /// If the clients don't have it in time, or a stream ended.
     pub fn wait_for(
         &self,
         numbers: impl IntoIterator<Item = usize>,

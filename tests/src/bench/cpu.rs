@@ -308,7 +308,8 @@ fn calm(mut filter: Value) -> Value {
 
 /// Returns the path of a filter module that only tests and benchmarks load.
 ///
-/// # Errors If the module isn't built.
+/// # Errors
+/// If the module isn't built.
 pub fn variant_module(name: &str) -> Result<PathBuf> {
     let module = headgate::variant_path(name);
     if !module.exists() {
@@ -331,7 +332,8 @@ fn native(name: &'static str, title: &'static str, filter: Value) -> Protection 
 
 /// Returns a Wasm filter that does nothing, to measure the cost of any Wasm filter.
 ///
-/// # Errors If the module isn't built.
+/// # Errors
+/// If the module isn't built.
 pub fn empty_wasm() -> Result<Protection> {
     let module = variant_module("empty.wasm")?;
     let filter = native_filters::http_filter(
@@ -352,7 +354,8 @@ pub fn empty_wasm() -> Result<Protection> {
 
 /// Returns the CPU time of a process since its start, in nanoseconds if the scheduler records them.
 ///
-/// # Errors If the process has ended.
+/// # Errors
+/// If the process has ended.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
     let mut nanos = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {

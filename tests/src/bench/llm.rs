@@ -97,8 +97,9 @@ struct Server {
 
 /// Runs the whole benchmark. `progress` gets a line for each run.
 ///
-/// # Errors If a part of a system doesn't start or run. If this kind of machine can't have the
-/// server, [`programs::why_unavailable`] returns the reason.
+/// # Errors
+/// If a part of a system doesn't start or run. If this kind of machine can't have the server,
+/// [`programs::why_unavailable`] returns the reason.
 pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
     programs::llama()?;
     leave_core()?;

@@ -98,7 +98,8 @@ pub fn table(rows: &[Row]) -> Table {
 
 /// Returns the sizes of Headgate's module and of the empty module, bytes.
 ///
-/// # Errors If a module isn't built.
+/// # Errors
+/// If a module isn't built.
 pub fn module_sizes() -> Result<(u64, u64)> {
     let size = |path: &Path| {
         Ok::<_, anyhow::Error>(

@@ -71,7 +71,8 @@ pub struct Row {
 
 /// Measures both shapes with policies from `source`.
 ///
-/// # Errors If a part doesn't start, or proxies don't get the expected configuration.
+/// # Errors
+/// If a part doesn't start, or proxies don't get the expected configuration.
 pub fn run(source: Source, options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>> {
     progress(&format!("{}: {} policies", source.name(), options.policies));
     let mut running = Running::start(source, options.policies, options.clients)?;

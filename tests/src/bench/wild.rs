@@ -714,8 +714,9 @@ impl Bench<'_> {
 
 /// Returns the candidate of a family that an earlier search chose, with the name of its row.
 ///
-/// # Errors If the family no longer has the candidate, because runs of two candidates don't belong
-/// in one row.
+/// # Errors
+/// If the family no longer has the candidate, because runs of two candidates don't belong in one
+/// row.
 fn chosen_before(rows: &[RowReport], family: &Family) -> Result<Option<(String, Variant)>> {
     let earlier = rows.iter().find(|row| row.name == family.name);
     let Some(chosen) = earlier.and_then(|row| row.chosen.as_deref()) else {

@@ -78,7 +78,8 @@ pub struct Target {
 impl Dashboard {
     /// Returns all dashboards of the chart.
     ///
-    /// # Errors If a dashboard can't be read.
+    /// # Errors
+    /// If a dashboard can't be read.
     pub fn all() -> Result<Vec<Self>> {
         let mut files: Vec<PathBuf> = std::fs::read_dir(folder())?
             .map(|entry| Ok(entry?.path()))
@@ -90,7 +91,8 @@ impl Dashboard {
 
     /// Returns the dashboard in `file`.
     ///
-    /// # Errors If the file isn't a dashboard of known panels.
+    /// # Errors
+    /// If the file isn't a dashboard of known panels.
     pub fn read(file: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(file)?;
         let json: Value =

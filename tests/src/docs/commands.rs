@@ -196,7 +196,8 @@ pub struct Page {
 
 /// Returns the Markdown files of the repository, in order.
 ///
-/// # Errors If a file can't be read.
+/// # Errors
+/// If a file can't be read.
 pub fn pages() -> Result<Vec<Page>> {
     let read = |file: PathBuf| {
         let path = shown(&file);
@@ -209,7 +210,8 @@ pub fn pages() -> Result<Vec<Page>> {
 
 /// Returns a page by its path in the repository.
 ///
-/// # Errors If the repository has no such page.
+/// # Errors
+/// If the repository has no such page.
 pub fn page(path: &str) -> Result<Page> {
     let found = pages()?.into_iter().find(|page| page.path == path);
     found.with_context(|| format!("no page {path}"))

@@ -28,7 +28,8 @@ const SERVES: [&str; 3] = [
 /// Runs every command of a page, except those that [`commands::runs`] leaves out, and those that
 /// contain a text in `without`.
 ///
-/// # Errors If a command fails, or doesn't show what the page says.
+/// # Errors
+/// If a command fails, or doesn't show what the page says.
 pub fn walk(node: &Node, path: &str, without: &[&str]) -> Result<()> {
     let page = page(path)?;
     let newcomer = Newcomer {

@@ -33,14 +33,16 @@ impl Access {
 
     /// Runs kubectl as an administrator and returns its output.
     ///
-    /// # Errors If kubectl fails. The error contains kubectl's message.
+    /// # Errors
+    /// If kubectl fails. The error contains kubectl's message.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.kubectl_as(&self.kubeconfig, arguments, None)
     }
 
     /// Runs kubectl with a kubeconfig and standard input, and returns its output.
     ///
-    /// # Errors If kubectl fails. The error contains kubectl's message.
+    /// # Errors
+    /// If kubectl fails. The error contains kubectl's message.
     pub fn kubectl_as(
         &self,
         kubeconfig: &Path,
@@ -55,7 +57,8 @@ impl Access {
 
     /// Applies YAML with `kubectl apply`.
     ///
-    /// # Errors If an object is refused. The error contains the API server's message.
+    /// # Errors
+    /// If an object is refused. The error contains the API server's message.
     pub fn apply(&self, yaml: &str) -> Result<String> {
         self.kubectl_as(&self.kubeconfig, &["apply", "--filename=-"], Some(yaml))
     }
@@ -63,7 +66,8 @@ impl Access {
     /// Runs helm as an administrator and returns its output. Helm's own files are in the
     /// kubeconfig's folder, so a user's settings have no effect and no files are left behind.
     ///
-    /// # Errors If helm fails. The error contains helm's message.
+    /// # Errors
+    /// If helm fails. The error contains helm's message.
     pub fn helm(&self, arguments: &[&str]) -> Result<String> {
         let home = self.kubeconfig.with_file_name("helm");
         let mut command = self.command(&programs::helm()?.join("helm"));

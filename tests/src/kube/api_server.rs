@@ -31,8 +31,9 @@ impl ApiServer {
     /// Starts etcd, kube-apiserver and kube-controller-manager on free ports of 127.0.0.1 and waits
     /// until Pods can be created (about 5 s).
     ///
-    /// # Errors If the programs aren't available or don't start. The error contains the last lines
-    /// of their output.
+    /// # Errors
+    /// If the programs aren't available or don't start. The error contains the last lines of their
+    /// output.
     pub fn start() -> Result<Self> {
         Self::start_with_services(SERVICE_RANGE)
     }
@@ -40,7 +41,8 @@ impl ApiServer {
     /// Starts an API server as [`start`](Self::start) does, with these ranges of Services'
     /// addresses, such as `10.96.0.0/16,fd00::/112` for a dual-stack cluster.
     ///
-    /// # Errors The errors of [`start`](Self::start).
+    /// # Errors
+    /// The errors of [`start`](Self::start).
     pub fn start_with_services(services: &'static str) -> Result<Self> {
         let workspace = Workspace::create()?;
         let plane = ControlPlane::start(Place {
@@ -64,8 +66,8 @@ impl ApiServer {
     /// its own](Self::namespace) and doesn't disturb others. A test that restarts or pauses a part
     /// must start its own API server.
     ///
-    /// # Panics If the API server can't be started. Every test that calls this function then
-    /// panics.
+    /// # Panics
+    /// If the API server can't be started. Every test that calls this function then panics.
     #[allow(clippy::panic)]
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Result<ApiServer, String>> = OnceLock::new();
@@ -78,7 +80,8 @@ impl ApiServer {
 
     /// Creates a namespace whose name starts with `prefix` and that no other test uses.
     ///
-    /// # Errors If the namespace can't be created.
+    /// # Errors
+    /// If the namespace can't be created.
     pub fn namespace(&self, prefix: &str) -> Result<String> {
         let number = self.namespaces.fetch_add(1, Ordering::Relaxed);
         let name = format!("{prefix}-{number}");
@@ -105,7 +108,8 @@ impl ApiServer {
     /// Issues a certificate for `user` in at most one group and returns a kubeconfig with it. The
     /// user has only the rights that the cluster's RBAC grants, initially none.
     ///
-    /// # Errors If the kubeconfig can't be written.
+    /// # Errors
+    /// If the kubeconfig can't be written.
     pub fn user_kubeconfig(&self, user: &str, group: Option<&str>) -> Result<PathBuf> {
         let file = format!("user-{}", user.replace([':', '/'], "-"));
         self.plane()
@@ -138,14 +142,16 @@ impl ApiServer {
 
     /// Runs kubectl as an administrator and returns its output.
     ///
-    /// # Errors If kubectl fails. The error contains kubectl's message.
+    /// # Errors
+    /// If kubectl fails. The error contains kubectl's message.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.access.kubectl(arguments)
     }
 
     /// Runs kubectl with a kubeconfig and standard input, and returns its output.
     ///
-    /// # Errors If kubectl fails. The error contains kubectl's message.
+    /// # Errors
+    /// If kubectl fails. The error contains kubectl's message.
     pub fn kubectl_as(
         &self,
         kubeconfig: &Path,
@@ -157,14 +163,16 @@ impl ApiServer {
 
     /// Runs helm as an administrator and returns its output.
     ///
-    /// # Errors If helm fails. The error contains helm's message.
+    /// # Errors
+    /// If helm fails. The error contains helm's message.
     pub fn helm(&self, arguments: &[&str]) -> Result<String> {
         self.access.helm(arguments)
     }
 
     /// Applies YAML with `kubectl apply`.
     ///
-    /// # Errors If an object is refused. The error contains the API server's message.
+    /// # Errors
+    /// If an object is refused. The error contains the API server's message.
     pub fn apply(&self, yaml: &str) -> Result<String> {
         self.access.apply(yaml)
     }
@@ -172,7 +180,8 @@ impl ApiServer {
     /// Applies these objects in a dry run with strict validation and returns the output. With this
     /// validation, a field that the schema doesn't have is an error, not a warning.
     ///
-    /// # Errors If the API server refuses an object.
+    /// # Errors
+    /// If the API server refuses an object.
     pub fn dry_run(&self, yaml: &str) -> Result<String> {
         let arguments = [
             "apply",
@@ -187,7 +196,8 @@ impl ApiServer {
     /// Installs the CRDs of the repository's folder `crds/`. Waits until the API server serves them
     /// and `kubectl explain` finds them.
     ///
-    /// # Errors If the CRDs are refused.
+    /// # Errors
+    /// If the CRDs are refused.
     pub fn install_crds(&self) -> Result<()> {
         let folder = programs::repository().join("crds");
         let file = format!("--filename={}", folder.display());
@@ -203,7 +213,8 @@ impl ApiServer {
 
     /// Waits until every CRD is served.
     ///
-    /// # Errors If a CRD isn't served in time.
+    /// # Errors
+    /// If a CRD isn't served in time.
     pub fn wait_for_crds(&self) -> Result<()> {
         // The command is repeated, because `kubectl wait` fails on a CRD that has no conditions
         // yet.
@@ -236,14 +247,16 @@ impl ApiServer {
 
     /// Kills the API server. Etcd and the controllers continue.
     ///
-    /// # Errors If the API server can't be killed.
+    /// # Errors
+    /// If the API server can't be killed.
     pub fn stop_api_server(&self) -> Result<()> {
         self.plane().kill_api_server()
     }
 
     /// Starts the API server on its previous port and waits until it is ready.
     ///
-    /// # Errors If the API server doesn't start. The error contains its last lines of output.
+    /// # Errors
+    /// If the API server doesn't start. The error contains its last lines of output.
     pub fn start_api_server(&self) -> Result<()> {
         let mut plane = self.plane();
         plane.start_api_server()?;
@@ -253,7 +266,8 @@ impl ApiServer {
     /// Stops and starts the API server. All connections and watches break, and requests fail for a
     /// few seconds.
     ///
-    /// # Errors The errors of [`start_api_server`](Self::start_api_server).
+    /// # Errors
+    /// The errors of [`start_api_server`](Self::start_api_server).
     pub fn restart_api_server(&self) -> Result<()> {
         self.stop_api_server()?;
         self.start_api_server()
@@ -291,7 +305,8 @@ impl ApiServer {
     /// Restarts the controllers, so that the garbage collector handles newly installed CRDs at
     /// once. Without a restart, that may take 30 s.
     ///
-    /// # Errors If the controllers can't be started.
+    /// # Errors
+    /// If the controllers can't be started.
     pub fn restart_controllers(&self) -> Result<()> {
         self.plane().restart_controllers()
     }

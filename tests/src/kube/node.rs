@@ -66,8 +66,9 @@ impl Node {
     /// Starts a cluster, imports `images` (OCI archives), and waits until its node is ready for
     /// Pods (some 15 s).
     ///
-    /// # Errors If this process isn't root, the programs aren't available, or a program doesn't
-    /// start. The error contains the last lines of its output.
+    /// # Errors
+    /// If this process isn't root, the programs aren't available, or a program doesn't start. The
+    /// error contains the last lines of its output.
     pub fn start(images: &[PathBuf]) -> Result<Self> {
         let workspace = Workspace::create()?;
         let dir = workspace.path().to_owned();
@@ -155,7 +156,8 @@ impl Node {
     /// Runs a program of this machine on the node, with the node's network, name server and
     /// processes. Relative paths start at the repository's root.
     ///
-    /// # Errors If the program fails. The error contains its standard error.
+    /// # Errors
+    /// If the program fails. The error contains its standard error.
     pub fn exec_in(&self, command: &[&str]) -> Result<String> {
         let Some((program, arguments)) = command.split_first() else {
             bail!("no command");

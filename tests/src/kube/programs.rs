@@ -45,7 +45,8 @@ pub fn helm_home(command: &mut Command, home: &Path) {
 /// Returns the folder with containerd and the other programs that a node needs
 /// (`scripts/get-node-tools`).
 ///
-/// # Errors If a program is neither on this machine nor in the cache, and can't be downloaded.
+/// # Errors
+/// If a program is neither on this machine nor in the cache, and can't be downloaded.
 pub fn node_tools() -> Result<&'static Path> {
     static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&FOLDER, "get-node-tools")
@@ -99,7 +100,8 @@ pub fn crds(project: &str) -> Result<PathBuf> {
 
 /// Returns the environment variables with which the programs of [`node_tools`] are found and run.
 ///
-/// # Errors The errors of [`node_tools`].
+/// # Errors
+/// The errors of [`node_tools`].
 pub fn node_environment() -> Result<BTreeMap<String, String>> {
     let file = node_tools()?.join("environment");
     let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;

@@ -77,7 +77,8 @@ pub struct Node {
 impl Mesh {
     /// Starts all of `topology` and waits until every proxy serves with its configuration.
     ///
-    /// # Errors If a part doesn't start. The error contains its last lines of output.
+    /// # Errors
+    /// If a part doesn't start. The error contains its last lines of output.
     pub fn start(topology: &Topology, options: Options) -> Result<Self> {
         let lock = wait::lock_machine()?;
         let dir = tempfile::Builder::new()
@@ -243,14 +244,16 @@ impl Mesh {
 
     /// Resets the counts of all services.
     ///
-    /// # Errors If a service doesn't answer.
+    /// # Errors
+    /// If a service doesn't answer.
     pub fn reset(&self) -> Result<()> {
         self.nodes.iter().try_for_each(|node| node.process.reset())
     }
 
     /// Returns the counts of all services, by process.
     ///
-    /// # Errors If a service doesn't answer.
+    /// # Errors
+    /// If a service doesn't answer.
     pub fn stats(&self) -> Result<BTreeMap<String, ServiceStats>> {
         let nodes = self.nodes.iter();
         nodes
@@ -260,7 +263,8 @@ impl Mesh {
 
     /// Waits until no service is working.
     ///
-    /// # Errors If a service doesn't finish in time, or doesn't answer.
+    /// # Errors
+    /// If a service doesn't finish in time, or doesn't answer.
     pub fn wait_until_idle(&self) -> Result<()> {
         wait::until("idle services", || {
             let stats = self.stats().map_err(|e| e.to_string())?;

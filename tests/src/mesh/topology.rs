@@ -132,8 +132,9 @@ fn timeout_ms() -> f64 {
 impl Topology {
     /// Parses YAML.
     ///
-    /// # Errors If the text isn't a mesh, or has calls to services that don't exist. The error
-    /// names the field at fault.
+    /// # Errors
+    /// If the text isn't a mesh, or has calls to services that don't exist. The error names the
+    /// field at fault.
     pub fn parse(text: &str) -> Result<Self> {
         let topology: Self = serde_saphyr::from_str(text).context("the topology")?;
         topology.check()?;

@@ -50,7 +50,8 @@ struct Figures {
 
 /// Measures the server, and simulates it.
 ///
-/// # Errors The errors of [`super::run`].
+/// # Errors
+/// The errors of [`super::run`].
 pub fn fit(options: &Options) -> Result<Fit> {
     super::leave_core()?;
     let bench = Bench::prepare(options)?;

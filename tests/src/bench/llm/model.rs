@@ -43,7 +43,8 @@ enum Field<'a> {
 
 /// Writes the model, with the same content each time.
 ///
-/// # Errors If the file can't be written.
+/// # Errors
+/// If the file can't be written.
 pub(super) fn write(out: &mut impl Write) -> io::Result<()> {
     let special = SPECIAL.iter().map(|(text, _)| (*text).to_owned());
     let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));

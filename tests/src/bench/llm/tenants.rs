@@ -81,7 +81,8 @@ struct Measured {
 
 /// Runs the experiment. `progress` gets a line for each run.
 ///
-/// # Errors The errors of [`super::run`].
+/// # Errors
+/// The errors of [`super::run`].
 pub fn tenants(options: &Options, mut progress: impl FnMut(&str)) -> Result<Tenants> {
     programs::llama()?;
     super::leave_core()?;

@@ -134,7 +134,8 @@ impl Proxy {
 
     /// Returns the CPU time of the proxy since its start.
     ///
-    /// # Errors If the proxy has ended.
+    /// # Errors
+    /// If the proxy has ended.
     pub(super) fn cpu_time(&self) -> Result<Duration> {
         match self {
             Self::Envoy(lab) => lab.envoy().cpu_time(),
@@ -173,7 +174,8 @@ impl Rival {
 
     /// Starts the proxy and waits until it listens.
     ///
-    /// # Errors If the proxy doesn't start or listen. The error contains its last lines of output.
+    /// # Errors
+    /// If the proxy doesn't start or listen. The error contains its last lines of output.
     pub(super) fn start(&self, upstream: SocketAddr) -> Result<Proxy> {
         let lock = wait::lock_machine()?;
         let dir = tempfile::Builder::new()

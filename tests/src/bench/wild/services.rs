@@ -147,8 +147,9 @@ impl Drop for Disturbance {
 impl Site {
     /// Creates the service's data.
     ///
-    /// # Errors If a program that the service needs fails. If this kind of machine can't have a
-    /// program, [`programs::why_unavailable`] returns the reason.
+    /// # Errors
+    /// If a program that the service needs fails. If this kind of machine can't have a program,
+    /// [`programs::why_unavailable`] returns the reason.
     pub(super) fn prepare(service: Service) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("headgate-wild-")
@@ -176,8 +177,8 @@ impl Site {
 
     /// Starts the service and waits until it answers.
     ///
-    /// # Errors If the service doesn't start or answer. The error contains the last lines of its
-    /// output.
+    /// # Errors
+    /// If the service doesn't start or answer. The error contains the last lines of its output.
     pub(super) fn start(&self) -> Result<Running> {
         let port = free_port()?;
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));

@@ -300,7 +300,8 @@ fn headgate_policy(mix: &[QueryType], p: Option<usize>, shed: Option<bool>) -> V
 impl Variant {
     /// Starts the proxy with one worker thread.
     ///
-    /// # Errors If the proxy doesn't start.
+    /// # Errors
+    /// If the proxy doesn't start.
     pub(super) fn start(&self, upstream: SocketAddr) -> Result<Proxy> {
         match &self.front {
             Front::Envoy(protection) => Proxy::envoy(protection, upstream),

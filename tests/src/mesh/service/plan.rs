@@ -202,7 +202,8 @@ fn once() -> u32 {
 
 /// Returns `ms` as a duration.
 ///
-/// # Errors If `ms` is negative, or isn't a number.
+/// # Errors
+/// If `ms` is negative, or isn't a number.
 pub fn millis(ms: f64) -> Result<Duration> {
     match Duration::try_from_secs_f64(ms / 1_000.0) {
         Ok(duration) => Ok(duration),

@@ -30,7 +30,8 @@ pub struct ServiceProcess {
 impl ServiceProcess {
     /// Starts the program and waits until it serves.
     ///
-    /// # Errors If the program doesn't exist, or ends. The error contains its last lines of output.
+    /// # Errors
+    /// If the program doesn't exist, or ends. The error contains its last lines of output.
     pub fn start(config: &ServiceConfig) -> Result<Self> {
         let file = NamedTempFile::with_prefix("headgate-service-")?;
         std::fs::write(file.path(), serde_json::to_vec(config)?)?;
@@ -66,14 +67,16 @@ impl ServiceProcess {
 
     /// Resets all counts.
     ///
-    /// # Errors If the service doesn't answer.
+    /// # Errors
+    /// If the service doesn't answer.
     pub fn reset(&self) -> Result<()> {
         http::post(self.control, "/reset", "").map(|_| ())
     }
 
     /// Sets the divisor of the service times of all steps that begin from now on.
     ///
-    /// # Errors If the service doesn't answer, or `speed` isn't a number above 0.
+    /// # Errors
+    /// If the service doesn't answer, or `speed` isn't a number above 0.
     pub fn set_speed(&self, speed: f64) -> Result<()> {
         let answer = http::post(self.control, "/speed", &speed.to_string())?;
         ensure!(
