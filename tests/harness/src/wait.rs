@@ -64,8 +64,8 @@ pub struct MachineLock {
     _file: File,
 }
 
-/// Waits until no other process on this machine holds the lock, except processes that share it.
-/// Then takes the lock.
+/// Waits for the lock on the machine and takes it. With `HEADGATE_MACHINE=shared`, other processes
+/// may share the lock.
 ///
 /// # Errors
 /// If the lock file in the temporary directory can't be opened or locked.

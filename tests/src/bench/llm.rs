@@ -3,8 +3,8 @@
 //!
 //! The measure is goodput: answers per second whose time to the first token (TTFT) and time per
 //! output token (TPOT) are inside the objectives of their type. Times are measured from the moment
-//! when a request should have been sent. The server has one core; Envoy and the clients have the
-//! others.
+//! when a request should have been sent. The server has one core, and Envoy and the clients have
+//! the others.
 //!
 //! The sizes within a type differ by a factor of 4.5, as those of prompts do. The proxy gets a
 //! request's type from a header, and the length of its prompt from the length of the body.

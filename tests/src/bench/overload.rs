@@ -175,7 +175,8 @@ pub fn protections(backend: Protected, mix: &[QueryType]) -> Vec<Protection> {
         .collect()
 }
 
-/// The strategies that control a response time: for each filter, a name and a title.
+/// The strategies that control a response time: for each, the names with the Wasm filter and with
+/// the native filter, and the two titles.
 const CONTROLLERS: [(&str, &str, &str, &str); 2] = [
     (
         "response_time_controller",

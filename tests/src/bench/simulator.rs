@@ -186,7 +186,7 @@ fn bare_events(mix: &[QueryType], per_second: f64, requests: u64) -> u64 {
             Some(*sum)
         })
         .collect();
-    // ln(mean / median) = σ² / 2.
+    // For a lognormal distribution, ln(mean / median) = σ² / 2.
     let sigmas: Vec<f64> = mix
         .iter()
         .map(|q| (2.0 * (q.mean.as_secs_f64() / q.median.as_secs_f64()).ln()).sqrt())

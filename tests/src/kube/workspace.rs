@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use tempfile::TempDir;
 
-/// The prefix of the names of all such folders.
+/// The prefix of the names of the folders of a running Kubernetes.
 pub(super) const PREFIX: &str = "headgate-kubernetes-";
 
 /// The name of a file that the process that uses the folder has locked. A process id wouldn't

@@ -1,8 +1,8 @@
 //! `--experiment`: faults, new processes and sudden overload, in front of the harness' own backend.
 //!
 //! Each case is a sequence of events under open-loop load. All rows get the same seeded arrivals:
-//! Envoy without a filter, and Headgate on both hosts with P given and with P found. An answer is
-//! in time within the p90 objective of its type.
+//! Envoy without a filter, and Headgate with both filters, with P given and with P found. An answer
+//! is in time within the p90 objective of its type.
 
 mod cold;
 mod hang;

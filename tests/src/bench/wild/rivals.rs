@@ -119,6 +119,9 @@ pub(super) enum Proxy {
 }
 
 impl Proxy {
+    /// Starts Envoy with a protection and one worker.
+    ///
+    /// # Errors
     /// If Envoy doesn't start.
     pub(super) fn envoy(protection: &Protection, upstream: SocketAddr) -> Result<Self> {
         Lab::start_before(protection, upstream, 1).map(Self::Envoy)
