@@ -1,4 +1,4 @@
-//! The Helm chart: its folder, its rendering, and the table of its values for users.
+//! The Helm chart: its folder, its rendering, and the table of its values in its README.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::kube::{ApiServer, programs};
 use crate::process;
 
-/// Namespace that documentation and tests install the chart into.
+/// The namespace into which documentation and tests install the chart.
 pub const NAMESPACE: &str = "headgate-system";
 
 /// Returns the folder of the chart.
@@ -19,10 +19,10 @@ pub fn folder() -> PathBuf {
     programs::repository().join("charts/headgate")
 }
 
-/// Runs helm and returns what it printed.
+/// Runs helm and returns its output.
 ///
 /// # Errors
-/// If it fails; with its message.
+/// If helm fails. The error contains helm's message.
 pub fn helm(arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(programs::helm()?.join("helm"));
     let home = tempfile::tempdir()?;
@@ -53,7 +53,7 @@ pub fn render(values: &Path, arguments: &[&str]) -> Result<Vec<Value>> {
 /// Returns the documents of a YAML stream, without empty ones.
 ///
 /// # Errors
-/// If one isn't YAML.
+/// If a document isn't YAML.
 pub fn objects(yaml: &str) -> Result<Vec<Value>> {
     let mut objects = Vec::new();
     for document in yaml.split("\n---\n") {
@@ -70,11 +70,11 @@ pub fn objects(yaml: &str) -> Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// Returns the folder with the CRDs that a project publishes: below `HEADGATE_CRDS`, or where
-/// `scripts/get-crds` puts them.
+/// Returns the folder with the CRDs that a project publishes. The folder is below `HEADGATE_CRDS`,
+/// or in the place where `scripts/get-crds` puts it.
 ///
 /// # Errors
-/// If they aren't available.
+/// If the CRDs aren't available.
 pub fn crds(project: &str) -> Result<String> {
     let folder = match std::env::var("HEADGATE_CRDS") {
         Ok(folder) => folder,
@@ -87,10 +87,10 @@ pub fn crds(project: &str) -> Result<String> {
     Ok(format!("{}/{project}", folder.trim()))
 }
 
-/// Installs the CRDs that a project publishes and waits until they are served.
+/// Installs the CRDs that a project publishes, and waits until the API server serves them.
 ///
 /// # Errors
-/// If they aren't available or are refused.
+/// If the CRDs aren't available or are refused.
 pub fn install_crds(server: &ApiServer, project: &str) -> Result<()> {
     let folder = crds(project)?;
     server.kubectl(&[
@@ -100,14 +100,15 @@ pub fn install_crds(server: &ApiServer, project: &str) -> Result<()> {
         "--filename",
         &folder,
     ])?;
-    // Waits for all CRDs, because the folder also has objects of other kinds.
+    // The wait is for all CRDs, because the folder also has objects of other kinds.
     server.wait_for_crds()
 }
 
-/// Installs those CRDs of a project whose name `is_wanted`, and waits until they are served.
+/// Installs those CRDs of a project whose name `is_wanted`, and waits until the API server serves
+/// them.
 ///
 /// # Errors
-/// If they aren't available or are refused.
+/// If the CRDs aren't available or are refused.
 pub fn install_some_crds(
     server: &ApiServer,
     project: &str,

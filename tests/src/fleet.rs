@@ -1,4 +1,4 @@
-//! An operator with several Envoys of different targets, over mutual TLS, as a cluster has them.
+//! An operator with several Envoys of different targets, over mutual TLS, as in a cluster.
 //!
 //! [`crate::rig::Rig`] has one operator and one Envoy, which suffices for most tests. Tests of sums
 //! over proxies, and of a proxy with a false identity, need several Envoys.
@@ -17,7 +17,7 @@ use crate::headgate::{self, Headgate, RunOptions};
 use crate::pki::Pki;
 use crate::wait::{self, MachineLock};
 
-/// A running fleet. Dropping it ends all of it.
+/// A running fleet. Dropping it ends all its processes.
 #[derive(Debug)]
 pub struct Fleet {
     /// The proxies, by name.
@@ -36,9 +36,9 @@ pub struct Fleet {
 /// A proxy.
 #[derive(Debug)]
 pub struct Proxy {
-    /// Its process.
+    /// The process of the proxy.
     pub envoy: EnvoyProcess,
-    /// The address on which it listens.
+    /// The address on which the proxy listens.
     pub addr: SocketAddr,
 }
 
@@ -46,7 +46,7 @@ impl Fleet {
     /// Starts the backend, and the operator with `policies`.
     ///
     /// # Errors
-    /// If one of them doesn't start; with its last lines of output.
+    /// If the backend or the operator doesn't start. The error contains its last lines of output.
     pub fn start(backend: &BackendConfig, policies: &[Value]) -> Result<Self> {
         let lock = wait::lock_machine()?;
         let dir = tempfile::Builder::new()
@@ -81,7 +81,7 @@ impl Fleet {
     /// Starts an Envoy that claims `target`, with the certificate of `namespace`.
     ///
     /// # Errors
-    /// If it doesn't start; with its last lines of output.
+    /// If the Envoy doesn't start. The error contains its last lines of output.
     pub fn add_proxy(&mut self, name: &str, target: &str, namespace: &str) -> Result<()> {
         let folder = self.dir.path().join(name);
         std::fs::create_dir(&folder)?;
@@ -95,7 +95,7 @@ impl Fleet {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let (upstream, xds) = (self.backend.addr(), self.headgate.xds());
         let mut bootstrap = headgate::bootstrap(upstream, xds, &arguments)?;
-        // Histograms are updated at this interval, too. The default of 5 s would dominate the
+        // Envoy also updates histograms at this interval. The default of 5 s would dominate the
         // duration of tests.
         bootstrap.root()["stats_flush_interval"] = json!("1s");
         let listener = bootstrap.listener_name()?;
@@ -108,9 +108,9 @@ impl Fleet {
     /// Waits until the operator reports `count` streams in `state`, such as `Running`.
     ///
     /// # Errors
-    /// If it doesn't in time; with its status.
+    /// If the operator doesn't report them in time. The error contains its status.
     pub fn wait_for_streams(&self, state: &str, count: usize) -> Result<()> {
-        // Several Envoys compile the module at once.
+        // Several Envoys compile the module at the same time.
         let patience = 6 * wait::DEADLINE;
         wait::until_within(patience, &format!("{count} streams {state}"), || {
             let status = self.headgate.status().map_err(|e| e.to_string())?;
@@ -122,10 +122,11 @@ impl Fleet {
         })
     }
 
-    /// Writes a file into the folder of policies, under another name at first, and renames it.
+    /// Writes a file into the folder of policies. The file has another name at first and is then
+    /// renamed.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// If the file can't be written.
     pub fn write_policy_file(&self, name: &str, text: &str) -> Result<()> {
         replace(&self.policies.join(name), text.as_bytes())
     }
@@ -133,7 +134,7 @@ impl Fleet {
     /// Replaces the module that proxies should load.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// If the file can't be written.
     pub fn replace_module(&self, bytes: &[u8]) -> Result<()> {
         replace(&self.module, bytes)
     }

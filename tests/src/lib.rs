@@ -1,6 +1,6 @@
-//! Code that Headgate's benchmarks and end-to-end tests share beyond the
-//! [harness](headgate_harness): Kubernetes, xDS clients, meshes of services, dashboards, and the
-//! benchmarks themselves.
+//! Code that Headgate's benchmarks and end-to-end tests share, beyond the
+//! [harness](headgate_harness). It has Kubernetes, xDS clients, meshes of services, dashboards, and
+//! the benchmarks themselves.
 
 pub mod bench;
 pub mod chart;

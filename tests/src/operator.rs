@@ -14,10 +14,10 @@ use crate::http;
 use crate::process::Child;
 use crate::wait::until;
 
-/// Returns an address of this machine outside the loopback network. Sends no packet.
+/// Returns an address of this machine outside the loopback network. The function sends no packet.
 ///
 /// # Errors
-/// If the machine has none.
+/// If the machine has no such address.
 pub fn own_address() -> Result<Ipv4Addr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket
@@ -29,26 +29,27 @@ pub fn own_address() -> Result<Ipv4Addr> {
     }
 }
 
-/// The time that a stop may take: the last writes, streams and the Lease.
+/// The time that a stop may take, including the last writes, the end of the streams, and the
+/// release of the Lease.
 const STOP: Duration = Duration::from_secs(20);
 
 /// The settings of an operator.
 #[derive(Debug, Clone)]
 pub struct OperatorOptions {
-    /// Its name among the replicas.
+    /// The name of the operator among the replicas.
     pub name: String,
-    /// Its namespace, which contains the Lease.
+    /// The namespace of the operator, which contains the Lease.
     pub namespace: String,
-    /// The address of the admin port. The other replicas must be able to reach it if they query
-    /// each other.
+    /// The address of the admin port. If the replicas query each other, the others must be able to
+    /// reach it.
     pub admin: SocketAddr,
-    /// A token for the admin port, which is required unless its address is a loopback address.
+    /// A token for the admin port, which a request needs unless the address is a loopback address.
     pub token: Option<String>,
-    /// Additional arguments.
+    /// Additional arguments of `headgate run`.
     pub extra: Vec<String>,
-    /// The folder of its log and its module, which must be empty; by default, a new one.
+    /// The empty folder for the operator's log and module. The default is a new folder.
     pub dir: Option<PathBuf>,
-    /// The program.
+    /// The path of the program.
     pub program: PathBuf,
 }
 
@@ -82,7 +83,7 @@ impl Operator {
     /// Starts an operator and waits until it serves.
     ///
     /// # Errors
-    /// If it can't be started or ends; with its last lines of output.
+    /// If the operator can't be started or ends. The error contains its last lines of output.
     pub fn start(kubeconfig: &Path, options: &OperatorOptions) -> Result<Self> {
         let (mut child, dir) = Self::spawn(kubeconfig, options)?;
         let line = child.wait_for_line("headgate: xds=")?;
@@ -96,10 +97,10 @@ impl Operator {
         })
     }
 
-    /// Starts an operator without waiting.
+    /// Starts an operator without waiting until it serves.
     ///
     /// # Errors
-    /// If it can't be started.
+    /// If the operator can't be started.
     pub fn spawn(kubeconfig: &Path, options: &OperatorOptions) -> Result<(Child, Option<TempDir>)> {
         let (dir, path) = match &options.dir {
             Some(path) => (None, path.clone()),
@@ -125,25 +126,25 @@ impl Operator {
             .env("POD_NAME", &options.name)
             .env("POD_NAMESPACE", &options.namespace);
         let log = path.join("headgate.log");
-        // The log of a previous operator in this folder has a first line, too.
+        // The log of a previous operator in this folder would have a first line, too.
         let _ = std::fs::remove_file(&log);
-        // Tied to this process, because an operator in a static is never dropped.
+        // The operator ends with this process, because an operator in a static is never dropped.
         let child = Child::spawn_tied(&options.name, &command, &log)
             .with_context(|| format!("build it with scripts/build, or set {HEADGATE_ENV}"))?;
         Ok((child, dir))
     }
 
-    /// Returns the address of its xDS server.
+    /// Returns the address of the operator's xDS server.
     pub fn xds(&self) -> SocketAddr {
         self.xds
     }
 
-    /// Returns the address of its admin port.
+    /// Returns the address of the operator's admin port.
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Returns the address of its injection webhook, if it has one.
+    /// Returns the address of the operator's injection webhook, if it has one.
     pub fn injection(&self) -> Option<SocketAddr> {
         self.injection
     }
@@ -151,7 +152,7 @@ impl Operator {
     /// Returns the status code and the text of `/readyz`.
     ///
     /// # Errors
-    /// If it doesn't answer.
+    /// If the operator doesn't answer.
     pub fn ready(&self) -> Result<(u16, String)> {
         let answer = http::get(self.admin, "/readyz")?;
         Ok((answer.status, answer.body))
@@ -165,19 +166,20 @@ impl Operator {
         http::get_with(self.admin, path, &[("authorization", &bearer)])
     }
 
-    /// Returns its status, as JSON.
+    /// Returns the operator's status, as JSON.
     ///
     /// # Errors
-    /// If it doesn't answer.
+    /// If the operator doesn't answer.
     pub fn status(&self) -> Result<Value> {
         let answer = self.get("/status")?;
         serde_json::from_str(&answer.body).with_context(|| answer.body.clone())
     }
 
-    /// Returns a metric: the sum of all series of this name whose labels contain `labels`.
+    /// Returns a metric of the operator. The value is the sum of all series of this name whose
+    /// labels contain `labels`.
     ///
     /// # Errors
-    /// If it doesn't answer.
+    /// If the operator doesn't answer.
     pub fn metric(&self, name: &str, labels: &[&str]) -> Result<f64> {
         let text = self.get("/metrics")?.body;
         let values = text.lines().filter_map(|line| {
@@ -189,10 +191,10 @@ impl Operator {
         Ok(values.sum())
     }
 
-    /// Waits until it leads.
+    /// Waits until the operator leads.
     ///
     /// # Errors
-    /// If it doesn't.
+    /// If the operator doesn't lead in time.
     pub fn until_leading(&self) -> Result<()> {
         until("leadership", || match self.metric("headgate_leader", &[]) {
             Ok(1.0) => Ok(()),
@@ -200,20 +202,20 @@ impl Operator {
         })
     }
 
-    /// Returns its log.
+    /// Returns the operator's log.
     pub fn output(&self) -> String {
         self.child.output()
     }
 
-    /// Returns its process.
+    /// Returns the operator's process.
     pub fn child(&self) -> &Child {
         &self.child
     }
 
-    /// Ends it as Kubernetes does, and waits for its end. Returns its output.
+    /// Ends the operator as Kubernetes does, and waits for its end. Returns its output.
     ///
     /// # Errors
-    /// If it doesn't end in time, or fails.
+    /// If the operator doesn't end in time, or fails.
     pub fn stop(mut self) -> Result<String> {
         self.child.terminate();
         let status = self.child.wait_for_end(STOP)?;
@@ -223,10 +225,10 @@ impl Operator {
         }
     }
 
-    /// Kills it.
+    /// Kills the operator.
     ///
     /// # Errors
-    /// If it can't be killed.
+    /// If the operator can't be killed.
     pub fn kill(self) -> Result<()> {
         self.child.kill()
     }

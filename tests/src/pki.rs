@@ -1,4 +1,5 @@
-//! A PKI for xDS, as users have one: a CA, the operator's certificate, and those of proxies.
+//! A PKI for xDS, as users have one: a CA, the operator's certificate, and the certificates of
+//! proxies.
 
 use std::fmt;
 use std::fs;
@@ -12,7 +13,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 /// The name of the operator in its certificate.
 const SERVER_NAME: &str = "headgate.headgate-system.svc";
 
-/// A CA and the certificates that it signed, in a folder.
+/// A CA and the certificates that it has signed, in a folder.
 pub struct Pki {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
@@ -27,7 +28,7 @@ impl fmt::Debug for Pki {
 }
 
 impl Pki {
-    /// Creates a CA and the operator's certificate, also for 127.0.0.1, in `folder`.
+    /// Creates in `folder` a CA and the operator's certificate, which is also valid for 127.0.0.1.
     ///
     /// # Errors
     /// If the folder can't be written to.
@@ -63,7 +64,7 @@ impl Pki {
         format!("--{name}={}", self.folder.join(file).display())
     }
 
-    /// Returns arguments of `headgate run`.
+    /// Returns the arguments of `headgate run` that name the CA and the operator's certificate.
     #[must_use]
     pub fn operator_arguments(&self) -> Vec<String> {
         vec![
@@ -73,8 +74,8 @@ impl Pki {
         ]
     }
 
-    /// Returns arguments of `headgate bootstrap` for a proxy that verifies the operator and
-    /// presents the identity of other arguments.
+    /// Returns the arguments of `headgate bootstrap` for a proxy that verifies the operator. The
+    /// proxy's own identity comes from other arguments.
     #[must_use]
     pub fn server_arguments(&self) -> Vec<String> {
         vec![
@@ -83,8 +84,8 @@ impl Pki {
         ]
     }
 
-    /// Issues a certificate of `namespace`, only once: a running proxy follows its files, and must
-    /// not see half of a new pair.
+    /// Issues a certificate of `namespace`, unless it exists. A running proxy watches the files of
+    /// its certificate, and must never read half of a new pair.
     fn issue_to_proxies(&self, namespace: &str) -> Result<()> {
         if self.folder.join(format!("{namespace}.crt")).exists() {
             return Ok(());
@@ -96,7 +97,7 @@ impl Pki {
     /// Returns the settings of an xDS client with a certificate of `namespace`.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// If the certificate can't be written.
     pub fn client(&self, namespace: &str) -> Result<ClientTlsConfig> {
         self.issue_to_proxies(namespace)?;
         let read = |name: String| fs::read(self.folder.join(name));
@@ -110,7 +111,7 @@ impl Pki {
     /// Returns arguments of `headgate bootstrap` for a proxy with a certificate of `namespace`.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// If the certificate can't be written.
     pub fn proxy_arguments(&self, namespace: &str) -> Result<Vec<String>> {
         self.issue_to_proxies(namespace)?;
         let mut arguments = self.server_arguments();

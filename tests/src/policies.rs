@@ -1,4 +1,4 @@
-//! The objects of a cluster, as users write them, and their status.
+//! The objects of a cluster as users write them, and the status of policies.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -41,7 +41,7 @@ spec: {{selector: {{{selector}}}, ports: [{{name: http, port: 80}}]}}
     )
 }
 
-/// Returns ready endpoints of a Service, which no controller manages.
+/// Returns the EndpointSlice of a Service, with ready endpoints that no controller manages.
 pub fn endpoints(namespace: &str, service: &str, addresses: &[&str]) -> String {
     let endpoints: Vec<String> = addresses
         .iter()
@@ -63,7 +63,7 @@ ports: [{{name: http, port: 80}}]
     )
 }
 
-/// Returns a Pod with labels, such as `app: search`.
+/// Returns a Pod with labels such as `app: search`.
 pub fn pod(namespace: &str, name: &str, labels: &str) -> String {
     format!(
         "
@@ -75,7 +75,7 @@ spec: {{containers: [{{name: c, image: example.com/none:1}}]}}
     )
 }
 
-/// A cluster as its users see it.
+/// A cluster as its users see it, with kubectl and the audit log.
 pub struct Cluster<'a> {
     server: &'a ApiServer,
 }
@@ -89,7 +89,7 @@ impl<'a> Cluster<'a> {
     /// Creates a namespace whose name starts with `prefix`, in which Pods can be created.
     ///
     /// # Errors
-    /// If it can't be created.
+    /// If the namespace can't be created.
     pub fn namespace(&self, prefix: &str) -> Result<String> {
         let name = self.server.namespace(prefix)?;
         until("the service account of Pods", || {
@@ -102,7 +102,7 @@ impl<'a> Cluster<'a> {
     /// Runs kubectl.
     ///
     /// # Errors
-    /// If it fails; with its message.
+    /// If kubectl fails. The error contains kubectl's message.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.server.kubectl(arguments)
     }
@@ -110,7 +110,7 @@ impl<'a> Cluster<'a> {
     /// Applies objects.
     ///
     /// # Errors
-    /// If they are refused; with the reason.
+    /// If an object is refused. The error contains the reason.
     pub fn apply(&self, yaml: &str) -> Result<String> {
         self.server.apply(yaml)
     }
@@ -118,14 +118,14 @@ impl<'a> Cluster<'a> {
     /// Installs the CRDs of another project (`scripts/get-crds`).
     ///
     /// # Errors
-    /// If they aren't available or are refused.
+    /// If the CRDs aren't available or are refused.
     pub fn install(&self, project: &str) -> Result<()> {
         let file = format!("--filename={}", programs::crds(project)?.display());
         self.kubectl(&["apply", "--server-side", &file])?;
         self.server.wait_for_crds()
     }
 
-    /// Returns a condition of a policy at its target number `target`; null if it is absent.
+    /// Returns a condition of a policy at its target with index `target`, or null if it is absent.
     ///
     /// # Errors
     /// If the policy can't be read.
@@ -147,7 +147,7 @@ impl<'a> Cluster<'a> {
     /// Waits until a condition has this status and reason.
     ///
     /// # Errors
-    /// If it doesn't in time; with its actual state.
+    /// If the condition doesn't get them in time. The error contains its last state.
     pub fn until_condition(
         &self,
         namespace: &str,
@@ -171,7 +171,7 @@ impl<'a> Cluster<'a> {
     /// Waits until `Programmed` is true with this `observedGeneration`.
     ///
     /// # Errors
-    /// If it isn't in time; with its last state.
+    /// If the condition isn't true in time. The error contains its last state.
     pub fn until_generation(
         &self,
         namespace: &str,
@@ -194,7 +194,7 @@ impl<'a> Cluster<'a> {
     /// Returns the reasons of the Events about a policy, the oldest first.
     ///
     /// # Errors
-    /// If they can't be read.
+    /// If the Events can't be read.
     pub fn event_reasons(&self, namespace: &str, policy: &str) -> Result<Vec<String>> {
         let selector =
             format!("--field-selector=regarding.kind=AdmissionPolicy,regarding.name={policy}");
@@ -213,7 +213,7 @@ impl<'a> Cluster<'a> {
     /// Returns the time at which a policy was created, as the API server writes it.
     ///
     /// # Errors
-    /// If it can't be read.
+    /// If the policy can't be read.
     pub fn creation_second(&self, namespace: &str, policy: &str) -> Result<String> {
         let path = "-o=jsonpath={.metadata.creationTimestamp}";
         self.kubectl(&["get", "admissionpolicy", policy, "-n", namespace, path])
@@ -222,7 +222,7 @@ impl<'a> Cluster<'a> {
     /// Returns the API server's present time, to the second.
     ///
     /// # Errors
-    /// If it can't be read.
+    /// If the API server doesn't answer.
     pub fn now(&self) -> Result<String> {
         let made = self.kubectl(&[
             "create",
@@ -238,7 +238,7 @@ impl<'a> Cluster<'a> {
     /// Sets the readiness of a Pod, as a node would.
     ///
     /// # Errors
-    /// If it doesn't exist.
+    /// If the Pod doesn't exist.
     pub fn pod_is_ready(&self, namespace: &str, pod: &str, ready: bool) -> Result<()> {
         let status = if ready { "True" } else { "False" };
         let patch = format!(

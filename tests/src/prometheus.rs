@@ -21,11 +21,11 @@ pub const INTERVAL: Duration = Duration::from_secs(2);
 /// The targets of one `job` label.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// Its name.
+    /// The name of the job.
     pub name: String,
     /// The path of the metrics.
     pub path: String,
-    /// The targets, with the labels that Kubernetes would add.
+    /// The targets, each with the labels that Kubernetes would add.
     pub targets: Vec<(SocketAddr, BTreeMap<String, String>)>,
 }
 
@@ -37,28 +37,29 @@ pub struct Prometheus {
     _dir: TempDir,
 }
 
-/// A series of an answer.
+/// A series in the answer to a query.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Its labels; the name is `__name__`.
+    /// The labels of the series. The label `__name__` has the name.
     pub labels: BTreeMap<String, String>,
     /// Pairs of Unix time in seconds and value, which may be NaN.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Whether Prometheus and promtool are available here. If not, reports the running test as skipped.
+/// Whether Prometheus and promtool are available here. If they aren't, reports the running test as
+/// skipped.
 ///
 /// # Errors
-/// If they are available here, but getting them failed.
+/// If this kind of machine can have the programs, but getting them failed.
 pub fn can_run() -> Result<bool> {
     Ok(programs::or_skip(programs::prometheus())?.is_some())
 }
 
 impl Prometheus {
-    /// Starts it on a free port, with the rule files `rules`, and waits until it answers.
+    /// Starts Prometheus on a free port with the rule files `rules`, and waits until it answers.
     ///
     /// # Errors
-    /// If it isn't available or doesn't start; with its last lines of output.
+    /// If Prometheus isn't available or doesn't start. The error contains its last lines of output.
     pub fn start(jobs: &[Job], rules: &[PathBuf]) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("headgate-prometheus-")
@@ -124,7 +125,7 @@ impl Prometheus {
     /// Returns the values between two Unix times, every `step` seconds.
     ///
     /// # Errors
-    /// As [`query`](Self::query).
+    /// The errors of [`query`](Self::query).
     pub fn query_range(
         &self,
         expression: &str,
@@ -139,7 +140,7 @@ impl Prometheus {
     /// Returns the values of `label` in the series that `selector` matches.
     ///
     /// # Errors
-    /// As [`query`](Self::query).
+    /// The errors of [`query`](Self::query).
     pub fn label_values(&self, selector: &str, label: &str) -> Result<Vec<String>> {
         let path = format!("/api/v1/label/{label}/values?match[]={}", encode(selector));
         Ok(serde_json::from_value(self.api(&path)?)?)
@@ -148,7 +149,7 @@ impl Prometheus {
     /// Waits until every target of `job` was scraped after `moment`.
     ///
     /// # Errors
-    /// If one isn't in time; with Prometheus' state of its targets.
+    /// If a target isn't scraped in time. The error contains the state of Prometheus' targets.
     pub fn wait_for_scrape(&self, job: &str, moment: SystemTime) -> Result<()> {
         let moment = unix(moment);
         // A target may miss a scrape on a busy machine, so the last good scrape of each counts.
@@ -168,7 +169,7 @@ impl Prometheus {
     /// Waits until `expression` has a value other than NaN and zero.
     ///
     /// # Errors
-    /// If it has none in time; with its last answer.
+    /// If it has no such value in time. The error contains the last answer.
     pub fn wait_for(&self, expression: &str) -> Result<Vec<Series>> {
         wait::until_within(
             Duration::from_secs(60),
@@ -190,7 +191,7 @@ impl Prometheus {
     /// Returns the groups of rules, as Prometheus evaluates them.
     ///
     /// # Errors
-    /// If it doesn't answer.
+    /// If Prometheus doesn't answer.
     pub fn rules(&self) -> Result<Value> {
         self.api("/api/v1/rules")
     }
@@ -209,7 +210,7 @@ impl Prometheus {
         let data = self.api(path)?;
         let point = |p: &Value| {
             let value = p[1].as_str()?;
-            // Prometheus writes +Inf, which Rust parses.
+            // Prometheus writes `+Inf`, and Rust can parse it.
             Some((p[0].as_f64()?, value.parse().ok()?))
         };
         if data["resultType"] == "scalar" {
@@ -233,7 +234,7 @@ impl Prometheus {
 /// Runs `promtool` with `arguments` and `input`, and returns its output.
 ///
 /// # Errors
-/// If it fails, with all of its output.
+/// If `promtool` fails. The error contains all of its output.
 pub fn promtool(arguments: &[&str], folder: &Path, input: &str) -> Result<String> {
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), input)?;
@@ -251,7 +252,7 @@ pub fn promtool(arguments: &[&str], folder: &Path, input: &str) -> Result<String
     Ok(said)
 }
 
-/// Returns the seconds since 1970.
+/// Returns a time as seconds since 1970.
 pub fn unix(moment: SystemTime) -> f64 {
     moment
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -259,7 +260,7 @@ pub fn unix(moment: SystemTime) -> f64 {
         .as_secs_f64()
 }
 
-/// Percent-encodes text for a query string.
+/// Percent-encodes a text for a query string.
 fn encode(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {

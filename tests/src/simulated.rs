@@ -1,5 +1,5 @@
-//! Runs a policy and a mix in the simulator: the stage that Envoy's filter would run, compiled by
-//! the same binary, in front of a backend with the same service times.
+//! Runs a policy and a mix in the simulator. The simulator runs the stage that Envoy's filter would
+//! run, compiled by the same binary, in front of a backend with the same service times.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::headgate;
 use crate::load::{self, Due, LoadSpec};
 use crate::mix::QueryType;
 
-/// Returns the stage that `headgate render` makes of `policy`.
+/// Returns the stage that `headgate render` makes from `policy`.
 ///
 /// # Errors
 /// If the policy is refused.
@@ -57,9 +57,9 @@ pub fn workload(mix: &[QueryType]) -> Result<Workload> {
     Ok(Workload::new(types)?)
 }
 
-/// Returns the time for which a slot was empty in Envoy after each of `answered` requests, beyond
-/// that in the simulator. `utilization` is that of the backend's workers in Envoy, ratio 0..=1;
-/// `slot_time` the time of all slots together.
+/// Returns the mean time for which a slot was empty in Envoy after each of `answered` requests,
+/// beyond the time for which it was empty in the simulator. `utilization` is the ratio 0..=1 in
+/// which the backend's workers were busy in Envoy. `slot_time` is the time of all slots together.
 pub fn turnaround(
     simulated: &Outcome,
     utilization: f64,
@@ -70,8 +70,8 @@ pub fn turnaround(
     slot_time.mul_f64(idle).div_f64(answered.max(1) as f64)
 }
 
-/// Runs the stage of `policy`, which [`crate::policy::for_mix`] made or which is based on it, with
-/// exactly the requests of `load`. They carry their service times
+/// Runs the stage of `policy` with exactly the requests of `load`. `policy` is a policy of
+/// [`crate::policy::for_mix`], perhaps with changes. The requests carry their service times
 /// ([`RequestType::service`](crate::load::RequestType)).
 ///
 /// # Errors
@@ -80,10 +80,10 @@ pub fn replay(policy: &Value, load: &LoadSpec) -> Result<Outcome> {
     replay_with(policy, load, Duration::ZERO)
 }
 
-/// Like [`replay`], with `turnaround` added to each service time.
+/// Runs a policy as [`replay`] does, with `turnaround` added to each service time.
 ///
 /// # Errors
-/// Those of [`replay`].
+/// The errors of [`replay`].
 pub fn replay_with(policy: &Value, load: &LoadSpec, turnaround: Duration) -> Result<Outcome> {
     let stage = stage(policy)?;
     let kinds = load

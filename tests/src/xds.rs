@@ -1,5 +1,6 @@
-//! An xDS client that acts as a proxy: it subscribes and reconnects as Envoy does, and records the
-//! configurations that it receives. A thousand of these need no more resources than ten Envoys.
+//! An xDS client that acts as a proxy. It subscribes and reconnects as Envoy does, and records the
+//! configurations that it receives. A thousand of these clients need no more resources than ten
+//! Envoys.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -32,13 +33,13 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The identity that a proxy claims.
 #[derive(Debug, Clone, Default)]
 pub struct Claims {
-    /// Node id.
+    /// The node id.
     pub id: String,
-    /// `headgate.dev/namespace`.
+    /// The namespace, under the key `headgate.dev/namespace`.
     pub namespace: Option<String>,
-    /// `headgate.dev/labels`.
+    /// The labels, under the key `headgate.dev/labels`.
     pub labels: BTreeMap<String, String>,
-    /// `headgate.dev/target`.
+    /// The target, under the key `headgate.dev/target`.
     pub target: Option<String>,
 }
 
@@ -89,7 +90,7 @@ impl Claims {
 /// The state of a proxy.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
-    /// Versions accepted, the newest last, each with its configuration.
+    /// The accepted versions, the newest last, each with its configuration.
     pub history: Vec<(String, FilterConfig)>,
     /// Whether the stream is open and has been answered.
     pub connected: bool,
@@ -109,7 +110,7 @@ struct State {
     claims: Claims,
     known: Mutex<Known>,
     server: Mutex<SocketAddr>,
-    /// The reason with which it refuses configurations; `None`: it accepts them.
+    /// The reason with which the proxy refuses configurations. `None` if it accepts them.
     refusal: Mutex<Option<String>>,
 }
 
@@ -129,7 +130,7 @@ impl XdsProxy {
     /// Starts a proxy that connects to `server`, and reconnects after each failure.
     ///
     /// # Errors
-    /// If its threads can't be started.
+    /// If the proxy's threads can't be started.
     pub fn start(server: SocketAddr, claims: Claims) -> Result<Self> {
         let state = Arc::new(State {
             claims,
@@ -151,22 +152,24 @@ impl XdsProxy {
         })
     }
 
-    /// Makes it refuse later configurations with this reason; `None`: accept them.
+    /// Makes the proxy refuse later configurations with this reason, or accept them if it is
+    /// `None`.
     pub fn refuse(&self, reason: Option<&str>) {
         *lock(&self.state.refusal) = reason.map(str::to_owned);
     }
 
-    /// Sets the server of the next connection.
+    /// Sets the server of the proxy's next connection.
     pub fn move_to(&self, server: SocketAddr) {
         *lock(&self.state.server) = server;
     }
 
-    /// Returns its state.
+    /// Returns the state of the proxy.
     pub fn known(&self) -> Known {
         lock(&self.state.known).clone()
     }
 
-    /// Returns the configuration in force: that of the last version that it accepted.
+    /// Returns the configuration in force, which is that of the last version that the proxy
+    /// accepted.
     pub fn config(&self) -> Option<FilterConfig> {
         lock(&self.state.known)
             .history
@@ -174,10 +177,10 @@ impl XdsProxy {
             .map(|(_, config)| config.clone())
     }
 
-    /// Waits until its configuration satisfies `is_so`.
+    /// Waits until the proxy's configuration satisfies `is_so`.
     ///
     /// # Errors
-    /// If it doesn't in time; with the last one.
+    /// If it doesn't in time. The error contains the last configuration.
     pub fn until(&self, what: &str, is_so: impl Fn(&FilterConfig) -> bool) -> Result<FilterConfig> {
         until(what, || match self.config() {
             Some(config) if is_so(&config) => Ok(config),
@@ -185,10 +188,10 @@ impl XdsProxy {
         })
     }
 
-    /// Waits until it enforces exactly these policies, in any order.
+    /// Waits until the proxy enforces exactly these policies, in any order.
     ///
     /// # Errors
-    /// If it doesn't in time; with those that it enforces.
+    /// If it doesn't in time. The error contains the policies that it enforces.
     pub fn until_policies(&self, policies: &[&str]) -> Result<FilterConfig> {
         let what = format!("policies {policies:?} at {}", self.state.claims.id);
         self.until(&what, |config| {
@@ -281,7 +284,7 @@ fn request() -> DiscoveryRequest {
     }
 }
 
-/// Returns the filter's configuration in a resource.
+/// Returns the filter's configuration that a resource contains.
 fn configuration(resource: &[u8]) -> Result<FilterConfig> {
     let extension = TypedExtensionConfig::decode(resource)?;
     let wasm = Wasm::decode(&extension.typed_config.context("no filter")?.value[..])?;

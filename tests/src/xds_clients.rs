@@ -1,9 +1,9 @@
-//! Simulated proxies: many xDS clients, each with its own connection and address, like real
-//! proxies.
+//! Simulated proxies: many xDS clients that, like real proxies, each have their own connection and
+//! address.
 //!
-//! They use ECDS as Envoy does: they subscribe, accept every resource, and keep the last one. The
-//! benchmark measures the operator, so clients do as little as possible. They record the time at
-//! which they send their acceptance.
+//! The clients use ECDS as Envoy does. They subscribe, accept every resource, and keep the last
+//! one. The benchmark measures the operator, so clients do as little as possible. They record the
+//! time at which they send their acceptance.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,49 +24,49 @@ use tonic::transport::{ClientTlsConfig, Endpoint};
 
 use crate::wait;
 
-/// The slot that they subscribe to.
+/// The slot that the clients subscribe to.
 const SLOT: &str = "headgate";
-/// The number of connections that are being established at once. A full backlog drops packets, and
-/// the time until their retransmission isn't the operator's.
+/// The number of connections that are being established at once. More would overflow the backlog.
+/// The kernel then drops packets, and the time until their retransmission isn't the operator's.
 const CONNECTING: usize = 256;
-/// The longest time until all clients have the expected configuration: ten thousand handshakes take
+/// The longest time until all clients have the expected configuration. Ten thousand handshakes take
 /// a while.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A proxy to simulate.
 #[derive(Debug, Clone)]
 pub struct ClientSpec {
-    /// Node id.
+    /// The node id.
     pub node: String,
-    /// Namespace of its Pod.
+    /// The namespace of the proxy's Pod.
     pub namespace: String,
-    /// Labels of its Pod.
+    /// The labels of the proxy's Pod.
     pub labels: Vec<(String, String)>,
-    /// The target that it claims, if any.
+    /// The target that the proxy claims, if any.
     pub target: Option<String>,
-    /// The operator's CA and its own certificate, with TLS.
+    /// The operator's CA and the proxy's own certificate, if the proxy uses TLS.
     pub tls: Option<ClientTlsConfig>,
 }
 
 /// The state of a client.
 #[derive(Debug, Clone)]
 struct Held {
-    /// The resource, encoded.
+    /// The last resource, encoded.
     resource: Vec<u8>,
-    /// The time at which its acceptance was sent.
+    /// The time at which the client sent its acceptance of the resource.
     accepted: Instant,
-    /// The number of responses so far.
+    /// The number of responses that the client has received.
     responses: u64,
 }
 
 #[derive(Debug, Default)]
 struct Client {
     held: Mutex<Option<Held>>,
-    /// The reason why its stream ended, if it did.
+    /// The reason why the client's stream ended, if it did.
     error: Mutex<Option<String>>,
 }
 
-/// Running clients. Dropping this ends them.
+/// Running clients. Dropping this value ends them.
 #[derive(Debug)]
 pub struct Fleet {
     clients: Vec<Arc<Client>>,
@@ -74,10 +74,10 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Connects all of `specs` to `xds` and opens their streams.
+    /// Connects a client for each of `specs` to `xds` and opens its stream.
     ///
     /// # Errors
-    /// If one can't connect.
+    /// If a client can't connect.
     pub fn start(xds: SocketAddr, specs: Vec<ClientSpec>) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -114,7 +114,7 @@ impl Fleet {
     /// returns the time at which the last of them accepted it.
     ///
     /// # Errors
-    /// If they don't in time, or a stream ended.
+    /// If the clients don't have it in time, or a stream ended.
     pub fn wait_for(
         &self,
         numbers: impl IntoIterator<Item = usize>,

@@ -13,7 +13,7 @@ mod entry {
     }}
 }
 
-/// Root and stream context at once; it has no state.
+/// The root context and the stream context at once, without state.
 struct Empty;
 
 impl Context for Empty {}

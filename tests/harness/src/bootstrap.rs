@@ -1,5 +1,5 @@
-//! Envoy bootstraps as values: the output of `headgate bootstrap`, changed for the subject of a
-//! test.
+//! Envoy bootstraps as values. They are the output of `headgate bootstrap`, with the changes that a
+//! test needs.
 
 use std::net::SocketAddr;
 
@@ -13,17 +13,17 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Parses YAML or JSON.
+    /// Parses a bootstrap in YAML or JSON.
     ///
     /// # Errors
-    /// If it is neither.
+    /// If the text is neither.
     pub fn parse(text: &str) -> Result<Self> {
         let root = serde_saphyr::from_str(text).context("the bootstrap is no YAML")?;
         Ok(Self { root })
     }
 
-    /// Returns a plain proxy without Headgate: one listener named `ingress`, one cluster named
-    /// `upstream`, all other ports free.
+    /// Returns the bootstrap of a plain proxy without Headgate. It has one listener called
+    /// `ingress` and one cluster called `upstream`, and all other ports are free.
     pub fn plain(upstream: SocketAddr) -> Self {
         let mut bootstrap = Self { root: json!({}) };
         bootstrap.root["admin"] = json!({"address": socket("127.0.0.1", 0)});
@@ -59,7 +59,7 @@ impl Bootstrap {
         });
         let endpoint =
             json!({"endpoint": {"address": socket(&upstream.ip().to_string(), upstream.port())}});
-        // High circuit breakers, so that only the subject of the test limits the load.
+        // The circuit breakers are high, so that only the subject of the test limits the load.
         let limits = json!({
             "max_connections": 100_000,
             "max_pending_requests": 100_000,
@@ -84,12 +84,12 @@ impl Bootstrap {
     /// Returns the bootstrap as JSON, for Envoy.
     ///
     /// # Errors
-    /// If it can't be serialised.
+    /// If the bootstrap can't be serialised.
     pub fn to_json(&self) -> Result<String> {
         Ok(serde_json::to_string_pretty(&self.root)?)
     }
 
-    /// Returns its root, for changes without a method of their own.
+    /// Returns the root of the bootstrap, for changes that have no method of their own.
     pub fn root(&mut self) -> &mut Value {
         &mut self.root
     }
@@ -97,7 +97,7 @@ impl Bootstrap {
     /// Returns the name of the first listener.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the bootstrap has no listener.
     pub fn listener_name(&self) -> Result<String> {
         let name = self.root["static_resources"]["listeners"][0]["name"].as_str();
         name.map(str::to_owned)
@@ -107,7 +107,7 @@ impl Bootstrap {
     /// Returns the configuration of the HTTP connection manager of the first listener.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the bootstrap has no such manager.
     pub fn manager(&mut self) -> Result<&mut Value> {
         let path = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
         self.root
@@ -125,10 +125,10 @@ impl Bootstrap {
         cluster.ok_or_else(|| anyhow!("the bootstrap has no cluster {name}"))
     }
 
-    /// Inserts a filter before all others.
+    /// Inserts a filter before all other HTTP filters.
     ///
     /// # Errors
-    /// If there is no HTTP manager.
+    /// If there is no HTTP connection manager.
     pub fn prepend_filter(&mut self, filter: Value) -> Result<()> {
         let filters = self.manager()?["http_filters"].as_array_mut();
         filters
@@ -137,10 +137,11 @@ impl Bootstrap {
         Ok(())
     }
 
-    /// Adds an access log to standard output, one line a request, after the mark `ACCESS `.
+    /// Adds an access log to standard output. It has a line for each request, which begins with the
+    /// mark `ACCESS `.
     ///
     /// # Errors
-    /// If there is no HTTP manager.
+    /// If there is no HTTP connection manager.
     pub fn log_access(&mut self, format: &str) -> Result<()> {
         self.manager()?["access_log"] = json!([{
             "name": "envoy.access_loggers.stdout",
@@ -158,7 +159,7 @@ impl Bootstrap {
     /// Allows upgrades to `protocol`.
     ///
     /// # Errors
-    /// If there is no HTTP manager.
+    /// If there is no HTTP connection manager.
     pub fn allow_upgrade(&mut self, protocol: &str) -> Result<()> {
         self.manager()?["upgrade_configs"] = json!([{"upgrade_type": protocol}]);
         Ok(())
@@ -177,7 +178,7 @@ impl Bootstrap {
             .ok_or_else(|| anyhow!("the bootstrap has no routes"))
     }
 
-    /// Uses HTTP/2 to the upstream `cluster`.
+    /// Makes Envoy use HTTP/2 to the upstream `cluster`.
     ///
     /// # Errors
     /// If no cluster has this name.

@@ -15,18 +15,18 @@ use crate::process::Child;
 use crate::skip::note;
 use crate::wait;
 
-/// Prefix of the filter's stats.
+/// Prefix of the names of the filter's stats.
 const FILTERS: &str = "wasmcustom.headgate.";
 
-/// Environment variable with the path of the Envoy binary; the default is `envoy` in `PATH`.
+/// Environment variable with the path of the Envoy binary. The default is `envoy` in `PATH`.
 pub const ENVOY_ENV: &str = "HEADGATE_ENVOY";
 
 fn program() -> PathBuf {
     std::env::var_os(ENVOY_ENV).map_or_else(|| PathBuf::from("envoy"), PathBuf::from)
 }
 
-/// Returns the command prefix of a program whose monotonic clock is `ahead`, by Linux's time
-/// namespaces. The program ends with the command.
+/// Returns the command prefix that runs a program with its monotonic clock `ahead` of the
+/// machine's, in a time namespace of Linux. The program ends with the command.
 fn in_time_namespace(ahead: Duration) -> Command {
     let seconds = ahead.as_secs().to_string();
     let mut command = Command::new("unshare");
@@ -36,7 +36,8 @@ fn in_time_namespace(ahead: Duration) -> Command {
     command
 }
 
-/// Whether clocks can be shifted here. If not, prints a note: the running test is not skipped.
+/// Whether clocks can be shifted here. If they can't, prints a note. The running test doesn't count
+/// as skipped.
 pub fn can_shift_clocks() -> bool {
     const AHEAD: u64 = 1_000_000_000;
     let tried = in_time_namespace(Duration::from_secs(AHEAD))
@@ -71,20 +72,22 @@ impl EnvoyProcess {
     /// Starts Envoy with `concurrency` worker threads and waits until it is live and all listeners
     /// serve.
     ///
-    /// Ports in `bootstrap`, including the admin's, may be 0: Envoy picks them, and
+    /// Ports in `bootstrap`, including the admin port, may be 0. Envoy then picks free ports, and
     /// [`admin`](Self::admin) and [`listener`](Self::listener) return them.
     ///
     /// # Errors
-    /// If Envoy is missing, ends, or isn't ready in time; with its last lines of output.
+    /// If Envoy is missing, ends, or isn't ready in time. The error contains its last lines of
+    /// output.
     pub fn start(bootstrap: &Bootstrap, concurrency: u32) -> Result<Self> {
         Self::spawn(Command::new(program()), bootstrap, concurrency)
     }
 
-    /// Starts Envoy as on a host that started at another time: its monotonic clock is `ahead` of
-    /// this one's. Its process id and CPU times are those of the program that set its clock.
+    /// Starts Envoy as on a host that started at another time. Envoy's monotonic clock is `ahead`
+    /// of this host's clock. The process id and CPU times are those of the program that has set
+    /// Envoy's clock.
     ///
     /// # Errors
-    /// As [`start`](Self::start), and if [`can_shift_clocks`] is false.
+    /// The errors of [`start`](Self::start), and if [`can_shift_clocks`] is false.
     pub fn start_ahead(bootstrap: &Bootstrap, concurrency: u32, ahead: Duration) -> Result<Self> {
         let mut command = in_time_namespace(ahead);
         command.arg(program());
@@ -202,7 +205,7 @@ impl EnvoyProcess {
         Ok(text.lines().filter_map(parse_stat).collect())
     }
 
-    /// Returns one counter or gauge; 0 if Envoy doesn't have it.
+    /// Returns the value of a counter or gauge, or 0 if Envoy doesn't have it.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -226,7 +229,8 @@ impl EnvoyProcess {
             .collect())
     }
 
-    /// Returns the open client connections of each worker, without the admin interface's.
+    /// Returns the number of open client connections of each worker, without those of the admin
+    /// interface.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -244,9 +248,9 @@ impl EnvoyProcess {
             .collect())
     }
 
-    /// Returns the quantiles of a histogram since Envoy's start, as `(percent, value)`; empty if
-    /// nothing was recorded. Envoy merges histograms every 5 s, so the newest values may be
-    /// missing.
+    /// Returns the quantiles of a histogram since Envoy's start, as `(percent, value)`. The list is
+    /// empty if nothing was recorded. Envoy merges histograms every 5 s, so the newest values may
+    /// be missing.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -290,7 +294,7 @@ impl EnvoyProcess {
         )?)
     }
 
-    /// Asks all listeners to drain gracefully; new requests are still answered.
+    /// Makes all listeners drain gracefully. They still answer new requests.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -299,12 +303,12 @@ impl EnvoyProcess {
             .map(|_| ())
     }
 
-    /// Returns its output: its log, and access logs that go to standard output.
+    /// Returns Envoy's output: its log, and access logs that go to standard output.
     pub fn output(&self) -> String {
         self.child.output()
     }
 
-    /// Returns the lines of its log about a failure of the filter or a refused configuration.
+    /// Returns the lines of Envoy's log about a failure of the filter or a refused configuration.
     pub fn filter_errors(&self) -> Vec<String> {
         let marks = [
             "headgate:",
@@ -322,12 +326,12 @@ impl EnvoyProcess {
         output.lines().filter(bad).map(str::to_owned).collect()
     }
 
-    /// Returns its process id.
+    /// Returns Envoy's process id.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
 
-    /// Whether it is still running.
+    /// Whether Envoy is still running.
     pub fn is_running(&mut self) -> bool {
         self.child.is_running()
     }
@@ -335,15 +339,15 @@ impl EnvoyProcess {
     /// Returns the CPU time of the whole process since its start.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If Envoy has ended.
     pub fn cpu_time(&self) -> Result<Duration> {
         self.child.cpu_time()
     }
 
-    /// Returns the CPU time of each worker thread since its start.
+    /// Returns the CPU time of each worker thread since the start of the thread.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If Envoy has ended.
     pub fn worker_cpu_times(&self) -> Result<Vec<Duration>> {
         let mut times = self.child.thread_cpu_times()?;
         times.retain(|(name, _)| name.starts_with("wrk:"));
@@ -351,41 +355,42 @@ impl EnvoyProcess {
         Ok(times.into_iter().map(|(_, time)| time).collect())
     }
 
-    /// Returns the resident memory, bytes.
+    /// Returns Envoy's resident memory, bytes.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If Envoy has ended.
     pub fn resident_bytes(&self) -> Result<u64> {
         self.child.resident_bytes()
     }
 
-    /// Suspends it: it keeps its sockets and answers nothing, like a host that the network lost.
+    /// Suspends Envoy. It keeps its sockets and answers nothing, like a host that the network has
+    /// lost.
     pub fn pause(&self) {
         self.child.pause();
     }
 
-    /// Resumes it after [`pause`](Self::pause).
+    /// Resumes Envoy after [`pause`](Self::pause).
     pub fn resume(&self) {
         self.child.resume();
     }
 
-    /// Sends SIGTERM and returns at once.
+    /// Sends SIGTERM to Envoy and returns at once.
     pub fn terminate(&self) {
         self.child.terminate();
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until Envoy ends by itself.
     ///
     /// # Errors
-    /// If it doesn't within `deadline`; with its last lines.
+    /// If it doesn't end within `deadline`. The error contains its last lines of output.
     pub fn wait_for_end(&mut self, deadline: Duration) -> Result<std::process::ExitStatus> {
         self.child.wait_for_end(deadline)
     }
 
-    /// Ends it: SIGTERM, then SIGKILL.
+    /// Ends Envoy with SIGTERM, and with SIGKILL if it doesn't end.
     ///
     /// # Errors
-    /// If it can't be waited for.
+    /// If its end can't be awaited.
     pub fn stop(self) -> Result<()> {
         self.child.stop()
     }
@@ -402,13 +407,13 @@ fn ok(path: &str, answer: http::Answer) -> Result<String> {
     Ok(answer.body)
 }
 
-/// Parses `name: 12`. Histograms and text readouts give `None`.
+/// Parses a line such as `name: 12`. Returns `None` for histograms and text readouts.
 fn parse_stat(line: &str) -> Option<(String, u64)> {
     let (name, value) = line.rsplit_once(": ")?;
     Some((common_name(name), value.trim().parse().ok()?))
 }
 
-/// Returns a stat's name as the Wasm filter has it. In the native filter's stats, names of
+/// Returns the name that a stat has in the Wasm filter. In the native filter's stats, names of
 /// workflows and services are labels at the end of the name.
 fn common_name(name: &str) -> String {
     let member = || {
@@ -423,7 +428,7 @@ fn common_name(name: &str) -> String {
     member().unwrap_or_else(|| name.to_owned())
 }
 
-/// Returns a regular expression of a stat's name or its prefix, and of all names that
+/// Returns a regular expression for a stat's name, or its prefix, that also matches all names that
 /// [`common_name`] may map to it.
 fn filter_of(name: &str, end: &str) -> String {
     let plain = format!("^{}{end}", escape(name));
@@ -439,7 +444,7 @@ fn anchored(name: &str) -> String {
     format!("^{}$", escape(name))
 }
 
-/// Escapes a stat name for a regular expression in a URL: dots are literal, and `/` needs no
+/// Escapes a stat's name for a regular expression in a URL. Dots become literal, and `/` needs no
 /// escape.
 fn escape(name: &str) -> String {
     name.replace('.', "[.]")

@@ -11,14 +11,15 @@ use crate::bootstrap::Bootstrap;
 use crate::http;
 use crate::process::Child;
 
-/// Environment variable with the path of the binary; the default is `dist/headgate` of this
+/// Environment variable with the path of the binary. The default is `dist/headgate` of this
 /// repository.
 pub const HEADGATE_ENV: &str = "HEADGATE_BIN";
 
-/// Environment variable with the path of the filter's module; the default is `dist/headgate.wasm`.
+/// Environment variable with the path of the filter's Wasm module. The default is
+/// `dist/headgate.wasm`.
 pub const MODULE_ENV: &str = "HEADGATE_WASM";
 
-/// Environment variable with the path of the filter's native module; the default is
+/// Environment variable with the path of the filter's native module. The default is
 /// `dist/libheadgate.so`.
 pub const NATIVE_ENV: &str = "HEADGATE_NATIVE";
 
@@ -28,7 +29,7 @@ pub const FILTER_ENV: &str = "HEADGATE_FILTER";
 /// Environment variable with the folder of the variants that `scripts/build variants` builds.
 pub const VARIANTS_ENV: &str = "HEADGATE_VARIANTS";
 
-/// A running `headgate run`.
+/// A running `headgate run`. Killed when dropped.
 #[derive(Debug)]
 pub struct Headgate {
     child: Child,
@@ -40,15 +41,15 @@ pub struct Headgate {
 /// The options of `headgate run`.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// Folder of policies.
+    /// The folder of policies.
     pub config_dir: PathBuf,
     /// The filter's module.
     pub module: PathBuf,
     /// The native module, for proxies that request it.
     pub native: Option<PathBuf>,
-    /// Folder from which proxies load the module; `None`: the binary's default.
+    /// The folder from which proxies load the module. `None` for the binary's default.
     pub module_dir: Option<PathBuf>,
-    /// Address of the xDS server; port 0 picks a free one.
+    /// The address of the xDS server. Port 0 picks a free port.
     pub xds: SocketAddr,
     /// Additional arguments.
     pub arguments: Vec<String>,
@@ -72,7 +73,7 @@ impl Headgate {
     /// Starts the operator and waits until it serves.
     ///
     /// # Errors
-    /// If it can't be started or ends; with its last lines of output.
+    /// If the operator can't be started or ends. The error contains its last lines of output.
     pub fn start(options: &RunOptions) -> Result<Self> {
         let mut command = Command::new(binary_path());
         command
@@ -93,11 +94,11 @@ impl Headgate {
         Self::spawn(command)
     }
 
-    /// Starts `headgate run` with these arguments, and an admin address on a free port, and waits
+    /// Starts `headgate run` with these arguments and with an admin address on a free port. Waits
     /// until it serves.
     ///
     /// # Errors
-    /// If it can't be started or ends; with its last lines of output.
+    /// If the program can't be started or ends. The error contains its last lines of output.
     pub fn start_with(arguments: &[&str]) -> Result<Self> {
         let mut command = Command::new(binary_path());
         command
@@ -120,66 +121,66 @@ impl Headgate {
         })
     }
 
-    /// Returns the address of its class admission server, if it has one.
+    /// Returns the address of the operator's class admission server, if it has one.
     pub fn admission(&self) -> Option<SocketAddr> {
         self.admission
     }
 
-    /// Returns the address of its xDS server.
+    /// Returns the address of the operator's xDS server.
     pub fn xds(&self) -> SocketAddr {
         self.xds
     }
 
-    /// Returns the address of its status.
+    /// Returns the address of the operator's admin port, which serves its status.
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Returns its status, as JSON.
+    /// Returns the operator's status, as JSON.
     ///
     /// # Errors
-    /// If it doesn't answer.
+    /// If the operator doesn't answer.
     pub fn status(&self) -> Result<Value> {
         let answer = http::get(self.admin, "/status")?;
         serde_json::from_str(&answer.body)
             .with_context(|| format!("headgate's status: {}", answer.body))
     }
 
-    /// Returns its output.
+    /// Returns the operator's output.
     pub fn output(&self) -> String {
         self.child.output()
     }
 
-    /// Returns the last lines of its output, for messages.
+    /// Returns the last lines of the operator's output, for messages.
     pub fn tail(&self) -> String {
         self.child.tail()
     }
 
-    /// Returns its process id.
+    /// Returns the operator's process id.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
 
-    /// Returns the resident memory, bytes.
+    /// Returns the operator's resident memory, bytes.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the operator has ended.
     pub fn resident_bytes(&self) -> Result<u64> {
         self.child.resident_bytes()
     }
 
-    /// Ends it: SIGTERM, then SIGKILL.
+    /// Ends the operator with SIGTERM, and with SIGKILL if it doesn't end.
     ///
     /// # Errors
-    /// If it can't be waited for.
+    /// If its end can't be awaited.
     pub fn stop(self) -> Result<()> {
         self.child.stop()
     }
 
-    /// Kills it without notice.
+    /// Kills the operator without notice.
     ///
     /// # Errors
-    /// If it can't be killed.
+    /// If the operator can't be killed.
     pub fn kill(self) -> Result<()> {
         self.child.kill()
     }
@@ -188,7 +189,7 @@ impl Headgate {
 /// Runs a `headgate` command to its end and returns its standard output.
 ///
 /// # Errors
-/// If it can't be run or fails; with its standard error.
+/// If the command can't be run or fails. The error contains its standard error.
 pub fn run_command(arguments: &[&str]) -> Result<String> {
     run_program(&binary_path(), arguments)
 }
@@ -196,7 +197,7 @@ pub fn run_command(arguments: &[&str]) -> Result<String> {
 /// Runs a command of [`full_path`] to its end and returns its standard output.
 ///
 /// # Errors
-/// If it can't be run or fails; with its standard error.
+/// If the command can't be run or fails. The error contains its standard error.
 pub fn run_full(arguments: &[&str]) -> Result<String> {
     run_program(&full_path(), arguments)
 }
@@ -215,8 +216,8 @@ fn run_program(program: &Path, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the bootstrap that `headgate bootstrap` prints, or writes to `--output`, for a listener
-/// on a free port, with `arguments` added.
+/// Returns a bootstrap of `headgate bootstrap` for a listener on a free port, with `arguments`
+/// added. The command prints it, or writes it to the file of `--output`.
 ///
 /// # Errors
 /// If the command fails.
@@ -231,7 +232,7 @@ pub fn bootstrap(upstream: SocketAddr, xds: SocketAddr, arguments: &[&str]) -> R
     ];
     all.extend_from_slice(arguments);
     let printed = run_command(&all)?;
-    // With `--output`, standard output has instructions instead of the bootstrap.
+    // With `--output`, the standard output has instructions instead of the bootstrap.
     let file = arguments.iter().find_map(|a| a.strip_prefix("--output="));
     match file {
         Some(file) => Bootstrap::parse(&std::fs::read_to_string(file)?),
@@ -244,12 +245,13 @@ pub fn binary_path() -> PathBuf {
     std::env::var_os(HEADGATE_ENV).map_or_else(|| dist("headgate"), PathBuf::from)
 }
 
-/// Returns the path of the `headgate` binary with all commands; [`binary_path`] may be the image's.
+/// Returns the path of the `headgate` binary with all commands. The binary of [`binary_path`] may
+/// be the image's, which has fewer.
 pub fn full_path() -> PathBuf {
     dist("headgate")
 }
 
-/// Returns the path of the filter's module.
+/// Returns the path of the filter's Wasm module.
 pub fn module_path() -> PathBuf {
     std::env::var_os(MODULE_ENV).map_or_else(|| dist("headgate.wasm"), PathBuf::from)
 }
@@ -259,17 +261,17 @@ pub fn native_path() -> PathBuf {
     std::env::var_os(NATIVE_ENV).map_or_else(|| dist("libheadgate.so"), PathBuf::from)
 }
 
-/// Whether the native filter is tested, in place of the Wasm filter.
+/// Whether the native filter is tested, rather than the Wasm filter.
 pub fn is_native() -> bool {
     std::env::var_os(FILTER_ENV).is_some_and(|kind| kind == "native")
 }
 
-/// Returns the tested kind of filter, in the words of `--filter`.
+/// Returns the tested kind of filter, as a value of `--filter`.
 pub fn tested_kind() -> &'static str {
     if is_native() { "native" } else { "wasm" }
 }
 
-/// Returns the path of the tested kind of module.
+/// Returns the path of the module of the tested kind.
 pub fn tested_module() -> PathBuf {
     if is_native() {
         native_path()
@@ -281,7 +283,7 @@ pub fn tested_module() -> PathBuf {
 /// Copies [`tested_module`] to `folder`, where a test can replace it, and returns the copy's path.
 ///
 /// # Errors
-/// If it can't be copied.
+/// If the module can't be copied.
 pub fn copy_tested_module(folder: &Path) -> Result<PathBuf> {
     let module = tested_module();
     let copy = folder.join(module.file_name().unwrap_or_default());
@@ -289,8 +291,9 @@ pub fn copy_tested_module(folder: &Path) -> Result<PathBuf> {
     Ok(copy)
 }
 
-/// Returns the path of a variant of the module that only tests load, such as `headgate-trap.wasm`,
-/// from the folder in the environment variable [`VARIANTS_ENV`], or `target/variants`.
+/// Returns the path of a variant of the module that only tests load, such as `headgate-trap.wasm`.
+/// It is in the folder that the environment variable [`VARIANTS_ENV`] names, or in
+/// `target/variants`.
 pub fn variant_path(name: &str) -> PathBuf {
     let folder = std::env::var_os(VARIANTS_ENV).map(PathBuf::from);
     folder
@@ -304,10 +307,10 @@ fn dist(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Returns the address of `name=ADDRESS` in a line.
+/// Returns the address in `name=ADDRESS`, a part of a line.
 ///
 /// # Errors
-/// If the line has none.
+/// If the line has no such address.
 pub fn address(line: &str, name: &str) -> Result<SocketAddr> {
     let value = line
         .split_whitespace()

@@ -1,5 +1,6 @@
-//! A small blocking HTTP/1.1 client for single requests. Each has a connection of its own, so a
-//! test decides when it is sent, whether its answer is read, and when it hangs up.
+//! A small blocking HTTP/1.1 client for single requests. Each request has a connection of its own.
+//! So a test decides when the request is sent, whether its answer is read, and when the client
+//! hangs up.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -8,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// Timeout of a connection attempt. A host that is gone doesn't answer, and the kernel would retry
-/// for two minutes.
+/// Timeout of an attempt to connect. If the host no longer exists, the kernel would retry for two
+/// minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The duration of a read after which a test counts as stuck.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -19,14 +20,14 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Answer {
     /// HTTP status.
     pub status: u16,
-    /// Header names in lower case, and values, in order.
+    /// The names of headers, in lower case, and their values, in order.
     pub headers: Vec<(String, String)>,
-    /// Body as text.
+    /// The body as text.
     pub body: String,
 }
 
 impl Answer {
-    /// Returns the value of the first header of this (lower-case) name.
+    /// Returns the value of the first header with this name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
@@ -42,19 +43,19 @@ impl Answer {
     }
 }
 
-/// A request that has been sent. Dropping it hangs up.
+/// A request that has been sent. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Pending {
     reader: BufReader<TcpStream>,
     head: bool,
-    // Dropped after the stream, so that the count includes every open connection.
+    // The owner is dropped after the stream, so that the count includes every open connection.
     counted: Option<Arc<()>>,
 }
 
 /// Sends a request and returns without waiting for the answer.
 ///
 /// # Errors
-/// If the connection can't be made or the request not be written.
+/// If the connection can't be made or the request can't be written.
 pub fn send(
     addr: SocketAddr,
     method: &str,
@@ -98,7 +99,7 @@ pub fn send(
 /// Sends a `GET` and reads the answer.
 ///
 /// # Errors
-/// If either fails.
+/// If the request can't be sent or the answer can't be read.
 pub fn get(addr: SocketAddr, target: &str) -> Result<Answer> {
     send(addr, "GET", target, &[], None)?.answer()
 }
@@ -106,7 +107,7 @@ pub fn get(addr: SocketAddr, target: &str) -> Result<Answer> {
 /// Sends a `GET` with headers and reads the answer.
 ///
 /// # Errors
-/// If either fails.
+/// If the request can't be sent or the answer can't be read.
 pub fn get_with(addr: SocketAddr, target: &str, headers: &[(&str, &str)]) -> Result<Answer> {
     send(addr, "GET", target, headers, None)?.answer()
 }
@@ -114,13 +115,13 @@ pub fn get_with(addr: SocketAddr, target: &str, headers: &[(&str, &str)]) -> Res
 /// Sends a `POST` and reads the answer.
 ///
 /// # Errors
-/// If either fails.
+/// If the request can't be sent or the answer can't be read.
 pub fn post(addr: SocketAddr, target: &str, body: &str) -> Result<Answer> {
     send(addr, "POST", target, &[], Some(body))?.answer()
 }
 
 impl Pending {
-    /// Adds an owner to `clients` for as long as the connection is open here.
+    /// Adds an owner to `clients` until the connection of this request is closed.
     #[must_use]
     pub fn counted_by(mut self, clients: &Arc<()>) -> Self {
         self.counted = Some(Arc::clone(clients));
@@ -130,7 +131,7 @@ impl Pending {
     /// Waits for the whole answer.
     ///
     /// # Errors
-    /// If the connection breaks first, or nothing comes for 30 s.
+    /// If the connection breaks first, or no data arrive for 30 s.
     pub fn answer(mut self) -> Result<Answer> {
         let (status, headers) = self.head()?;
         let body = self.body(status, &headers)?;
@@ -141,11 +142,11 @@ impl Pending {
         })
     }
 
-    /// Waits for status and headers only; the body can be read afterwards with
+    /// Waits for the status and the headers. The body can then be read with
     /// [`read_line`](Self::read_line).
     ///
     /// # Errors
-    /// If the connection breaks first, or nothing comes for 30 s.
+    /// If the connection breaks first, or no data arrive for 30 s.
     pub fn head(&mut self) -> Result<(u16, Vec<(String, String)>)> {
         loop {
             let line = self.read_line()?;
@@ -165,14 +166,14 @@ impl Pending {
                     .ok_or_else(|| anyhow!("not a header: {line:?}"))?;
                 headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
             }
-            // 100 Continue and other interim answers precede the real one; 101 is final.
+            // Interim answers such as 100 Continue precede the final answer. 101 is a final answer.
             if status == 101 || status >= 200 {
                 return Ok((status, headers));
             }
         }
     }
 
-    /// Reads one line without its end.
+    /// Reads one line and returns it without its end.
     ///
     /// # Errors
     /// If the connection closes first.
@@ -184,7 +185,7 @@ impl Pending {
         Ok(line.trim_end_matches(['\r', '\n']).to_owned())
     }
 
-    /// Sends more, for upgraded connections.
+    /// Sends more data on the connection, which must be upgraded.
     ///
     /// # Errors
     /// If the connection is closed.
@@ -192,7 +193,7 @@ impl Pending {
         Ok(self.reader.get_mut().write_all(data.as_bytes())?)
     }
 
-    /// Whether an answer, or its start, has arrived.
+    /// Whether an answer, or the start of an answer, has arrived.
     ///
     /// # Errors
     /// If the connection is broken.
@@ -208,7 +209,7 @@ impl Pending {
         }
     }
 
-    /// Hangs up now, without reading the answer.
+    /// Closes the connection now, without reading the answer.
     pub fn hang_up(self) {
         let _ = self.reader.get_ref().shutdown(Shutdown::Both);
     }

@@ -16,7 +16,7 @@ use crate::wait::{self, MachineLock};
 /// The protection of the backend.
 #[derive(Debug, Clone)]
 pub enum Protection {
-    /// Envoy's own means, or none.
+    /// One of Envoy's own protections, or none.
     Native(NativeFilter),
     /// Headgate with this policy.
     Headgate {
@@ -27,7 +27,7 @@ pub enum Protection {
         /// The AdmissionPolicy.
         policy: Value,
     },
-    /// The same with the native filter.
+    /// Headgate's native filter with this policy.
     NativeHeadgate {
         /// Short name for `--only` and JSON.
         name: &'static str,
@@ -63,7 +63,7 @@ impl Protection {
         }
     }
 
-    /// Returns Headgate's policy, to change it.
+    /// Returns Headgate's policy as a mutable reference.
     pub fn policy_mut(&mut self) -> Option<&mut Value> {
         match self {
             Self::Native(_) => None,
@@ -79,18 +79,18 @@ impl Protection {
     reason = "one at a time, never moved about"
 )]
 pub enum Lab {
-    /// Backend and Envoy.
+    /// A backend and an Envoy.
     Native {
         /// The proxy.
         envoy: EnvoyProcess,
-        /// Address of its listener.
+        /// The address of the proxy's listener.
         addr: SocketAddr,
         /// The protected backend.
         backend: Backend,
         /// Prevents other tests and benchmarks from running at the same time.
         _lock: MachineLock,
     },
-    /// Backend, Envoy and operator.
+    /// A backend, an Envoy and an operator.
     Headgate(Rig),
 }
 
@@ -98,7 +98,7 @@ impl Lab {
     /// Starts `protection` in front of `backend`, with `workers` worker threads of Envoy.
     ///
     /// # Errors
-    /// If a part doesn't start; with its last lines of output.
+    /// If a part doesn't start. The error contains its last lines of output.
     pub fn start(protection: &Protection, backend: BackendConfig, workers: u32) -> Result<Self> {
         Self::start_with(protection, backend, workers, |_| Ok(()))
     }
@@ -106,13 +106,13 @@ impl Lab {
     /// Starts `protection` in front of a backend that runs elsewhere.
     ///
     /// # Errors
-    /// If a part doesn't start; with its last lines of output.
+    /// If a part doesn't start. The error contains its last lines of output.
     pub fn start_before(
         protection: &Protection,
         upstream: SocketAddr,
         workers: u32,
     ) -> Result<Self> {
-        // The lab's own backend gets no requests.
+        // The lab's own backend is unused and gets no requests.
         let unused = BackendConfig::new(1, vec![ServiceType::constant("/", Duration::ZERO)]);
         Self::start_with(protection, unused, workers, move |bootstrap| {
             redirect(bootstrap, Some(upstream))
@@ -122,7 +122,7 @@ impl Lab {
     /// Starts `protection` in front of `backend`, with a change to Envoy's bootstrap.
     ///
     /// # Errors
-    /// If a part doesn't start; with its last lines of output.
+    /// If a part doesn't start. The error contains its last lines of output.
     pub fn start_with(
         protection: &Protection,
         backend: BackendConfig,

@@ -1,12 +1,12 @@
 //! A backend with an observable queue, an open-loop load generator, the processes of a running
-//! system (Envoy, `headgate`), and the demo that consists of them.
+//! system (Envoy, `headgate`), and the demo, which uses all of them.
 //!
 //! A latency result is only as good as the clock and the load behind it, so both halves report
-//! their own errors: the backend reports the delay of its ends of service
-//! ([`backend::BackendStats::late_ms`]), the generator the delay of its requests
+//! their own errors. The backend reports the delay of its ends of service
+//! ([`backend::BackendStats::late_ms`]), and the generator reports the delay of its requests
 //! ([`load::LoadReport::lateness_ms`]).
 //!
-//! People build the demo from source to see Headgate, so this crate uses `headgate` only as a
+//! Users build the demo from source to see Headgate. So this crate uses `headgate` only as a
 //! program, and depends on neither Kubernetes nor xDS.
 
 pub mod backend;

@@ -1,5 +1,5 @@
 //! The workload of the Bouncer paper's evaluation (§5.3): four query types with lognormal service
-//! times. Objectives are the paper's, one for all types, or suit each type.
+//! times. The objectives are those of the paper, equal for all types, or suit each type.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct QueryType {
     /// Name of the type in policies and reports.
     pub name: &'static str,
-    /// Path prefix by which both the policy and the backend recognize it.
+    /// Path prefix by which both the policy and the backend recognize the type.
     pub path: &'static str,
     /// Share of arrivals, ratio 0..=1.
     pub share: f64,
@@ -22,8 +22,8 @@ pub struct QueryType {
     pub p90: Duration,
 }
 
-/// `(name, path, share, mean ms, median ms)`. The paper's text lacks the medians of its Table 1;
-/// these reproduce the basic rows of its Table 3.
+/// The types as `(name, path, share, mean ms, median ms)`. The paper's Table 1 doesn't have the
+/// medians. These medians reproduce the basic rows of its Table 3.
 const BOUNCER: [(&str, &str, f64, f64, f64); 4] = [
     ("fast", "/q/fast", 0.4, 1.16, 0.38),
     ("mediumfast", "/q/mediumfast", 0.2, 2.53, 1.14),
@@ -31,12 +31,14 @@ const BOUNCER: [(&str, &str, f64, f64, f64); 4] = [
     ("slow", "/q/slow", 0.1, 20.05, 12.51),
 ];
 
-/// Objectives of the paper's evaluation, ms.
+/// Objective of the paper's evaluation for the median response time, ms. The next constant is that
+/// for the 90th percentile.
 const BOUNCER_P50_MS: f64 = 18.0;
 const BOUNCER_P90_MS: f64 = 50.0;
 
-/// Returns the paper's mix with all service times and objectives multiplied by `scale`, so that a
-/// small machine can carry it. The ratios between them, which decide the outcome, stay.
+/// Returns the paper's mix with all service times and objectives multiplied by `scale`, so that the
+/// mix suits a small machine. The ratios between the times, which decide the outcome, stay the
+/// same.
 pub fn bouncer(scale: f64) -> Vec<QueryType> {
     let scaled = |ms| scaled(ms, scale);
     BOUNCER
@@ -57,10 +59,11 @@ fn scaled(ms: f64, scale: f64) -> Duration {
     Duration::from_secs_f64(ms * scale / 1_000.0)
 }
 
-/// Objectives at p50 and p90 that suit the cost of a query, ms.
+/// Objectives at p50 and p90 that suit a cheap query, ms. The next constant has those for a costly
+/// query.
 const NATURAL_CHEAP_MS: (f64, f64) = (12.5, 37.5);
 const NATURAL_COSTLY_MS: (f64, f64) = (50.0, 125.0);
-/// Mean service time from which a query is costly, ms.
+/// The mean service time from which a query counts as costly, ms.
 const COSTLY_MS: f64 = 10.0;
 
 /// Returns [`bouncer`] with objectives that suit each type.
@@ -79,16 +82,16 @@ pub fn natural(scale: f64) -> Vec<QueryType> {
     mix
 }
 
-/// Returns the requests per second that `workers` parallel servers can complete of this mix.
+/// Returns the requests per second of this mix that `workers` parallel servers can complete.
 pub fn capacity_rps(mix: &[QueryType], workers: usize) -> f64 {
     let total: f64 = mix.iter().map(|t| t.share).sum();
     let mean_s: f64 = mix.iter().map(|t| t.share * t.mean.as_secs_f64()).sum();
     workers as f64 * total / mean_s
 }
 
-/// Returns the acceptance ratios per type that a work-conserving oracle reaches at `load` times the
-/// capacity by refusing the costliest types first. Their weighted sum times `load` is the largest
-/// number of requests per capacity that can be answered.
+/// Returns the acceptance ratio of each type that a work-conserving oracle reaches at `load` times
+/// the capacity, if it refuses the costliest types first. Their weighted sum times `load` is the
+/// largest number of requests per capacity that can be answered.
 pub fn ideal_acceptance(mix: &[QueryType], load: f64) -> Vec<f64> {
     let total_work: f64 = mix.iter().map(|t| t.share * t.mean.as_secs_f64()).sum();
     let mut budget = total_work / load;

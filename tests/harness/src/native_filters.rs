@@ -1,7 +1,8 @@
 //! Envoy's own protections against overload, configured for the bench's backend.
 //!
-//! Each protection is compared at its best: with its documented example configuration, and, if that
-//! does badly, tuned by hand for exactly this backend and mix. Headgate gets no such tuning.
+//! Each protection is compared at its best. It has its documented example configuration and, if
+//! this configuration does badly, also one that is tuned by hand for exactly this backend and mix.
+//! Headgate gets no such tuning.
 
 use std::time::Duration;
 
@@ -10,15 +11,15 @@ use serde_json::{Value, json};
 /// The protected backend, as far as the native filters' settings depend on it.
 #[derive(Debug, Clone, Copy)]
 pub struct Protected {
-    /// Requests that it serves at once.
+    /// Requests that the backend serves at once.
     pub parallelism: usize,
-    /// Requests per second of the mix that it can complete.
+    /// Requests per second of the mix that the backend can complete.
     pub capacity_rps: f64,
     /// Objective for the 90th percentile.
     pub p90: Duration,
 }
 
-/// One native protection: the additions to a plain Envoy.
+/// One of Envoy's own protections: the additions to a plain Envoy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NativeFilter {
     /// Short name for `--only` and JSON.
@@ -27,10 +28,10 @@ pub struct NativeFilter {
     pub title: &'static str,
     /// HTTP filters before the router, in order.
     pub http_filters: Vec<Value>,
-    /// `circuit_breakers` of the upstream cluster; `None`: those of
+    /// `circuit_breakers` of the upstream cluster. `None` for those of
     /// [`crate::bootstrap::Bootstrap::plain`], which never trip.
     pub circuit_breakers: Option<Value>,
-    /// `timeout` of the route; `None`: none.
+    /// `timeout` of the route. `None` for no timeout.
     pub route_timeout: Option<Duration>,
 }
 
@@ -72,9 +73,9 @@ pub fn adaptive_concurrency() -> NativeFilter {
     }
 }
 
-/// Returns the same with a limit at which this backend is busy and its queue short. The floor keeps
-/// the minimum-RTT window from starving the backend, the ceiling keeps the queue inside the
-/// objectives.
+/// Returns the gradient concurrency limit, tuned so that this backend is busy and its queue is
+/// short. The floor keeps the minimum-RTT window from starving the backend. The ceiling keeps the
+/// queue inside the objectives.
 pub fn adaptive_concurrency_tuned(backend: Protected) -> NativeFilter {
     NativeFilter {
         name: "adaptive_concurrency_tuned",
@@ -97,7 +98,7 @@ pub fn adaptive_concurrency_tuned(backend: Protected) -> NativeFilter {
     }
 }
 
-/// Returns `adaptive_concurrency` with this `gradient_controller_config`.
+/// Returns the filter `adaptive_concurrency` with this `gradient_controller_config`.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "callers build the value in the argument"
@@ -116,8 +117,8 @@ pub fn adaptive(gradient: Value) -> Value {
     )
 }
 
-/// Returns the rejection by success rate. It detects overload only once requests fail, and a slow
-/// backend doesn't fail them by itself.
+/// Returns rejection by success rate. It detects overload only once requests fail, and a slow
+/// backend alone makes no request fail.
 pub fn admission_control() -> NativeFilter {
     NativeFilter {
         name: "admission_control",
@@ -133,19 +134,20 @@ pub fn admission_control() -> NativeFilter {
                 "success_criteria": {
                     "http_criteria": {"http_success_status": [{"start": 100, "end": 500}]},
                 },
-                // Shorter than the default of 30 s, so that it settles within a bench of seconds.
+                // The window is shorter than the default of 30 s, so that the filter settles within
+                // a benchmark of seconds.
                 "sampling_window": "5s",
             }),
         )],
-        // Envoy's default.
+        // This is Envoy's default.
         route_timeout: Some(Duration::from_secs(15)),
         ..plain()
     }
 }
 
-/// Returns the same with a route timeout at the p90 objective, so that late requests are failures.
-/// The timeout itself does much of the work: it takes requests out of the backend's queue once they
-/// are late.
+/// Returns [`admission_control`] with a route timeout at the p90 objective, so that late requests
+/// are failures. The timeout itself has much of the effect, because it takes late requests out of
+/// the backend's queue.
 pub fn admission_control_with_timeout(backend: Protected) -> NativeFilter {
     NativeFilter {
         name: "admission_control_timeout",
@@ -166,7 +168,8 @@ pub fn local_ratelimit(backend: Protected) -> NativeFilter {
     }
 }
 
-/// Returns `local_ratelimit` that admits `rps` requests per second, refilled twenty times a second.
+/// Returns the filter `local_ratelimit` that admits `rps` requests per second, refilled twenty
+/// times a second.
 pub fn token_bucket(rps: f64) -> Value {
     const REFILLS_PER_SECOND: f64 = 20.0;
     let tokens = (rps / REFILLS_PER_SECOND).round().max(1.0);
@@ -195,7 +198,7 @@ pub fn token_bucket(rps: f64) -> Value {
     )
 }
 
-/// Returns a limit of P connections, each with one request, and as many waiting requests.
+/// Returns a limit of P connections, each with one request, and of P waiting requests.
 pub fn circuit_breaker(backend: Protected) -> NativeFilter {
     NativeFilter {
         name: "circuit_breaker",
@@ -209,7 +212,7 @@ pub fn circuit_breaker(backend: Protected) -> NativeFilter {
     }
 }
 
-/// Returns every native protection, the unprotected Envoy first.
+/// Returns all of Envoy's own protections, the unprotected Envoy first.
 pub fn all(backend: Protected) -> Vec<NativeFilter> {
     vec![
         plain(),

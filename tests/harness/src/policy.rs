@@ -1,11 +1,11 @@
-//! AdmissionPolicies as values, for tests to build and change. JSON is YAML, so they are written as
-//! JSON.
+//! AdmissionPolicies as values that tests build and change. JSON is valid YAML, so they are written
+//! as JSON.
 
 use serde_json::{Value, json};
 
 use crate::mix::QueryType;
 
-/// Namespace and name of the policies built here.
+/// Namespace and name of the policies of this module.
 pub const NAME: &str = "default/search";
 
 /// Returns a policy `default/search` for `Service/default/search` with P = `parallelism` and basic
@@ -23,7 +23,7 @@ pub fn policy(parallelism: usize, types: &[Value]) -> Value {
     })
 }
 
-/// Removes P from a policy, so that it is found automatically.
+/// Removes P from a policy, so that the filter finds P automatically.
 #[must_use]
 pub fn without_parallelism(mut policy: Value) -> Value {
     if let Some(spec) = policy["spec"].as_object_mut() {
@@ -32,8 +32,8 @@ pub fn without_parallelism(mut policy: Value) -> Value {
     policy
 }
 
-/// Returns a policy for a mix: every query type by its path prefix, and a `default` with the
-/// objectives of the last.
+/// Returns a policy for a mix. It has every query type, which is recognized by its path prefix, and
+/// the type `default` with the objectives of the last query type.
 pub fn for_mix(parallelism: usize, mix: &[QueryType]) -> Value {
     let slo = |q: &QueryType| json!({"p50": duration(q.p50), "p90": duration(q.p90)});
     let mut types: Vec<Value> = mix
@@ -53,7 +53,7 @@ pub fn for_mix(parallelism: usize, mix: &[QueryType]) -> Value {
     policy(parallelism, &types)
 }
 
-/// Returns a policy that only refuses when its queue is full: every request is of type `default`
+/// Returns a policy that refuses only when its queue is full. Every request is of type `default`
 /// under MaxQueueLength.
 pub fn queue_only(parallelism: usize, max_length: usize) -> Value {
     let mut policy = policy(
@@ -94,7 +94,7 @@ pub fn with_helping(mut policy: Value, alpha: f64) -> Value {
     policy
 }
 
-/// Bounds the mean delay by backlog control in place of Bouncer.
+/// Makes a policy bound the mean delay by backlog control in place of Bouncer.
 #[must_use]
 pub fn with_backlog_control(mut policy: Value, target: std::time::Duration) -> Value {
     policy["spec"]["strategy"] =
@@ -102,16 +102,17 @@ pub fn with_backlog_control(mut policy: Value, target: std::time::Duration) -> V
     policy
 }
 
-/// Controls the types' 90th percentiles by the response time controller in place of Bouncer.
+/// Makes a policy control the 90th percentiles of the types by the response time controller in
+/// place of Bouncer.
 #[must_use]
 pub fn with_response_time_controller(mut policy: Value) -> Value {
     policy["spec"]["strategy"] = json!({"type": "ResponseTimeController"});
     policy
 }
 
-/// Formats a duration in GEP-2257, to the millisecond.
+/// Formats a duration as in GEP-2257, to the millisecond.
 pub fn duration(duration: std::time::Duration) -> String {
-    // GEP-2257 allows five digits per unit.
+    // GEP-2257 allows five digits for each unit.
     match duration.as_millis() {
         ms if ms % 1_000 == 0 => format!("{}s", ms / 1_000),
         ms => format!("{ms}ms"),

@@ -14,13 +14,13 @@ use tempfile::TempDir;
 
 use crate::wait;
 
-/// Lines of output shown when a process fails.
+/// The number of lines of output that are shown when a process fails.
 const TAIL_LINES: usize = 40;
 
 /// The time that a process may take to end after SIGTERM.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A child process. Its output goes to a file; dropping it kills it.
+/// A child process. Its output goes to a file. Dropping this value kills the process.
 #[derive(Debug)]
 pub struct Child {
     name: String,
@@ -30,10 +30,10 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `command`; `name` is for messages.
+    /// Starts `command`. `name` is for messages.
     ///
     /// # Errors
-    /// If it can't be started.
+    /// If the process can't be started.
     pub fn spawn(name: &str, command: &mut Command) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("headgate-").tempdir()?;
         let log = dir.path().join("output.log");
@@ -57,12 +57,12 @@ impl Child {
         })
     }
 
-    /// Starts `command` so that the kernel kills it when this process ends for any reason: a child
-    /// in a static is never dropped, and a killed process drops nothing. Its output is appended to
-    /// the file `log`, which stays.
+    /// Starts `command` so that the kernel kills it when this process ends for any reason. A child
+    /// in a static is never dropped, and a killed process drops nothing. The child's output is
+    /// appended to the file `log`, which stays.
     ///
     /// # Errors
-    /// If it can't be started.
+    /// If the process can't be started.
     pub fn spawn_tied(name: &str, command: &Command, log: &Path) -> Result<Self> {
         let output = File::options().create(true).append(true).open(log)?;
         let mut tied = Command::new("setpriv");
@@ -93,12 +93,12 @@ impl Child {
         })
     }
 
-    /// Returns its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns its whole output so far.
+    /// Returns the whole output of the process so far.
     pub fn output(&self) -> String {
         let mut bytes = Vec::new();
         if let Ok(mut file) = File::open(&self.log) {
@@ -107,12 +107,12 @@ impl Child {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Returns the path of its output file.
+    /// Returns the path of the file with the output of the process.
     pub fn log_path(&self) -> &Path {
         &self.log
     }
 
-    /// Returns the last lines of its output, for messages.
+    /// Returns the last lines of output of the process, for messages.
     pub fn tail(&self) -> String {
         let output = self.output();
         let lines: Vec<&str> = output.lines().collect();
@@ -123,10 +123,11 @@ impl Child {
         text
     }
 
-    /// Waits for a line that contains `mark`.
+    /// Waits for a line of output that contains `mark`, and returns the line.
     ///
     /// # Errors
-    /// If the process ends, or the deadline passes, first; with its last lines.
+    /// If the process ends or the deadline passes first. The error contains the last lines of
+    /// output.
     pub fn wait_for_line(&mut self, mark: &str) -> Result<String> {
         let found = wait::until(&format!("{:?} from {}", mark, self.name), || {
             let ended = !self.is_running();
@@ -152,15 +153,15 @@ impl Child {
         }
     }
 
-    /// Whether it is still running.
+    /// Whether the process is still running.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends SIGTERM, waits, and kills it if it doesn't end.
+    /// Sends SIGTERM to the process, waits, and kills the process if it doesn't end.
     ///
     /// # Errors
-    /// If it can't be waited for.
+    /// If the end of the process can't be awaited.
     pub fn stop(mut self) -> Result<()> {
         self.terminate();
         if self.wait_for_end(STOP_DEADLINE).is_err() {
@@ -170,17 +171,17 @@ impl Child {
         Ok(())
     }
 
-    /// Sends SIGTERM and returns at once.
+    /// Sends SIGTERM to the process and returns at once.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Suspends it (SIGSTOP): it keeps its sockets and answers nothing.
+    /// Suspends the process (SIGSTOP). It keeps its sockets and answers nothing.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Resumes it after [`pause`](Self::pause).
+    /// Resumes the process after [`pause`](Self::pause).
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
@@ -191,20 +192,20 @@ impl Child {
         }
     }
 
-    /// Kills it without notice (SIGKILL).
+    /// Kills the process without notice (SIGKILL).
     ///
     /// # Errors
-    /// If it can't be killed or waited for.
+    /// If the process can't be killed, or its end can't be awaited.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the process ends by itself.
     ///
     /// # Errors
-    /// If it doesn't within `deadline`; with its last lines.
+    /// If it doesn't end within `deadline`. The error contains its last lines of output.
     pub fn wait_for_end(&mut self, deadline: Duration) -> Result<ExitStatus> {
         let ended = wait::until_within(deadline, &format!("the end of {}", self.name), || {
             self.child
@@ -215,19 +216,19 @@ impl Child {
         ended.map_err(|error| anyhow!("{error}\n{}", self.tail()))
     }
 
-    /// Returns the CPU time of all its threads since its start.
+    /// Returns the CPU time of all threads of the process since its start.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the process has ended.
     pub fn cpu_time(&self) -> Result<Duration> {
         cpu_time(&format!("/proc/{}/stat", self.pid()))
     }
 
-    /// Returns the CPU time of every thread since its start, by thread name; equal names are
-    /// several entries.
+    /// Returns the CPU time of every thread since its start, with the name of the thread. Equal
+    /// names are several entries.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the process has ended.
     pub fn thread_cpu_times(&self) -> Result<Vec<(String, Duration)>> {
         let mut times = Vec::new();
         for entry in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
@@ -244,10 +245,10 @@ impl Child {
         Ok(times)
     }
 
-    /// Returns the resident memory, bytes.
+    /// Returns the resident memory of the process, bytes.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the process has ended.
     pub fn resident_bytes(&self) -> Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -266,9 +267,9 @@ impl Drop for Child {
     }
 }
 
-/// Starts a child from a thread that ends with the process. The kernel's signal at a parent's death
-/// refers to the thread that started the child, and a test's thread ends with its test, so children
-/// that tests share need a lasting thread.
+/// Starts a child from a thread that ends with the process. The kernel sends the signal of a
+/// parent's death when the thread that started the child ends. A test's thread ends with its test,
+/// so children that tests share need a lasting thread.
 fn spawn_from_lasting_thread(command: Command) -> std::io::Result<std::process::Child> {
     type Order = (Command, mpsc::Sender<std::io::Result<std::process::Child>>);
     static SPAWNER: LazyLock<Mutex<mpsc::Sender<Order>>> = LazyLock::new(|| {
@@ -291,8 +292,8 @@ fn spawn_from_lasting_thread(command: Command) -> std::io::Result<std::process::
 /// Returns the user and system time in a `stat` file of `/proc`, which counts in ticks of 10 ms.
 fn cpu_time(path: &str) -> Result<Duration> {
     let stat = fs::read_to_string(path)?;
-    // The second field is the name in parentheses, which may itself contain spaces; utime and stime
-    // are fields 14 and 15.
+    // The second field is the name in parentheses, which may contain spaces. utime and stime are
+    // fields 14 and 15.
     let after_name = stat
         .rsplit_once(')')
         .map(|(_, rest)| rest)
@@ -308,7 +309,7 @@ fn cpu_time(path: &str) -> Result<Duration> {
 /// Runs a command to its end with `input` as its standard input, and returns its standard output.
 ///
 /// # Errors
-/// If it can't be run or fails; with its standard error.
+/// If the command can't be run or fails. The error contains its standard error.
 pub fn run(command: &mut Command, input: Option<&str>) -> Result<String> {
     command
         .stdin(if input.is_some() {
@@ -322,8 +323,8 @@ pub fn run(command: &mut Command, input: Option<&str>) -> Result<String> {
         let program = command.get_program().to_string_lossy();
         format!("cannot run {program}")
     })?;
-    // A thread of its own avoids a deadlock with a program that writes much before it has read all
-    // its input.
+    // The input is written by another thread. Otherwise a program that writes much before it has
+    // read all its input would cause a deadlock.
     let output = std::thread::scope(|scope| {
         if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
             // A program that ends without reading its input reports the reason itself.
@@ -332,7 +333,7 @@ pub fn run(command: &mut Command, input: Option<&str>) -> Result<String> {
         child.wait_with_output()
     })?;
     if !output.status.success() {
-        // `kubectl diff` fails with a difference.
+        // `kubectl diff` fails if there is a difference, without an error on standard error.
         let stderr_is_empty = output.stderr.trim_ascii().is_empty();
         let message = if stderr_is_empty {
             &output.stdout

@@ -1,17 +1,17 @@
-//! Latencies: histograms while they are gathered, a few numbers in reports.
+//! Latencies, as histograms while they are gathered, and as a few numbers in reports.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// A histogram of durations: 1 µs to 1 h, at most 0.1% value error.
+/// A histogram of durations from 1 µs to 1 h, with an error of the values of at most 0.1%.
 #[derive(Debug, Clone)]
 pub struct Durations {
     micros: Histogram<u64>,
 }
 
-/// The longest duration that the histogram distinguishes, µs; longer ones count as this.
+/// The longest duration that the histogram distinguishes, µs. Longer durations count as this one.
 const MAX_US: u64 = 3_600_000_000;
 
 impl Durations {
@@ -37,7 +37,8 @@ impl Durations {
         self.micros.len()
     }
 
-    /// Returns the duration that the ratio `q` (0..=1) doesn't exceed, ms; 0 if empty.
+    /// Returns the duration that the ratio `q` (0..=1) of durations doesn't exceed, ms, or 0 if the
+    /// histogram is empty.
     pub fn quantile_ms(&self, q: f64) -> f64 {
         if self.micros.is_empty() {
             0.0
@@ -66,8 +67,7 @@ fn to_ms(micros: u64) -> f64 {
     micros as f64 / 1_000.0
 }
 
-/// Returns a histogram that grows as needed, with `digits` significant decimal digits (0..=5 are
-/// valid).
+/// Returns a histogram that grows as needed, with `digits` significant decimal digits (0..=5).
 fn empty(digits: u8) -> Histogram<u64> {
     match Histogram::new(digits) {
         Ok(histogram) => histogram,
@@ -81,7 +81,7 @@ impl Default for Durations {
     }
 }
 
-/// Mean and quantiles of some durations, all in ms; zero without durations.
+/// Mean and quantiles of some durations, ms. All are zero without durations.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Quantiles {
     /// The number of durations.
@@ -94,7 +94,7 @@ pub struct Quantiles {
     pub p90: f64,
     /// 99th percentile, ms.
     pub p99: f64,
-    /// Longest, ms.
+    /// Longest duration, ms.
     pub max: f64,
 }
 

@@ -24,18 +24,19 @@ pub use builder::RigBuilder;
 pub use lineup::{Lineup, Waiter, inversions};
 pub use offer::Offered;
 
-/// A running system. Dropping it ends all of it, Envoy first.
+/// A running system. Dropping it ends all its parts, Envoy first.
 #[derive(Debug)]
 pub struct Rig {
     /// The proxy.
     pub envoy: EnvoyProcess,
-    /// The operator; `None` while a test keeps it stopped.
+    /// The operator. `None` while a test keeps it stopped.
     pub headgate: Option<Headgate>,
     /// The protected backend.
     pub backend: Backend,
     backend_config: BackendConfig,
     addr: SocketAddr,
-    // Has one more owner than the open connections of the rig's own requests.
+    // The number of owners is one more than the number of open connections of the rig's own
+    // requests.
     clients: Arc<()>,
     options: RunOptions,
     _dir: TempDir,
@@ -64,7 +65,7 @@ impl Rig {
     /// Sends a `GET` with headers through Envoy and doesn't read the answer.
     ///
     /// # Errors
-    /// If it can't be sent.
+    /// If the request can't be sent.
     pub fn request(&self, path: &str, headers: &[(&str, &str)]) -> Result<Pending> {
         let pending = http::send(self.addr, "GET", path, headers, None)?;
         Ok(pending.counted_by(&self.clients))
@@ -73,16 +74,16 @@ impl Rig {
     /// Sends `count` requests through Envoy and doesn't read the answers.
     ///
     /// # Errors
-    /// If one can't be sent.
+    /// If a request can't be sent.
     pub fn send(&self, path: &str, count: usize) -> Result<Vec<Pending>> {
         (0..count).map(|_| self.request(path, &[])).collect()
     }
 
-    /// Sends `count` requests that the backend doesn't answer until [`Backend::release`], and waits
-    /// until all are in it.
+    /// Sends `count` requests that the backend doesn't answer until [`Backend::release`]. Waits
+    /// until all of them are in the backend.
     ///
     /// # Errors
-    /// If they don't all reach it.
+    /// If not all of them reach the backend.
     pub fn occupy(&self, path: &str, count: usize) -> Result<Vec<Pending>> {
         let expected = self.backend.stats().busy + count;
         let prefix = path.split('?').next().unwrap_or(path);
@@ -104,7 +105,7 @@ impl Rig {
     /// Waits for an empty queue, sends `count` requests and waits until all of them are queued.
     ///
     /// # Errors
-    /// If they aren't all queued.
+    /// If not all requests are queued.
     pub fn enqueue(&self, path: &str, count: usize) -> Result<Vec<Pending>> {
         self.wait_for_stat("queue_length", 0)?;
         let pending = self.send(path, count)?;
@@ -120,7 +121,7 @@ impl Rig {
     /// Replaces the policy, without waiting for an effect.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// If the policy can't be written.
     pub fn write_policy(&self, policy: &Value) -> Result<()> {
         write_policy(self.policies(), policy)
     }
@@ -128,7 +129,7 @@ impl Rig {
     /// Replaces the policy and waits until Envoy runs it.
     ///
     /// # Errors
-    /// If Envoy doesn't in time.
+    /// If Envoy doesn't run it in time.
     pub fn edit_policy(&self, policy: &Value) -> Result<()> {
         let before = self.revision()?;
         self.write_policy(policy)?;
@@ -143,7 +144,7 @@ impl Rig {
     /// Returns whether the operator accepts the policy, and its message.
     ///
     /// # Errors
-    /// If the operator is down or knows no policy.
+    /// If the operator isn't running or knows no policy.
     pub fn accepted(&self) -> Result<(bool, String)> {
         let status = self.status()?;
         let accepted = &status["policies"][0]["accepted"];
@@ -159,7 +160,7 @@ impl Rig {
     /// Deletes the policy, without waiting for an effect.
     ///
     /// # Errors
-    /// If it can't be deleted.
+    /// If the policy can't be deleted.
     pub fn delete_policy(&self) -> Result<()> {
         std::fs::remove_file(self.policies().join(FILE)).context("cannot delete the policy")
     }
@@ -167,7 +168,7 @@ impl Rig {
     /// Waits until every connected proxy runs its current configuration.
     ///
     /// # Errors
-    /// If one doesn't in time; with the operator's status.
+    /// If a proxy doesn't run it in time. The error contains the operator's status.
     pub fn wait_for_policy(&self) -> Result<()> {
         wait::until("Envoy to run the policy", || {
             let status = self.status().map_err(|e| e.to_string())?;
@@ -188,7 +189,7 @@ impl Rig {
     /// Returns the operator's status.
     ///
     /// # Errors
-    /// If it is down.
+    /// If the operator isn't running.
     pub fn status(&self) -> Result<Value> {
         self.headgate
             .as_ref()
@@ -199,7 +200,7 @@ impl Rig {
     /// Returns the hash of the operator's module of the tested kind.
     ///
     /// # Errors
-    /// If the operator is down.
+    /// If the operator isn't running.
     pub fn module_hash(&self) -> Result<String> {
         let kind = if crate::headgate::is_native() {
             "native"
@@ -213,7 +214,7 @@ impl Rig {
     /// Returns the revision of the enforced policy.
     ///
     /// # Errors
-    /// If the operator is down.
+    /// If the operator isn't running.
     pub fn revision(&self) -> Result<String> {
         let status = self.status()?;
         let policies = status["policies"].as_array().cloned().unwrap_or_default();
@@ -227,7 +228,7 @@ impl Rig {
     /// Restarts the operator, on the same port and folder.
     ///
     /// # Errors
-    /// If it doesn't start.
+    /// If the operator doesn't start.
     pub fn restart_headgate(&mut self) -> Result<()> {
         if let Some(old) = self.headgate.take() {
             old.stop()?;
@@ -239,7 +240,7 @@ impl Rig {
     /// Restarts the backend, on the same ports.
     ///
     /// # Errors
-    /// If it doesn't start.
+    /// If the backend doesn't start.
     pub fn restart_backend(&mut self) -> Result<()> {
         self.backend_config.listen = self.backend.addr();
         self.backend_config.control = self.backend.control_addr();
@@ -259,7 +260,7 @@ impl Rig {
         ))
     }
 
-    /// Returns a gauge or counter of one type of that policy, such as `rq_total`.
+    /// Returns a gauge or counter of one type of the policy `default/search`, such as `rq_total`.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -267,7 +268,7 @@ impl Rig {
         self.policy_stat(&format!("type.{kind}.{name}"))
     }
 
-    /// Returns all counters and gauges of that policy.
+    /// Returns all counters and gauges of the policy `default/search`.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -279,7 +280,7 @@ impl Rig {
     /// Waits until a gauge or counter of the policy is `value`.
     ///
     /// # Errors
-    /// If it isn't in time; with all of the policy's stats.
+    /// If it doesn't have this value in time. The error contains all stats of the policy.
     pub fn wait_for_stat(&self, name: &str, value: u64) -> Result<()> {
         wait::until(&format!("{name} = {value}"), || {
             match self.policy_stat(name) {
@@ -293,11 +294,11 @@ impl Rig {
         })
     }
 
-    /// Waits until the system is idle: no slot in use, no request queued, no queued work, no
-    /// request in the backend.
+    /// Waits until the system is idle, with no slot in use, no request queued, no queued work, and
+    /// no request in the backend.
     ///
     /// # Errors
-    /// If one of them stays: a leak.
+    /// If one of them stays in use, which is a leak.
     pub fn wait_until_idle(&self) -> Result<()> {
         for gauge in ["slots_in_use", "queue_length", "queued_work_us"] {
             self.wait_for_stat(gauge, 0)?;
@@ -314,11 +315,11 @@ impl Rig {
 /// The name of the policy's file.
 const FILE: &str = "policy.yaml";
 
-/// Writes a temporary file and renames it, as editors and ConfigMaps do: a reader never sees half
-/// of a policy.
+/// Writes a policy to a temporary file and renames the file, as editors and ConfigMaps do. So a
+/// reader never sees half of a policy.
 fn write_policy(dir: &Path, policy: &Value) -> Result<()> {
     let text = match policy {
-        // A text that is not a policy, which the operator refuses.
+        // A string value is a text that isn't a policy, which the operator refuses.
         Value::String(text) => text.clone(),
         policy => serde_json::to_string_pretty(policy)?,
     };

@@ -1,4 +1,4 @@
-//! Tables for a terminal.
+//! Tables of text for a terminal.
 
 use std::fmt;
 

@@ -1,27 +1,28 @@
-//! Waiting for a condition. Tests never sleep for a fixed time; they wait until a condition holds,
-//! and report the actual state when the deadline passes.
+//! Waits for conditions. Tests never sleep for a fixed time. They wait until a condition holds, and
+//! report the actual state when the deadline passes.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// The time after which a test fails if a condition doesn't hold. It is far above what any
-/// condition should need, since a slow machine is no bug.
+/// The time after which a test fails if a condition doesn't hold. It is far longer than any
+/// condition should need, because a slow machine is no bug.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Calls `probe` repeatedly, with growing pauses of 1 to 50 ms, until it returns a value.
 ///
 /// # Errors
-/// If it doesn't within [`DEADLINE`]: `what`, and the last reason that `probe` returned.
+/// If `probe` returns no value within [`DEADLINE`]. The error contains `what`, and the last reason
+/// that `probe` returned.
 pub fn until<T>(what: &str, probe: impl FnMut() -> Result<T, String>) -> Result<T> {
     until_within(DEADLINE, what, probe)
 }
 
-/// Like [`until`], with another deadline.
+/// Waits as [`until`] does, with another deadline.
 ///
 /// # Errors
-/// Those of [`until`].
+/// The errors of [`until`].
 pub fn until_within<T>(
     deadline: Duration,
     what: &str,
@@ -41,10 +42,10 @@ pub fn until_within<T>(
     }
 }
 
-/// Like [`until`], for a condition without a value.
+/// Waits as [`until`] does, for a condition without a value.
 ///
 /// # Errors
-/// Those of [`until`].
+/// The errors of [`until`].
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
     until(what, || {
         if condition() {
@@ -55,21 +56,22 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) -> Result<()>
     })
 }
 
-/// A lock on the machine, held by each run of a real system: two at once on a small machine would
-/// disturb each other's queues. If `HEADGATE_MACHINE` is `shared`, tests don't judge load, and
-/// several may hold the lock.
+/// A lock on the machine. Each run of a real system holds it, because two runs on a small machine
+/// would disturb each other's queues. If `HEADGATE_MACHINE` is `shared`, tests don't judge load,
+/// and several runs may hold the lock.
 #[derive(Debug)]
 pub struct MachineLock {
     _file: File,
 }
 
-/// Waits until no other process on this machine holds the lock, or only those that share it.
+/// Waits for the lock on the machine and takes it. With `HEADGATE_MACHINE=shared`, other processes
+/// may share the lock.
 ///
 /// # Errors
 /// If the lock file in the temporary directory can't be opened or locked.
 pub fn lock_machine() -> Result<MachineLock> {
     let path = std::env::temp_dir().join("headgate-tests.lock");
-    // A second process may belong to another user, who can only read the file.
+    // The lock file may belong to another user. Then this process can only read it.
     let create = |_| {
         let mut options = File::options();
         options.create(true).truncate(false).write(true).open(&path)

@@ -49,9 +49,9 @@ pub struct Options {
     pub measured: Duration,
     /// Duration of the load before the measured time.
     pub warmup: Duration,
-    /// Names of the policies to run; all if the list is empty.
+    /// Names of the policies to run. An empty list means all.
     pub only: Vec<String>,
-    /// Worker threads of Envoy.
+    /// The number of Envoy's worker threads.
     pub workers: u32,
     /// The factor of the paper's service times and objectives. With a larger factor, turnaround
     /// matters less.
@@ -73,29 +73,29 @@ pub struct Row {
     pub answered: u64,
     /// Refused requests in percent of offered requests.
     pub rejected_pct: Pair,
-    /// The same in the simulation with Envoy's turnaround.
+    /// Refused requests in percent of offered requests, in the simulation with Envoy's turnaround.
     pub rejected_with_turnaround_pct: f64,
     /// Median response time, ms.
     pub p50_ms: Option<Pair>,
     /// 90th percentile, ms.
     pub p90_ms: Option<Pair>,
-    /// Whether all of these figures agree.
+    /// Whether all figures of the row agree.
     pub inside: bool,
 }
 
 /// A figure from the simulator and from Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Pair {
-    /// In the simulator.
+    /// The figure from the simulator.
     pub simulated: f64,
-    /// Standard deviation in the simulator over runs with other requests.
+    /// Standard deviation of the simulator's figure over runs with other requests.
     pub scatter: f64,
-    /// In Envoy.
+    /// The figure from Envoy.
     pub envoy: f64,
 }
 
 impl Pair {
-    /// Returns a pair; `others` are the simulator's figures with other requests.
+    /// Returns a pair. `others` has the simulator's figures with other requests.
     fn new(simulated: f64, others: &[f64], envoy: f64) -> Self {
         let n = others.len().max(1) as f64;
         let mean = others.iter().sum::<f64>() / n;
@@ -147,7 +147,7 @@ pub fn protections(mix: &[QueryType], parallelism: usize, scale: f64) -> Vec<Pro
     ]
 }
 
-/// Runs the whole comparison; `progress` gets a line for each run as it starts and ends.
+/// Runs the whole comparison. `progress` gets a line for each run as it starts and ends.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.

@@ -23,18 +23,18 @@ use crate::{headgate, mix, policy};
 
 /// Service time of the backend: short, so that connections are few.
 const SERVICE: Duration = Duration::from_micros(200);
-/// The number of concurrent requests that the backend and the policies allow: more than ever
-/// arrive.
+/// The number of concurrent requests that the backend and the policies allow. The load never has so
+/// many.
 const ROOMY: usize = 256;
-/// Service time and P of the backend behind which nearly all requests must be refused: it serves 80
-/// requests/s.
+/// Service time of the backend for variants that refuse nearly all requests. With the next constant
+/// as P, this backend serves 80 requests/s.
 const SLOW_SERVICE: Duration = Duration::from_millis(50);
 const NARROW: usize = 4;
-/// The two variants that differ only in the tags of spans.
+/// The variant with span tags. It differs from the next one only in these tags.
 const TAGGED: &str = "native_headgate_tagged";
 const UNTAGGED: &str = "native_headgate_untagged";
-/// Load before measuring starts. Refusing takes longer: the queue from before the first estimate
-/// must drain.
+/// Duration of the load before the measured time. Variants that refuse need the longer next one,
+/// because the queue from before the first estimate must drain.
 const WARMUP: Duration = Duration::from_secs(1);
 const WARMUP_REFUSING: Duration = Duration::from_secs(4);
 
@@ -47,7 +47,7 @@ pub struct Options {
     pub measured: Duration,
     /// Rounds over all variants.
     pub rounds: usize,
-    /// Names of the variants to run beside the baseline; all if the list is empty.
+    /// Names of the variants to run beside the baseline. An empty list means all.
     pub only: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ pub struct Row {
 /// A protection to measure.
 struct Variant {
     protection: Protection,
-    /// Whether its answers must be refusals.
+    /// Whether nearly all answers must be refusals.
     refuses: bool,
     /// Whether Envoy traces every request.
     traces: bool,
@@ -117,7 +117,7 @@ fn trace(bootstrap: &mut Bootstrap) -> Result<()> {
     Ok(())
 }
 
-/// Runs the whole measurement; `progress` gets a line for each round.
+/// Runs the whole measurement. `progress` gets a line for each round.
 ///
 /// # Errors
 /// If a system doesn't start, or a variant answers otherwise than it should.
@@ -306,10 +306,10 @@ fn calm(mut filter: Value) -> Value {
     filter
 }
 
-/// Returns the path of a module that only tests and benchmarks load.
+/// Returns the path of a filter module that only tests and benchmarks load.
 ///
 /// # Errors
-/// If it isn't built.
+/// If the module isn't built.
 pub fn variant_module(name: &str) -> Result<PathBuf> {
     let module = headgate::variant_path(name);
     if !module.exists() {
@@ -333,7 +333,7 @@ fn native(name: &'static str, title: &'static str, filter: Value) -> Protection 
 /// Returns a Wasm filter that does nothing, to measure the cost of any Wasm filter.
 ///
 /// # Errors
-/// If its module wasn't built.
+/// If the module isn't built.
 pub fn empty_wasm() -> Result<Protection> {
     let module = variant_module("empty.wasm")?;
     let filter = native_filters::http_filter(
@@ -355,7 +355,7 @@ pub fn empty_wasm() -> Result<Protection> {
 /// Returns the CPU time of a process since its start, in nanoseconds if the scheduler records them.
 ///
 /// # Errors
-/// If it has ended.
+/// If the process has ended.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
     let mut nanos = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {

@@ -1,9 +1,9 @@
 //! Cost of one decision: inside the guest in a real Envoy, and natively.
 //!
-//! In Envoy, a filter built with `decision-timing` measures itself, from the clock reading at the
-//! start of a decision to a second one at its end. So the figure includes one clock reading (0.1
-//! µs). Native figures are those of `cargo bench -p headgate-core`, read from the folder where
-//! criterion writes them.
+//! In Envoy, a filter built with `decision-timing` measures its own decisions. It reads the clock
+//! at the start and at the end of a decision, so the figure includes one clock reading (0.1 µs).
+//! The native figures come from `cargo bench -p headgate-core`, and are read from criterion's
+//! folder.
 
 use std::path::Path;
 use std::time::Duration;
@@ -33,7 +33,7 @@ const CLIENTS: usize = 16;
 /// The time of decisions in the guest.
 #[derive(Debug, Clone, Serialize)]
 pub struct InGuest {
-    /// The load.
+    /// The load, as text.
     pub load: String,
     /// The number of decisions.
     pub count: u64,
@@ -66,8 +66,8 @@ pub fn in_guest(loads: &[f64], measured: Duration, workers: u32) -> Result<Vec<I
     loads.iter().map(measure).collect()
 }
 
-/// Measures one worker that gets as many requests as it can process and admits all of them. Its
-/// caches are warm.
+/// Measures one worker of Envoy that gets as many requests as it can process. It admits all of
+/// them, and its caches are warm.
 ///
 /// # Errors
 /// If the system doesn't start or the filter reports nothing.
@@ -131,8 +131,8 @@ pub struct Native {
     pub mean_ns: f64,
 }
 
-/// Returns the figures that the last `cargo bench -p headgate-core` left in criterion's folder;
-/// empty if it never ran.
+/// Returns the figures that the last `cargo bench -p headgate-core` left in criterion's folder. The
+/// list is empty if the benchmark never ran.
 ///
 /// # Errors
 /// If the folder can't be read.

@@ -3,8 +3,8 @@
 //!
 //! The measure is goodput: answers per second whose time to the first token (TTFT) and time per
 //! output token (TPOT) are inside the objectives of their type. Times are measured from the moment
-//! when a request should have been sent. The server has one core; Envoy and the clients have the
-//! others.
+//! when a request should have been sent. The server has one core, and Envoy and the clients have
+//! the others.
 //!
 //! The sizes within a type differ by a factor of 4.5, as those of prompts do. The proxy gets a
 //! request's type from a header, and the length of its prompt from the length of the body.
@@ -50,15 +50,16 @@ const CONTEXT: usize = 2_560;
 const OBJECTIVE: &str = "x-gateway-inference-objective";
 /// The load at which candidates are compared, as a multiple of capacity.
 const SEARCH_LOAD: f64 = 1.5;
-/// The load that counts as no load, as a multiple of capacity, and its measured time, which is long
-/// enough for a 99th percentile of type `chat`.
+/// The load that counts as no load, as a multiple of capacity. The next constant is its measured
+/// time, long enough for a 99th percentile of type `chat`.
 const UNLOADED: f64 = 0.2;
 const UNLOADED_TIME: Duration = Duration::from_secs(60);
 /// Time before the measured part of a closed loop.
 const SETTLING: Duration = Duration::from_secs(3);
 /// The measured time of a closed loop with requests of one type and size.
 const ONE_SIZE: Duration = Duration::from_secs(5);
-/// The time for which answers are awaited after a run; all later ones have missed their objectives.
+/// The time for which answers are awaited after a run. All later answers have missed their
+/// objectives.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// The options of a benchmark.
@@ -72,7 +73,7 @@ pub struct Options {
     pub warmup: Duration,
     /// The number of runs of each row at each load.
     pub rounds: usize,
-    /// Names of the rows to run; all if the list is empty.
+    /// Names of the rows to run. An empty list means all.
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
@@ -94,11 +95,11 @@ struct Server {
     addr: SocketAddr,
 }
 
-/// Runs the whole benchmark; `progress` gets a line for each run.
+/// Runs the whole benchmark. `progress` gets a line for each run.
 ///
 /// # Errors
-/// If a part of a system doesn't start or run; [`programs::why_unavailable`] returns a reason if
-/// this kind of machine can't have the server.
+/// If a part of a system doesn't start or run. If this kind of machine can't have the server,
+/// [`programs::why_unavailable`] returns the reason.
 pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
     programs::llama()?;
     leave_core()?;
@@ -214,9 +215,9 @@ fn token_times<'a>(samples: impl Iterator<Item = &'a Sample>) -> (Quantiles, Qua
     (first.summary(), per_token.summary())
 }
 
-/// Opens a connection to the server for each request. The server closes a connection after a stream
-/// without announcing that in its response, and Envoy then responds 503 to requests that it has
-/// already sent on the connection.
+/// Makes Envoy open a connection to the server for each request. After a stream, the server closes
+/// the connection without announcing that in the response. Envoy then responds 503 to requests that
+/// it has already sent on the connection.
 fn one_request_per_connection(bootstrap: &mut Bootstrap) -> Result<()> {
     const OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
     let extensions = &mut bootstrap.cluster("upstream")?["typed_extension_protocol_options"];
@@ -228,7 +229,8 @@ fn one_request_per_connection(bootstrap: &mut Bootstrap) -> Result<()> {
     Ok(())
 }
 
-/// Returns a load of this many clients. Each sends its next request when it has its answer.
+/// Returns a load of this many clients. Each client sends its next request as soon as it has an
+/// answer.
 fn clients(
     addr: SocketAddr,
     requests: Vec<RequestType>,
@@ -245,7 +247,8 @@ fn clients(
     spec
 }
 
-/// Runs this many clients before a server. Each sends its next request when it has its answer.
+/// Runs this many clients in front of a server. Each client sends its next request as soon as it
+/// has an answer.
 fn closed_loop(
     server: &Server,
     requests: Vec<RequestType>,
@@ -319,8 +322,8 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Measures the times of a single client, and of as many clients as there are slots. They
-    /// define the capacity, and objectives that a server can keep.
+    /// Measures the times of a single client, and of as many clients as there are slots. These
+    /// times define the capacity, and objectives that the server can meet.
     fn calibrate(&mut self) -> Result<()> {
         let alone = self.closed_loop(1)?;
         let busy = self.closed_loop(SLOTS)?;
@@ -354,7 +357,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Returns the largest possible goodput at a load: that of a filter that knows each request's
+    /// Returns the largest possible goodput at a load, that of a filter that knows each request's
     /// cost.
     fn ideal(&self, load: f64) -> Ideal {
         let demand = |(index, (request, &cost)): (usize, (RequestType, &f64))| Demand {
@@ -369,7 +372,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Runs this many clients without a proxy. Each sends its next request when it has its answer.
+    /// Runs this many clients without a proxy. Each client sends its next request as soon as it has
+    /// an answer.
     fn closed_loop(&self, clients: usize) -> Result<Vec<Sample>> {
         let server = self.server(SLOTS)?;
         let until = SETTLING + self.options.measured;
@@ -509,7 +513,7 @@ mod tests {
 
     use super::*;
 
-    /// Checks that the policy of a protection, if it has one, is accepted.
+    /// Checks that Headgate accepts the policy of a protection, if the protection has one.
     pub(super) fn assert_valid(protection: &Protection) {
         let Some(policy) = protection.policy() else {
             return;
@@ -572,7 +576,8 @@ mod tests {
             ttft_ms: 100.0,
             tpot_ms: 10.0,
         };
-        // First tokens after 100, 102 and 60 ms; then a token every 10, 10.2 and 14 ms.
+        // The first tokens of the three answers come after 100, 102 and 60 ms, and the others every
+        // 10, 10.2 and 14 ms.
         let mut slow_tokens = sample(0, 200, Ended::Ok);
         slow_tokens.stream = slow_tokens.stream.map(|stream| Stream {
             first: Duration::from_millis(60),

@@ -1,6 +1,6 @@
 //! Cost of the native filter's lock: one engine behind one lock, as in `filter/native`, with
 //! threads that do nothing but process requests. Envoy's workers do far more between two requests,
-//! so the contention measured here is an upper bound.
+//! so the measured contention is an upper bound.
 
 use std::collections::HashMap;
 use std::sync::{Barrier, LazyLock, Mutex, PoisonError};
@@ -23,7 +23,7 @@ use memory::MemoryStream;
 #[path = "../../../filter/core/tests/memory/mod.rs"]
 mod memory;
 
-/// The headers of a request. A plain client sends twelve, the first ones; a browser behind proxies
+/// The headers of a request. A plain client sends the first twelve, and a browser behind proxies
 /// sends all of them.
 const HEADERS: [(&str, &str); 30] = [
     (":method", "GET"),
@@ -71,9 +71,9 @@ const HEADERS: [(&str, &str); 30] = [
 ];
 /// Time between two ticks of the main thread.
 const TICK: Duration = Duration::from_millis(10);
-/// The number of ticks between two new configurations; a configuration comes with a tick.
+/// The number of ticks between two new configurations. A configuration comes with a tick.
 const EDIT: u32 = 20;
-/// The number of waits of which one is kept for the percentiles.
+/// One of this number of waits is kept for the percentiles.
 const SAMPLED: u64 = 16;
 
 /// A load on the lock.
@@ -114,19 +114,19 @@ pub struct Row {
     pub case: &'static str,
     /// The number of threads.
     pub threads: usize,
-    /// Requests per second, from their headers to their end; each takes the lock three times.
+    /// Requests per second, each from its headers to its end. A request takes the lock three times.
     pub requests_per_second: f64,
     /// Mean wait for the lock, ns.
     pub wait_ns: f64,
-    /// The 99th percentile of these waits, ns.
+    /// 99th percentile of the waits for the lock, ns.
     pub wait_p99_ns: u64,
-    /// The longest of these waits, ns.
+    /// The longest wait for the lock, ns.
     pub wait_max_ns: u64,
     /// Mean time for which the lock is held, ns.
     pub held_ns: f64,
     /// The longest time for which the main thread held the lock for a tick, ns.
     pub tick_ns: u64,
-    /// The same for a configuration, ns.
+    /// The longest time for which the main thread held the lock for a configuration, ns.
     pub edit_ns: u64,
 }
 
@@ -181,7 +181,7 @@ pub fn run(threads: &[usize], measured: Duration) -> Result<Vec<Row>> {
     cases.map(|(case, n)| row(case, n, measured)).collect()
 }
 
-/// Returns the configuration of a case; `slots` distinguishes one edit from another.
+/// Returns the configuration of a case. `slots` makes one edit differ from another.
 fn config(case: &Case, slots: u32) -> String {
     let slo = json!([
         {"percentile": 50.0, "objective_us": 18_000},
@@ -189,7 +189,7 @@ fn config(case: &Case, slots: u32) -> String {
     ]);
     let matches = |n: usize| json!([{"path": {"type": "PathPrefix", "value": format!("/t{n}")}}]);
     let named = |n| json!({"name": format!("t{n}"), "matches": matches(n), "slo": slo});
-    // A request is of type 200; with fewer types, of the last before `default`.
+    // The requests are of type `t200`. With few types, it is the last one before `default`.
     let numbers = (0..case.types - 1).map(|n| n + 202_usize.saturating_sub(case.types));
     let mut types: Vec<_> = numbers.map(named).collect();
     types.push(json!({"name": "default", "slo": slo}));
@@ -282,7 +282,7 @@ fn main_thread(
             let taken = locked(engine, &mut edits, |engine| {
                 engine.take_over(&stream, now, (n, ""), prepared)
             });
-            // Removes the previous configuration, as Envoy does after the switch.
+            // Like Envoy, the loop removes the previous configuration after the switch.
             if taken.is_ok() {
                 locked(engine, &mut edits, |engine| {
                     engine.gone(&stream, n.saturating_sub(EDIT));
@@ -382,7 +382,7 @@ mod tests {
         let rows = run(&[1, 3], Duration::from_millis(50)).unwrap();
         assert_eq!(rows.len(), 2 * CASES.len());
         assert!(rows.iter().all(|row| row.requests_per_second > 0.0));
-        // Each request takes the lock three times, so none was refused.
+        // A request that isn't refused takes the lock three times.
         let case = &CASES[2];
         let engine = Mutex::new(engine(case).unwrap());
         let seen = work(case, &engine, &Barrier::new(1), Duration::from_millis(20));

@@ -96,10 +96,10 @@ pub fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// Returns the sizes of Headgate's module and of the empty one, bytes.
+/// Returns the sizes of Headgate's module and of the empty module, bytes.
 ///
 /// # Errors
-/// If one isn't built.
+/// If a module isn't built.
 pub fn module_sizes() -> Result<(u64, u64)> {
     let size = |path: &Path| {
         Ok::<_, anyhow::Error>(

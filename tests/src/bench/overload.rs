@@ -3,8 +3,9 @@
 //!
 //! Every protection gets the same seeded arrivals and service times, at several loads. The measure
 //! is goodput: 2xx per second within the p90 objective of the request's type, measured from the
-//! moment when the request should have been sent. It is compared with the backend's capacity, and
-//! with the ideal: an oracle that keeps all slots busy and refuses the costliest first.
+//! moment when the request should have been sent. Goodput is compared with the backend's capacity,
+//! and with the ideal: an oracle that keeps all slots busy and refuses the costliest requests
+//! first.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ pub struct Options {
     pub measured: Duration,
     /// Duration of the load before the measured time, in which a protection adapts.
     pub warmup: Duration,
-    /// Names of the protections to run; all if the list is empty.
+    /// Names of the protections to run. An empty list means all.
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
@@ -48,9 +49,10 @@ impl Options {
         let rate = self.load * mix::capacity_rps(mix, self.parallelism);
         let mut spec = LoadSpec::for_mix(target, mix, rate, self.warmup + self.measured);
         spec.warmup = self.warmup;
-        // An answer that arrives later than this after the end has missed every objective.
+        // An answer that arrives more than a second after the end has missed every objective.
         spec.drain = Duration::from_secs(1);
-        // The largest possible number: each takes two file descriptors of Envoy.
+        // This is the largest possible number, because each request takes two file descriptors of
+        // Envoy.
         spec.max_outstanding = 8_000;
         spec
     }
@@ -69,9 +71,9 @@ pub struct Row {
     pub goodput_rps: f64,
     /// Goodput as a multiple of the backend's capacity.
     pub goodput_per_capacity: f64,
-    /// Goodput as a multiple of the ideal's at this load.
+    /// Goodput as a multiple of the ideal's goodput at this load.
     pub goodput_per_ideal: f64,
-    /// Share of the backend's work that was spent on these answers, ratio 0..=1.
+    /// Share of the backend's work that was spent on answers within the objective, ratio 0..=1.
     pub work_for_goodput: f64,
     /// Share of the slots in use, ratio 0..=1.
     pub utilization: f64,
@@ -79,8 +81,8 @@ pub struct Row {
     pub max_in_flight: usize,
     /// 99th percentile of the generator's lateness, ms.
     pub generator_late_p99_ms: f64,
-    /// The percentile or mean that the strategy controls ÷ its target, of the answers of all types;
-    /// `None` for other strategies.
+    /// The percentile or mean that the strategy controls ÷ its target, of the answers of all types,
+    /// or `None` for other strategies.
     pub per_target: Option<f64>,
     /// Results by type, in the mix's order.
     pub types: Vec<TypeRow>,
@@ -91,20 +93,20 @@ pub struct Row {
 pub struct TypeRow {
     /// Name.
     pub name: &'static str,
-    /// Share of its requests that were answered 2xx, ratio 0..=1.
+    /// Share of the type's requests that were answered 2xx, ratio 0..=1.
     pub acceptance: f64,
-    /// Whether both percentiles of the answered requests are inside their objectives; `None` if
+    /// Whether both percentiles of the answered requests are inside their objectives, or `None` if
     /// less than 1% were answered.
     pub in_slo: Option<bool>,
-    /// Its counts and percentiles.
+    /// Counts and percentiles of the type.
     pub totals: Totals,
 }
 
-/// The share of answered requests below which a type counts as starved: its percentiles are then
-/// not meaningful.
+/// The share of answered requests below which a type counts as starved, because its percentiles
+/// aren't meaningful.
 const STARVED: f64 = 0.01;
 
-/// Whether both percentiles are inside their objectives; `None` if the type is starved.
+/// Whether both percentiles are inside their objectives, or `None` if the type is starved.
 pub fn in_slo(totals: &Totals, query: &QueryType) -> Option<bool> {
     let within = |measured: f64, objective: Duration| measured <= objective.as_secs_f64() * 1e3;
     let (p50, p90) = (totals.p50_ms?, totals.p90_ms?);
@@ -173,7 +175,8 @@ pub fn protections(backend: Protected, mix: &[QueryType]) -> Vec<Protection> {
         .collect()
 }
 
-/// The names and titles of the strategies that hold a response time, with both filters.
+/// The strategies that control a response time: for each, the names with the Wasm filter and with
+/// the native filter, and the two titles.
 const CONTROLLERS: [(&str, &str, &str, &str); 2] = [
     (
         "response_time_controller",
@@ -192,7 +195,7 @@ const CONTROLLERS: [(&str, &str, &str, &str); 2] = [
 /// The time after which a controller has to hold its target.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// The target of both controllers: the p90 objective.
+/// Returns the target of both controllers, the p90 objective.
 fn target(mix: &[QueryType]) -> Duration {
     mix.iter().map(|query| query.p90).max().unwrap_or_default()
 }
@@ -208,7 +211,7 @@ fn controller(name: &str, policy: &Value, mix: &[QueryType]) -> Value {
     policy
 }
 
-/// Returns the response time that the protection of this name controls, divided by its target;
+/// Returns the response time that the protection of this name controls, divided by its target, or
 /// `None` for protections without a target.
 fn per_target(name: &str, samples: &[load::Sample], mix: &[QueryType]) -> Option<f64> {
     let is_mean = match name.trim_start_matches("native_") {
@@ -227,7 +230,7 @@ fn per_target(name: &str, samples: &[load::Sample], mix: &[QueryType]) -> Option
     Some(controlled / target(mix).as_secs_f64())
 }
 
-/// Runs the whole benchmark; `progress` gets a line for each run as it starts.
+/// Runs the whole benchmark. `progress` gets a line for each run as it starts.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.
@@ -249,7 +252,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
     Ok(rows)
 }
 
-/// Runs one protection under [`Options::spec`], modified by `change`; ignores [`Options::only`].
+/// Runs one protection under [`Options::spec`], modified by `change`. Ignores [`Options::only`].
 ///
 /// # Errors
 /// If a part of the system doesn't start or run.
@@ -263,7 +266,7 @@ pub fn measure(
     let capacity_rps = mix::capacity_rps(mix, options.parallelism);
     let mut backend = BackendConfig::for_mix(options.parallelism, mix);
     backend.report_service = true;
-    // Most services finish a request even if its caller has left.
+    // Most services finish a request even if the caller has left.
     backend.on_disconnect = OnDisconnect::Finish;
     let lab = Lab::start(protection, backend, options.workers)?;
     let end = options.warmup + options.measured;

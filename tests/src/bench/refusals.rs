@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Returns the refusals of types as text, in the order of the types: `chat slo_p90 70, value 48;
-/// rag value 9`. A type without refusals is left out.
+/// Returns the refusals of types as text, in the order of the types, such as `chat slo_p90 70,
+/// value 48; rag value 9`. A type without refusals is left out.
 pub(super) fn words<'a>(
     types: impl Iterator<Item = (&'a str, &'a BTreeMap<String, u64>)>,
 ) -> String {

@@ -1,13 +1,13 @@
 //! Many policies and many proxies on one operator: the time until every affected proxy has accepted
 //! an edit, and the cost for the operator and the API server.
 //!
-//! With an API server, proxies use TLS with certificates of their namespaces, and two more times
-//! are measured: until a restarted operator has configured all proxies, and until another replica
-//! writes statuses in place of a killed leader.
+//! With an API server, proxies use TLS with certificates of their namespaces. Two more times are
+//! then measured. One is the time until a restarted operator has configured all proxies. The other
+//! is the time until another replica writes statuses in place of a killed leader.
 //!
-//! There are two shapes. Either each proxy has its own policy, and an edit affects one proxy; or
-//! all proxies have the same policy, and an edit affects all of them. Both shapes contain all the
-//! policies.
+//! Two shapes are measured. In the first, each proxy has its own policy, so an edit affects one
+//! proxy. In the second, all proxies have the same policy, so an edit affects all of them. Both
+//! shapes contain all the policies.
 
 mod source;
 
@@ -50,16 +50,16 @@ pub struct Row {
     pub first_ms: f64,
     /// Time from the apply of an edit to the last acceptance, median, ms.
     pub p50_ms: f64,
-    /// The same, 99th percentile, ms.
+    /// Time from the apply of an edit to the last acceptance, 99th percentile, ms.
     pub p99_ms: f64,
     /// The number of responses to proxies for each edit.
     pub responses_per_edit: f64,
     /// Resident memory of the operator, MiB.
     pub rss_mib: f64,
-    /// The number of requests of the operator to the API server for each edit, without watches and
-    /// those of its Lease.
+    /// The number of the operator's requests to the API server for each edit, without watches and
+    /// requests of its Lease.
     pub requests_per_edit: Option<f64>,
-    /// The number of writes of the operator while nothing changed, without those of its Lease.
+    /// The number of the operator's writes while nothing changed, without writes of its Lease.
     pub quiet_writes: Option<usize>,
     /// Time from the start of another operator until it serves, ms.
     pub restart_ready_ms: Option<f64>,
@@ -72,7 +72,7 @@ pub struct Row {
 /// Measures both shapes with policies from `source`.
 ///
 /// # Errors
-/// If something doesn't start, or proxies don't get what they should.
+/// If a part doesn't start, or proxies don't get the expected configuration.
 pub fn run(source: Source, options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>> {
     progress(&format!("{}: {} policies", source.name(), options.policies));
     let mut running = Running::start(source, options.policies, options.clients)?;
@@ -106,7 +106,7 @@ fn measure(
         "all configured after {:.0} ms",
         ms(first.duration_since(started))
     ));
-    // Each new connection causes a write of a status; edits are measured without these writes.
+    // Each new connection causes a write of a status. Edits are measured without these writes.
     running.settle()?;
     progress(&format!(
         "all statuses written after {:.0} s",
@@ -133,8 +133,8 @@ fn measure(
     let requests = running.requests(mark)?;
     let responses = fleet.responses() - before;
 
-    // After the operator has settled, its writes are counted for a fixed time: no event marks the
-    // absence of writes.
+    // After the operator has settled, its writes are counted for a fixed time, because no event
+    // marks the absence of writes.
     running.settle()?;
     let mark = running.mark();
     thread::sleep(options.quiet);
@@ -173,7 +173,8 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Connects all proxies. Returns them, and the time at which the last of them had a configuration.
+/// Connects all proxies. Returns the proxies, and the time at which the last of them had a
+/// configuration.
 fn connect(
     running: &Running,
     clients: usize,

@@ -21,7 +21,7 @@ use crate::simulated;
 const P: usize = 100;
 /// Offered load as a multiple of capacity.
 const LOAD: f64 = 1.2;
-/// The table that is timed, and its size in the paper.
+/// The table that is timed. The next constants are its size in the paper.
 const TABLE: &str = "bouncer-table3";
 const TABLE_REQUESTS: u64 = 1_500_000;
 const TABLE_SEEDS: u32 = 5;
@@ -29,7 +29,7 @@ const TABLE_SEEDS: u32 = 5;
 /// The options of a benchmark.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// The number of requests of each run; the best of [`Options::rounds`] counts.
+    /// The number of requests of each run. The fastest of [`Options::rounds`] runs counts.
     pub requests: u64,
     /// The number of rounds over all variants.
     pub rounds: usize,
@@ -51,11 +51,12 @@ pub struct Row {
 /// The results of a whole table on all cores.
 #[derive(Debug, Clone, Serialize)]
 pub struct TableRun {
-    /// Its name.
+    /// The name of the table.
     pub name: &'static str,
     /// The number of simulated requests.
     pub simulated: u64,
-    /// Wall time of the simulation, s: more than `cpu_seconds / cores` if other programs run too.
+    /// Wall time of the simulation, s. It is more than `cpu_seconds / cores` if other programs run,
+    /// too.
     pub seconds: f64,
     /// CPU time of all threads, s.
     pub cpu_seconds: f64,
@@ -68,7 +69,7 @@ pub struct TableRun {
     pub full_cpu_seconds: f64,
 }
 
-/// Measures all variants; `progress` gets a line for each as it starts.
+/// Measures all variants. `progress` gets a line for each as it starts.
 ///
 /// # Errors
 /// If a policy is refused or the engine fails.
@@ -102,7 +103,8 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
     let mut best = vec![Duration::MAX; stages.len() + 1];
     for round in 1..=options.rounds {
         progress(&format!("round {round} of {}", options.rounds));
-        // At half the load: without admission control a queue would grow without end.
+        // These events have half the load, because without admission control a queue would grow
+        // without end.
         let bare = cpu_time(ClockId::ThreadCPUTime, || {
             Ok(bare_events(&mix, per_second / 2.0, options.requests))
         })?;
@@ -135,7 +137,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
         .collect())
 }
 
-/// Simulates the table, or a hundredth of it, on all cores.
+/// Simulates the whole table, or a hundredth of its requests, on all cores.
 ///
 /// # Errors
 /// If the engine fails.
@@ -172,7 +174,7 @@ pub fn table_run(options: &Options) -> Result<TableRun> {
     })
 }
 
-/// Does the work that any simulation of this traffic needs: draws requests, and keeps the ends of
+/// Does the work that any simulation of this traffic needs. Draws requests, and keeps the ends of
 /// their services in order.
 fn bare_events(mix: &[QueryType], per_second: f64, requests: u64) -> u64 {
     let mut rng = Rng::new(1);
@@ -184,7 +186,7 @@ fn bare_events(mix: &[QueryType], per_second: f64, requests: u64) -> u64 {
             Some(*sum)
         })
         .collect();
-    // ln(mean / median) = σ² / 2.
+    // For a lognormal distribution, ln(mean / median) = σ² / 2.
     let sigmas: Vec<f64> = mix
         .iter()
         .map(|q| (2.0 * (q.mean.as_secs_f64() / q.median.as_secs_f64()).ln()).sqrt())
@@ -194,7 +196,7 @@ fn bare_events(mix: &[QueryType], per_second: f64, requests: u64) -> u64 {
         now += -(1.0 - rng.next_f64()).ln() / per_second * 1e9;
         let share = rng.next_f64();
         let kind = shares.iter().position(|&upto| share < upto).unwrap_or(0);
-        // The Box–Muller transform.
+        // This is the Box–Muller transform.
         let radius = (-2.0 * (1.0 - rng.next_f64()).ln()).sqrt();
         let normal = radius * (std::f64::consts::TAU * rng.next_f64()).cos();
         let median = mix[kind].median.as_secs_f64() * 1e9;

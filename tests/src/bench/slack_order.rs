@@ -23,7 +23,7 @@ pub struct Options {
     pub measured: Duration,
     /// Duration of the load before the measured time.
     pub warmup: Duration,
-    /// Names of the policies to run; all if the list is empty.
+    /// Names of the policies to run. An empty list means all.
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
@@ -71,7 +71,7 @@ fn protections(mix: &[QueryType]) -> [Protection; 4] {
     ]
 }
 
-/// Runs the whole benchmark; `progress` gets a line for each run as it starts.
+/// Runs the whole benchmark. `progress` gets a line for each run as it starts.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.

@@ -24,11 +24,11 @@ pub struct Row {
     pub variant: &'static str,
     /// Requests per second: the median over rounds.
     pub rps: f64,
-    /// The CPU that Envoy used, in cores. Below 1, another part was the bottleneck.
+    /// The CPU time that Envoy used, in cores. If it is below 1, another part was the bottleneck.
     pub envoy_cores: f64,
 }
 
-/// Alternates the variants over `rounds` rounds.
+/// Measures all variants in turn, in `rounds` rounds.
 ///
 /// # Errors
 /// If a system doesn't start, or an answer isn't 200.

@@ -1,12 +1,12 @@
 //! Services that were not written for Headgate, under open-loop load from k6.
 //!
 //! In the other benchmarks, service times, parallelism and one objective for all are known. Here
-//! they aren't: the services are ordinary programs with shared cores, locks and pools. Their types
-//! of request have different objectives, and these are all that the proxy gets.
+//! they are unknown: the services are ordinary programs with shared cores, locks and pools. Their
+//! types of request have different objectives, and the proxy knows only these objectives.
 //!
-//! The measure is goodput: 2xx per second within the p90 objective of their type, as a client sees
-//! it. Each round runs all protections at all loads once, so that a slow minute of the machine
-//! affects all of them.
+//! The measure is goodput, the number of 2xx answers per second within the p90 objective of their
+//! type, as a client sees them. Each round runs all protections at all loads once, so that a slow
+//! minute of the machine affects all of them.
 
 pub mod experiments;
 mod k6;
@@ -48,13 +48,13 @@ pub struct Options {
     /// The number of runs of each protection at each load.
     pub rounds: usize,
     /// Names of families or of their candidates to run, or `FAMILY=CANDIDATE,…` for a search among
-    /// these; all families if the list is empty.
+    /// these candidates. An empty list means all families.
     pub only: Vec<String>,
     /// The values of P among which to search for Headgate.
     pub parallelism: Vec<usize>,
     /// Whether to run the changes of mix and of capacity too.
     pub changes: bool,
-    /// The capacity of the services, requests/s; measured if `None`.
+    /// The capacity of the services, requests/s. `None` to measure it.
     pub capacity_rps: Option<f64>,
     /// Whether to add runs to those of an earlier measurement of the service, with its capacity,
     /// service times and chosen candidates.
@@ -68,13 +68,13 @@ pub struct ServiceReport {
     pub service: String,
     /// A short description.
     pub title: String,
-    /// The reason why nothing was measured; `None` if something was.
+    /// The reason why the service was not measured, or `None` if it was.
     pub skipped: Option<String>,
-    /// The capacity: the largest number of requests of the mix that it answers per second.
+    /// The capacity: the largest number of requests of the mix that the service answers per second.
     pub capacity_rps: f64,
     /// The types of request.
     pub types: Vec<TypeReport>,
-    /// The goodput of a work-conserving oracle: pairs of load and requests/s.
+    /// The goodput of a work-conserving oracle, as pairs of load and requests/s.
     pub ideal: Vec<(f64, f64)>,
     /// The protections, in the order of the tables.
     pub rows: Vec<RowReport>,
@@ -110,13 +110,13 @@ pub struct RowReport {
     pub chosen: Option<String>,
     /// The candidates of the search with their goodput, requests/s.
     pub searched: Vec<(String, f64)>,
-    /// The reason why it was not run; `None` if it was.
+    /// The reason why the row was not run, or `None` if it was.
     pub skipped: Option<String>,
 }
 
 impl RowReport {
-    /// Returns the position of its family among all, for the order of rows and the style of lines.
-    /// Candidates that `--only` names come last.
+    /// Returns the position of the row's family among all families, for the order of rows and the
+    /// style of lines. Candidates that `--only` names come last.
     fn family(&self) -> usize {
         let all = families(&[], &[]);
         let family = all.iter().position(|family| family.name == self.name);
@@ -192,7 +192,8 @@ pub struct ChangeRun {
     pub change: Change,
     /// Number of the round.
     pub round: usize,
-    /// The results before the change, in its first 10 s, for the rest of it, and after it.
+    /// The results before the change, in its first 10 s, in the rest of its time, and after its
+    /// end.
     pub parts: Vec<Measured>,
     /// The goodput of each second, requests/s.
     pub curve: Vec<f64>,
@@ -221,7 +222,7 @@ impl Change {
     }
 }
 
-/// The rows of a quick run; none needs a search.
+/// The rows of a quick run. None of them needs a search.
 pub const QUICK: [&str; 6] = [
     "none",
     "adaptive_concurrency",
@@ -265,9 +266,9 @@ struct Bench<'a> {
     capacity_rps: f64,
 }
 
-/// Runs the whole benchmark. `reports` has the earlier results; the results of a service that is
-/// measured now replace its earlier ones, or are added to them if the options say so. `progress`
-/// gets a line for each step, `done` the reports after each.
+/// Runs the whole benchmark. `reports` has the earlier results. The results of a service that is
+/// measured now replace its earlier ones, or are added to them with [`Options::resume`]. `progress`
+/// gets a line for each step, and `done` gets the reports after each step.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.
@@ -486,8 +487,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Returns the rows to run: all, or those that `--only` names. It may also name candidates of a
-    /// family.
+    /// Returns the rows to run: all, or those that `--only` names. This option may also name
+    /// candidates of a family.
     fn families(&self) -> Vec<Family> {
         let all = families(&self.mix, &self.options.parallelism);
         let only = &self.options.only;
@@ -649,8 +650,8 @@ impl Bench<'_> {
         self.mix.iter().enumerate().map(share).collect()
     }
 
-    /// Runs a load in front of a fresh service behind a fresh proxy, and meanwhile `during`, with
-    /// the time at which the load began. Also returns the cores that Envoy used.
+    /// Runs a load in front of a fresh service behind a fresh proxy. Meanwhile calls `during` with
+    /// the time at which the load began. Also returns the CPU time that the proxy used, in cores.
     fn load(
         &self,
         variant: &Variant,
@@ -714,7 +715,8 @@ impl Bench<'_> {
 /// Returns the candidate of a family that an earlier search chose, with the name of its row.
 ///
 /// # Errors
-/// If the family no longer has the candidate: runs of two candidates don't belong in one row.
+/// If the family no longer has the candidate, because runs of two candidates don't belong in one
+/// row.
 fn chosen_before(rows: &[RowReport], family: &Family) -> Result<Option<(String, Variant)>> {
     let earlier = rows.iter().find(|row| row.name == family.name);
     let Some(chosen) = earlier.and_then(|row| row.chosen.as_deref()) else {
@@ -858,7 +860,7 @@ fn sleep_until(deadline: Instant) {
     std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
 }
 
-/// Returns the one-minute load average; 0 if it can't be read.
+/// Returns the one-minute load average, or 0 if it can't be read.
 fn load_average() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace()

@@ -1,11 +1,11 @@
 //! Cost of workflows: the bytes and the CPU time that they add to a hop between two sidecars, and
 //! the memory for each workflow.
 //!
-//! A hop is one call from a service through its sidecar to the sidecar of another and back. The
-//! same requests pass through the same two sidecars without Headgate, with Headgate but no
-//! workflows, and with workflows. CPU time is that of both sidecars. Bytes are those that the
-//! calling sidecar sent and received on its connections to the other. All figures are reported next
-//! to those of the plain proxies of the same run.
+//! A hop is one call from a service through its sidecar to the sidecar of another service and back.
+//! The same requests pass through the same two sidecars without Headgate, with Headgate but no
+//! workflows, and with workflows. The CPU time is that of both sidecars. The bytes are those that
+//! the calling sidecar sent and received on its connections to the other one. All figures are
+//! reported next to the figures of the plain proxies in the same run.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,10 +23,11 @@ use crate::mesh::{Mesh, Options as MeshOptions, Slots, Topology};
 
 /// The number of calls that one request causes, so that hops dominate the measurement.
 const CALLS: u64 = 10;
-/// Requests/s; there are ten times as many hops.
+/// Requests/s. There are ten times as many hops.
 const RATE: f64 = 40.0;
 const WARMUP: Duration = Duration::from_secs(1);
-/// The largest number of workflows with their own rate, and the number of offered workflows.
+/// The largest number of workflows with their own rate. The next constant is the number of offered
+/// workflows.
 const CAP: usize = 1_000;
 const OFFERED: usize = 10_000;
 /// The number of clients that offer workflows.
@@ -69,7 +70,7 @@ pub struct Hop {
 /// The memory of a sidecar after requests of this many workflows.
 #[derive(Debug, Clone, Serialize)]
 pub struct Memory {
-    /// The number of workflows offered since its start.
+    /// The number of workflows that were offered since the sidecar's start.
     pub workflows: usize,
     /// Memory that Envoy reports as allocated, KiB, without that of the filter's VM.
     pub allocated_kib: f64,
@@ -80,7 +81,7 @@ pub struct Memory {
 /// All results.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The variants; the first is the plain proxy.
+    /// The variants. The first is the plain proxy.
     pub hops: Vec<Hop>,
     /// The memory, by ascending number of workflows.
     pub memory: Vec<Memory>,
@@ -96,7 +97,7 @@ fn topology(workflows: Option<&str>) -> Result<Topology> {
     Ok(topology)
 }
 
-/// Runs all measurements; `progress` gets a line for each part.
+/// Runs all measurements. `progress` gets a line for each part.
 ///
 /// # Errors
 /// If a mesh doesn't start, or requests fail.
@@ -197,14 +198,14 @@ fn memory() -> Result<Vec<Memory>> {
     let (envoy, addr) = (callee.sidecar()?, callee.inbound());
     let mut offered = 0;
     let mut rows = Vec::new();
-    // The first ten also cause the memory that doesn't depend on the number of workflows.
+    // The first ten workflows also cause the memory that doesn't depend on the number of workflows.
     for workflows in [10, CAP, OFFERED] {
         offer(addr, offered..workflows)?;
         offered = workflows;
         rows.push(measure(envoy, workflows)?);
     }
-    // New names beyond the limit: if memory were kept for names that never return, it would grow
-    // again.
+    // These workflows have new names, beyond the limit. If memory were kept for names that never
+    // return, it would grow again.
     offer(addr, OFFERED..2 * OFFERED)?;
     rows.push(measure(envoy, 2 * OFFERED)?);
     Ok(rows)

@@ -13,19 +13,19 @@ use headgate_tests::bench::{
 use headgate_tests::mix;
 use serde_json::{Map, Value, json};
 
-/// Measures Headgate's cost and its worth in overload, each number beside a baseline of the same
+/// Measures Headgate's cost and its benefit in overload, each number beside a baseline of the same
 /// run.
 #[derive(Debug, Parser)]
 #[command(name = "scripts/bench")]
 struct Args {
-    /// Benchmarks to run; everything but `wild` and `llm` if none is given.
+    /// Benchmarks to run. Without any, all except `wild` and `llm` run.
     benches: Vec<Bench>,
     /// Measured time of each run, s.
     #[arg(long)]
     seconds: Option<f64>,
-    /// Only the variant of this name; may be given several times. In `llm` the name of a row, in
-    /// `wild` of a row, of a candidate, or ROW=CANDIDATE,CANDIDATE for a row that searches only
-    /// these.
+    /// Only the variant of this name. May be given several times. In `llm` it is the name of a row.
+    /// In `wild` it is the name of a row or of a candidate, or ROW=CANDIDATE,CANDIDATE for a row
+    /// that searches only these candidates.
     #[arg(long)]
     only: Vec<String>,
     /// Offered loads of `overload` (0.9,1.2,1.5,2), `wild` (0.5,0.75,1,1.5,2,3) and `llm`
@@ -44,7 +44,7 @@ struct Args {
     /// Runs of the simulator in `agreement`, for their scatter.
     #[arg(long, default_value_t = 10)]
     seeds: u64,
-    /// Simulates the whole of a table in `simulator`, minutes, in place of a twentieth.
+    /// Simulates a whole table in `simulator`, which takes minutes, in place of a hundredth of it.
     #[arg(long)]
     full: bool,
     /// Folder in which criterion leaves the figures of `cargo bench -p headgate-core`.
@@ -59,19 +59,20 @@ struct Args {
     /// Edits of each shape in `scale`.
     #[arg(long, default_value_t = 50)]
     edits: usize,
-    /// Service of `wild`; may be given several times, all if it is not.
+    /// Service of `wild`. May be given several times. Without it, all services are measured.
     #[arg(long)]
     service: Vec<WildService>,
     /// `wild` in minutes: one round of a short run at 1.5 times the capacity, without searches and
-    /// changes. `llm` likewise, with its searches.
+    /// changes. `llm` is shortened likewise, but with its searches.
     #[arg(long)]
     quick: bool,
     /// Compares the simulator's model of the server of `llm` with the server, and nothing else.
     #[arg(long)]
     model: bool,
-    /// An experiment of `wild` in place of the services, or of `llm` in place of the mix; may be
-    /// given several times. `--only` names its cases, and its rows: in `wild` none, wasm-p, wasm,
-    /// native-p, native; in `llm` none, and wasm or native with -time, -tokens or -workflows.
+    /// An experiment of `wild` in place of the services, or of `llm` in place of the mix. May be
+    /// given several times. `--only` names its cases and its rows. The rows in `wild` are none,
+    /// wasm-p, wasm, native-p and native. The rows in `llm` are none, and wasm or native with
+    /// -time, -tokens or -workflows.
     #[arg(long)]
     experiment: Vec<NamedExperiment>,
     /// Values of P that `wild` searches for Headgate.
@@ -84,7 +85,8 @@ struct Args {
     /// Each run begins with a cold proxy.
     #[arg(long, default_value_t = 5)]
     warmup: u64,
-    /// `wild` adds its runs to those in `--out`, with the capacities and the choices found there.
+    /// `wild` adds its runs to those in `--out`, with the capacities and the choices in these
+    /// files.
     #[arg(long)]
     resume: bool,
     /// Folder of the table (wild.md), the picture (wild.svg) and the numbers (wild.json) of `wild`,
@@ -105,9 +107,9 @@ enum Bench {
     Cpu,
     /// The native filter's lock, between 1 and 32 threads.
     Lock,
-    /// Most requests per second of one Envoy worker.
+    /// The largest number of requests per second of one Envoy worker.
     Throughput,
-    /// Memory of Envoy, and what each worker adds.
+    /// Memory of Envoy, and the memory that each worker adds.
     Memory,
     /// Size of the filter's module.
     Size,
@@ -121,7 +123,7 @@ enum Bench {
     Simulator,
     /// Many policies and many proxies on one operator.
     Scale,
-    /// Cost of workflows for a hop between two sidecars, and memory for each of them.
+    /// Cost of workflows for a hop between two sidecars, and the memory for each workflow.
     Workflows,
     /// Services that were not written for Headgate, under load from k6. Takes hours.
     Wild,
@@ -432,7 +434,7 @@ fn wild(args: &Args) -> Result<Value> {
         }
     }
     let write = writer(args)?;
-    // After each round: hours of measurements survive an interruption.
+    // Saving after each round lets hours of measurements survive an interruption.
     let save = |reports: &[wild::ServiceReport]| {
         write("wild.json", serde_json::to_string_pretty(reports)?)?;
         write("wild.md", wild::markdown(reports))?;
@@ -482,7 +484,7 @@ fn tenants(args: &Args, options: llm::Options) -> Result<Value> {
     {
         bail!("the only --experiment of llm is tenants");
     }
-    // Few of the long prompts are answered in a second.
+    // Only few of the long prompts are answered in a second, so a run must be long.
     let measured = seconds(args, if args.quick { 20.0 } else { 60.0 });
     let options = llm::Options {
         measured,

@@ -1,4 +1,4 @@
-//! The service of the test mesh as a program: reads one configuration and serves until it is
+//! The service of the test mesh as a program. It reads one configuration and serves until it is
 //! killed.
 
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use headgate_tests::mesh::service;
 
-/// Any service of a mesh: a request's path selects its computation and its calls.
+/// Any service of a mesh. A request's path selects its computation and its calls.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Its configuration, JSON or YAML.
+    /// The file of the service's configuration, JSON or YAML.
     config: PathBuf,
 }
 

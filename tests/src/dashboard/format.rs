@@ -34,7 +34,8 @@ fn short(value: f64, decimals: Option<u64>) -> String {
     }
 }
 
-/// Returns `value` with `decimals` decimals; without them, with about three digits.
+/// Returns `value` with `decimals` decimals. If `decimals` is `None`, the result has about three
+/// digits.
 fn digits(value: f64, decimals: Option<u64>) -> String {
     let wanted = decimals.and_then(|d| usize::try_from(d).ok());
     let decimals = wanted.unwrap_or(match value.abs() {

@@ -1,5 +1,5 @@
-//! Grafana dashboards without Grafana: their panels, variables and queries, run as Grafana would
-//! run them, and drawn.
+//! Grafana dashboards without Grafana. Their variables and queries are run as Grafana would run
+//! them, and their panels are drawn.
 //!
 //! A dashboard that has never been run may be wrong. A renamed stat, a nonexistent label, or a `by`
 //! that doesn't match causes an empty panel, which is noticed months later, during an incident. So
@@ -26,13 +26,13 @@ pub fn folder() -> PathBuf {
 /// A dashboard.
 #[derive(Debug, Clone)]
 pub struct Dashboard {
-    /// Its uid, which is also the name of its file.
+    /// The uid, which is also the name of the file.
     pub uid: String,
-    /// Its title.
+    /// The title of the dashboard.
     pub title: String,
     /// The content of the file.
     pub json: Value,
-    /// Panels in the order of the file, rows among them.
+    /// The panels in the order of the file, including rows.
     pub panels: Vec<Panel>,
 }
 
@@ -52,13 +52,13 @@ pub enum Kind {
 /// A panel.
 #[derive(Debug, Clone)]
 pub struct Panel {
-    /// Its title, with variables.
+    /// The title with variables.
     pub title: String,
     /// The type of the panel.
     pub kind: Kind,
-    /// The variable for whose values it is repeated.
+    /// The variable for whose values the panel is repeated.
     pub repeat: Option<String>,
-    /// Its queries.
+    /// The queries of the panel.
     pub targets: Vec<Target>,
     /// The panel's JSON.
     pub json: Value,
@@ -69,9 +69,9 @@ pub struct Panel {
 pub struct Target {
     /// PromQL with variables.
     pub expression: String,
-    /// The format of its series' names: `{{label}}`.
+    /// The format of the series' names, such as `{{label}}`.
     pub legend: String,
-    /// Whether it is an instant query rather than a range query.
+    /// Whether the query is an instant query rather than a range query.
     pub instant: bool,
 }
 
@@ -79,7 +79,7 @@ impl Dashboard {
     /// Returns all dashboards of the chart.
     ///
     /// # Errors
-    /// If one can't be read.
+    /// If a dashboard can't be read.
     pub fn all() -> Result<Vec<Self>> {
         let mut files: Vec<PathBuf> = std::fs::read_dir(folder())?
             .map(|entry| Ok(entry?.path()))
@@ -92,7 +92,7 @@ impl Dashboard {
     /// Returns the dashboard in `file`.
     ///
     /// # Errors
-    /// If it isn't a dashboard of known panels.
+    /// If the file isn't a dashboard of known panels.
     pub fn read(file: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(file)?;
         let json: Value =
@@ -142,7 +142,7 @@ impl Panel {
         })
     }
 
-    /// Returns its place on Grafana's grid of 24 columns: x, y, width, height.
+    /// Returns the panel's position on Grafana's grid of 24 columns: x, y, width, height.
     pub fn grid(&self) -> [f64; 4] {
         ["x", "y", "w", "h"].map(|key| self.json["gridPos"][key].as_f64().unwrap_or_default())
     }

@@ -1,4 +1,4 @@
-//! A dashboard drawn as one SVG: Grafana's grid, titles, axes, legends and units, from the same
+//! Draws a dashboard as one SVG with Grafana's grid, titles, axes, legends and units, from the same
 //! queries.
 //!
 //! The drawing shows whether the panels are understandable, whether legends can be distinguished,
@@ -23,7 +23,7 @@ pub const OF_SCREEN: f64 = 1_480.0;
 const UNIT: f64 = 31.0;
 const GAP: f64 = 8.0;
 const TOP: f64 = 62.0;
-/// The colours of names, on light and on dark panels; with more names, colours repeat.
+/// The colours of names, on light and on dark panels. Colours repeat if a picture has more names.
 const COLOURS: [(&str, &str); 10] = [
     ("#0072b2", "#56b4e9"),
     ("#d55e00", "#ff9a4d"),
@@ -37,8 +37,8 @@ const COLOURS: [(&str, &str); 10] = [
     ("#1b7c83", "#4fd0d8"),
 ];
 
-/// Draws the results of [`super::run::run`]. `chosen` is the text of the variables' values, `whole`
-/// the width of the drawing.
+/// Draws the results of [`super::run::run`]. `chosen` is the text of the variables' values, and
+/// `whole` is the width of the drawing.
 pub fn svg(
     dashboard: &Dashboard,
     shown: &[Shown],
@@ -112,7 +112,8 @@ text{font-family:"DejaVu Sans",system-ui,sans-serif;font-size:12px;fill:var(--fg
 .none{fill:var(--muted)}
 "#;
 
-/// Returns the rules of the classes `c0`, `c1`, ..., in which lines and areas of a name are.
+/// Returns the CSS rules of the classes `c0`, `c1`, ..., which give the lines and areas of each
+/// name their colour.
 fn colours() -> String {
     let (mut light, mut dark) = (String::new(), String::new());
     for (at, (on_light, on_dark)) in COLOURS.iter().enumerate() {
@@ -168,8 +169,8 @@ fn stat(out: &mut String, shown: &Shown, width: f64, height: f64) {
 }
 
 fn table(out: &mut String, shown: &Shown, width: f64) {
-    // The panel's transformations. The table has one row for each value of the joined label, or for
-    // each series.
+    // The code follows the panel's transformations. The table has one row for each value of the
+    // joined label, or for each series.
     let organize = shown.panel.json["transformations"].as_array();
     let renames = organize
         .and_then(|all| all.iter().find(|t| t["id"] == "organize"))
@@ -339,11 +340,11 @@ pub(crate) struct Curve<'a> {
     pub(crate) name: String,
     series: &'a Series,
     is_dashed: bool,
-    /// Whether the legend has it.
+    /// Whether the series is in the legend.
     pub(crate) is_in_legend: bool,
 }
 
-/// Returns the series of a panel that have a number, by name.
+/// Returns the series of a panel that have a number, sorted by name.
 pub(crate) fn curves(shown: &Shown) -> Vec<Curve<'_>> {
     let overrides = shown.panel.json["fieldConfig"]["overrides"].as_array();
     let mut curves = Vec::new();
@@ -374,7 +375,8 @@ pub(crate) fn curves(shown: &Shown) -> Vec<Curve<'_>> {
             is_in_legend,
         });
     }
-    // Curves outside the legend come last, so that the indexes are those of the legend.
+    // Curves that aren't in the legend come last, so that the indexes of the others are those of
+    // the legend.
     curves.sort_by(|a, b| (!a.is_in_legend, &a.name).cmp(&(!b.is_in_legend, &b.name)));
     curves
 }

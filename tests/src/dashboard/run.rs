@@ -11,20 +11,20 @@ use crate::prometheus::{INTERVAL, Prometheus, Series};
 pub struct Shown {
     /// The panel.
     pub panel: Panel,
-    /// Its title, with the variables replaced.
+    /// The title of the panel, with the variables replaced.
     pub title: String,
-    /// The title of the row that contains it.
+    /// The title of the row that contains the panel.
     pub row: String,
-    /// The number of this repetition, and the number of all.
+    /// The number of this repetition of the panel, and the number of all repetitions.
     pub part: (usize, usize),
-    /// The queries as they were run.
+    /// The queries, with the variables replaced.
     pub queries: Vec<String>,
     /// The answer to each query.
     pub answers: Vec<Vec<Series>>,
 }
 
 impl Shown {
-    /// Returns the queries whose answer has no number: it is empty, or has only NaN.
+    /// Returns the queries whose answer has no number, because the answer is empty or has only NaN.
     pub fn empty(&self) -> impl Iterator<Item = &str> {
         let has_number = |s: &Series| s.points.iter().any(|(_, value)| value.is_finite());
         let all = self.queries.iter().zip(&self.answers);
@@ -32,14 +32,14 @@ impl Shown {
             .map(|(query, _)| query.as_str())
     }
 
-    /// Returns its series with their names.
+    /// Returns the series of the panel with their names.
     pub fn named(&self) -> Vec<(String, &Series)> {
         self.by_target()
             .map(|(_, name, series)| (name, series))
             .collect()
     }
 
-    /// Returns its series with their names and the positions of their queries.
+    /// Returns the series of the panel, each with the position of its query and its name.
     pub fn by_target(&self) -> impl Iterator<Item = (usize, String, &Series)> {
         let targets = self.panel.targets.iter().zip(&self.answers).enumerate();
         targets.flat_map(|(at, (target, answer))| {
@@ -48,14 +48,14 @@ impl Shown {
         })
     }
 
-    /// Returns the number of names in its legend.
+    /// Returns the number of names in the panel's legend.
     pub fn legend_entries(&self) -> usize {
         let curves = picture::curves(self);
         curves.iter().filter(|curve| curve.is_in_legend).count()
     }
 }
 
-/// Runs all queries of `dashboard`; those over time cover the span between two Unix times.
+/// Runs all queries of `dashboard`. Range queries cover the span between two Unix times.
 ///
 /// # Errors
 /// If Prometheus refuses a query, with its message.
@@ -100,7 +100,8 @@ pub fn run(
     Ok(all)
 }
 
-/// Returns the name of a series: `format` with each `{{label}}` replaced.
+/// Returns the name of a series. It is `format` with each `{{label}}` replaced by the label's
+/// value.
 fn legend(format: &str, series: &Series) -> String {
     let Ok(label) = Regex::new(r"\{\{\s*([A-Za-z0-9_]+)\s*\}\}") else {
         return format.to_owned();

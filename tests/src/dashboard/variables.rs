@@ -1,4 +1,4 @@
-//! Variables: the values that a dashboard offers, and their places in queries.
+//! The variables of a dashboard: the values that they may have, and their places in queries.
 
 use std::collections::BTreeMap;
 
@@ -9,30 +9,30 @@ use serde_json::Value;
 use super::Dashboard;
 use crate::prometheus::Prometheus;
 
-/// The length of ranges: Grafana takes at least four scrapes.
+/// The value of `$__rate_interval`. Grafana's value covers at least four scrapes.
 const RATE_INTERVAL: &str = "10s";
 
 /// The chosen value of a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The text that is shown: `${name:text}`.
+    /// The text that Grafana shows, for `${name:text}`.
     pub text: String,
-    /// The value that queries get: `$name`.
+    /// The value that queries get, for `$name`.
     pub value: String,
 }
 
-/// The chosen values of each variable. In a repeated panel, its variable has one of several values;
-/// other uses take the first.
+/// The chosen values of each variable. In a repeated panel, the panel's variable has one of several
+/// values. Everywhere else, the first value counts.
 #[derive(Debug, Clone, Default)]
 pub struct Bindings(BTreeMap<String, Vec<Choice>>);
 
 impl Bindings {
     /// Queries Prometheus for the values of all variables of `dashboard`, in their order, as
-    /// Grafana does when it opens the dashboard. `wanted` chooses among values. Otherwise all are
-    /// chosen if the variable allows it, else the first.
+    /// Grafana does when it opens the dashboard. `wanted` chooses the value of a variable. If it
+    /// doesn't, all values are chosen if the variable allows it, otherwise the first value.
     ///
     /// # Errors
-    /// If a variable has no values, or lacks the wanted one.
+    /// If a variable has no values, or doesn't have the wanted value.
     pub fn resolve(
         dashboard: &Dashboard,
         prometheus: &Prometheus,
@@ -109,7 +109,7 @@ impl Bindings {
         Ok(values)
     }
 
-    /// Returns one set of bindings for each chosen value of `variable`, with only that value
+    /// Returns a set of bindings for each chosen value of `variable`, in which only this value is
     /// chosen.
     pub fn each(&self, variable: &str) -> Vec<Self> {
         let choices = self.0.get(variable).cloned().unwrap_or_default();
@@ -124,7 +124,7 @@ impl Bindings {
     /// Returns `text` with all variables replaced.
     pub fn substitute(&self, text: &str) -> String {
         let mut text = text.replace("$__rate_interval", RATE_INTERVAL);
-        // Longer names first, so that $type doesn't replace the beginning of $types.
+        // Longer names come first, so that `$type` doesn't replace the beginning of `$types`.
         let mut names: Vec<_> = self.0.iter().collect();
         names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
         for (name, choices) in names {

@@ -1,4 +1,4 @@
-//! A folder in which commands of pages run, as in a newcomer's clone.
+//! A folder in which the commands of a page run, like the clone of a newcomer.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,9 +11,9 @@ use super::commands::Page;
 use crate::headgate::full_path;
 use crate::kube::programs;
 
-/// The repository's folders with the tested program as `dist/headgate`, and the files that a page
-/// assumes: `policy.yaml` and `app.yaml`, which it shows, or those of the examples, and
-/// `access.log`.
+/// A folder with links to the repository's folders, the tested program as `dist/headgate`, and the
+/// files that a page assumes. `policy.yaml` and `app.yaml` are those that the page shows, or those
+/// of the examples. `access.log` is always that of the examples.
 #[derive(Debug)]
 pub struct Checkout {
     dir: TempDir,
@@ -22,15 +22,15 @@ pub struct Checkout {
 }
 
 impl Checkout {
-    /// Makes it for a page.
+    /// Makes the folder for a page.
     ///
     /// # Errors
     /// If the program isn't built, or the folder can't be made.
     pub fn new(page: &Page) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let here = dir.path();
-        // Links folders only: a command may write a file with the same name as a file of the
-        // developer.
+        // Only folders are linked, because a command may write a file with the same name as a file
+        // of the developer.
         for entry in fs::read_dir(programs::repository())? {
             let entry = entry?;
             let (path, name) = (entry.path(), entry.file_name());
@@ -70,7 +70,7 @@ impl Checkout {
         self.dir.path()
     }
 
-    /// Writes the page's policy to `policy.yaml`, with this mode in place of the page's `mode:
+    /// Writes the page's policy to `policy.yaml`, with `mode` in place of the page's `mode:
     /// DryRun`.
     ///
     /// # Errors

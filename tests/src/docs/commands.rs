@@ -1,4 +1,4 @@
-//! Commands in pages, and the place where tests run each.
+//! The commands in pages, and the place where tests run each command.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::{Block, blocks, markdown, shown};
 /// A command in a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
-    /// The number of its first line in the page.
+    /// The number of the command's first line in the page.
     pub line: usize,
     /// The command, with its continuation lines.
     pub text: String,
@@ -19,8 +19,8 @@ pub struct Command {
 }
 
 impl Block {
-    /// Returns the commands in a block of shell: its lines, or those after a prompt if the block
-    /// has prompts.
+    /// Returns the commands in a block of shell. They are its lines, or the lines after a prompt if
+    /// the block has prompts.
     pub fn commands(&self) -> Vec<Command> {
         if !["sh", "console", "bash"].contains(&self.language.as_str()) {
             return Vec::new();
@@ -54,11 +54,12 @@ impl Block {
 /// The place in which tests run a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runs {
-    /// Beside an API server, from every page: the test `pages` of the program `k8s`.
+    /// Beside an API server, from every page. The test `pages` of the program `k8s` runs the
+    /// command.
     Everywhere,
     /// On a node, from the pages of [`ON_A_NODE`] or [`WITH_PLANES`].
     OnANode,
-    /// Nowhere, for this reason.
+    /// Nowhere, for the given reason.
     Not(&'static str),
 }
 
@@ -149,34 +150,34 @@ const MINUTES: &str = "takes minutes; `scripts/test scenarios` runs all at a sma
 const RELEASE: &str = "needs a release; `scripts/release verify` takes one out of a registry";
 const TERMINAL: &str = "is in a list of commands, without an Envoy; other pages have it with one";
 
-/// Returns the place in [`TABLE`] of a command, and where it runs.
+/// Returns the index in [`TABLE`] of the entry of a command, and the place where the command runs.
 pub fn runs(text: &str) -> Option<(usize, Runs)> {
     let fits = |(beginning, _): &(&str, _)| text.starts_with(beginning);
     let at = TABLE.iter().position(fits)?;
     Some((at, TABLE[at].1))
 }
 
-/// Names of the published chart in pages.
+/// The names of the published chart in pages.
 const CHARTS: [&str; 3] = [
     "oci://ghcr.io/OWNER/headgate/charts/headgate",
     "oci://$registry/charts/headgate",
     "<chart>",
 ];
 
-/// Returns a command with the clone's image and `chart` in place of a release's.
+/// Returns a command that uses the clone's image and `chart` in place of those of a release.
 pub fn of_clone(text: &str, chart: &str) -> String {
     if text.starts_with("helm ") {
         let published = CHARTS
             .into_iter()
             .find(|published| text.contains(published));
         let text = published.map_or(text.to_owned(), |name| text.replace(name, chart));
-        // A page installs from a release or from a clone.
+        // A page may install a release that an earlier page has installed.
         return match text.strip_prefix("helm install ") {
             Some(rest) => format!("helm upgrade --install {rest}"),
             None => text,
         };
     }
-    // A release knows its own image, but this build doesn't.
+    // A release knows its own image. This build doesn't, so the command gets the option.
     let inject = "kubectl headgate inject ";
     match text.strip_prefix(inject) {
         Some(rest) => format!("{inject}--image headgate:dev {rest}"),
@@ -187,16 +188,16 @@ pub fn of_clone(text: &str, chart: &str) -> String {
 /// A Markdown file.
 #[derive(Debug, Clone)]
 pub struct Page {
-    /// Its path in the repository.
+    /// The path of the page in the repository.
     pub path: String,
-    /// Its blocks of code.
+    /// The blocks of code in the page.
     pub blocks: Vec<Block>,
 }
 
 /// Returns the Markdown files of the repository, in order.
 ///
 /// # Errors
-/// If one can't be read.
+/// If a file can't be read.
 pub fn pages() -> Result<Vec<Page>> {
     let read = |file: PathBuf| {
         let path = shown(&file);
@@ -210,14 +211,14 @@ pub fn pages() -> Result<Vec<Page>> {
 /// Returns a page by its path in the repository.
 ///
 /// # Errors
-/// If there is none.
+/// If the repository has no such page.
 pub fn page(path: &str) -> Result<Page> {
     let found = pages()?.into_iter().find(|page| page.path == path);
     found.with_context(|| format!("no page {path}"))
 }
 
 impl Page {
-    /// Returns its commands, in order.
+    /// Returns the commands of the page, in order.
     pub fn commands(&self) -> Vec<Command> {
         self.blocks.iter().flat_map(Block::commands).collect()
     }
@@ -229,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// A command without its comment.
+    /// Returns a command without its comment.
     fn bare(text: &str) -> String {
         text.split(" #").next().unwrap_or(text).trim().to_owned()
     }

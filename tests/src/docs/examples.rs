@@ -50,7 +50,8 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Returns the policy in a block; a part of a `spec` is completed to a whole policy.
+/// Returns the policy in a block. If the block has only a part of a `spec`, the policy is
+/// completed.
 fn policy(block: &Block) -> Option<String> {
     const HEAD: &str =
         "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {name: a}\n";
@@ -82,7 +83,7 @@ fn commands_and_policies_in_pages_are_right() {
                 for mut arguments in arguments(&command) {
                     seen.0 += 1;
                     if arguments[1] == "inject" && !arguments.iter().any(|word| word == "--image") {
-                        // A release contains the name of its image; this build doesn't.
+                        // A release contains the name of its image, but this build doesn't.
                         arguments.push("--image=release".to_owned());
                     }
                     if let Err(error) = Cli::try_parse_from(&arguments)

@@ -1,4 +1,4 @@
-//! Checks the page of headers: it must name exactly those of Headgate's headers that are in the
+//! Checks the page of headers. It must name exactly the headers of Headgate that are in the
 //! sources.
 
 use std::collections::BTreeSet;
@@ -8,8 +8,8 @@ use regex_lite::Regex;
 
 use super::{files, folder, shown};
 
-/// Headers that aren't part of proxies' traffic: the command line's token for operators, and the
-/// header on which test modules trap.
+/// Headers that aren't part of the traffic of proxies: that of the command line's token for
+/// operators, and that on which test modules trap.
 const INTERNAL: [&str; 2] = ["x-headgate-token", "x-headgate-trap"];
 
 fn names(text: &str, found: &mut BTreeSet<String>) {

@@ -1,16 +1,17 @@
-//! Checks that pages which are read as a whole stay short: the README, and half a page for each
-//! concept.
+//! Checks that pages which users read as a whole stay short: the README, and the page of each
+//! concept, which has at most half a page of text.
 
 use std::fs;
 
 use super::folder;
 use crate::kube::programs::repository;
 
-/// The largest number of words in the README, and in a concept's page.
+/// The largest number of words in the README. The next constant is the largest number in the page
+/// of a concept.
 const README: usize = 1200;
 const CONCEPT: usize = 350;
 
-/// The parts of a concept's page, in their order.
+/// The parts of the page of a concept, in their order.
 const PARTS: [&str; 5] = [
     "**The problem.**",
     "**The obvious alternative",

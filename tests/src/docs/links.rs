@@ -1,5 +1,5 @@
-//! Checks the links between Markdown files: each must lead to an existing file and, if it names a
-//! heading, to a heading of that file.
+//! Checks the links between Markdown files: each link must lead to an existing file and, if it
+//! names a heading, to a heading of this file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -52,7 +52,7 @@ fn targets(markdown: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the problem of a link of `file`; `None` if its target exists.
+/// Returns the problem of a link of `file`, or `None` if its target exists.
 fn problem(file: &Path, target: &str, text_of: &dyn Fn(&Path) -> Option<String>) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;

@@ -6,7 +6,7 @@ use headgate_core::refusal::Reason;
 
 use super::folder;
 
-/// Asserts that a page has each of `names` as code.
+/// Asserts that a page has each of `names` in code font.
 fn has_all(page: &str, names: &[String]) {
     let text = fs::read_to_string(folder().join(page)).unwrap();
     let is_missing = |name: &&String| !text.contains(&format!("`{name}`"));
@@ -24,7 +24,7 @@ fn what_to_do_is_said_of_each_reason() {
 fn when_to_choose_it_is_said_of_each_strategy() {
     let error = serde_json::from_str::<headgate_api::StrategyType>("\"\"").unwrap_err();
     let error = error.to_string();
-    // unknown variant ``, expected one of `Bouncer`, …
+    // The error has the form: unknown variant ``, expected one of `Bouncer`, …
     let names = error.split('`').skip(3).step_by(2);
     let strategies: Vec<String> = names.map(str::to_owned).collect();
     for page in ["tasks/strategies.md", "concepts/strategies.md"] {

@@ -1,14 +1,18 @@
-//! The documentation: its reference pages, made from the code and the chart, and checks of all
-//! Markdown files.
+//! The documentation: its reference pages, which are generated from the code and the chart, and
+//! checks of all Markdown files.
 //!
 //! A handwritten page becomes wrong within months, and no compiler reports that. So the facts that
-//! the code defines are generated ([`reference`]). Tests check the targets of links ([`links`]),
-//! that pictures are legible ([`pictures`]), that pages stay short (`length`), that the files and
-//! tests in the table of papers exist (`papers`), that the page of headers matches the sources
-//! (`headers`), that pages list all strategies and reasons (`lists`), that the program accepts the
-//! commands and policies in pages ([`examples`]), that commands run ([`commands`], with the tests
-//! `pages` of the programs `k8s`, `node` and `planes`), and that the tests that SECURITY.md names
-//! exist (`security`).
+//! the code defines are generated ([`reference`]). Tests check
+//! - the targets of links ([`links`]),
+//! - that pictures are legible ([`pictures`]),
+//! - that pages stay short (`length`),
+//! - that the files and tests in the table of papers exist (`papers`),
+//! - that the page of headers matches the sources (`headers`),
+//! - that pages list all strategies and reasons (`lists`),
+//! - that the program accepts the commands and policies in pages ([`examples`]),
+//! - that commands run ([`commands`], with the tests `pages` of the programs `k8s`, `node` and
+//!   `planes`),
+//! - that the tests that SECURITY.md names exist (`security`).
 
 pub mod checkout;
 pub mod commands;
@@ -59,7 +63,7 @@ fn files(extension: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Returns the path of a file in the repository, for messages.
+/// Returns the path of a file relative to the repository, for messages.
 fn shown(file: &Path) -> String {
     let file = file.strip_prefix(repository()).unwrap_or(file);
     file.display().to_string()
@@ -97,7 +101,7 @@ pub struct Block {
 pub fn blocks(markdown: &str) -> (Vec<Block>, String) {
     let (mut blocks, mut rest) = (Vec::new(), String::new());
     let mut open: Option<Block> = None;
-    // The indentation of the opening fence: a block in a list is indented as a whole.
+    // The indentation of the opening fence, because a block in a list is indented as a whole.
     let mut indent = "";
     for (number, line) in markdown.lines().enumerate() {
         let fence = line.trim_start().strip_prefix("```");

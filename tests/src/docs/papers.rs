@@ -1,4 +1,4 @@
-//! Checks the table of papers, code and tests (`filter/simulator/PAPERS.md`): its files, tests and
+//! Checks the table of papers, code and tests (`filter/simulator/PAPERS.md`). Its files, tests and
 //! scenarios must exist.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use super::{files, shown};
 use crate::kube::programs::repository;
 
 const TABLE: &str = "filter/simulator/PAPERS.md";
-/// The words that precede paths, and the folders that they mean.
+/// The words before paths in the table, each with the folder that it means.
 const FOLDERS: [(&str, &str); 7] = [
     ("core", "filter/core/src"),
     ("mesh", "filter/mesh/src"),
@@ -21,7 +21,8 @@ const FOLDERS: [(&str, &str); 7] = [
     ("CLI", "operator/cli/src"),
 ];
 
-/// Functions of the repository's Rust files; those of the end-to-end tests as `e2e NAME`, too.
+/// Returns the names of all functions in the repository's Rust files. Those of the end-to-end tests
+/// are also in the form `e2e NAME`.
 fn functions() -> BTreeSet<String> {
     let function = Regex::new(r"\bfn (\w+)").unwrap();
     let mut all = BTreeSet::new();
@@ -38,13 +39,13 @@ fn functions() -> BTreeSet<String> {
     all
 }
 
-/// The scenarios' names.
+/// Returns the names of all scenarios.
 fn scenarios() -> BTreeSet<String> {
     let all = headgate_scenarios::all().unwrap();
     all.iter().map(|s| s.name().to_owned()).collect()
 }
 
-/// Returns `a/{b,c}.rs` as `a/b.rs` and `a/c.rs`.
+/// Returns the paths that a path with alternatives means. `a/{b,c}.rs` means `a/b.rs` and `a/c.rs`.
 fn expanded(path: &str) -> Vec<String> {
     let parts = path
         .split_once('{')
@@ -83,14 +84,15 @@ fn missing_files(cell: &str) -> Vec<String> {
     missing
 }
 
-/// Returns the tests and scenarios of a cell that don't exist.
+/// Returns the tests and scenarios in a cell that don't exist.
 fn missing_tests(
     cell: &str,
     functions: &BTreeSet<String>,
     scenarios: &BTreeSet<String>,
 ) -> Vec<String> {
     let name = Regex::new(r"(e2e )?`([^`]+)`").unwrap();
-    // Such as `wisp-fig8` … `-fig10`: a name that begins with a hyphen has the same paper.
+    // A name that begins with a hyphen has the same paper as the name before, as in `wisp-fig8` …
+    // `-fig10`.
     let mut paper = "";
     let mut missing = Vec::new();
     for found in name.captures_iter(cell) {
@@ -126,7 +128,7 @@ fn files_tests_and_scenarios_of_the_papers_table_exist() {
         else {
             continue;
         };
-        // In a table, a | in code is written as \|.
+        // In a Markdown table, a | in code is written as \|.
         let row = row.replace("\\|", "");
         let cells: Vec<&str> = row.split(" | ").collect();
         if ["mechanism", "figure"].contains(&cells[0]) {

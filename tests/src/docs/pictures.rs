@@ -1,4 +1,4 @@
-//! Checks that the pictures in pages are legible on light and on dark pages, without magnification.
+//! Checks that the pictures in pages are legible without magnification, on light and on dark pages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,10 +9,10 @@ use regex_lite::Regex;
 use super::{markdown, shown};
 use crate::dashboard::picture::OF_PAGE;
 
-/// The least size of text, px.
+/// The least allowed size of text, px.
 const LEAST: f64 = 12.0;
 
-/// The SVGs that pages show.
+/// Returns the SVGs that pages show.
 fn pictures() -> BTreeSet<PathBuf> {
     let link = Regex::new(r"!\[[^\]]*\]\(([^)]*\.svg)\)").unwrap();
     let mut found = BTreeSet::new();
@@ -41,7 +41,7 @@ fn pictures_have_two_themes_and_no_small_text() {
             .collect();
         assert!(!sizes.is_empty(), "{name}");
         assert!(sizes.iter().all(|px| *px >= LEAST), "{name}: {sizes:?}");
-        // A page scales down a wider picture with its text.
+        // A page scales down a wider picture together with its text.
         let width: f64 = width.captures(&text).unwrap()[1].parse().unwrap();
         assert!(width <= OF_PAGE, "{name}: {width} px");
     }

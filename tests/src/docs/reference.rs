@@ -14,7 +14,7 @@ use super::stats;
 use crate::chart;
 use crate::kube::programs::repository;
 
-/// A page: its file in `docs/src/reference`, and its text.
+/// A page: the name of its file in `docs/src/reference`, and its text.
 pub type Page = (&'static str, String);
 
 /// Generates all pages.
@@ -90,7 +90,7 @@ fn fields() -> Result<String> {
     Ok(page)
 }
 
-/// Writes a row for each field below `schema`, whose own path is `at`.
+/// Writes a row for each field below `schema`. `at` is the path of `schema`.
 fn nested(schema: &Value, at: &str, rows: &mut String) {
     if schema["items"].is_object() {
         return nested(&schema["items"], &format!("{at}[]"), rows);
@@ -121,7 +121,7 @@ fn kind(schema: &Value) -> String {
         Some("object") if schema["additionalProperties"].is_object() => {
             format!("map to {}", kind(&schema["additionalProperties"]))
         }
-        // Other enumerations have their values in the description.
+        // Other enumerations list their values in the description.
         Some("string")
             if !schema["description"]
                 .as_str()
@@ -301,7 +301,7 @@ fn metrics() -> Result<String> {
 mod tests {
     use super::*;
 
-    /// `HEADGATE_RENEW=1` writes the pages instead.
+    /// With `HEADGATE_RENEW=1`, the test writes the pages instead of comparing them.
     #[test]
     fn reference_pages_are_up_to_date() {
         let folder = super::super::folder().join("reference");

@@ -1,4 +1,4 @@
-//! Checks that each statement in SECURITY.md names tests, and that these exist.
+//! Checks that each statement in SECURITY.md names tests, and that these tests exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ fn tests_in(folder: &Path, attribute: &Regex, found: &mut BTreeSet<String>) {
 
 #[test]
 fn the_tests_that_security_names_exist() {
-    // Attributes and comments may stand between.
+    // Other attributes and comments may be between `#[test]` and the function.
     let test = r"#\[(?:tokio::)?test[^\n]*\n(?:\s*(?:#\[|//)[^\n]*\n)*\s*(?:async )?fn (\w+)";
     let test = Regex::new(test).unwrap();
     let mut tests = BTreeSet::new();
@@ -38,7 +38,7 @@ fn the_tests_that_security_names_exist() {
     let missing = { name.captures_iter(&text) }.map(|c| c[1].to_owned());
     let missing: Vec<String> = missing.filter(|name| !tests.contains(name)).collect();
     assert!(missing.is_empty(), "no such tests: {missing:?}");
-    // A row must name tests if, and only if, it forbids something.
+    // A row must name tests if it forbids something, and only then.
     for row in text.lines().filter(|line| line.starts_with("| ")).skip(1) {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         let [who, _, may_not, proof] = cells[..] else {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::reference::{cell, head, read};
 
-/// Files of `filter` with stats of a policy, and their counters.
+/// The files of `filter` that define stats of a policy, each with the heading of its stats.
 const STATS: [(&str, &str); 2] = [
     ("core/src/stats.rs", "Requests, by policy and type"),
     (
@@ -63,7 +63,8 @@ pub(super) fn page() -> Result<String> {
     Ok(page)
 }
 
-/// Writes a row for `name`. A list in it (`{a,b}`) makes a row for each name in the list.
+/// Writes a row for `name`. If the name contains a list such as `{a,b}`, each alternative gets a
+/// row.
 fn row(page: &mut String, name: &str, kind: &str, text: &str) {
     match name
         .split_once('{')
@@ -80,8 +81,8 @@ fn row(page: &mut String, name: &str, kind: &str, text: &str) {
     }
 }
 
-/// Returns the names in the array `names` of `source`, each with the doc comment of the variant at
-/// the same position.
+/// Returns the names in the array `names` of `source`, each with the doc comment of the enum
+/// variant at the same position.
 fn counters(source: &str, head: &str, or: &str, names: &str) -> Result<Vec<(String, String)>> {
     let body = |from: &str, end: &str| {
         let (_, rest) = source.split_once(from)?;

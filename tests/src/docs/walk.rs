@@ -10,14 +10,15 @@ use super::commands::{self, Runs, page};
 use crate::kube::{Node, programs};
 use crate::wait::until_within;
 
-/// Seconds that a command may take.
+/// The longest time of a command, s.
 const LONGEST: u32 = 240;
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The chart in place of the published one.
+/// The chart that commands use in place of the published one.
 const CHART: &str = "charts/headgate --set image.tag=dev";
 
-/// Prefixes of commands that run until they are interrupted. Each runs in its own terminal.
+/// Prefixes of commands that run until they are interrupted. Each of these commands runs in its own
+/// terminal.
 const SERVES: [&str; 3] = [
     "dist/headgate run ",
     "\"$(scripts/get-envoy)\" ",
@@ -28,7 +29,7 @@ const SERVES: [&str; 3] = [
 /// contain a text in `without`.
 ///
 /// # Errors
-/// If one fails, or doesn't show what its page says.
+/// If a command fails, or doesn't show what the page says.
 pub fn walk(node: &Node, path: &str, without: &[&str]) -> Result<()> {
     let page = page(path)?;
     let newcomer = Newcomer {
@@ -43,7 +44,7 @@ pub fn walk(node: &Node, path: &str, without: &[&str]) -> Result<()> {
             let place = format!("{path}:{}: {}", command.line, command.text);
             newcomer.command(&command.text, applied).context(place)
         });
-    // Servers and tunnels end with the page.
+    // Servers and tunnels that the page started end here.
     newcomer.run("if [[ -e running ]]; then kill $(<running) || true; fi")?;
     walked.map(drop)
 }
@@ -54,8 +55,8 @@ struct Newcomer<'a> {
 }
 
 impl Newcomer<'_> {
-    /// Runs a command after `applied` times of `kubectl apply -f policy.yaml`; returns how often
-    /// that was now.
+    /// Runs a command after `applied` runs of `kubectl apply -f policy.yaml`. Returns the new
+    /// number of these runs.
     fn command(&self, text: &str, mut applied: usize) -> Result<usize> {
         let (_, runs) = commands::runs(text).context("not in the table")?;
         if let Runs::Not(_) = runs {
@@ -63,7 +64,7 @@ impl Newcomer<'_> {
         }
         if text.starts_with("kubectl apply -f policy.yaml") {
             applied += 1;
-            // As the page says before it applies the policy again.
+            // Before the page applies the policy again, it tells its reader to change the mode.
             let mode = ["mode: DryRun", "mode: Enforce"][applied - 1];
             self.checkout.set_mode(mode)?;
         }
@@ -78,8 +79,8 @@ impl Newcomer<'_> {
             || bare.contains("status --admin")
             || bare.contains("headgate check")
         {
-            // Retried, because loads, proxies and operators take time to start, and percentiles
-            // follow later.
+            // The command is repeated, because loads, proxies and operators take time to start, and
+            // percentiles appear later.
             until_within(PATIENCE, bare, || {
                 printed = self.run(bare).map_err(|error| format!("{error:#}"))?;
                 match shows(text, &printed, applied) {
@@ -92,12 +93,12 @@ impl Newcomer<'_> {
             let is_test = bare.starts_with("helm test ");
             ensure!(!is_test || printed.contains("Succeeded"), "{printed}");
         }
-        // Printed, so that the test's output shows what a newcomer would see.
+        // The test's output shows what a newcomer would see.
         println!("$ {bare}\n{printed}");
         Ok(applied)
     }
 
-    /// Leaves a command running.
+    /// Starts a command and leaves it running.
     fn serve(&self, text: &str) -> Result<()> {
         let script = format!("{text} >>said 2>&1 & echo $! >>running");
         self.run(&script).map(drop)
@@ -105,7 +106,7 @@ impl Newcomer<'_> {
 
     fn run(&self, text: &str) -> Result<String> {
         let text = commands::of_clone(text, CHART);
-        // Needed because there is no terminal.
+        // The option is necessary because this process has no terminal.
         let text = text.replacen("headgate top", "headgate top --once", 1);
         let programs = programs::repository().join("target/release");
         let programs = programs.canonicalize().unwrap_or_default();
@@ -117,7 +118,7 @@ impl Newcomer<'_> {
     }
 }
 
-/// Returns `cargo run` of a program as the program of `folder`.
+/// Returns a `cargo run` of a program as a call of the built program in `folder`.
 fn built(text: &str, folder: &Path) -> String {
     match text.strip_prefix("cargo run --release -p headgate-harness --bin ") {
         Some(rest) => format!("{}/{}", folder.display(), rest.replacen(" -- ", " ", 1)),
@@ -125,8 +126,8 @@ fn built(text: &str, folder: &Path) -> String {
     }
 }
 
-/// Whether a command has printed what a page that applies its policy twice, first in `DryRun`, is
-/// about: what would be refused, and refusals.
+/// Whether the output of a command shows what its page is about. A page may apply its policy twice,
+/// first in `DryRun`. The output must then show first what would be refused, and later refusals.
 fn shows(text: &str, seen: &str, applied: usize) -> bool {
     if text.contains("headgate top") && applied > 0 {
         let is_dry = seen.contains("(dry run)");

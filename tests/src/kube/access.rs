@@ -1,4 +1,5 @@
-//! Access to a cluster: kubectl and helm with a kubeconfig, run where the API server is reachable.
+//! Access to a cluster: kubectl and helm with a kubeconfig, run in a place from which the API
+//! server is reachable.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,13 +15,13 @@ use crate::process;
 pub struct Access {
     /// The kubeconfig of an administrator.
     pub kubeconfig: PathBuf,
-    /// The prefix of the commands that start programs, such as `nsenter …`; empty for the machine's
-    /// own namespaces.
+    /// The prefix of the commands that start programs, such as `nsenter …`, or empty for the
+    /// machine's own namespaces.
     pub launcher: Vec<OsString>,
 }
 
 impl Access {
-    /// Returns a command that runs `program` where the API server is reachable.
+    /// Returns a command that runs `program` in a place from which the API server is reachable.
     pub fn command(&self, program: &Path) -> Command {
         let Some((first, rest)) = self.launcher.split_first() else {
             return Command::new(program);
@@ -33,7 +34,7 @@ impl Access {
     /// Runs kubectl as an administrator and returns its output.
     ///
     /// # Errors
-    /// If it fails; with its message.
+    /// If kubectl fails. The error contains kubectl's message.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.kubectl_as(&self.kubeconfig, arguments, None)
     }
@@ -41,7 +42,7 @@ impl Access {
     /// Runs kubectl with a kubeconfig and standard input, and returns its output.
     ///
     /// # Errors
-    /// If it fails; with its message.
+    /// If kubectl fails. The error contains kubectl's message.
     pub fn kubectl_as(
         &self,
         kubeconfig: &Path,
@@ -57,7 +58,7 @@ impl Access {
     /// Applies YAML with `kubectl apply`.
     ///
     /// # Errors
-    /// If it is refused; with the API server's message.
+    /// If an object is refused. The error contains the API server's message.
     pub fn apply(&self, yaml: &str) -> Result<String> {
         self.kubectl_as(&self.kubeconfig, &["apply", "--filename=-"], Some(yaml))
     }
@@ -66,7 +67,7 @@ impl Access {
     /// kubeconfig's folder, so a user's settings have no effect and no files are left behind.
     ///
     /// # Errors
-    /// If it fails; with its message.
+    /// If helm fails. The error contains helm's message.
     pub fn helm(&self, arguments: &[&str]) -> Result<String> {
         let home = self.kubeconfig.with_file_name("helm");
         let mut command = self.command(&programs::helm()?.join("helm"));

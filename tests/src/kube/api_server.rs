@@ -1,4 +1,4 @@
-//! A real API server with its controllers but without nodes: Pods can be created, and the test
+//! A real API server with its controllers but without nodes. Pods can be created, and the test
 //! itself sets them to running.
 
 use std::net::Ipv4Addr;
@@ -23,7 +23,7 @@ pub struct ApiServer {
     audit_log: PathBuf,
     namespaces: AtomicU32,
     plane: Mutex<ControlPlane>,
-    // Dropped after the processes that write into it.
+    // The folder is dropped after the processes that write into it.
     workspace: Workspace,
 }
 
@@ -32,16 +32,17 @@ impl ApiServer {
     /// until Pods can be created (about 5 s).
     ///
     /// # Errors
-    /// If the programs aren't available or don't start; with their last lines.
+    /// If the programs aren't available or don't start. The error contains the last lines of their
+    /// output.
     pub fn start() -> Result<Self> {
         Self::start_with_services(SERVICE_RANGE)
     }
 
-    /// Starts them with these ranges of Services' addresses, such as `10.96.0.0/16,fd00::/112` for
-    /// a dual-stack cluster.
+    /// Starts an API server as [`start`](Self::start) does, with these ranges of Services'
+    /// addresses, such as `10.96.0.0/16,fd00::/112` for a dual-stack cluster.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub fn start_with_services(services: &'static str) -> Result<Self> {
         let workspace = Workspace::create()?;
         let plane = ControlPlane::start(Place {
@@ -61,12 +62,12 @@ impl ApiServer {
         })
     }
 
-    /// Returns the API server that all tests of this process share. They use [namespaces of their
-    /// own](Self::namespace) and don't disturb other tests. A test that restarts or pauses a part
-    /// starts its own API server.
+    /// Returns the API server that all tests of this process share. Each test uses [a namespace of
+    /// its own](Self::namespace) and doesn't disturb others. A test that restarts or pauses a part
+    /// must start its own API server.
     ///
     /// # Panics
-    /// If it can't be started, in every test that calls this.
+    /// If the API server can't be started. Every test that calls this function then panics.
     #[allow(clippy::panic)]
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Result<ApiServer, String>> = OnceLock::new();
@@ -80,7 +81,7 @@ impl ApiServer {
     /// Creates a namespace whose name starts with `prefix` and that no other test uses.
     ///
     /// # Errors
-    /// If it can't be created.
+    /// If the namespace can't be created.
     pub fn namespace(&self, prefix: &str) -> Result<String> {
         let number = self.namespaces.fetch_add(1, Ordering::Relaxed);
         let name = format!("{prefix}-{number}");
@@ -88,13 +89,13 @@ impl ApiServer {
         Ok(name)
     }
 
-    /// Returns its address, `https://127.0.0.1:PORT`.
+    /// Returns the address of the API server, `https://127.0.0.1:PORT`.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Returns the folder of its logs: `kube-apiserver.log`, `etcd.log`,
-    /// `kube-controller-manager.log`, `audit.log`. Kept when a test fails.
+    /// Returns the folder of the logs: `kube-apiserver.log`, `etcd.log`,
+    /// `kube-controller-manager.log` and `audit.log`. The folder is kept when a test fails.
     pub fn dir(&self) -> &Path {
         self.workspace.path()
     }
@@ -105,10 +106,10 @@ impl ApiServer {
     }
 
     /// Issues a certificate for `user` in at most one group and returns a kubeconfig with it. The
-    /// user has only the rights that the cluster's RBAC grants: initially none.
+    /// user has only the rights that the cluster's RBAC grants, initially none.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// If the kubeconfig can't be written.
     pub fn user_kubeconfig(&self, user: &str, group: Option<&str>) -> Result<PathBuf> {
         let file = format!("user-{}", user.replace([':', '/'], "-"));
         self.plane()
@@ -116,8 +117,8 @@ impl ApiServer {
             .kubeconfig(&self.url, &file, user, group)
     }
 
-    /// Returns a kubeconfig with a token of a service account, which must exist. Its user has
-    /// exactly the rights of a Pod of that account.
+    /// Returns a kubeconfig with a token of an existing service account. The token's user has
+    /// exactly the rights of a Pod of this account.
     ///
     /// # Errors
     /// If the account doesn't exist.
@@ -130,8 +131,8 @@ impl ApiServer {
             .token_kubeconfig(&self.url, &file, token.trim())
     }
 
-    /// Returns a client with all rights. Its background task belongs to the runtime that calls
-    /// this.
+    /// Returns a client with all rights. The client's background task belongs to the runtime that
+    /// calls this function.
     ///
     /// # Errors
     /// If the kubeconfig isn't accepted.
@@ -142,7 +143,7 @@ impl ApiServer {
     /// Runs kubectl as an administrator and returns its output.
     ///
     /// # Errors
-    /// If it fails; with its message.
+    /// If kubectl fails. The error contains kubectl's message.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.access.kubectl(arguments)
     }
@@ -150,7 +151,7 @@ impl ApiServer {
     /// Runs kubectl with a kubeconfig and standard input, and returns its output.
     ///
     /// # Errors
-    /// If it fails; with its message.
+    /// If kubectl fails. The error contains kubectl's message.
     pub fn kubectl_as(
         &self,
         kubeconfig: &Path,
@@ -163,7 +164,7 @@ impl ApiServer {
     /// Runs helm as an administrator and returns its output.
     ///
     /// # Errors
-    /// If it fails; with its message.
+    /// If helm fails. The error contains helm's message.
     pub fn helm(&self, arguments: &[&str]) -> Result<String> {
         self.access.helm(arguments)
     }
@@ -171,16 +172,16 @@ impl ApiServer {
     /// Applies YAML with `kubectl apply`.
     ///
     /// # Errors
-    /// If it is refused; with the API server's message.
+    /// If an object is refused. The error contains the API server's message.
     pub fn apply(&self, yaml: &str) -> Result<String> {
         self.access.apply(yaml)
     }
 
-    /// Applies these objects in a dry run with strict validation and returns the output: a field
-    /// that the schema lacks is an error, not a warning.
+    /// Applies these objects in a dry run with strict validation and returns the output. With this
+    /// validation, a field that the schema doesn't have is an error, not a warning.
     ///
     /// # Errors
-    /// If the API server refuses one.
+    /// If the API server refuses an object.
     pub fn dry_run(&self, yaml: &str) -> Result<String> {
         let arguments = [
             "apply",
@@ -192,11 +193,11 @@ impl ApiServer {
         self.kubectl_as(self.kubeconfig(), &arguments, Some(yaml))
     }
 
-    /// Installs the CRDs of the repository's folder `crds/` and waits until they are served and
-    /// `kubectl explain` finds them.
+    /// Installs the CRDs of the repository's folder `crds/`. Waits until the API server serves them
+    /// and `kubectl explain` finds them.
     ///
     /// # Errors
-    /// If they are refused.
+    /// If the CRDs are refused.
     pub fn install_crds(&self) -> Result<()> {
         let folder = programs::repository().join("crds");
         let file = format!("--filename={}", folder.display());
@@ -213,9 +214,10 @@ impl ApiServer {
     /// Waits until every CRD is served.
     ///
     /// # Errors
-    /// If one isn't.
+    /// If a CRD isn't served in time.
     pub fn wait_for_crds(&self) -> Result<()> {
-        // Repeated, because `kubectl wait` fails on a CRD that has no conditions yet.
+        // The command is repeated, because `kubectl wait` fails on a CRD that has no conditions
+        // yet.
         wait::until("the CRDs to be served", || {
             self.kubectl(&[
                 "wait",
@@ -234,8 +236,8 @@ impl ApiServer {
         audit::mark(&self.audit_log)
     }
 
-    /// Returns the requests since `mark`. A request is logged after it has been answered, perhaps a
-    /// moment after the client has the answer.
+    /// Returns the requests since `mark`. The log may have a request only a moment after the client
+    /// has its answer.
     ///
     /// # Errors
     /// If the log can't be read.
@@ -246,7 +248,7 @@ impl ApiServer {
     /// Kills the API server. Etcd and the controllers continue.
     ///
     /// # Errors
-    /// If it can't be killed.
+    /// If the API server can't be killed.
     pub fn stop_api_server(&self) -> Result<()> {
         self.plane().kill_api_server()
     }
@@ -254,46 +256,46 @@ impl ApiServer {
     /// Starts the API server on its previous port and waits until it is ready.
     ///
     /// # Errors
-    /// If it doesn't start; with its last lines.
+    /// If the API server doesn't start. The error contains its last lines of output.
     pub fn start_api_server(&self) -> Result<()> {
         let mut plane = self.plane();
         plane.start_api_server()?;
         plane.wait_until_ready()
     }
 
-    /// Stops and starts the API server: all connections and watches break, and requests fail for a
+    /// Stops and starts the API server. All connections and watches break, and requests fail for a
     /// few seconds.
     ///
     /// # Errors
-    /// As [`start_api_server`](Self::start_api_server).
+    /// The errors of [`start_api_server`](Self::start_api_server).
     pub fn restart_api_server(&self) -> Result<()> {
         self.stop_api_server()?;
         self.start_api_server()
     }
 
-    /// Suspends the API server: connections stay open and no request is answered, as when a machine
-    /// hangs.
+    /// Suspends the API server, as when a machine hangs. Connections stay open, and no request is
+    /// answered.
     pub fn pause_api_server(&self) {
         if let Some(process) = self.plane().api_server() {
             process.pause();
         }
     }
 
-    /// Ends [`pause_api_server`](Self::pause_api_server).
+    /// Resumes the API server after [`pause_api_server`](Self::pause_api_server).
     pub fn resume_api_server(&self) {
         if let Some(process) = self.plane().api_server() {
             process.resume();
         }
     }
 
-    /// Suspends etcd: the API server answers reads from its cache and no writes.
+    /// Suspends etcd. The API server then answers reads from its cache, and doesn't answer writes.
     pub fn pause_etcd(&self) {
         if let Some(process) = self.plane().etcd() {
             process.pause();
         }
     }
 
-    /// Ends [`pause_etcd`](Self::pause_etcd).
+    /// Resumes etcd after [`pause_etcd`](Self::pause_etcd).
     pub fn resume_etcd(&self) {
         if let Some(process) = self.plane().etcd() {
             process.resume();
@@ -301,10 +303,10 @@ impl ApiServer {
     }
 
     /// Restarts the controllers, so that the garbage collector handles newly installed CRDs at
-    /// once. Otherwise it may take 30 s.
+    /// once. Without a restart, that may take 30 s.
     ///
     /// # Errors
-    /// If they can't be started.
+    /// If the controllers can't be started.
     pub fn restart_controllers(&self) -> Result<()> {
         self.plane().restart_controllers()
     }
@@ -322,7 +324,8 @@ impl std::fmt::Debug for ApiServer {
     }
 }
 
-/// Returns a client for a kubeconfig. Its background task belongs to the runtime that calls this.
+/// Returns a client for a kubeconfig. The client's background task belongs to the runtime that
+/// calls this function.
 ///
 /// # Errors
 /// If the kubeconfig isn't accepted.

@@ -1,4 +1,5 @@
-//! The API server's audit log, one JSON event on each line: requests and their users.
+//! The API server's audit log, with one JSON event on each line. An event has a request and its
+//! user.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
@@ -7,28 +8,28 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-/// One answered request, or one watch (logged when it starts and again when it ends).
+/// An answered request, or a watch. A watch is logged when it starts and again when it ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEvent {
     /// The user of the request, such as `system:serviceaccount:headgate-system:headgate`.
     pub user: String,
     /// The verb: `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or
-    /// `deletecollection`; for requests without an object, the HTTP method in lower case.
+    /// `deletecollection`. For requests without an object, it is the HTTP method in lower case.
     pub verb: String,
-    /// The API group; empty for the core group.
+    /// The API group. Empty for the core group.
     pub group: String,
-    /// The plural of the resource, with its subresource: `admissionpolicies/status`. Empty for
-    /// requests without an object.
+    /// The plural of the resource with the subresource, such as `admissionpolicies/status`. Empty
+    /// for requests without an object.
     pub resource: String,
-    /// The namespace; empty for requests across all namespaces or without one.
+    /// The namespace. Empty for requests across all namespaces or without a namespace.
     pub namespace: String,
-    /// The name of the object; empty for collections.
+    /// The name of the object. Empty for requests about collections.
     pub name: String,
-    /// The path and query.
+    /// The path and query of the request.
     pub uri: String,
     /// The client program, such as `kubectl/v1.35.2 …`.
     pub user_agent: String,
-    /// The HTTP status of the answer; 0 without an answer.
+    /// The HTTP status of the answer. 0 without an answer.
     pub code: u16,
     /// The stage: `ResponseStarted` for a watch that begins, `ResponseComplete` for a request or
     /// watch that ends.

@@ -1,5 +1,5 @@
-//! Keys and certificates of a cluster: one authority for servers and clients, and kubeconfigs for
-//! clients.
+//! Keys and certificates of a cluster, from one authority for servers and clients, and kubeconfigs
+//! for clients.
 
 use std::fs;
 use std::net::IpAddr;
@@ -18,8 +18,8 @@ pub(super) struct Authority {
 }
 
 impl Authority {
-    /// Creates an authority: `ca.crt`, `ca.key`, and the key pair `sa.key`, `sa.pub` for tokens of
-    /// service accounts.
+    /// Creates an authority. Writes `ca.crt` and `ca.key`, and the key pair `sa.key` and `sa.pub`
+    /// for tokens of service accounts.
     pub(super) fn create(dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let mut params = CertificateParams::default();

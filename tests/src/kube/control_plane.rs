@@ -15,8 +15,8 @@ use super::programs;
 use crate::process::Child;
 use crate::wait;
 
-/// The time within which the control plane must be ready: it takes seconds on an idle machine, far
-/// more on one that compiles.
+/// The time within which the control plane must be ready. It needs seconds on an idle machine, and
+/// far more on a machine that compiles.
 const START_DEADLINE: Duration = Duration::from_secs(120);
 
 /// The first address of [`SERVICE_RANGE`], which the API server uses for its own Service.
@@ -26,8 +26,8 @@ pub(super) const SERVICE_RANGE: &str = "10.96.0.0/16";
 /// The range of Pods' addresses.
 pub(super) const POD_RANGE: &str = "10.244.0.0/16";
 
-/// A policy that logs requests and their users without bodies. The stage `RequestReceived` would
-/// only log every request twice.
+/// A policy that logs requests and their users without bodies. The stage `RequestReceived` is
+/// omitted, because it would only log every request twice.
 const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\n\
                             omitStages: [RequestReceived]\n\
                             rules: [{level: Metadata}]\n";
@@ -40,15 +40,15 @@ pub(super) struct Place {
     pub(super) address: Ipv4Addr,
     /// The ranges of Services' addresses, one for each address family.
     pub(super) services: &'static str,
-    /// The prefix of the commands that start programs, such as `nsenter …`; empty for the machine's
-    /// own namespaces.
+    /// The prefix of the commands that start programs, such as `nsenter …`, or empty for the
+    /// machine's own namespaces.
     pub(super) launcher: Vec<OsString>,
     /// Whether to run a scheduler, which assigns Pods to nodes.
     pub(super) scheduler: bool,
 }
 
 impl Place {
-    /// Starts `program`, which logs to `NAME.log`.
+    /// Starts `program`, whose output goes to the file `NAME.log`.
     pub(super) fn spawn(&self, name: &str, program: &Path, arguments: &[String]) -> Result<Child> {
         let mut command = self.access(Path::new("")).command(program);
         command.args(arguments);
@@ -98,8 +98,8 @@ impl Ports {
     }
 }
 
-/// Returns a free port below the kernel's range for outgoing connections, so that it is still free
-/// when a stopped server restarts.
+/// Returns a free port below the kernel's range for outgoing connections, so that the port is still
+/// free when a stopped server restarts.
 pub(super) fn free_port(taken: &mut Vec<u16>) -> Result<u16> {
     for _ in 0..1_000 {
         let port = rand::random_range(18_100..32_000);
@@ -153,7 +153,7 @@ impl ControlPlane {
         };
         this.start_etcd()?;
         this.start_api_server()?;
-        // Controllers and scheduler exit if the API server isn't ready to authorize them.
+        // The controllers and the scheduler exit if the API server isn't ready to authorize them.
         this.wait_until_ready()?;
         this.start_controllers()?;
         if this.place.scheduler {
@@ -171,7 +171,7 @@ impl ControlPlane {
         &self.authority
     }
 
-    /// Returns `https://ADDRESS:PORT`.
+    /// Returns the address of the API server, `https://ADDRESS:PORT`.
     pub(super) fn url(&self) -> String {
         format!("https://{}:{}", self.place.address, self.ports.api)
     }
@@ -263,7 +263,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Kills the API server: its watches break as they do when a machine is lost.
+    /// Kills the API server. Its watches break as they do when a machine is lost.
     pub(super) fn kill_api_server(&mut self) -> Result<()> {
         self.api_server.take().map_or(Ok(()), Child::kill)
     }
@@ -295,8 +295,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Kills the controllers and starts them again. The garbage collector detects new CRDs only
-    /// every 30 s, but at once after a restart.
+    /// Kills the controllers and starts them again. The garbage collector looks for new CRDs only
+    /// every 30 s, and after a restart.
     pub(super) fn restart_controllers(&mut self) -> Result<()> {
         self.controllers.take().map_or(Ok(()), Child::kill)?;
         self.start_controllers()
@@ -339,8 +339,8 @@ impl ControlPlane {
         }
     }
 
-    /// Waits until the controllers have created the account `default`. Before that, every Pod
-    /// without an account is refused.
+    /// Waits until the controllers have created the account `default`. Until then, every Pod that
+    /// names no account is refused.
     fn wait_for_service_accounts(&self) -> Result<()> {
         let access = self.access();
         let arguments = ["get", "serviceaccount", "default", "--namespace=default"];

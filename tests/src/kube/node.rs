@@ -1,9 +1,10 @@
 //! A real Kubernetes with a real node: kubelet, containerd, kube-proxy and CoreDNS in their own
 //! Linux namespaces. So Pods, probes, Services and rolling updates work as in a real cluster.
 //!
-//! It uses no port, mount, process or network interface of this machine. Only control groups are
-//! shared: they are in a separate folder, which is removed at the end. No container engine and no
-//! registry is needed: images are archives that `scripts/build test-images` makes.
+//! The node uses no port, mount, process or network interface of this machine. It shares only the
+//! control groups. They are in a separate folder, which is removed at the end. The node needs no
+//! container engine and no registry, because images are archives that `scripts/build test-images`
+//! makes.
 
 mod cgroups;
 mod config;
@@ -29,18 +30,18 @@ use crate::wait;
 
 /// The node's address, which exists only in its own network.
 pub const NODE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
-/// Its name.
+/// The name of the node.
 pub const NODE_NAME: &str = "node1";
 
-/// The time within which a node must be ready: it takes some 15 s on an idle machine.
+/// The time within which a node must be ready. It needs some 15 s on an idle machine.
 const READY_DEADLINE: Duration = Duration::from_secs(180);
 
-/// A running cluster of one node. Everything in it ends when this is dropped, or when this process
-/// ends in any way.
+/// A running cluster of one node. Everything in the cluster ends when this value is dropped, or
+/// when this process ends in any way.
 pub struct Node {
     access: Access,
     network: fs::File,
-    // Dropped in this order: first the processes, then their remains.
+    // The fields are dropped in this order: first the processes, then what they leave behind.
     machine: Option<Child>,
     first_process: u32,
     _programs: Vec<Child>,
@@ -49,7 +50,7 @@ pub struct Node {
     workspace: Workspace,
 }
 
-/// Whether a node can run here. If not, reports the running test as skipped.
+/// Whether a node can run here. If it can't, reports the running test as skipped.
 ///
 /// # Errors
 /// If a program that the node needs is available here, but getting it failed.
@@ -66,8 +67,8 @@ impl Node {
     /// Pods (some 15 s).
     ///
     /// # Errors
-    /// If this process isn't root, the programs aren't available, or one doesn't start; with its
-    /// last lines.
+    /// If this process isn't root, the programs aren't available, or a program doesn't start. The
+    /// error contains the last lines of its output.
     pub fn start(images: &[PathBuf]) -> Result<Self> {
         let workspace = Workspace::create()?;
         let dir = workspace.path().to_owned();
@@ -123,40 +124,40 @@ impl Node {
         &self.access
     }
 
-    /// Returns the folder of its logs. Kept when a test fails.
+    /// Returns the folder of the node's logs. The folder is kept when a test fails.
     pub fn dir(&self) -> &Path {
         self.workspace.path()
     }
 
-    /// Like [`Access::kubectl`].
+    /// Runs kubectl as [`Access::kubectl`] does.
     ///
     /// # Errors
-    /// Those of [`Access::kubectl`].
+    /// The errors of [`Access::kubectl`].
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.access.kubectl(arguments)
     }
 
-    /// Like [`Access::apply`].
+    /// Applies YAML as [`Access::apply`] does.
     ///
     /// # Errors
-    /// Those of [`Access::apply`].
+    /// The errors of [`Access::apply`].
     pub fn apply(&self, yaml: &str) -> Result<String> {
         self.access.apply(yaml)
     }
 
-    /// Like [`Access::helm`].
+    /// Runs helm as [`Access::helm`] does.
     ///
     /// # Errors
-    /// Those of [`Access::helm`].
+    /// The errors of [`Access::helm`].
     pub fn helm(&self, arguments: &[&str]) -> Result<String> {
         self.access.helm(arguments)
     }
 
-    /// Runs a program of this machine on the node: with its network, its name server and its
+    /// Runs a program of this machine on the node, with the node's network, name server and
     /// processes. Relative paths start at the repository's root.
     ///
     /// # Errors
-    /// If it fails; with its standard error.
+    /// If the program fails. The error contains its standard error.
     pub fn exec_in(&self, command: &[&str]) -> Result<String> {
         let Some((program, arguments)) = command.split_first() else {
             bail!("no command");
@@ -166,9 +167,9 @@ impl Node {
         process::run(&mut whole, None).with_context(|| command.join(" "))
     }
 
-    /// Runs `work` on a thread in the node's network, from which it can reach Pods and Services by
-    /// their addresses. Threads and connections that `work` starts are in that network too, even
-    /// after it has returned.
+    /// Runs `work` on a thread in the node's network, so `work` can reach Pods and Services by
+    /// their addresses. Threads and connections that `work` starts stay in this network, even after
+    /// `work` has returned.
     ///
     /// # Errors
     /// If the thread can't enter the network.
@@ -193,7 +194,8 @@ impl Drop for Node {
         if let Some(machine) = self.machine.take() {
             let _ = machine.kill();
         }
-        // The first process ends all others of its namespace, and disappears only after them.
+        // The first process ends all other processes of its namespace, and disappears only after
+        // them.
         let gone = || !Path::new(&format!("/proc/{}", self.first_process)).exists();
         let _ = wait::wait_until("the end of the node's processes", gone);
         self.cgroups.remove();
@@ -216,7 +218,7 @@ pub fn image(name: &str) -> PathBuf {
         .join(format!("{name}-image.tar"))
 }
 
-/// Creates the namespaces, held by a process that is the first in them.
+/// Creates the namespaces, which exist as long as the first process in them.
 fn start_machine(dir: &Path) -> Result<Child> {
     let mut command = Command::new("unshare");
     command
@@ -228,8 +230,8 @@ fn start_machine(dir: &Path) -> Result<Child> {
     Child::spawn_tied("node-namespaces", &command, &dir.join("namespaces.log"))
 }
 
-/// Returns the process id, outside of its namespace, of the first process in it, once that is
-/// ready: the only child of `unshare`.
+/// Returns the process id of the first process in the namespace, once it is ready. The id is that
+/// outside of the namespace. The process is the only child of `unshare`.
 fn first_process(machine: &mut Child) -> Result<u32> {
     machine.wait_for_line("ready")?;
     let pid = machine.pid();
@@ -240,8 +242,8 @@ fn first_process(machine: &mut Child) -> Result<u32> {
         .ok_or_else(|| anyhow!("unshare has no child\n{}", machine.tail()))
 }
 
-/// Returns the command prefix that runs a program on the node. The program is tied to its parent as
-/// by [`Child::spawn_tied`].
+/// Returns the command prefix that runs a program on the node. The program ends with its parent, as
+/// with [`Child::spawn_tied`].
 fn launcher(first_process: u32) -> Result<Vec<OsString>> {
     let root = programs::repository().canonicalize()?;
     let mut words: Vec<OsString> = vec![

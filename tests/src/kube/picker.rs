@@ -1,5 +1,5 @@
-//! The endpoint picker of Gateway API's inference extension, and the metrics of model servers that
-//! it reads.
+//! The endpoint picker of Gateway API's inference extension, and the model servers' metrics that
+//! the picker reads.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -28,7 +28,7 @@ schedulingProfiles:
   plugins: [{pluginRef: queue-scorer}]
 ";
 
-/// An endpoint picker, which may be down. Killed when dropped.
+/// An endpoint picker, which runs or is stopped. Killed when dropped.
 pub struct EndpointPicker {
     kubeconfig: PathBuf,
     namespace: String,
@@ -40,7 +40,8 @@ pub struct EndpointPicker {
 }
 
 impl EndpointPicker {
-    /// Returns the picker of an InferencePool, not yet started, with ports that it keeps.
+    /// Returns the picker of an InferencePool. The picker isn't started yet, but already has its
+    /// ports.
     ///
     /// # Errors
     /// If no port is free.
@@ -57,11 +58,11 @@ impl EndpointPicker {
         })
     }
 
-    /// Starts it and waits until it takes calls. `metrics` is the port of the model servers'
-    /// metrics.
+    /// Starts the picker and waits until it takes calls. `metrics` is the port of the model
+    /// servers' metrics.
     ///
     /// # Errors
-    /// If it isn't available or doesn't start; with its last lines.
+    /// If the picker isn't available or doesn't start. The error contains its last lines of output.
     pub fn start(&mut self, metrics: u16) -> Result<()> {
         let mut command = Command::new(programs::endpoint_picker()?.join("epp"));
         command.env("KUBECONFIG", &self.kubeconfig).args([
@@ -90,39 +91,40 @@ impl EndpointPicker {
         Ok(())
     }
 
-    /// Returns the address at which Envoy calls it.
+    /// Returns the address at which Envoy calls the picker.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.picks))
     }
 
-    /// Kills it without notice.
+    /// Kills the picker without notice.
     ///
     /// # Errors
-    /// If it can't be killed.
+    /// If the picker can't be killed.
     pub fn kill(&mut self) -> Result<()> {
         self.child.take().map_or(Ok(()), Child::kill)
     }
 
-    /// Suspends it: it keeps its connections and answers nothing.
+    /// Suspends the picker. It keeps its connections and answers nothing.
     pub fn pause(&self) {
         if let Some(child) = &self.child {
             child.pause();
         }
     }
 
-    /// Returns the number of requests for which it picked an endpoint.
+    /// Returns the number of requests for which the picker has picked an endpoint.
     ///
     /// # Errors
-    /// If it doesn't answer.
+    /// If the picker doesn't answer.
     pub fn picked(&self) -> Result<usize> {
         let samples = self.samples("inference_objective_request_total")?;
         Ok(samples.iter().map(|(_, value)| value).sum())
     }
 
-    /// Waits until it knows that so many requests wait in the servers of these Pods.
+    /// Waits until the picker knows that these numbers of requests wait in the servers of these
+    /// Pods.
     ///
     /// # Errors
-    /// If it doesn't in time; with what it knows.
+    /// If the picker doesn't know them in time. The error contains the numbers that it knows.
     pub fn knows(&self, waiting: &[(&str, usize)]) -> Result<()> {
         let what = format!("the picker to know {waiting:?}");
         let known = wait::until(&what, || {
@@ -142,7 +144,7 @@ impl EndpointPicker {
         known.map_err(|error| anyhow!("{error}\n{}", tail()))
     }
 
-    /// Returns labels and value of each sample of one of its metrics.
+    /// Returns the labels and the value of each sample of one of the picker's metrics.
     fn samples(&self, name: &str) -> Result<Vec<(String, usize)>> {
         let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, self.metrics));
         let body = http::get(metrics, "/metrics")?.body;
@@ -156,17 +158,17 @@ impl EndpointPicker {
     }
 }
 
-/// The metrics of a model server, as vLLM names them, at a port of their own.
+/// The metrics of a model server, with vLLM's names, at an address of their own.
 pub struct ModelMetrics {
     address: SocketAddr,
     waiting: Arc<AtomicUsize>,
 }
 
 impl ModelMetrics {
-    /// Serves them for as long as this process runs.
+    /// Serves the metrics until this process ends.
     ///
     /// # Errors
-    /// If the address is taken.
+    /// If the address is in use.
     pub fn serve(listen: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind(listen).with_context(|| listen.to_string())?;
         let address = listener.local_addr()?;

@@ -1,6 +1,6 @@
-//! The folders of programs that tests and benchmarks run, as the scripts `get-*` print them. A
-//! script finds programs in the cache within milliseconds, so a test that is run by hand needs no
-//! preparation.
+//! The folders of the programs that tests and benchmarks run. The scripts `get-*` print these
+//! folders. A script finds programs in the cache within milliseconds, so a test that is run by hand
+//! needs no preparation.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,8 @@ use anyhow::{Context, Result};
 
 use crate::skip::skip;
 
-/// Returns the folder with etcd, kube-apiserver and the others (`scripts/get-kubernetes`).
+/// Returns the folder with etcd, kube-apiserver and the other programs of Kubernetes
+/// (`scripts/get-kubernetes`).
 ///
 /// # Errors
 /// If they aren't in the cache and can't be built.
@@ -45,7 +46,7 @@ pub fn helm_home(command: &mut Command, home: &Path) {
 /// (`scripts/get-node-tools`).
 ///
 /// # Errors
-/// If one is neither on this machine nor in the cache and can't be downloaded.
+/// If a program is neither on this machine nor in the cache, and can't be downloaded.
 pub fn node_tools() -> Result<&'static Path> {
     static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&FOLDER, "get-node-tools")
@@ -79,7 +80,8 @@ pub fn istio() -> Result<&'static Path> {
     once(&FOLDER, "get-istio")
 }
 
-/// Returns the folder with Headgate's minor version before, and its chart (`scripts/get-older`).
+/// Returns the folder with the previous minor version of Headgate, and its chart
+/// (`scripts/get-older`).
 ///
 /// # Errors
 /// If they aren't in the cache and can't be built.
@@ -96,10 +98,10 @@ pub fn crds(project: &str) -> Result<PathBuf> {
     Ok(run("get-crds", &[project])?.join(project))
 }
 
-/// Returns the environment in which the programs of [`node_tools`] are found and run.
+/// Returns the environment variables with which the programs of [`node_tools`] are found and run.
 ///
 /// # Errors
-/// Those of [`node_tools`].
+/// The errors of [`node_tools`].
 pub fn node_environment() -> Result<BTreeMap<String, String>> {
     let file = node_tools()?.join("environment");
     let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
@@ -179,26 +181,26 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The exit status by which a script reports that this kind of machine can't have something
+/// The exit status by which a script reports that this kind of machine can't have its programs
 /// (`scripts/lib.sh`).
 const UNAVAILABLE: i32 = 77;
 
 /// The reason why a script returned no folder.
 #[derive(Debug, Clone, thiserror::Error)]
 enum Missing {
-    /// This kind of machine can't have it.
+    /// This kind of machine can't have the programs. The text is the reason.
     #[error("{0}")]
     Unavailable(String),
-    /// Getting it failed.
+    /// Getting the programs failed. The text is the error.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Returns `folder`; `None` if this kind of machine can't have it, and then reports the running
-/// test as skipped.
+/// Returns `folder`, or `None` if this kind of machine can't have it. In the second case, reports
+/// the running test as skipped.
 ///
 /// # Errors
-/// If this kind of machine can have it, but getting it failed.
+/// If this kind of machine can have the folder, but getting it failed.
 pub fn or_skip(folder: Result<&'static Path>) -> Result<Option<&'static Path>> {
     match folder {
         Ok(folder) => Ok(Some(folder)),
@@ -212,8 +214,8 @@ pub fn or_skip(folder: Result<&'static Path>) -> Result<Option<&'static Path>> {
     }
 }
 
-/// Returns the reason why this kind of machine can't have something, if `error` is one of these
-/// functions' errors that states it.
+/// Returns the reason why this kind of machine can't have a program. Returns `None` if `error` has
+/// another cause.
 pub fn why_unavailable(error: &anyhow::Error) -> Option<&str> {
     match error.downcast_ref() {
         Some(Missing::Unavailable(why)) => Some(why),

@@ -1,4 +1,4 @@
-//! The folder of one running Kubernetes: keys, data, logs.
+//! The folder of a running Kubernetes, with its keys, data and logs.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use tempfile::TempDir;
 
-/// The prefix of the names of all such folders.
+/// The prefix of the names of the folders of a running Kubernetes.
 pub(super) const PREFIX: &str = "headgate-kubernetes-";
 
-/// A file that is locked by the process that uses the folder. A process id wouldn't identify it:
-/// ids are different in another PID namespace.
+/// The name of a file that the process that uses the folder has locked. A process id wouldn't
+/// identify this process, because ids differ between PID namespaces.
 const LOCK: &str = "lock";
 
-/// A folder that is removed with its owner, unless a test has failed: then its logs are needed.
+/// A folder that is removed with its owner, unless a test has failed. Its logs are then needed.
 #[derive(Debug)]
 pub(super) struct Workspace {
     dir: Option<TempDir>,
@@ -27,7 +27,7 @@ impl Workspace {
         remove_left_behind();
         let dir = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
         let path = dir.path().canonicalize()?;
-        // Locked before it gets the name that other processes look for.
+        // The file is locked before it gets the name that other processes look for.
         let unnamed = path.join("new-lock");
         let lock = File::create(&unnamed)?;
         lock.lock()?;
@@ -53,7 +53,7 @@ impl Drop for Workspace {
     }
 }
 
-/// Removes the folders of earlier processes: a server in a static is never dropped, and a killed
+/// Removes the folders of earlier processes. A server in a static is never dropped, and a killed
 /// test drops nothing. Folders kept for a failed test are removed by the next run, too.
 fn remove_left_behind() {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else {

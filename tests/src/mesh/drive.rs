@@ -1,8 +1,8 @@
 //! Clients of several workflows at once, and the outcomes of their requests.
 //!
-//! Every workflow is a load of its own ([`crate::load`]), with its own arrivals, so a workflow that
-//! floods the mesh affects another one only through the mesh. Its requests carry its name in their
-//! baggage.
+//! Every workflow is a load of its own ([`crate::load`]), with its own arrivals. So a workflow that
+//! floods the mesh affects another workflow only through the mesh. The requests of a workflow carry
+//! its name in their baggage.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -27,13 +27,13 @@ const ENOUGH: u64 = 100;
 /// Results of all workflows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Reports by workflow; their totals cover the whole time.
+    /// Reports by workflow. Their totals cover the whole time.
     pub workflows: BTreeMap<String, LoadReport>,
     /// Lateness of the requests of open loops, over all workflows, ms.
     pub late_ms: Quantiles,
 }
 
-/// Running loads. Dropping this stops them.
+/// Running loads. Dropping this value stops them.
 #[derive(Debug)]
 pub struct Driving {
     started: Instant,
@@ -103,7 +103,7 @@ impl Driving {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Waits until this long after the start.
+    /// Waits until `seconds` after the start.
     pub fn reach(&self, seconds: f64) {
         let at = self.started + Duration::try_from_secs_f64(seconds).unwrap_or_default();
         crate::clock::sleep_until(at);
@@ -122,7 +122,7 @@ impl Driving {
         let (mut workflows, mut open) = (BTreeMap::new(), Vec::new());
         for (name, load) in self.workflows {
             let (report, samples) = load.wait_with_samples()?;
-            // A closed loop reports no lateness: its clients send as soon as they can.
+            // A closed loop reports no lateness, because its clients send as soon as they can.
             if report.lateness_ms.count > 0 {
                 open.extend(samples);
             }
@@ -136,7 +136,7 @@ impl Driving {
 }
 
 impl Results {
-    /// Returns the results of one workflow; `None` if it doesn't exist.
+    /// Returns the results of one workflow, or `None` if it doesn't exist.
     pub fn of(&self, workflow: &str) -> Option<&TypeReport> {
         Some(&self.workflows.get(workflow)?.total)
     }
@@ -162,10 +162,11 @@ impl Results {
         }
     }
 
-    /// Returns the lateness of the harness. That of the generator covers all workflows; with too
-    /// few samples for a 99th percentile, which would be the largest of them, it is the 90th. That
-    /// of the backend is the largest 99th percentile of the services of `stats`; services with too
-    /// few samples are left out.
+    /// Returns the lateness of the harness.
+    ///
+    /// The generator's lateness covers all workflows. It is the 99th percentile, or the 90th with
+    /// few samples, because the 99th would then be the largest sample. The backend's lateness is
+    /// the largest 99th percentile of the services of `stats`, without services with few samples.
     pub fn lateness<'a>(&self, stats: impl IntoIterator<Item = &'a ServiceStats>) -> Lateness {
         let services = stats.into_iter().map(|of| of.workers.late_ms);
         let generator = &self.late_ms;
@@ -192,20 +193,21 @@ impl Results {
 pub struct Span {
     /// The length of the span, s.
     pub seconds: f64,
-    /// The number of requests that fell due in it.
+    /// The number of requests that fell due in the span.
     pub offered: u64,
-    /// The number of these that were served.
+    /// The number of requests of the span that were served.
     pub ok: u64,
-    /// The number of these that the first hop refused.
+    /// The number of requests of the span that the first hop refused.
     pub refused: u64,
-    /// The number of these with any other outcome.
+    /// The number of requests of the span with any other outcome.
     pub failed: u64,
     /// Median, over the points of the series, of the median latency of served requests, ms.
     pub p50_ms: f64,
 }
 
 impl Span {
-    /// Returns the share that was served, ratio 0..=1; 0 without requests.
+    /// Returns the share of the offered requests that was served, ratio 0..=1, or 0 without
+    /// requests.
     pub fn served(&self) -> f64 {
         if self.offered == 0 {
             return 0.0;

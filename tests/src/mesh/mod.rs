@@ -1,10 +1,10 @@
 //! A mesh on one machine: any number of service processes, each behind its own real Envoy.
 //!
 //! Wisp's claims are about many processes that communicate only with their neighbours, so a test of
-//! it needs many processes. One proxy in front of one backend can't show that work is refused at
+//! Wisp needs many processes. One proxy in front of one backend can't show that work is refused at
 //! the first hop instead of being lost at the last. A [`Topology`] defines, in YAML, the services,
-//! the work of their requests, and the policies. A [`Mesh`] runs it on the loopback interface.
-//! Capacity is a matter of slots and sleeping rather than CPU, so that the eight proxies of a
+//! the work of their requests, and the policies. A [`Mesh`] runs a topology on the loopback
+//! interface. Capacity comes from slots and sleeping rather than CPU, so the eight proxies of a
 //! scaled-down Azure Storage (Wisp §6, Figure 6) fit on two cores.
 //!
 //! ```text

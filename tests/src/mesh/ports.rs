@@ -3,15 +3,15 @@
 //! Every sidecar needs the addresses of others before those have started, and a restarted sidecar
 //! must keep its address. A port is reserved by a socket that is bound to it and never listens.
 //! With `SO_REUSEPORT`, which Envoy sets on its listeners, another socket of the same user can be
-//! bound to the port too, and the kernel passes connections only to listening sockets. Other users
-//! can't bind the port meanwhile.
+//! bound to the port, too. The kernel passes connections only to listening sockets. Other users
+//! can't bind the port.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result};
 use tokio::net::TcpSocket;
 
-/// A port of the loopback interface, reserved until this is dropped.
+/// A port of the loopback interface, reserved until this value is dropped.
 #[derive(Debug)]
 pub struct Reserved {
     addr: SocketAddr,
@@ -35,7 +35,7 @@ impl Reserved {
         })
     }
 
-    /// Returns its address.
+    /// Returns the address with the reserved port.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }

@@ -17,14 +17,15 @@ use crate::envoy::EnvoyProcess;
 use crate::headgate::{self, Headgate, RunOptions};
 use crate::wait::{self, MachineLock};
 
-/// The number of sidecars that start at the same time: compiling the filter keeps a core busy for a
+/// The number of sidecars that start at the same time. Compiling the filter keeps a core busy for a
 /// while.
 const STARTING: usize = 2;
 
 /// The source of Headgate's configuration for the sidecars of a mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slots {
-    /// No source: plain proxies. The capacity is then that of the services.
+    /// The sidecars are plain proxies without a configuration. The capacity is then that of the
+    /// services.
     None,
     /// Files, as `headgate render` writes them.
     Files,
@@ -41,10 +42,10 @@ pub struct Options {
     pub concurrency: u32,
 }
 
-/// A running mesh. Dropping it ends all of it.
+/// A running mesh. Dropping it ends all its processes.
 #[derive(Debug)]
 pub struct Mesh {
-    // Dropped before the services and the operator that they connect to.
+    // The sidecars are dropped before the services and the operator that they connect to.
     nodes: Vec<Node>,
     headgate: Option<Headgate>,
     topology: Topology,
@@ -53,18 +54,18 @@ pub struct Mesh {
     _lock: MachineLock,
 }
 
-/// One process and its sidecar.
+/// A process of a service, and its sidecar.
 #[derive(Debug)]
 pub struct Node {
-    /// Its name, such as `en-2`.
+    /// The name of the process, such as `en-2`.
     pub name: String,
-    /// The service that it belongs to.
+    /// The service that the process belongs to.
     pub service: String,
-    /// Its number in the service, from 1.
+    /// The number of the process in the service, from 1.
     pub number: usize,
-    /// Whether its sidecar has Headgate.
+    /// Whether the sidecar has Headgate.
     pub headgate: bool,
-    /// The sidecar; `None` while a test keeps it stopped.
+    /// The sidecar. `None` while a test keeps it stopped.
     sidecar: Option<EnvoyProcess>,
     bootstrap: Bootstrap,
     /// The process of the service.
@@ -77,7 +78,7 @@ impl Mesh {
     /// Starts all of `topology` and waits until every proxy serves with its configuration.
     ///
     /// # Errors
-    /// If a part doesn't start; with its last lines of output.
+    /// If a part doesn't start. The error contains its last lines of output.
     pub fn start(topology: &Topology, options: Options) -> Result<Self> {
         let lock = wait::lock_machine()?;
         let dir = tempfile::Builder::new()
@@ -156,9 +157,9 @@ impl Mesh {
         self.wait_until_in_sync(None)
     }
 
-    /// Replaces the operator's policies by those of `topology`, which must otherwise equal the
-    /// running one, and waits until every sidecar of a changed policy runs its new policy. Does
-    /// nothing if the topologies are equal.
+    /// Replaces the operator's policies by those of `topology`, and waits until every sidecar of a
+    /// changed policy runs its new policy. Apart from policies, `topology` must equal the running
+    /// topology. Does nothing if both are equal.
     ///
     /// # Errors
     /// If the mesh has no operator, or a policy or a sidecar doesn't follow in time.
@@ -184,7 +185,7 @@ impl Mesh {
     }
 
     /// Waits until every sidecar runs the policy of its service. The policies in `before` must have
-    /// other revisions than those there.
+    /// other revisions than in `before`.
     fn wait_until_in_sync(&self, before: Option<&BTreeMap<String, String>>) -> Result<()> {
         let Some(headgate) = &self.headgate else {
             return Ok(());
@@ -244,7 +245,7 @@ impl Mesh {
     /// Resets the counts of all services.
     ///
     /// # Errors
-    /// If one doesn't answer.
+    /// If a service doesn't answer.
     pub fn reset(&self) -> Result<()> {
         self.nodes.iter().try_for_each(|node| node.process.reset())
     }
@@ -252,7 +253,7 @@ impl Mesh {
     /// Returns the counts of all services, by process.
     ///
     /// # Errors
-    /// If one doesn't answer.
+    /// If a service doesn't answer.
     pub fn stats(&self) -> Result<BTreeMap<String, ServiceStats>> {
         let nodes = self.nodes.iter();
         nodes
@@ -263,7 +264,7 @@ impl Mesh {
     /// Waits until no service is working.
     ///
     /// # Errors
-    /// If one doesn't finish in time, or doesn't answer.
+    /// If a service doesn't finish in time, or doesn't answer.
     pub fn wait_until_idle(&self) -> Result<()> {
         wait::until("idle services", || {
             let stats = self.stats().map_err(|e| e.to_string())?;
@@ -280,7 +281,7 @@ impl Mesh {
     /// # Errors
     /// If no process has this name.
     pub fn kill_sidecar(&mut self, name: &str) -> Result<()> {
-        // Killed when dropped.
+        // The sidecar is killed when it is dropped.
         self.node_mut(name)?.sidecar = None;
         Ok(())
     }
@@ -296,22 +297,22 @@ impl Mesh {
         node.start_sidecar(concurrency)
     }
 
-    /// Disconnects a service: its sidecars keep their connections and answer nothing.
+    /// Disconnects a service. Its sidecars keep their connections and answer nothing.
     pub fn partition(&self, service: &str) {
         self.service(service)
             .filter_map(|node| node.sidecar.as_ref())
             .for_each(EnvoyProcess::pause);
     }
 
-    /// Ends [`partition`](Self::partition).
+    /// Connects a service again after [`partition`](Self::partition).
     pub fn heal(&self, service: &str) {
         self.service(service)
             .filter_map(|node| node.sidecar.as_ref())
             .for_each(EnvoyProcess::resume);
     }
 
-    /// Returns the lines about failures of a filter in all proxies' logs, each after the name of
-    /// its process.
+    /// Returns the lines about failures of a filter in the logs of all proxies, each with the name
+    /// of the process before it.
     pub fn filter_errors(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for node in &self.nodes {
@@ -328,21 +329,21 @@ impl Mesh {
 }
 
 impl Node {
-    /// Returns the address on which its sidecar receives requests.
+    /// Returns the address on which the process's sidecar takes requests.
     pub fn inbound(&self) -> SocketAddr {
         self.inbound.addr()
     }
 
-    /// Returns its sidecar.
+    /// Returns the sidecar of the process.
     ///
     /// # Errors
-    /// If it is stopped.
+    /// If the sidecar is stopped.
     pub fn sidecar(&self) -> Result<&EnvoyProcess> {
         let down = || format!("the sidecar of {} is down", self.name);
         self.sidecar.as_ref().with_context(down)
     }
 
-    /// Returns a counter or gauge of its service's policy, such as `slots_in_use`.
+    /// Returns a counter or gauge of the policy of the process's service, such as `slots_in_use`.
     ///
     /// # Errors
     /// If the sidecar is stopped.
@@ -351,7 +352,7 @@ impl Node {
         self.sidecar()?.stat(&format!("{prefix}.{name}"))
     }
 
-    /// Returns all counters and gauges of its service's policy.
+    /// Returns all counters and gauges of the policy of the process's service.
     ///
     /// # Errors
     /// If the sidecar is stopped.
@@ -418,7 +419,7 @@ impl Place {
             listen: any,
             control: any,
             outbound: Some(self.outbound.addr()),
-            // Each process draws different random numbers.
+            // The seed makes each process draw different random numbers.
             seed: index as u64 + 1,
             behaviour: spec.behaviour_of(self.number),
         })
@@ -456,8 +457,8 @@ fn operator(topology: &Topology, dir: &Path) -> Result<Headgate> {
     Headgate::start(&options)
 }
 
-/// Writes a file for each service's policy under another name and renames it, so that the operator
-/// never reads a part of one.
+/// Writes a file for the policy of each service. A file has another name at first and is then
+/// renamed, so that the operator never reads a part of it.
 fn write_policies(topology: &Topology, policies: &Path) -> Result<()> {
     for spec in &topology.services {
         if let Some(policy) = topology.policy_of(spec) {
@@ -479,7 +480,7 @@ fn revisions(headgate: &Headgate) -> Result<BTreeMap<String, String>> {
     Ok(policies.iter().map(of).collect())
 }
 
-/// Writes the files for the slots of a sidecar, as `headgate render` prints them.
+/// Writes the configuration files for the slots of a sidecar, as `headgate render` prints them.
 fn files(topology: &Topology, place: &Place, dir: &Path) -> Result<Source> {
     let spec = place.spec(topology)?;
     let policy = topology

@@ -2,8 +2,8 @@
 //! the service.
 //!
 //! A service selects the services that it calls by `Host`, as behind any service mesh. Each service
-//! has one cluster for each method of selecting its process: `en` takes them in turn, `en/hash` by
-//! the hash of a header, and `en/2` is the second.
+//! has one cluster for each method of selecting its process: `en` takes the processes in turn,
+//! `en/hash` selects one by the hash of a header, and `en/2` is the second one.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::bootstrap::{Bootstrap, socket};
 use crate::headgate::{run_command, tested_kind};
 
-/// The name of the listener for calls, and of the slot in it.
+/// The name of the listener for calls. The next constant is the name of the slot in it.
 pub(super) const OUTBOUND: &str = "outbound";
 pub(super) const OUTBOUND_SLOT: &str = "headgate-outbound";
 /// The name of the listener for requests to the service, the same as in `headgate bootstrap`.
@@ -29,7 +29,7 @@ pub(super) enum Source {
     /// Files in the form of `headgate render`.
     Files {
         inbound: PathBuf,
-        /// The file of the slot for calls; `None`: no such slot.
+        /// The file of the slot for calls. `None` for a sidecar without such a slot.
         outbound: Option<PathBuf>,
     },
     /// An operator, for the target `Service/mesh/NAME`.
@@ -40,43 +40,44 @@ pub(super) enum Source {
     },
 }
 
-/// The data that determines a sidecar's bootstrap.
+/// The data that determine a sidecar's bootstrap.
 #[derive(Debug)]
 pub(super) struct Sidecar<'a> {
-    /// The name of its process, such as `en-2`.
+    /// The name of the process, such as `en-2`.
     pub(super) node: &'a str,
-    /// The name of its service.
+    /// The name of the process's service.
     pub(super) service: &'a str,
     pub(super) inbound: SocketAddr,
     pub(super) outbound: SocketAddr,
-    /// The address of its process.
+    /// The address of the process.
     pub(super) app: SocketAddr,
     pub(super) source: Source,
-    /// The services that it may call.
+    /// The services that the process may call.
     pub(super) services: &'a BTreeMap<String, Destination>,
 }
 
 /// A service that may be called.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Destination {
-    /// The inbound listeners of its sidecars, in the order of their numbers.
+    /// The inbound listeners of the service's sidecars, in the order of the numbers of their
+    /// processes.
     pub(super) processes: Vec<SocketAddr>,
     /// Headers by which calls may be routed.
     pub(super) hashed: Vec<String>,
 }
 
-/// Returns the host of calls that go to the process that the hash of `header` selects.
+/// Returns the `Host` of calls that go to the process that the hash of `header` selects.
 pub(super) fn hash_host(service: &str, header: &str) -> String {
     format!("{header}.hash.{service}")
 }
 
-/// Returns the host of calls that go to process `number`.
+/// Returns the `Host` of calls that go to process `number`.
 pub(super) fn process_host(service: &str, number: usize) -> String {
     format!("{number}.{service}")
 }
 
 impl Sidecar<'_> {
-    /// Returns its bootstrap.
+    /// Returns the bootstrap of the sidecar.
     ///
     /// # Errors
     /// If `headgate bootstrap` fails.
@@ -97,12 +98,13 @@ impl Sidecar<'_> {
         arguments.push(match &self.source {
             Source::Files { inbound, .. } => format!("--config-file={}", inbound.display()),
             Source::Operator { xds, .. } => format!("--xds={xds}"),
-            // The slot is removed below.
+            // The code below removes the slot, so the file doesn't matter.
             Source::None => "--config-file=/dev/null".to_owned(),
         });
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let mut bootstrap = Bootstrap::parse(&run_command(&arguments)?)?;
-        // The services have their own timeouts; those of proxies would complicate the results.
+        // The services have their own timeouts. Timeouts of the proxies would complicate the
+        // results.
         for route in bootstrap.routes()? {
             route["route"]["timeout"] = json!("0s");
         }
@@ -124,8 +126,8 @@ impl Sidecar<'_> {
         Ok(bootstrap)
     }
 
-    /// Returns the filters of the outbound listener: those of the inbound one, with the slot for
-    /// calls, if any, in place of the slot for requests.
+    /// Returns the filters of the outbound listener. They are those of the inbound listener, with
+    /// the slot for calls, if any, in place of the slot for requests.
     fn outbound_filters(&self, inbound: &[Value]) -> Vec<Value> {
         let (wanted, file) = match &self.source {
             Source::None => (false, None),

@@ -1,22 +1,5 @@
-//! A mesh as YAML: services, what their requests do, the policies in front of them, and the
+//! A mesh as YAML: services, the work of their requests, the policies in front of them, and the
 //! workflows that cross them.
-//!
-//! ```yaml
-//! policy:                       # of every service, merged with its own; no Headgate without one
-//!   parallelism: {total: 4}
-//!   types: [{name: default}]
-//!   strategy: {type: MaxQueueLength}
-//! services:
-//! - name: fe
-//!   processes: 2
-//!   service: {workers: 8, operations: [{path: /, steps: [{call: {service: en}}]}]}
-//! - name: en
-//!   service: {workers: 2, operations: [{path: /, steps: [{compute: {meanMs: 20}}]}]}
-//!   policy: {parallelism: {total: 2}}
-//! workflows:
-//! - {name: a, entry: fe, path: /a, open: [{seconds: 10, rate: 50}]}
-//! - {name: b, entry: fe, path: /b, closed: {clients: 30, fromS: 4, untilS: 10}}
-//! ```
 
 use std::collections::BTreeSet;
 
@@ -47,18 +30,18 @@ pub struct Topology {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceSpec {
-    /// Its name, by which other services call it.
+    /// The name of the service, by which other services call it.
     pub name: String,
-    /// The number of its processes, each behind a sidecar.
+    /// The number of the service's processes, each behind a sidecar.
     #[serde(default = "one")]
     pub processes: usize,
-    /// The behaviour of its processes.
+    /// The behaviour of the service's processes.
     pub service: Behaviour,
-    /// Settings merged over the policy of all services: fields of mappings one by one, other values
-    /// as a whole.
+    /// Settings merged over the policy of all services. Mappings are merged field by field, and
+    /// other values are replaced as a whole.
     #[serde(default)]
     pub policy: Value,
-    /// Whether its sidecars have Headgate.
+    /// Whether the service's sidecars have Headgate.
     #[serde(default = "yes")]
     pub headgate: bool,
     /// Processes that differ from the others.
@@ -70,15 +53,15 @@ pub struct ServiceSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Difference {
-    /// Its number, from 1.
+    /// The number of the process, from 1.
     pub process: usize,
-    /// Whether its sidecar has Headgate.
+    /// Whether the process's sidecar has Headgate.
     #[serde(default)]
     pub headgate: Option<bool>,
-    /// The divisor of its service times.
+    /// The divisor of the process's service times.
     #[serde(default)]
     pub speed: Option<f64>,
-    /// Headers of its answers.
+    /// Headers of the process's answers.
     #[serde(default)]
     pub response_headers: Vec<(String, String)>,
 }
@@ -87,17 +70,17 @@ pub struct Difference {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Workload {
-    /// Its name, which its requests carry in their baggage.
+    /// The name of the workflow, which its requests carry in their baggage.
     pub name: String,
     /// The service to whose processes clients send, in turn.
     pub entry: String,
-    /// The path of its requests.
+    /// The path of the requests.
     pub path: String,
-    /// Additional headers.
+    /// Additional headers of the requests.
     #[serde(default)]
     pub headers: Vec<(String, String)>,
-    /// The arrival rates of clients that don't wait for earlier answers, one after the other:
-    /// Poisson arrivals.
+    /// The arrival rates of clients that don't wait for earlier answers, one after the other.
+    /// Arrivals are Poisson.
     #[serde(default)]
     pub open: Vec<Arrivals>,
     /// Clients that wait for each answer.
@@ -112,9 +95,9 @@ pub struct Workload {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Arrivals {
-    /// Its length, s.
+    /// The length of the span, s.
     pub seconds: f64,
-    /// Requests/s; 0 is a pause.
+    /// Requests/s. 0 is a pause.
     pub rate: f64,
 }
 
@@ -150,7 +133,8 @@ impl Topology {
     /// Parses YAML.
     ///
     /// # Errors
-    /// If it isn't a mesh, or has calls to services that don't exist; names the field at fault.
+    /// If the text isn't a mesh, or has calls to services that don't exist. The error names the
+    /// field at fault.
     pub fn parse(text: &str) -> Result<Self> {
         let topology: Self = serde_saphyr::from_str(text).context("the topology")?;
         topology.check()?;
@@ -206,7 +190,7 @@ impl Topology {
         self.services.iter().find(|s| s.name == name)
     }
 
-    /// Returns the service of this name, for changes.
+    /// Returns the service of this name as a mutable reference.
     ///
     /// # Errors
     /// If no service has this name.
@@ -236,14 +220,15 @@ impl Topology {
             .any(|policy| !policy["workflows"].is_null())
     }
 
-    /// Returns the AdmissionPolicy of a service; `None` without one.
+    /// Returns the AdmissionPolicy of a service, or `None` without one.
     pub fn policy_of(&self, service: &ServiceSpec) -> Option<Value> {
         let mut spec = self.policy.clone();
         merge(&mut spec, &service.policy);
         if spec.is_null() {
             return None;
         }
-        // All clusters of a service, one for each method of selection, belong to that service.
+        // All clusters of a service belong to this service. There is one cluster for each method of
+        // selecting a process.
         let called = service.service.calls();
         if self.has_workflows(service) && !called.is_empty() {
             let named = |name: &&str| json!({"cluster": format!("{name}/*"), "name": name});
@@ -260,7 +245,8 @@ impl Topology {
     }
 }
 
-/// Merges `over` into `base`: fields of mappings one by one, other values as a whole.
+/// Merges `over` into `base`. Mappings are merged field by field, and other values are replaced as
+/// a whole.
 fn merge(base: &mut Value, over: &Value) {
     match (base, over) {
         (_, Value::Null) => {}
@@ -296,8 +282,8 @@ impl ServiceSpec {
         self.differences.iter().find(|d| d.process == number)
     }
 
-    /// Returns the mean service time, ms, of the first computing step of the operation of this
-    /// path, from which tests compute capacities.
+    /// Returns the mean service time, ms, of the first computing step of the operation with this
+    /// path. Tests compute capacities from this time.
     pub fn mean_ms(&self, path: &str) -> Option<f64> {
         let operation = self.service.operations.iter().find(|o| o.path == path)?;
         operation.steps.iter().find_map(|step| match step {

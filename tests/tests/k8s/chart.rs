@@ -1,5 +1,5 @@
-//! The Helm chart against a real API server: its objects are accepted, and a release comes and goes
-//! without a trace.
+//! The Helm chart against a real API server. The server accepts its objects, and a release that is
+//! uninstalled leaves nothing behind.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -20,17 +20,18 @@ use serde_json::{Value, json};
 /// Every stored object of the cluster except Events: `Kind version namespace/name` and its uid.
 type Inventory = BTreeMap<String, String>;
 
-/// Returns the inventory. Fails while a definition is being deleted: it is listed, and can't be
-/// read any more.
+/// Returns the inventory. Fails while a CustomResourceDefinition is being deleted, because its
+/// objects are listed but can't be read any more.
 fn inventory(server: &ApiServer) -> Result<Inventory> {
     let resources = server.kubectl(&["api-resources", "--verbs=list", "--output=name"])?;
-    // Events expire by themselves; metrics and component statuses are computed, and not stored.
+    // Events expire by themselves. Metrics and component statuses are computed, not stored.
     let resources: Vec<&str> = resources
         .lines()
         .filter(|name| !name.starts_with("events") && !name.ends_with("metrics.k8s.io"))
         .filter(|name| *name != "componentstatuses")
         .collect();
-    // All at once, because each kubectl asks the server for all of its resources first.
+    // One kubectl lists all resources, because each kubectl first asks the server which resources
+    // it has.
     let resources = resources.join(",");
     let list = server.kubectl(&["get", &resources, "--all-namespaces", "--output=json"])?;
     let list: Value = serde_json::from_str(&list)?;
@@ -49,7 +50,7 @@ fn inventory(server: &ApiServer) -> Result<Inventory> {
         .collect())
 }
 
-/// Returns the keys that are in only one of the two.
+/// Returns the keys that are in only one of the two inventories.
 fn difference(before: &Inventory, after: &Inventory) -> Vec<String> {
     let only = |a: &Inventory, b: &Inventory, sign: char| -> Vec<String> {
         a.keys()
@@ -60,8 +61,8 @@ fn difference(before: &Inventory, after: &Inventory) -> Vec<String> {
     [only(after, before, '+'), only(before, after, '-')].concat()
 }
 
-/// Waits until the cluster has the same objects as before, but for those of which `ignored` is a
-/// part. Controllers need a moment to remove what belonged to what was deleted.
+/// Waits until the cluster has the same objects as before, except for those whose key contains a
+/// text of `ignored`. Controllers need a moment to remove the dependents of deleted objects.
 fn wait_for_nothing_left(server: &ApiServer, before: &Inventory, ignored: &[&str]) {
     wait::until("nothing left by the release", || {
         let now = inventory(server).map_err(|error| format!("{error:#}"))?;
@@ -95,8 +96,8 @@ fn get(server: &ApiServer, arguments: &[&str]) -> Value {
     serde_json::from_str(&server.kubectl(&all).unwrap()).unwrap()
 }
 
-/// A release in a namespace of its own, on the API server that tests share: one at a time, because
-/// its cluster-wide objects have the same names in each.
+/// A release in a namespace of its own, on the API server that the tests share. Only one release
+/// exists at a time, because its cluster-wide objects have fixed names.
 struct Release {
     server: &'static ApiServer,
     namespace: String,
@@ -121,7 +122,8 @@ impl Release {
     }
 }
 
-/// An uninstalled release leaves its CRD, which belongs to a release of that namespace only.
+/// Uninstalling a release leaves the CRD, and no release of another namespace can own it. So `drop`
+/// deletes the CRD, too.
 impl Drop for Release {
     fn drop(&mut self) {
         let crd = "crd/admissionpolicies.headgate.dev";
@@ -160,7 +162,7 @@ fn the_api_server_accepts_all_that_is_rendered() {
     for project in ["prometheus-operator", "cert-manager"] {
         chart::install_crds(server, project).unwrap();
     }
-    // The last two are in `watchNamespaces` of some values.
+    // Some values list the last two namespaces in `watchNamespaces`.
     for namespace in [NAMESPACE, "shop", "envoy-gateway-system"] {
         server.kubectl(&["create", "namespace", namespace]).unwrap();
     }
@@ -177,8 +179,8 @@ fn the_api_server_accepts_all_that_is_rendered() {
             "--values",
             file.to_str().unwrap(),
             "--api-versions=monitoring.coreos.com/v1",
-            // A Pod is refused until its account exists; `k8s::permissions` applies the hooks for
-            // real.
+            // Without its service account a Pod is refused. `k8s::permissions` applies the hooks
+            // for real.
             "--no-hooks",
         ])
         .unwrap();
@@ -190,14 +192,14 @@ fn the_api_server_accepts_all_that_is_rendered() {
     }
 }
 
-/// Returns the families of a Service of the chart.
+/// Returns the IP families of a Service of the chart.
 fn families(server: &ApiServer, service: &str) -> Value {
     let service = get(server, &["service", service, "--namespace", NAMESPACE]);
     service["spec"]["ipFamilies"].clone()
 }
 
 /// Argo CD and Flux render the chart and apply it server-side, again and again. An operator writes
-/// into what they have applied: its Lease, and the CA of its webhook.
+/// into two of the applied objects: its Lease, and the webhook, which gets the CA.
 #[test]
 fn what_is_applied_again_differs_in_nothing() {
     let server = ApiServer::start_with_services("10.96.0.0/16,fd00:96::/112").unwrap();
@@ -222,7 +224,7 @@ fn what_is_applied_again_differs_in_nothing() {
             as_gitops("apply").unwrap();
         }
     };
-    // kubectl's exit code is 1 for a difference.
+    // `kubectl diff` exits with code 1 if there is a difference.
     let differs_in_nothing = || assert_eq!(as_gitops("diff").unwrap(), "");
     apply_twice();
     differs_in_nothing();
@@ -291,7 +293,7 @@ fn who_edits_or_views_a_namespace_does_the_same_with_its_policies() {
         ];
         server.kubectl(&binding).unwrap();
     }
-    // kubectl's exit code is 1 for "no".
+    // `kubectl auth can-i` exits with code 1 for "no".
     let can = |user: &str, verb: &str, namespace: &str| {
         let (user, namespace) = (format!("--as={user}"), format!("--namespace={namespace}"));
         let question = [
@@ -324,7 +326,7 @@ fn who_edits_or_views_a_namespace_does_the_same_with_its_policies() {
 fn a_release_loses_nothing_and_leaves_nothing() {
     let server = ApiServer::start().unwrap();
     server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
-    // The strictest standard that Kubernetes has for Pods.
+    // This is the strictest Pod security standard of Kubernetes.
     server
         .kubectl(&[
             "label",
@@ -333,7 +335,7 @@ fn a_release_loses_nothing_and_leaves_nothing() {
             "pod-security.kubernetes.io/enforce=restricted",
         ])
         .unwrap();
-    // Made by a controller for the namespace, a moment after it.
+    // A controller creates these objects a moment after the namespace.
     wait::until("the namespace's own objects", || {
         server
             .kubectl(&[
@@ -370,7 +372,7 @@ fn a_release_loses_nothing_and_leaves_nothing() {
     .unwrap();
     let policy = get(&server, &["admissionpolicy", "search"]);
 
-    // Upgrades keep policies, and a rollback does, too.
+    // Upgrades and rollbacks keep policies.
     helm(&server, "upgrade", &["--set", "replicas=3,log.level=debug"]);
     let deployment = get(
         &server,
@@ -385,7 +387,7 @@ fn a_release_loses_nothing_and_leaves_nothing() {
     assert_eq!(deployment["spec"]["replicas"], 2);
     assert_eq!(get(&server, &["admissionpolicy", "search"]), policy);
 
-    // An uninstalled release leaves the CRD, and with it the policies. No node runs the hook's Job.
+    // Uninstalling a release leaves the CRD and the policies. No node could run the hook's Job.
     helm(&server, "uninstall", &["--no-hooks"]);
     assert_eq!(get(&server, &["admissionpolicy", "search"]), policy);
     let kept = [
@@ -395,7 +397,8 @@ fn a_release_loses_nothing_and_leaves_nothing() {
     ];
     wait_for_nothing_left(&server, &before, &kept);
 
-    // The next release takes both over, and its values say to leave nothing at all.
+    // The next release takes over the CRD and the policies. After its upgrade to `crds.keep=false`,
+    // uninstalling it leaves nothing.
     helm(&server, "install", &[]);
     assert_eq!(get(&server, &["admissionpolicy", "search"]), policy);
     helm(
@@ -413,7 +416,7 @@ fn an_upgrade_upgrades_the_crd() {
     let release = Release::new();
     let server = release.server;
     release.upgrade(&[]);
-    // As an older chart would have left it.
+    // The patch gives the CRD the description that an older chart could have left.
     server
         .kubectl(&[
             "patch",
@@ -430,7 +433,8 @@ fn an_upgrade_upgrades_the_crd() {
             .clone()
     };
     assert_eq!(description(), "Old.");
-    // The field is kubectl's now, which an older chart's would not be.
+    // The patch made kubectl the owner of the field, so the upgrade has to force conflicts. After
+    // an older chart this would not be necessary.
     release.upgrade(&["--force-conflicts"]);
     assert_ne!(description(), "Old.");
 }
@@ -472,7 +476,7 @@ data: {tls.crt: {{ $ca.Cert | b64enc }}, tls.key: {{ $ca.Key | b64enc }}}
     }
 }
 
-/// `--reuse-values` uses the old chart's defaults for the new chart: values that 0.1.0 didn't have
+/// `--reuse-values` uses the old chart's values for the new chart, so values that 0.1.0 didn't have
 /// are missing.
 #[test]
 fn an_upgrade_with_the_values_of_the_first_release_has_the_same_rights() {

@@ -1,5 +1,5 @@
-//! `headgate check` of an installation on a real API server: one that is whole, and what it says of
-//! what is broken.
+//! `headgate check` of an installation on a real API server: its findings about a complete
+//! installation, and about broken ones.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,10 +16,11 @@ use headgate_tests::operator::{Operator, OperatorOptions, own_address};
 use headgate_tests::wait::{until, until_within};
 use serde_json::{Value, json};
 
-/// Time for what takes a Lease's duration, and for a busy machine.
+/// The longest wait: the duration of a Lease plus a margin for a busy machine.
 const LONG: Duration = Duration::from_secs(90);
 
-/// The verdict and the text of each check's worst finding, and the exit code.
+/// The result of one `headgate check`: the verdict and the text of each check's worst finding, the
+/// exit code, and the output.
 #[derive(Debug)]
 struct Checked {
     code: Option<i32>,
@@ -36,7 +37,7 @@ impl Checked {
         self.findings.get(check).map_or("", |(_, message)| message)
     }
 
-    /// Checks with this verdict.
+    /// Returns the names of the checks with this verdict.
     fn with(&self, verdict: &str) -> Vec<&str> {
         let all = self.findings.iter().filter(|(_, (v, _))| v == verdict);
         all.map(|(check, _)| check.as_str()).collect()
@@ -79,7 +80,8 @@ fn free_port() -> Result<u16> {
         .port())
 }
 
-/// A release of the chart without nodes: this machine runs the program as the only Pod would.
+/// A release of the chart on an API server without nodes. This machine runs the operator in place
+/// of the only Pod.
 struct Release<'a> {
     server: &'a ApiServer,
     pod: String,
@@ -88,7 +90,7 @@ struct Release<'a> {
 }
 
 impl<'a> Release<'a> {
-    /// Applies the chart's objects, with free ports in place of the Pods' own.
+    /// Applies the chart's objects, with free ports in place of the ports of the Pods.
     fn install(server: &'a ApiServer) -> Result<Self> {
         server.kubectl(&["create", "namespace", NAMESPACE])?;
         let (admin, modules) = (free_port()?, free_port()?);
@@ -124,7 +126,8 @@ impl<'a> Release<'a> {
         Ok(release)
     }
 
-    /// Applies the endpoints of the reports' Service: the controllers ignore a Pod without a node.
+    /// Applies the EndpointSlice of the reports' Service, because the controllers ignore a Pod
+    /// without a node.
     fn apply_endpoints(&self) -> Result<()> {
         let slice = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
@@ -142,7 +145,7 @@ impl<'a> Release<'a> {
         self.server.apply(&slice.to_string()).map(drop)
     }
 
-    /// Writes the Pod's status as a kubelet does, and waits until the Deployment has it.
+    /// Writes the Pod's status as a kubelet does, and waits until the Deployment's status agrees.
     fn set_ready(&self, is_ready: bool) -> Result<()> {
         let ip = self.admin.ip();
         let status = json!({"status": {
@@ -167,8 +170,8 @@ impl<'a> Release<'a> {
         })
     }
 
-    /// Runs the program with the Deployment's arguments; only addresses and paths are this
-    /// machine's.
+    /// Runs the operator with the Deployment's arguments, except for addresses and paths, which are
+    /// of this machine.
     fn start(&self, folder: &Path) -> Result<Operator> {
         let get = ["get", "deployment/headgate", "--namespace", NAMESPACE];
         let found = self
@@ -230,7 +233,7 @@ metadata:
 spec: {containers: [{name: discovery, image: istiod}]}
 ";
 
-/// All checks but that of policies.
+/// All checks except `policies`.
 const WHOLE: [&str; 14] = [
     "api-server",
     "certificate",
@@ -269,7 +272,7 @@ fn an_installation_is_checked_and_what_is_broken_is_named() -> Result<()> {
     let release = Release::install(server)?;
     let folder = tempfile::tempdir()?;
     let operator = release.start(folder.path())?;
-    // Its metrics need a token at an address that isn't loopback.
+    // The metrics of this operator need a token, so the test reads the log instead.
     until("leadership", || {
         match operator.output().contains("leading: this replica writes") {
             true => Ok(()),
@@ -279,7 +282,7 @@ fn an_installation_is_checked_and_what_is_broken_is_named() -> Result<()> {
     server.apply(SEARCH)?;
     let whole = until_within(LONG, "all to be well", || {
         let found = check(admin, &[]).map_err(|e| format!("{e:#}"))?;
-        // The policy has no proxies.
+        // The policy has no proxies, so its verdict is "warning".
         let is_whole = WHOLE.iter().all(|check| found.verdict(check) == "ok")
             && found.with("warning") == ["policies"]
             && found.with("skipped").is_empty()
@@ -300,7 +303,7 @@ fn an_installation_is_checked_and_what_is_broken_is_named() -> Result<()> {
         .output()?;
     assert_eq!(usage.status.code(), Some(2));
 
-    // CRDs are newer than the istiod that runs.
+    // The CRDs are newer than the istiod that runs.
     server.kubectl(&["create", "namespace", "istio-system"])?;
     until("an istiod", || {
         server.apply(ISTIOD).map_err(|e| format!("{e:#}"))
@@ -308,7 +311,7 @@ fn an_installation_is_checked_and_what_is_broken_is_named() -> Result<()> {
     let older = check(admin, &[])?;
     assert_eq!(older.message("istio"), "WasmPlugin for istiod 1.29.3");
 
-    // A user without rights gets what needs none.
+    // A user without rights gets the verdicts that need no rights.
     let user = server.user_kubeconfig("person", None)?;
     let forbidden = check(&user, &[])?;
     assert_eq!(
@@ -325,7 +328,8 @@ fn an_installation_is_checked_and_what_is_broken_is_named() -> Result<()> {
         );
     }
 
-    // Permissions that are taken away, a Pod that isn't ready, a CRD of an older version.
+    // The test takes away permissions, makes the Pod unready, and installs the CRD of an older
+    // version.
     server.kubectl(&["delete", "clusterrolebinding", "headgate"])?;
     release.set_ready(false)?;
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/mode";
@@ -355,7 +359,7 @@ fn an_installation_is_checked_and_what_is_broken_is_named() -> Result<()> {
         "{broken:?}"
     );
 
-    // An operator that ends without notice renews its Lease no more.
+    // A killed operator no longer renews its Lease.
     assert_eq!(broken.verdict("leader"), "ok");
     operator.kill()?;
     until_within(LONG, "the Lease to be stale", || {
@@ -366,7 +370,7 @@ fn an_installation_is_checked_and_what_is_broken_is_named() -> Result<()> {
         }
     })?;
 
-    // An unreachable API server is one finding.
+    // An unreachable API server gives only one finding.
     server.stop_api_server()?;
     let away = check(admin, &[])?;
     assert_eq!(

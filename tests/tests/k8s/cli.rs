@@ -1,4 +1,4 @@
-//! `headgate` as a plugin of kubectl's, against a real API server with a user's own rights.
+//! `headgate` as a plugin of kubectl, against a real API server, with the rights of a user.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::symlink;
@@ -23,13 +23,14 @@ spec:
   types: [{name: default}]
 ";
 
-/// `kubectl headgate ARGUMENTS`, with the program linked under the name that kubectl looks for.
+/// Runs `kubectl headgate ARGUMENTS`, with the program linked under the name that kubectl looks
+/// for.
 fn plugin(kubeconfig: &Path, arguments: &[&str]) -> Result<Output> {
     let (_folder, mut command) = command(kubeconfig, arguments)?;
     command.output().context("kubectl")
 }
 
-/// Returns the command, and the folder that must exist while it runs.
+/// Returns the command, and a folder that must exist while the command runs.
 fn command(kubeconfig: &Path, arguments: &[&str]) -> Result<(TempDir, Command)> {
     let folder = tempfile::tempdir()?;
     let program = binary_path()
@@ -169,7 +170,7 @@ fn wait_ends_when_the_policy_is_programmed() -> Result<()> {
     let space = format!("--namespace={namespace}");
     let apply = ["apply", &space, "--filename=-"];
     let arguments = ["status", "search", "-n", &namespace, "--wait", "--watch"];
-    // The policy doesn't exist yet, as when two jobs of a pipeline run at once.
+    // The policy doesn't exist yet, as if two jobs of a pipeline ran at once.
     let (_folder, mut command) = command(
         server.kubeconfig(),
         &[&arguments[..], &["--timeout=5m"]].concat(),
@@ -198,7 +199,8 @@ fn wait_ends_when_the_policy_is_programmed() -> Result<()> {
     assert!(row.contains(" True "), "{row}");
     assert_eq!(waiting.wait()?.code(), Some(0));
 
-    // The wait ends at once for a programmed policy, and at the timeout for another.
+    // The wait ends at once for a programmed policy, and at the timeout for a policy that isn't
+    // programmed.
     let wait = ["status", "-n", &namespace, "--wait", "--timeout"];
     let done = plugin(server.kubeconfig(), &[&wait[..], &["5m"]].concat())?;
     assert_eq!(done.status.code(), Some(0), "{done:?}");
@@ -223,7 +225,7 @@ fn wait_ends_when_the_policy_is_programmed() -> Result<()> {
     Ok(())
 }
 
-/// An operator whose Pod can't be reached is named, and policies are shown.
+/// The output names an operator whose Pod can't be reached, and still shows the policies.
 #[test]
 fn an_operator_that_is_out_of_reach_is_named() -> Result<()> {
     let server = ApiServer::shared();
@@ -278,7 +280,7 @@ fn who_may_not_ask_is_told_by_the_api_server() -> Result<()> {
         "{error}"
     );
 
-    // Permission to see policies is enough to see policies.
+    // The right to read policies is enough to show policies.
     let verbs = [
         "create",
         "role",

@@ -13,7 +13,8 @@ use headgate_tests::xds::{Claims, XdsProxy};
 /// The operator's user name at the API server.
 const USER: &str = "headgate";
 
-/// One API server and one operator for all tests, each of which has a namespace of its own.
+/// Returns the API server and the operator that all tests share. Each test has a namespace of its
+/// own.
 fn world() -> Result<(&'static Cluster<'static>, &'static Operator)> {
     static WORLD: OnceLock<Result<(Cluster<'static>, Operator), String>> = OnceLock::new();
     let world = WORLD.get_or_init(|| {
@@ -51,7 +52,8 @@ spec: {{gatewayClassName: any, listeners: {listeners}}}
 
 const HTTP: &str = "[{name: http, port: 80, protocol: HTTP}]";
 
-/// Waits until `Accepted` of the policy's first target has this reason and says `part`.
+/// Waits until `Accepted` of the policy's first target has this reason and a message that contains
+/// `part`.
 fn until_accepted_says(
     cluster: &Cluster<'_>,
     namespace: &str,
@@ -94,7 +96,7 @@ fn a_policy_lives_from_apply_to_delete() -> Result<()> {
         c.stages.first().is_some_and(|s| s.parallelism == 7)
     })?;
     let edited = cluster.until_generation(&space, "search", 2)?;
-    // `kubectl wait` knows the condition, without Headgate's tool.
+    // `kubectl wait` can wait for the condition, without Headgate's tool.
     cluster.kubectl(&[
         "wait",
         "--for=condition=Programmed",
@@ -323,7 +325,8 @@ spec:
     Ok(())
 }
 
-/// A pool that is installed and created later, selects other Pods, and goes again.
+/// The pool's kind is installed later, and the pool is created later, selects other Pods, and is
+/// deleted.
 #[test]
 fn a_policy_of_a_pool_follows_it() -> Result<()> {
     let (cluster, operator) = world()?;
@@ -408,8 +411,8 @@ spec:
     Ok(())
 }
 
-/// A Gateway of the platform's namespace serves the route of another one. Its controller says in
-/// the route's status that the Gateway allows that.
+/// A Gateway of the platform's namespace serves a route of another namespace. The Gateway's
+/// controller reports in the route's status that the Gateway has accepted the route.
 #[test]
 fn a_routes_policy_reaches_a_gateway_that_has_accepted_the_route() -> Result<()> {
     let (cluster, operator) = world()?;
@@ -533,8 +536,8 @@ fn slots_follow_the_pods_that_share_them() -> Result<()> {
     Ok(())
 }
 
-/// Envoy Gateway's labels for the Pods of a Gateway count only in its own namespace, so other
-/// tenants can't claim slots with them.
+/// Envoy Gateway's labels for the Pods of a Gateway count only in Envoy Gateway's namespace, so
+/// other tenants can't claim slots with these labels.
 #[test]
 fn labels_of_another_namespaces_pods_take_no_slots() -> Result<()> {
     let (cluster, operator) = world()?;
@@ -591,7 +594,7 @@ fn policies_do_not_reach_other_namespaces() -> Result<()> {
     liar.until_policies(&[])?;
     let done = cluster.until_condition(&ours, "search", 0, "Programmed", "True", "Programmed")?;
     ensure!(done["message"] == "1 of 1 proxies run it", "{done}");
-    // A policy can't name a target elsewhere either: the field doesn't exist.
+    // A policy can't name a target in another namespace either, because it has no such field.
     let elsewhere = policy(&ours, "elsewhere", "Service", "search", 4).replace(
         "name: search}]",
         &format!("name: search, namespace: {theirs}}}]"),
@@ -629,7 +632,7 @@ fn nothing_is_written_while_nothing_changes() -> Result<()> {
         }
     })?;
 
-    // Changes without effect: metadata of a policy, and of a Pod.
+    // These changes have no effect: the metadata of a policy, and of a Pod.
     cluster.apply(&pod(&space, "idle", "app: other"))?;
     let mark = cluster.audit_mark();
     cluster.kubectl(&[
@@ -642,7 +645,7 @@ fn nothing_is_written_while_nothing_changes() -> Result<()> {
     ])?;
     cluster.kubectl(&["label", "pod", "idle", "-n", &space, "note=1"])?;
     let versions = proxy.known().history.len();
-    // Two more renewals of the Lease, so that enough time has passed.
+    // The wait lasts for two more renewals of the Lease, so that enough time has passed.
     until("renewals", || {
         let events = cluster.audit(mark).map_err(|e| e.to_string())?;
         let renewals = events
@@ -697,7 +700,7 @@ fn a_crowd_of_proxies_makes_few_writes() -> Result<()> {
     let writes = events.iter().filter(|e| {
         e.user == USER && e.namespace == space && e.resource == "admissionpolicies/status"
     });
-    // One a second, and one at the start.
+    // The operator may write once a second, and once at the start.
     let writes = writes.count();
     ensure!(
         (writes as f64) <= seconds + 2.0,

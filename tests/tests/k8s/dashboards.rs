@@ -1,5 +1,5 @@
-//! The panels about the API server, on a real one: the rest of the dashboards is in
-//! `e2e::dashboards`.
+//! The panels about the API server, with a real API server. `e2e::dashboards` tests all other
+//! panels.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -17,7 +17,7 @@ fn the_panels_about_the_api_server_have_values() -> Result<()> {
     if !prometheus::can_run()? {
         return Ok(());
     }
-    // A server of its own: it is restarted.
+    // The test restarts its API server, so it can't share the server of other tests.
     let server = ApiServer::start()?;
     server.install_crds()?;
     let dir = tempfile::tempdir()?;

@@ -1,5 +1,5 @@
-//! The examples, and the objects that the chart's pages tell users to apply: a real API server
-//! takes every object, with the CRDs of all projects that an example is for.
+//! A real API server takes every object of the examples, and every object that the chart's pages
+//! make users apply. The server has the CRDs of all projects that an example needs.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -14,7 +14,7 @@ use headgate_tests::kube::programs::repository;
 use headgate_tests::wait;
 use serde_json::{Value, json};
 
-/// Folders that are for a cluster.
+/// The folders of examples for a Kubernetes cluster.
 const FOLDERS: [&str; 7] = [
     "sidecar",
     "gateway",
@@ -31,7 +31,7 @@ fn manifests(folder: &str) -> Vec<PathBuf> {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|e| e == "yaml"))
-        // kind's own file is for kind.
+        // `kind.yaml` configures kind, so it has no objects for the API server.
         .filter(|path| path.file_name().is_some_and(|name| name != "kind.yaml"))
         .collect();
     files.sort();
@@ -39,8 +39,8 @@ fn manifests(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Returns what a README tells users to apply of a file: with an Envoy, if the file is meant for
-/// one.
+/// Returns the objects that a user applies of a file, according to its README. They have an Envoy
+/// if the README makes users inject one.
 fn applied(file: &Path) -> String {
     if file.ends_with("sidecar/search.yaml") {
         inject(file, &[])
@@ -60,8 +60,8 @@ fn objects(file: &Path) -> Vec<Value> {
     chart::objects(&applied(file)).unwrap()
 }
 
-/// Returns the Pod that an object makes. Standards are enforced for Pods, not for objects that make
-/// them.
+/// Returns the Pod that an object makes, if it makes one. Pod security standards are enforced for
+/// Pods, not for the objects that make them.
 fn pod(object: &Value) -> Option<Value> {
     let template = object["spec"].get("template")?;
     let mut pod = json!({
@@ -74,7 +74,7 @@ fn pod(object: &Value) -> Option<Value> {
         },
         "spec": template["spec"],
     });
-    // The account comes with the same example, and doesn't exist in this dry run.
+    // The example creates the service account, but in this dry run the account doesn't exist.
     pod["spec"]["serviceAccountName"] = json!("default");
     Some(pod)
 }
@@ -87,7 +87,7 @@ fn the_api_server_takes_every_example() {
         chart::install_crds(&server, project).unwrap();
     }
     server.kubectl(&["create", "namespace", "shop"]).unwrap();
-    // The namespace in which Envoy Gateway's chart installs it.
+    // Envoy Gateway's chart installs Envoy Gateway in this namespace.
     server
         .kubectl(&["create", "namespace", "envoy-gateway-system"])
         .unwrap();
@@ -97,7 +97,7 @@ fn the_api_server_takes_every_example() {
             .map_err(|error| error.to_string())
     })
     .unwrap();
-    // The strictest standard that Kubernetes has for Pods.
+    // This is the strictest Pod security standard of Kubernetes.
     server
         .kubectl(&[
             "label",
@@ -123,7 +123,7 @@ fn the_api_server_takes_every_example() {
             }
         }
     }
-    // The examples that Artifact Hub shows beside the chart.
+    // Artifact Hub shows these examples beside the chart.
     let chart: Value =
         serde_saphyr::from_str(&fs::read_to_string(chart::folder().join("Chart.yaml")).unwrap())
             .unwrap();
@@ -144,8 +144,8 @@ fn the_api_server_takes_every_example() {
     }
 }
 
-/// Runs the init containers' commands, with paths of this machine: they make the files that Envoy
-/// starts with.
+/// The test runs the commands of the init containers, with paths of this machine. These commands
+/// write the files with which Envoy starts.
 #[test]
 fn the_bootstraps_of_the_examples_are_made() {
     let folder = tempfile::tempdir().unwrap();
@@ -168,7 +168,7 @@ fn the_bootstraps_of_the_examples_are_made() {
                         None => arguments.push(argument.to_owned()),
                     }
                 }
-                // The subcommand comes first.
+                // The subcommand must come first.
                 let at = arguments.iter().position(|a| a == "bootstrap").unwrap();
                 arguments.rotate_left(at);
                 let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();

@@ -1,6 +1,6 @@
-//! Faults around the operator in a cluster: the API server or etcd is away, a leader freezes or
-//! dies, two operators run at once. Proxies keep their configuration, only the leader writes, and
-//! everything converges.
+//! Faults around the operator in a cluster: the API server or etcd is unreachable, a leader freezes
+//! or dies, or two operators run at once. Proxies keep their configuration, only the leader writes,
+//! and everything converges.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,10 +16,11 @@ use headgate_tests::wait::{until, until_within};
 use headgate_tests::xds::{Claims, XdsProxy};
 use serde_json::json;
 
-/// A Lease runs out after 15 s; a wait for that takes longer on a slow machine.
+/// The longest wait. A Lease expires after 15 s, and a slow machine needs more time.
 const LONG: Duration = Duration::from_secs(90);
 
-/// One test at a time: each breaks what the others need.
+/// Returns the lock and the cluster. Tests take turns, because each one breaks parts of the cluster
+/// that the others need.
 fn turn() -> Result<(
     MutexGuard<'static, ()>,
     Cluster<'static>,
@@ -37,7 +38,8 @@ fn turn() -> Result<(
     Ok((one, Cluster::new(server), server))
 }
 
-/// Two namespaces: the operators', and one with a policy of 4 slots for Pods `app=search`.
+/// Makes two namespaces, and returns their names: one for operators, and one with a policy of 4
+/// slots for Pods with label `app=search`.
 fn prepared(cluster: &Cluster<'_>) -> Result<(String, String)> {
     let (system, space) = (cluster.namespace("system")?, cluster.namespace("faults")?);
     cluster.apply(&service(&space, "search", "app=search"))?;
@@ -65,7 +67,7 @@ fn until_slots(proxy: &XdsProxy, slots: u32) -> Result<()> {
     })
 }
 
-/// Fails unless the proxy was given these numbers of slots, in this order, and nothing else.
+/// Fails unless the proxy got exactly these numbers of slots, in this order.
 fn only_served(proxy: &XdsProxy, slots: &[u32]) -> Result<()> {
     let given: Vec<u32> = proxy
         .known()
@@ -89,8 +91,8 @@ fn until_leader(operator: &Operator, leads: bool) -> Result<()> {
     )
 }
 
-/// Waits until the admin address of `replica` shows these reasons for `policy`, and metrics that
-/// agree with them.
+/// Waits until the status at the admin address of `replica` shows these reasons for `policy`, and
+/// its metrics agree.
 fn until_shown(replica: &Operator, policy: &str, reasons: [(&str, &str); 2]) -> Result<()> {
     until_within(LONG, &format!("{policy}: {reasons:?}"), || {
         let status = replica.status().map_err(|e| e.to_string())?;
@@ -209,7 +211,8 @@ fn a_leader_that_was_frozen_writes_nothing_when_it_wakes() -> Result<()> {
     let mark = cluster.audit_mark();
     old.child().resume();
     until_leader(&old, false)?;
-    // It has caught up, and has had every reason to write: its own proxy runs the new generation.
+    // The old leader has caught up, because its own proxy runs the new generation. So it has had
+    // every reason to write.
     until_slots(&of_old, 5)?;
     let written = status_writes(&cluster, mark, "frozen")?;
     ensure!(written.is_empty(), "{written:?}");
@@ -246,8 +249,7 @@ fn replicas_count_each_others_proxies_and_take_over() -> Result<()> {
     first.until_leading()?;
     cluster.apply(&replicas(&system, own, &[&first, &second]))?;
     cluster.apply(&policy(&space, "lost", "Service", "nowhere", 4))?;
-    // Every proxy is connected to the replica that doesn't lead, and both replicas show all of
-    // them.
+    // Every proxy is connected to the replica that doesn't lead. Both replicas show all proxies.
     let p2 = proxy(&second, "p2", &space)?;
     until_slots(&p2, 4)?;
     for replica in [&first, &second] {
@@ -279,8 +281,8 @@ fn replicas_count_each_others_proxies_and_take_over() -> Result<()> {
     };
     until_message("2 of 2 proxies run it")?;
 
-    // The leader is terminated as Kubernetes does it; the other need not wait for the Lease to run
-    // out.
+    // The leader is terminated in the same way as by Kubernetes. The other replica need not wait
+    // until the Lease expires.
     let output = first.stop()?;
     ensure!(output.contains("the Lease was given back"), "{output}");
     cluster.apply(&replicas(&system, own, &[&second]))?;
@@ -297,8 +299,8 @@ fn replicas_count_each_others_proxies_and_take_over() -> Result<()> {
 fn an_operator_that_starts_again_writes_nothing_new() -> Result<()> {
     let (_turn, cluster, server) = turn()?;
     let (system, space) = prepared(&cluster)?;
-    // The same module folder, as a node's Pods have it: otherwise proxies get the path of another
-    // file.
+    // Both operators use the same module folder, as the Pods of a node do. With another folder,
+    // proxies would get another path of the module.
     let kubeconfig = server.user_kubeconfig("again", Some("system:masters"))?;
     let dir = tempfile::tempdir()?;
     let options = OperatorOptions {
@@ -313,7 +315,7 @@ fn an_operator_that_starts_again_writes_nothing_new() -> Result<()> {
     let mark = cluster.audit_mark();
     let after = Operator::start(&kubeconfig, &options)?;
     after.until_leading()?;
-    // It writes statuses while the proxy is still away.
+    // The second operator writes statuses while the proxy is still disconnected.
     cluster.apply(&policy(&space, "later", "Service", "nowhere", 4))?;
     cluster.until_condition(&space, "later", 0, "Accepted", "False", "TargetNotFound")?;
     proxy.move_to(after.xds());
@@ -327,7 +329,7 @@ fn an_operator_that_starts_again_writes_nothing_new() -> Result<()> {
     until_generation(&cluster, &space, 1)?;
     let reasons = cluster.event_reasons(&space, "search")?;
     let accepted = reasons.iter().filter(|r| *r == "Accepted").count();
-    // None, if the first operator died before it had written the Event.
+    // There is no such Event if the first operator died before writing it.
     ensure!(accepted <= 1, "told twice: {reasons:?}");
     ensure!(
         proxy.known().history.len() == 1,
@@ -398,7 +400,7 @@ fn status_token(server: &ApiServer, system: &str) -> Result<String> {
     Ok(token.trim().to_owned())
 }
 
-/// The Service by which replicas find each other, with a slice for each.
+/// Returns the Service by which replicas find each other, with an EndpointSlice for each replica.
 fn replicas(system: &str, own: Ipv4Addr, all: &[&Operator]) -> String {
     let mut yaml = format!(
         "
@@ -409,7 +411,7 @@ spec: {{clusterIP: None, ports: [{{name: http-admin, port: 18001}}]}}
 "
     );
     for (n, slot) in ["a", "b"].iter().enumerate() {
-        // A replica that is gone has an empty slice.
+        // A replica that no longer exists has an empty slice.
         let (endpoints, port) = match all.get(n) {
             Some(operator) => (
                 format!("{{addresses: [\"{own}\"], conditions: {{ready: true}}}}"),
@@ -436,8 +438,8 @@ ports: [{{name: http-admin, port: {port}}}]
     yaml
 }
 
-/// The mistake is one that only the operator finds. Without the proxy's own memory, the other
-/// policy of its Pods would take the place of the broken one.
+/// Only the operator can find this mistake. If the proxy didn't report its configuration, the other
+/// policy of its Pods would replace the broken policy.
 #[test]
 fn an_operator_that_starts_over_a_mistake_leaves_the_policy_with_its_proxies() -> Result<()> {
     let (_turn, cluster, server) = turn()?;
@@ -472,7 +474,7 @@ fn an_operator_that_starts_over_a_mistake_leaves_the_policy_with_its_proxies() -
             _ => Err(format!("{:?} {status}", proxy.known())),
         }
     })?;
-    // An edit of the other policy waits, too.
+    // An edit of the other policy has to wait, too.
     cluster.apply(&policy(&space, "younger", "Service", "same", 8))?;
     until("an edit that waits", || {
         let found = cluster.condition(&space, "younger", 0, "Programmed");

@@ -1,5 +1,5 @@
-//! The Helm chart without a cluster: the values that it takes, those that it refuses, its messages,
-//! and its objects.
+//! The Helm chart without a cluster: the values that it takes, the values that it refuses, its
+//! messages, and its objects.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use headgate_tests::chart;
 use serde_json::{Value, json};
 
-/// With objects of prometheus-operator, which are only made if the API server knows them.
+/// Arguments of `helm template` that claim an API server with the kinds of prometheus-operator. The
+/// chart makes objects of these kinds only for such an API server.
 const WITH_PROMETHEUS: &[&str] = &["--api-versions", "monitoring.coreos.com/v1"];
 
 fn files(folder: &str) -> Vec<PathBuf> {
@@ -77,7 +78,7 @@ fn bad_values_are_refused_with_the_message_they_expect() {
     }
 }
 
-/// A chart and the image of its own version belong together, unless values say otherwise.
+/// A chart uses the image of its own version, unless values say otherwise.
 #[test]
 fn the_image_is_that_of_the_charts_version() {
     let images = |arguments: &[&str]| -> BTreeSet<String> {
@@ -130,7 +131,7 @@ fn every_object_says_to_what_it_belongs() {
     }
 }
 
-/// The requirements of the "restricted" Pod security standard, and a read-only root file system.
+/// Every Pod fulfils the "restricted" Pod security standard and has a read-only root file system.
 #[test]
 fn every_pod_runs_without_privileges() {
     for file in files("good") {
@@ -258,7 +259,8 @@ fn dashboards_and_alerts_are_in_what_is_made() {
         if !file.is_file() {
             continue;
         }
-        // Unchanged: templates of alerts are Prometheus', not Helm's.
+        // The rules must be unchanged, because templates in alerts are templates of Prometheus, not
+        // of Helm.
         let expected: Value = serde_saphyr::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
         for group in expected["groups"].as_array().unwrap() {
             assert!(
@@ -269,8 +271,8 @@ fn dashboards_and_alerts_are_in_what_is_made() {
     }
 }
 
-/// `helm upgrade --reuse-values` from 0.1.0, whose values don't have the key: it is missing, not
-/// empty.
+/// After `helm upgrade --reuse-values` from 0.1.0, whose values don't have the key, the key is
+/// missing, not empty.
 #[test]
 fn the_values_of_the_first_release_keep_the_right_to_write_plugins() {
     let set = "--set=delivery.istio.enabled=true,delivery.istio.nativeModule=null";
@@ -336,7 +338,8 @@ fn writing_elsewhere_is_granted_only_where_it_is_wanted() {
     );
 }
 
-/// Two operators without an election would both write. So one ends before the next starts.
+/// Two operators without leader election would both write, so the old operator must end before the
+/// new one starts.
 #[test]
 fn operators_elect_a_leader_unless_there_is_only_one() {
     let parts = |values: &str| {
@@ -362,7 +365,8 @@ fn operators_elect_a_leader_unless_there_is_only_one() {
     assert_eq!((strategy, has_lease), (json!("Recreate"), false));
 }
 
-/// The webhook, and all that lets the API server reach and verify the operator.
+/// The chart has the webhook, and everything that the API server needs to reach and verify the
+/// operator.
 #[test]
 fn pods_are_injected_only_where_it_is_wanted() {
     let parts = |objects: &[Value]| -> Vec<Value> {
@@ -466,7 +470,7 @@ fn pods_are_injected_only_where_it_is_wanted() {
     );
 }
 
-/// A release that is installed has left nothing; an upgrade may have turned a delivery off.
+/// A new release has no leftovers. An upgrade may have left some, by turning a delivery off.
 #[test]
 fn deleting_what_is_left_is_granted_only_after_an_upgrade() {
     let left = |arguments: &[&str]| {
@@ -497,8 +501,8 @@ fn deleting_what_is_left_is_granted_only_after_an_upgrade() {
     assert_eq!(left(&["--set=delivery.removeLeftovers=true"]), all);
     let never = ["--is-upgrade", "--set=delivery.removeLeftovers=false"];
     assert_eq!(left(&never), none);
-    // With a delivery on, objects of the kinds that it no longer writes are deleted; these kinds
-    // are watched for that.
+    // With a delivery on, the operator watches and deletes objects of the kinds that it no longer
+    // writes.
     let on = "--set=delivery.istio.enabled=true,delivery.envoyGateway.enabled=true";
     let objects = chart::render(&good("defaults"), &["--is-upgrade", on]).unwrap();
     let rules = find(&objects, "ClusterRole/headgate")["rules"].clone();
@@ -510,7 +514,8 @@ fn deleting_what_is_left_is_granted_only_after_an_upgrade() {
     );
 }
 
-/// With some namespaces, what a Role can grant is granted there and nowhere else.
+/// With `watchNamespaces`, the chart grants in Roles of these namespaces everything that a Role can
+/// grant.
 #[test]
 fn a_cluster_role_has_only_what_no_role_can_grant() {
     let objects = chart::render(&good("some-namespaces"), &[]).unwrap();
@@ -523,7 +528,7 @@ fn a_cluster_role_has_only_what_no_role_can_grant() {
     assert_eq!(
         resources(&find(&objects, "ClusterRole/headgate")["rules"]),
         set(&[
-            // For operators of 0.1 during an upgrade.
+            // Operators of 0.1 need this resource during an upgrade.
             "customresourcedefinitions",
             "gatewayclasses",
             "subjectaccessreviews",
@@ -562,7 +567,7 @@ fn a_cluster_role_has_only_what_no_role_can_grant() {
     );
 }
 
-/// Any namespace may get the labels.
+/// Any namespace may get the labels, so the operator needs its roles in the whole cluster.
 #[test]
 fn with_a_selector_of_namespaces_the_operator_has_its_roles_everywhere() {
     let objects = chart::render(&good("namespace-selector"), &[]).unwrap();
@@ -586,15 +591,15 @@ fn uninstalling_keeps_policies_unless_told_otherwise() {
     assert!(find(&objects, CRD)["metadata"]["annotations"][POLICY].is_null());
     let none = chart::render(&good("bare"), &[]).unwrap();
     assert!(none.iter().all(|object| chart::label(object) != CRD));
-    // And nothing but the CRD is ever kept.
+    // No object except the CRD is ever kept.
     for object in &kept {
         let keep = &object["metadata"]["annotations"][POLICY];
         assert!(keep.is_null() || chart::label(object) == CRD);
     }
 }
 
-/// Before a release is removed, a Job stops its operators and removes what they have written, where
-/// they may have written it.
+/// Before a release is removed, a Job stops its operators. It then removes the objects that they
+/// may have written, wherever they had the right to write.
 #[test]
 fn uninstalling_first_removes_what_operators_wrote() {
     let job = |objects: &[Value]| find(objects, "Job/headgate-clean-up").clone();
@@ -676,7 +681,7 @@ fn notes_say_the_next_command_for_what_was_installed() {
     }
 }
 
-/// With `HEADGATE_RENEW=1`, the test rewrites the table instead.
+/// With `HEADGATE_RENEW=1`, the test rewrites the table instead of comparing it.
 #[test]
 fn the_readme_has_every_value() {
     const BEGIN: &str = "<!-- values -->\n";
@@ -698,7 +703,7 @@ fn the_readme_has_every_value() {
     }
 }
 
-/// Tools that only render the chart compare two renderings.
+/// Some tools render the chart twice and compare the results.
 #[test]
 fn the_chart_renders_the_same_each_time() {
     for file in files("good") {

@@ -1,4 +1,4 @@
-//! The webhook of the chart on a real API server, which calls a real operator.
+//! The webhook of the chart on a real API server that calls a real operator.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ use headgate_tests::policies::Cluster;
 use headgate_tests::wait::until_within;
 use serde_json::{Value, json};
 
-/// The operator's files are read once a second, and the API server's caches follow.
+/// The longest wait. The operator reads its files once a second, and the caches of the API server
+/// take more time.
 const LONG: Duration = Duration::from_secs(60);
 const LABEL: &str = "headgate.dev/inject=enabled";
 
@@ -43,7 +44,7 @@ impl Rig {
             .collect())
     }
 
-    /// Returns the warning about a Pod, which must stay as it is.
+    /// Returns the warning about a Pod. Fails if the webhook changes the Pod.
     fn warning(&self, namespace: &str, pod: &Value) -> Result<String> {
         let found = self.init_containers(namespace, pod)?;
         ensure!(found.is_empty(), "{found:?}");
@@ -94,7 +95,7 @@ fn pod() -> Value {
     })
 }
 
-/// Installs the chart's webhook with an address of this machine in place of the Service.
+/// Installs the chart's webhook with an address of this machine in place of the chart's Service.
 fn install(server: &ApiServer, operator: &Operator) -> Result<()> {
     let values = Path::new(env!("CARGO_MANIFEST_DIR")).join("helm/good/defaults.yaml");
     let objects = chart::render(&values, &["--set=injection.enabled=true"])?;
@@ -155,17 +156,17 @@ fn pods_of_labelled_namespaces_get_an_envoy() -> Result<()> {
     let probe = &spec["containers"][0]["readinessProbe"]["httpGet"];
     assert_eq!(probe["port"], 8080);
 
-    // Namespaces without the label, and those that are never touched.
+    // These namespaces lack the label, or are never injected into.
     let none: [&str; 0] = [];
     for namespace in [&other, NAMESPACE, "kube-system"] {
-        // The service account is made a moment after the namespace.
+        // A service account is created a moment after its namespace.
         let found = until_within(LONG, "a Pod", || {
             let found = rig.init_containers(namespace, &pod());
             found.map_err(|error| format!("{error:#}"))
         })?;
         assert_eq!(found, none, "{namespace}");
     }
-    // Pods that say so. The API server doesn't ask about those with the label.
+    // These Pods opt out. The API server doesn't call the webhook for a Pod with the label.
     let mut opted_out = pod();
     opted_out["metadata"]["labels"] = json!({"headgate.dev/inject": "disabled"});
     let more = ["--dry-run=server", "--warnings-as-errors"];
@@ -175,18 +176,18 @@ fn pods_of_labelled_namespaces_get_an_envoy() -> Result<()> {
     opted_out["metadata"]["annotations"] = json!({"headgate.dev/inject": "disabled"});
     let warning = rig.warning(&shop, &opted_out)?;
     ensure!(warning.contains("as its annotation"), "{warning}");
-    // Pods that can't have an Envoy.
+    // This Pod can't have an Envoy.
     let mut on_host = pod();
     on_host["spec"]["hostNetwork"] = json!(true);
     let warning = rig.warning(&shop, &on_host)?;
     ensure!(warning.contains("with hostNetwork"), "{warning}");
-    // The Envoy takes part in the resources of the whole Pod, which it mustn't exceed.
+    // The Envoy shares the resources of the whole Pod, so it mustn't exceed them.
     let mut small = pod();
     let memory = json!({"memory": "16Mi"});
     small["spec"]["resources"] = json!({"requests": memory, "limits": memory});
     assert_eq!(rig.init_containers(&shop, &small)?, ["headgate", "envoy"]);
 
-    // The CA is written again if it is lost, and if it is another.
+    // The operator writes the CA again if the webhook loses it, and if the CA changes.
     let lose = r#"[{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]"#;
     let patch = format!("--patch={lose}");
     let webhook = ["mutatingwebhookconfiguration", "headgate", "--type=json"];

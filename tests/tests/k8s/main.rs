@@ -1,7 +1,7 @@
 //! Tests against a Kubernetes API server, and of the chart.
 //!
-//! Each module expects a process of its own, which `scripts/test kube` gives it: an API server that
-//! its tests share, and no other operator.
+//! Each module expects an API server that only its own tests share, and no other operator. So
+//! `scripts/test kube` runs each module in a process of its own.
 
 mod chart;
 mod check;

@@ -1,5 +1,6 @@
-//! An operator that watches two namespaces, with the Roles of the chart. One namespace is deleted,
-//! and its Role with it: the other goes on, and the first may come back.
+//! An operator that watches two namespaces, with the Roles of the chart. When one namespace and its
+//! Role are deleted, the operator continues to serve the other one. The deleted namespace may come
+//! back.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use headgate_tests::xds::{Claims, XdsProxy};
 
 const GONE: &str = "gone";
 const KEPT: &str = "kept";
-/// Namespaced resources that the operator watches with these settings.
+/// The namespaced resources that the operator watches with these settings.
 const WATCHED: [&str; 5] = [
     "admissionpolicies",
     "configmaps",
@@ -25,7 +26,8 @@ const WATCHED: [&str; 5] = [
     "pods",
     "services",
 ];
-/// Time until a namespace that stays refused counts as empty, 16 s, and what a busy machine adds.
+/// The longest wait: 16 s until a namespace that stays refused counts as empty, plus a margin for a
+/// busy machine.
 const LONG: Duration = Duration::from_secs(90);
 
 fn helm(server: &ApiServer, command: &str, values: &[&str]) -> Result<String> {
@@ -43,7 +45,7 @@ fn options(name: &str) -> OperatorOptions {
     }
 }
 
-/// A Service and a policy for it.
+/// Applies a Service and a policy for it.
 fn apply(cluster: &Cluster<'_>, space: &str, slots: u32) -> Result<()> {
     cluster.apply(&service(space, "search", "app=search"))?;
     cluster.apply(&policy(space, "search", "Service", "search", slots))?;
@@ -63,7 +65,8 @@ fn until_delivered(cluster: &Cluster<'_>, space: &str, slots: u32) -> Result<()>
     let get = ["get", "configmap", "headgate-service-search", "-n", space];
     until(&format!("{slots} slots in {space}'s ConfigMap"), || {
         let found = cluster.kubectl(&[&get[..], &["-o=json"]].concat());
-        // A file of JSON in the object, and the configuration as a text in the file.
+        // The object contains JSON files as text, and one of them contains the configuration as
+        // text. So the search ignores spaces and escapes.
         let found = found.map_err(|e| format!("{e:#}"))?;
         let found = found.replace([' ', '\\'], "");
         match found.contains(&wanted) {
@@ -117,7 +120,7 @@ fn a_watched_namespace_that_is_deleted_stops_no_other_and_may_come_back() -> Res
     let mark = cluster.audit_mark();
     cluster.kubectl(&["delete", "namespace", GONE])?;
     // Established watches outlive their Role by up to a minute. A restart of the API server breaks
-    // them, and they begin again.
+    // these watches, so the operator starts them again.
     server.restart_api_server()?;
     until_refused(&cluster, mark)?;
     apply(&cluster, KEPT, 5)?;
@@ -126,8 +129,8 @@ fn a_watched_namespace_that_is_deleted_stops_no_other_and_may_come_back() -> Res
     cluster.until_generation(KEPT, "search", 2)?;
     ensure!(first.ready()?.0 == 200, "{:?}", first.ready());
 
-    // An operator that starts while the namespace is missing becomes ready and serves the other
-    // one.
+    // An operator that starts while a namespace is missing becomes ready and serves the other
+    // namespace.
     let admin = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
     let options = OperatorOptions {
         admin,

@@ -1,5 +1,5 @@
-//! Every command of every page: it succeeds here as it is written, or the table of
-//! [`commands`] says where it runs, or why nowhere.
+//! Runs every command of every page. A command succeeds here as it is written, unless the table of
+//! [`commands`] names another place where it runs, or the reason why it never runs.
 
 use std::process::Command;
 
@@ -14,10 +14,11 @@ use serde_json::Value;
 
 use crate::cli;
 
-/// Seconds that a command may take.
+/// The longest time of a command, s.
 const LONGEST: u32 = 120;
 
-/// The service that pages assume, unless they begin with its namespace.
+/// The commands that create the service that pages assume. A page that creates the namespace itself
+/// doesn't need them.
 const SERVICE: &str = "
 kubectl get namespace shop || kubectl create namespace shop
 headgate inject --image=headgate:dev examples/sidecar/search.yaml | kubectl apply -f -
@@ -44,15 +45,15 @@ impl<'a> Folder<'a> {
         process::run(&mut command, None)
     }
 
-    /// Makes the cluster that the page assumes: the chart, unless it is `installed` with its
-    /// defaults, and a service with a policy.
+    /// Prepares the cluster that the page assumes: a service with a policy, and the chart with its
+    /// defaults, unless the chart is already `installed`.
     fn prepare(&self, commands: &[commands::Command], installed: bool) -> Result<()> {
         if !installed {
             let chart = "helm upgrade --install headgate charts/headgate";
             let namespace = "--namespace headgate-system --create-namespace";
             self.run(&format!("{chart} {namespace}"))?;
-            // The one of the chart: kubectl waits for each CRD in turn, and other projects have
-            // many.
+            // The wait is only for the CRD of the chart. kubectl waits for CRDs one after the
+            // other, and other projects have many.
             wait::until("the CRD to be served", || {
                 let served = "--for=condition=Established";
                 let wait = ["wait", "crd/admissionpolicies.headgate.dev", served];
@@ -73,7 +74,7 @@ impl<'a> Folder<'a> {
     fn command(&self, command: &commands::Command) -> Result<()> {
         let mut text = commands::of_clone(&command.text, "charts/headgate");
         if text.starts_with("helm ") {
-            // Without nodes no Pod becomes ready, and no Job ends.
+            // On an API server without nodes, no Pod becomes ready and no Job ends.
             text = text.replace(" --wait", "");
             text = text.replace("uninstall headgate ", "uninstall headgate --no-hooks ");
         }
@@ -92,7 +93,7 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// Sets every policy's status to programmed, as an operator does when proxies run it.
+/// Sets every policy's status to programmed, as an operator does when proxies run the policy.
 fn program_all(server: &ApiServer) -> Result<()> {
     let list = [
         "get",
@@ -116,7 +117,7 @@ fn every_command_succeeds() -> Result<()> {
     for project in ["gateway-api", "istio", "envoy-gateway"] {
         chart::install_crds(server, project)?;
     }
-    // The namespace in which Envoy Gateway's chart installs it.
+    // Envoy Gateway's chart installs Envoy Gateway in this namespace.
     server.kubectl(&["create", "namespace", "envoy-gateway-system"])?;
     let (mut wrong, mut used) = (Vec::new(), [false; TABLE.len()]);
     let mut installed = false;

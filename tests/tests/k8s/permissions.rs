@@ -1,6 +1,6 @@
-//! The operator with the permissions that the chart grants, and no others, through a whole life on
-//! a real API server. The audit log then shows that nothing was refused and that everything granted
-//! was used.
+//! A whole life of the operator on a real API server, with only the permissions that the chart
+//! grants. The audit log then shows that no request was refused, and that every permission was
+//! used.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -22,7 +22,7 @@ use headgate_tests::process::Child;
 use headgate_tests::wait;
 use serde_json::Value;
 
-/// One thing that may be done: `verb group/resource`.
+/// A set of permissions, each as `verb group/resource`.
 type Permissions = BTreeSet<String>;
 
 fn permissions(lines: &[(&str, &str)]) -> Permissions {
@@ -36,7 +36,7 @@ fn permissions(lines: &[(&str, &str)]) -> Permissions {
         .collect()
 }
 
-/// Returns the permissions that the operator needs; a reviewer should grant no more.
+/// Returns the permissions that the operator needs. A reviewer should grant no more.
 fn needed() -> Permissions {
     permissions(&[
         ("headgate.dev/admissionpolicies", "list watch"),
@@ -58,8 +58,8 @@ fn needed() -> Permissions {
     ])
 }
 
-/// Returns the permissions that only operators of the previous minor version need. One may restart
-/// during an upgrade, when the new roles are already in force.
+/// Returns the permissions that only operators of the previous minor version need. Such an operator
+/// may restart during an upgrade, when the new roles are already in force.
 fn needed_before() -> Permissions {
     permissions(&[(
         "apiextensions.k8s.io/customresourcedefinitions",
@@ -68,11 +68,11 @@ fn needed_before() -> Permissions {
 }
 
 const WRITES: &str = "list watch create patch delete";
-/// Time in which the operator notices that a kind is served: its longest pause, and as long again.
+/// The longest time until the operator notices that a kind is served: twice its longest pause.
 const NOTICED: Duration = Duration::from_secs(60);
 
-/// Returns the further permissions that it needs with all deliveries on, if it writes objects of
-/// some kinds for Istio and removes leftovers of others.
+/// Returns the additional permissions that the operator needs with all deliveries on. For Istio it
+/// writes objects of kinds `written`, and removes leftovers of kinds `left`.
 fn needed_to_deliver(written: &[&str], left: &[&str]) -> Permissions {
     let mut lines = vec![
         ("gateway.networking.k8s.io/gatewayclasses", "list watch"),
@@ -136,8 +136,8 @@ fn of_rules(role: &Value) -> Permissions {
     granted
 }
 
-/// Returns the permissions that were used, by the audit log. An apply of an object that doesn't
-/// exist needs `create` besides `patch`.
+/// Returns the permissions that the requests in the audit log used. An apply of an object that
+/// doesn't exist needs `create` besides `patch`.
 fn used(events: &[AuditEvent]) -> Permissions {
     let mut used = Permissions::new();
     for event in events.iter().filter(|event| !event.resource.is_empty()) {
@@ -154,14 +154,14 @@ fn used(events: &[AuditEvent]) -> Permissions {
 struct Operator<'a> {
     server: &'a ApiServer,
     process: Child,
-    /// Its admin port, which asks for tokens.
+    /// The address of its admin port, which asks for tokens.
     admin: SocketAddr,
     folder: tempfile::TempDir,
 }
 
 impl<'a> Operator<'a> {
-    /// Installs the chart and runs the program as its Deployment would, with the Deployment's
-    /// arguments; only addresses and paths are this machine's.
+    /// Installs the chart and runs the operator with the Deployment's arguments, except for
+    /// addresses and paths, which are of this machine.
     fn install(server: &'a ApiServer, values: &[&str]) -> Self {
         server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
         let chart = chart::folder();
@@ -172,7 +172,7 @@ impl<'a> Operator<'a> {
             "--namespace",
             NAMESPACE,
         ];
-        // As the values of a user's Prometheus would be.
+        // These are values that a user's Prometheus could need.
         arguments.extend([
             "--set",
             "metrics.readers[0].kind=ServiceAccount,metrics.readers[0].name=default,\
@@ -256,7 +256,7 @@ impl<'a> Operator<'a> {
         }
     }
 
-    /// Waits until the audit log has a request of this operator that fulfils `wanted`.
+    /// Waits until the audit log has a request of this operator that `wanted` accepts.
     fn wait_for_request(&self, what: &str, wanted: impl Fn(&AuditEvent) -> bool) {
         let found = wait::until(what, || {
             if self.requests().iter().any(&wanted) {
@@ -270,8 +270,8 @@ impl<'a> Operator<'a> {
         }
     }
 
-    /// Waits until objects of all these kinds were written so. This takes until the operator has
-    /// noticed their CRDs.
+    /// Waits until the operator has sent a request with this verb and this status code for each of
+    /// these kinds. The wait includes the time until the operator notices new CRDs.
     fn wait_for_writes(&self, verb: &str, code: u16, kinds: &[&str]) {
         for kind in kinds {
             let is = |e: &AuditEvent| e.resource == *kind && e.verb == verb && e.code == code;
@@ -306,17 +306,17 @@ impl<'a> Operator<'a> {
     }
 }
 
-/// Audience of tokens for operators.
+/// The option of `kubectl create token` for tokens that operators accept.
 const AUDIENCE: &[&str] = &["--audience=headgate.dev"];
 
-/// A token of a service account.
+/// Returns a new token of a service account.
 fn token(server: &ApiServer, namespace: &str, account: &str, arguments: &[&str]) -> String {
     let mut all = vec!["create", "token", account, "--namespace", namespace];
     all.extend(arguments);
     server.kubectl(&all).unwrap().trim().to_owned()
 }
 
-/// The token that the chart's ServiceMonitor has Prometheus send.
+/// Returns the token that Prometheus sends according to the chart's ServiceMonitor.
 fn token_of_service_monitor(server: &ApiServer) -> String {
     let values = Path::new(env!("CARGO_MANIFEST_DIR")).join("helm/good/defaults.yaml");
     let arguments = [
@@ -324,7 +324,8 @@ fn token_of_service_monitor(server: &ApiServer) -> String {
         "--api-versions=monitoring.coreos.com/v1",
     ];
     let objects = chart::render(&values, &arguments).unwrap();
-    // All but the ServiceMonitor itself, which this API server doesn't know.
+    // The test applies everything except the ServiceMonitor, whose kind this API server doesn't
+    // know.
     let needed = objects
         .iter()
         .filter(|o| o["metadata"]["name"] == "headgate-scraper");
@@ -408,18 +409,18 @@ spec:
 const TO_SERVICE: &str = "{group: '', kind: Service, name: search}";
 const TO_GATEWAY: &str = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
 
-/// Policies, targets that come and go, Gateway API and its extension that come later, a Lease that
-/// is lost.
+/// Takes the operator through its life: policies, targets that come and go, Gateway API and its
+/// extension that are installed later, and the loss of the Lease.
 fn live(operator: &Operator<'_>) {
     let server = operator.server;
     server.apply(SHOP).unwrap();
-    // The CRD is served a moment after it is created, and the operator waits for it, too.
+    // The CRD is served a moment after its creation, and the operator also waits for this.
     wait::until("the API server to take a policy", || {
         let applied = server.apply(&policy("search", TO_SERVICE, "18ms"));
         applied.map_err(|error| format!("{error:#}"))
     })
     .unwrap();
-    // A repeated Event is one object, which is patched.
+    // A repeated Event is one object that the operator patches.
     for _ in 0..2 {
         operator.wait_for("search", "Accepted", "TargetNotFound");
         server.apply(SERVICE).unwrap();
@@ -453,8 +454,8 @@ fn live(operator: &Operator<'_>) {
     status_has_a_token(operator);
 }
 
-/// Metrics, policies and proxies are only shown to clients with the right, by the roles of the
-/// chart and by the API server's review.
+/// Checks that only clients with the right get metrics, policies and proxies. The chart's roles
+/// grant this right, and the API server reviews it.
 fn only_who_may_is_answered(operator: &Operator<'_>) {
     let (server, admin) = (operator.server, operator.admin);
     let scraper = token(server, "shop", "default", &[]);
@@ -470,7 +471,7 @@ fn only_who_may_is_answered(operator: &Operator<'_>) {
     for path in ["/metrics", "/status", "/status/policies"] {
         let answer = http::get(admin, path).unwrap();
         let asks = answer.header("www-authenticate");
-        // Leaders of 0.1.0 have no token.
+        // Leaders of 0.1.0 send no token, so this path answers requests without a token with 304.
         let refused = match path {
             "/status/policies" => (304, None),
             _ => (401, Some("Bearer")),
@@ -506,8 +507,8 @@ fn only_who_may_is_answered(operator: &Operator<'_>) {
     }
 }
 
-/// `headgate status` works through the API server's proxy, which removes the header of its own
-/// tokens, and directly.
+/// Checks that `headgate status` works directly, and through the API server's proxy, which removes
+/// its own token's header.
 fn status_has_a_token(operator: &Operator<'_>) {
     let (server, admin) = (operator.server, operator.admin);
     let pod = OPERATOR
@@ -560,8 +561,8 @@ fn status_has_a_token(operator: &Operator<'_>) {
     assert!(shown.contains("shop/search"), "{shown}{error}");
 }
 
-/// Checks that nothing was refused, that all that was granted was used, and that it equals
-/// `needed`.
+/// Checks that no request was refused, that every permission of `granted` was used, and that
+/// `granted` equals `needed`.
 fn judge(requests: &[AuditEvent], granted: &Permissions, needed: &Permissions) {
     let refused: Vec<&AuditEvent> = requests
         .iter()
@@ -587,7 +588,7 @@ fn the_operator_uses_all_that_it_may_do_and_needs_no_more() {
     judge(&operator.stop(), &granted, &needed());
 }
 
-/// It leads without a Lease, and has no right to one.
+/// A single operator leads without a Lease, and has no right to a Lease.
 #[test]
 fn a_single_operator_without_an_election_writes() {
     let server = ApiServer::start().unwrap();
@@ -605,8 +606,8 @@ fn a_single_operator_without_an_election_writes() {
     assert!(!used(&operator.stop()).iter().any(is_of_lease));
 }
 
-/// An operator of 0.1.0 that restarts during the upgrade still needs the permissions that its chart
-/// granted.
+/// An operator of 0.1.0 that restarts during the upgrade still needs the permissions that the chart
+/// of 0.1.0 granted.
 #[test]
 fn an_upgrade_takes_no_right_from_operators_of_the_version_before() {
     let then = permissions(&[
@@ -639,7 +640,7 @@ fn an_upgrade_takes_no_right_from_operators_of_the_version_before() {
     assert_eq!(&then - &granted, Permissions::new(), "lost");
 }
 
-/// Objects for Istio that an operator left before it was set up otherwise.
+/// Objects for Istio that an operator with other settings has left.
 const LEFT: [(&str, &str); 3] = [
     (
         "envoyfilters",
@@ -660,7 +661,7 @@ const EXTENSIONS: &str = "extensions.istio.io/trafficextensions";
 const PLUGINS: &str = "extensions.istio.io/wasmplugins";
 const POLICIES: &str = "gateway.envoyproxy.io/envoyextensionpolicies";
 
-/// The delivery starts with Istio before 1.30, which is then upgraded.
+/// The delivery starts with an Istio before 1.30. Istio is then upgraded.
 #[test]
 fn delivery_needs_what_it_is_granted_and_no_more() {
     let server = ApiServer::start().unwrap();
@@ -688,7 +689,7 @@ fn delivery_needs_what_it_is_granted_and_no_more() {
     judge(&operator.stop(), &granted, &needed);
 }
 
-/// The operator delivers the native filter, and may access one namespace only.
+/// The operator delivers the native filter, and has access to only one namespace.
 #[test]
 fn delivery_in_one_namespace_needs_what_it_is_granted_and_no_more() {
     let server = ApiServer::start().unwrap();
@@ -706,7 +707,7 @@ fn delivery_in_one_namespace_needs_what_it_is_granted_and_no_more() {
     let ignored = ["admissionpolicy", "search", "--namespace=elsewhere"];
     assert_eq!(get(&server, &ignored)["status"], Value::Null);
     let granted = granted(&server);
-    // The CA is published in the namespaces that are named.
+    // The operator publishes the CA only in the namespaces that the values name.
     let others = permissions(&[("/namespaces", "list watch")]);
     let needed = &needed() - &others;
     let needed = &needed | &needed_to_deliver(&[FILTERS], &[PLUGINS, EXTENSIONS]);
@@ -724,8 +725,8 @@ fn delivery_in_one_namespace_needs_what_it_is_granted_and_no_more() {
     assert!(places.iter().all(named), "{places:?}");
 }
 
-/// A release whose deliveries were turned off removes their leftovers, and only then has the rights
-/// to do so.
+/// A release with a delivery turned off removes the leftovers of this delivery, and has the rights
+/// to do so only then.
 #[test]
 fn what_a_delivery_left_that_was_turned_off_is_removed() {
     let server = ApiServer::start().unwrap();
@@ -768,8 +769,8 @@ fn what_a_delivery_left_that_was_turned_off_is_removed() {
     judge(&operator.stop(), &granted, &(&needed() | &list_and_delete));
 }
 
-/// Returns an operator that delivers, with more values of the chart, and has removed the objects
-/// that were `left` before.
+/// Returns an operator that delivers, with additional values of the chart, and that has already
+/// removed the objects of `left`.
 fn deliver<'a>(server: &'a ApiServer, left: &[(&str, &str)], values: &str) -> Operator<'a> {
     chart::install_crds(server, "envoy-gateway").unwrap();
     server.apply(SHOP).unwrap();
@@ -789,8 +790,8 @@ fn deliver<'a>(server: &'a ApiServer, left: &[(&str, &str)], values: &str) -> Op
     operator
 }
 
-/// Waits until objects of these kinds are made, and changes them by a policy's objective, which is
-/// the first of two.
+/// Waits until the operator creates objects of these kinds, then changes the objective of both
+/// policies from the first to the second, and waits for the updates.
 fn writes(operator: &Operator<'_>, kinds: &[&str], [first, second]: [&str; 2]) {
     for (p50, code) in [(first, 201), (second, 200)] {
         for (name, target) in [("search", TO_SERVICE), ("edge", TO_GATEWAY)] {
@@ -800,7 +801,8 @@ fn writes(operator: &Operator<'_>, kinds: &[&str], [first, second]: [&str; 2]) {
     }
 }
 
-/// Deletes the policies' targets: not the policies, whose objects the garbage collector removes.
+/// Deletes the targets of the policies. It doesn't delete the policies, because the garbage
+/// collector would then remove the objects.
 fn deletes(operator: &Operator<'_>, kinds: &[&str]) {
     let targets = [
         "delete",
@@ -812,7 +814,7 @@ fn deletes(operator: &Operator<'_>, kinds: &[&str]) {
     operator.wait_for_writes("delete", 200, kinds);
 }
 
-/// A Pod and an EndpointSlice as the metrics Service would have them, if there were nodes here.
+/// The Pod and the EndpointSlice that the metrics Service would have if this cluster had nodes.
 const OPERATOR: &str = "
 apiVersion: v1
 kind: Pod
@@ -874,8 +876,8 @@ fn the_test_of_the_release_may_do_what_it_does_and_no_more() {
         .arg(kubeconfig)
         .output()
         .unwrap();
-    // No node runs that Pod, so nothing answers: that is a failed test, and not one that was
-    // forbidden.
+    // No node runs this Pod, so it doesn't answer. That fails the test of the release, but no
+    // request is forbidden.
     assert!(!output.status.success());
     let user = format!("system:serviceaccount:{NAMESPACE}:headgate-test");
     let used = wait::until("the request to the operator", || {
@@ -902,8 +904,8 @@ fn the_test_of_the_release_may_do_what_it_does_and_no_more() {
     assert_eq!(self::used(&used), lines);
 }
 
-/// The Job of the chart's pre-delete hook, with its rights: it stops the operators and removes what
-/// they delivered, and a ConfigMap that a Pod mounts stays.
+/// The Job of the chart's pre-delete hook, with its rights, stops the operators and removes the
+/// objects that they delivered. A ConfigMap that a Pod mounts stays.
 #[test]
 fn the_clean_up_removes_what_was_delivered_and_may_do_no_more() {
     const OBJECTS: &str = "
@@ -999,7 +1001,7 @@ spec:
     let kubeconfig = server
         .service_account_kubeconfig(NAMESPACE, "headgate-clean-up")
         .unwrap();
-    // As in a Pod.
+    // A Pod has this default namespace, too.
     let namespace = [
         "config",
         "set-context",
@@ -1046,7 +1048,7 @@ spec:
     assert_eq!(left("configmaps"), ["mounted", "other-ca", "theirs"]);
     assert_eq!(left("wasmplugins"), ["theirs"]);
     assert!(left("envoyfilters").is_empty());
-    // A second Job of the same hook finds nothing to do.
+    // A second Job of the same hook has no work.
     assert_eq!(clean_up().0, "");
 
     let user = format!("system:serviceaccount:{NAMESPACE}:headgate-clean-up");
@@ -1058,7 +1060,8 @@ spec:
         );
         granted.extend(of_rules(&role));
     }
-    // No CRD of Envoy Gateway, and no object of a kind that came with Istio 1.30.
+    // This cluster has no CRD of Envoy Gateway, and no object of the kind that came with Istio
+    // 1.30.
     granted.retain(|p| p != "delete gateway.envoyproxy.io/envoyextensionpolicies");
     granted.retain(|p| p != "delete extensions.istio.io/trafficextensions");
     // The audit log may lag behind.

@@ -1,5 +1,5 @@
-//! An operator that watches namespaces by their labels. A namespace gets the label and is served,
-//! loses it and is let go, and the other one goes on.
+//! An operator that selects namespaces by their labels. It serves a namespace that gets the label
+//! and stops when the label is removed, while it continues to serve another one.
 
 use anyhow::Result;
 use headgate_core::config::FilterConfig;
@@ -12,7 +12,7 @@ use headgate_tests::xds::{Claims, XdsProxy};
 const OPERATOR: &str = "operator";
 const MOVING: &str = "moving";
 const KEPT: &str = "kept";
-/// Never has the label.
+/// A namespace that never has the label.
 const OTHER: &str = "other";
 
 fn has_slots(slots: u32) -> impl Fn(&FilterConfig) -> bool {
@@ -24,7 +24,7 @@ fn has_slots(slots: u32) -> impl Fn(&FilterConfig) -> bool {
     }
 }
 
-/// Waits until the ConfigMap for the policy's target exists, or doesn't.
+/// Waits until the ConfigMap for the policy's target exists, or doesn't exist, as `exists` says.
 fn until_delivered(cluster: &Cluster<'_>, space: &str, exists: bool) -> Result<()> {
     let get = [
         "get",
@@ -89,12 +89,12 @@ fn namespaces_are_served_while_they_have_the_label() -> Result<()> {
         label(MOVING, "watched=no")?;
         moving.until("no policy", |config| config.stages.is_empty())?;
         until_delivered(&cluster, MOVING, false)?;
-        // The other namespace is watched as before.
+        // The operator continues to watch the other namespace.
         cluster.apply(&policy(KEPT, "search", "Service", "search", 5 + round))?;
         kept.until("more slots", has_slots(5 + round))?;
         until_delivered(&cluster, KEPT, true)?;
     }
-    // A deleted namespace loses its label.
+    // A deleted namespace loses its label, so the operator stops serving it.
     label(MOVING, "watched=yes")?;
     moving.until("4 slots", has_slots(4))?;
     cluster.kubectl(&["delete", "namespace", MOVING])?;

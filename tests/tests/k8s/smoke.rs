@@ -1,4 +1,4 @@
-//! The API server of the tests itself: the conclusions of other tests rest on these.
+//! The API server of the tests itself. The conclusions of other tests depend on these tests.
 
 use anyhow::Result;
 use headgate_tests::kube::ApiServer;

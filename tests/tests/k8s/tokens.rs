@@ -1,4 +1,4 @@
-//! Real Envoys that prove their namespace by real tokens of service accounts.
+//! Real Envoys that prove their namespace with real tokens of service accounts.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,7 +17,7 @@ use headgate_tests::wait::{until, until_within};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Envoy waits up to 5 s between attempts to connect.
+/// The longest wait. Envoy alone waits up to 5 s between attempts to connect.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Rig {
@@ -26,8 +26,8 @@ struct Rig {
     dir: TempDir,
 }
 
-/// A projected volume with a token, as the kubelet writes it: a link into `..data`, which is a link
-/// to a folder.
+/// A projected volume with a token, as the kubelet writes it: the token is a link into `..data`,
+/// and `..data` is a link to a folder.
 struct Volume(TempDir);
 
 impl Volume {
@@ -58,7 +58,7 @@ impl Volume {
 fn token(server: &ApiServer, namespace: &str, audience: &str) -> Result<String> {
     let (space, audience) = (format!("-n={namespace}"), format!("--audience={audience}"));
     let create = ["create", "token", "default", &space, &audience];
-    // The account is made a moment after its namespace.
+    // A service account is created a moment after its namespace.
     let token = until("the token", || {
         server.kubectl(&create).map_err(|e| format!("{e:#}"))
     })?;
@@ -67,7 +67,7 @@ fn token(server: &ApiServer, namespace: &str, audience: &str) -> Result<String> 
 
 impl Rig {
     /// Starts an Envoy that claims to be a Pod of `namespace` with `app=search`, and proves its
-    /// `identity`.
+    /// namespace with `identity`.
     fn envoy(&self, name: &str, namespace: &str, identity: Vec<String>) -> Result<EnvoyProcess> {
         let output = self.dir.path().join(format!("{name}.yaml"));
         let mut arguments: Vec<String> = [
@@ -96,7 +96,8 @@ impl Rig {
         self.envoy(name, namespace, identity)
     }
 
-    /// Waits until the proxy runs these policies, as one that proved its namespace.
+    /// Waits until the proxy runs the policies of `namespace`, and the operator's status has its
+    /// namespace as proved.
     fn until_runs(&self, name: &str, namespace: &str) -> Result<()> {
         let policies = [format!("{namespace}/search")];
         until_within(LONG, &format!("{name} to run {policies:?}"), || {
@@ -116,7 +117,7 @@ impl Rig {
     }
 }
 
-/// Waits until Envoy has logged `what`, of which gRPC escapes spaces and quotes.
+/// Waits until Envoy has logged `what`. In this log, gRPC escapes spaces and quotes.
 fn until_said(envoy: &EnvoyProcess, what: &str) -> Result<()> {
     until_within(LONG, what, || {
         let output = envoy.output().replace("%20", " ").replace("%22", "\"");
@@ -129,7 +130,7 @@ fn until_said(envoy: &EnvoyProcess, what: &str) -> Result<()> {
 
 #[test]
 fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
-    // A server of its own: it is stopped.
+    // The test stops its API server, so it can't share the server of other tests.
     let server = &ApiServer::start()?;
     server.install_crds()?;
     let cluster = Cluster::new(server);
@@ -152,8 +153,8 @@ fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
         dir,
     };
 
-    // Each gets the policies for the namespace of its token, and one with a certificate those for
-    // its own namespace.
+    // A proxy with a token gets the policies of the token's namespace. A proxy with a certificate
+    // gets those of the certificate's namespace.
     let of_shop = Volume::new(&token(server, &shop, "headgate")?)?;
     let of_bank = Volume::new(&token(server, &bank, "headgate")?)?;
     let _shop = rig.by_token("of-shop", &shop, &of_shop)?;
@@ -163,8 +164,8 @@ fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
     let _certified = rig.envoy("certified", &shop, certified)?;
     rig.until_runs("certified", &shop)?;
 
-    // Claims of another namespace, and tokens for others than the operator, are refused with a
-    // reason.
+    // The operator refuses, with a reason, claims of another namespace and tokens for another
+    // audience.
     let thief = rig.by_token("thief", &bank, &of_shop)?;
     until_said(
         &thief,
@@ -179,12 +180,12 @@ fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
         "needs a token of its service account for audience \"headgate\"",
     )?;
 
-    // A renewed token is used without a restart.
+    // Envoy uses a renewed token without a restart.
     late.renew(&token(server, &shop, "headgate")?)?;
     rig.until_runs("late", &shop)?;
 
-    // While the API server is away: a token that it has reviewed lets a proxy in, one that it
-    // hasn't has to wait.
+    // While the API server is unreachable, a proxy with a reviewed token may connect. A proxy with
+    // a new token has to wait.
     let new = Volume::new(&token(server, &bank, "headgate")?)?;
     server.stop_api_server()?;
     let _again = rig.by_token("again", &shop, &of_shop)?;
@@ -208,8 +209,8 @@ fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
     Ok(())
 }
 
-/// Users make nothing: two operators make one CA, publish it, and a proxy needs no more than its
-/// token.
+/// Users create no certificates: two operators create and publish one CA, and a proxy needs only
+/// its token.
 #[test]
 fn operators_make_a_ca_and_publish_it_in_each_namespace() -> Result<()> {
     let server = ApiServer::shared();

@@ -1,4 +1,4 @@
-//! Runs a mesh and returns the counts of its services and the outcomes of its clients.
+//! Runs a mesh, and returns the counts of its services and the outcomes of its clients.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,13 +16,13 @@ pub(crate) const PLAIN: Options = Options {
     concurrency: 1,
 };
 
-/// Tolerated lateness of the harness: half of the service time, 40 ms, that makes the capacity of
-/// both meshes. It is that at the 99th percentile: on average it is a small part of that.
+/// The tolerated lateness of the harness, as a 99th percentile: half of the service time of 40 ms
+/// that determines the capacity of both meshes. The mean lateness is a small part of it.
 pub(crate) const LATE: Duration = Duration::from_millis(20);
 
 pub(crate) type Stats = BTreeMap<String, ServiceStats>;
 
-/// Starts `topology` with its policies, from files.
+/// Starts `topology`, whose proxies read their policies from files.
 pub(crate) fn start(topology: &Topology) -> Result<Mesh> {
     let options = Options {
         slots: Slots::Files,
@@ -31,7 +31,7 @@ pub(crate) fn start(topology: &Topology) -> Result<Mesh> {
     Mesh::start(topology, options)
 }
 
-/// Starts `topology` with its policies, from an operator.
+/// Starts `topology`, whose proxies get their policies from an operator.
 pub(crate) fn start_programmed(topology: &Topology) -> Result<Mesh> {
     let options = Options {
         slots: Slots::Operator,
@@ -44,7 +44,7 @@ pub(crate) fn workloads(text: &str) -> Result<Vec<Workload>> {
     serde_saphyr::from_str(text).context("the workflows")
 }
 
-/// Sends `workloads`; returns the counts of services and the outcomes of clients within `measured`,
+/// Sends `workloads`. Returns the counts of services and the outcomes of clients within `measured`,
 /// s.
 pub(crate) fn drive_and_measure(
     mesh: &Mesh,
@@ -103,7 +103,7 @@ pub(crate) fn sum(stats: &Stats, service: &str, value: impl Fn(&ServiceStats) ->
         .sum()
 }
 
-/// Calls/s of a service that were refused or lost.
+/// Returns the calls per second to a service that were refused or lost.
 pub(crate) fn lost_calls(stats: &Stats, service: &str) -> f64 {
     let lost = |s: &ServiceStats| {
         let calls = s.calls.get(service).copied().unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Brokers that run Bouncer in front of shards that run AcceptFraction, as on LIquid (Bouncer
-//! §5.4): twelve Envoys, of which four admit queries and eight admit the calls of these queries to
-//! the shards.
+//! §5.4). Of twelve Envoys, four admit queries, and eight admit the calls of these queries to the
+//! shards.
 
 use std::ops::Range;
 
@@ -16,12 +16,12 @@ const TWO_TIERS: &str = include_str!("../../meshes/two-tiers.yaml");
 /// The measured time, s. Overload begins at 5 s.
 const MEASURED_S: Range<f64> = 9.0..21.0;
 
-/// The results of one policy of the brokers.
+/// The results with one policy of the brokers.
 struct Met {
     node: Span,
     path: Span,
     batch: Span,
-    /// Share of the calls of shards that were refused or lost.
+    /// Share of the brokers' calls to shards that were refused or lost.
     lost: f64,
 }
 
@@ -41,17 +41,17 @@ impl Met {
     }
 }
 
-/// The mesh with this strategy at the brokers.
+/// Returns the mesh with this strategy at the brokers.
 fn brokers_with(strategy: Value) -> Result<Topology> {
     let mut topology = Topology::parse(TWO_TIERS)?;
     topology.service_mut("broker")?.policy["strategy"] = strategy;
     Ok(topology)
 }
 
-/// §5.6: brokers refuse early, and the costliest first, so that what they let in is answered in
-/// time and shards have nothing of it to refuse. A bound on the queue's length keeps the brokers as
-/// busy, with queries whose clients have given up. Shards keep their processors below 80% by
-/// refusing a batch job that comes to them directly.
+/// §5.6: brokers refuse early, and the costliest queries first. So admitted queries are answered in
+/// time, and shards needn't refuse their calls. With only a bound on the queue's length, brokers
+/// are as busy, but with queries whose clients have given up. Shards keep their processors below
+/// 80% by refusing a batch job that calls them directly.
 #[test]
 fn brokers_refuse_what_would_be_late_and_shards_what_does_not_come_through_brokers() -> Result<()> {
     let bouncer = Topology::parse(TWO_TIERS)?;

@@ -1,13 +1,12 @@
 //! Wisp on a mesh of real Envoys: its example (§4.1.2), its Figures 7, 9 and 10 at this machine's
 //! scale, and faults between processes.
 //!
-//! The tests assert shares and orders, never times: capacity here is sleeping workers. A run in
-//! which the harness was late, because the machine was busy with something else, is repeated on the
-//! same mesh.
+//! The tests assert shares and orders, never times, because the capacity here is sleeping workers.
+//! If the harness was late because the machine was busy, the run is repeated on the same mesh.
 //!
-//! Eight proxies that each compile the Wasm filter take longer to start than most runs take, so
-//! runs that differ in policies only share a mesh, which an operator programs anew; and
-//! `scripts/test` uses the native filter.
+//! Eight proxies that each compile the Wasm filter take longer to start than most runs take. So
+//! runs that differ only in policies share a mesh that an operator reprograms, and `scripts/test`
+//! uses the native filter.
 
 use std::ops::Range;
 
@@ -28,16 +27,16 @@ use crate::run::{
 const EXAMPLE: &str = include_str!("../../meshes/wisp-example.yaml");
 const AZURE_STORAGE: &str = include_str!("../../meshes/azure-storage.yaml");
 
-/// Time for rates to settle, and the end of what is measured, s.
+/// The measured time, s. Rates settle before it.
 const EXAMPLE_S: Range<f64> = 5.0..13.0;
 
-/// The services of the example, with this quantile.
+/// Returns the services of the example with this quantile.
 fn example_with(quantile: f64) -> Result<Topology> {
     let mut topology = Topology::parse(EXAMPLE)?;
     topology.policy["workflows"] = json!({
         "quantile": quantile,
         "maxQueueLength": 5,
-        // All of the capacity, as in the example's numbers.
+        // The filter uses all of the capacity, as the numbers of the example do.
         "sharing": {
             "type": "BottleneckFairness",
             "bottleneckFairness": {"probe": 10, "maxUtilization": 1},
@@ -58,9 +57,9 @@ fn show_example(quantile: f64, stats: &Stats) {
     }
 }
 
-/// q = 0 takes the rate of the slower of e1 and e2, which leaves e1 idle in part; q = 1 that of the
-/// faster, and e2 refuses the rest; q = 0.5 lies in between. An operator programs all sidecars, and
-/// q is edited from 0 to 1 while they work.
+/// With q = 0, a1 takes the rate of the slower of e1 and e2, so e1 is partly idle. With q = 1, it
+/// takes the rate of the faster, and e2 refuses the rest. With q = 0.5, the results lie in between.
+/// An operator programs all sidecars, and q is edited from 0 to 1 while they work.
 #[test]
 fn the_example_of_the_quantile_which_is_edited() -> Result<()> {
     let mut mesh = start_programmed(&example_with(0.0)?)?;
@@ -79,7 +78,7 @@ fn the_example_of_the_quantile_which_is_edited() -> Result<()> {
         "q = 0, 0.5, 1: share of w1 admitted at a1 {admitted:.2?}, e1 gets {at_e1:.1?}/s, \
          e refuses {lost:.1?}/s"
     );
-    // The example says 0.75 and 1; a slow machine makes service times longer, and so all shares
+    // The example says 0.75 and 1. A slow machine makes service times longer, and so all shares
     // smaller.
     assert!((0.5..0.88).contains(&admitted[0]), "q=0: {admitted:?}");
     assert!(admitted[2] > admitted[0] + 0.08, "{admitted:?}");
@@ -98,14 +97,14 @@ fn the_example_of_the_quantile_which_is_edited() -> Result<()> {
     Ok(())
 }
 
-/// Returns the share of w1 that gets past the entry: 20/s are offered at a1, four times that at e1
-/// and e2.
+/// Returns the share of w1 that is admitted at the entry. The load offers 20/s at a1, and four
+/// times that at e1 and e2.
 fn admitted_of_w1(stats: &Stats) -> f64 {
     sum(stats, "a", |s| s.workflow_rps("w1")) / 20.0
 }
 
-/// Returns the counts of the example's services with q = 0, once rates have settled, and again
-/// after an edit to q = 1.
+/// Returns the counts of the example's services with q = 0 once rates have settled, and again after
+/// an edit to q = 1.
 fn edited_from_0_to_1(mesh: &mut Mesh) -> Result<[Stats; 2]> {
     load::undisturbed(LATE, |_| {
         mesh.apply(&example_with(0.0)?)?;
@@ -122,8 +121,8 @@ fn edited_from_0_to_1(mesh: &mut Mesh) -> Result<[Stats; 2]> {
         let fastest = measure(mesh, &driving, &later)?;
         driving.stop();
         let results = driving.wait()?;
-        // The edit fails no request: what is lost below is ignored, and what isn't let in is
-        // refused.
+        // The edit makes no request fail: lost calls below are ignored, and requests that aren't
+        // admitted are refused.
         for (name, report) in &results.workflows {
             let total = &report.total;
             assert_eq!(total.transport_errors, 0, "{name}: {total:?}");
@@ -167,9 +166,9 @@ fn isolation() -> Result<Vec<Workload>> {
     workloads(&text)
 }
 
-/// Without rate control, one tenant above its share takes all others down, even a workflow that has
-/// nothing to do with the overloaded service: work for callers that have given up fills the extent
-/// nodes, and requests that wait for those fill the partition servers.
+/// Without rate control, one tenant above its share takes all others down, even a workflow that
+/// doesn't use the overloaded service. Work for callers that have given up fills the extent nodes,
+/// and requests that wait for extent nodes fill the partition servers.
 #[test]
 fn figure_7_without_rate_control_all_workflows_collapse() -> Result<()> {
     let topology = Topology::parse(AZURE_STORAGE)?;
@@ -185,7 +184,7 @@ fn figure_7_without_rate_control_all_workflows_collapse() -> Result<()> {
     Ok(())
 }
 
-/// Azure Storage with rate control, and the policies of all services merged with `policy`.
+/// Returns Azure Storage with rate control, with `policy` merged into the policies of all services.
 fn controlled(policy: Value) -> Result<Topology> {
     let mut topology = Topology::parse(AZURE_STORAGE)?;
     topology.policy["workflows"] = json!({"maxQueueLength": 10});
@@ -198,8 +197,8 @@ fn controlled(policy: Value) -> Result<Topology> {
     Ok(topology)
 }
 
-/// With rates, the aggressive tenant is refused where it enters and the others keep what they had;
-/// with fair queueing, bursts do, too.
+/// With rate control, the aggressive tenant is refused at the entry, and the others keep their
+/// throughput. With fair queueing, bursts keep theirs, too.
 #[test]
 fn figure_7_the_aggressive_workflow_is_held_at_the_entry() -> Result<()> {
     let fair = json!({
@@ -243,8 +242,8 @@ fn figure_7_the_aggressive_workflow_is_held_at_the_entry() -> Result<()> {
     Ok(())
 }
 
-/// Figure 9: A and B are served by one partition server, C and D by the other. B comes with some
-/// clients, then with as many again.
+/// Figure 9: one partition server serves A and B, the other serves C and D. B starts with some
+/// clients, and later has twice as many.
 const B_S: f64 = 4.0;
 const MORE_S: f64 = 8.0;
 const HOT_S: Range<f64> = 10.0..14.0;
@@ -271,7 +270,7 @@ fn figure_9_a_hotspot_is_its_makers() -> Result<()> {
         ("with rate control", Slots::Files),
     ] {
         let mut topology = controlled(json!({}))?;
-        // The workers are the bottleneck, so they are the slots.
+        // The workers are the bottleneck, so there are as many slots as workers.
         let ps = topology.service_mut("ps")?;
         ps.policy = json!({"parallelism": {"total": 4}});
         let mesh = Mesh::start(&topology, Options { slots, ..PLAIN })?;
@@ -291,9 +290,9 @@ fn figure_9_a_hotspot_is_its_makers() -> Result<()> {
     Ok(())
 }
 
-/// Figure 10: a scan of ten reads in a row beside a lighter workflow, on extent nodes of which one
-/// is slower. Its clients pause after each answer: clients that asked again at once would keep the
-/// machine busy with refusals.
+/// Figure 10: a scan of ten reads in a row beside a lighter workflow. One extent node is slower
+/// than the others. Clients pause after each answer, because clients that retry at once would keep
+/// the machine busy with refusals.
 const SCAN_S: Range<f64> = 5.0..12.0;
 
 #[test]
@@ -333,8 +332,8 @@ fn figure_10_the_quantile_trades_utilization_for_lost_work() -> Result<()> {
         slowest.0 + 0.05 < fastest.0,
         "utilization at q=0 and q=1: {rows:?}"
     );
-    // Not always more: where the limiters' queues take what is too much, nothing is lost at any q.
-    // A pause of the machine loses some calls at any q: up to 1/s, seven in all.
+    // The loss isn't always larger with q=1: if the limiters' queues hold the excess, no q loses
+    // anything. A pause of the machine loses some calls at any q, up to 1/s, seven in all.
     assert!(
         slowest.1 <= fastest.1 + 1.0,
         "lost work at q=0 and q=1: {rows:?}"
@@ -342,7 +341,7 @@ fn figure_10_the_quantile_trades_utilization_for_lost_work() -> Result<()> {
     Ok(())
 }
 
-/// Prints the proxies' stats of some workflows, to explain a failed test.
+/// Prints the proxies' stats of some workflows, which explain a failed test.
 fn show_rates(mesh: &Mesh, workflows: &[&str]) {
     for node in mesh.nodes().iter().filter(|node| node.headgate) {
         let stats = node.policy_stats().unwrap_or_default();
@@ -359,7 +358,7 @@ fn show_rates(mesh: &Mesh, workflows: &[&str]) {
     }
 }
 
-/// Returns the share of modest requests that is served, which need every service.
+/// Returns the served share of a modest load, which needs every service.
 fn served(mesh: &Mesh, state: &str) -> Result<f64> {
     const SECONDS: f64 = 3.0;
     let modest = workloads(&format!(
@@ -394,9 +393,9 @@ fn rates_end_with_their_processes() -> Result<()> {
     Ok(())
 }
 
-/// A hop without Headgate carries the workflow on, because its application does; one process that
-/// announces a false rate doesn't outvote its fellows; and the mesh ignores what clients write into
-/// headers.
+/// A service without Headgate passes the workflow on, because its application does. One process
+/// that announces a false rate doesn't outvote the other processes. The mesh ignores headers that
+/// clients write.
 #[test]
 fn strange_neighbours() -> Result<()> {
     let mut topology = controlled(json!({}))?;
@@ -408,8 +407,8 @@ fn strange_neighbours() -> Result<()> {
         speed: None,
         response_headers: Vec::new(),
     }];
-    // A third of the calls that one partition server makes here, and so half of what it is asked
-    // for.
+    // This process gets a third of the partition servers' calls. A request makes two of these
+    // calls, so about half of the requests meet the false rate.
     let lie = "rate=0.01, process=\"00000000deadbeef\"";
     let en = topology.service_mut("en")?;
     en.differences = vec![Difference {
@@ -421,8 +420,8 @@ fn strange_neighbours() -> Result<()> {
     let mesh = start(&topology)?;
     assert!(served(&mesh, "a hop without Headgate, a liar")? > 0.8);
     flood(&mesh)?;
-    // Rates have expired meanwhile: the first that arrives again may be the lie, until another
-    // does.
+    // The rates have expired during the flood. The first rate that arrives may be the false one,
+    // which then counts until another process announces a rate.
     assert!(served(&mesh, "after a flood of headers")? > 0.6);
     for node in mesh.nodes().iter().filter(|node| node.headgate) {
         let known = node.policy_stat("workflows")?;
@@ -432,7 +431,7 @@ fn strange_neighbours() -> Result<()> {
     Ok(())
 }
 
-/// Sends requests of ever new workflows, and with headers of the mesh that are empty, or too long.
+/// Sends requests of ever new workflows, with headers of the mesh that are empty or too long.
 fn flood(mesh: &Mesh) -> Result<()> {
     let entries = mesh.entries("fe");
     let long = "x".repeat(4_000);
@@ -457,7 +456,7 @@ fn flood(mesh: &Mesh) -> Result<()> {
                 ("x-headgate-timeout-ms", "99999999999999999999"),
             ],
         };
-        // Served or refused, but answered.
+        // Each request must be answered, whether it is served or refused.
         let answer = http::get_with(entries[n % entries.len()], "/metadata", &headers)?;
         ensure!(answer.status < 600, "{answer:?}");
     }

@@ -1,5 +1,5 @@
-//! The operator on a real node, as a user installs it: by the chart, with the sidecar example's
-//! Pods, under load.
+//! The operator on a real node, installed by the chart as a user does, with the Pods of the sidecar
+//! example, under load.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ use serde_json::Value;
 
 const OPERATOR: &str = "headgate-system";
 const SHOP: &str = "--namespace=shop";
-/// Service times of the example's backend, as in `examples/sidecar/search.yaml`.
+/// The factor of the service times of the example's backend, as in `examples/sidecar/search.yaml`.
 const SCALE: f64 = 4.0;
-/// Requests that one of its Pods works on at a time.
+/// Requests that a Pod of the example's backend works on at a time.
 const WORKERS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -62,7 +62,7 @@ fn the_operators_whole_life_on_a_real_node() -> Result<()> {
     shop.node
         .helm(&["uninstall", "headgate", "--namespace", OPERATOR, "--wait"])?;
     shop.node.kubectl(&["delete", "namespace", OPERATOR])?;
-    // Objects of the namespace are collected a moment later.
+    // The objects of the namespace are removed a moment later.
     until_within(PATIENCE, "nothing to be left behind", || {
         let left = objects(&shop.node).map_err(|e| format!("{e:#}"))?;
         let left: Vec<&String> = left.difference(&before).collect();
@@ -74,7 +74,7 @@ fn the_operators_whole_life_on_a_real_node() -> Result<()> {
     Ok(())
 }
 
-/// Installs the chart and the sidecar example, as its README says.
+/// Installs the chart and the sidecar example, as the README of the example says.
 fn open_shop(node: Node) -> Result<Shop> {
     let mut shop = Shop {
         node,
@@ -122,9 +122,9 @@ fn open_shop(node: Node) -> Result<Shop> {
 impl Shop {
     fn helm_install(&self, verb: &str, arguments: &[&str]) -> Result<String> {
         let mut all = vec![verb, "headgate", "charts/headgate", "--namespace", OPERATOR];
-        // The CRD goes with the chart, so that "nothing is left" can be said of everything.
+        // The CRD is removed with the chart, so that the test can check that nothing is left.
         all.extend(["--set=crds.keep=false", "--wait", "--timeout=3m"]);
-        // The image of this tree is not published.
+        // The image of this tree isn't published.
         all.push("--set=image.tag=dev");
         all.extend(arguments);
         self.node.helm(&all).with_context(|| {
@@ -161,7 +161,7 @@ impl Shop {
         self.node.in_network(|| load::start(spec))?
     }
 
-    /// Runs `act` while requests arrive, and shows that none of them failed.
+    /// Runs `act` while requests arrive, and checks that none of them failed.
     fn under_load(&self, what: &str, act: impl FnOnce(&Self) -> Result<String>) -> Result<()> {
         let running = self.load(0.8, 600)?;
         until("requests", || match running.snapshot().total.ok {
@@ -169,7 +169,7 @@ impl Shop {
             _ => Ok(()),
         })?;
         act(self).with_context(|| what.to_owned())?;
-        // The proxies handle the change while requests arrive.
+        // The proxies must handle more requests after the change.
         let seen = running.snapshot().total.ok;
         until("more requests", || match running.snapshot().total.ok {
             now if now > seen + 200 => Ok(()),
@@ -180,7 +180,7 @@ impl Shop {
         Ok(())
     }
 
-    /// Checks that every request was answered, or refused by Headgate for a reason of its own.
+    /// Checks that every request was either answered, or refused by Headgate.
     fn all_answered(&self, report: &LoadReport, what: &str) {
         let total = &report.total;
         let by_headgate: u64 = total
@@ -201,7 +201,7 @@ impl Shop {
         );
     }
 
-    /// Addresses of Envoys' statistics, of Pods that run and are to stay.
+    /// Returns the addresses of Envoys' stats in all Pods that run and aren't being deleted.
     fn proxies(&self) -> Result<Vec<SocketAddr>> {
         let arguments = [
             "get",
@@ -212,7 +212,8 @@ impl Shop {
         ];
         let pods: Value = serde_json::from_str(&self.node.kubectl(&arguments)?)?;
         let pods = pods["items"].as_array().context("a list")?.iter();
-        // A terminating Pod is Running until it is deleted, but nothing answers at its address.
+        // A terminating Pod has phase `Running` until its deletion, but its address no longer
+        // answers.
         let runs = |pod: &&Value| {
             pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
         };
@@ -263,8 +264,8 @@ impl Shop {
             .map(drop)
     }
 
-    /// Prints the time from the return of kubectl until the last proxy enforces the edit. Asserts
-    /// no bound on it, because it depends on the machine.
+    /// Prints the time from the return of kubectl until the last proxy enforces the edit. The test
+    /// asserts no bound on this time, because it depends on the machine.
     fn edits_are_enforced(&self, edits: usize) -> Result<()> {
         let proxies = self.proxies()?;
         let mut times = Vec::with_capacity(edits);
@@ -293,7 +294,7 @@ impl Shop {
         Ok(())
     }
 
-    /// Checks that all proxies share a total, however many there are.
+    /// Checks that all proxies together have the policy's total, for any number of proxies.
     fn slots_follow_the_backend(&self) -> Result<()> {
         self.patch("{\"perEndpoint\": null, \"total\": 12}")?;
         for (replicas, slots) in [(2, 6), (3, 4), (1, 12)] {
@@ -306,8 +307,7 @@ impl Shop {
     }
 }
 
-/// Returns everything that the cluster holds, except the objects that it writes by itself as time
-/// passes.
+/// Returns all objects of the cluster, except those that the cluster itself writes all the time.
 fn objects(node: &Node) -> Result<BTreeSet<String>> {
     let kinds = node.kubectl(&["api-resources", "--verbs=list", "--output=name"])?;
     let passing = [

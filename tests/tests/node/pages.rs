@@ -6,7 +6,7 @@ use headgate_tests::docs::walk::walk;
 use headgate_tests::kube::Node;
 use headgate_tests::kube::node::{can_run, image};
 
-/// Parts of commands about control planes that this node doesn't have.
+/// Parts of the commands that need a control plane which this node doesn't have.
 const OF_PLANES: [&str; 2] = ["get trafficextensions", "get envoyextensionpolicies"];
 
 #[test]
@@ -18,7 +18,7 @@ fn every_command_of_a_page_succeeds_on_a_node() -> Result<()> {
     let node = Node::start(&[image("headgate"), image("headgate-backend"), image("envoy")])?;
     for page in ON_A_NODE {
         if page.ends_with("README.md") {
-            // Each of these begins with its namespace.
+            // Each README creates the namespace itself.
             node.kubectl(&["delete", "namespace", "shop", "--ignore-not-found"])?;
         }
         walk(&node, page, &OF_PLANES).with_context(|| {

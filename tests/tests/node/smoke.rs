@@ -1,4 +1,4 @@
-//! The node of the tests itself: Pods run, are found by name, and leave nothing behind.
+//! The node of the tests itself: Pods run, have names in DNS, and leave nothing behind.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -75,7 +75,7 @@ fn pods_run_are_found_by_name_and_leave_nothing_behind() -> Result<()> {
             .map_err(|e| format!("{e:#}"))
     })?;
     assert_eq!(answered.status, 200);
-    // Its network isn't this machine's.
+    // The node has a network of its own, so this machine doesn't have its interfaces.
     for interface in ["node", "pods"] {
         assert!(!Path::new("/sys/class/net").join(interface).exists());
     }
@@ -99,7 +99,7 @@ fn pods_run_are_found_by_name_and_leave_nothing_behind() -> Result<()> {
     Ok(())
 }
 
-/// Folders of the node's control groups, in every hierarchy.
+/// Returns the folders of the node's control groups, in every hierarchy.
 fn control_groups(dir: &Path) -> Result<Vec<PathBuf>> {
     let name = dir.file_name().context("no name")?;
     let mut found = vec![PathBuf::from("/sys/fs/cgroup").join(name)];

@@ -1,4 +1,4 @@
-//! A node with Headgate's operator, a backend that can hold requests, and proxies of another
+//! A node with Headgate's operator, a backend that can hold requests, and the proxies of another
 //! control plane.
 
 use std::net::{IpAddr, SocketAddr};
@@ -19,14 +19,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) const DEV: &str = "dev";
 /// The tag of the images of the previous minor version.
 pub(crate) const OLDER: &str = "older";
-/// Port on which the backends show their requests.
+/// The port on which the backends show and control their requests.
 const CONTROL: u16 = 8090;
-/// Requests that a test has waiting at a proxy.
+/// The number of requests that a test makes wait in the queue of each proxy.
 const WAITING: usize = 3;
-/// Requests per second while something happens: far below what the backends answer.
+/// Requests per second while something changes, far below the capacity of the backends.
 const RATE: f64 = 40.0;
 
-/// A backend whose requests take a millisecond, or as long as a test wants.
+/// A backend. Its requests take a millisecond, or as long as a test wants.
 pub(crate) const BACKEND: &str = "
 apiVersion: v1
 kind: Service
@@ -58,7 +58,7 @@ pub(crate) struct Cluster {
     pub(crate) node: Node,
 }
 
-/// A proxy: its Pod, and the addresses of its listener and its stats.
+/// A proxy: its Pod, and the Pod's address.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Proxy {
     pub(crate) pod: String,
@@ -76,13 +76,13 @@ impl Cluster {
         })
     }
 
-    /// Installs Headgate of this tag as a user does, with delivery for `plane`, as the chart names
-    /// it, and its native module there, if it is named.
+    /// Installs Headgate of this tag as a user does. `plane` is the name of the delivery in the
+    /// chart. The delivery uses the native module called `native`, unless this name is empty.
     pub(crate) fn install_headgate(&self, tag: &str, plane: &str, native: &str) -> Result<()> {
         let delivery = format!("--set=delivery.{plane}.enabled=true");
         let module = format!("--set=delivery.{plane}.nativeModule={native}");
         let mut install = vec!["install", "--create-namespace", &delivery];
-        // The chart of the previous version has no such value.
+        // The chart of the previous version doesn't have this value.
         if !native.is_empty() {
             install.push(&module);
         }
@@ -134,9 +134,10 @@ impl Cluster {
         self.node.kubectl(&scale).map(drop)
     }
 
-    /// Takes a policy with 20 slots through its life, while requests arrive at `service`: its
-    /// proxies are scaled, it is edited, the operator is killed, and it is deleted. `object` is the
-    /// kind of the object that carries it, as users see it and as kubectl takes it.
+    /// Takes a policy with 20 slots through its life, while requests arrive at `service`: the
+    /// proxies are scaled, the policy is edited, the operator is killed, and the policy is deleted.
+    /// The last argument is the kind of the object that carries the policy, as users see it and as
+    /// kubectl takes it.
     pub(crate) fn life(
         &self,
         side: &Side<'_>,
@@ -175,10 +176,11 @@ impl Cluster {
     }
 
     /// Takes a policy with 20 slots through outages of its operators, while requests arrive at
-    /// `service`. The operators, of the [`OLDER`] version at first, are upgraded, are gone while a
-    /// proxy starts, don't serve their module while another one starts, and are uninstalled.
-    /// `older` is the number of slots that the older version gives the only proxy. `missed` waits
-    /// until the module is no longer requested for this proxy.
+    /// `service`. The operators, first of the [`OLDER`] version, are upgraded. Then a proxy starts
+    /// while no operator runs, and another proxy starts while the operators don't serve their
+    /// module. Finally the operators are uninstalled. `older` is the number of slots that the older
+    /// version gives the only proxy. `missed` waits until a new proxy no longer requests the
+    /// module.
     pub(crate) fn outages(
         &self,
         side: &Side<'_>,
@@ -190,11 +192,11 @@ impl Cluster {
         let (namespace, _) = side.policy.split_once('/').context("namespace/name")?;
         self.programmed(side.policy, "True")?;
         self.enforced(side, 1, older)?;
-        // `None` if the previous version writes another kind of object.
+        // The value is `None` if the previous version writes another kind of object.
         let older = self.module(namespace, resource).ok();
         self.under_load(service, "operators upgraded, a proxy starts", || {
             self.scale(side, 2)?;
-            // Values that the previous version lacks are missing after this upgrade.
+            // After this upgrade, the values that the previous version doesn't have are missing.
             self.helm_headgate(DEV, &["upgrade", "--reuse-values"])?;
             until_within(PATIENCE, "the newer module", || {
                 let module = self.module(namespace, resource);
@@ -233,7 +235,7 @@ impl Cluster {
         self.under_load(service, "an uninstall", || {
             let uninstall = ["uninstall", "headgate", "--namespace", OPERATOR, "--wait"];
             self.node.helm(&uninstall)?;
-            // The hook has ended.
+            // Helm has waited for the clean-up hook, so no object may be left.
             let get = ["get", resource, "--namespace", namespace, "--output=name"];
             let left = self.node.kubectl(&get)?;
             ensure!(left.trim().is_empty(), "{left}");
@@ -242,7 +244,7 @@ impl Cluster {
         self.unlimited(side, 4, 5)
     }
 
-    /// Starts another proxy, the last of `count`, and returns it.
+    /// Starts another proxy and returns it. With this proxy there are `count`.
     fn another(&self, side: &Side<'_>, count: usize) -> Result<Proxy> {
         let before = self.proxies(side.namespace, side.labels)?;
         self.scale(side, count)?;
@@ -268,7 +270,7 @@ impl Cluster {
         self.node.kubectl(&scale).map(drop)
     }
 
-    /// Leads requests for modules to this port of the operators.
+    /// Routes requests for modules to this port of the operators.
     fn route_modules(&self, port: &str) -> Result<()> {
         let port: Value = match port.parse::<u16>() {
             Ok(number) => number.into(),
@@ -281,7 +283,7 @@ impl Cluster {
         self.node.kubectl(&patch).map(drop)
     }
 
-    /// Waits until there are `count` ready proxies, and returns them.
+    /// Waits until `count` proxies are ready, and returns them.
     fn wait_for_proxies(&self, side: &Side<'_>, count: usize) -> Result<Vec<Proxy>> {
         until_within(PATIENCE, &format!("{count} proxies"), || {
             let proxies = self.proxies(side.namespace, side.labels);
@@ -343,7 +345,7 @@ impl Cluster {
             .and_then(|answer| answer)
     }
 
-    /// Returns a gauge of a policy in a proxy whose stats are at `port`.
+    /// Returns a gauge of a policy in a proxy. `port` is the port of the proxy's stats.
     pub(crate) fn gauge(
         &self,
         proxy: &Proxy,
@@ -367,8 +369,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until the condition `Programmed` of a policy has this status, at each of its targets;
-    /// returns its message.
+    /// Waits until the condition `Programmed` of a policy has this status at each target. Returns
+    /// the condition's message.
     pub(crate) fn programmed(&self, policy: &str, status: &str) -> Result<String> {
         let (namespace, name) = policy.split_once('/').context("namespace/name")?;
         until_within(PATIENCE, &format!("{policy}: Programmed {status}"), || {
@@ -422,7 +424,7 @@ impl Cluster {
             let error = |error| format!("{error:#}");
             let proxies = self.proxies(side.namespace, side.labels).map_err(error)?;
             let slots_of = |proxy: &Proxy| {
-                // A filter without requests has no stats yet.
+                // A filter has no stats before its first request.
                 let answer = self.get(SocketAddr::new(proxy.address, side.port), "/");
                 answer.map_err(error)?;
                 self.gauge(proxy, side.stats, side.policy, "slots")
@@ -435,9 +437,9 @@ impl Cluster {
         })
     }
 
-    /// Checks that the proxies of `side` together let through as many requests at once as they have
-    /// slots, and no more: the rest waits in their queues. The backends, which hold all of them,
-    /// show the number.
+    /// Checks that the proxies of `side` together admit exactly as many concurrent requests as they
+    /// have slots. All other requests wait in the queues. The backends hold the admitted requests
+    /// and count them.
     pub(crate) fn enforced(&self, side: &Side<'_>, count: usize, slots: usize) -> Result<()> {
         let proxies = self.wait_for_slots(side, count, slots)?;
         let held = self.hold(side, &proxies, slots + WAITING)?;
@@ -457,7 +459,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until each of `count` proxies lets through more requests at once than it had `slots`.
+    /// Waits until each of `count` proxies admits more concurrent requests than it had `slots`.
     fn unlimited(&self, side: &Side<'_>, count: usize, slots: usize) -> Result<()> {
         let proxies = self.wait_for_proxies(side, count)?;
         let wanted = count * (slots + WAITING);
@@ -465,7 +467,7 @@ impl Cluster {
             let held = self.hold(side, &proxies, slots + WAITING)?;
             until("all requests at the backends or waiting", || {
                 let now = held.now(self)?;
-                // A proxy without the filter may have no queue.
+                // A proxy without the filter may have no gauge of a queue.
                 let queued: usize = self.queued(side, &proxies).into_iter().flatten().sum();
                 match now + queued >= wanted {
                     true => Ok(()),
@@ -488,7 +490,7 @@ impl Cluster {
         proxies.iter().map(queue).collect()
     }
 
-    /// Sends so many requests through each proxy, which the backends hold.
+    /// Sends `requests` requests through each proxy. The backends hold these requests.
     fn hold(&self, side: &Side<'_>, proxies: &[Proxy], requests: usize) -> Result<Held> {
         let backends = self.proxies(side.backends, "app=search")?.into_iter();
         let controls = backends.map(|backend| SocketAddr::new(backend.address, CONTROL));
@@ -534,7 +536,7 @@ impl Cluster {
         self.node.kubectl(&arguments).map(drop)
     }
 
-    /// Waits until the namespace has no objects of this kind.
+    /// Waits until the namespace has no object of this kind.
     pub(crate) fn gone(&self, namespace: &str, kind: &str) -> Result<()> {
         until_within(PATIENCE, &format!("no {kind} in {namespace}"), || {
             let arguments = ["get", kind, "--namespace", namespace, "--output=name"];
@@ -556,7 +558,7 @@ impl Cluster {
             .context("the node has no image of Envoy")
     }
 
-    /// Kills an operator's Pod, and waits until there is another.
+    /// Kills an operator's Pod, and waits until another Pod replaces it.
     pub(crate) fn kill_operator(&self) -> Result<()> {
         let space = format!("--namespace={OPERATOR}");
         let pods = self
@@ -568,7 +570,7 @@ impl Cluster {
         self.rolled_out(OPERATOR, "deployment/headgate")
     }
 
-    /// Runs `act` while requests arrive at `service`, and shows that all of them were answered.
+    /// Runs `act` while requests arrive at `service`, and checks that all requests were answered.
     pub(crate) fn under_load<T>(
         &self,
         service: SocketAddr,
@@ -586,7 +588,7 @@ impl Cluster {
         };
         answered(1)?;
         let done = act().with_context(|| what.to_owned())?;
-        // The proxies handle the change while requests arrive.
+        // The proxies must handle more requests after the change.
         let seen = running.snapshot().total.ok;
         answered(seen + 100)?;
         running.stop();
@@ -624,7 +626,8 @@ impl Held {
         Ok(stats.iter().map(|stats| stats.in_flight).sum())
     }
 
-    /// Lets all be answered; returns how many were at the backends at most.
+    /// Makes the backends answer all requests. Returns the largest number of concurrent requests at
+    /// the backends.
     fn release(self, cluster: &Cluster) -> Result<usize> {
         let stats = self.stats(cluster).map_err(anyhow::Error::msg)?;
         for &at in &self.controls {
@@ -639,17 +642,17 @@ impl Held {
     }
 }
 
-/// Proxies, and one policy in them.
+/// Some proxies, and a policy that they enforce.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Side<'a> {
-    /// Namespace and labels of their Pods.
+    /// The namespace of the proxies' Pods. The next field has their labels.
     pub(crate) namespace: &'a str,
     pub(crate) labels: &'a str,
-    /// Port on which they take requests.
+    /// The port on which the proxies take requests.
     pub(crate) port: u16,
-    /// Port of their stats.
+    /// The port of the proxies' stats.
     pub(crate) stats: u16,
-    /// `namespace/name`.
+    /// The policy as `namespace/name`.
     pub(crate) policy: &'a str,
     /// Namespace of the backends.
     pub(crate) backends: &'a str,

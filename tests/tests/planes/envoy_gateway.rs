@@ -1,5 +1,5 @@
-//! Envoy Gateway, installed by its chart: its proxies enforce policies in each of its ways to run
-//! them, with both filters.
+//! Envoy Gateway, installed by its chart. Its proxies enforce policies in each of its deployment
+//! modes, with both filters.
 
 use anyhow::{Context, Result, ensure};
 use headgate_tests::kube::node::can_run;
@@ -12,20 +12,20 @@ use crate::pages;
 const SYSTEM: &str = "envoy-gateway-system";
 /// Port of the stats of Envoy Gateway's Envoys.
 const STATS: u16 = 19001;
-/// Distance from a port of a Gateway below 1024 to that of its Envoys.
+/// The difference between a port below 1024 of a Gateway and the port of its Envoys.
 const SHIFT: u16 = 10_000;
-/// Kind of the objects, as users see it and as kubectl takes it.
+/// The kind of the delivered objects, as users see it and as kubectl takes it.
 const OBJECT: (&str, &str) = ("EnvoyExtensionPolicy", "envoyextensionpolicies");
 /// The name under which proxies know the native module.
 const NATIVE: &str = "headgate";
 
-/// A way to run proxies.
+/// A way in which Envoy Gateway runs proxies.
 #[derive(Debug, Clone, Copy)]
 struct Mode {
-    /// Namespace of the proxies: Envoy Gateway's (`ControllerNamespace`), or that of each Gateway
-    /// (`GatewayNamespace`).
+    /// The mode `ControllerNamespace` runs the proxies in Envoy Gateway's namespace, and
+    /// `GatewayNamespace` runs them in that of their Gateway.
     deploy: &'static str,
-    /// One set of proxies for all Gateways of the class.
+    /// Whether all Gateways of the class share one set of proxies.
     merged: bool,
     native: bool,
 }
@@ -117,7 +117,7 @@ fn native(mode: Mode) -> Mode {
     }
 }
 
-/// A Gateway with one route, and a policy.
+/// Returns a Gateway with one route, and a policy.
 fn gateway(port: u16, total: u32) -> String {
     format!(
         "
@@ -148,9 +148,9 @@ spec:
     )
 }
 
-/// A class whose Gateways have proxies of this mode. Those with the native filter have its module
-/// from the node, at the path of `examples/envoy-gateway/native.yaml`: Debian's containerd has no
-/// image volumes.
+/// Returns a class whose Gateways have proxies of this mode. Proxies with the native filter load
+/// its module from the node, at the path of `examples/envoy-gateway/native.yaml`, because Debian's
+/// containerd has no image volumes.
 fn class(mode: Mode, envoy: &str) -> Result<String> {
     let (mut modules, mut volumes, mut mounts) = (String::new(), String::new(), String::new());
     if mode.native {
@@ -193,7 +193,7 @@ spec:
     ))
 }
 
-/// Installs Envoy Gateway with this value of its chart.
+/// Installs Envoy Gateway with this additional value of its chart.
 fn install(cluster: &Cluster, value: &str) -> Result<()> {
     let chart = programs::envoy_gateway()?.join("chart");
     cluster
@@ -219,7 +219,8 @@ fn install(cluster: &Cluster, value: &str) -> Result<()> {
         })
 }
 
-/// A node with Envoy Gateway and this version of Headgate; `None` if it can't be had here.
+/// Returns a node with Envoy Gateway and version `headgate` of Headgate, or `None` if this machine
+/// can't run one.
 fn start(headgate: &str, mode: Mode) -> Result<Option<Cluster>> {
     if !can_run()? || programs::or_skip(programs::envoy_gateway())?.is_none() {
         return Ok(None);
@@ -233,8 +234,8 @@ fn start(headgate: &str, mode: Mode) -> Result<Option<Cluster>> {
     Ok(Some(cluster))
 }
 
-// The previous version counts a proxy twice if it is in Envoy Gateway's namespace and of one
-// Gateway.
+// The second argument below is 10 for proxies of one Gateway in Envoy Gateway's namespace, because
+// the previous version counts each of them twice.
 
 #[test]
 fn own_proxies_outlast_their_operators() -> Result<()> {
@@ -252,8 +253,8 @@ fn proxies_in_their_gateways_namespace_outlast_their_operators() -> Result<()> {
 }
 
 /// Takes the proxies of a Gateway through outages of their operators. Envoy Gateway caches the
-/// module, so a proxy lacks it only after Envoy Gateway has restarted during the outage. `older` is
-/// the number of slots that the previous version gives the only proxy.
+/// module, so a new proxy lacks the module only if Envoy Gateway restarts during the outage.
+/// `older` is the number of slots that the previous version gives the only proxy.
 fn outlast(mode: Mode, older: usize) -> Result<()> {
     let Some(cluster) = start(OLDER, mode)? else {
         return Ok(());
@@ -288,13 +289,14 @@ fn outlast(mode: Mode, older: usize) -> Result<()> {
     })
 }
 
-/// A policy's whole life at a Gateway, beside another Gateway, whose policy stays as it is.
+/// Takes the policy of a Gateway through its whole life. The policy of another Gateway stays as it
+/// is.
 fn run(mode: Mode) -> Result<()> {
     let Some(cluster) = start(DEV, mode)? else {
         return Ok(());
     };
     let labels = ["shop", "bank"].map(|namespace| mode.labels(namespace));
-    // Merged Gateways have different ports.
+    // Merged Gateways must have different ports.
     let (ports, totals) = ([80, 81], [20, 12]);
     let side = |at: usize| Side {
         namespace: mode.space(["shop", "bank"][at]),

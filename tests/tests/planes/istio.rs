@@ -1,6 +1,6 @@
-//! Istio, installed by its charts: sidecars that istiod's webhook injects, and a Gateway's proxies,
-//! with plugins of both kinds. The Envoys are those of the other tests, not Istio's build with its
-//! own filters.
+//! Istio, installed by its charts: sidecars that istiod's webhook injects, and the proxies of a
+//! Gateway, with plugins of both kinds. The Envoys are those of the other tests, not Istio's own
+//! build, which has additional filters.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -19,16 +19,18 @@ const SYSTEM: &str = "istio-system";
 const STATS: u16 = 15090;
 /// Port of the stats of Istio's agents.
 const AGENT: u16 = 15020;
-/// Port of the sidecars' requests.
+/// The port on which sidecars take requests.
 const INBOUND: u16 = 10_080;
-/// Versions of an istiod that reads WasmPlugins only, and of one that reads TrafficExtensions.
+/// The version of an istiod that reads only WasmPlugins. The next constant is the version of one
+/// that reads TrafficExtensions.
 const OLDER: &str = "1.29.3";
 const NEWER: &str = "1.31.0";
 
 const EXTENSIONS: (&str, &str) = ("TrafficExtension", "trafficextensions");
 const PLUGINS: (&str, &str) = ("WasmPlugin", "wasmplugins");
 
-/// No rule redirects requests to the sidecars: their listener has the Service's port.
+/// The sidecars' listeners have the Service's port, because no iptables rule redirects requests to
+/// the sidecars.
 const LISTENERS: &str = "
 apiVersion: networking.istio.io/v1
 kind: Sidecar
@@ -119,8 +121,8 @@ fn a_gateway_with_traffic_extensions_outlasts_its_operators() -> Result<()> {
     outages(&cluster, &EDGE, service, EXTENSIONS.1)
 }
 
-/// A node with a backend behind a Gateway of Istio of `version`, its policy, and this version of
-/// Headgate; with the Gateway's address.
+/// Returns a node with a policy and a backend behind a Gateway of Istio of `version`, with version
+/// `headgate` of Headgate. Also returns the Gateway's address.
 fn gateway(headgate: &str, version: &str) -> Result<Option<(Cluster, SocketAddr)>> {
     let Some(cluster) = istio(headgate, version)? else {
         return Ok(None);
@@ -172,7 +174,7 @@ fn sidecars_outlast(version: &str, resource: &str) -> Result<()> {
 }
 
 fn outages(cluster: &Cluster, side: &Side<'_>, service: SocketAddr, resource: &str) -> Result<()> {
-    // An agent gives up within seconds: the operators have to notice an outage as short as that.
+    // An agent gives up within seconds, so the operators have to notice even such a short outage.
     cluster.outages(side, service, resource, 20, |proxy| {
         let agent = SocketAddr::new(proxy.address, AGENT);
         until_within(PATIENCE, "an agent that gives up", || {
@@ -188,8 +190,8 @@ fn outages(cluster: &Cluster, side: &Side<'_>, service: SocketAddr, resource: &s
     })
 }
 
-/// With one slot, the filter of one kind would wait for the slot that a request has taken from that
-/// of the other.
+/// If both kinds were in force with one slot, the filter of one kind would wait for the slot that
+/// the same request has taken in the filter of the other kind.
 #[test]
 fn the_kinds_replace_each_other_under_load() -> Result<()> {
     let Some(cluster) = sidecars(OLDER)? else {
@@ -203,7 +205,8 @@ fn the_kinds_replace_each_other_under_load() -> Result<()> {
     for (version, (_, new), (_, old)) in
         [(NEWER, EXTENSIONS, PLUGINS), (OLDER, PLUGINS, EXTENSIONS)]
     {
-        // A copy that the operator doesn't know holds the moment at which both kinds exist.
+        // The operator doesn't know this copy. The copy prolongs the moment at which both kinds
+        // exist.
         let copy = copy(&cluster, old)?;
         cluster.under_load(service, &format!("{old} become {new}"), || {
             cluster.node.apply(&copy)?;
@@ -239,8 +242,8 @@ spec:
     )
 }
 
-/// A node with this version of Headgate and with Istio, whose istiod says that it is of `version`;
-/// `None` if it can't be had here.
+/// Returns a node with version `headgate` of Headgate and with Istio, whose istiod claims to be of
+/// `version`. Returns `None` if this machine can't run one.
 fn istio(headgate: &str, version: &str) -> Result<Option<Cluster>> {
     let cluster = istiod(version)?;
     if let Some(cluster) = &cluster {
@@ -249,7 +252,7 @@ fn istio(headgate: &str, version: &str) -> Result<Option<Cluster>> {
     Ok(cluster)
 }
 
-/// As [`istio`], without Headgate.
+/// Returns a node as [`istio`] does, but without Headgate.
 fn istiod(version: &str) -> Result<Option<Cluster>> {
     if !can_run()? || programs::or_skip(programs::istio())?.is_none() {
         return Ok(None);
@@ -273,14 +276,14 @@ fn istiod(version: &str) -> Result<Option<Cluster>> {
     Ok(Some(cluster))
 }
 
-/// Options of istiod's chart: images of this repository's scripts, an Envoy without Istio's own
-/// filters, and little of a node with two processors.
+/// Options of istiod's chart: the images that this repository's scripts build, an Envoy without
+/// Istio's own filters, and small requests for a node with two processors.
 const ISTIOD: [&str; 10] = [
     "--set=global.hub=headgate.test",
     "--set=global.tag=dev",
     "--set=telemetry.enabled=false",
     "--set=autoscaleEnabled=false",
-    // The image of its proxies has nft, and no iptables.
+    // The image of Istio's proxies has nft, but no iptables.
     "--set=global.nativeNftables=true",
     "--set=resources.requests.cpu=10m",
     "--set=resources.requests.memory=64Mi",
@@ -289,12 +292,12 @@ const ISTIOD: [&str; 10] = [
     "--set-string=env.PILOT_DISABLE_MX_ALPN=true",
 ];
 
-/// As [`istio`], with a backend behind injected sidecars, and its policy.
+/// Returns a node as [`istio`] does, with a backend behind injected sidecars, and its policy.
 fn sidecars(version: &str) -> Result<Option<Cluster>> {
     sidecars_of(cluster::DEV, version)
 }
 
-/// As [`sidecars`], with this version of Headgate.
+/// Returns a node as [`sidecars`] does, with version `headgate` of Headgate.
 fn sidecars_of(headgate: &str, version: &str) -> Result<Option<Cluster>> {
     let Some(cluster) = istio(headgate, version)? else {
         return Ok(None);
@@ -317,7 +320,7 @@ fn sidecars_of(headgate: &str, version: &str) -> Result<Option<Cluster>> {
     Ok(Some(cluster))
 }
 
-/// Makes istiod one of this version, by the label by which the operator knows it.
+/// Gives istiod this version, in the label in which the operator reads it.
 fn set_version(cluster: &Cluster, version: &str) -> Result<()> {
     let version = format!("app.kubernetes.io/version={version}");
     let of = ["--namespace", SYSTEM, "--selector=app=istiod"];
@@ -325,10 +328,10 @@ fn set_version(cluster: &Cluster, version: &str) -> Result<()> {
     cluster.node.kubectl(&label).map(drop)
 }
 
-/// Name of the copy of a plugin.
+/// The name of the copy of a plugin.
 const COPY: &str = "copy";
 
-/// A copy of the operator's only plugin of this kind, without the operator's labels.
+/// Returns a copy of the operator's only plugin of this kind, without the operator's labels.
 fn copy(cluster: &Cluster, kind: &str) -> Result<String> {
     let get = ["get", kind, "--namespace=shop", "--output=json"];
     let list: Value = serde_json::from_str(&cluster.node.kubectl(&get)?)?;
@@ -345,7 +348,7 @@ fn copy(cluster: &Cluster, kind: &str) -> Result<String> {
     Ok(copy.to_string())
 }
 
-/// Waits until there are so many plugins of this kind.
+/// Waits until there are `count` plugins of this kind.
 fn has(cluster: &Cluster, kind: &str, count: usize) -> Result<()> {
     let get = ["get", kind, "--namespace=shop", "--output=name"];
     until_within(PATIENCE, &format!("{count} {kind}"), || {
@@ -356,7 +359,7 @@ fn has(cluster: &Cluster, kind: &str, count: usize) -> Result<()> {
     })
 }
 
-/// Waits until the sidecar's listeners have so many filters of plugins.
+/// Waits until the sidecar's listeners have filters of `count` plugins.
 fn has_filters(cluster: &Cluster, count: usize) -> Result<()> {
     const PREFIX: &str = "extensions.istio.io/trafficextension/";
     let dump = [
@@ -373,7 +376,7 @@ fn has_filters(cluster: &Cluster, count: usize) -> Result<()> {
     until_within(PATIENCE, &format!("{count} filters"), || {
         let dump = cluster.node.kubectl(&dump);
         let dump = dump.map_err(|error| format!("{error:#}"))?;
-        // The agent's own log precedes it.
+        // The agent's own log precedes the dump.
         let (_, dump) = dump.split_once('{').unwrap_or_default();
         let dump = serde_json::from_str::<Value>(&format!("{{{dump}"));
         let dump = dump.map_err(|error| error.to_string())?;

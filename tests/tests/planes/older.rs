@@ -1,4 +1,4 @@
-//! Replicas of the previous minor version beside those of this one, as during an upgrade.
+//! Replicas of the previous minor version beside replicas of this version, as during an upgrade.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -15,10 +15,11 @@ use headgate_tests::xds::{Claims, XdsProxy};
 use serde_json::{Value, json};
 
 const LONG: Duration = Duration::from_secs(90);
-/// More requests than those after which a leader of the previous version gives up on a replica.
+/// A number of requests after which a leader of the previous version has given up on a replica.
 const REQUESTS: usize = 5;
 
-/// Forwards connections to `to`, one after the other, and counts those that have ended.
+/// Forwards connections to `to`, one after the other. Returns the address that takes them, and the
+/// number of connections that have ended.
 fn forward(own: Ipv4Addr, to: SocketAddr) -> Result<(SocketAddr, Arc<AtomicUsize>)> {
     let listener = TcpListener::bind((own, 0))?;
     let address = listener.local_addr()?;
@@ -39,7 +40,7 @@ fn forward(own: Ipv4Addr, to: SocketAddr) -> Result<(SocketAddr, Arc<AtomicUsize
     Ok((address, ended))
 }
 
-/// The slices by which replicas find each other.
+/// Returns the EndpointSlices by which replicas find each other.
 fn slices(system: &str, replicas: &[SocketAddr]) -> String {
     let slice = |(n, address): (usize, &SocketAddr)| {
         json!({
@@ -57,7 +58,7 @@ fn slices(system: &str, replicas: &[SocketAddr]) -> String {
     all.join("\n---\n")
 }
 
-/// The older leader sends no token, and takes a refusal for a replica without proxies.
+/// The older leader sends no token, and takes a refusal for a replica that has no proxies.
 #[test]
 fn an_older_leader_leaves_the_status_of_a_newer_replicas_proxies_as_it_is() -> Result<()> {
     let server = &ApiServer::start()?;
@@ -74,8 +75,8 @@ fn an_older_leader_leaves_the_status_of_a_newer_replicas_proxies_as_it_is() -> R
   strategy: {type: Bouncer, bouncer: {minSamples: 20}}
 ";
     cluster.apply(&(policy(&shop, "search", "Service", "search", 4) + spec))?;
-    // The API server takes no loopback addresses in EndpointSlices, and an operator asks for tokens
-    // at others only.
+    // The API server takes no loopback addresses in EndpointSlices. An operator asks for tokens
+    // only at other addresses.
     let own = own_address()?;
     let start = |name: &str, options: OperatorOptions| {
         let kubeconfig = server.user_kubeconfig(name, Some("system:masters"))?;
@@ -103,7 +104,7 @@ fn an_older_leader_leaves_the_status_of_a_newer_replicas_proxies_as_it_is() -> R
     let newer = start("newer", OperatorOptions::new("newer", &system))?;
     let (forwarder, requests) = forward(own, newer.admin())?;
     cluster.apply(&slices(&system, &[older.admin(), forwarder]))?;
-    // The older leader knows of the newer replica before it loses its proxy.
+    // The older leader must have asked the newer replica before the leader loses its proxy.
     let asked = |times: usize| {
         until_within(LONG, &format!("{times} requests"), || {
             match requests.load(Ordering::Relaxed) {

@@ -6,11 +6,12 @@ use headgate_tests::docs::walk;
 
 use crate::cluster::Cluster;
 
-/// Parts of the commands of *Uninstall* that are about sidecars of `headgate inject`.
+/// Parts of the commands of *Uninstall* that need sidecars of `headgate inject`.
 const OF_SIDECARS: [&str; 3] = ["uninject", "rollout status", "wait pods"];
 
-/// Runs every command of pages about a control plane that the cluster has, and removes Headgate
-/// again. `objects` is the kind of what the operator writes, `other` that of another plane's.
+/// Runs every command of `pages`, which are about a control plane of the cluster, and then removes
+/// Headgate. `objects` is the kind of the objects that the operator writes for this control plane,
+/// and `other` is the kind for the other control plane.
 pub(crate) fn walk(cluster: &Cluster, pages: &[&str], objects: &str, other: &str) -> Result<()> {
     for page in pages {
         walk::walk(&cluster.node, page, &[])?;

@@ -1,6 +1,6 @@
-//! The inference extension's own endpoint picker behind Headgate's filter: Headgate decides whether
-//! and when a request goes on, the picker where. Envoy calls the picker, and obeys it, as in the
-//! extension's chart of a picker without a gateway.
+//! The inference extension's own endpoint picker behind Headgate's filter. Headgate decides whether
+//! and when a request proceeds, and the picker chooses its server. Envoy calls the picker and obeys
+//! it, as in the extension's chart of a picker without a gateway.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -18,21 +18,21 @@ use headgate_tests::wait::until;
 use serde_json::{Value, json};
 
 const POOL: &str = "llm";
-/// Pods of the pool, and their addresses.
+/// The Pods of the pool, and their addresses.
 const PODS: [(&str, Ipv4Addr); 2] = [
     ("a", Ipv4Addr::new(127, 0, 0, 2)),
     ("b", Ipv4Addr::new(127, 0, 0, 3)),
 ];
-/// Places in the queue when the picker is gone.
+/// The number of places in the queue in the test without a picker.
 const QUEUE: u64 = 3;
-/// Requests that wait in a server which the picker avoids.
+/// The number of waiting requests that makes the picker avoid a server.
 const MANY: usize = 50;
-/// Requests that are refused.
+/// The number of requests that are refused.
 const REFUSED: usize = 5;
-/// The picker's cluster in Envoy.
+/// The name of the picker's cluster in Envoy.
 const PICKER: &str = "picker";
 
-/// Envoy with Headgate and then the picker, before two model servers.
+/// An Envoy with the filters of Headgate and then of the picker, in front of two model servers.
 struct Pool {
     rig: Rig,
     picker: EndpointPicker,
@@ -41,7 +41,8 @@ struct Pool {
 }
 
 impl Pool {
-    /// Starts it with so many slots and places in the queue; `None` if the picker can't be had.
+    /// Starts a pool with these numbers of slots and of places in the queue. Returns `None` if this
+    /// machine can't run the picker.
     fn start(slots: usize, queue: usize) -> Result<Option<Self>> {
         let Some(programs) = programs::or_skip(programs::endpoint_picker())? else {
             return Ok(None);
@@ -53,7 +54,8 @@ impl Pool {
         let cluster = Cluster::new(server);
         let namespace = cluster.namespace("llm")?;
 
-        // The same ports at each address: a pool has one for all its Pods.
+        // The servers use the same ports at each address, because a pool has one port for all its
+        // Pods.
         let (mut port, mut metrics_port) = (0, 0);
         let mut servers = Vec::new();
         let mut metrics = Vec::new();
@@ -87,7 +89,7 @@ impl Pool {
         Ok(Some(pool))
     }
 
-    /// Sets the lengths of the servers' queues, and waits until the picker knows.
+    /// Sets the lengths of the servers' queues, and waits until the picker knows them.
     fn set_waiting(&self, waiting: [usize; 2]) -> Result<()> {
         for (metrics, waiting) in self.metrics.iter().zip(waiting) {
             metrics.set_waiting(waiting);
@@ -131,12 +133,12 @@ impl Pool {
         }
     }
 
-    /// Requests that each server got.
+    /// Returns the number of requests that each server has received.
     fn received(&self) -> [u64; 2] {
         [0, 1].map(|at| self.servers[at].stats().received)
     }
 
-    /// Waits until this many requests are in each server.
+    /// Waits until each server has this number of requests in service.
     fn until_in_service(&self, expected: [usize; 2]) -> Result<()> {
         until(&format!("{expected:?} requests in service"), || {
             let busy = [0, 1].map(|at| self.servers[at].stats().busy);
@@ -147,8 +149,8 @@ impl Pool {
         })
     }
 
-    /// Fails unless the picker has picked for so many requests, and Envoy has called it for these
-    /// and for so many others.
+    /// Fails unless the picker has picked a server for `picks` requests, and Envoy has called the
+    /// picker for these requests and `others` other ones.
     fn asked(&self, picks: usize, others: usize) -> Result<()> {
         let picked = self.picker.picked()?;
         let calls = self
@@ -178,12 +180,12 @@ impl Pool {
     }
 }
 
-/// A server that answers at once.
+/// Returns a server that answers at once.
 fn backend() -> BackendConfig {
     BackendConfig::new(1_000, vec![ServiceType::constant("/", Duration::ZERO)])
 }
 
-/// The status of a ready Pod, in place of a node.
+/// Returns the status of a ready Pod. The test writes this status in place of a kubelet.
 fn running(ip: Ipv4Addr) -> Value {
     json!({"status": {
         "phase": "Running",
@@ -207,7 +209,8 @@ fn pool(namespace: &str, port: u16, picker: u16) -> String {
     .to_string()
 }
 
-/// Makes Envoy ask the picker behind Headgate's filter, and send requests where it says.
+/// Makes Envoy call the picker after Headgate's filter, and send each request to the server that
+/// the picker chooses.
 fn pick(bootstrap: &mut Bootstrap, picker: SocketAddr) -> Result<()> {
     *bootstrap.cluster("upstream")? = json!({
         "name": "upstream",
@@ -251,7 +254,7 @@ fn pick(bootstrap: &mut Bootstrap, picker: SocketAddr) -> Result<()> {
                 "request_trailer_mode": "SEND",
                 "response_trailer_mode": "SEND",
             },
-            // A slow machine is no picker that hangs.
+            // With the default timeout, Envoy would take a slow machine for a picker that hangs.
             "message_timeout": "1000s",
         },
     });
@@ -286,7 +289,7 @@ fn the_picker_picks_for_admitted_requests_only() -> Result<()> {
         let reason = refused.refusal_reason();
         ensure!(refused.status == 503 && reason.is_some(), "{refused:?}");
     }
-    // Envoy shows the picker the refusal, as any answer.
+    // Envoy shows the picker every answer, even a refusal.
     pool.asked(6 + 2, REFUSED)?;
     pool.release();
     for request in pending {
@@ -307,7 +310,7 @@ fn a_queued_request_asks_the_picker_when_it_starts() -> Result<()> {
     pool.until_in_service([1, 0])?;
     let second = pool.send()?;
     pool.rig.wait_for_stat("queue_length", 1)?;
-    // The choice of the moment at which it arrived would be the first server.
+    // If the picker had chosen when the request arrived, it would have chosen the first server.
     pool.set_waiting([MANY, 0])?;
     pool.asked(1, 0)?;
     pool.servers[0].release();
@@ -328,7 +331,8 @@ fn slots_are_free_again_without_a_picker() -> Result<()> {
     };
     pool.until_served()?;
 
-    // One is in service and others wait when the picker is killed. None starts in a server.
+    // When the picker is killed, one request is in service and others wait. None of the waiting
+    // ones reaches a server.
     pool.hold();
     let mut pending = vec![pool.send()?];
     until("a request in service", || {
@@ -353,7 +357,7 @@ fn slots_are_free_again_without_a_picker() -> Result<()> {
     pool.restart_picker()?;
     pool.until_served()?;
 
-    // A picker that doesn't answer keeps a request's slot for as long as its client stays.
+    // While the picker doesn't answer, a request keeps its slot until its client hangs up.
     pool.picker.pause();
     let first = pool.send()?;
     pool.rig.wait_for_stat("slots_in_use", 1)?;
@@ -368,7 +372,7 @@ fn slots_are_free_again_without_a_picker() -> Result<()> {
     pool.rig.wait_for_stat("slots_in_use", 1)?;
     pending.push(pool.send()?);
     pool.rig.wait_for_stat("queue_length", QUEUE)?;
-    // Not even a refusal arrives before the picker has seen it.
+    // Even a refusal reaches the client only after the picker has seen it.
     let rejected = pool.rig.type_stat("default", "rq_rejected")?;
     pending.push(pool.send()?);
     pool.rig
@@ -383,7 +387,7 @@ fn slots_are_free_again_without_a_picker() -> Result<()> {
     pool.until_served()
 }
 
-/// Fails unless Envoy answered in the picker's place.
+/// Fails unless Envoy answered because the picker was unreachable.
 fn failed(answer: &Answer) -> Result<()> {
     let refused = answer.refusal_reason().is_some();
     ensure!(answer.status == 500 && !refused, "{answer:?}");

@@ -1,7 +1,7 @@
-//! `/__headgate/…`: the backend's numbers and commands, on a port of their own.
+//! Serves `/__headgate/…`: the backend's counts and its commands, on a port of their own.
 //!
-//! `GET stats`, `GET arrivals`, `POST reset`, `POST fault` (a [`Fault`] as JSON), `POST clear`,
-//! `POST release`.
+//! The requests are `GET stats`, `GET arrivals`, `POST reset`, `POST fault` (a [`Fault`] as JSON),
+//! `POST clear` and `POST release`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use super::Fault;
 use super::station::Station;
 
-/// Accepts connections until cancelled.
+/// Accepts connections until it is cancelled.
 pub(super) async fn serve(listener: TcpListener, station: Arc<Station>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {

@@ -1,7 +1,7 @@
-//! Requests: HTTP/1.1 and HTTP/2 without TLS on one port.
+//! Serves requests over HTTP/1.1 and HTTP/2 without TLS on one port.
 //!
-//! hyper drops the future that answers a request when its connection closes or its stream is reset;
-//! the dropped [`Ticket`](super::station::Ticket) then leaves the station. So the station notices a
+//! hyper drops the future that answers a request when its connection closes or its stream is reset.
+//! The dropped [`Ticket`](super::station::Ticket) then leaves the station. So the station notices a
 //! client that leaves.
 
 use std::convert::Infallible;
@@ -28,8 +28,8 @@ use super::station::{Served, Station, Ticket};
 const SERVICE_US: HeaderName = HeaderName::from_static("x-backend-service-us");
 const WAIT_US: HeaderName = HeaderName::from_static("x-backend-wait-us");
 const SEQ: HeaderName = HeaderName::from_static("x-seq");
-/// The request header with the quality that the proxy asks for, and the response header that
-/// repeats it.
+/// The request header with the quality that the proxy asks for. The response header of the next
+/// constant repeats it.
 const QUALITY: HeaderName = HeaderName::from_static("x-headgate-quality");
 const QUALITY_HEARD: HeaderName = HeaderName::from_static("x-backend-quality");
 
@@ -40,12 +40,12 @@ const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// A server-sent event.
 const EVENT: &[u8] = b"data: ok\n\n";
 
-/// Closes the connection (HTTP/2: resets the stream) without an answer.
+/// Closes the connection (with HTTP/2: resets the stream) without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("reset on order")]
 struct Reset;
 
-/// Accepts connections until cancelled.
+/// Accepts connections until it is cancelled.
 pub(super) async fn serve(listener: TcpListener, station: Arc<Station>, report_service: bool) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -59,7 +59,7 @@ pub(super) async fn serve(listener: TcpListener, station: Arc<Station>, report_s
                 service_fn(|request| answer(Arc::clone(&station), request, report_service));
             let mut server = auto::Builder::new(TokioExecutor::new());
             server.http2().max_concurrent_streams(100_000);
-            // An error here is a client that left; the ticket handles it.
+            // An error here is a client that has left. The ticket handles this case.
             let _ = server
                 .serve_connection_with_upgrades(TokioIo::new(stream), service)
                 .await;
@@ -87,8 +87,8 @@ async fn answer(
     let quality = request.headers().get(&QUALITY).cloned();
     let head_only = request.method() == Method::HEAD;
 
-    // The service begins after the whole request has arrived, so a request cut off in its body
-    // never enters.
+    // The service begins after the whole request has arrived, so a request that is cut off in its
+    // body never enters the station.
     let Ok(body) = request.into_body().collect().await else {
         return Err(Reset);
     };
@@ -151,14 +151,15 @@ fn upgrade(request: &mut Request<Incoming>) -> Response<Reply> {
     response
 }
 
-/// Returns the number of parts of a streamed response's body: `stream=2` in the query.
+/// Returns the number of parts of a streamed response's body, which the query has in the form
+/// `stream=2`.
 fn parts(query: &str) -> Option<usize> {
     let number = query.split('&').find_map(|p| p.strip_prefix("stream="))?;
     number.parse().ok().filter(|parts| *parts > 0)
 }
 
 /// The remaining body of a streamed response: server-sent events, or the messages of a gRPC call.
-/// Each part takes a service of its own, and is sent when that ends.
+/// Each part takes a service of its own, and is sent when this service ends.
 struct Parts {
     station: Arc<Station>,
     kind: usize,
@@ -248,16 +249,16 @@ fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
 
 /// A response body.
 enum Reply {
-    /// A body, or the rest of one, that is available at once.
+    /// A body that is available at once, or the rest of one.
     Now {
         data: Option<Bytes>,
         trailers: Option<HeaderMap>,
     },
-    /// A part that is available when its service ends, and the rest of the body then.
+    /// A part that is available when its service ends, and the rest of the body.
     Late(Part),
 }
 
-/// A future part of a body, and the rest of the body.
+/// A future part of a body, with the rest of the body.
 type Part = Pin<Box<dyn Future<Output = Option<(Bytes, Reply)>> + Send>>;
 
 impl Reply {

@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FaultKind {
-    /// The connection (HTTP/2: the stream) is closed without an answer when the service ends.
+    /// The connection (with HTTP/2: the stream) is closed without an answer when the service ends.
     Reset,
     /// The request keeps its worker until its client leaves or [`release`](super::Backend::release)
     /// is called.
     Hang,
     /// The request is answered with `status` when its service ends.
     Status,
-    /// The service takes `delay_ms` longer.
+    /// The service of the request takes `delay_ms` longer.
     Slow,
 }
 
@@ -29,10 +29,10 @@ pub struct Fault {
     /// The number of affected requests.
     #[serde(default = "once")]
     pub count: u64,
-    /// Status for [`FaultKind::Status`].
+    /// The status for [`FaultKind::Status`].
     #[serde(default = "internal_error")]
     pub status: u16,
-    /// Extra service time for [`FaultKind::Slow`], ms.
+    /// The additional service time for [`FaultKind::Slow`], ms.
     #[serde(default)]
     pub delay_ms: u64,
 }

@@ -1,11 +1,11 @@
 //! The backend of the end-to-end tests: a service that processes exactly `workers` requests at a
-//! time behind an unbounded FIFO, and that reports the number of requests that were in it at once.
+//! time behind an unbounded FIFO queue, and that reports the largest number of concurrent requests.
 //!
 //! It is the query engine of Bouncer's Figure 1 with the work replaced by sleeping, so that twenty
-//! "busy" workers fit two cores. Service times are drawn from lognormal distributions per path
-//! prefix. All claims of a test about a proxy in front of it (never more than P in flight, slots
-//! kept busy, no work left by an aborting client) are checked here, at the backend, not in the
-//! proxy.
+//! "busy" workers fit on two cores. Service times are drawn from lognormal distributions per path
+//! prefix. Tests check all claims about a proxy in front of the backend here, not in the proxy.
+//! Such claims are that never more than P requests are in flight, that slots are kept busy, and
+//! that an aborting client leaves no work.
 
 mod control;
 mod data;
@@ -32,11 +32,11 @@ pub use stats::{Arrival, BackendStats, TypeStats};
 /// A request type and its service time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceType {
-    /// Prefix of the paths of this type; the longest matching prefix counts.
+    /// The prefix of the paths of this type. The longest matching prefix counts.
     pub prefix: String,
     /// Mean service time.
     pub mean: Duration,
-    /// Median service time. If it equals the mean, every request takes exactly that.
+    /// Median service time. If it equals the mean, every request takes exactly this time.
     pub median: Duration,
 }
 
@@ -75,31 +75,31 @@ pub enum OnDisconnect {
 /// The configuration of a [`Backend`].
 #[derive(Debug, Clone)]
 pub struct BackendConfig {
-    /// Requests served at once; at least 1.
+    /// The number of requests that are served at once, at least 1.
     pub workers: usize,
     /// Service times by path. A path without a match gets 404 at once.
     pub types: Vec<ServiceType>,
     /// Seed of the service times, which are drawn in the order of arrival.
     pub seed: u64,
-    /// Multiplies all service times.
+    /// The factor of all service times.
     pub scale: f64,
-    /// Whether all workers share one processor: with n requests in service, each takes n times as
-    /// long.
+    /// Whether all workers share one processor. With n requests in service, each then takes n times
+    /// as long.
     pub one_processor: bool,
     /// The effect of a client's departure on its request in service.
     pub on_disconnect: OnDisconnect,
-    /// Adds `x-backend-service-us` and `x-backend-wait-us` to responses.
+    /// Whether responses get the headers `x-backend-service-us` and `x-backend-wait-us`.
     pub report_service: bool,
-    /// Address for requests; port 0 picks a free one.
+    /// The address for requests. Port 0 picks a free port.
     pub listen: SocketAddr,
-    /// Address for `/__headgate/…`; port 0 picks a free one. It is a port of its own, so that
+    /// The address for `/__headgate/…`. Port 0 picks a free port. It is a port of its own, so that
     /// control requests never wait behind others.
     pub control: SocketAddr,
 }
 
 impl BackendConfig {
-    /// Returns the configuration of `workers` servers for `types`, on free ports of the loopback
-    /// interface.
+    /// Returns the configuration of a backend with `workers` workers for `types`, on free ports of
+    /// the loopback interface.
     pub fn new(workers: usize, types: Vec<ServiceType>) -> Self {
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         Self {
@@ -132,8 +132,8 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Binds both ports and starts serving, on two threads: one for the network, one for the ends
-    /// of services.
+    /// Binds both ports and starts serving. One thread handles the network, and another one the
+    /// ends of services.
     ///
     /// # Errors
     /// If the configuration has no workers or types, a median above its mean, or an address that
@@ -185,7 +185,7 @@ impl Backend {
         self.control
     }
 
-    /// Returns its numbers since the start or the last [`reset`](Self::reset).
+    /// Returns the backend's counts since its start or the last [`reset`](Self::reset).
     pub fn stats(&self) -> BackendStats {
         self.station.stats()
     }
@@ -195,7 +195,7 @@ impl Backend {
         self.station.take_peak_in_flight()
     }
 
-    /// Resets all counts and maxima; requests in the backend stay.
+    /// Resets all counts and maxima. Requests in the backend stay.
     pub fn reset(&self) {
         self.station.reset();
     }
@@ -210,13 +210,13 @@ impl Backend {
         self.station.clear_faults();
     }
 
-    /// Ends the service of all requests that [`FaultKind::Hang`] holds; they are answered as if
-    /// their time were over. Returns their number.
+    /// Ends the service of all requests that [`FaultKind::Hang`] holds. They are answered as if
+    /// their service time were over. Returns the number of these requests.
     pub fn release(&self) -> usize {
         self.station.release()
     }
 
-    /// Changes the number of workers; at least 1.
+    /// Changes the number of workers. The least number is 1.
     pub fn set_workers(&self, workers: usize) {
         self.station.set_workers(workers.max(1));
     }
@@ -227,12 +227,12 @@ impl Backend {
         self.station.arrivals()
     }
 
-    /// Closes its ports and all connections.
+    /// Closes the backend's ports and all connections.
     pub fn stop(mut self) {
         self.halt();
     }
 
-    /// Closes its ports and all connections; its numbers can still be read.
+    /// Closes the backend's ports and all connections. The counts can still be read.
     pub fn halt(&mut self) {
         if let Some(shutdown) = self.shutdown.take() {
             let _ = shutdown.send(());
@@ -250,8 +250,8 @@ impl Drop for Backend {
     }
 }
 
-/// Binds with a backlog that a thousand simultaneous clients don't overflow: a dropped SYN would
-/// show as a latency of 1 s.
+/// Binds with a backlog that a thousand simultaneous clients don't overflow. A dropped SYN packet
+/// would show as a latency of 1 s.
 ///
 /// # Errors
 /// If the address can't be bound.

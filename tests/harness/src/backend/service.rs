@@ -1,5 +1,5 @@
-//! Service times: lognormal, defined by two numbers that are easy to measure of a real service, its
-//! mean and its median.
+//! Service times with a lognormal distribution. Two numbers that are easy to measure of a real
+//! service define it: the mean and the median.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl Service {
         let seconds = if mean == median {
             Draw::Constant(mean)
         } else if median > 0.0 && median < mean {
-            // Lognormal: median = e^mu, mean = e^(mu + sigma^2 / 2).
+            // A lognormal distribution has the median e^mu and the mean e^(mu + sigma^2 / 2).
             let sigma = (2.0 * (mean / median).ln()).sqrt();
             Draw::LogNormal(LogNormal::new(median.ln(), sigma)?)
         } else {

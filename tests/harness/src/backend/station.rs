@@ -1,10 +1,10 @@
-//! The queueing station: P servers, one FIFO, and one timekeeper thread for all of them.
+//! The queueing station: P servers, one FIFO queue, and one timekeeper thread for all servers.
 //!
-//! A server that only sleeps needs no thread of its own: the timekeeper holds the ends of all
-//! running services in a heap and sleeps until the first, so P = 100 costs one wake-up per
-//! completion; P threads would cost three context switches. A free server is taken (by an arrival,
-//! or by the timekeeper at a completion) under one lock. So never more than P are busy, and none is
-//! free while a request waits.
+//! A server that only sleeps needs no thread of its own. The timekeeper holds the ends of all
+//! running services in a heap and sleeps until the first end. So P = 100 costs one wake-up per
+//! completion, where P threads would cost three context switches. A free server is taken (by an
+//! arrival, or by the timekeeper at a completion) under one lock. So never more than P servers are
+//! busy, and no server is free while a request waits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -21,10 +21,10 @@ use super::stats::Counts;
 use super::{Arrival, BackendConfig, BackendStats, Fault, FaultKind, OnDisconnect};
 use crate::clock;
 
-/// The largest number of `x-seq` arrivals kept.
+/// The largest number of arrivals with `x-seq` that are kept.
 const MAX_ARRIVALS: usize = 1_000_000;
 
-/// P servers and their FIFO.
+/// P servers and their FIFO queue.
 #[derive(Debug)]
 pub struct Station {
     on_disconnect: OnDisconnect,
@@ -39,12 +39,12 @@ pub struct Station {
 struct State {
     workers: usize,
     next_id: u64,
-    /// Waiting requests. Ids grow in order of arrival, so this map is a FIFO that also allows
-    /// removal from the middle.
+    /// Waiting requests by id. Ids grow in the order of arrival, so this map is a FIFO queue that
+    /// also allows removal from the middle.
     queue: BTreeMap<u64, Waiting>,
     running: HashMap<u64, Running>,
-    /// Ends of running services in terms of `progress`; ids that are no longer in `running` are
-    /// stale.
+    /// The ends of running services, in terms of `progress`. Ids that are no longer in `running`
+    /// are stale.
     ends: BinaryHeap<Reverse<(Duration, u64)>>,
     progress: Progress,
     faults: Vec<Fault>,
@@ -63,16 +63,16 @@ struct Progress {
 }
 
 impl Progress {
-    /// Advances the progress to `now` and returns it. Must run before `running`, the number of
-    /// requests in service, changes.
+    /// Advances the progress to `now` and returns it. `running` is the number of requests in
+    /// service since the last call. The call must come before this number changes.
     fn advance(&mut self, now: Instant, running: usize) -> Duration {
         self.done += now.saturating_duration_since(self.at) / self.shares(running);
         self.at = self.at.max(now);
         self.done
     }
 
-    /// Returns the time at which a request whose service ends at `end` does so if `running` stays
-    /// the same.
+    /// Returns the time at which the progress reaches `end`, the end of a service, if `running`
+    /// stays the same.
     fn when(&self, end: Duration, running: usize) -> Instant {
         self.at + end.saturating_sub(self.done) * self.shares(running)
     }
@@ -90,7 +90,7 @@ impl Progress {
 struct Waiting {
     kind: usize,
     arrived: Instant,
-    /// `None` if the request hangs until released.
+    /// The service time. `None` if the request hangs until it is released.
     service: Option<Duration>,
     done: oneshot::Sender<Served>,
 }
@@ -101,7 +101,7 @@ struct Running {
     started: Instant,
     wait: Duration,
     service: Option<Duration>,
-    /// `None` once the client has left.
+    /// The channel of the client. `None` once the client has left.
     done: Option<oneshot::Sender<Served>>,
 }
 
@@ -124,7 +124,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Waits for the end of service; `None` if the backend stops first.
+    /// Waits for the end of service. Returns `None` if the backend stops first.
     pub async fn served(&mut self) -> Option<Served> {
         let result = (&mut self.done).await.ok();
         self.served = true;
@@ -177,7 +177,7 @@ impl Station {
         })
     }
 
-    /// Returns the type of a path: that with the longest matching prefix.
+    /// Returns the index of the type of a path, the type with the longest matching prefix.
     pub fn classify(&self, path: &str) -> Option<usize> {
         let matching = self
             .types
@@ -288,11 +288,11 @@ impl Station {
         state.progress.advance(now, busy);
         state.running.remove(&id);
         self.fill(state, now);
-        // With one processor the other requests now end earlier.
+        // With one processor, the other requests now end earlier.
         self.wake.notify_one();
     }
 
-    /// Ends services when their time is over; runs until [`stop`](Self::stop).
+    /// Ends services when their time is over. Runs until [`stop`](Self::stop).
     pub fn keep_time(&self) {
         clock::make_precise();
         let mut finished = Vec::new();
@@ -312,7 +312,7 @@ impl Station {
             }
             if !finished.is_empty() {
                 // Waking the network thread is a system call. The lock is released first, because
-                // that thread needs it next.
+                // the network thread needs it next.
                 drop(state);
                 for (done, served) in finished.drain(..) {
                     let _: Result<(), Served> = oneshot::Sender::send(done, served);
@@ -336,7 +336,7 @@ impl Station {
         }
     }
 
-    /// Ends one service; returns the channel of its client and the times to send.
+    /// Ends one service. Returns the channel of its client and the times to send.
     fn finish(
         &self,
         state: &mut State,
@@ -402,7 +402,7 @@ impl Station {
         self.lock().counts.arrivals.clone()
     }
 
-    /// Resets the counts; requests in the station stay.
+    /// Resets the counts. Requests in the station stay.
     pub fn reset(&self) {
         let mut state = self.lock();
         state.counts = Counts::new(Instant::now(), self.types.len());
@@ -486,12 +486,14 @@ mod tests {
                 done: Duration::ZERO,
                 at: start,
             };
-            // One request of 30 ms is alone for 10 ms, then beside another of 30 ms.
+            // The first request of 30 ms is alone for 10 ms, and then shares the processor with a
+            // second one of 30 ms.
             let first = progress.advance(start, 0) + ms(30);
             let second = progress.advance(start + ms(10), 1) + ms(30);
             let first_end = progress.when(first, 2);
             progress.advance(first_end, 2);
-            // A thread that read its clock before another got the lock doesn't move the time back.
+            // A thread that read its clock before another thread got the lock doesn't move the time
+            // back.
             progress.advance(start, 1);
             (first_end - start, progress.when(second, 1) - start)
         };

@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::quantiles::{Durations, Quantiles};
 
-/// The backend's numbers since its start or last reset.
+/// The backend's counts since its start or last reset.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct BackendStats {
-    /// Requests that it can serve at once.
+    /// Requests that the backend can serve at once.
     pub workers: usize,
-    /// Requests received and not yet answered, now.
+    /// Requests that are in the backend now, received and not yet answered.
     pub in_flight: usize,
-    /// Requests that wait for a worker, now.
+    /// Requests that wait for a worker now.
     pub queued: usize,
-    /// Workers in use, now.
+    /// Workers that are in use now.
     pub busy: usize,
     /// Largest `in_flight`.
     pub max_in_flight: usize,
@@ -44,9 +44,10 @@ pub struct BackendStats {
     pub busy_ms: f64,
     /// `busy_ms / (workers * elapsed_ms)`, ratio 0..=1.
     pub utilization: f64,
-    /// Delay of the ends of service after the drawn times, ms: the error of the backend's clock.
+    /// Delay of the ends of services after their drawn times, ms, which is the error of the
+    /// backend's clock.
     pub late_ms: Quantiles,
-    /// Numbers by path prefix.
+    /// Counts by path prefix.
     pub types: BTreeMap<String, TypeStats>,
 }
 
@@ -62,23 +63,23 @@ impl BackendStats {
     }
 }
 
-/// Numbers of one path prefix.
+/// Counts of one path prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct TypeStats {
     /// Requests received.
     pub received: u64,
-    /// Time in a worker, ms, of completed requests.
+    /// Time in a worker of completed requests, ms.
     pub service_ms: Quantiles,
-    /// Time waited for a worker, ms, of requests that got one.
+    /// Wait for a worker of requests that got one, ms.
     pub wait_ms: Quantiles,
 }
 
-/// One request that carried `x-seq`.
+/// A request that carried `x-seq`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arrival {
-    /// Value of its `x-seq` header.
+    /// The value of the `x-seq` header.
     pub seq: u64,
-    /// The time of its arrival, µs after the start or last reset.
+    /// The time of the request's arrival, µs after the start or last reset.
     pub at_us: u64,
 }
 
@@ -144,7 +145,7 @@ impl Counts {
         self.integrated = now;
     }
 
-    /// Returns the numbers to show; [`integrate`](Self::integrate) must run first.
+    /// Returns the counts to show. [`integrate`](Self::integrate) must run first.
     pub(super) fn report<'a>(
         &self,
         workers: usize,

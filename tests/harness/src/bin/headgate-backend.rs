@@ -1,5 +1,5 @@
-//! The test backend as a program: P workers behind an unbounded FIFO, lognormal service times by
-//! path.
+//! The test backend as a program: P workers behind an unbounded FIFO queue, with lognormal service
+//! times by path.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use clap::Parser;
 use headgate_harness::backend::{Backend, BackendConfig, OnDisconnect, ServiceType};
 use headgate_harness::mix;
 
-/// A backend that serves a fixed number of requests at a time and reports the number of requests in
-/// it.
+/// A backend that serves a fixed number of requests at a time, and reports the number of requests
+/// in it.
 #[derive(Debug, Parser)]
 struct Args {
     /// Requests served at once.
     #[arg(long, default_value_t = 20)]
     workers: usize,
-    /// PREFIX=MEAN/MEDIAN in ms, e.g. /q/slow=20.05/12.51; several times. None: the four types of
-    /// the Bouncer paper.
+    /// PREFIX=MEAN/MEDIAN in ms, such as /q/slow=20.05/12.51. May be given several times. Without
+    /// it, the four types of the Bouncer paper are served.
     #[arg(long = "type", value_parser = parse_type)]
     types: Vec<ServiceType>,
     /// Multiplies all service times.
@@ -29,10 +29,10 @@ struct Args {
     /// Address for requests.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Address for /__headgate/stats and the like.
+    /// Address for /__headgate/stats and the other control requests.
     #[arg(long, default_value = "127.0.0.1:0")]
     control: SocketAddr,
-    /// Finish work whose client left, instead of cancelling it.
+    /// Finish the work of clients that have left, instead of cancelling it.
     #[arg(long)]
     finish_on_disconnect: bool,
     /// Add x-backend-service-us and x-backend-wait-us to responses.

@@ -11,7 +11,7 @@ use headgate_harness::demo::terminal::{self, Terminal};
 use headgate_harness::demo::{picture, report, value_cut};
 use headgate_harness::load::TooBusy;
 
-/// `EX_TEMPFAIL` of sysexits.h: a temporary failure; a later run may succeed.
+/// `EX_TEMPFAIL` of sysexits.h, a temporary failure. A later run may succeed.
 const TOO_BUSY: u8 = 75;
 
 const EXIT_STATUS: &str = "\
@@ -21,8 +21,8 @@ Exit status:
   2   wrong arguments
   75  the machine was too busy to measure: no run was undisturbed";
 
-/// An overloaded backend behind a real Envoy, without Headgate and with it, then a policy edited
-/// live.
+/// An overloaded backend behind a real Envoy, without Headgate and with it, and then live edits of
+/// the policy.
 ///
 /// A run in which the load generator or the backend was late, because other programs took the
 /// processors, is repeated.

@@ -1,4 +1,4 @@
-//! The open-loop load generator as a program; prints its report as JSON.
+//! The open-loop load generator as a program. It prints its report as JSON.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -21,10 +21,10 @@ struct Args {
     /// Duration, s.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Warm-up that totals leave out, s from the start.
+    /// Warm-up time that totals leave out, s from the start.
     #[arg(long, default_value_t = 0.0)]
     warmup: f64,
-    /// Multiplies the paper's objectives; must equal the scale of the backend's service times.
+    /// Multiplies the paper's objectives. Must equal the scale of the backend's service times.
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
     /// Seed of the schedule.

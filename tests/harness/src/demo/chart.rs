@@ -1,17 +1,17 @@
-//! Line charts as SVG, drawn here rather than by a library. The report must be one file that needs
-//! no network, and the code for it (two scales, ticks, lines with gaps, steps, markers) is smaller
-//! than a dependency.
+//! Line charts as SVG, without a library. The report must be one file that needs no network, and
+//! the code for it (two scales, ticks, lines with gaps, steps, markers) is smaller than a
+//! dependency.
 //!
-//! Colours come from CSS classes, so one drawing serves a light and a dark page.
+//! Colours come from CSS classes, so one drawing suits light and dark pages.
 
 use std::fmt::Write as _;
 
 /// The mapping of values to the vertical axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Vertical {
-    /// From zero to this value.
+    /// A linear axis from zero to this value.
     Linear(f64),
-    /// Logarithmic between these two.
+    /// A logarithmic axis between these two values.
     Log(f64, f64),
 }
 
@@ -38,7 +38,7 @@ impl Panel {
         self.x + self.width * (seconds / self.seconds).clamp(0.0, 1.0)
     }
 
-    /// Returns the vertical position of a value; values beyond the axis lie on its edge.
+    /// Returns the vertical position of a value. Values beyond the axis lie on its edge.
     pub fn level(&self, value: f64) -> f64 {
         let share = match self.vertical {
             Vertical::Linear(max) => value / max,
@@ -47,7 +47,7 @@ impl Panel {
         self.y + self.height * (1.0 - share.clamp(0.0, 1.0))
     }
 
-    /// Draws grid lines with labels at the value axis. `label` formats a value.
+    /// Draws grid lines with labels at the value axis. `label` formats the value of a label.
     pub fn value_axis(&self, out: &mut String, label: impl Fn(f64) -> String) {
         for value in self.value_ticks() {
             let y = self.level(value);
@@ -101,7 +101,7 @@ impl Panel {
             let command = if pen_down { 'L' } else { 'M' };
             let _ = write!(path, "{command}{:.1} {:.1}", self.at(t), self.level(value));
             if !pen_down {
-                // A single point between two gaps shows as a dot, because of round caps.
+                // A single point between two gaps is visible as a dot, because of round caps.
                 path.push_str("h0");
             }
             pen_down = true;
@@ -125,7 +125,7 @@ impl Panel {
         let _ = write!(out, r#"<path class="area {class}" d="{path}"/>"#);
     }
 
-    /// Draws a horizontal line at `value` between two times: an objective, a capacity.
+    /// Draws a horizontal line at `value` between two times, such as an objective or a capacity.
     pub fn level_line(&self, out: &mut String, class: &str, value: f64, from: f64, to: f64) {
         let y = self.level(value);
         let _ = write!(
@@ -136,7 +136,7 @@ impl Panel {
         );
     }
 
-    /// Draws a vertical line at a time, with a label at its top unless that is empty.
+    /// Draws a vertical line at a time. Its top has a label, unless `label` is empty.
     pub fn event(&self, out: &mut String, at_s: f64, label: &str) {
         let x = self.at(at_s);
         let _ = write!(
@@ -189,7 +189,7 @@ pub fn escape(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-/// Formats a duration in ms for people.
+/// Formats a duration in ms for human readers.
 pub fn say_ms(ms: f64) -> String {
     match ms {
         ms if ms >= 10_000.0 => format!("{:.0} s", ms / 1e3),

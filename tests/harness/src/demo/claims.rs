@@ -8,18 +8,19 @@ use super::timeline::{Totals, totals};
 use crate::load::Sample;
 use crate::mix::QueryType;
 
-/// Ratio of answers below which a type counts as starved, as basic Bouncer starves the costliest in
-/// overload. The few admitted requests find a short queue by chance, and their percentiles are not
-/// meaningful.
+/// Ratio of answers below which a type counts as starved. Basic Bouncer starves the costliest type
+/// in overload. Its few admitted requests find a short queue by chance, so their percentiles are
+/// not meaningful.
 const STARVED: f64 = 0.2;
-/// Ratio of answers from which most requests of a type count as answered.
+/// Ratio of answers above which most requests of a type count as answered.
 const MOST: f64 = 0.8;
 /// The time within which an edit must take effect.
 const IN_FORCE: Duration = Duration::from_secs(1);
 /// Ratio of the ideal goodput that must be reached. It bounds the combined cost of refusals, idle
 /// slots and late answers. The slots have to be found first.
 const OF_IDEAL: f64 = 0.85;
-/// Span of requests for a ratio after an edit, and the least number of requests in it.
+/// Span of requests for a ratio after an edit. The next constant is the least number of requests in
+/// the span.
 const WINDOW: Duration = Duration::from_millis(250);
 const ENOUGH_IN_WINDOW: u64 = 10;
 
@@ -224,7 +225,7 @@ fn allowance_kept(seen: &Seen<'_>, edit: &Edit) -> Claim {
             )
         })
         .collect();
-    // The ratio of a finite number of requests scatters around the allowance: two standard
+    // The ratio of a finite number of requests scatters around the allowance, so two standard
     // deviations are accepted.
     let enough = |totals: &Totals| {
         let scatter = (ALLOWANCE * (1.0 - ALLOWANCE) / totals.offered.max(1) as f64).sqrt();
@@ -253,7 +254,7 @@ pub(super) fn costliest(mix: &[QueryType]) -> usize {
 }
 
 /// Returns the time from the edit to the end of the first window in which most requests of the
-/// costliest type are `answered`, or are not, ms.
+/// costliest type are answered, or aren't if `answered` is false, ms.
 pub(super) fn costliest_answered_after(
     samples: &[Sample],
     edit: &Edit,

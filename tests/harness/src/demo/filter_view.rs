@@ -1,4 +1,5 @@
-//! The filter's own estimates, read from the proxy's stats, as an operator would on a dashboard.
+//! The filter's own estimates, read from the proxy's stats, as an operator reads them on a
+//! dashboard.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +10,9 @@ use super::result::FilterPercentile;
 use crate::envoy::EnvoyProcess;
 use crate::policy;
 
-/// Returns the filter's view of one type over Envoy's last statistics interval (5 s): for each
-/// objective the median of its estimates, and the same percentile of its measurements.
+/// Returns the filter's view of one type over Envoy's last statistics interval (5 s). For each
+/// objective, the view has the median of the filter's estimates, and the same percentile of its
+/// measurements.
 pub(super) fn filter_view(
     envoy: &EnvoyProcess,
     kind: &str,
@@ -43,8 +45,8 @@ fn at(quantiles: &[(f64, f64)], percentile: f64) -> Option<f64> {
         .map(|(_, value)| *value)
 }
 
-/// Returns the quantiles of a histogram over the last interval, as `(percent, value)`; empty if
-/// nothing was recorded in it.
+/// Returns the quantiles of a histogram over the last interval, as `(percent, value)`. The list is
+/// empty if nothing was recorded in the interval.
 fn last_interval(envoy: &EnvoyProcess, name: &str) -> Result<Vec<(f64, f64)>> {
     let path = format!(
         "/stats?format=json&type=Histograms&filter=^{}$",

@@ -1,8 +1,8 @@
-//! The demo: an overloaded backend behind a real Envoy, without Headgate and with it, then a policy
-//! edited live.
+//! The demo: an overloaded backend behind a real Envoy, without Headgate and with it, and then live
+//! edits of the policy.
 //!
-//! `scripts/demo` runs it. Each of its statements is a [`result::Claim`] with its evidence; the
-//! demo fails if one wasn't observed.
+//! `scripts/demo` runs the demo. Each statement of the demo is a [`result::Claim`] with its
+//! evidence. The demo fails if a claim wasn't observed.
 
 pub mod chart;
 mod claims;

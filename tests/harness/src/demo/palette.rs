@@ -1,6 +1,6 @@
-//! Colours of charts and report, light and dark. The hues are Okabe and Ito's, which people with
-//! any common colour blindness can distinguish. The dark theme's are lightened for contrast with
-//! the page.
+//! Colours of charts and report, light and dark. The hues are those of Okabe and Ito, which people
+//! with any common colour blindness can distinguish. The hues of the dark theme are lightened for
+//! contrast with the page.
 
 /// The CSS rules that any page or picture with these charts needs.
 pub const CSS: &str = r#"

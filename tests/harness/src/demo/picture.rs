@@ -25,7 +25,7 @@ pub fn svg(result: &DemoResult) -> String {
     out
 }
 
-/// Returns the same drawing for a page that already has the style rules.
+/// Returns the drawing of [`svg`] for a page that already has the style rules.
 pub fn inline(result: &DemoResult) -> String {
     let mut out = format!(
         r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">"#,
@@ -147,7 +147,7 @@ fn draw_goodput(out: &mut String, result: &DemoResult, phase: &Phase, panel: &Pa
 
 fn legend(out: &mut String, result: &DemoResult) {
     let mut x = 62.0;
-    // Name, ratio of the requests, mean service time.
+    // The texts are the type's name, its ratio of the requests, and its mean service time.
     for (i, kind) in result.setup.types.iter().enumerate() {
         let _ = write!(
             out,

@@ -1,4 +1,4 @@
-//! The HTML report: one file, readable without network or scripts.
+//! The HTML report, a single file that is readable without network or scripts.
 
 use std::fmt::Write as _;
 
@@ -373,7 +373,7 @@ mod tests {
     use crate::load::{Discarded, Lateness};
     use crate::mix;
 
-    /// Returns an invented run: the test is about the page, not the numbers.
+    /// Returns an invented run, because the test is about the page, not the numbers.
     fn result() -> DemoResult {
         let types: Vec<TypeSetup> = mix::bouncer(4.0).iter().map(TypeSetup::from).collect();
         let discarded = Discarded {
@@ -465,7 +465,7 @@ mod tests {
     #[test]
     fn the_value_cut_is_drawn_within_its_picture() {
         let picture = value_cut::svg(&result()).unwrap();
-        // A pale bar for what is refused, and a filled one for what isn't.
+        // Each type has a pale bar for refused requests and a filled one for the others.
         assert_eq!(picture.matches("<rect class=\"dot").count(), 2 * 3);
         let sizes = picture.split("font-size:").skip(1);
         let sizes = sizes.map(|size| size.split_once("px").unwrap().0.parse::<u32>().unwrap());

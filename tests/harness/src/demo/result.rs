@@ -1,4 +1,4 @@
-//! The results of a demo run: the numbers behind the terminal's tables, the HTML report and
+//! The results of a demo run: the numbers of the terminal's tables, of the HTML report, and of
 //! `--json`.
 
 use std::collections::BTreeMap;
@@ -44,16 +44,16 @@ pub struct Setup {
     pub parallelism: usize,
     /// Requests per second of the mix that the backend can complete.
     pub capacity_rps: f64,
-    /// Requests per second of a work-conserving oracle in overload, which refuses the costliest
-    /// first. The services of its backend end as late as they did with Headgate.
+    /// Requests per second that a work-conserving oracle answers in overload, if it refuses the
+    /// costliest requests first. The services of its backend end as late as they did with Headgate.
     pub ideal_rps: f64,
     /// Offered load before the overload, as a multiple of capacity.
     pub calm_load: f64,
     /// Offered load in overload, as a multiple of capacity.
     pub overload: f64,
-    /// Start of the overload, s since the start of each run.
+    /// Start of the overload, s since the start of the run.
     pub overload_at_s: f64,
-    /// Span in which the totals are counted, s since the start of each run.
+    /// Span in which the totals are counted, s since the start of the run.
     pub counted_s: (f64, f64),
     /// The mix.
     pub types: Vec<TypeSetup>,
@@ -87,7 +87,7 @@ impl From<&QueryType> for TypeSetup {
 }
 
 /// Returns the requests per second of `offered_rps` that a work-conserving oracle answers, with a
-/// backend of `workers` slots each of whose services ends `late` after its time.
+/// backend of `workers` slots in which each service ends `late` after its time.
 pub fn attainable_rps(mix: &[QueryType], workers: usize, offered_rps: f64, late: Duration) -> f64 {
     let slowed: Vec<QueryType> = mix
         .iter()
@@ -115,27 +115,28 @@ pub fn ideal_rps(mix: &[QueryType], capacity_rps: f64, load: f64) -> f64 {
 /// One run of the load.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Phase {
-    /// Per type of the mix, in its order.
+    /// Results of the types of the mix, in the mix's order.
     pub types: Vec<TypeResult>,
     /// 2xx answers per second within the p90 objective, in the counted span.
     pub goodput_rps: f64,
     /// The largest number of requests in the backend at once, queued or in service, before the
     /// counted span.
     pub max_in_flight_at_first: usize,
-    /// The same in the counted span.
+    /// The largest number of requests in the backend at once, queued or in service, in the counted
+    /// span.
     pub max_in_flight: usize,
-    /// Slots that the filter had found at the end of the counted span; `None` without the filter.
+    /// Slots that the filter had found at the end of the counted span. `None` without the filter.
     pub slots_found: Option<u64>,
-    /// The value cut at the same time; `None` without the filter.
+    /// The value cut at the end of the counted span. `None` without the filter.
     pub value_cut: Option<ValueCut>,
     /// Share of the backend's slots in use in the counted span, ratio 0..=1.
     pub utilization: f64,
-    /// Lateness of the harness: the error of the latencies. For the generator, the worst of the
-    /// judged spans.
+    /// Lateness of the harness, which is the error of the latencies. The generator's lateness is
+    /// that of its worst judged span.
     pub lateness: Lateness,
-    /// Mean delay of the ends of services after their time, ms: the capacity that the backend lost.
+    /// Mean delay of the ends of services after their time, ms. The backend loses this capacity.
     pub backend_late_mean_ms: f64,
-    /// Discarded runs of this phase, in which the harness was too late.
+    /// Discarded runs of the phase, in which the harness was too late.
     pub discarded: Vec<Discarded>,
 }
 
@@ -153,9 +154,9 @@ pub struct TypeResult {
 /// The filter's view of one percentile.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct FilterPercentile {
-    /// Its estimate for requests that it decided on, ms.
+    /// The filter's estimate for requests that it decided on, ms.
     pub estimated_ms: f64,
-    /// Its measurement of accepted requests, ms.
+    /// The filter's measurement of accepted requests, ms.
     pub measured_ms: f64,
 }
 
@@ -195,8 +196,8 @@ mod tests {
         let of = |late_ms: u64| attainable_rps(&mix, 20, offered, Duration::from_millis(late_ms));
         let ideal = ideal_rps(&mix, capacity_rps(&mix, 20), 1.5);
         assert!((of(0) - ideal).abs() < 1e-6, "{} and {ideal}", of(0));
-        // With 2 ms more for each request, the slots suffice for the two cheapest types and part of
-        // the third.
+        // With 2 ms more for each request, the slots suffice for the two cheapest types and a part
+        // of the third.
         let budget = 20.0 - offered * (0.4 * 6.64e-3 + 0.2 * 12.12e-3);
         let expected = offered * 0.6 + budget / 50.52e-3;
         assert!((of(2) - expected).abs() < 1e-6, "{} and {expected}", of(2));

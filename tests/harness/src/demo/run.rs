@@ -26,23 +26,25 @@ use crate::native_filters::{self, NativeFilter};
 use crate::policy;
 use crate::rig::Rig;
 
-/// Load before the overload. It is low enough that a queue is rare, so that the overload is the
-/// change.
+/// Load before the overload. It is so low that a queue is rare, so the overload causes the
+/// difference.
 const CALM_LOAD: f64 = 0.6;
 const CALM: Duration = Duration::from_secs(3);
-/// Start of the counted span: two seconds into the overload, in which a queue that starts empty
-/// fills.
+/// Start of the counted span, two seconds after the start of the overload. In these seconds, the
+/// empty queue fills.
 const COUNTED_FROM: Duration = Duration::from_secs(5);
-/// The observed time after each edit.
+/// The observed time after the first edit. The next constant is that after the second edit.
 const WITH_VALUE: Duration = Duration::from_secs(5);
 const WITH_ALLOWANCE: Duration = Duration::from_secs(7);
-/// The value that the first edit gives to the costliest type, which was refused first until then.
+/// The value that the first edit gives to the costliest type. Until then, this type was refused
+/// first.
 pub(super) const VALUE: f64 = 100.0;
-/// The least ratio of every type that the second edit admits.
+/// The least ratio of the requests of every type that the second edit admits.
 pub(super) const ALLOWANCE: f64 = 0.1;
 /// The time after which the demo gives up on an edit.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The interval of polls for Envoy's acknowledgement of an edit: the error of that time.
+/// The interval of polls for Envoy's acknowledgement of an edit, which is the error of the time
+/// until it.
 const POLL: Duration = Duration::from_millis(2);
 
 /// The options of the demo.
@@ -56,7 +58,7 @@ pub struct Options {
     pub workers: u32,
     /// Requests that the backend serves at once.
     pub parallelism: usize,
-    /// Multiplies the paper's service times, and the objectives.
+    /// The factor of the paper's service times, and of the objectives.
     pub scale: f64,
 }
 
@@ -73,8 +75,8 @@ pub trait Progress {
 /// Runs the whole demo.
 ///
 /// # Errors
-/// If a part of the system doesn't start or run, and [`load::TooBusy`] on a machine that disturbs
-/// every run. An unobserved claim is not an error.
+/// If a part of the system doesn't start or run. The error is [`load::TooBusy`] if the machine
+/// disturbs every run. An unobserved claim is not an error.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<DemoResult> {
     let mix = mix::natural(options.scale);
     let capacity_rps = mix::capacity_rps(&mix, options.parallelism);
@@ -282,7 +284,7 @@ impl Demo<'_> {
         BackendConfig::for_mix(self.options.parallelism, self.mix)
     }
 
-    /// Returns a load that is calm, then in overload until `end`.
+    /// Returns a load that is low at first, and then in overload until `end`.
     fn spec(&self, target: SocketAddr, end: Duration) -> LoadSpec {
         let rate = |load: f64| load * self.capacity_rps;
         let mut spec = LoadSpec::for_mix(target, self.mix, 0.0, Duration::ZERO);
@@ -371,7 +373,8 @@ fn acknowledged(rig: &Rig, before: &str) -> Result<bool> {
             .all(|proxy| proxy["acked"]["revision"].as_str() == Some(wanted)))
 }
 
-/// Returns `1.40.0` from `e19b5c9…/1.40.0/Clean/RELEASE/BoringSSL`.
+/// Returns Envoy's version, such as `1.40.0`, which is a part of
+/// `e19b5c9…/1.40.0/Clean/RELEASE/BoringSSL`.
 fn envoy_version(envoy: &EnvoyProcess) -> Result<String> {
     let info: Value = serde_json::from_str(&envoy.admin_get("/server_info")?)?;
     let version = info["version"].as_str().unwrap_or_default();

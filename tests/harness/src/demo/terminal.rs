@@ -1,4 +1,4 @@
-//! The demo on a terminal: a bar during the run, tables and claims after it.
+//! The demo on a terminal: a bar during the run, and tables and claims after it.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, stderr};
@@ -11,7 +11,8 @@ use super::result::{DemoResult, Phase};
 use super::run::Progress;
 use crate::table::{Table, percent};
 
-/// Progress on standard error: a bar if that is a terminal, else a line for each step.
+/// Progress on standard error. It is a bar if standard error is a terminal, otherwise a line for
+/// each step.
 #[derive(Debug, Default)]
 pub struct Terminal {
     bar: Option<ProgressBar>,

@@ -12,35 +12,36 @@ use crate::quantiles::Durations;
 /// "within a second", and long enough for a percentile of the rarest type.
 pub const BIN: Duration = Duration::from_millis(500);
 
-/// The least number of answers for which a bin shows percentiles; a p90 of fewer is not meaningful.
+/// The least number of answers for which a bin shows percentiles. A 90th percentile of fewer
+/// answers is not meaningful.
 const MIN_ANSWERS: u64 = 10;
 
 /// Outcomes of the requests of one type in a span of time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Totals {
-    /// Requests due.
+    /// Requests that fell due.
     pub offered: u64,
     /// Requests answered with 2xx.
     pub answered: u64,
     /// Requests refused.
     pub refused: u64,
-    /// Requests with any other end, or none.
+    /// Requests with any other end, or without an end.
     pub lost: u64,
-    /// Answered within the p90 objective.
+    /// Requests answered within the p90 objective.
     pub good: u64,
-    /// Answered within the p50 objective.
+    /// Requests answered within the p50 objective.
     pub within_p50: u64,
-    /// Median response time of answered requests, ms; `None` without any.
+    /// Median response time of answered requests, ms. `None` without answered requests.
     pub p50_ms: Option<f64>,
-    /// 90th percentile, ms.
+    /// 90th percentile of the response time of answered requests, ms.
     pub p90_ms: Option<f64>,
-    /// 99th percentile, ms.
+    /// 99th percentile of the response time of answered requests, ms.
     pub p99_ms: Option<f64>,
 }
 
 impl Totals {
-    /// Whether p50 and p90 are inside their objectives. A percentile of a sample scatters, so a
-    /// type is outside only if more of its answers are late than chance explains: by two standard
+    /// Whether p50 and p90 are inside their objectives. The percentile of a sample scatters. So a
+    /// type is outside only if more of its answers are late than chance explains, by two standard
     /// deviations of the binomial distribution.
     pub fn inside(&self) -> bool {
         let n = self.answered as f64;
@@ -60,22 +61,22 @@ impl Totals {
     }
 }
 
-/// One point of a type's curves.
+/// One point of the curves of a type.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Bin {
     /// Middle of the bin, s since the start of the run.
     pub at_s: f64,
-    /// Requests per second due, answered, refused, and answered within the p90 objective.
+    /// Requests per second that fell due.
     pub offered_rps: f64,
-    /// See `offered_rps`.
+    /// Requests per second that were answered.
     pub answered_rps: f64,
-    /// See `offered_rps`.
+    /// Requests per second that were refused.
     pub refused_rps: f64,
-    /// See `offered_rps`.
+    /// Requests per second that were answered within the p90 objective.
     pub good_rps: f64,
-    /// Median response time of answered requests, ms; `None` if they are too few.
+    /// Median response time of answered requests, ms. `None` with too few answers.
     pub p50_ms: Option<f64>,
-    /// 90th percentile, ms; `None` if they are too few.
+    /// 90th percentile of the response time of answered requests, ms. `None` with too few answers.
     pub p90_ms: Option<f64>,
 }
 
@@ -96,8 +97,8 @@ pub fn totals(
     .totals(1)
 }
 
-/// Returns the curve of type `kind` up to `end`, in bins of [`BIN`], without a last bin that isn't
-/// full.
+/// Returns the curve of type `kind` up to `end`, in bins of [`BIN`]. An incomplete last bin is left
+/// out.
 pub fn curve(samples: &[Sample], kind: usize, query: &QueryType, end: Duration) -> Vec<Bin> {
     let bins = (end.as_nanos() / BIN.as_nanos()) as usize;
     let mut tallies = vec![Tally::default(); bins];
@@ -211,10 +212,10 @@ mod tests {
             ..Totals::default()
         };
         assert!(of(100, 50, 90).inside());
-        // One standard deviation of 100 answers is 5 at p50 and 3 at p90.
+        // One standard deviation of 100 answers is 5 answers at p50 and 3 answers at p90.
         assert!(of(100, 40, 84).inside());
         assert!(!of(100, 39, 90).inside() && !of(100, 50, 83).inside());
-        // More answers scatter less.
+        // With more answers, the ratios scatter less.
         assert!(!of(10_000, 4_000, 8_400).inside());
         assert!(!of(0, 0, 0).inside());
     }

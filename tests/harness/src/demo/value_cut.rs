@@ -1,5 +1,5 @@
-//! The value cut of a running proxy, read from its stats, as one picture: types as bars in order of
-//! value per slot time, and the cut through the slots that they ask for.
+//! The value cut of a running proxy, read from its stats, as one picture. Types are bars in the
+//! order of value per slot time, and the cut goes through the slots that they demand.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,40 +13,42 @@ use super::result::DemoResult;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 310.0;
-/// The axis of slots: its left end, its length, and its height in the picture.
+/// The left end of the axis of slots, px. The next constants are its length and its height in the
+/// picture.
 const LEFT: f64 = 60.0;
 const LENGTH: f64 = 630.0;
 const BASE: f64 = 250.0;
-/// Heights of the lowest and the highest bar.
+/// The height of the lowest bar, px. The next constant is that of the highest bar.
 const LOWEST: f64 = 36.0;
 const HIGHEST: f64 = 140.0;
-/// The width of a character of a label, px, to keep long labels inside the picture.
+/// The width of a character of a label, px, by which long labels are kept inside the picture.
 const CHARACTER: f64 = 7.0;
 
 /// The value cut at one moment.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ValueCut {
-    /// Slots that it gives out.
+    /// The number of slots that the cut distributes.
     pub given: f64,
-    /// By rank, the highest first.
+    /// The types by rank, the highest first.
     pub types: Vec<Ranked>,
 }
 
 /// A type in the value cut.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Ranked {
-    /// Its place among the types of the mix.
+    /// The index of the type in the mix.
     pub kind: usize,
-    /// Value that a second in a slot yields.
+    /// The value that a second in a slot yields.
     pub per_slot_second: f64,
-    /// Slots that its arrivals demand.
+    /// The number of slots that the type's arrivals demand.
     pub asked: f64,
-    /// The part of its requests that is admitted, ratio 0..=1.
+    /// The part of the type's requests that is admitted, ratio 0..=1.
     pub admitted: f64,
 }
 
 impl ValueCut {
-    /// Reads the stats of a policy, by their names after that of the policy.
+    /// Reads the value cut from the stats of a policy. The names of the stats are without the
+    /// policy's name.
     ///
     /// # Errors
     /// If a gauge of a type is missing.
@@ -77,7 +79,8 @@ impl ValueCut {
     }
 }
 
-/// Returns the cut of the phase with Headgate as a stand-alone SVG file; `None` if it wasn't read.
+/// Returns the cut of the phase with Headgate as a stand-alone SVG file. Returns `None` if the cut
+/// wasn't read.
 pub fn svg(result: &DemoResult) -> Option<String> {
     let cut = result.with.value_cut.as_ref()?;
     let name = |ranked: &Ranked| {
@@ -128,7 +131,7 @@ pub fn svg(result: &DemoResult) -> Option<String> {
     }
     axis(&mut out, most, at);
     cut_line(&mut out, cut.given, at(cut.given));
-    // Each label is above its own bar, and above the labels to its right.
+    // Each label is above its own bar, and above the labels at its right.
     let mut lowest = BASE;
     for (x, y, text) in labels.iter().rev() {
         lowest = y.min(lowest - 17.0);

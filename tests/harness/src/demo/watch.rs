@@ -1,4 +1,4 @@
-//! A running load: its progress, and the backend's numbers over the counted span.
+//! A running load, with its progress, and the backend's counts over the counted span.
 
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,12 @@ pub(super) struct Watch<'a> {
     running: Running,
     started: Instant,
     backend: &'a Backend,
-    /// Start of the counted span, after the start.
+    /// The start of the counted span, after the start of the load.
     from: Duration,
     before: Option<BackendStats>,
     after: Option<BackendStats>,
-    /// The largest number of requests in the backend before the counted span, and in it.
+    /// The largest number of requests in the backend before the counted span, and the largest
+    /// number in the span.
     most: (usize, usize),
 }
 
@@ -29,9 +30,10 @@ pub(super) struct Watched {
     pub(super) samples: Vec<Sample>,
     /// Share of the backend's slots in use in the counted span, ratio 0..=1.
     pub(super) utilization: f64,
-    /// The largest number of requests in the backend before the counted span, and in it.
+    /// The largest number of requests in the backend before the counted span, and the largest
+    /// number in the span.
     pub(super) most: (usize, usize),
-    /// The backend's numbers over the whole load.
+    /// The backend's counts over the whole load.
     pub(super) backend: BackendStats,
 }
 
@@ -54,7 +56,7 @@ impl<'a> Watch<'a> {
         self.started.elapsed()
     }
 
-    /// Continues the load until `end` after its start. The first such end closes the counted span.
+    /// Continues the load until `end` after its start. The first call ends the counted span.
     pub(super) fn until(&mut self, end: Duration, progress: &mut dyn Progress) -> Result<()> {
         let begun = self.now();
         while self.now() < end {
@@ -91,8 +93,8 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Describes the last half second. The current bin, and the one before, whose answers are still
-/// arriving, would be misleading.
+/// Describes the last half second that is complete. The current bin and the one before would be
+/// misleading, because their answers are still arriving.
 fn at_the_moment(report: &LoadReport) -> String {
     let settled = report.total.series.len().saturating_sub(2);
     let Some(bin) = report.total.series[..settled].last() else {

@@ -1,7 +1,7 @@
-//! Closed loops: clients that send again once they have an answer.
+//! Closed loops: clients that send the next request once they have an answer.
 //!
-//! Such a client sends less when the service is slow. So it is no measure of overload, but the
-//! right model of a batch job that keeps a fixed number of requests in flight.
+//! Such a client sends less when the service is slow. So a closed loop is no measure of overload,
+//! but it is the right model of a batch job that keeps a fixed number of requests in flight.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,8 +17,8 @@ use super::schedule::{Due, draw_type};
 use super::sender::{Shared, one};
 use super::spec::{Clients, LoadSpec};
 
-/// Pause of a client whose request was not served, in addition to its own pause: a refusal takes no
-/// time, and immediate retries would flood the service.
+/// Additional pause of a client whose request was not served. A refusal takes no time, so immediate
+/// retries would flood the service.
 const RETRY: Duration = Duration::from_millis(50);
 
 /// The shared state of a load's clients.
@@ -66,7 +66,7 @@ async fn client(
 }
 
 impl Draw {
-    /// Returns a request that is due now.
+    /// Returns a new request that is due now.
     fn next(&self, spec: &LoadSpec, at: Duration) -> Due {
         let seq = self.next.get();
         self.next.set(seq + 1);

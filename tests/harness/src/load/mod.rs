@@ -1,16 +1,16 @@
-//! An open-loop load generator: requests are sent at the times of a Poisson process, whether or not
-//! earlier ones have been answered, and latency counts from the time at which a request was *due*.
+//! An open-loop load generator. It sends requests at the times of a Poisson process, whether or not
+//! earlier requests have been answered. Latency counts from the time at which a request was *due*.
 //!
-//! A closed-loop client (N connections, each waiting for its answer) slows down with the service
-//! that it measures, and so hides exactly the overload that is the purpose of admission control
-//! ("coordinated omission"). Here a slow service only makes more requests outstanding, up to
-//! `max_outstanding`; a request beyond that is counted, not delayed. Tests of closed loops use
-//! [`LoadSpec::clients`].
+//! A closed-loop client (N connections, each of which waits for its answer) slows down with the
+//! service that it measures. So it hides exactly the overload that is the purpose of admission
+//! control ("coordinated omission"). In an open loop, a slow service only makes more requests
+//! outstanding, up to `max_outstanding`. A request beyond this number is counted, not delayed.
+//! Tests of closed loops use [`LoadSpec::clients`].
 //!
-//! The generator has two threads: one keeps time and hands over requests as they fall due, one does
-//! all input and output. The report includes the delay of the requests
-//! ([`LoadReport::lateness_ms`]), so that a result can be distinguished from an artefact, and a run
-//! that the machine disturbed can be repeated ([`undisturbed()`]).
+//! The generator has two threads. One keeps time and hands over requests as they fall due, and the
+//! other one does all input and output. The report includes the delay of the requests
+//! ([`LoadReport::lateness_ms`]). So a result can be distinguished from an artefact, and a run that
+//! the machine disturbed can be repeated ([`undisturbed()`]).
 
 mod closed;
 mod pool;
@@ -41,7 +41,7 @@ use record::Recorder;
 /// Sends the whole load and waits for its end.
 ///
 /// # Errors
-/// If the specification is wrong or the target can't be connected to.
+/// If the specification is invalid or the target can't be reached.
 pub fn run(spec: LoadSpec) -> Result<LoadReport> {
     start(spec)?.wait()
 }
@@ -49,7 +49,7 @@ pub fn run(spec: LoadSpec) -> Result<LoadReport> {
 /// Starts the load and returns at once.
 ///
 /// # Errors
-/// If the specification is wrong or threads can't be started.
+/// If the specification is invalid or the threads can't be started.
 pub fn start(spec: LoadSpec) -> Result<Running> {
     let plan = sender::Plan::new(&spec)?;
     let recorder = Arc::new(Mutex::new(Recorder::new(&spec)));
@@ -65,7 +65,7 @@ pub fn start(spec: LoadSpec) -> Result<Running> {
     })
 }
 
-/// A running load. Dropping it stops it.
+/// A running load. Dropping it stops the load.
 #[derive(Debug)]
 pub struct Running {
     recorder: Arc<Mutex<Recorder>>,
@@ -79,29 +79,29 @@ impl Running {
         lock(&self.recorder).report()
     }
 
-    /// Whether all requests have been sent and answered (or given up).
+    /// Whether all requests have been sent, and answered or given up.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Sends no further requests; those outstanding may still be answered.
+    /// Sends no further requests. Outstanding requests may still be answered.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the load.
     ///
     /// # Errors
-    /// If the target can't be connected to at the start.
+    /// If the target can't be reached at the start.
     pub fn wait(self) -> Result<LoadReport> {
         self.wait_with_samples().map(|(report, _)| report)
     }
 
-    /// Like [`wait`](Self::wait), and also returns every single request, in the order in which they
-    /// fell due.
+    /// Waits as [`wait`](Self::wait) does. Also returns every single request, in the order in which
+    /// they fell due.
     ///
     /// # Errors
-    /// Those of [`wait`](Self::wait).
+    /// The errors of [`wait`](Self::wait).
     pub fn wait_with_samples(mut self) -> Result<(LoadReport, Vec<Sample>)> {
         if let Some(thread) = self.thread.take() {
             thread

@@ -1,8 +1,8 @@
 //! Connections of the load generator.
 //!
-//! Idle HTTP/1.1 connections are reused in the order in which they became idle. This spreads
-//! requests evenly over all of them, and so over the worker threads of a proxy, each of which owns
-//! the connections that it accepted.
+//! Idle HTTP/1.1 connections are reused in the order in which they became idle. This order spreads
+//! requests evenly over all connections, and so over the worker threads of a proxy. Each worker
+//! owns the connections that it has accepted.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,21 +20,22 @@ use tokio::task::AbortHandle;
 
 use super::spec::Protocol;
 
-/// Connections to some addresses, the same number to each.
+/// Connections to some addresses, equally many to each.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// The addresses, at least one.
+    /// The addresses. There is at least one.
     targets: Vec<SocketAddr>,
     protocol: Protocol,
     idle: RefCell<VecDeque<Connection>>,
     opened: Cell<u64>,
 }
 
-/// A connection; dropping the last handle closes it.
+/// A connection. It is closed when its last handle is dropped.
 #[derive(Debug)]
 pub(super) struct Connection {
     sender: Sender,
-    /// HTTP/1.1 only: a shared connection ends when its last sender is dropped.
+    /// The connection's task, only with HTTP/1.1. A shared HTTP/2 connection ends when its last
+    /// sender is dropped.
     task: Option<AbortHandle>,
 }
 
@@ -68,9 +69,8 @@ impl Pool {
         self.opened.get()
     }
 
-    /// Sends on a free connection, or a new one. The connection must be returned by
-    /// [`give_back`](Self::give_back) once the answer's body has been read; dropping it instead
-    /// hangs up.
+    /// Sends on a free connection, or a new one. Once the answer's body has been read,
+    /// [`give_back`](Self::give_back) must get the connection. Dropping the connection closes it.
     pub(super) async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
@@ -84,7 +84,7 @@ impl Pool {
             };
             match connection.send(request).await {
                 Ok(response) => return Ok((response, connection)),
-                // The server may close an idle connection at any time; an unsent request may use
+                // The server may close an idle connection at any time, so an unsent request may use
                 // another connection.
                 Err(Some(unsent)) if reused => request = unsent,
                 Err(_) => bail!("the connection broke"),
@@ -92,7 +92,7 @@ impl Pool {
         }
     }
 
-    /// Makes a connection available again.
+    /// Makes a connection available for other requests.
     pub(super) fn give_back(&self, connection: Connection) {
         let shared = self.protocol == Protocol::Http2 && !self.idle.borrow().is_empty();
         if !shared && !connection.is_closed() {
@@ -122,7 +122,7 @@ impl Pool {
     async fn open(&self) -> Result<Connection> {
         let turn = usize::try_from(self.opened.get()).unwrap_or(0);
         let target = self.targets[turn % self.targets.len()];
-        // Counts failures, too: the next target may be reachable.
+        // The count includes failed attempts, because the next target may be reachable.
         self.opened.set(self.opened.get() + 1);
         let stream = TcpStream::connect(target)
             .await

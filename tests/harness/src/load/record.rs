@@ -11,37 +11,37 @@ use crate::quantiles::Durations;
 /// The outcome of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// An answer. `refused` is the reason of a refusal, `service` the time that the backend
-    /// reports, `stream` the tokens.
+    /// An answer. `refused` is the reason of a refusal, `service` is the time that the backend
+    /// reports, and `stream` has the tokens.
     Answered {
         status: u16,
         refused: Option<String>,
         service: Duration,
         stream: Option<Stream>,
     },
-    /// No answer: connecting, sending or receiving failed.
+    /// The request has no answer, because connecting, sending or receiving failed.
     TransportError,
-    /// The client left.
+    /// The client has left.
     Aborted,
-    /// Never sent, because too many were outstanding.
+    /// The request was never sent, because too many were outstanding.
     NotSent,
 }
 
 /// One request, for totals or curves that the report doesn't have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// Index of its type in the specification.
+    /// The index of the request's type in the specification.
     pub kind: usize,
-    /// The time at which it fell due, after the start.
+    /// The time at which the request fell due, after the start.
     pub at: Duration,
-    /// Delay of sending after that; zero in a closed loop, where a request falls due when its
-    /// client sends it.
+    /// Delay of the sending after the request fell due. It is zero in a closed loop, where a
+    /// request falls due when its client sends it.
     pub late: Duration,
-    /// Time from the moment when it fell due to its end; zero for [`Ended::Unanswered`].
+    /// Time from the moment when the request fell due to its end. Zero for [`Ended::Unanswered`].
     pub latency: Duration,
-    /// Its outcome.
+    /// The outcome of the request.
     pub ended: Ended,
-    /// Time in service, if the backend reports it (`x-backend-service-us`), else zero.
+    /// Time in service, if the backend reports it (`x-backend-service-us`), otherwise zero.
     pub service: Duration,
     /// Number of the attempt, from 1.
     pub attempt: u32,
@@ -56,12 +56,12 @@ pub struct Stream {
     pub first: Duration,
     /// Time from the moment when the request fell due to the last token.
     pub last: Duration,
-    /// Their number.
+    /// The number of tokens.
     pub tokens: u32,
 }
 
 impl Stream {
-    /// Returns the mean time between two tokens, zero if there is only one.
+    /// Returns the mean time between two tokens, or zero if there is only one token.
     pub fn per_token(&self) -> Duration {
         let gaps = self.tokens.saturating_sub(1).max(1);
         self.last.saturating_sub(self.first) / gaps
@@ -71,17 +71,17 @@ impl Stream {
 /// The outcome of a request, in short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// Answered with 2xx.
+    /// The request was answered with 2xx.
     Ok,
-    /// Refused, as [`super::TypeReport::refused`] counts.
+    /// The request was refused, as [`super::TypeReport::refused`] counts.
     Refused,
-    /// Any other end.
+    /// The request had any other end.
     Failed,
-    /// No end yet.
+    /// The request has no end yet.
     Unanswered,
 }
 
-/// All outcomes so far.
+/// The outcomes of all requests so far.
 #[derive(Debug)]
 pub(super) struct Recorder {
     bin: Duration,
@@ -90,7 +90,7 @@ pub(super) struct Recorder {
     pub(super) lateness: Durations,
     pub(super) max_outstanding: usize,
     pub(super) connections: u64,
-    /// The types, and their total last.
+    /// The tallies of the types, and last that of all types together.
     tallies: Vec<Tally>,
     /// Every request, in the order in which they fell due.
     pub(super) samples: Vec<Sample>,
@@ -104,7 +104,7 @@ struct Tally {
     offered: u64,
     finished: u64,
     ok: u64,
-    /// 2xx within the p90 objective of the request's own type.
+    /// The number of 2xx answers within the p90 objective of their own type.
     good: u64,
     refused: u64,
     refused_by: BTreeMap<String, u64>,
@@ -122,7 +122,7 @@ struct BinTally {
     offered: u64,
     refused: u64,
     failed: u64,
-    /// Latencies of 2xx answers, µs. A bin holds few, so they are kept individually.
+    /// Latencies of 2xx answers, µs. A bin holds few answers, so they are kept individually.
     ok_us: Vec<u32>,
 }
 
@@ -152,8 +152,8 @@ impl Recorder {
         }
     }
 
-    /// Records that the request `due` is sent `late` after it fell due. Returns its position among
-    /// all requests.
+    /// Records that the request `due` is sent `late` after it fell due. Returns the position of the
+    /// request among all requests.
     pub(super) fn offer(&mut self, due: &Due, late: Duration) -> u64 {
         let Due {
             kind, at, attempt, ..
@@ -312,7 +312,8 @@ impl BinTally {
     fn point(&self, at_s: f64) -> Bin {
         let mut sorted = self.ok_us.clone();
         sorted.sort_unstable();
-        // Nearest rank: the smallest value that at least the ratio q does not exceed.
+        // The quantile is that of the nearest rank: the smallest value that at least the ratio q
+        // does not exceed.
         let quantile = |q: f64| {
             let rank = (q * sorted.len() as f64).ceil() as usize;
             sorted

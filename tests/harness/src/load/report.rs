@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::quantiles::Quantiles;
 
-/// The results of a whole load. Totals leave the warm-up out; series don't.
+/// The results of a whole load. Totals leave out the warm-up, and series include it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LoadReport {
-    /// Measured time: arrivals' time without the warm-up, s.
+    /// Measured time, s: the time of arrivals without the warm-up.
     pub seconds: f64,
     /// Width of a point of the series, s.
     pub bin_seconds: f64,
-    /// Delay of requests after they fell due, ms: the generator's own error.
+    /// Delay of requests after they fell due, ms, which is the generator's own error.
     pub lateness_ms: Quantiles,
     /// The largest number of requests that awaited an answer at once.
     pub max_outstanding: usize,
     /// Connections opened.
     pub connections: u64,
-    /// All types together.
+    /// The results of all types together.
     pub total: TypeReport,
-    /// Every type, in the order of the specification.
+    /// The results of every type, in the order of the specification.
     pub types: Vec<TypeReport>,
 }
 
@@ -35,7 +35,7 @@ impl LoadReport {
 /// The outcomes of one type's requests.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct TypeReport {
-    /// Name of the type; `all` for the total.
+    /// The name of the type. It is `all` for the total.
     pub name: String,
     /// Arrivals.
     pub offered: u64,
@@ -58,25 +58,26 @@ pub struct TypeReport {
     pub unanswered: u64,
     /// Time from the moment when a request fell due to the last byte, of 2xx answers, ms.
     pub latency_ms: Quantiles,
-    /// The same for refusals, ms.
+    /// Time from the moment when a request fell due to the last byte, of refusals, ms.
     pub refusal_latency_ms: Quantiles,
     /// Objective for the median, ms.
     pub objective_p50_ms: Option<f64>,
     /// Objective for the 90th percentile, ms.
     pub objective_p90_ms: Option<f64>,
-    /// 2xx answers within the p90 objective per second; without an objective, all 2xx answers.
+    /// 2xx answers within the p90 objective per second. Without an objective, all 2xx answers
+    /// count.
     pub goodput_rps: f64,
     /// Points over time, by the time at which requests were due.
     pub series: Vec<Bin>,
 }
 
 impl TypeReport {
-    /// Returns the ratio of arrivals answered 2xx, 0..=1.
+    /// Returns the ratio of arrivals that were answered with 2xx, 0..=1.
     pub fn acceptance(&self) -> f64 {
         ratio(self.ok, self.offered)
     }
 
-    /// Returns the ratio of arrivals refused, 0..=1.
+    /// Returns the ratio of arrivals that were refused, 0..=1.
     pub fn refusal(&self) -> f64 {
         ratio(self.refused, self.offered)
     }
@@ -86,7 +87,8 @@ impl TypeReport {
         self.status.get(&code).copied().unwrap_or(0)
     }
 
-    /// Whether measured p50 and p90 are within the objectives; missing objectives count as met.
+    /// Whether the measured p50 and p90 are within their objectives. A missing objective counts as
+    /// met.
     pub fn meets_objectives(&self) -> bool {
         let met = |objective: Option<f64>, measured: f64| objective.is_none_or(|o| measured <= o);
         met(self.objective_p50_ms, self.latency_ms.p50)
@@ -105,18 +107,19 @@ fn ratio(part: u64, whole: u64) -> f64 {
 /// One point of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Bin {
-    /// Its start after the start of the load, s.
+    /// The start of the bin after the start of the load, s.
     pub at_s: f64,
     /// Arrivals.
     pub offered: u64,
-    /// Arrivals answered 2xx.
+    /// Arrivals that were answered with 2xx.
     pub ok: u64,
-    /// Arrivals refused.
+    /// Arrivals that were refused.
     pub refused: u64,
-    /// Arrivals with any other outcome: other status, transport error, client left, not sent.
+    /// Arrivals with any other outcome: another status, a transport error, a client that has left,
+    /// or a request that was not sent.
     pub failed: u64,
-    /// Median latency of 2xx answers, ms; 0 without any.
+    /// Median latency of 2xx answers, ms, or 0 without any.
     pub p50_ms: f64,
-    /// 90th percentile of the latency of 2xx answers, ms; 0 without any.
+    /// 90th percentile of the latency of 2xx answers, ms, or 0 without any.
     pub p90_ms: f64,
 }

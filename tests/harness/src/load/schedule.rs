@@ -1,5 +1,5 @@
-//! The schedule of arrivals: a Poisson process, each of whose arrivals draws its type and, if its
-//! type has one, its service time.
+//! The schedule of arrivals. They are a Poisson process. Each arrival draws its type and, if the
+//! type has service times, its service time.
 
 use std::time::Duration;
 
@@ -12,23 +12,24 @@ use super::spec::{LoadSpec, ServiceTime};
 /// One arrival.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Due {
-    /// Its time, after the start.
+    /// The time of the arrival, after the start.
     pub at: Duration,
     /// Index of the type.
     pub kind: usize,
-    /// Position in the schedule; with retries, position among all requests sent.
+    /// The position in the schedule. With retries, it is the position among all requests sent.
     pub seq: u64,
     /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// The service time in its header.
+    /// The service time in the request's header.
     pub service: Option<Duration>,
 }
 
 /// Returns the arrivals of `spec` in order. The schedule depends only on the specification, so
-/// loads of equal seeds are equal.
+/// loads with equal seeds are equal.
 pub fn schedule(spec: &LoadSpec) -> Vec<Due> {
     let mut rng = SmallRng::seed_from_u64(spec.seed);
-    // A separate generator: arrivals are the same with and without service times.
+    // Service times have a random generator of their own, so that arrivals are the same with and
+    // without service times.
     let mut service_rng = SmallRng::seed_from_u64(!spec.seed);
     let services: Vec<Option<LogNormal<f64>>> =
         spec.types.iter().map(|t| lognormal(t.service?)).collect();
@@ -65,8 +66,8 @@ pub fn schedule(spec: &LoadSpec) -> Vec<Due> {
     arrivals
 }
 
-/// Returns the distribution: median = e^μ, mean = e^(μ + σ² / 2). `None` if the values are invalid,
-/// which [`LoadSpec::check`] refuses.
+/// Returns the distribution with median = e^μ and mean = e^(μ + σ² / 2). Returns `None` for invalid
+/// values, which [`LoadSpec::check`] refuses.
 fn lognormal(times: ServiceTime) -> Option<LogNormal<f64>> {
     let (mean, median) = (times.mean.as_secs_f64(), times.median.as_secs_f64());
     let sigma = (2.0 * (mean / median).ln()).sqrt();
@@ -107,7 +108,8 @@ mod tests {
     #[test]
     fn rate_and_mix_are_those_asked_for() {
         let due = schedule(&spec(1));
-        // 40,000 expected; the standard deviation of a Poisson count is its root, 200.
+        // 40,000 arrivals are expected, and the standard deviation of a Poisson count is its root,
+        // 200.
         assert!(
             (due.len() as f64 - 40_000.0).abs() < 1_000.0,
             "{}",

@@ -25,7 +25,7 @@ const SEQ: HeaderName = HeaderName::from_static("x-seq");
 const SERVICE: HeaderName = HeaderName::from_static("x-backend-service-us");
 const ATTEMPT: HeaderName = HeaderName::from_static("x-envoy-attempt-count");
 
-/// Longest sleep of the pacing thread, so that it notices a stop.
+/// Longest sleep of the pacing thread, which must notice a stop.
 const PACE_SLICE: Duration = Duration::from_millis(50);
 
 /// A checked specification, ready to send.
@@ -58,7 +58,8 @@ impl Plan {
 impl Template {
     fn new(spec: &LoadSpec, kind: &RequestType) -> Result<Self> {
         let wrong = || format!("types[{}]", kind.name);
-        // HTTP/2 takes its :authority from the URI; HTTP/1.1 sends the path and a Host header.
+        // With HTTP/2, the URI has the `:authority`. With HTTP/1.1, the request has a path and a
+        // `Host` header.
         let uri = match spec.protocol {
             Protocol::Http1 => kind.path.clone(),
             Protocol::Http2 => format!("http://{}{}", spec.authority, kind.path),
@@ -96,7 +97,7 @@ pub(super) struct Shared {
     all_answered: Notify,
 }
 
-/// Sends everything; returns when all requests are answered or given up.
+/// Sends the whole load. Returns when all requests are answered or given up.
 pub(super) fn send_all(
     spec: &LoadSpec,
     plan: Plan,
@@ -144,7 +145,7 @@ pub(super) fn send_all(
     Ok(())
 }
 
-/// Hands over every arrival when it falls due.
+/// Hands over every arrival to the network thread when it falls due.
 fn pace(due: &[Due], start: Instant, sender: &mpsc::UnboundedSender<Due>, stop: &AtomicBool) {
     clock::make_precise();
     for &arrival in due {
@@ -189,7 +190,7 @@ async fn dispatch(
     let _ = tokio::time::timeout(drain, answered).await;
 }
 
-/// Sends one request, and repeats it while it isn't served and has attempts left.
+/// Sends one request, and repeats it until it is served or has no attempts left.
 async fn attempts(shared: Rc<Shared>, mut due: Due, max_outstanding: usize) {
     loop {
         let outcome = one(Rc::clone(&shared), due).await;
@@ -210,7 +211,8 @@ async fn attempts(shared: Rc<Shared>, mut due: Due, max_outstanding: usize) {
 }
 
 impl Shared {
-    /// Records a request that is about to be sent. `None` if too many are outstanding.
+    /// Records a request that is about to be sent. Returns `None` if too many requests are
+    /// outstanding.
     fn offer(
         &self,
         recorder: &mut Recorder,
@@ -254,7 +256,7 @@ pub(super) async fn one(shared: Rc<Shared>, due: Due) -> Outcome {
     }
     let exchange = exchange(&shared.pool, request, shared.start + due.at);
     let outcome = match template.abort_after {
-        // Dropping the exchange hangs up.
+        // Dropping the exchange closes the connection.
         Some(limit) => tokio::time::timeout(limit, exchange)
             .await
             .unwrap_or(Outcome::Aborted),
@@ -301,8 +303,8 @@ async fn exchange(pool: &Pool, request: Request<Full<Bytes>>, due: Instant) -> O
     }
 }
 
-/// Returns the reason of a refusal, from Headgate's header, or else from the headers of Envoy's own
-/// overload filters.
+/// Returns the reason of a refusal. It is from Headgate's header, or otherwise from the headers of
+/// Envoy's own overload filters.
 fn refusal(status: u16, headers: &HeaderMap) -> Option<String> {
     if let Some(value) = headers.get("x-headgate-refused") {
         let text = value.to_str().unwrap_or_default();

@@ -14,7 +14,7 @@ use crate::mix::QueryType;
 pub struct LoadSpec {
     /// The address to connect to.
     pub target: SocketAddr,
-    /// Additional addresses: new connections go to all in turn.
+    /// Additional addresses. New connections go to all addresses in turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more_targets: Vec<SocketAddr>,
     /// HTTP version.
@@ -31,32 +31,32 @@ pub struct LoadSpec {
     /// rate 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<Clients>,
-    /// Seed of the arrival times and of the sequence of types: equal seeds give equal schedules.
+    /// Seed of the arrival times and of the sequence of types. Equal seeds give equal schedules.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// Time before totals count; earlier arrivals are sent and appear in the series.
+    /// Time before totals count. Earlier arrivals are sent and appear in the series.
     #[serde(default, with = "millis")]
     pub warmup: Duration,
     /// Width of a point of the series.
     #[serde(default = "default_bin", with = "millis")]
     pub bin: Duration,
-    /// The largest number of requests that may await an answer; an arrival beyond that is counted,
-    /// not sent.
+    /// The largest number of requests that may await an answer. An arrival beyond this number is
+    /// counted, not sent.
     #[serde(default = "default_max_outstanding")]
     pub max_outstanding: usize,
-    /// Connections opened before the first request. HTTP/1.1 opens more as needed; HTTP/2 shares
-    /// these.
+    /// The number of connections opened before the first request. HTTP/1.1 opens more as needed,
+    /// and HTTP/2 shares these.
     #[serde(default = "default_connections")]
     pub connections: usize,
-    /// The time that answers are awaited after the last arrival.
+    /// The time for which answers are awaited after the last arrival.
     #[serde(default = "default_drain", with = "millis")]
     pub drain: Duration,
-    /// Numbers requests in order of arrival with an `x-seq` header.
+    /// Whether an `x-seq` header numbers requests in the order of arrival.
     #[serde(default)]
     pub sequence: bool,
 }
 
-/// HTTP version to send with.
+/// The HTTP version of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -78,30 +78,31 @@ pub struct RequestType {
     /// HTTP method.
     #[serde(default = "default_method")]
     pub method: String,
-    /// Path, with query if any.
+    /// The path, with the query if it has one.
     pub path: String,
     /// Additional headers.
     #[serde(default)]
     pub headers: Vec<(String, String)>,
-    /// Request body; empty for none.
+    /// The body of the request. Empty for none.
     #[serde(default)]
     pub body: String,
-    /// Distribution of the service times. Each request carries its own in a header that the backend
-    /// obeys (`x-backend-service-us`), so the whole work of a load is known in advance, see
-    /// [`schedule`](super::schedule()).
+    /// The distribution of the service times. Each request carries its own service time in a header
+    /// that the backend obeys (`x-backend-service-us`). So the whole work of a load is known in
+    /// advance (see [`schedule`](super::schedule())).
     #[serde(default)]
     pub service: Option<ServiceTime>,
-    /// Objective for the median, reported beside the measured one.
+    /// Objective for the median, reported beside the measured median.
     #[serde(default, with = "optional_millis")]
     pub p50: Option<Duration>,
-    /// Objective for the 90th percentile; answers within it are goodput.
+    /// Objective for the 90th percentile. Answers within it are goodput.
     #[serde(default, with = "optional_millis")]
     pub p90: Option<Duration>,
-    /// The client hangs up (HTTP/2: resets the stream) if there is no answer after this time.
+    /// The time after which the client closes the connection (with HTTP/2: resets the stream) if
+    /// there is no answer.
     #[serde(default, with = "optional_millis")]
     pub abort_after: Option<Duration>,
-    /// Further attempts for a request that failed, was refused or whose client left, each sent at
-    /// once with `x-envoy-attempt-count`. Ignored in a closed loop.
+    /// The number of further attempts for a request that failed, was refused, or whose client left.
+    /// Each attempt is sent at once, with `x-envoy-attempt-count`. Ignored in a closed loop.
     #[serde(default)]
     pub retries: u32,
 }
@@ -110,10 +111,10 @@ pub struct RequestType {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceTime {
-    /// Mean.
+    /// Mean service time.
     #[serde(with = "millis")]
     pub mean: Duration,
-    /// Median, below the mean.
+    /// Median service time, below the mean.
     #[serde(with = "millis")]
     pub median: Duration,
 }
@@ -122,10 +123,10 @@ pub struct ServiceTime {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
-    /// Its length.
+    /// The length of the span.
     #[serde(with = "millis")]
     pub duration: Duration,
-    /// Mean arrivals per second over all types; 0 is a pause.
+    /// Mean arrivals per second over all types. 0 is a pause.
     pub rate: f64,
 }
 
@@ -135,7 +136,7 @@ pub struct Phase {
 pub struct Clients {
     /// The number of clients.
     pub count: usize,
-    /// Start, after the start of the load.
+    /// The time of the first request, after the start of the load.
     #[serde(default, with = "millis")]
     pub from: Duration,
     /// The time of the last request, after the start of the load.
@@ -178,8 +179,9 @@ impl LoadSpec {
         )
     }
 
-    /// Makes each request carry a service time of its type of `mix`, which has the order of
-    /// [`for_mix`](Self::for_mix): the same times in each run, in Envoy and in the simulator.
+    /// Makes each request carry a service time of its type in `mix`, whose order is that of
+    /// [`for_mix`](Self::for_mix). The times are the same in each run, in Envoy and in the
+    /// simulator.
     pub fn carry_service_times(&mut self, mix: &[QueryType]) {
         for (kind, query) in self.types.iter_mut().zip(mix) {
             let (mean, median) = (query.mean, query.median);
@@ -199,7 +201,7 @@ impl LoadSpec {
     /// Checks the specification.
     ///
     /// # Errors
-    /// The first invalid field.
+    /// If a field is invalid. The error names the first such field.
     pub(super) fn check(&self) -> Result<()> {
         if self.types.is_empty() || self.phases.is_empty() && self.clients.is_empty() {
             bail!("types and phases: give at least one of each");
@@ -247,7 +249,7 @@ impl LoadSpec {
 }
 
 impl RequestType {
-    /// Returns a `GET` of `path`, with share 1 and no objectives.
+    /// Returns a type of `GET` requests of `path`, with share 1 and no objectives.
     pub fn get(name: &str, path: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -264,7 +266,7 @@ impl RequestType {
         }
     }
 
-    /// Returns the same type with another header.
+    /// Returns the type with an additional header.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));

@@ -9,15 +9,15 @@ use super::record::Stream;
 /// The tokens of one streamed answer of OpenAI's completions API.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    /// The line whose end has not arrived.
+    /// The current line, whose end has not arrived.
     line: Vec<u8>,
     /// The tokens so far.
     pub(super) stream: Option<Stream>,
 }
 
 impl Tokens {
-    /// Reads the next bytes of the body, which arrived `after` the request fell due. Lines may span
-    /// calls.
+    /// Reads the next bytes of the body, which arrived `after` the request fell due. A line may
+    /// span several calls.
     pub(super) fn read(&mut self, bytes: &[u8], after: Duration) {
         for &byte in bytes {
             if byte != b'\n' {
@@ -38,8 +38,9 @@ impl Tokens {
     }
 }
 
-/// Whether a line is an event with text. Comments keep a connection open, some servers begin with
-/// an event that has only a role, and the last events have the usage or no JSON (`[DONE]`).
+/// Whether a line is an event with text. Other lines are comments that keep a connection open, a
+/// first event of some servers that has only a role, and last events with the usage or without JSON
+/// (`[DONE]`).
 fn is_token(line: &[u8]) -> bool {
     let Some(data) = line.strip_prefix(b"data:") else {
         return false;

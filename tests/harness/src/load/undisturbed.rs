@@ -2,9 +2,9 @@
 //!
 //! When other programs take the processors, requests leave late and services end late. A
 //! percentile, a ratio or a goodput of such a run describes the machine rather than the subject of
-//! the measurement. A wider bound would hide real faults as well. So a run with a late harness is
-//! repeated, whatever its results, and the bound stays the same. A machine that disturbs every run
-//! is reported as such ([`TooBusy`]), not as a missed bound.
+//! the measurement. A wider bound on the results would hide real faults as well. So a run with a
+//! late harness is repeated, whatever its results, and the bound stays the same. If the machine
+//! disturbs every run, the error is [`TooBusy`], not a missed bound.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -34,10 +34,10 @@ pub fn tolerable(objective: Duration) -> Duration {
 /// The lateness of the harness itself during a run.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Lateness {
-    /// 99th percentile of the delay of requests after they fell due, ms; 0 without a load
+    /// 99th percentile of the delay of requests after they fell due, ms. 0 without a load
     /// generator.
     pub generator_ms: f64,
-    /// 99th percentile of the delay of the ends of services after their time, ms; 0 without a
+    /// 99th percentile of the delay of the ends of services after their time, ms. 0 without a
     /// backend.
     pub backend_ms: f64,
 }
@@ -73,7 +73,7 @@ pub fn lateness<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Quantiles 
     late.summary()
 }
 
-/// Pauses between requests that a test sends one by one, and the delay of their ends.
+/// Pauses between requests that a test sends one by one, with the delay of the ends of the pauses.
 #[derive(Debug, Default)]
 pub struct Pauses {
     late: Durations,
@@ -99,7 +99,7 @@ impl Pauses {
 /// A discarded run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Discarded {
-    /// The lateness for which it was discarded.
+    /// The lateness for which the run was discarded.
     pub lateness: Lateness,
     /// The use of the processors during the run, if the system reports it.
     pub processors: Option<Processors>,
@@ -128,12 +128,12 @@ impl fmt::Display for Discarded {
     }
 }
 
-/// The error that every run was disturbed.
+/// The error that the machine disturbed every run.
 #[derive(Debug)]
 pub struct TooBusy {
     /// The largest accepted lateness of the harness.
     pub bound: Duration,
-    /// All runs.
+    /// All runs, which were discarded.
     pub discarded: Vec<Discarded>,
 }
 
@@ -155,11 +155,11 @@ impl fmt::Display for TooBusy {
 
 impl std::error::Error for TooBusy {}
 
-/// Runs `run` until its harness was late by no more than `bound`. Each run receives the discarded
-/// ones before it, which are also printed on standard error.
+/// Calls `run` until its harness is late by no more than `bound`. Each call gets the discarded runs
+/// before it. They are also printed on standard error.
 ///
 /// # Errors
-/// [`TooBusy`] after several disturbed runs; the first error of `run`.
+/// [`TooBusy`] after several disturbed runs, or the first error of `run`.
 pub fn undisturbed<T>(
     bound: Duration,
     mut run: impl FnMut(&[Discarded]) -> Result<(T, Lateness)>,
@@ -185,7 +185,8 @@ pub fn undisturbed<T>(
 /// The use of all processors over some time, ratios 0..=1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Processors {
-    /// Ratio of the time in which they ran anything, or would have but for other virtual machines.
+    /// Ratio of the time in which the processors ran anything, or would have without other virtual
+    /// machines.
     pub busy: f64,
     /// Ratio of the time that other virtual machines took.
     pub stolen: f64,
@@ -204,8 +205,8 @@ impl Ticks {
         Self::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// Parses `cpu user nice system idle iowait irq softirq steal …`; the first fields contain the
-    /// rest.
+    /// Parses `cpu user nice system idle iowait irq softirq steal …`. The fields after `steal` are
+    /// also counted in earlier fields, so they are left out.
     fn parse(text: &str) -> Option<Self> {
         let numbers = text.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> = numbers

@@ -13,7 +13,7 @@ use crate::envoy::EnvoyProcess;
 use crate::headgate::{self, Headgate, RunOptions};
 use crate::wait;
 
-/// Name of the target of the policies of [`crate::policy`].
+/// The target of the policies of [`crate::policy`].
 const TARGET: &str = "Service/default/search";
 
 /// A change to the bootstrap before Envoy starts.
@@ -45,35 +45,35 @@ impl RigBuilder {
         }
     }
 
-    /// Sets the number of Envoy's worker threads; 2 by default.
+    /// Sets the number of Envoy's worker threads. The default is 2.
     #[must_use]
     pub fn concurrency(mut self, threads: u32) -> Self {
         self.concurrency = threads;
         self
     }
 
-    /// Uses another module than the built one, of the tested kind.
+    /// Sets another module of the tested kind than the built one.
     #[must_use]
     pub fn module(mut self, path: PathBuf) -> Self {
         self.module = Some(path);
         self
     }
 
-    /// Uses the native filter, whichever kind is tested.
+    /// Uses the native filter, even if the Wasm filter is tested.
     #[must_use]
     pub fn native(mut self) -> Self {
         self.native = true;
         self
     }
 
-    /// Starts without a policy.
+    /// Starts the system without a policy.
     #[must_use]
     pub fn without_policy(mut self) -> Self {
         self.policy = None;
         self
     }
 
-    /// Starts Envoy without a running operator; [`Rig::restart_headgate`] starts it.
+    /// Starts Envoy without a running operator. [`Rig::restart_headgate`] starts the operator.
     #[must_use]
     pub fn operator_late(mut self) -> Self {
         self.operator_late = true;
@@ -94,7 +94,8 @@ impl RigBuilder {
         self
     }
 
-    /// Spreads connections evenly over the workers; otherwise the kernel decides at random.
+    /// Makes Envoy spread connections evenly over the workers. By default, the kernel decides at
+    /// random.
     #[must_use]
     pub fn balanced(self) -> Self {
         self.change(|bootstrap| {
@@ -104,10 +105,10 @@ impl RigBuilder {
         })
     }
 
-    /// Starts everything; returns once Envoy runs the policy.
+    /// Starts all parts of the system. Returns once Envoy runs the policy.
     ///
     /// # Errors
-    /// If a part doesn't start; with its last lines of output.
+    /// If a part doesn't start. The error contains its last lines of output.
     pub fn start(self) -> Result<Rig> {
         let lock = wait::lock_machine()?;
         let dir = tempfile::Builder::new().prefix("headgate-rig-").tempdir()?;
@@ -126,7 +127,7 @@ impl RigBuilder {
         }
         let headgate = Headgate::start(&options)?;
         let xds = headgate.xds();
-        // From now on the operator keeps this port when it restarts, because proxies know no other.
+        // When the operator restarts, it must use this port again, because proxies know no other.
         options.xds = xds;
         let headgate = if self.operator_late {
             headgate.stop()?;

@@ -1,5 +1,5 @@
 //! Requests that wait in Headgate's queue in a known order of arrival, on connections of all
-//! workers, for tests of the order of service.
+//! workers. Tests of the order of service use them.
 
 use std::time::{Duration, Instant};
 
@@ -9,20 +9,21 @@ use super::Rig;
 use crate::http::Pending;
 use crate::wait;
 
-/// Time between two arrivals. Workers serve requests that arrive within 1 ms of each other in
+/// Time between two arrivals. If requests arrive within 1 ms of each other, workers serve them in
 /// either order.
 const APART: Duration = Duration::from_millis(2);
 
 /// A request that waits in the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiter {
-    /// Path of its `GET`.
+    /// The path of the request, a `GET`.
     pub path: &'static str,
-    /// Its headers.
+    /// The headers of the request.
     pub headers: Vec<(&'static str, String)>,
 }
 
-/// Requests that wait for slots, all of which are in use. Dropping it hangs up.
+/// Requests that wait for slots, while all slots are in use. Dropping this value closes their
+/// connections.
 #[derive(Debug)]
 pub struct Lineup {
     held: Vec<Pending>,
@@ -31,12 +32,12 @@ pub struct Lineup {
 }
 
 impl Rig {
-    /// Occupies all `slots` with requests that don't end, then sends `waiters` one by one, each
-    /// when the one before it is in the queue.
+    /// Occupies all `slots` with requests that don't end, then sends `waiters` one by one. Each is
+    /// sent when the one before is in the queue.
     ///
     /// # Errors
-    /// If one isn't queued, or all wait on one worker: use
-    /// [`RigBuilder::balanced`](super::RigBuilder::balanced).
+    /// If a request isn't queued, or all requests wait on one worker.
+    /// [`RigBuilder::balanced`](super::RigBuilder::balanced) prevents the latter.
     pub fn line_up(&self, slots: usize, waiters: &[Waiter]) -> Result<Lineup> {
         self.wait_until_idle()?;
         self.backend.reset();
@@ -57,7 +58,7 @@ impl Rig {
             lineup.waiting.push(pending);
             self.wait_for_stat("queue_length", seq as u64 + 1)?;
             let now_us = wait::until("the work of the request that was queued", || {
-                // The work is published after the length.
+                // The filter publishes the work after the length.
                 match self.policy_stat("queued_work_us") {
                     Ok(now) if now > work_us => Ok(now),
                     Ok(now) => Err(format!("queued_work_us = {now}, as before")),
@@ -84,10 +85,10 @@ impl Rig {
     /// `count` of each at once, until all workers know the types' own mean processing times.
     ///
     /// # Errors
-    /// If they don't learn them.
+    /// If the workers don't learn them.
     pub fn learn(&self, slots: usize, paths: &[&'static str], count: usize) -> Result<()> {
         const ROUNDS: usize = 20;
-        // Each path has two probes: one on each worker.
+        // Each path has two probes, one on each worker.
         let probes: Vec<Waiter> = paths
             .iter()
             .flat_map(|path| [Waiter::at(path), Waiter::at(path)])
@@ -103,7 +104,8 @@ impl Rig {
             let lineup = self.line_up(slots, &probes)?;
             seen = lineup.costs_us().to_vec();
             lineup.withdraw(self)?;
-            // The estimate of unknown types is the mean of all, which is not in order.
+            // The estimate of an unknown type is the mean of all types. Such estimates are not in
+            // order.
             let in_order = seen.chunks(2).is_sorted_by(|a, b| {
                 let (slowest, fastest) = (a.iter().max(), b.iter().min());
                 slowest.zip(fastest).is_some_and(|(a, b)| 3 * a < 2 * b)
@@ -125,7 +127,7 @@ impl Waiter {
         }
     }
 
-    /// Returns the same request with another header.
+    /// Returns the request with an additional header.
     #[must_use]
     pub fn header(mut self, name: &'static str, value: &str) -> Self {
         self.headers.push((name, value.to_owned()));
@@ -134,8 +136,8 @@ impl Waiter {
 }
 
 impl Lineup {
-    /// Returns each request's addition to the queued work: the mean processing time of its type
-    /// when it was queued, µs.
+    /// Returns the addition of each request to the queued work, µs. It is the mean processing time
+    /// of the request's type at the time when the request was queued.
     pub fn costs_us(&self) -> &[u64] {
         &self.costs_us
     }
@@ -144,7 +146,7 @@ impl Lineup {
     /// the backend.
     ///
     /// # Errors
-    /// If one isn't served.
+    /// If a request isn't served.
     pub fn release(self, rig: &Rig) -> Result<Vec<usize>> {
         rig.backend.release();
         for pending in self.held.into_iter().chain(self.waiting) {
@@ -155,10 +157,11 @@ impl Lineup {
         order.iter().map(|a| Ok(usize::try_from(a.seq)?)).collect()
     }
 
-    /// Hangs up all waiting requests, so that none of them is served, and frees the slots.
+    /// Closes the connections of all waiting requests, so that none of them is served, and frees
+    /// the slots.
     ///
     /// # Errors
-    /// If one stays in the queue.
+    /// If a request stays in the queue.
     pub fn withdraw(self, rig: &Rig) -> Result<()> {
         drop(self.waiting);
         rig.wait_for_stat("queue_length", 0)?;
@@ -171,8 +174,8 @@ impl Lineup {
     }
 }
 
-/// Returns the number of pairs that are in opposite order in two orders of the same numbers:
-/// Kendall's distance.
+/// Returns Kendall's distance between two orders of the same numbers: the number of pairs that are
+/// in opposite order.
 pub fn inversions(a: &[usize], b: &[usize]) -> usize {
     let places = |order: &[usize]| {
         let mut places = vec![0; order.len()];

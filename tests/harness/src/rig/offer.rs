@@ -21,13 +21,13 @@ pub enum Offered {
 
 impl Rig {
     /// Sends a request and waits for Headgate's decision about it. No other request may arrive
-    /// meanwhile.
+    /// before the decision.
     ///
     /// # Errors
     /// If no decision is observed.
     pub fn offer(&self, request: &Waiter) -> Result<Offered> {
-        // The requests in the backend and in the queue. Earlier requests are already counted, and
-        // none leaves the queue.
+        // The sum counts the requests that have reached the backend, and those in the queue.
+        // Earlier requests are already counted, and no request leaves the queue.
         let admitted = || -> Result<u64> {
             Ok(self.backend.stats().received + self.policy_stat("queue_length")?)
         };
@@ -39,7 +39,8 @@ impl Rig {
             .collect();
         let pending = self.request(request.path, &headers)?;
         let refused = wait::until("a decision", || {
-            // The order matters: an answer by the backend must not count as a refusal.
+            // The order of the two calls matters, because an answer by the backend must not count
+            // as a refusal.
             match (pending.has_answer(), admitted()) {
                 (_, Ok(now)) if now > before => Ok(false),
                 (Ok(true), Ok(_)) => Ok(true),
@@ -58,7 +59,7 @@ impl Rig {
     /// Sends a request that is expected to be admitted, and leaves it in the system.
     ///
     /// # Errors
-    /// If it is refused.
+    /// If the request is refused.
     pub fn admit(&self, request: &Waiter) -> Result<Pending> {
         match self.offer(request)? {
             Offered::Admitted(pending) => Ok(pending),
@@ -87,11 +88,11 @@ impl Rig {
         Ok(reason)
     }
 
-    /// Like [`try_queue`](Self::try_queue), on each of the two workers. They must agree in the end,
-    /// which they do once they have exchanged their measurements.
+    /// Calls [`try_queue`](Self::try_queue) on each of the two workers until their decisions agree.
+    /// They agree once the workers have exchanged their measurements.
     ///
     /// # Errors
-    /// If they don't, or no decision is observed.
+    /// If the decisions don't agree in time, or no decision is observed.
     pub fn try_queue_on_both(&self, request: &Waiter) -> Result<Option<String>> {
         wait::until("two workers that agree", || {
             match self.try_queue_on_each(request) {
@@ -112,9 +113,9 @@ impl Rig {
         Ok([one, other])
     }
 
-    /// Sends a request to one of the two workers, and to the other one if that refuses it, so a
-    /// refusal is one by both. Workers can have different measurements, for example if one started
-    /// later.
+    /// Sends a request to one of the two workers, and to the other one if the first one refuses it.
+    /// So a refusal is the decision of both workers. Workers can have different measurements, for
+    /// example if one started later.
     ///
     /// # Errors
     /// If no decision is observed.
@@ -130,8 +131,9 @@ impl Rig {
     }
 
     /// Opens idle connections until both workers have equal numbers of connections. A new
-    /// connection goes to the worker with fewer connections; with equal numbers, always to the same
-    /// one. So after one more idle connection, the next one goes to the other worker.
+    /// connection goes to the worker with fewer connections, and with equal numbers always to the
+    /// same worker. So after one more idle connection, the next connection goes to the other
+    /// worker.
     fn even_connections(&self) -> Result<Vec<IdleConnection>> {
         let mut idle = Vec::new();
         while let [first, second] = self.connections_by_worker()?[..]
@@ -158,13 +160,13 @@ impl Rig {
         })
     }
 
-    /// Returns the number of connections of each worker, once Envoy has noticed all that the rig
-    /// opened and closed. Envoy decrements its count a moment after it removed the request from the
-    /// queue or answered it.
+    /// Returns the number of connections of each worker, once Envoy has noticed all connections
+    /// that the rig has opened and closed. Envoy decrements its count a moment after it has removed
+    /// the request from the queue or answered it.
     ///
     /// # Errors
-    /// If its count stays different: because of a load generator, or of a request that Envoy gave
-    /// up.
+    /// If Envoy's count stays different, because of a load generator, or of a request that Envoy
+    /// gave up.
     pub fn connections_by_worker(&self) -> Result<Vec<u64>> {
         let expected = Arc::strong_count(&self.clients) as u64 - 1;
         wait::until(&format!("{expected} connections"), || {
@@ -179,6 +181,6 @@ impl Rig {
 
 struct IdleConnection {
     _stream: TcpStream,
-    // Dropped after the stream, so that the count includes every open connection.
+    // The owner is dropped after the stream, so that the count includes every open connection.
     _counted: Arc<()>,
 }

@@ -1,9 +1,9 @@
 //! Compares the simulator's model of llama-server with the server itself, for 1 to 8 clients.
 //!
-//! The machine's speed differs between runs, so both are compared relative to their own speed: all
-//! times of the model are multiplied by one factor, with which the throughputs agree on average.
-//! Clients start at the same time, so their prompts are processed together; in the model, this is
-//! so after its first iteration.
+//! The machine's speed differs between runs, so model and server are compared relative to their own
+//! speed. All times of the model are multiplied by one factor, so that the throughputs agree on
+//! average. Clients start at the same time, so the server processes their prompts together. In the
+//! model, this is the case after the first iteration.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::load::{RequestType, Stream};
 
 /// Numbers of clients.
 const CLIENTS: [usize; 4] = [1, 2, 4, 8];
-/// The time of a run with one size, and with the mix.
+/// The time of a run with one size. The next constant is the time of a run with the mix.
 const ONE_SIZE: Duration = Duration::from_secs(4);
 const MIXED: Duration = Duration::from_secs(10);
 
@@ -34,7 +34,7 @@ pub struct Fit {
 /// One load.
 #[derive(Debug, Clone, Serialize)]
 struct Row {
-    /// The type, in its mean size; `None`: the mix.
+    /// The type, whose requests have its mean size. `None` for the mix.
     kind: Option<usize>,
     clients: usize,
     server: Figures,
@@ -51,7 +51,7 @@ struct Figures {
 /// Measures the server, and simulates it.
 ///
 /// # Errors
-/// As [`super::run`].
+/// The errors of [`super::run`].
 pub fn fit(options: &Options) -> Result<Fit> {
     super::leave_core()?;
     let bench = Bench::prepare(options)?;
@@ -127,7 +127,7 @@ impl Figures {
 }
 
 impl Fit {
-    /// Returns the factor of the model's times.
+    /// Returns the factor by which the model's times are multiplied.
     fn slowness(&self) -> f64 {
         let ratio = |row: &Row| (row.model.answers_per_s / row.server.answers_per_s).ln();
         (self.rows.iter().map(ratio).sum::<f64>() / self.rows.len() as f64).exp()

@@ -12,7 +12,7 @@ pub(crate) struct Kind {
     pub(crate) prompt: usize,
     /// Mean length of an answer in tokens.
     pub(crate) output: usize,
-    /// Its objective for TTFT, as a multiple of the 90th percentile with all slots busy and no
+    /// The objective for TTFT, as a multiple of the 90th percentile with all slots busy and no
     /// queue.
     pub(crate) patience: f64,
 }
@@ -41,8 +41,8 @@ pub(crate) const MIX: [Kind; 3] = [
     },
 ];
 
-/// Lengths of prompt and answer of the sizes within a type, as multiples of the means. All sizes
-/// are equally likely. A long prompt doesn't imply a long answer.
+/// The sizes within a type: their lengths of prompt and answer, as multiples of the means. All
+/// sizes are equally likely. A long prompt doesn't imply a long answer.
 pub(crate) const SIZES: [(f64, f64); 4] = [(0.4, 1.1), (0.7, 0.4), (1.1, 1.8), (1.8, 0.7)];
 
 /// The objective for TPOT, as a multiple of the 90th percentile with all slots busy.
@@ -60,7 +60,7 @@ pub(crate) fn tokens(kind: usize, (prompt, output): (f64, f64)) -> (u32, u32) {
     (prompt as u32, times_of(kind.output, output) as u32)
 }
 
-/// Returns the type and the size at this part of the mix, from 0 to 1.
+/// Returns the indexes of the type and of the size at this part of the mix, from 0 to 1.
 pub(crate) fn at(part: f64) -> (usize, usize) {
     let mut from = 0.0;
     for (index, kind) in MIX.iter().enumerate() {
@@ -84,8 +84,8 @@ pub(crate) struct Demand {
     pub(crate) per_second: f64,
 }
 
-/// Returns the largest possible number of answers per second, by type, of a server with one second
-/// of time per second. It answers the cheapest requests first.
+/// Returns the largest possible number of answers per second, by type. The costs of all answers sum
+/// to at most one second per second, and the cheapest requests are answered first.
 pub(crate) fn most_answers(mut demands: Vec<Demand>) -> [f64; MIX.len()] {
     demands.sort_by(|left, right| left.cost.total_cmp(&right.cost));
     let (mut time, mut answered) = (1.0_f64, [0.0; MIX.len()]);
@@ -97,7 +97,7 @@ pub(crate) fn most_answers(mut demands: Vec<Demand>) -> [f64; MIX.len()] {
     answered
 }
 
-/// Returns the length of a size in tokens.
+/// Returns `factor` times the mean length, in tokens.
 pub(crate) fn times_of(mean: usize, factor: f64) -> usize {
     (mean as f64 * factor).round() as usize
 }

@@ -44,7 +44,7 @@ enum Field<'a> {
 /// Writes the model, with the same content each time.
 ///
 /// # Errors
-/// If it can't be written.
+/// If the file can't be written.
 pub(super) fn write(out: &mut impl Write) -> io::Result<()> {
     let special = SPECIAL.iter().map(|(text, _)| (*text).to_owned());
     let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
@@ -87,7 +87,7 @@ pub(super) fn write(out: &mut impl Write) -> io::Result<()> {
         for &dimension in &tensor.dimensions {
             long(&mut head, dimension);
         }
-        // 32-bit floats.
+        // The code 0 is the type of 32-bit floats.
         head.extend(0_u32.to_le_bytes());
         long(&mut head, offset);
         offset += tensor.bytes();
@@ -119,8 +119,8 @@ fn tensors(vocabulary: usize) -> Vec<Tensor> {
         weights: vec![1.0; WIDTH],
     };
     let mut output = random("output.weight".to_owned(), WIDTH, vocabulary);
-    // Other tokens have no weights, so that the most likely token is always printable. The server
-    // would hold back the bytes of incomplete characters.
+    // Only printable tokens have weights, so the most likely token is always printable. Otherwise
+    // the server would hold back the bytes of incomplete characters.
     for (token, row) in output.weights.chunks_mut(WIDTH).enumerate() {
         let byte = token.checked_sub(SPECIAL.len());
         if !byte.is_some_and(|byte| (b'a' as usize..=b'z' as usize).contains(&byte)) {
@@ -152,7 +152,7 @@ fn tensors(vocabulary: usize) -> Vec<Tensor> {
 }
 
 impl Tensor {
-    /// Returns the size in the file.
+    /// Returns the tensor's size in the file, in bytes.
     fn bytes(&self) -> usize {
         (self.weights.len() * 4).next_multiple_of(ALIGNMENT)
     }

@@ -61,7 +61,7 @@ pub struct RowReport {
     pub name: &'static str,
     /// A short description.
     pub title: &'static str,
-    /// Settings that were compared, with their goodput, requests/s; empty without a search.
+    /// The settings that a search compared, with their goodput, requests/s. Empty without a search.
     pub searched: Vec<(String, f64)>,
     /// The setting of the runs.
     pub setting: String,
@@ -90,8 +90,8 @@ pub struct Measured {
     pub tokens_per_s: f64,
     /// 99th percentile of the lateness of clients in sending, ms.
     pub late_p99_ms: f64,
-    /// The part of its core that the server used. In overload, the rest of the core went to other
-    /// programs or was left idle by a protection.
+    /// The part of its core that the server used. In overload, other programs used the rest of the
+    /// core, or a protection left it idle.
     pub server_cores: f64,
     /// Headgate's slots at the end of the run.
     pub slots: Option<u64>,
@@ -114,7 +114,7 @@ pub struct TypeMeasured {
     pub refused: usize,
     /// The number of requests by size, in the order of the sizes.
     pub sent_by_size: [usize; SIZES.len()],
-    /// The number of answers inside both objectives by size, in the same order.
+    /// The number of answers inside both objectives by size, in the order of the sizes.
     pub good_by_size: [usize; SIZES.len()],
     /// Time to the first token of the answers, ms.
     pub ttft_ms: Quantiles,
@@ -183,8 +183,8 @@ impl Measured {
     }
 }
 
-/// Returns one table for each load, with the refusals below it. Of a row's runs, the tables show
-/// the one with the median goodput.
+/// Returns one table for each load, with the refusals below the table. The tables show the run with
+/// the median goodput of each row.
 pub fn table(report: &Report) -> String {
     let mut text = format!("\nCapacity {:.1} requests/s.\n", report.capacity_rps);
     for kind in &report.types {

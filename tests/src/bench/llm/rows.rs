@@ -186,24 +186,25 @@ fn row(name: &'static str, title: &'static str, candidates: Vec<Candidate>) -> R
     }
 }
 
-/// Budgets to choose from, bytes of prompts: up to one and a half of the longest type's mean.
+/// The budgets to choose from, in bytes of prompts. The largest is one and a half times the mean of
+/// the longest type.
 const BUDGETS: [usize; 3] = [750, 1_100, 1_650];
 
-/// The part of each type's requests that a floor admits. A policy has one for all types.
+/// The part of each type's requests that a floor admits. A policy has one floor for all types.
 const FLOOR: f64 = 0.2;
 
 /// The knowledge of a policy about requests.
 #[derive(Clone, Copy)]
 enum By {
-    /// Their types, and the objectives for first tokens.
+    /// The types of requests, and the objectives for first tokens.
     Requests,
-    /// Also the lengths of prompts, and the objectives for the tokens after the first.
+    /// Additionally the lengths of prompts, and the objectives for the tokens after the first.
     Tokens,
-    /// Also a budget of this many bytes for the prompts in the server.
+    /// Additionally a budget of this many bytes for the prompts in the server.
     Budget(usize),
 }
 
-/// Returns a policy with the types and their objectives, and P if it is given.
+/// Returns a policy with the types and their objectives, and with P unless `p` is `None`.
 fn headgate(types: &[TypeReport], by: By, p: Option<usize>) -> Value {
     let ms = |ms: f64| policy::duration(Duration::from_secs_f64(ms / 1e3));
     let objectives = |mut kind: Value, of: &TypeReport| {

@@ -1,11 +1,11 @@
 //! A model of a server of a large language model with continuous batching. The simulator's tests
 //! include this file.
 //!
-//! The server has S slots for sequences, and a FIFO before them. It works in iterations. Each
-//! iteration produces one token for every sequence whose prompt is done, and processes as many
+//! The server has S slots for sequences, and a FIFO queue before the slots. It works in iterations.
+//! Each iteration produces one token for every sequence whose prompt is done, and processes as many
 //! tokens of the other prompts as fit into the batch, oldest slot first. A sequence gets its first
 //! token at the end of the iteration in which its prompt ends. So a long prompt delays all tokens
-//! of all sequences. A request that arrives during an iteration waits for its end.
+//! of all sequences. A request that arrives during an iteration waits for the iteration's end.
 //!
 //! An iteration is processed in micro-batches with the same number of tokens of each sequence, as
 //! in llama-server with a cache for each slot (`llama_batch_allocr::split_equal`). A micro-batch of
@@ -19,9 +19,10 @@
 //! because attention is computed over κ tokens for each of its sequences. Each token of an answer
 //! also takes time for sampling and sending.
 //!
-//! The cache of all sequences has a fixed number of tokens. A sequence takes either all the tokens
-//! that it will need, at its start, or only those that it has. In the second case, the youngest
-//! sequences are preempted when the cache is full, and computed again later, as in vLLM.
+//! The cache of all sequences has a fixed number of tokens. A sequence takes either, at its start,
+//! all the tokens that it will need, or only those that it has so far. In the second case, the
+//! youngest sequences are preempted when the cache is full, and are computed again later, as in
+//! vLLM.
 //!
 //! The model leaves out caches of prompts and speculation. Nothing in it is random.
 
@@ -35,7 +36,7 @@ const CONTEXT_STEP: u32 = 256;
 /// The limits of a server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Limits {
-    /// S.
+    /// S, the number of slots for sequences.
     pub(crate) slots: u32,
     /// The largest number of tokens in an iteration.
     pub(crate) batch: u32,
@@ -52,9 +53,9 @@ pub(crate) struct Limits {
 /// The times of a server, ns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Costs {
-    /// b: of a micro-batch.
+    /// b: the time of a micro-batch.
     pub(crate) micro_batch: f64,
-    /// c: of a token.
+    /// c: the time of a token.
     pub(crate) token: f64,
     /// Attention of a token of a prompt to a token of its context.
     pub(crate) prompt_attention: f64,
@@ -65,8 +66,8 @@ pub(crate) struct Costs {
 }
 
 impl Limits {
-    /// llama-server's defaults (`--batch-size`, `--ubatch-size`), with a cache for each slot that
-    /// no sequence exceeds.
+    /// Returns llama-server's defaults (`--batch-size`, `--ubatch-size`), with a cache for each
+    /// slot that no sequence exceeds.
     pub(crate) const fn llama_server(slots: u32) -> Self {
         Self {
             slots,
@@ -80,9 +81,9 @@ impl Limits {
 
 impl Costs {
     /// llama-server on one core with the model of `scripts/bench llm`, fitted to closed loops of 1
-    /// to 8 clients (`scripts/bench llm --model`). The mix's throughput is then within 22% of the
-    /// server's, and times to the first token within 50%; single types differ by more. It isn't
-    /// known how much of that is due to the machine, whose speed varies.
+    /// to 8 clients (`scripts/bench llm --model`). The throughput of the mix is then within 22% of
+    /// the server's, and times to the first token are within 50%. Single types differ by more. It
+    /// isn't known how much of the difference is due to the machine, whose speed varies.
     pub(crate) const LLAMA_SERVER: Self = Self {
         micro_batch: 630_000.0,
         token: 180_000.0,
@@ -96,24 +97,24 @@ impl Costs {
 #[derive(Debug, Clone, Copy)]
 struct Sequence {
     job: u32,
-    /// The number of sequences that started before it.
+    /// The number of sequences that started earlier.
     before: u64,
-    /// Tokens of the prompt, and those of the answer that are computed again.
+    /// Tokens of the prompt, and tokens of the answer that are computed again.
     prompt: u32,
     /// The other tokens of the answer.
     output: u32,
     /// Tokens of the answer so far.
     made: u32,
-    /// Tokens in its cache.
+    /// Tokens of the sequence in the cache.
     context: u32,
-    /// Its tokens in the current iteration.
+    /// Tokens of the sequence in the current iteration.
     batched: u32,
-    /// Its tokens in the current iteration that are in no micro-batch yet.
+    /// Tokens of the sequence in the current iteration that are in no micro-batch yet.
     left: u32,
 }
 
 impl Sequence {
-    /// Whether its prompt is done.
+    /// Whether the prompt is done.
     fn answers(&self) -> bool {
         self.context >= self.prompt
     }
@@ -122,7 +123,7 @@ impl Sequence {
         u64::from(self.prompt) + u64::from(self.output)
     }
 
-    /// Returns the tokens of the cache that it takes for the next iteration.
+    /// Returns the number of tokens of the cache that the sequence takes for the next iteration.
     fn cached(&self, preempts: bool) -> u64 {
         match preempts {
             true => u64::from(self.context.max(self.prompt)) + 1,
@@ -136,9 +137,9 @@ impl Sequence {
 pub(crate) struct Streamed {
     /// The request.
     pub(crate) request: Request,
-    /// The time of its first token, ns.
+    /// The time of the first token, ns.
     pub(crate) begun: u64,
-    /// The time of its last token, ns.
+    /// The time of the last token, ns.
     pub(crate) ended: u64,
 }
 
@@ -148,7 +149,7 @@ impl Streamed {
         (self.begun - self.request.at) as f64 / 1e6
     }
 
-    /// Returns the mean time between two tokens, ms, 0 if there is only one.
+    /// Returns the mean time between two tokens, ms, or 0 if the answer has only one token.
     pub(crate) fn tpot_ms(&self) -> f64 {
         let gaps = self.request.output.saturating_sub(1).max(1);
         (self.ended - self.begun) as f64 / 1e6 / f64::from(gaps)
@@ -162,7 +163,7 @@ pub(crate) struct Batching {
     costs: Costs,
     slots: Vec<Option<Sequence>>,
     waiting: VecDeque<Sequence>,
-    /// The end of the current iteration, ns; `u64::MAX` if the server is idle.
+    /// The end of the current iteration, ns, or `u64::MAX` if the server is idle.
     end: u64,
     /// The end of the last iteration, ns.
     now: u64,
@@ -191,8 +192,8 @@ impl Batching {
         }
     }
 
-    /// Runs this many clients until `until`, ns. Each sends its next request when it has its
-    /// answer. Returns the answers, in the order of their ends.
+    /// Runs this many clients until `until`, ns. Each client sends its next request as soon as it
+    /// has an answer. Returns the answers, in the order of their ends.
     pub(crate) fn closed_loop(
         mut self,
         clients: u32,
@@ -246,13 +247,13 @@ impl Batching {
         }
     }
 
-    /// Returns the tokens of the cache that all sequences take for the next iteration.
+    /// Returns the number of tokens of the cache that all sequences take for the next iteration.
     fn cached(&self) -> u64 {
         let cached = |sequence: &Sequence| sequence.cached(self.limits.preempts);
         self.sequences().map(cached).sum()
     }
 
-    /// Sets aside the youngest sequences that don't fit into the cache.
+    /// Preempts the youngest sequences that don't fit into the cache.
     fn preempt(&mut self) {
         while self.cached() > self.limits.cache && self.sequences().count() > 1 {
             let before = |slot: &&mut Option<Sequence>| slot.map(|sequence| sequence.before);
@@ -270,7 +271,7 @@ impl Batching {
         }
     }
 
-    /// Starts an iteration, if there is work.
+    /// Starts an iteration, if any sequence has work.
     fn start(&mut self, now: u64) {
         if self.limits.preempts {
             self.preempt();
@@ -299,7 +300,7 @@ impl Batching {
         };
     }
 
-    /// Returns the time of an iteration, ns; 0 without work.
+    /// Returns the time of an iteration, ns, or 0 without work.
     fn time(&mut self) -> f64 {
         let mut time = 0.0;
         loop {
@@ -344,7 +345,7 @@ impl Batching {
             }
             sequence.made += 1;
             self.wrote.push_back((sequence.job, sequence.made));
-            // The last token isn't put into the cache.
+            // The last token of an answer isn't put into the cache.
             if u64::from(sequence.context) + 1 >= sequence.tokens() {
                 self.ended.push_back(sequence.job);
                 *slot = None;
@@ -452,7 +453,7 @@ mod tests {
     #[test]
     fn one_request_is_a_prompt_and_then_token_by_token() {
         let found = times(Limits::llama_server(2), COSTS, &[(7, 20, 3)]);
-        // The prompt's iteration makes the first token.
+        // The iteration of the prompt makes the first token.
         assert_eq!(found, [(7 + 301, 7 + 301 + 2 * 111)]);
         let found = times(Limits::llama_server(2), COSTS, &[(0, 20, 1)]);
         assert_eq!(found, [(301, 301)]);
@@ -465,8 +466,9 @@ mod tests {
             COSTS,
             &[(0, 1, 3), (50, 601, 1), (60, 1, 1)],
         );
-        // The second waits for the first iteration. Its own has micro-batches of one token of each
-        // sequence, of 512 and of 88. The third waits for a slot.
+        // The second request waits for the end of the first iteration. Its own iteration has a
+        // micro-batch of one token of each sequence, and two of 512 and 88 tokens. The third
+        // request waits for a slot.
         let (first, second) = (111, 121 + 100 + 5_120 + 100 + 880 + 1);
         assert_eq!(found[0], (first, first + second + 122));
         assert_eq!(found[1], (first + second, first + second));
@@ -492,9 +494,10 @@ mod tests {
         };
         let found = times(Limits::llama_server(2), costs, &[(0, 300, 2), (1, 10, 2)]);
         let prompt = 100 + 3_000;
-        // One token of each sequence, then the other nine of the second prompt.
+        // The iteration has a micro-batch of one token of each sequence, and one of the other nine
+        // tokens of the second prompt.
         assert_eq!(found[0], (prompt, prompt + 120 + 512 + 190));
-        // Its own second token.
+        // The second sequence then makes its second token.
         assert_eq!(found[1].1 - found[1].0, 110 + 256);
     }
 
@@ -525,7 +528,8 @@ mod tests {
         let found = times(limits, COSTS, &[(0, 10, 8), (1, 8, 8)]);
         let both = 201 + 121 + 171;
         assert_eq!(found[0], (201, both + 5 * 122 + 111));
-        // Six of its tokens are made before it gives way, and computed again with the prompt.
+        // The second sequence makes six tokens before it is preempted. These tokens are computed
+        // again with the prompt.
         assert_eq!(found[1], (both, found[0].1 + 241 + 111));
     }
 }

@@ -36,7 +36,7 @@ const TENANTS: [Tenant; 2] = [
 ];
 /// Length of an answer in tokens.
 const OUTPUT: usize = 32;
-/// The number of clients of each tenant, large enough that it always has requests in the queue.
+/// The number of clients of each tenant. With so many, the tenant always has requests in the queue.
 const CLIENTS: usize = 2 * SLOTS;
 /// The charges for a byte of a request's body, which is a token of the model's vocabulary, and for
 /// a token of an answer.
@@ -60,7 +60,7 @@ pub struct Tenants {
 struct Run {
     row: &'static str,
     round: usize,
-    /// In the order of [`TENANTS`].
+    /// The results by tenant, in the order of [`TENANTS`].
     tenants: [Measured; TENANTS.len()],
 }
 
@@ -69,9 +69,9 @@ struct Run {
 struct Measured {
     name: &'static str,
     answers_per_s: f64,
-    /// Tokens of prompts and answers.
+    /// Tokens of prompts and answers per second.
     tokens_per_s: f64,
-    /// The same as the policy charges for them.
+    /// The charges of the policy for these tokens, per second.
     charged_per_s: f64,
     /// The tenant's part of all charges, ratio 0..=1.
     share: f64,
@@ -79,10 +79,10 @@ struct Measured {
     refused_by: BTreeMap<String, u64>,
 }
 
-/// Runs the experiment; `progress` gets a line for each run.
+/// Runs the experiment. `progress` gets a line for each run.
 ///
 /// # Errors
-/// As [`super::run`].
+/// The errors of [`super::run`].
 pub fn tenants(options: &Options, mut progress: impl FnMut(&str)) -> Result<Tenants> {
     programs::llama()?;
     super::leave_core()?;
@@ -165,8 +165,8 @@ fn by_class(tokens: bool) -> Value {
     policy
 }
 
-/// Returns a policy whose tenants are workflows. Only the turns share the server: with turns by
-/// tokens, the process's slots don't limit a workflow's rate.
+/// Returns a policy whose tenants are workflows. Only the queue's turns divide the server among
+/// them, because with turns by tokens, the slots don't limit a workflow's rate.
 fn by_workflow() -> Value {
     let mut policy = turns("Workflow", true);
     policy["spec"]["workflows"] = json!({
@@ -260,8 +260,8 @@ impl Run {
 }
 
 impl Tenants {
-    /// Returns a table, with the refusals below it. Of a row's runs, the table shows the one with
-    /// the median share.
+    /// Returns a table, with the refusals below the table. The table shows the run with the median
+    /// share of each row.
     #[must_use]
     pub fn table(&self) -> String {
         let mut table = Table::new(&[

@@ -23,8 +23,8 @@ use crate::kube::audit::{AuditEvent, AuditMark};
 use crate::pki::Pki;
 use crate::{policy, wait};
 
-/// The number of namespaces over which policies and proxies are distributed. One namespace may have
-/// at most half of the connections.
+/// The number of namespaces over which policies and proxies are distributed. The operator allows
+/// one namespace at most half of the connections.
 const NAMESPACES: usize = 20;
 /// The operator's name in the audit log.
 const USER: &str = "headgate-operator";
@@ -48,7 +48,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Returns its name in tables.
+    /// Returns the name of the source in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Folder => "folder",
@@ -61,13 +61,13 @@ impl Source {
 pub(super) struct Marker {
     /// The time just before the edit was applied.
     pub(super) applied: Instant,
-    /// A text that a proxy's configuration contains once it has the edit.
+    /// A text that a proxy's configuration contains once the proxy has the edit.
     pub(super) text: String,
 }
 
 /// A running operator with its policies.
 pub(super) struct Running {
-    // Dropped before the source that it reads.
+    // The operator is dropped before the source that it reads.
     headgate: Headgate,
     policies: Policies,
     edits: AtomicUsize,
@@ -114,7 +114,8 @@ fn service(number: usize) -> Value {
 }
 
 impl Running {
-    /// Creates the policies and starts an operator. Returns once it has read all of them.
+    /// Creates the policies and starts an operator. Returns once the operator has read all
+    /// policies.
     pub(super) fn start(source: Source, policies: usize, clients: usize) -> Result<Self> {
         let limit = format!("--max-connections={}", clients.max(1) * 2);
         let (headgate, policies) = match source {
@@ -132,7 +133,7 @@ impl Running {
         self.headgate.xds()
     }
 
-    /// Returns the TLS settings of a proxy of `namespace`; `None` without TLS.
+    /// Returns the TLS settings of a proxy of `namespace`, or `None` without TLS.
     pub(super) fn tls(&self, namespace: &str) -> Result<Option<ClientTlsConfig>> {
         match &self.policies {
             Policies::Folder(_) => Ok(None),
@@ -140,8 +141,8 @@ impl Running {
         }
     }
 
-    /// Kills the operator and starts another one in its place. Returns the time from the start
-    /// until it serves; `None` for a folder.
+    /// Kills the operator and starts another one in its place. Returns the time from its start
+    /// until it serves, or `None` for a folder.
     pub(super) fn restart(&mut self) -> Result<Option<Duration>> {
         let Policies::Cluster(cluster) = &self.policies else {
             return Ok(None);
@@ -153,7 +154,7 @@ impl Running {
     }
 
     /// Starts a second replica, kills the leader, and edits a policy. Returns the time from the
-    /// leader's end until the status of the edit is written; `None` for a folder.
+    /// leader's end until the status of the edit is written, or `None` for a folder.
     pub(super) fn change_leader(&mut self) -> Result<Option<Duration>> {
         let Policies::Cluster(cluster) = &self.policies else {
             return Ok(None);
@@ -172,7 +173,7 @@ impl Running {
         Ok(Some(ended.elapsed()))
     }
 
-    /// Waits until the status of a policy is that of its latest edit.
+    /// Waits until the status of a policy has the generation of its latest edit.
     fn until_written(cluster: &Cluster, number: usize) -> Result<()> {
         wait::until_within(PATIENCE, "the leader to write a status", || {
             let policies = cluster.policies(number);
@@ -229,7 +230,7 @@ impl Running {
         self.count(mark, |_| true)
     }
 
-    /// Returns the number of writes among these requests.
+    /// Returns the number of the operator's writes since `mark`, without those of its Lease.
     pub(super) fn writes(&self, mark: AuditMark) -> Result<Option<usize>> {
         self.count(mark, |is_write| is_write)
     }
@@ -239,7 +240,8 @@ impl Running {
             return Ok(None);
         };
         let events = cluster.server.audit(mark)?;
-        // Gateway API and its extension aren't installed, so lists of their kinds are retried.
+        // Gateway API and its extension aren't installed, so the operator retries lists of their
+        // kinds.
         let absent =
             |e: &AuditEvent| e.group.starts_with("gateway.") || e.group.starts_with("inference.");
         let others = |e: &AuditEvent| e.resource == "leases" || absent(e);

@@ -1,8 +1,8 @@
 //! `--experiment`: faults, new processes and sudden overload, in front of the harness' own backend.
 //!
 //! Each case is a sequence of events under open-loop load. All rows get the same seeded arrivals:
-//! Envoy without a filter, and Headgate on both hosts with P given and with P found. An answer is
-//! in time within the p90 objective of its type.
+//! Envoy without a filter, and Headgate with both filters, with P given and with P found. An answer
+//! is in time within the p90 objective of its type.
 
 mod cold;
 mod hang;
@@ -65,9 +65,9 @@ pub struct CaseReport {
     pub case: &'static str,
     /// The case, in a sentence.
     pub title: &'static str,
-    /// The times of its events, s.
+    /// The times of the case's events, s.
     pub events_s: Vec<f64>,
-    /// Its runs.
+    /// The runs of the case.
     pub runs: Vec<Run>,
 }
 
@@ -95,9 +95,9 @@ pub struct Run {
 pub struct Measure {
     /// Heading of its column.
     pub name: String,
-    /// Its unit.
+    /// The unit of the value.
     pub unit: Unit,
-    /// The value; `None` if the event didn't happen in the run.
+    /// The value, or `None` if the event didn't happen in the run.
     pub value: Option<f64>,
 }
 
@@ -105,9 +105,9 @@ pub struct Measure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Ratio 0..=1.
+    /// A ratio, 0..=1.
     Share,
-    /// 1/s.
+    /// A rate, 1/s.
     PerSecond,
     /// Seconds.
     Seconds,
@@ -148,12 +148,12 @@ pub struct Second {
 struct Case {
     name: &'static str,
     title: &'static str,
-    /// Types of request. Shares are relative, so they can be rates.
+    /// Types of request. The shares are relative, so they can be rates.
     mix: Vec<QueryType>,
     /// The number of requests that each endpoint serves at once.
     workers: usize,
     endpoints: usize,
-    /// The number of consecutive timeouts after which Envoy ejects an endpoint; `None` without
+    /// The number of consecutive timeouts after which Envoy ejects an endpoint, or `None` without
     /// outlier detection.
     ejects: Option<u32>,
     /// Whether the workers of an endpoint share one processor.
@@ -173,13 +173,13 @@ struct Case {
 
 /// A change of the backend or of the policy.
 enum Event {
-    /// Requests under a path get this fault, at the first endpoint or at all.
+    /// Requests under a path get this fault, at the first endpoint or at all endpoints.
     Break(Fault),
     /// The faults end, and hanging requests are answered.
     Mend,
     /// The first endpoint gets another number of workers.
     Workers(usize),
-    /// The policy gets the type that it lacks.
+    /// The policy gets the type that it lacked.
     AddType,
 }
 
@@ -190,7 +190,7 @@ struct Seen<'a> {
     end: Duration,
 }
 
-/// Runs an experiment; `progress` gets a line for each run as it ends.
+/// Runs an experiment. `progress` gets a line for each run as it ends.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.
@@ -236,8 +236,8 @@ pub fn run(
     Ok(reports)
 }
 
-/// Returns the rows: Envoy without a filter, and Headgate on both hosts with P given and with P
-/// found.
+/// Returns the rows: Envoy without a filter, and Headgate with both filters, with P given and with
+/// P found.
 fn rows(case: &Case) -> Vec<Protection> {
     let given = policy::for_mix(case.parallelism, &case.mix);
     let found = policy::without_parallelism(given.clone());
@@ -261,8 +261,8 @@ fn rows(case: &Case) -> Vec<Protection> {
 }
 
 impl Case {
-    /// Returns a case with `mix` for one endpoint with this many workers, which is also P. It has
-    /// no events and no phases yet.
+    /// Returns a case with `mix` for one endpoint with this many workers, which is also P. The case
+    /// has no events and no phases yet.
     fn new(mix: Vec<QueryType>, workers: usize, measures: fn(&Seen<'_>) -> Vec<Measure>) -> Self {
         Self {
             name: "",
@@ -287,7 +287,7 @@ impl Case {
         let mut backend = BackendConfig::for_mix(self.workers, &self.mix);
         backend.seed = round as u64;
         backend.one_processor = self.one_processor;
-        // Most services finish a request even if its caller has left.
+        // Most services finish a request even if the caller has left.
         backend.on_disconnect = OnDisconnect::Finish;
         let others = (1..self.endpoints)
             .map(|_| Backend::start(&backend))
@@ -371,7 +371,8 @@ impl Case {
         }
         spec.seed = round as u64;
         spec.drain = Duration::from_secs(1);
-        // The largest possible number: each takes two file descriptors of Envoy.
+        // This is the largest possible number, because each request takes two file descriptors of
+        // Envoy.
         spec.max_outstanding = 8_000;
         spec
     }
@@ -463,8 +464,8 @@ impl Seen<'_> {
         self.rate_in_time(from, to) > 0.0 && self.outside(from, to) == 0
     }
 
-    /// Returns the time after `event` from which nearly all requests are answered in time, at any
-    /// attempt, in whole seconds.
+    /// Returns the time from `event` until nearly all requests are answered in time, at any
+    /// attempt, in whole seconds. Returns `None` if this isn't the case at the end of the run.
     fn well_after(&self, event: Duration) -> Option<f64> {
         const NEARLY_ALL: f64 = 0.95;
         let seconds = self.seconds();
@@ -486,7 +487,7 @@ impl Measure {
         }
     }
 
-    /// Returns the ratio of `count` to `whole`; no value if `whole` is 0.
+    /// Returns the ratio of `count` to `whole`. Its value is `None` if `whole` is 0.
     fn share(name: impl Into<String>, count: u64, whole: u64) -> Self {
         let share = (whole > 0).then(|| count as f64 / whole as f64);
         Self::new(name, Unit::Share, share)
@@ -528,7 +529,7 @@ fn outlier_detection(failures: u32) -> Value {
     })
 }
 
-/// Sets `timeout` on all routes; `None`: no timeout.
+/// Sets `timeout` on all routes, or no timeout if it is `None`.
 fn set_route_timeout(bootstrap: &mut Bootstrap, timeout: Option<Duration>) -> Result<()> {
     let seconds = timeout.unwrap_or_default().as_secs_f64();
     for route in bootstrap.routes()? {
@@ -547,8 +548,8 @@ fn counters(lab: &Lab) -> Result<BTreeMap<String, u64>> {
     Ok(counters)
 }
 
-/// Returns a table of the medians over runs, with least and greatest values. Below it are the
-/// refusals of all runs by type and reason.
+/// Returns a table of the medians over runs, with least and greatest values, and below the table
+/// the refusals of all runs by type and reason.
 pub fn table(report: &CaseReport) -> String {
     let mut names: Vec<&'static str> = Vec::new();
     for run in &report.runs {
@@ -580,8 +581,8 @@ pub fn table(report: &CaseReport) -> String {
     format!("\n{}: {}\n{table}{refusals}", report.case, report.title)
 }
 
-/// Returns `median (least–greatest)`. An event that didn't happen in a run counts as later than all
-/// others, and is shown as `–`. For other units, runs without a value are left out.
+/// Returns `median (least–greatest)`. The time of an event that didn't happen counts as later than
+/// all others, and is shown as `–`. For other units than times, runs without a value are left out.
 fn spread(values: Vec<Option<f64>>, unit: Unit) -> String {
     let absent = matches!(unit, Unit::Seconds | Unit::Milliseconds).then_some(f64::INFINITY);
     let values: Vec<f64> = values

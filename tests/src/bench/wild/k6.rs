@@ -1,4 +1,5 @@
-//! Load from k6: open loop, one scenario for each type of request, answers read as they arrive.
+//! Load from k6: an open loop with one scenario for each type of request. The answers are read as
+//! they arrive.
 
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
@@ -19,7 +20,7 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
 /// A part of a load.
 #[derive(Debug, Clone)]
 pub(super) struct Stage {
-    /// Its length.
+    /// The length of the stage.
     pub(super) duration: Duration,
     /// The rate of each type at the end of the stage, requests/s, in the mix's order.
     pub(super) rates: Vec<f64>,
@@ -41,13 +42,13 @@ impl Stage {
 /// The outcome of a request: an answer, or a client that gave up.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Answer {
-    /// Index of its type in the mix.
+    /// The index of the request's type in the mix.
     pub(super) kind: usize,
-    /// The time at which it was sent, from the start of the load.
+    /// The time at which the request was sent, from the start of the load.
     pub(super) sent: Duration,
     /// The response time as the client saw it.
     pub(super) latency: Duration,
-    /// HTTP status; 0 for a client that gave up.
+    /// HTTP status, or 0 for a client that gave up.
     pub(super) status: u16,
     /// Headgate's reason for a refusal, if any.
     pub(super) reason: Option<String>,
@@ -60,8 +61,8 @@ pub(super) struct Outcome {
     pub(super) answers: Vec<Answer>,
     /// 99th percentile of the lateness of clients in sending, ms.
     pub(super) late_p99_ms: f64,
-    /// The number of requests for which k6 had no client. Above 0, the load wasn't the requested
-    /// one.
+    /// The number of requests for which k6 had no client. If it is above 0, the load wasn't the
+    /// requested one.
     pub(super) dropped: u64,
 }
 
@@ -132,7 +133,7 @@ pub(super) fn run(
                 }
                 time.duration_since(UNIX_EPOCH)?
             }
-            // k6 ended without a sample.
+            // In this case, k6 ended without a sample.
             Err(mpsc::RecvError) => Duration::ZERO,
         };
         let join = |_| anyhow!("a thread that reads from k6 panicked");
@@ -146,7 +147,7 @@ pub(super) fn run(
     })
 }
 
-/// A k6 process, killed when dropped.
+/// A k6 process. Killed when dropped.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -156,8 +157,8 @@ impl Drop for Guard {
     }
 }
 
-/// Returns a type's scenario. k6 takes the targets of its stages as whole numbers, so they are per
-/// minute.
+/// Returns the scenario of a type. k6 takes the target rates of its stages as whole numbers, so
+/// they are per minute.
 fn scenario(mix: &[QueryType], stages: &[Stage], kind: usize) -> Value {
     let mut list = Vec::new();
     for stage in stages {
@@ -172,8 +173,8 @@ fn scenario(mix: &[QueryType], stages: &[Stage], kind: usize) -> Value {
     json!({"name": mix[kind].name, "path": mix[kind].path, "stages": list})
 }
 
-/// Reads k6's samples: `metric,timestamp (ms),value,scenario,tags,…`. The times of sending in the
-/// result are since 1970.
+/// Reads k6's samples, lines of the form `metric,timestamp (ms),value,scenario,tags,…`. The times
+/// of sending in the result are since 1970.
 fn collect(
     mut lines: impl Iterator<Item = io::Result<String>>,
     mix: &[QueryType],

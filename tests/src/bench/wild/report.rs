@@ -152,7 +152,7 @@ fn service(out: &mut String, report: &ServiceReport) {
 }
 
 /// Returns the least share, over all types, of the 2xx answers that are within the p90 objective.
-/// At 0.9 or more, all types meet the objective.
+/// If it is at least 0.9, all types meet the objective.
 fn in_time(part: &Measured) -> Option<f64> {
     let answered = part.types.iter().filter(|kind| kind.answered > 0);
     answered
@@ -190,7 +190,8 @@ const HEIGHT: f64 = 230.0;
 /// The width of the label of a load, px.
 const LABEL: f64 = 38.0;
 
-/// Colours for the lines beyond those of the palette, which also differ by dashes; by family.
+/// The colours of the lines by family, some beyond the palette's colours. The lines also differ by
+/// dashes.
 const LINES: &str = ".w0{stroke:var(--muted)}.w1{stroke:var(--t1)}\
 .w2{stroke:var(--t1);stroke-dasharray:6 3}.w3{stroke:var(--t1);stroke-dasharray:2 3}\
 .w4{stroke:var(--t2)}.w5{stroke:var(--t2);stroke-dasharray:6 3}\
@@ -198,8 +199,8 @@ const LINES: &str = ".w0{stroke:var(--muted)}.w1{stroke:var(--t1)}\
 .w9{stroke:var(--t0);stroke-width:3}.w10{stroke:var(--t0);stroke-dasharray:2 3}\
 .w11{stroke:var(--t0);stroke-dasharray:6 3}.w12{stroke:var(--p90)}";
 
-/// Returns a stand-alone SVG: for each service the goodput over load, and over time under each
-/// change.
+/// Returns a stand-alone SVG, which shows for each service the goodput over load, and the goodput
+/// over time under each change.
 pub fn svg(reports: &[ServiceReport]) -> String {
     let reports: Vec<&ServiceReport> = reports
         .iter()
@@ -319,7 +320,7 @@ fn draw_change(out: &mut String, report: &ServiceReport, change: Change, panel: 
     panel.event(out, end, "");
     for row in &report.rows {
         let of_row: Vec<_> = runs.iter().filter(|run| run.row == row.name).collect();
-        // The mean over runs and over 3 s, because single seconds are noisy.
+        // Each point is the mean over runs and over 3 s, because single seconds are noisy.
         let points = (0..seconds).map(|second| {
             let around = second.saturating_sub(1)..(second + 2).min(seconds);
             let values: Vec<f64> = of_row

@@ -33,8 +33,9 @@ pub(super) enum Rival {
     Failsafe(Vec<String>),
 }
 
-/// Returns HAProxy as its documentation suggests: bounded connections to the server, a short queue,
-/// and cheap requests first, either strictly or by their deadlines.
+/// Returns candidates of HAProxy with the settings that its documentation suggests: bounded
+/// connections to the server, a short queue, and cheap requests first, either strictly or by their
+/// deadlines.
 pub(super) fn haproxy_candidates(mix: &[QueryType]) -> Vec<(String, Rival)> {
     let rule = |(place, query): (usize, &QueryType), by_deadline: bool| {
         let path = query.path;
@@ -45,7 +46,7 @@ pub(super) fn haproxy_candidates(mix: &[QueryType]) -> Vec<(String, Rival)> {
             format!("http-request set-priority-class int({place}) if {{ path_beg {path} }}")
         }
     };
-    // Half of an objective for the queue, the other half for the service.
+    // Half of an objective is for the queue, and the other half is for the service.
     let waits = mix.iter().map(|query| query.p90 / 2);
     let mut candidates = Vec::new();
     for maxconn in [1, 2, 3, 4, 6, 8, 12] {
@@ -69,8 +70,8 @@ pub(super) fn haproxy_candidates(mix: &[QueryType]) -> Vec<(String, Rival)> {
     candidates
 }
 
-/// Returns the limiter with its defaults, and with values of the settings that its documentation
-/// says to fit: the range of the limit, and the queue.
+/// Returns the limiter with its defaults, and with other values of two settings that its
+/// documentation says to fit: the range of the limit, and the queue.
 pub(super) fn failsafe_candidates(mix: &[QueryType]) -> Vec<(String, Rival)> {
     let paths = || mix.iter().map(|query| query.path.to_owned());
     let shortest = mix.iter().map(|query| query.p90).min().unwrap_or_default();
@@ -106,11 +107,11 @@ pub(super) enum Proxy {
     Envoy(Lab),
     /// A proxy other than Envoy.
     Rival {
-        /// Its process.
+        /// The process of the proxy.
         child: Child,
-        /// The address on which it listens.
+        /// The address on which the proxy listens.
         addr: SocketAddr,
-        /// The folder of its files.
+        /// The folder of the proxy's files.
         _dir: TempDir,
         /// Prevents other tests and benchmarks from running at the same time.
         _lock: MachineLock,
@@ -121,7 +122,7 @@ impl Proxy {
     /// Starts Envoy with a protection and one worker.
     ///
     /// # Errors
-    /// If it doesn't start.
+    /// If Envoy doesn't start.
     pub(super) fn envoy(protection: &Protection, upstream: SocketAddr) -> Result<Self> {
         Lab::start_before(protection, upstream, 1).map(Self::Envoy)
     }
@@ -134,10 +135,10 @@ impl Proxy {
         }
     }
 
-    /// Returns the CPU time since its start.
+    /// Returns the CPU time of the proxy since its start.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the proxy has ended.
     pub(super) fn cpu_time(&self) -> Result<Duration> {
         match self {
             Self::Envoy(lab) => lab.envoy().cpu_time(),
@@ -145,8 +146,8 @@ impl Proxy {
         }
     }
 
-    /// Returns the slot time that all arrivals since its start have demanded; `None` without
-    /// Headgate.
+    /// Returns the slot time that all arrivals since the proxy's start have demanded, or `None`
+    /// without Headgate.
     ///
     /// # Errors
     /// If Envoy's stats can't be read.
@@ -163,7 +164,7 @@ impl Proxy {
 }
 
 impl Rival {
-    /// Returns the path of its program.
+    /// Returns the path of the proxy's program.
     ///
     /// # Errors
     /// If the program isn't available.
@@ -174,10 +175,10 @@ impl Rival {
         }
     }
 
-    /// Starts it and waits until it listens.
+    /// Starts the proxy and waits until it listens.
     ///
     /// # Errors
-    /// If it doesn't; with its last lines of output.
+    /// If the proxy doesn't start or listen. The error contains its last lines of output.
     pub(super) fn start(&self, upstream: SocketAddr) -> Result<Proxy> {
         let lock = wait::lock_machine()?;
         let dir = tempfile::Builder::new()
@@ -208,7 +209,7 @@ impl Rival {
             Self::Failsafe(arguments) => {
                 let (listen, upstream) = (addr.to_string(), upstream.to_string());
                 command.args(["-listen", &listen, "-upstream", &upstream]);
-                // As many threads as the other proxies have.
+                // The proxy gets as many threads as the other proxies have.
                 command.args(arguments).env("GOMAXPROCS", "1");
                 Child::spawn("failsafe", &mut command)?
             }

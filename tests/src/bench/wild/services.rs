@@ -1,7 +1,7 @@
-//! The services: their start, their requests, and their users' objectives. Their sources are in
-//! `tests/wild`.
+//! The services: their start, their requests, and the objectives of their users. The sources of the
+//! services are in `tests/wild`.
 //!
-//! A service, its database and the processes that compete with it run on one core; the proxy and
+//! A service, its database and the processes that compete with it run on one core. The proxy and
 //! the load generator have the others.
 
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ use crate::mix::QueryType;
 use crate::process::{self, Child};
 use crate::wait;
 
-/// The number of the services' core.
+/// The number of the core on which services run.
 pub(super) const CORE: usize = 0;
 
 /// The number of workers of the forking service, which share [`POOL`] connections to its database.
@@ -62,8 +62,7 @@ impl Service {
         }
     }
 
-    /// Returns the types of request, the costliest last. Their service times are measured later:
-    /// see [`super::capacity`].
+    /// Returns the types of request, the costliest last. Their service times are measured later.
     pub(super) fn mix(self) -> Vec<QueryType> {
         let types = match self {
             Self::Sqlite => [
@@ -115,7 +114,7 @@ impl Service {
 #[derive(Debug)]
 pub(super) struct Site {
     service: Service,
-    // Dropped before the folder of its data.
+    // The database is dropped before the folder of its data.
     database: Option<Child>,
     database_port: u16,
     dir: TempDir,
@@ -149,8 +148,8 @@ impl Site {
     /// Creates the service's data.
     ///
     /// # Errors
-    /// If a program that it needs fails; [`programs::why_unavailable`] returns a reason if this
-    /// kind of machine can't have it.
+    /// If a program that the service needs fails. If this kind of machine can't have a program,
+    /// [`programs::why_unavailable`] returns the reason.
     pub(super) fn prepare(service: Service) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("headgate-wild-")
@@ -179,7 +178,7 @@ impl Site {
     /// Starts the service and waits until it answers.
     ///
     /// # Errors
-    /// If it doesn't; with its last lines of output.
+    /// If the service doesn't start or answer. The error contains the last lines of its output.
     pub(super) fn start(&self) -> Result<Running> {
         let port = free_port()?;
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -303,7 +302,7 @@ impl Site {
 }
 
 impl Running {
-    /// Returns the address on which it serves.
+    /// Returns the address on which the service listens.
     pub(super) fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -339,17 +338,17 @@ impl Running {
         Ok(())
     }
 
-    /// Ends [`disturb`](Self::disturb).
+    /// Ends the disturbance of [`disturb`](Self::disturb).
     pub(super) fn recover(&mut self) {
         self.disturbance = None;
     }
 
-    /// Measures the service times: the mean time of `count` requests of each type, one after the
-    /// other, without any load. As many requests before them warm up caches and connect the workers
-    /// to their database.
+    /// Measures the service times, the mean and the median time of `count` requests of each type,
+    /// one after the other, without any load. The slowest tenth of these requests doesn't count. As
+    /// many requests before them warm up caches and connect the workers to their database.
     ///
     /// # Errors
-    /// If one isn't answered.
+    /// If a request isn't answered.
     pub(super) fn measure(&self, mix: &mut [QueryType], count: usize) -> Result<()> {
         for query in mix {
             let mut times: Vec<Duration> = Vec::new();
@@ -385,7 +384,7 @@ impl Running {
         answering.with_context(|| self.tail())
     }
 
-    /// Returns the last lines of its processes' output, for messages.
+    /// Returns the last lines of output of the service's processes, for messages.
     fn tail(&self) -> String {
         self.children.iter().map(Child::tail).collect()
     }

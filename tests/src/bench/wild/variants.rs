@@ -1,6 +1,6 @@
-//! Protections in front of a service: none, Envoy's own, other proxies, Headgate. A protection that
-//! needs fitting to a service is a family of candidates, of which a search chooses the best for
-//! each service.
+//! Protections in front of a service: none, Envoy's own protections, other proxies, and Headgate. A
+//! protection that needs fitting to a service is a family of candidates, of which a search chooses
+//! the best for each service.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -40,7 +40,7 @@ pub(super) struct Family {
     pub(super) name: &'static str,
     /// A short description.
     pub(super) title: &'static str,
-    /// One candidate, or several to search.
+    /// One candidate, or several candidates to search.
     pub(super) candidates: Vec<Variant>,
 }
 
@@ -198,8 +198,8 @@ fn adaptive_candidates() -> Vec<Variant> {
     candidates
 }
 
-/// Returns the same candidates with a floor under the limit at all times, not only while the
-/// minimum is measured.
+/// Returns candidates of Envoy's adaptive concurrency filter with a floor under the limit at all
+/// times, not only while the minimum is measured.
 fn floor_candidates() -> Vec<Variant> {
     let mut candidates = Vec::new();
     for percentile in [50, 90] {
@@ -230,7 +230,7 @@ fn floor_candidates() -> Vec<Variant> {
 }
 
 /// Returns candidates of admission control. The filter only observes failures, so a timeout turns
-/// slow answers into failures. The settings define how many failures it tolerates.
+/// slow answers into failures. The settings define how many failures the filter tolerates.
 fn admission_candidates(mix: &[QueryType]) -> Vec<Variant> {
     let p90s = mix.iter().map(|query| query.p90);
     let timeouts = [p90s.clone().min(), p90s.max()];
@@ -253,8 +253,8 @@ fn admission_candidates(mix: &[QueryType]) -> Vec<Variant> {
     candidates
 }
 
-/// Returns candidates of circuit breakers: connections, each with one request, and requests that
-/// wait for a connection.
+/// Returns candidates of circuit breakers. They limit the connections, each of which has one
+/// request, and the requests that wait for a connection.
 fn breaker_candidates() -> Vec<Variant> {
     let mut candidates = Vec::new();
     for connections in [1, 2, 3, 4, 6, 8, 12, 16, 24] {
@@ -301,7 +301,7 @@ impl Variant {
     /// Starts the proxy with one worker thread.
     ///
     /// # Errors
-    /// If it doesn't start.
+    /// If the proxy doesn't start.
     pub(super) fn start(&self, upstream: SocketAddr) -> Result<Proxy> {
         match &self.front {
             Front::Envoy(protection) => Proxy::envoy(protection, upstream),
@@ -309,7 +309,7 @@ impl Variant {
         }
     }
 
-    /// Returns Headgate's P; `None` if it is found, and for other protections.
+    /// Returns Headgate's P, or `None` if P is found and for other protections.
     pub(super) fn slots(&self) -> Option<u64> {
         match &self.front {
             Front::Envoy(protection) => {
@@ -320,8 +320,8 @@ impl Variant {
         }
     }
 
-    /// Returns the reason why it can't run here: its program isn't available, or the present
-    /// version of Headgate refuses its policy.
+    /// Returns the reason, if any, why the protection can't run here: its program isn't available,
+    /// or the present version of Headgate refuses its policy.
     ///
     /// # Errors
     /// If Headgate can't be run.
@@ -341,7 +341,7 @@ impl Variant {
         if output.status.success() {
             return Ok(None);
         }
-        // The first problem, without its position in a file that users don't see.
+        // The message is the first problem, without its position in a file that users don't see.
         let problems = String::from_utf8_lossy(&output.stdout);
         let first = problems.lines().next().unwrap_or_default();
         Ok(Some(

@@ -1,5 +1,6 @@
-//! The control groups of a node's Pods. Namespaces don't isolate them: they are in one folder of
-//! the machine's tree, named like the node's own folder, and must be removed explicitly.
+//! The control groups of a node's Pods. Namespaces don't isolate control groups. So they are in one
+//! folder of the machine's tree, with the name of the node's own folder, and must be removed
+//! explicitly.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use crate::wait;
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
-/// One folder in every hierarchy.
+/// A folder of control groups in every hierarchy.
 #[derive(Debug)]
 pub(super) struct Cgroups {
     pub(super) name: String,
@@ -30,13 +31,14 @@ impl Cgroups {
             remove_left_behind(hierarchy);
             let group = hierarchy.join(&name);
             fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
-            // Version 1: a new group has no CPUs and no memory nodes until these are set.
+            // In version 1, a new group has no CPUs and no memory nodes until these settings are
+            // written.
             for setting in ["cpuset.cpus", "cpuset.mems"] {
                 if let Ok(value) = fs::read(hierarchy.join(setting)) {
                     let _ = fs::write(group.join(setting), value);
                 }
             }
-            // Version 2: controllers must be enabled from the top for the groups below.
+            // In version 2, controllers must be enabled from the top for the groups below.
             for folder in [hierarchy, &group] {
                 if let Ok(controllers) = fs::read_to_string(folder.join("cgroup.controllers")) {
                     for controller in controllers.split_whitespace() {
@@ -60,7 +62,8 @@ impl Cgroups {
     }
 }
 
-/// Returns the folder of each hierarchy: one in version 2, one for each controller in version 1.
+/// Returns the folder of each hierarchy. Version 2 has one hierarchy, and version 1 has one for
+/// each controller.
 fn hierarchies() -> Vec<PathBuf> {
     let mount = PathBuf::from(MOUNT);
     if mount.join("cgroup.controllers").exists() {
@@ -88,7 +91,7 @@ fn remove_left_behind(hierarchy: &Path) {
     }
 }
 
-/// Removes groups one by one from below; their files disappear with them.
+/// Removes groups one by one, the deepest first. Their files disappear with them.
 fn remove_tree(group: &Path) -> std::io::Result<()> {
     if !group.exists() {
         return Ok(());

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::super::control_plane::POD_RANGE;
 use super::{NODE_ADDRESS, NODE_NAME};
 
-/// The range of addresses of this node's Pods, a part of [`POD_RANGE`].
+/// The range of addresses of the Pods on this node, a part of [`POD_RANGE`].
 const NODE_PODS: &str = "10.244.0.0/24";
 
 /// Writes all files into `dir`.
@@ -46,7 +46,7 @@ pub(super) fn write(
 }
 
 /// The configuration of containerd. A test machine may itself be a container, in which no process
-/// may lower its OOM score: hence `restrict_oom_score_adj`.
+/// may lower its OOM score. Therefore `restrict_oom_score_adj` is set.
 const CONTAINERD: &str = r#"version = 2
 root = "@DIR@/containerd/root"
 state = "@DIR@/containerd/state"

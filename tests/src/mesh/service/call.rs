@@ -14,8 +14,8 @@ use super::plan::{Call, Route};
 use super::stats::End;
 use crate::mesh::sidecar;
 
-/// The time for which an idle connection is kept. It is shorter than Envoy's, so that no call is
-/// lost because both ends close at once.
+/// The time for which an idle connection is kept. This time is shorter than Envoy's, so that no
+/// call is lost because both ends close the connection at once.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Connections to the sidecar.
@@ -64,7 +64,7 @@ impl Client {
         let mut request = Request::new(Empty::new());
         *request.uri_mut() = uri;
         *request.headers_mut() = context.clone();
-        // The host selects the proxy's route.
+        // The `Host` header selects the proxy's route.
         let host = match &call.route {
             Route::RoundRobin => call.service.clone(),
             Route::Hash(name) => sidecar::hash_host(&call.service, name),
@@ -87,7 +87,7 @@ impl Client {
         } else {
             End::Failed
         };
-        // Read to its end, so that the connection can be reused.
+        // The answer is read to its end, so that the connection can be reused.
         match response.into_body().collect().await {
             Ok(_) => end,
             Err(_) => End::Failed,

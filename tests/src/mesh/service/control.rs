@@ -1,8 +1,8 @@
-//! Statistics and control requests, on a port of their own, so that they never wait behind other
-//! requests.
+//! Answers requests for statistics and control requests. They have a port of their own, so that
+//! they never wait behind other requests.
 //!
-//! `GET /stats`, `POST /reset`, and `POST /speed` with a number by which later service times are
-//! divided.
+//! The requests are `GET /stats`, `POST /reset`, and `POST /speed` with a number by which later
+//! service times are divided.
 
 use std::convert::Infallible;
 use std::sync::Arc;

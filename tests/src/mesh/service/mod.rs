@@ -1,13 +1,13 @@
 //! The service of the test mesh: one program that acts as any service, by its configuration.
 //!
 //! A request's path selects a tree of steps ([`plan`]): time of a worker, and calls to other
-//! services through the outbound listener of the sidecar. Work means sleeping in the queueing
-//! station of the [test backend](crate::backend), so the limits of capacity are workers and threads
-//! rather than CPU.
+//! services through the outbound listener of the sidecar. A worker's time is spent sleeping in the
+//! queueing station of the [test backend](crate::backend), so the limits of capacity are workers
+//! and threads rather than CPU.
 //!
 //! The service doesn't depend on Headgate. Like any application with tracing, it copies context
-//! headers from a request to the calls that the request causes. Its configuration may turn that
-//! off.
+//! headers from a request to the calls that the request causes. The service's configuration may
+//! turn this off.
 
 mod call;
 mod control;
@@ -38,7 +38,7 @@ pub use stats::{CallStats, OperationStats, ServiceStats};
 #[derive(Debug)]
 pub(crate) struct Service {
     config: ServiceConfig,
-    /// The workers; its types are the operations.
+    /// The workers. The types of the station are the operations.
     station: Arc<Station>,
     threads: Option<Arc<Semaphore>>,
     client: call::Client,
@@ -52,7 +52,8 @@ impl Service {
     fn new(config: ServiceConfig) -> Result<Arc<Self>> {
         let behaviour = &config.behaviour;
         behaviour.check()?;
-        // Service times are drawn here, one for each step, so the station's own are never used.
+        // The service draws one service time for each step, so the station's own service times are
+        // never used.
         let types = behaviour
             .operations
             .iter()
@@ -92,7 +93,7 @@ impl Service {
     }
 }
 
-/// Serves until the process ends; `ready` gets the addresses of requests and of statistics.
+/// Serves until the process ends. `ready` gets the addresses of requests and of statistics.
 ///
 /// # Errors
 /// If the configuration is invalid, or an address can't be bound.

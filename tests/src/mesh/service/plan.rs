@@ -21,26 +21,27 @@ use rand::rngs::SmallRng;
 use rand_distr::{Distribution as _, Exp};
 use serde::{Deserialize, Serialize};
 
-/// The headers that carry a request's context: those of W3C Trace Context and Baggage, and
+/// The headers that carry a request's context. They are those of W3C Trace Context and Baggage, and
 /// Headgate's own for applications that pass on a single header.
 pub const CONTEXT: [&str; 4] = ["baggage", "traceparent", "tracestate", "x-headgate-request"];
 
-/// One service process.
+/// The configuration of one service process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceConfig {
-    /// Its name, such as `en-1`, which its statistics show.
+    /// The name of the process, such as `en-1`, which the statistics show.
     pub process: String,
-    /// The address of its requests; port 0 picks a free one.
+    /// The address of requests. Port 0 picks a free port.
     pub listen: SocketAddr,
-    /// The address of its statistics; port 0 picks a free one.
+    /// The address of statistics. Port 0 picks a free port.
     pub control: SocketAddr,
-    /// The outbound listener of its sidecar. Without it, the service can't call other services.
+    /// The outbound listener of the process's sidecar. Without it, the service can't call other
+    /// services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outbound: Option<SocketAddr>,
-    /// The seed of its service times.
+    /// The seed of the service times.
     pub seed: u64,
-    /// Its behaviour.
+    /// The behaviour of the process.
     pub behaviour: Behaviour,
 }
 
@@ -48,16 +49,17 @@ pub struct ServiceConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Behaviour {
-    /// The number of concurrent computing steps; others wait in the order of their arrival.
+    /// The number of concurrent computing steps. Others wait in the order of their arrival.
     pub workers: usize,
-    /// The number of concurrent requests, from start to answer with all calls, as with a thread for
-    /// each; others wait in the order of their arrival. Unlimited by default.
+    /// The number of concurrent requests, as with a thread for each request. A request counts from
+    /// its start to its answer, with all calls. Others wait in the order of their arrival.
+    /// Unlimited by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
     /// The treatment of a request whose caller has left.
     #[serde(default)]
     pub abandoned: Abandoned,
-    /// Request headers that calls inherit; empty for a service that propagates none.
+    /// Request headers that calls inherit. Empty for a service that propagates none.
     #[serde(default = "context")]
     pub propagate: Vec<String>,
     /// The timeout of a call, ms.
@@ -66,7 +68,7 @@ pub struct Behaviour {
     /// Headers of every answer, such as those of a process that reports a false rate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub response_headers: Vec<(String, String)>,
-    /// The divisor of all service times; it can be changed while the service runs.
+    /// The divisor of all service times. It can be changed while the service runs.
     #[serde(default = "one")]
     pub speed: f64,
     /// The operations, which requests select by their path.
@@ -77,7 +79,8 @@ pub struct Behaviour {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Abandoned {
     /// The request is served although its caller has left, as by a thread that is blocked in a call
-    /// or a lock. So an overloaded service loses all its capacity to requests that have timed out.
+    /// or a lock. So an overloaded service may lose all its capacity to requests that have timed
+    /// out.
     #[default]
     Finish,
     /// The request ends at once, with its calls.
@@ -88,9 +91,9 @@ pub enum Abandoned {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Operation {
-    /// The prefix of the paths of its requests; the longest matching prefix counts.
+    /// The prefix of the paths of the operation's requests. The longest matching prefix counts.
     pub path: String,
-    /// Its steps, in order.
+    /// The steps of the operation, in order.
     #[serde(default)]
     pub steps: Vec<Step>,
 }
@@ -99,17 +102,17 @@ pub struct Operation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Step {
-    /// Time of a worker.
+    /// Computing, which takes the time of a worker.
     Compute(Compute),
     /// Calls to another service.
     Call(Call),
-    /// Steps one after the other.
+    /// Steps that run one after the other.
     Sequence(Vec<Step>),
-    /// Steps at the same time.
+    /// Steps that run at the same time.
     Parallel(Vec<Step>),
 }
 
-/// Time of a worker.
+/// Computing, which takes the time of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Compute {
@@ -123,10 +126,10 @@ pub struct Compute {
 /// The distribution of service times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Distribution {
-    /// All are equal.
+    /// All service times are equal.
     #[default]
     Constant,
-    /// Exponential, as in the evaluation of Wisp.
+    /// Service times are exponentially distributed, as in the evaluation of Wisp.
     Exponential,
 }
 
@@ -136,7 +139,7 @@ pub enum Distribution {
 pub struct Call {
     /// The name of the service.
     pub service: String,
-    /// The path of the calls; that of the request by default.
+    /// The path of the calls. The default is the path of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// The number of calls.
@@ -148,7 +151,7 @@ pub struct Call {
     /// The selection of the service's process.
     #[serde(default)]
     pub route: Route,
-    /// The timeout of each call, ms; the service's `callTimeoutMs` by default.
+    /// The timeout of each call, ms. The default is the service's `callTimeoutMs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<f64>,
     /// The effect of a failed call on its request.
@@ -156,18 +159,18 @@ pub struct Call {
     pub on_failure: OnFailure,
 }
 
-/// The selection of the process that receives a call. The proxy selects; the service only names the
-/// method.
+/// The selection of the process that receives a call. The service only names the method, and the
+/// proxy selects the process.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Route {
-    /// The processes in turn.
+    /// The calls go to the processes in turn.
     #[default]
     RoundRobin,
-    /// By the hash of this header of the request, which calls inherit: equal values select the same
-    /// process.
+    /// The hash of this header of the request selects the process, and equal values select the same
+    /// process. The calls inherit the header.
     Hash(String),
-    /// The process with this number, from 1.
+    /// The calls go to the process with this number, from 1.
     Process(usize),
 }
 
@@ -177,7 +180,7 @@ pub enum OnFailure {
     /// The request fails, too, and its outstanding calls are cancelled.
     #[default]
     Fail,
-    /// The request goes on without the answer.
+    /// The request continues without the answer.
     Ignore,
 }
 
@@ -200,7 +203,7 @@ fn once() -> u32 {
 /// Returns `ms` as a duration.
 ///
 /// # Errors
-/// If it is negative, or isn't a number.
+/// If `ms` is negative, or isn't a number.
 pub fn millis(ms: f64) -> Result<Duration> {
     match Duration::try_from_secs_f64(ms / 1_000.0) {
         Ok(duration) => Ok(duration),
@@ -238,7 +241,7 @@ impl Behaviour {
         Ok(())
     }
 
-    /// Returns the names of the services that it calls, each once.
+    /// Returns the names of the services that the service calls, each name once.
     pub fn calls(&self) -> Vec<&str> {
         let calls = self.operations.iter().flat_map(|o| calls(&o.steps));
         let mut names: Vec<&str> = calls.map(|call| call.service.as_str()).collect();
@@ -261,7 +264,7 @@ pub(crate) fn calls(steps: &[Step]) -> Vec<&Call> {
     calls
 }
 
-/// Visits every step of a tree, nested ones included.
+/// Visits every step of a tree, including nested steps.
 fn each<'a>(steps: &'a [Step], visit: &mut dyn FnMut(&'a Step) -> Result<()>) -> Result<()> {
     for step in steps {
         visit(step)?;

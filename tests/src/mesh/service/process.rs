@@ -12,7 +12,7 @@ use crate::headgate::address;
 use crate::http;
 use crate::process::Child;
 
-/// The environment variable with the path of the service's program; by default, `headgate-service`
+/// The environment variable with the path of the service's program. Without it, `headgate-service`
 /// is searched for beside this program.
 pub const PROGRAM_ENV: &str = "HEADGATE_SERVICE";
 
@@ -31,7 +31,7 @@ impl ServiceProcess {
     /// Starts the program and waits until it serves.
     ///
     /// # Errors
-    /// If the program doesn't exist, or ends; with its last lines of output.
+    /// If the program doesn't exist, or ends. The error contains its last lines of output.
     pub fn start(config: &ServiceConfig) -> Result<Self> {
         let file = NamedTempFile::with_prefix("headgate-service-")?;
         std::fs::write(file.path(), serde_json::to_vec(config)?)?;
@@ -46,20 +46,20 @@ impl ServiceProcess {
         })
     }
 
-    /// Returns the address of its requests.
+    /// Returns the address of the service's requests.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Returns its process id.
+    /// Returns the process id of the service.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
 
-    /// Returns its counts since its start or the last reset.
+    /// Returns the counts of the service since its start or the last reset.
     ///
     /// # Errors
-    /// If it doesn't answer.
+    /// If the service doesn't answer.
     pub fn stats(&self) -> Result<ServiceStats> {
         let answer = http::get(self.control, "/stats")?;
         serde_json::from_str(&answer.body).context("a service's statistics")
@@ -68,15 +68,15 @@ impl ServiceProcess {
     /// Resets all counts.
     ///
     /// # Errors
-    /// If it doesn't answer.
+    /// If the service doesn't answer.
     pub fn reset(&self) -> Result<()> {
         http::post(self.control, "/reset", "").map(|_| ())
     }
 
-    /// Sets the divisor of all service times that begin from now on.
+    /// Sets the divisor of the service times of all steps that begin from now on.
     ///
     /// # Errors
-    /// If it doesn't answer, or `speed` isn't a number above 0.
+    /// If the service doesn't answer, or `speed` isn't a number above 0.
     pub fn set_speed(&self, speed: f64) -> Result<()> {
         let answer = http::post(self.control, "/speed", &speed.to_string())?;
         ensure!(
@@ -87,18 +87,19 @@ impl ServiceProcess {
         Ok(())
     }
 
-    /// Stops the process (SIGSTOP): it keeps its sockets and answers nothing.
+    /// Suspends the process (SIGSTOP). It keeps its sockets and answers nothing.
     pub fn pause(&self) {
         self.child.pause();
     }
 
-    /// Resumes it after [`pause`](Self::pause).
+    /// Resumes the process after [`pause`](Self::pause).
     pub fn resume(&self) {
         self.child.resume();
     }
 }
 
-/// Returns the path of the program. The binaries of tests are in `deps/` of the folder of programs.
+/// Returns the path of the program. The binaries of tests are in the subfolder `deps/` of the
+/// programs' folder.
 fn program() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(PROGRAM_ENV) {
         return Ok(path.into());

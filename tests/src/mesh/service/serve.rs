@@ -1,4 +1,4 @@
-//! Connections, and the requests on them.
+//! The connections of a service, and the requests on them.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 
 use super::Service;
 
-/// Accepts connections until cancelled, and answers the requests on them.
+/// Accepts connections until it is cancelled, and answers the requests on them.
 pub(super) async fn serve<F, A>(listener: TcpListener, service: Arc<Service>, answer: F)
 where
     F: Fn(Arc<Service>, Request<Incoming>) -> A + Copy + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! The counts of a service: the reference for the stats of proxies and clients.
+//! The counts of a service, with which tests compare the stats of proxies and clients.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::ServiceConfig;
 use crate::backend::BackendStats;
 
-/// The most workflows that are counted by name.
+/// The largest number of workflows that are counted by name.
 const MAX_WORKFLOWS: usize = 100;
 /// The name under which all other workflows are counted.
 const OTHER: &str = "_other";
@@ -16,20 +16,20 @@ const OTHER: &str = "_other";
 /// The counts of a service process since its start or the last reset.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServiceStats {
-    /// Its name.
+    /// The name of the process.
     pub process: String,
-    /// The time counted, s.
+    /// The time in which the requests were counted, s.
     pub seconds: f64,
     /// Requests by path of the operation.
     pub operations: BTreeMap<String, OperationStats>,
-    /// Requests by workflow; `_other` has all beyond a hundred, and an empty name those without a
-    /// workflow.
+    /// Requests by workflow. `_other` has those of all workflows beyond a hundred, and an empty
+    /// name has those without a workflow.
     pub workflows: BTreeMap<String, OperationStats>,
     /// Calls by service.
     pub calls: BTreeMap<String, CallStats>,
     /// The number of threads in use, if threads are limited.
     pub threads_busy: Option<usize>,
-    /// The counts of its workers.
+    /// The counts of the workers.
     pub workers: BackendStats,
 }
 
@@ -58,11 +58,11 @@ impl ServiceStats {
 pub struct OperationStats {
     /// The number of requests received.
     pub received: u64,
-    /// The number answered with 200.
+    /// The number of requests that were answered with 200.
     pub completed: u64,
-    /// The number that failed because a call failed.
+    /// The number of requests that failed because a call failed.
     pub failed: u64,
-    /// The number, among all, whose caller left before the answer: wasted work.
+    /// The number of all requests whose caller left before the answer. They are wasted work.
     pub abandoned: u64,
 }
 
@@ -71,13 +71,13 @@ pub struct OperationStats {
 pub struct CallStats {
     /// The number of calls sent.
     pub sent: u64,
-    /// The number answered 2xx.
+    /// The number of calls that were answered with 2xx.
     pub ok: u64,
-    /// The number refused by Headgate, on either side.
+    /// The number of calls that Headgate refused, on either side.
     pub refused: u64,
-    /// The number with another answer, or with none.
+    /// The number of calls with another answer, or without an answer.
     pub failed: u64,
-    /// The number that timed out.
+    /// The number of calls that timed out.
     pub timed_out: u64,
 }
 
@@ -90,7 +90,7 @@ pub(super) enum End {
     TimedOut,
 }
 
-/// Counts in progress.
+/// The counts since the start or the last reset.
 #[derive(Debug)]
 pub(super) struct Tally {
     since: Instant,

@@ -1,4 +1,4 @@
-//! Requests: each runs the steps of its path.
+//! The requests of a service. Each request runs the steps of its path.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,7 +15,7 @@ use super::Service;
 use super::plan::{self, Abandoned, Call, Compute, OnFailure, Operation, Route, Step};
 use super::stats::{End, OperationStats};
 
-/// The header with the failed call of a request, and the failure.
+/// The header of a failed request's answer with the failed call, and the failure.
 const FAILED: HeaderName = HeaderName::from_static("x-mesh-failed");
 
 /// The call because of which a request failed.
@@ -27,10 +27,10 @@ struct Failure {
 
 /// The data of a request that its steps use.
 struct Context {
-    /// The index of its operation.
+    /// The index of the request's operation.
     operation: usize,
     path: String,
-    /// Headers that its calls inherit.
+    /// The headers that the request's calls inherit.
     inherited: HeaderMap,
     workflow: String,
 }
@@ -64,7 +64,7 @@ pub(super) async fn answer(
     let work = async move { worker.work(&of).await };
     let ended = match service.config.behaviour.abandoned {
         Abandoned::Cancel => work.await,
-        // A separate task, which continues if this one is dropped.
+        // The work runs in a separate task, which continues if this future is dropped.
         Abandoned::Finish => tokio::spawn(work).await.unwrap_or(Ok(())),
     };
     caller.answered();
@@ -154,7 +154,7 @@ impl Service {
         let ms = call
             .timeout_ms
             .unwrap_or(self.config.behaviour.call_timeout_ms);
-        // Checked when the service started.
+        // The timeout was checked when the service started.
         let timeout = plan::millis(ms).unwrap_or_default();
         let sent = self
             .client
@@ -170,8 +170,8 @@ impl Service {
         })
     }
 
-    /// Returns the headers that calls inherit: those of the configuration, and those by which calls
-    /// are routed.
+    /// Returns the headers that calls inherit. They are those that the configuration names, and
+    /// those by which calls are routed.
     fn inherited(&self, operation: usize, headers: &HeaderMap) -> HeaderMap {
         let behaviour = &self.config.behaviour;
         let Operation { steps, .. } = &behaviour.operations[operation];
@@ -197,7 +197,7 @@ impl Service {
     }
 }
 
-/// Detects a caller that leaves: hyper drops the future that answers it.
+/// Detects a caller that leaves, because hyper then drops the future that answers the caller.
 struct Caller {
     service: Arc<Service>,
     context: Arc<Context>,
@@ -219,7 +219,7 @@ impl Drop for Caller {
     }
 }
 
-/// Returns the workflow that a request names, for the statistics; empty without one.
+/// Returns the workflow that a request names, for the statistics. Empty if the request names none.
 fn workflow(headers: &HeaderMap) -> String {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
     if let Some(name) = text("x-headgate-workflow") {

@@ -1,4 +1,4 @@
-//! Policies and a real API server: sends them as they are written, and reads the answers.
+//! Sends policies to a real API server as they are written, and reads the answers.
 
 use anyhow::{Context as _, Result, anyhow};
 use headgate_tests::kube::ApiServer;
@@ -11,21 +11,21 @@ use serde_json::Value;
 /// A refusal by the API server.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    /// The whole text.
+    /// The whole text of the refusal.
     pub(crate) message: String,
-    /// Each field at fault, as `headgate validate` names it, and the problem.
+    /// Each field at fault, as `headgate validate` names it, and its problem.
     pub(crate) causes: Vec<(String, String)>,
 }
 
-/// A client of a server that has the definition.
+/// Returns a client of the API server, on which the CustomResourceDefinition is installed.
 pub(crate) async fn client() -> Result<Client> {
     let server = ApiServer::shared();
     server.install_crds()?;
     server.client().await
 }
 
-/// Creates `body` in `namespace` as a dry run. Returns the object with its defaults, as JSON in the
-/// API server's digits, or the refusal.
+/// Creates `body` in `namespace` as a dry run. Returns the object with its defaults as JSON, with
+/// numbers as the API server writes them, or the refusal.
 pub(crate) async fn create(
     client: &Client,
     namespace: &str,
@@ -62,7 +62,7 @@ pub(crate) async fn create(
     }))
 }
 
-/// `spec.types[0].slo[p50]` as `spec.types[0].slo.p50`.
+/// Rewrites a path such as `spec.types[0].slo[p50]` as `spec.types[0].slo.p50`.
 fn field(path: &str) -> String {
     let mut parts = path.split('[');
     let mut field = parts.next().unwrap_or_default().to_owned();

@@ -1,6 +1,6 @@
-//! The CustomResourceDefinition on a real API server: it refuses the policies that `headgate
-//! validate` refuses, in the same words. It takes those that `validate` takes, and they still mean
-//! the same when they come back.
+//! The CustomResourceDefinition on a real API server. The API server refuses the policies that
+//! `headgate validate` refuses, in the same words. It takes the policies that `validate` takes, and
+//! the stored policies mean the same.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -172,7 +172,7 @@ async fn kubectl_explains_every_level_and_shows_columns() -> Result<()> {
     Ok(())
 }
 
-/// Returns the problem of the answer to a bad policy, if any.
+/// Returns what is wrong with the answer to a bad policy, or `None` if the answer is right.
 fn wrong_answer(name: &str, expected: &str, answer: &Result<String, Refusal>) -> Option<String> {
     let is_in = |files: &[&str]| files.contains(&name);
     if let Some((why, _)) = TAKEN.iter().find(|(_, files)| is_in(files)) {
@@ -190,7 +190,7 @@ fn wrong_answer(name: &str, expected: &str, answer: &Result<String, Refusal>) ->
         let is_known = refusal.message.contains(own);
         return (!is_known).then(|| format!("is not refused as {own:?} but: {}", refusal.message));
     }
-    // `LINE:COLUMN: FIELD: VALUE; what would be right`.
+    // The text has the form `LINE:COLUMN: FIELD: VALUE; what would be right`.
     let text = expected.split_once(": ").map_or(expected, |(_, text)| text);
     let (field, words) = text.split_once(": ").unwrap_or(("", text));
     match refusal.causes.as_slice() {
@@ -225,7 +225,7 @@ async fn every_bad_policy_is_refused_in_the_words_of_validate() -> Result<()> {
     Ok(())
 }
 
-/// Policies of the repository that are right.
+/// Returns the good policies of the repository, each with its file.
 fn good_policies() -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = vec![
         repository().join("operator/cli/tests/policies/everything.yaml"),
@@ -243,7 +243,7 @@ fn good_policies() -> Vec<(PathBuf, Vec<u8>)> {
         if file.extension().is_none_or(|e| e != "yaml") {
             continue;
         }
-        // Of a file with several objects, only the policies.
+        // If a file has several objects, only the policies count.
         for document in fs::read_to_string(&file).unwrap().split("\n---") {
             if document.lines().any(|line| line == "kind: AdmissionPolicy") {
                 policies.push((file.clone(), document.as_bytes().to_vec()));
@@ -276,7 +276,7 @@ async fn every_good_policy_is_taken_and_still_means_the_same() -> Result<()> {
         ensure_namespace(&client, &policy.namespace).await;
         let stored = create(&client, &policy.namespace, YAML, text).await?;
         let stored = stored.unwrap_or_else(|refusal| panic!("{file}: {}", refusal.message));
-        // The stored object shows its defaults.
+        // The API server has added the defaults to the stored object.
         let object: Value = serde_json::from_str(&stored)?;
         assert!(
             object["spec"]["mode"].is_string() && object["spec"]["queue"]["timeout"].is_string()
@@ -304,7 +304,8 @@ fn agrees(policy: &Value, answer: &Result<String, Refusal>) -> Result<(), String
         }
         ([], Err(refusal)) => Err(format!("is refused: {}", refusal.message)),
         (_, Ok(_)) => Err(format!("is accepted, with {problems:?}")),
-        // Numbers look different in Go.
+        // Go formats numbers differently, so only the part of each message after the value is
+        // compared.
         (_, Err(refusal)) => problems
             .iter()
             .all(|problem| {
@@ -360,7 +361,8 @@ async fn any_policy_fares_there_as_here() -> Result<()> {
     Ok(())
 }
 
-/// Rules in CEL have a budget for each object; a policy that `validate` takes must not exceed it.
+/// Kubernetes limits the cost of CEL rules for each object. No policy that `validate` takes may
+/// exceed the limit.
 #[tokio::test]
 async fn the_largest_policies_are_within_the_budget_of_rules() -> Result<()> {
     let client = client().await?;
@@ -450,7 +452,7 @@ async fn the_largest_policies_are_within_the_budget_of_rules() -> Result<()> {
     Ok(())
 }
 
-/// Types are tried in order, so the order is part of what they mean.
+/// The filter tries types in order, so their order has a meaning.
 #[tokio::test]
 async fn server_side_apply_keeps_the_order_of_types() -> Result<()> {
     let client = client().await?;

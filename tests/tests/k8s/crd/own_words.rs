@@ -1,9 +1,10 @@
-//! Bad policies that the API server refuses in words of its own, or takes, and why.
+//! Bad policies that the API server refuses in its own words, and those that it takes, each with
+//! the reason.
 
-/// The reason, the part of the API server's message that is always there, and the files.
+/// The reason, the constant part of the API server's message, and the files.
 pub(crate) type Group = (&'static str, &'static str, &'static [&'static str]);
 
-/// Bad policies that are refused, but not in the words of `headgate validate`.
+/// Bad policies that are refused in other words than those of `headgate validate`.
 pub(crate) const OTHER_WORDS: &[Group] = &[
     (
         "a field that the schema lacks: rules in CEL see only fields that it has",
@@ -239,8 +240,8 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
     ),
 ];
 
-/// Bad policies that the API server takes: `headgate validate` and the policy's status say what is
-/// wrong.
+/// Bad policies that the API server takes. `headgate validate` and the policy's status report the
+/// problem.
 pub(crate) const TAKEN: &[(&str, &[&str])] = &[
     (
         "a match that is never reached: too dear for CEL, which would compare all matches with all",

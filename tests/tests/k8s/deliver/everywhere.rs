@@ -8,7 +8,7 @@ use headgate_controller::kubernetes::cluster::{
     Cluster, Gateway, ObjectKey, PolicyObject, Pool, Route, Service,
 };
 
-/// A cluster in which this policy is attached to everything that a policy can be attached to.
+/// Returns a cluster in which this policy is attached to every kind of target.
 pub(crate) fn everywhere(
     example: &headgate_api::validate::ValidPolicy,
     namespace: &str,

@@ -1,4 +1,4 @@
-//! Objects of 1 MB, which is as much as an API server takes.
+//! Objects of 1 MB, the largest size that an API server takes.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::stage::Stage;
 
 const EDGE: &str = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
 
-/// Gateway `edge` of Envoy Gateway, and these routes of it.
+/// Adds Gateway `edge` of Envoy Gateway, with these routes, to the cluster of `stage`.
 fn gateway(stage: &mut Stage, routes: &[&str]) {
     let edge = ObjectKey::new(&stage.namespace, "edge");
     stage.cluster.served_kinds = vec![TargetKind::Gateway, TargetKind::HttpRoute];
@@ -37,7 +37,8 @@ fn gateway(stage: &mut Stage, routes: &[&str]) {
     }
 }
 
-/// A policy for the route of its name with this many matches, 64 kB each.
+/// Returns a policy called `name` for the route of the same name, with this many matches of 64 kB
+/// each.
 fn large(stage: &Stage, name: &str, matches: usize) -> String {
     let header = |m: usize, h: usize| {
         let value = format!("{m}-{h}-{}", "v".repeat(4_000));
@@ -63,7 +64,7 @@ fn large(stage: &Stage, name: &str, matches: usize) -> String {
     .to_string()
 }
 
-/// The policies in an object.
+/// Returns the names of the policies in an object, sorted.
 fn policies(object: &Value) -> Vec<&str> {
     let stages = object["spec"]["wasm"][0]["config"]["stages"].as_array();
     let names = stages.into_iter().flatten().map(|s| s["policy"].as_str());
@@ -75,8 +76,8 @@ fn policies(object: &Value) -> Vec<&str> {
     names
 }
 
-/// Waits until the object has these policies, and sets its status to accepted in Envoy Gateway's
-/// place.
+/// Waits until the object has these policies. Then sets its status to accepted, in place of Envoy
+/// Gateway.
 fn accepted(stage: &Stage, wanted: &[&str]) -> Result<Value> {
     let what = wanted.join(", ");
     let object = stage.wait_for("envoyextensionpolicies", &what, |o| policies(o) == wanted)?;
@@ -129,7 +130,7 @@ async fn a_policy_without_room_at_a_shared_gateway_says_so_and_the_others_stay()
         .map_err(|e| anyhow!(e))?;
     assert_eq!(now["metadata"], before["metadata"], "nothing was written");
 
-    // There is enough room for all: the API server takes what fits.
+    // All policies fit into one object, and the API server takes the object.
     stage.policy(&large(&stage, "search", 7))?;
     stage.show();
     let all = accepted(&stage, &["checkout", "edge", "search"])?;
@@ -139,8 +140,8 @@ async fn a_policy_without_room_at_a_shared_gateway_says_so_and_the_others_stay()
         .programmed("search", true, "EnvoyExtensionPolicy")
         .await?;
 
-    // A policy of those delivered grows: its last version that fitted stays, and changes of the
-    // others are still delivered.
+    // One of the delivered policies grows too large. Its last version that fitted stays, and
+    // changes of the other policies are still delivered.
     stage.policy(&large(&stage, "search", 12))?;
     stage.show();
     stage.programmed("search", false, "not in force").await?;

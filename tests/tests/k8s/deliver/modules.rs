@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use anyhow::Result;
 use sha2::{Digest as _, Sha256};
 
-/// A server of modules that a test can make answer that it has none.
+/// A server of modules. A test can make it answer that it has no module.
 pub(crate) struct Modules {
     pub(crate) address: SocketAddr,
     pub(crate) serves: Arc<AtomicBool>,
-    /// Requests that got no module.
+    /// The number of requests that got no module.
     pub(crate) missed: Arc<AtomicU32>,
 }
 
@@ -32,7 +32,7 @@ impl Modules {
         let missed = Arc::new(AtomicU32::new(0));
         let missing = Arc::clone(&missed);
         let path = format!("GET /modules/{}.wasm HTTP/1.1\r\n", sha256());
-        // Ends with the test's process.
+        // The thread ends with the test's process.
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(mut stream) = stream else { return };

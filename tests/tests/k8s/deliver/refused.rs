@@ -1,5 +1,5 @@
-//! Writes that the API server refuses for a while: by a quota, and by a webhook that doesn't
-//! answer. Once it accepts them, they need no edit and no restart.
+//! Writes that the API server refuses for a while, because of a quota or because of a webhook that
+//! doesn't answer. Once the API server accepts the writes, they need neither an edit nor a restart.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::stage::Stage;
 use super::{SEARCH, policy};
 
-/// The controller of quotas pauses while it learns of new CRDs.
+/// The longest wait for the controller of quotas, which pauses while new CRDs are installed.
 const SETTLED: Duration = Duration::from_secs(90);
 
 /// Allows this many ConfigMaps, and waits until the quota is in force.

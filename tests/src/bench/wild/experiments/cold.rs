@@ -1,5 +1,5 @@
-//! The first five seconds of a new process, or of an edit that adds a type, compared to those of
-//! Envoy without a filter.
+//! The first five seconds of a new process, or after an edit that adds a type, compared to the same
+//! seconds of Envoy without a filter.
 
 use std::time::Duration;
 
@@ -10,23 +10,24 @@ use crate::mix;
 const WORKERS: usize = 16;
 /// The number of threads that share the one core.
 const THREADS: usize = 256;
-/// P in front of these threads, in the rows that give it.
+/// P in front of these threads, in the rows with P given.
 const THREADS_AT_ONCE: usize = 4;
 /// Factor of the paper's service times for workers that sleep.
 const SCALE: f64 = 4.0;
 const FIRST: Duration = Duration::from_secs(5);
 /// The start of the third second, from which types should be inside their objectives.
 const THIRD: Duration = Duration::from_secs(2);
-/// The figure that is compared to that without a filter.
+/// The name of the figure that is compared to the run without a filter.
 const GOODPUT: &str = "in time, first 5 s";
-/// The 90th percentile of a type's response times may be this multiple of that without a filter,
-/// plus this time, ms.
+/// The limit above which a type counts as slower: a multiple of the 90th percentile of its response
+/// times without a filter, plus a time, ms.
 const UNNOTICED: (f64, f64) = (1.1, 2.0);
 
 pub(super) fn cases(quick: bool) -> Vec<Case> {
     let sleeping = mix::natural(SCALE);
-    // All threads share one core, so costs and capacity are those of all workers together. The
-    // requests and their objectives stay the same.
+    // All threads share one core, so the service times are divided by the number of workers, and
+    // the capacity is that of all workers together. The requests and their objectives stay the
+    // same.
     let computing = mix::natural(SCALE)
         .into_iter()
         .map(|query| mix::QueryType {
@@ -141,8 +142,8 @@ fn measures(seen: &Seen<'_>, start: Duration) -> Vec<Measure> {
     ]
 }
 
-/// Adds to each run its goodput as a multiple of the goodput without a filter in the same round,
-/// and the number of types that it makes slower.
+/// Adds two figures to each run: its goodput as a multiple of the goodput without a filter in the
+/// same round, and the number of types that are slower than without a filter.
 pub(super) fn relate(runs: &mut [Run]) {
     let goodput = |run: &Run| {
         let mut measures = run.measures.iter();

@@ -1,5 +1,5 @@
-//! Experiments in which one route, one endpoint or the whole backend breaks. Eight workers serve. A
-//! worker with a hanging request is freed when Envoy or the client resets the request, like a
+//! Experiments in which one route, one endpoint or the whole backend of eight workers breaks. A
+//! worker with a hanging request is free again when Envoy or the client resets the request, like a
 //! thread that waits for a lock.
 
 use std::time::Duration;
@@ -11,14 +11,15 @@ use crate::mix::QueryType;
 const WORKERS: usize = 8;
 /// The time at which a working route or endpoint breaks.
 const BREAKS: Duration = Duration::from_secs(4);
-/// The number of timeouts in a row that eject an endpoint, Envoy's default.
+/// The number of consecutive timeouts that eject an endpoint, Envoy's default.
 const EJECTS: u32 = 5;
-/// The times at which the whole backend starts to hang and at which it recovers.
+/// The time at which the whole backend starts to hang. The next constant is the time at which it
+/// recovers.
 const ALL_HANG: Duration = Duration::from_secs(5);
 const ALL_BACK: Duration = Duration::from_secs(10);
 /// The start of the measured time for a route that hangs from the start: the fourth second.
 const FOURTH: Duration = Duration::from_secs(3);
-/// The start of the measured time for a route that breaks later: the third second after that.
+/// The start of the measured time for a route that breaks later: two seconds after [`BREAKS`].
 const THIRD_AFTER: Duration = Duration::from_secs(6);
 
 pub(super) fn cases(quick: bool) -> Vec<Case> {

@@ -1,4 +1,5 @@
-//! One picture for each experiment: answers in time over time, a panel for each case.
+//! One picture for each experiment: the rate of answers in time, over time, in a panel for each
+//! case.
 
 use std::fmt::Write as _;
 
@@ -20,7 +21,7 @@ const LINES: &str = ".none{stroke:var(--muted)}.offered{stroke-dasharray:2 3}\
 .wasm-p{stroke:var(--t0)}.wasm{stroke:var(--t0);stroke-dasharray:6 3}\
 .native-p{stroke:var(--t1)}.native{stroke:var(--t1);stroke-dasharray:6 3}";
 
-/// Rows with their titles in the legend, in its order.
+/// The rows, each with its title in the legend, in the legend's order.
 const ROWS: [(&str, &str); 6] = [
     ("offered", "first attempts"),
     ("wasm-p", "Wasm, P given"),
@@ -30,8 +31,8 @@ const ROWS: [(&str, &str); 6] = [
     ("native", "native, P found"),
 ];
 
-/// Returns a stand-alone SVG: for each case the answers in time per second of each row, means over
-/// its runs. Dotted lines mark the events of a case.
+/// Returns a stand-alone SVG: for each case the answers in time per second of each row, as means
+/// over the row's runs. Dotted lines mark the events of a case.
 pub fn svg(reports: &[CaseReport]) -> String {
     let columns = reports.len().clamp(1, COLUMNS);
     let column = WIDTH / columns as f64;

@@ -1,4 +1,4 @@
-//! A retry storm. Half of the workers stop for 5 s; clients give up after 0.5 s. They retry
+//! A retry storm. Half of the workers stop for 5 s, and clients give up after 0.5 s. Clients retry
 //! immediately, up to three times, after a refusal, an error or a timeout.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ const STOP: Duration = Duration::from_secs(5);
 const BACK: Duration = Duration::from_secs(10);
 
 pub(super) fn cases(quick: bool) -> Vec<Case> {
-    // 0.8 times the capacity of 8 workers.
+    // The rate is 0.8 times the capacity of 8 workers.
     let mix = vec![cheap("fast", "/fast", 320.0, 20)];
     vec![Case {
         name: "retries",

@@ -1,5 +1,5 @@
-//! A spike: three times the capacity for 5 s, between loads of 0.8 times. The results include the
-//! times until the objectives are met after its start and after its end.
+//! A spike: three times the capacity for 5 s, between loads of 0.8 times the capacity. The results
+//! include the times from the start and from the end of the spike until the objectives are met.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const ENDS: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(100);
 /// The time over which requests are judged together, long enough for a percentile.
 const WINDOW: Duration = Duration::from_millis(500);
-/// The share of refused requests below which refusals count as over, ratio 0..=1.
+/// The share of refused requests, ratio 0..=1, below which refusals count as over.
 const NONE: f64 = 0.005;
 
 pub(super) fn cases(quick: bool) -> Vec<Case> {
