@@ -84,7 +84,7 @@ impl Metrics for Names {
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) name: Arc<Name>,
-    /// Envoy's number of the metric.
+    /// The number by which Envoy knows the metric.
     pub(crate) id: usize,
     pub(crate) value: u64,
 }
@@ -112,11 +112,11 @@ struct Cell {
     changed: bool,
 }
 
-/// Envoy's numbers of the metrics in one configuration.
+/// The numbers by which Envoy knows the metrics in one configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Defined {
-    /// Envoy's number by the number of the metric's name. It is `None` if Envoy refused the metric,
-    /// and for members of families.
+    /// Envoy's numbers, by the number of the metric's name. `None` if Envoy refused the metric, and
+    /// for members of families.
     single: Vec<Option<usize>>,
     /// Envoy's numbers of the families by name, for each kind of metric.
     families: [HashMap<String, usize>; 3],

@@ -613,8 +613,8 @@ mod tests {
         assert_eq!(log.matches("the filter works again").count(), 1, "{log}");
     }
 
-    /// Envoy cancels the request of a configuration when the configuration goes. That may happen on
-    /// a worker, with the last stream of an old configuration.
+    /// Envoy cancels the request of a configuration when the configuration is removed. That may
+    /// happen on a worker, with the last stream of an old configuration.
     #[test]
     fn only_the_newest_configuration_sends_reports() {
         const CALLS: &str = r#"{"direction":"Outbound","outbound":{"policy":"ns/p",

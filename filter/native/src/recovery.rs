@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use headgate_core::time::Instant;
 
-/// The pause after the first panic.
+/// The shortest pause. It follows the first panic.
 const SHORTEST: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(10);

@@ -155,8 +155,8 @@ static TABLE: Table = Table {
     },
 };
 
-/// Returns the table of the process's first library, which may be this library. It must be called
-/// on the main thread only.
+/// Returns the table of the process's first library, which may be this library. Callers must call
+/// this function on the main thread only.
 fn table() -> &'static Table {
     let registered = abi::shared_data(KEY).cast::<Table>();
     // SAFETY: every table under this key is a static of a library that is never unloaded.

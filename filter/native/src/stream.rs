@@ -136,7 +136,7 @@ impl Stream for Attached<'_> {
     }
 }
 
-/// Panics in the hook that a request header names. Only builds that test panics have this function.
+/// Panics in the hook that a request header names. This function is for builds that test panics.
 #[cfg(feature = "trap")]
 #[allow(clippy::panic)] // the purpose of the feature
 fn trap(envoy: Envoy, hook: &str) {

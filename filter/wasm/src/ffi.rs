@@ -14,27 +14,27 @@ const OK: u32 = 0;
 const NOT_FOUND: u32 = 1;
 const EMPTY: u32 = 7;
 const CAS_MISMATCH: u32 = 8;
-/// `WasmHeaderMapType::RequestHeaders`.
+/// The value `WasmHeaderMapType::RequestHeaders`.
 const REQUEST_HEADERS: u32 = 0;
-/// `WasmHeaderMapType::ResponseHeaders`.
+/// The value `WasmHeaderMapType::ResponseHeaders`.
 const RESPONSE_HEADERS: u32 = 2;
-/// `WasmHeaderMapType::ResponseTrailers`.
+/// The value `WasmHeaderMapType::ResponseTrailers`.
 const RESPONSE_TRAILERS: u32 = 3;
-/// `WasmHeaderMapType::HttpCallResponseHeaders`.
+/// The value `WasmHeaderMapType::HttpCallResponseHeaders`.
 const CALLOUT_HEADERS: u32 = 6;
-/// `WasmBufferType::HttpResponseBody`.
+/// The value `WasmBufferType::HttpResponseBody`.
 const RESPONSE_BODY: u32 = 1;
-/// `WasmBufferType::HttpCallResponseBody`.
+/// The value `WasmBufferType::HttpCallResponseBody`.
 const CALLOUT_BODY: u32 = 4;
-/// `WasmStreamType::Request`.
+/// The value `WasmStreamType::Request`.
 const REQUEST_STREAM: u32 = 0;
-/// `WasmBufferType::PluginConfiguration`.
+/// The value `WasmBufferType::PluginConfiguration`.
 const PLUGIN_CONFIGURATION: u32 = 7;
 /// A number of bytes that exceeds every buffer. The host returns the whole buffer.
 const ALL: usize = i32::MAX as usize;
-/// `CLOCK_REALTIME` of WASI.
+/// The id of WASI's `CLOCK_REALTIME`.
 const REALTIME: u32 = 0;
-/// `CLOCK_MONOTONIC` of WASI.
+/// The id of WASI's `CLOCK_MONOTONIC`.
 const MONOTONIC: u32 = 1;
 
 unsafe extern "C" {
@@ -207,8 +207,8 @@ fn header(map: u32, name: &str) -> Result<Option<Vec<u8>>, HostError> {
     }
 }
 
-/// Returns the part of the response's body that arrives, or `None` if the part is empty. It must be
-/// called in the callback for that part.
+/// Returns the part of the response's body that arrives, or `None` if the part is empty. The caller
+/// must call this function in the callback for that part.
 pub(crate) fn response_body() -> Result<Option<Vec<u8>>, HostError> {
     let (mut data, mut size) = (std::ptr::null_mut(), 0);
     // SAFETY: both pointers are to live locals.
@@ -251,7 +251,8 @@ pub(crate) fn http_call(
 }
 
 /// Returns the body, of `size` bytes, of the response to [`http_call`]. Returns `None` unless the
-/// status is 200. It must be called in the response's callback.
+/// status is 200. The caller must call this function in the
+/// response's callback.
 pub(crate) fn http_call_answer(size: usize) -> Result<Option<Vec<u8>>, HostError> {
     let status = header(CALLOUT_HEADERS, ":status");
     if status.ok().flatten().as_deref() != Some(b"200") {

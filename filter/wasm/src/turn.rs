@@ -1,7 +1,7 @@
 //! A bound on the held requests that are resumed or refused in one turn of Envoy's event loop.
 //!
-//! Envoy resumes or refuses the requests when the callback that asked for it returns, one after the
-//! other. A refusal runs the response's filters, including this one, and the return of that
+//! Envoy resumes or refuses the requests when the callback that requested this returns, one after
+//! the other. A refusal runs the response's filters, including this one, and the return of that
 //! callback executes the next refusal inside the first. So refusing n requests takes n nested sets
 //! of C++ frames (proxy-wasm-cpp-host issue 326). A resumed request also nests if it ends at once,
 //! as without a healthy endpoint, because its end frees the slot for the next request. A queue of
@@ -28,7 +28,7 @@ pub(crate) struct Turn<A> {
     /// Whether a wake-up for the next turn has been sent.
     asked: bool,
     waiting: VecDeque<A>,
-    /// Actions that only the next turn may execute.
+    /// The actions that only the next turn may execute.
     postponed: Vec<A>,
 }
 
@@ -44,7 +44,7 @@ impl<A> Default for Turn<A> {
 }
 
 impl<A> Turn<A> {
-    /// Starts a turn. It must be called from Envoy's event loop, with the stack unwound.
+    /// Starts a turn. Envoy's event loop must have called the callback, with the stack unwound.
     pub(crate) fn begin(&mut self) {
         self.done = 0;
         self.asked = false;

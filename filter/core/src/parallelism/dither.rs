@@ -55,7 +55,7 @@ pub struct Dither {
     pub slot: Duration,
     /// The offset from the process's clock to a clock that all processes share.
     pub offset: Duration,
-    /// Seed of the schedule's random orders.
+    /// The seed of the schedule's random orders.
     pub seed: u64,
 }
 

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 /// Sums over the requests of one block, or over those that one worker saw.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Sums {
-    /// n, Σu, Σd, Σu², Σd², Σud, Σy, Σuy, Σdy, Σy².
+    /// The sums n, Σu, Σd, Σu², Σd², Σud, Σy, Σuy, Σdy, Σy².
     pub of: [f64; 10],
 }
 
@@ -50,7 +50,7 @@ impl Sums {
     }
 }
 
-/// Mean and standard deviation of the prior of elasticities.
+/// The mean and the standard deviation of the prior of elasticities.
 const PRIOR: (f64, f64) = (0.7, 0.5);
 
 /// An estimate and its standard error.
@@ -88,11 +88,11 @@ impl Estimate {
     }
 }
 
-/// Second moments within blocks, over the recent blocks.
+/// The second moments within blocks, over the recent blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Moments {
-    /// Degrees of freedom, S_uu, S_dd, S_ud, S_uy, S_dy, S_yy. Then, with x = u − d, the sums over
-    /// blocks Σ S_xy², Σ S_xy S_xx, Σ S_xx². Then the number of blocks.
+    /// The degrees of freedom, S_uu, S_dd, S_ud, S_uy, S_dy and S_yy come first. With x = u − d,
+    /// the sums over blocks Σ S_xy², Σ S_xy S_xx and Σ S_xx² follow, and then the number of blocks.
     pub of: [f64; 11],
 }
 
@@ -183,8 +183,8 @@ impl Moments {
 /// One slope of y on the logarithm of the level, within blocks, for a part of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Slope {
-    /// S_xx, S_xy, then the sums over blocks Σ S_xy², Σ S_xx S_xy, Σ S_xx², then the number of
-    /// blocks.
+    /// S_xx and S_xy come first. The sums over blocks Σ S_xy², Σ S_xx S_xy and Σ S_xx² follow, and
+    /// then the number of blocks.
     pub of: [f64; 6],
 }
 

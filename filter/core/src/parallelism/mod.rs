@@ -625,7 +625,7 @@ mod tests {
         })
     }
 
-    /// Exchanges with the record while `in_flight` requests are in flight.
+    /// Exchanges measurements with the record, with `in_flight` requests in flight.
     fn look(auto: &mut Auto, record: &mut Vec<u8>, now: Instant, in_flight: u32) {
         auto.look(now, true, Duration::ZERO, (in_flight, 0), &times(), |_| {
             false

@@ -65,8 +65,8 @@ const MOST_VARIANCE: f64 = 0.05;
 const LEAST_VARIANCE: f64 = 1e-30;
 /// The bounds of a variance.
 const VARIANCE: (f64, f64) = (1e-9, 1.0);
-/// Corrections of a and of the other usual terms are relative to at least this part of the mean
-/// estimate.
+/// The least part of the mean estimate to which corrections of a and of the other usual terms are
+/// relative.
 const PROPORTIONAL: f64 = 0.05;
 /// The least estimate, as a part of the mean estimate.
 const LEAST_PART: f64 = 1e-4;
@@ -98,7 +98,7 @@ impl Amounts {
 /// The plane t = a + b · size + c · output of one type.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Plane {
-    /// a, s, then b, s for each unit of size, then c, s for each token of output.
+    /// a, b and c. They are in s, in s for each unit of size, and in s for each token of output.
     coefficients: [f64; FACTORS],
     /// The usual factors, each at least 1. They are 0 before the first sample.
     usual: [f64; FACTORS],
@@ -249,7 +249,7 @@ struct Cost {
 pub(super) struct Costs {
     /// The cost by type, `None` without `cost`.
     costs: Vec<Option<Cost>>,
-    /// Samples that aren't in the shared planes yet.
+    /// The samples that aren't in the shared planes yet.
     fresh: Vec<(TypeId, Amounts, Duration)>,
     /// The type at which the next exchange continues.
     turn: usize,

@@ -54,8 +54,8 @@ impl Log {
     }
 
     /// Adds a sample of type `kind` that counts as `weight` answers, including its own. Returns
-    /// false if there is no room. The type's later samples then get the weight in addition to
-    /// theirs.
+    /// false if there is no room. Then `weight` is added to the weights of the type's later
+    /// samples.
     pub(super) fn push(&mut self, kind: usize, processing: Duration, weight: u32) -> bool {
         let fresh = &mut self.fresh[kind];
         if self.samples.len() >= CAPACITY {

@@ -123,7 +123,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns the tokens of the first waiter; `None` without a waiter.
+    /// Returns the tokens of the first waiter, or `None` without a waiter.
     pub(super) fn first_tokens(&self) -> Option<Tokens> {
         let (slot, _) = self.queue.head()?;
         let request = self.requests.get(slot);

@@ -83,7 +83,7 @@ impl Recent {
         self.now.longest = self.now.longest.max(time);
     }
 
-    /// Returns the longest time of recent answers; `None` if there are too few.
+    /// Returns the longest time of recent answers, or `None` if there are too few.
     fn longest(&self) -> Option<Duration> {
         let enough = self.now.count.saturating_add(self.before.count) >= FEWEST;
         enough.then(|| self.now.longest.max(self.before.longest))

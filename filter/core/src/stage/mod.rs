@@ -110,8 +110,8 @@ pub struct Stage {
     hosts: Hosts,
     parked: Parked,
     stats: StageStats,
-    /// The time at which a slot was handed to this worker; `Some` only while it handles that
-    /// wake-up.
+    /// The time at which a slot was handed to this worker. It is `Some` only while the worker
+    /// handles that wake-up.
     handed_over: Option<Instant>,
     /// The workers to which the current dispatch handed a slot.
     handed_to: Vec<WorkerId>,

@@ -36,7 +36,7 @@ const LONGER: f32 = 0.05;
 /// The output lengths of one type.
 #[derive(Debug, Clone)]
 pub(super) struct Lengths {
-    /// For each interval, the outputs that ended by themselves and the outputs that were cut off.
+    /// The outputs that ended by themselves and the outputs that were cut off, by interval.
     outputs: [[f32; 2]; INTERVALS],
     usual: Option<u32>,
 }

@@ -54,10 +54,10 @@ use crate::time::Instant;
 const HALF_LIFE: Duration = Duration::from_secs(1);
 /// The weight of the assumption of a FIFO, requests.
 const PRIOR: f64 = 0.2;
-/// k: the weight of the line through the origin, in requests whose distance from the mean equals
-/// the mean.
+/// k, the weight of the line through the origin. It is in requests whose distance from the mean
+/// equals the mean.
 const STEADY: f64 = 5.0;
-/// Sums and waits below this count as zero.
+/// The value below which sums and waits count as zero.
 const LEAST: f64 = 1e-6;
 
 /// Decaying sums over the requests of a group. Times are in s.

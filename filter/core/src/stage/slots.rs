@@ -104,7 +104,7 @@ impl Slots {
         (self.budget.as_ref()).map_or(Tokens::default(), |budget| budget.tokens(request))
     }
 
-    /// Records that a request has released its tokens; see [`Budget::ended`].
+    /// Records that a request has released its tokens ([`Budget::ended`]).
     pub(super) fn ended(&mut self, kind: TypeId, tokens: u32, held: Duration) {
         if let Some(budget) = &mut self.budget {
             budget.ended(kind, tokens, held);
@@ -129,7 +129,7 @@ impl Slots {
         }
     }
 
-    /// Records the output of a response that ended; see [`Budget::wrote`].
+    /// Records the output of a response that ended ([`Budget::wrote`]).
     pub(super) fn wrote(&mut self, request: &Request, outcome: Outcome) {
         if let Some(budget) = self.budget.as_mut().filter(|_| request.counts_each) {
             budget.wrote(&request.attributes, request.output, outcome);
@@ -141,12 +141,12 @@ impl Slots {
         (self.budget.as_ref()).map_or(0, |budget| budget.output(request))
     }
 
-    /// Returns the tokens that a request lacks for an output; see [`Budget::lacks`].
+    /// Returns the number of tokens that a request lacks for an output ([`Budget::lacks`]).
     pub(super) fn lacks(&self, request: &Request, output: u32) -> u32 {
         (self.budget.as_ref()).map_or(0, |budget| budget.lacks(request, output))
     }
 
-    /// Returns the time until a request with these tokens fits; see [`Budget::rest`].
+    /// Returns the time until a request with these tokens fits ([`Budget::rest`]).
     pub(super) fn rest(&self, in_use: i64, tokens: u32) -> Duration {
         (self.budget.as_ref()).map_or(Duration::ZERO, |budget| budget.rest(in_use, tokens))
     }
@@ -168,12 +168,12 @@ impl Slots {
         (self.budget.as_ref()).is_some_and(|budget| budget.binds(since))
     }
 
-    /// Returns the mean service time with few requests in flight; see [`Auto::reference`].
+    /// Returns the mean service time with few requests in flight ([`Auto::reference`]).
     pub(super) fn reference(&self) -> Option<Duration> {
         self.found.as_ref()?.auto.reference()
     }
 
-    /// Returns P as far as it is known; see [`Auto::slots`].
+    /// Returns P as far as it is known ([`Auto::slots`]).
     pub(super) fn known(&self) -> u32 {
         self.found
             .as_ref()
@@ -192,7 +192,7 @@ impl Slots {
             .is_some_and(|found| found.auto.is_open())
     }
 
-    /// Whether the service time of a request counts; see [`Auto::is_representative`].
+    /// Whether the service time of a request is representative ([`Auto::is_representative`]).
     pub(super) fn is_representative(&self, beside: u32) -> bool {
         let found = self.found.as_ref();
         found.is_none_or(|found| found.auto.is_representative(beside))
@@ -205,14 +205,14 @@ impl Slots {
         u32::try_from(here + elsewhere).unwrap_or(0)
     }
 
-    /// Records the first byte of a stream; see [`Auto::began`].
+    /// Records the first byte of a stream ([`Auto::began`]).
     pub(super) fn began(&mut self, kind: TypeId, processing: Duration, beside: u32) {
         if let Some(found) = &mut self.found {
             found.auto.began(kind, processing, beside);
         }
     }
 
-    /// Returns the response time beyond which a request is late; see [`Auto::late_after`].
+    /// Returns the response time beyond which a request is late ([`Auto::late_after`]).
     pub(super) fn late_after(&self, kind: TypeId) -> Option<Duration> {
         self.found.as_ref()?.auto.late_after(kind)
     }
@@ -225,7 +225,7 @@ impl Slots {
         now.since(if is_short { dequeued } else { arrived })
     }
 
-    /// Records a request that was answered or is late; see [`Auto::answered`].
+    /// Records a request that was answered or is late ([`Auto::answered`]).
     pub(super) fn answered(&mut self, kind: TypeId, response: Duration) {
         if let Some(found) = &mut self.found {
             found.auto.answered(kind, response);
@@ -239,7 +239,7 @@ impl Slots {
             .map_or(self.configured, |found| found.auto.level(now))
     }
 
-    /// Records the time per output token of a response; see [`Auto::streamed`].
+    /// Records the time per output token of a response ([`Auto::streamed`]).
     pub(super) fn streamed(
         &mut self,
         kind: TypeId,
@@ -252,7 +252,7 @@ impl Slots {
         }
     }
 
-    /// Records a request that the backend answered; see [`Auto::completed`].
+    /// Records a request that the backend answered ([`Auto::completed`]).
     pub(super) fn completed(
         &mut self,
         kind: TypeId,

@@ -180,7 +180,7 @@ const UNKNOWN: f64 = 1e-6;
 /// The time without a refusal above the cut after which free slots are open to all types.
 const CALM: Duration = Duration::from_millis(1_000);
 /// The number of standard deviations by which the slots that a type uses may exceed their mean, and
-/// by which the slots that other types need may exceed theirs.
+/// the number by which the slots that other types need may exceed their mean.
 const BY_CHANCE: f64 = 4.0;
 const NEEDED: f64 = 2.0;
 

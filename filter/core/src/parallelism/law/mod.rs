@@ -55,8 +55,8 @@ pub struct Fresh {
     pub requests: f64,
     /// The number of refused requests.
     pub refused: f64,
-    /// Sums over requests that started under this schedule: the number of samples; Σ pt, s; Σ
-    /// reference pt, s; Σ of the references' standard errors, s; Σ pt², s².
+    /// Sums over requests that started under this schedule. They are the number of samples, Σ pt
+    /// (s), Σ reference pt (s), Σ of the references' standard errors (s), and Σ pt² (s²).
     pub times: [f64; 5],
     /// The number of answers, and their lateness ([`open`]).
     pub late: [f64; 2],
@@ -64,14 +64,14 @@ pub struct Fresh {
     pub shed: f64,
     /// The regression's sums, over requests that had waited.
     pub sums: Sums,
-    /// Sums over requests that had waited, of short and of long types: n, Σx, Σy, Σx², Σxy.
+    /// Sums n, Σx, Σy, Σx², Σxy over requests that had waited, of short and of long types.
     pub by_length: [[f64; 5]; 2],
 }
 
 /// The state of the stage on the worker that runs the law.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct View {
-    /// Mean service time, s.
+    /// The mean service time, s.
     pub mean: f64,
     /// Whether, for at least 7 of 10 requests, service times take at most 60% of the objectives.
     pub room: bool,
@@ -98,13 +98,13 @@ pub struct View {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Law {
     epoch: f64,
-    /// 1 while the law is open, 0 otherwise.
+    /// Whether the law is open, 1 or 0.
     open: f64,
     /// P. While the law is open, the recent maximum of slots in use.
     base: f64,
     /// The P at rest that was found before the law opened, 0 for none.
     found: f64,
-    /// Moving average of the lateness of answers.
+    /// The moving average of the lateness of answers.
     late: f64,
     /// While P is limited, the slot time that refused requests would have taken, s, and the time of
     /// the last reading of slots in use.
@@ -112,7 +112,7 @@ pub struct Law {
     looked: f64,
     /// The number of answers so far.
     answers: f64,
-    /// 1 during a start, 0 otherwise.
+    /// Whether a start is in progress, 1 or 0.
     starting: f64,
     /// The time at which the law opened, and the time for which it was open before it closed, s.
     opened: f64,
@@ -143,9 +143,9 @@ pub struct Law {
     watched_since: f64,
     /// The number of times that current times replaced the references.
     rebased: f64,
-    /// Σ ln of the factors by which the references were multiplied.
+    /// The sum of ln of the factors by which the references were multiplied.
     ln_scale: f64,
-    /// Requests per ns, and the count for the next value.
+    /// The number of requests per ns, and the count for the next value.
     rate: f64,
     counted: f64,
     counted_since: f64,

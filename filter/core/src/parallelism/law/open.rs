@@ -74,7 +74,7 @@ use super::start::FIRST;
 use super::{CONFIDENCE, Law, STRETCHED, View, reach_at_first};
 use crate::time::Instant;
 
-/// Weight of the latest answer.
+/// The weight of the latest answer.
 const GAIN: f64 = 1.0 / 32.0;
 /// The values of `late` above which the law closes, and below which it may open.
 const LATE: (f64, f64) = (1.0, 0.4);
@@ -90,9 +90,9 @@ const CALM: (f64, f64) = (1.0, 5.0);
 const CALM_ANSWERS: f64 = 50.0;
 /// The number of answers below which references are not reliable.
 const FEW_ANSWERS: f64 = 100.0;
-/// Time over which ended work is averaged, s.
+/// The time over which ended work is averaged, s.
 const WATCHED: f64 = 0.3;
-/// Time constant with which maxima decay, s.
+/// The time constant with which maxima decay, s.
 const FORGET: f64 = 10.0;
 /// The highest P when the law closes, as a part of the requests in flight, unless the working slots
 /// are more.

@@ -77,7 +77,7 @@ pub struct BacklogControl {
     /// The configured K_P, per unit of the signal.
     proportional: Option<f64>,
     integral: Option<f64>,
-    /// max-data, in units of the signal.
+    /// max-data, the largest bound, in units of the signal.
     max: Option<f64>,
     /// The longest queue, requests.
     max_length: u32,

@@ -53,9 +53,9 @@ use serde::{Deserialize, Serialize};
 /// The gains of the control law.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gains {
-    /// K_P, cost per second of error.
+    /// K_P, the proportional gain, cost per second of error.
     pub proportional: f64,
-    /// K_I.
+    /// K_I, the integral gain, ratio.
     pub integral: f64,
 }
 
@@ -85,7 +85,8 @@ pub(super) struct Control {
     pub(super) bound: f64,
     /// δd, the step that the bound made.
     pub(super) step: f64,
-    /// e, s. It is `None` if the next error has no earlier error to compare with.
+    /// e, the error of the last period, s. It is `None` if the next error has no earlier error to
+    /// compare with.
     pub(super) error: Option<f64>,
     /// The number of recent periods in which the bound refused a request, less the number of those
     /// in which it refused none. It is at most m.

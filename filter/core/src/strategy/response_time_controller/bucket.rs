@@ -43,9 +43,9 @@ pub(super) fn depth(rate: f64) -> f64 {
 /// A worker's part of the bucket.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    /// r, requests/s.
+    /// r, the rate at which tokens accrue, requests/s.
     rate: f64,
-    /// s, this worker's share.
+    /// s, this worker's share of the bucket, ratio.
     share: f64,
     /// The tokens that this worker may spend, as of `at`.
     level: f64,

@@ -62,7 +62,7 @@ const STEP: f64 = 0.05;
 const LATE: f64 = 0.75;
 /// The number of late answers in excess of the others that shows an overload.
 const MOST: f64 = 3.0;
-/// Decreases end at the throughput divided by adj_d to this power.
+/// The power of adj_d by which the throughput is divided to get the lowest rate of a decrease.
 const DRAIN: i32 = 2;
 /// The least time over which a throughput is measured, s. It is two slow ticks.
 const SPAN: f64 = 0.1;
