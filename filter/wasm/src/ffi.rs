@@ -251,8 +251,7 @@ pub(crate) fn http_call(
 }
 
 /// Returns the body, of `size` bytes, of the response to [`http_call`]. Returns `None` unless the
-/// status is 200. The caller must call this function in the
-/// response's callback.
+/// status is 200. The caller must call this function in the response's callback.
 pub(crate) fn http_call_answer(size: usize) -> Result<Option<Vec<u8>>, HostError> {
     let status = header(CALLOUT_HEADERS, ":status");
     if status.ok().flatten().as_deref() != Some(b"200") {

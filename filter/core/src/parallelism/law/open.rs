@@ -80,8 +80,8 @@ const GAIN: f64 = 1.0 / 32.0;
 const LATE: (f64, f64) = (1.0, 0.4);
 /// The law opens only if less than this part of P is asked for.
 const ROOM: f64 = 0.85;
-/// The part of the slot time asked for that may be refused. It doesn't apply if the law was open
-/// for at least [`LONG`] seconds.
+/// The part of the slot time asked for that may be refused. This bound doesn't apply if the law was
+/// open for at least [`LONG`] seconds.
 const SHED: f64 = 0.1;
 const LONG: f64 = 5.0;
 /// The shortest and the longest time over which the slots asked for are averaged, s. Within these

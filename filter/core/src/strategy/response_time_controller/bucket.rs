@@ -30,9 +30,11 @@ use std::time::Duration;
 use super::record::{Controller, seconds};
 use crate::time::Instant;
 
-/// The time in which an arrival's weight falls by a factor of e, s. It is a slow tick.
+/// The time in which an arrival's weight falls by a factor of e, s. It is the length of a slow
+/// tick.
 const FORGET: f64 = 0.05;
-/// The time whose tokens the bucket holds in addition to one token, s. It is two slow ticks.
+/// The time whose tokens the bucket holds in addition to one token, s. It is the length of two slow
+/// ticks.
 const SLACK: f64 = 0.1;
 
 /// Returns D, the number of tokens that the bucket holds at `rate`.

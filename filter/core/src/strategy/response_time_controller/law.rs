@@ -64,7 +64,7 @@ const LATE: f64 = 0.75;
 const MOST: f64 = 3.0;
 /// The power of adj_d by which the throughput is divided to get the lowest rate of a decrease.
 const DRAIN: i32 = 2;
-/// The least time over which a throughput is measured, s. It is two slow ticks.
+/// The least time over which a throughput is measured, s. It is the length of two slow ticks.
 const SPAN: f64 = 0.1;
 /// The time in which the highest throughput falls by a factor of e, s.
 const FORGET: f64 = 300.0;
