@@ -327,8 +327,8 @@ fn each(strategy: &StrategyConfig, workers: u64, check: fn(&Discipline, f64, &Wo
 }
 
 /// Asserts that the mean estimate of each type and class with many requests is close to the mean
-/// wait: within 10% and 1.5 ms, or within 20% if some requests expired, because their full wait is
-/// not known.
+/// wait. The bound is 10% and 1.5 ms. If some requests expired, it is 20%, because their full wait
+/// is not known.
 fn assert_near(discipline: &Discipline, factor: f64, world: &World) {
     for waits in world.types.iter().chain(&world.classes) {
         let (estimated, actual) = waits.means();

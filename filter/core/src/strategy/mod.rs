@@ -115,7 +115,8 @@ pub trait Admission: std::fmt::Debug + Send {
     /// Does periodic work at every tick. Ticks come at irregular intervals of some 10 to 50 ms.
     fn tick(&mut self, _now: Instant) {}
 
-    /// Returns the strategy's measured demand, to add other workers' measurements.
+    /// Returns the strategy's measured demand, so that the caller can add other workers'
+    /// measurements.
     fn demand_mut(&mut self) -> Option<&mut Demand> {
         None
     }
@@ -133,7 +134,8 @@ pub trait Admission: std::fmt::Debug + Send {
         None
     }
 
-    /// Returns the strategy's value cut, if it has one, to update it from measurements.
+    /// Returns the strategy's value cut, if it has one, so that the caller can update it from
+    /// measurements.
     fn value_cut_mut(&mut self) -> Option<&mut ValueCut> {
         None
     }
@@ -274,7 +276,7 @@ impl Strategy {
         }
     }
 
-    /// Returns the measured demand, to add other workers' measurements.
+    /// Returns the measured demand, so that the caller can add other workers' measurements.
     pub fn demand_mut(&mut self) -> Option<&mut Demand> {
         match &mut self.capacity {
             Some(capacity) => capacity.demand_mut(),

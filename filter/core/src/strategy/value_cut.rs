@@ -44,9 +44,10 @@
 //! processor far below full load would refuse requests that only have to wait for a moment. Below
 //! the capacity a few slow requests together make a burst, in which Alg. 1 refuses some. With 0.2%
 //! in place of 2% for the beginning, the ceilings then refused eight times as many requests for
-//! seconds: 1.2% of all in the first five seconds after a cold start at 0.95 times the capacity of
-//! 16 workers, not 0.6%. With 2% for the end as well, Alg. 1 refuses up to 2% of the requests that
-//! are worth most, and four cores at 1.2 times their capacity answer 1% less.
+//! seconds. After a cold start at 0.95 times the capacity of 16 workers, 1.2% of all requests were
+//! refused in the first five seconds, not 0.6%. With 2% for the end as well, Alg. 1 refuses up to
+//! 2% of the requests that are worth most, and four cores at 1.2 times their capacity answer 1%
+//! less.
 //!
 //! The most valuable types have no ceiling as long as they ask together for at most half of the
 //! slots beyond the first, min(P, Σ_k w_k) − 1. They don't make the others wait, because at least

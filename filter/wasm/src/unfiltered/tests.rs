@@ -15,7 +15,8 @@ use crate::memory::{Fault, MemoryHost, MemoryRequest};
 /// The common prefix of names such as `headgate.worker.0.heartbeat_ms`, and of policies' gauges.
 const EVERYTHING: &str = "headgate.";
 
-/// Returns the number of 20 simultaneous requests on two workers that reach the backend with P = 2.
+/// Sends 20 simultaneous requests to two workers with P = 2. Returns the number of these requests
+/// that reach the backend.
 fn in_backend_at_once(host: &impl Host) -> usize {
     let json = br#"{"revision":"r","stages":[{"policy":"ns/p","parallelism":2,
         "queue":{"max_length":100,"timeout_us":1000000},"strategy":{"type":"MaxQueueLength"},

@@ -18,9 +18,9 @@
 //! the ceiling, and let W = Σ reference of the requests that ended in T. By Little's law, N T / W
 //! is the factor S by which service times are stretched. Service times themselves show S only after
 //! the queue has passed. While the backend works on all N requests, the ceiling rises with each
-//! answer. The law closes at once under three conditions: S > 2 by more than 1.3 standard errors,
-//! the requests that ended took more than 1.5 times their references, and a request that arrives
-//! now would miss the shortest last objective.
+//! answer. The law closes at once if three conditions hold. S > 2 by more than 1.3 standard errors.
+//! The requests that ended took more than 1.5 times their references. A request that arrives now
+//! would miss the shortest last objective.
 //!
 //! ```text
 //! ceiling = 16 + 2w + 4√w     w as below

@@ -15,10 +15,10 @@
 //! at |z| = 0.991, which is stable and rings for hundreds of periods. So the equations are
 //! implemented as printed, and the gains are not the paper's.
 //!
-//! The gains follow from the plant. In a FIFO of P slots that are always busy, a request that is
-//! admitted behind a backlog d is served c̄ d / P later, where c̄ is the time that a unit of cost
-//! takes in a slot. A request that is served in a period was admitted one service delay earlier,
-//! and the loop keeps that delay at S_t. So with g = c̄ / P and periods of T
+//! The gains follow from the plant. Let c̄ be the time that a unit of cost takes in a slot. In a
+//! FIFO of P slots that are always busy, a request that is admitted behind a backlog d is served c̄
+//! d / P later. A request that is served in a period was admitted one service delay earlier, and
+//! the loop keeps that delay at S_t. So with g = c̄ / P and periods of T
 //!
 //! ```text
 //! s(k) = g d_t(k − m)        m = 1 + S_t / T

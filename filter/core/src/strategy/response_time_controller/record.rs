@@ -18,7 +18,7 @@ pub(super) struct Controller {
     /// Whether the target was missed in the last run.
     pub(super) missing: bool,
     /// lc, the number of runs that missed the target while all lower classes were at their least
-    /// rate.
+    /// rate. Without a given adj_i, lc counts target times instead of runs.
     pub(super) runs_in_vain: f64,
     /// The quality that the application should deliver, ratio.
     pub(super) quality: f64,

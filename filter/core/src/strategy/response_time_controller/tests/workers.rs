@@ -101,7 +101,7 @@ fn without_overload_no_worker_is_short_whoever_gets_the_requests() {
 
 proptest! {
     /// For any distribution of requests over workers and time, the process admits at most the rate
-    /// plus what the workers' copies of the bucket allow together, and at least the rate if all
+    /// plus the tokens in the workers' copies of the bucket. It admits at least the rate if all
     /// workers have requests.
     #[test]
     fn the_rate_is_kept_over_all_workers(
