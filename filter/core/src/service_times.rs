@@ -1,54 +1,58 @@
-//! Processing times by query type: measured per worker, shared between workers, read by decisions.
+//! Processing times by query type. They are measured per worker, shared between workers, and read
+//! by decisions.
 //!
 //! Bouncer (§3) keeps a histogram of processing times per type and updates it "using a dual-buffer
 //! technique": one histogram is read while a second is populated, and at the end of an interval
-//! they are swapped. §7 suggests a sliding window instead. Both are one algorithm here, which
-//! `record` describes: dual buffers are a window that slides by its whole length. Appendix A adds a
+//! they are swapped. §7 suggests a sliding window instead. Both are one algorithm here, described
+//! in `record`: dual buffers are a window that slides by its whole length. Appendix A adds a
 //! general histogram over all types. It replaces the histogram of a type with too few samples, and
 //! the type is then judged by the objectives of `default`. Appendix A also retains a histogram
 //! through a lull.
 //!
-//! The difficulty is that each worker of the proxy sees only its part of the completions, and that
-//! every policy edit and upgrade replaces VMs. So all histograms of a type are in data that the
-//! workers share (`record::Record`), under the type's *name*. They survive edits that reorder, add
-//! or remove types or change the window, and upgrades of the code. Because whole histograms are
-//! shared, an edit may ask for other percentiles and gets them from the existing data.
+//! Each worker of the proxy sees only its part of the completions, and every policy edit and
+//! upgrade replaces VMs. So all histograms of a type are in data that the workers share
+//! (`record::Record`), under the type's *name*. They survive upgrades of the code, and edits that
+//! reorder, add or remove types or change the window. Because whole histograms are shared, an edit
+//! may ask for other percentiles and gets them from the existing data.
 //!
-//! - A worker appends its samples to a log of fixed size: [`ServiceTimes::record`] neither
+//! - A worker appends its samples to a log of fixed size. [`ServiceTimes::record`] neither
 //!   allocates nor calls the host, and costs the same for 1 type or 1,024.
 //! - About ten times a step (sooner while a type is cold) [`ServiceTimes::sync`] merges the log
 //!   into the shared records. The first visit after a step's end advances the window, in the same
-//!   compare-and-swap: no leader, no waiting, and no step ended twice.
-//! - Decisions read the worker's own table of mean and quantiles. A step changes one shared number;
-//!   a worker that sees it changed reads the records again. An idle sync is one read of a few
-//!   bytes.
+//!   compare-and-swap. So there is no leader, no waiting, and no step that ends twice.
+//! - Decisions read the worker's own table of mean and quantiles. A step changes one shared number.
+//!   A worker that sees this number changed reads the records again. An idle sync is one read of a
+//!   few bytes.
 //! - One sync visits at most 64 records for its own samples and 64 for changes, and the next
 //!   continues where it ended. So a thousand types don't stall a worker, and each gets its turn.
 //!
-//! **Where this adds to Appendix A.** A retained histogram can shut a type out. If it misses an
-//! objective even without any queue wait, then every request of its type is refused, nothing is
-//! measured, and the type is refused permanently, however idle the backend. A slow phase is enough,
-//! or an unlucky sample of a type that is close to its objective. Such an estimate is marked
-//! [`Estimate::condemned`]. Bouncer then admits requests that find no queue. §2 also argues for
-//! that ("Bouncer should not prevent the system from processing queries at its full capacity"), and
-//! `min_samples` of them become readable at once. In simulation at 1.2× load this raises
-//! utilization from 87% to 100% (and brings rejections to within two points of Table 3's).
+//! **An addition to Appendix A.** A retained histogram can shut a type out. If it misses an
+//! objective even without any queue wait, every request of its type is refused and nothing is
+//! measured. The type is then refused permanently, however idle the backend is. A slow phase is
+//! enough, or an unlucky sample of a type that is close to its objective. Such an estimate is
+//! marked [`Estimate::condemned`]. Bouncer then admits requests that find no queue, and
+//! `min_samples` of them become readable at once. §2 also argues for that ("Bouncer should not
+//! prevent the system from processing queries at its full capacity"). In simulation at 1.2× load
+//! this raises utilization from 87% to 100%, and brings rejections to within two points of Table
+//! 3's.
 //!
-//! **Streams.** With `measure: FirstByte`, processing time ends with the first byte of a response
-//! and its slot is held to the last. Objectives then apply to a shorter time than slots are held.
-//! So a second set of the same histograms measures slot times. Means come from it: the drain rate
-//! of the queue (Eq. 2) and the cost of a request. Quantiles, which are compared with objectives,
-//! are of processing times. A slot time is measured when the slot is given back. Until the first
-//! streams end, slot times are assumed to end at the first byte.
+//! **Streams.** With `measure: FirstByte`, processing time ends with the first byte of a response,
+//! but the slot is held to the last byte. Objectives then apply to a shorter time than slots are
+//! held. So a second set of the same histograms measures slot times. The means of slot times
+//! determine the drain rate of the queue (Eq. 2) and the cost of a request. Quantiles are of
+//! processing times, because they are compared with objectives. A slot time is measured when the
+//! slot is given back. Until the first streams end, slot times are assumed to end at the first
+//! byte.
 //!
-//! Memory per worker: 64 KB for the log, about 150 bytes a type and 40 an objective; 1,000 types
-//! with two objectives 0.3 MB in total. Shared, per type: a sparse histogram for each step and one
-//! more, with 3 bytes for each different value (to 1.6%), typically 0.2 to 1 KB each, at most 15
-//! KB; 1,000 types with dual buffers take 2 MB, at most 30 MB. While a sync runs: two decoded
-//! histograms, at most 34 KB.
+//! A worker needs 64 KB of memory for the log, about 150 bytes for each type and 40 bytes for each
+//! objective. That is 0.3 MB in total for 1,000 types with two objectives. The shared data of a
+//! type are a sparse histogram for each step and one more. A histogram has 3 bytes for each
+//! different value (to 1.6%), typically 0.2 to 1 KB, and at most 15 KB. With dual buffers, 1,000
+//! types take 2 MB, and at most 30 MB. While a sync runs, it needs two decoded histograms, at most
+//! 34 KB.
 //!
-//! Left out on purpose: the log of a VM that dies is lost (about a tenth of a step's samples), and
-//! a retained histogram doesn't decay (App. A sets no age either).
+//! Two things are left out on purpose. The log of a VM that dies is lost (about a tenth of a step's
+//! samples). A retained histogram doesn't decay (App. A sets no age either).
 
 mod cost;
 mod log;
@@ -79,26 +83,27 @@ use table::Row;
 /// The largest number of records that one sync visits, except for a worker's first sync.
 const VISITS: usize = 64;
 
-/// Processing times of one stage on one worker: its own samples, and the shared estimates.
+/// The processing times of one stage on one worker: the worker's own samples, and the estimates
+/// from the shared records.
 #[derive(Debug)]
 pub struct ServiceTimes {
     window: Window,
-    /// By type, then the general row.
+    /// A row for each type, then the general row.
     rows: Vec<Row>,
     log: Log,
     /// Whether the log holds a sample for a cold or condemned row.
     log_urgent: bool,
     exchanged: Instant,
     epoch: u64,
-    /// Rows whose records must be visited, in this order.
+    /// The rows whose records must be visited, in this order.
     visits: VecDeque<u16>,
-    /// The shared number of changes when it was last read; `None` before the first sync.
+    /// The shared number of changes when it was last read. It is `None` before the first sync.
     seen: Option<u64>,
-    /// Whether a change has not been announced yet.
+    /// Whether a change of the records has not been announced yet.
     announce: bool,
-    /// Slot times; `None` if slots are released when processing times end.
+    /// The slot times, or `None` if slots are released when processing times end.
     slots: Option<Box<ServiceTimes>>,
-    /// Costs of requests by their size; `None` if no type has `cost`.
+    /// The costs of requests by their size, or `None` if no type has `cost`.
     costs: Option<Costs>,
 }
 
@@ -163,7 +168,7 @@ impl ServiceTimes {
 
     /// Records one processing time. The sample counts as `weight` requests, because not every
     /// answer is measured ([`Served::weight`](crate::request::Served)). A type's own statistics
-    /// don't depend on the weight; statistics over all types weight every type by its traffic. The
+    /// don't depend on the weight. Statistics over all types weight each type by its traffic. The
     /// call neither allocates nor calls the host.
     pub fn record(&mut self, kind: TypeId, processing: Duration, weight: u32) {
         let kind = self.index(kind);
@@ -187,8 +192,9 @@ impl ServiceTimes {
         }
     }
 
-    /// Records the time for which `request` held its slot, if that is longer than its processing
-    /// time; `output` as in [`ServiceTimes::record_cost`], `weight` as in [`ServiceTimes::record`].
+    /// Records the time for which `request` held its slot, if the stage measures slot times apart
+    /// from processing times. `output` is as in [`ServiceTimes::record_cost`], and `weight` as in
+    /// [`ServiceTimes::record`].
     pub fn record_slot(&mut self, request: &Attributes, output: u32, held: Duration, weight: u32) {
         if let Some(slots) = &mut self.slots {
             slots.record(request.kind, held, weight);
@@ -220,8 +226,9 @@ impl ServiceTimes {
         }
     }
 
-    /// Returns the estimate for decisions on `request`: by its size, if its type's cost depends on
-    /// size and enough requests of such sizes were measured; otherwise the type's estimate.
+    /// Returns the estimate for decisions on `request`. It depends on the request's size if the
+    /// type's cost depends on the size and enough requests of such sizes were measured. Otherwise
+    /// it is the type's estimate.
     #[must_use]
     pub fn estimate_of(&self, request: &Attributes) -> Estimate<'_> {
         let Some((unit, ratios)) = self.by_size(request) else {
@@ -242,7 +249,7 @@ impl ServiceTimes {
         estimate
     }
 
-    /// Returns the estimate of requests of the size of `request`; see [`Costs::of`].
+    /// Returns the estimate of requests of the size of `request`, as [`Costs::of`] does.
     fn by_size(&self, request: &Attributes) -> Option<(f64, &Row)> {
         self.costs.as_ref()?.of(request)
     }
@@ -253,7 +260,7 @@ impl ServiceTimes {
         self.costs.as_ref().is_some_and(|costs| costs.has(kind))
     }
 
-    /// Returns the slot time of a request that is processed for `time`; at least `time`.
+    /// Returns the slot time of a request that is processed for `time`. It is at least `time`.
     fn at_least_held(&self, request: &Attributes, time: Duration) -> Duration {
         match &self.slots {
             Some(slots) => {
@@ -274,14 +281,15 @@ impl ServiceTimes {
         }
     }
 
-    /// Returns the objectives of `kind` itself, ascending by percentile.
+    /// Returns the objectives of `kind`, ascending by percentile.
     #[must_use]
     pub fn objectives(&self, kind: TypeId) -> &[Objective] {
         &self.rows[self.index(kind)].objectives
     }
 
-    /// Returns the mean time for which a request of `kind` holds a slot, by its own histogram or
-    /// the general one; `pt_mean` of Eq. 2. `None` when neither has enough samples yet.
+    /// Returns the mean time for which a request of `kind` holds a slot (`pt_mean` of Eq. 2). It
+    /// comes from the type's own histogram or the general one. Returns `None` when neither has
+    /// enough samples yet.
     #[must_use]
     pub fn mean(&self, kind: TypeId) -> Option<Duration> {
         let estimate = self.estimate(kind);
@@ -295,8 +303,8 @@ impl ServiceTimes {
         (estimate.source != Source::None).then_some(estimate.mean)
     }
 
-    /// Returns the mean processing time of requests like `request`, from samples of its own type
-    /// only and without regard to slot times; `None` when there are too few samples.
+    /// Returns the mean processing time of requests like `request`, from samples of their own type
+    /// only and without regard to slot times. Returns `None` when there are too few samples.
     #[must_use]
     pub fn own_mean(&self, request: &Attributes) -> Option<Duration> {
         let own = &self.rows[self.index(request.kind)];
@@ -304,24 +312,24 @@ impl ServiceTimes {
         self.mean_by_size(request).or_else(of_type)
     }
 
-    /// Returns the mean processing time of requests of the size of `request`; `None` if it is not
-    /// known.
+    /// Returns the mean processing time of requests of the size of `request`, or `None` if it is
+    /// not known.
     #[must_use]
     pub fn mean_by_size(&self, request: &Attributes) -> Option<Duration> {
         let (unit, ratios) = self.by_size(request)?;
         Some(ratios.mean.mul_f64(unit))
     }
 
-    /// Returns the mean time for which a slot is held, over all types; `None` when there are too
-    /// few samples.
+    /// Returns the mean time for which a slot is held, over all types. Returns `None` when there
+    /// are too few samples.
     #[must_use]
     pub fn mean_of_all(&self) -> Option<Duration> {
         let general = self.held();
         general.is_ready().then_some(general.mean)
     }
 
-    /// Returns the processing time that nine in ten requests like `request` exceed, by the
-    /// histogram of its type; zero until it has one.
+    /// Returns the processing time that nine in ten requests like `request` exceed. Returns zero
+    /// while their type has no histogram.
     #[must_use]
     pub fn at_least(&self, request: &Attributes) -> Duration {
         match self.by_size(request) {
@@ -330,19 +338,20 @@ impl ServiceTimes {
         }
     }
 
-    /// Returns the mean residual time of a busy slot, over all types: E\[pt²\] / (2 E\[pt\]). Zero
-    /// when there are too few samples.
+    /// Returns the mean residual time of a busy slot, over all types: E\[pt²\] / (2 E\[pt\]).
+    /// Returns zero when there are too few samples.
     #[must_use]
     pub fn mean_residual(&self) -> Duration {
         self.held().mean_residual
     }
 
     /// Shares this worker's samples, if that is due, and reads changes. Returns whether an estimate
-    /// changed. Called from the worker's tick. `key_prefix` is the stage's prefix in the process's
-    /// shared data and must be the same in all workers.
+    /// changed. The worker's tick calls this function. `key_prefix` is the stage's prefix in the
+    /// process's shared data and must be the same in all workers.
     ///
     /// # Errors
-    /// [`HostError::Call`] when the host refuses; nothing is lost, the next call continues.
+    /// [`HostError::Call`] when the host refuses a call. Nothing is lost, and the next call
+    /// continues.
     pub fn sync(
         &mut self,
         now: Instant,
@@ -352,7 +361,7 @@ impl ServiceTimes {
         let first = self.seen.is_none();
         let urgent = self.log_urgent || self.log.is_half_full();
         let period = self.window.step / 10;
-        // It is also due if the clock stepped back.
+        // Sharing is also due if the clock stepped back.
         let elapsed = now < self.exchanged || now.since(self.exchanged) >= period;
         let due = urgent || elapsed;
         let budget = if first { usize::MAX } else { VISITS };
@@ -445,8 +454,8 @@ impl ServiceTimes {
         Ok(changed)
     }
 
-    /// Plans visits to the records of the rows for which `wanted` is true, after those already
-    /// planned. Only the general one, which all types may need, comes first.
+    /// Plans visits to the records of the rows for which `wanted` is true, after the visits that
+    /// are already planned. Only the general record comes first, because all types may need it.
     fn plan_visits(&mut self, wanted: impl Fn(&Row) -> bool) {
         let general = self.rows.len() - 1;
         for (at, row) in self.rows.iter_mut().enumerate() {
@@ -527,7 +536,7 @@ impl ServiceTimes {
     }
 
     fn index(&self, kind: TypeId) -> usize {
-        // The last row is the general one, the one before it `default`'s.
+        // The last row is the general one, and the row before the last is that of `default`.
         (kind.0 as usize).min(self.rows.len().saturating_sub(2))
     }
 
@@ -535,7 +544,7 @@ impl ServiceTimes {
         &self.rows[self.rows.len() - 1]
     }
 
-    /// Returns the statistics of all types' slot times.
+    /// Returns the statistics of slot times over all types.
     fn held(&self) -> &Row {
         let slots = self.slots.as_deref().map(Self::general);
         slots.filter(|row| row.is_ready()).unwrap_or(self.general())

@@ -1,6 +1,6 @@
-//! A stage's stats: every name in one place, all defined when the stage is configured.
+//! A stage's stats. Every name is defined here, when the stage is configured.
 //!
-//! Names follow Envoy's style and carry policy and type, so that `stats_tags` turn them into
+//! Names follow Envoy's style. They contain the policy and the type, which `stats_tags` turn into
 //! labels:
 //!
 //! ```text
@@ -29,10 +29,10 @@
 //! headgate.policy.<namespace>/<name>.type.<type>.quality_permille[.class.<class>]    gauge      1000: full
 //! ```
 //!
-//! `<reason>` is [`Reason`]'s name. A type has one such reason for each of its objectives, and for
-//! each objective of `default`, by which a cold type is judged.
+//! `<reason>` is the name of a [`Reason`]. A type has such a reason for each of its objectives, and
+//! for each objective of `default`, because a cold type is judged by these.
 //!
-//! The last three belong to the response time controller; if one controller serves all types, their
+//! The last three belong to the response time controller. If one controller serves all types, their
 //! names don't contain the type. Bouncer's value cut has
 //!
 //! ```text
@@ -43,7 +43,7 @@
 //! headgate.policy.<namespace>/<name>.floors_over_capacity                   gauge      1: starvation avoidance asks for more than P
 //! ```
 //!
-//! Each worker adds up its counts and adds them to the host's counters once a tick, which saves
+//! Each worker adds up its counts, and adds the sums to the host's counters once a tick. That saves
 //! several host calls per request. Distributions are recorded immediately.
 
 mod gauges;
@@ -169,7 +169,7 @@ struct Counter {
 
 #[derive(Debug, Clone)]
 struct TypeStats {
-    /// Whether anything is pending, so that a flush visits only types that had traffic.
+    /// Whether any count is pending. A flush visits only types with pending counts.
     dirty: bool,
     counters: Vec<Counter>,
     rejected: Vec<(Reason, Counter)>,
@@ -204,7 +204,7 @@ impl StageStats {
     /// Defines every metric of the stage.
     ///
     /// # Errors
-    /// [`HostError`] when the host refuses one.
+    /// [`HostError`] when the host refuses a metric.
     pub fn new(host: &impl Metrics, config: &StageConfig) -> Result<Self, HostError> {
         let prefix = prefix(&config.policy);
         let shown = config.types.len().min(MAX_TYPES_IN_STATS);
@@ -256,12 +256,12 @@ impl StageStats {
         stats
     }
 
-    /// Counts one request.
+    /// Counts one request of type `kind`.
     pub fn count(&mut self, kind: TypeId, count: Count) {
         self.count_n(kind, count, 1);
     }
 
-    /// Counts `n` requests.
+    /// Counts `n` requests of type `kind`.
     pub fn count_n(&mut self, kind: TypeId, count: Count, n: u32) {
         if let Some(counter) = self.touch(kind).counters.get_mut(count as usize) {
             counter.pending = counter.pending.saturating_add(u64::from(n));
@@ -398,7 +398,7 @@ impl StageStats {
         self.objectives.publish(host)
     }
 
-    /// Resets the gauges that the successor of these stats, `kept`, lacks.
+    /// Resets the gauges that `kept`, the successor of these stats, lacks.
     ///
     /// # Errors
     /// [`HostError`].
@@ -406,7 +406,7 @@ impl StageStats {
         self.gauges.withdraw(host, &kept.gauges)
     }
 
-    /// Resets the gauges when the policy is removed.
+    /// Resets the gauges, because the policy is removed.
     ///
     /// # Errors
     /// [`HostError`].
@@ -418,7 +418,7 @@ impl StageStats {
     /// Adds the counts since the last call to the host's counters.
     ///
     /// # Errors
-    /// [`HostError`]; counts that were not added are kept.
+    /// [`HostError`]; counts that were not added are kept for the next call.
     pub fn flush(&mut self, host: &impl Metrics) -> Result<(), HostError> {
         while let Some(&kind) = self.dirty.last() {
             let stats = &mut self.types[kind as usize];
@@ -434,8 +434,8 @@ impl StageStats {
 }
 
 impl TypeStats {
-    /// Creates the stats of a type. `general` are the objectives of `default`, by which a cold type
-    /// is judged.
+    /// Creates the stats of a type. `general` are the objectives of `default`, because a cold type
+    /// is judged by these.
     fn new(
         host: &impl Metrics,
         prefix: &str,

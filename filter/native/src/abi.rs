@@ -1,11 +1,12 @@
-//! Envoy's ABI for dynamic modules: the hooks that Envoy calls, and the functions that it offers.
+//! Envoy's ABI for dynamic modules. It has the hooks that Envoy calls, and the functions that Envoy
+//! offers.
 //!
 //! The declarations are those of `source/extensions/dynamic_modules/abi/abi.h` as of ABI v0.1.0
-//! (Envoy 1.38 and 1.39); v0.2.0 (Envoy 1.40) has them unchanged. Envoy resolves all of them when
-//! it loads the module, so functions of later versions can't be used here.
+//! (Envoy 1.38 and 1.39). ABI v0.2.0 (Envoy 1.40) has them unchanged. Envoy resolves all of them
+//! when it loads the module, so functions of later versions can't be used here.
 //!
-//! Each hook catches panics, because a panic that left a hook would abort Envoy. The filter then
-//! fails open, see [`crate::process::failed`].
+//! Each hook catches panics, because a panic that left a hook would abort Envoy. After a panic the
+//! filter fails open (see [`crate::process::failed`]).
 #![allow(unsafe_code)] // imported functions, and pointers in hooks
 
 use std::ffi::{c_char, c_void};
@@ -25,7 +26,7 @@ use crate::stream::Request;
 #[path = "../tests/fake/mod.rs"]
 pub(crate) mod fake;
 
-/// A buffer in the memory of either side.
+/// A buffer in the memory of Envoy or of this module.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer {
@@ -33,7 +34,7 @@ pub(crate) struct Buffer {
     length: usize,
 }
 
-/// A header in the memory of either side.
+/// A header in the memory of Envoy or of this module.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Header {
@@ -47,7 +48,7 @@ const NOTHING: Buffer = Buffer {
 };
 
 impl Buffer {
-    /// Returns a buffer that is valid for as long as `bytes`: the callee copies what it keeps.
+    /// Returns a buffer that is valid for as long as `bytes`. The callee copies what it keeps.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self {
             bytes: bytes.as_ptr(),
@@ -55,19 +56,21 @@ impl Buffer {
         }
     }
 
+    /// Returns the bytes of the buffer.
+    ///
     /// # Safety
-    /// It must still be valid. A buffer from Envoy is valid until the end of the hook in which it
-    /// was obtained, or until headers change.
+    /// The buffer must still be valid. A buffer from Envoy is valid until the end of the hook in
+    /// which it was obtained, or until headers change.
     pub(crate) unsafe fn bytes<'a>(self) -> &'a [u8] {
         if self.bytes.is_null() {
             return &[];
         }
-        // SAFETY: the caller's guarantee.
+        // SAFETY: the caller guarantees that the buffer is valid.
         unsafe { std::slice::from_raw_parts(self.bytes, self.length) }
     }
 }
 
-/// `envoy_dynamic_module_type_http_header_type`.
+/// A map of headers, with the values of `envoy_dynamic_module_type_http_header_type`.
 #[derive(Clone, Copy)]
 pub(crate) enum Map {
     Request = 0,
@@ -75,7 +78,7 @@ pub(crate) enum Map {
     ResponseTrailers = 3,
 }
 
-/// `envoy_dynamic_module_type_attribute_id` of `response.code_details`.
+/// The attribute id (`envoy_dynamic_module_type_attribute_id`) of `response.code_details`.
 const RESPONSE_CODE_DETAILS: u32 = 16;
 /// The attribute id of `connection.uri_san_peer_certificate`.
 const DOWNSTREAM_PEER: u32 = 37;
@@ -86,14 +89,15 @@ const UPSTREAM_PEER: u32 = 49;
 /// The attribute id of `xds.route_name`.
 const ROUTE_NAME: u32 = 61;
 
-/// `envoy_dynamic_module_type_metadata_source_Dynamic`.
+/// The value `envoy_dynamic_module_type_metadata_source_Dynamic`.
 const DYNAMIC: u32 = 0;
 
-/// `envoy_dynamic_module_type_on_http_filter_request_headers_status`: continue.
+/// The status of the hook for request headers that continues the request
+/// (`envoy_dynamic_module_type_on_http_filter_request_headers_status`).
 const CONTINUE: u32 = 0;
-/// Stop, because the filter has sent a response.
+/// The status that stops the request, because the filter has sent a response.
 const STOP: u32 = 1;
-/// Stop, and buffer the body up to the high watermark.
+/// The status that stops the request, and buffers its body up to the high watermark.
 const STOP_AND_WATERMARK: u32 = 4;
 
 unsafe extern "C" {
@@ -251,13 +255,13 @@ pub(crate) fn log(level: Level, message: &str) {
 pub(crate) fn shared_data(key: &str) -> *const c_void {
     let mut data = std::ptr::null_mut();
     let key = Buffer::of(key.as_bytes());
-    // SAFETY: `key` is valid during the call, and `data` a live local that Envoy writes if it finds
-    // one.
+    // SAFETY: `key` is valid during the call. `data` is a live local, which Envoy writes if it
+    // finds a pointer.
     let found = unsafe { envoy_dynamic_module_callback_get_shared_data(key, &raw mut data) };
     if found { data } else { std::ptr::null() }
 }
 
-/// Registers `data` for all modules of this process; it must live as long as the process.
+/// Registers `data` for all modules of this process. `data` must live as long as the process.
 pub(crate) fn share_data(key: &str, data: *const c_void) {
     let key = Buffer::of(key.as_bytes());
     // SAFETY: `key` is valid during the call. Envoy only stores the pointer.
@@ -273,21 +277,22 @@ pub(crate) struct Envoy(*mut c_void);
 pub(crate) struct Span(*mut c_void);
 
 impl Span {
-    /// Sets a tag, replacing one of the same name.
+    /// Sets a tag, and replaces a tag of the same name.
     pub(crate) fn tag(self, name: &str, value: &str) {
         let (name, value) = (Buffer::of(name.as_bytes()), Buffer::of(value.as_bytes()));
-        // SAFETY: the span lives as long as its stream, whose hook runs; Envoy copies the buffers.
+        // SAFETY: the span lives as long as its stream, whose hook runs. Envoy copies the buffers.
         unsafe { envoy_dynamic_module_callback_http_span_set_tag(self.0, name, value) }
     }
 }
 
-/// `envoy_dynamic_module_type_http_body_type_ReceivedResponseBody`.
+/// The value `envoy_dynamic_module_type_http_body_type_ReceivedResponseBody`.
 const RECEIVED_RESPONSE_BODY: u32 = 2;
 
 impl Envoy {
     /// Whether the current part of the response's body is empty.
     pub(crate) fn is_body_empty(self) -> bool {
-        // SAFETY: the filter is the hook's, and Envoy runs its hooks on this thread.
+        // SAFETY: `self` belongs to the hook that runs, and Envoy runs the stream's hooks on this
+        // thread.
         let size = unsafe {
             envoy_dynamic_module_callback_http_get_body_size(self.0, RECEIVED_RESPONSE_BODY)
         };
@@ -297,12 +302,13 @@ impl Envoy {
     /// Calls `each` with the slices of the current part of the response's body.
     pub(crate) fn response_body(self, each: &mut dyn FnMut(&[u8])) {
         let body = RECEIVED_RESPONSE_BODY;
-        // SAFETY: the filter is the hook's, and Envoy runs its hooks on this thread.
+        // SAFETY: `self` belongs to the hook that runs, and Envoy runs the stream's hooks on this
+        // thread.
         let count =
             unsafe { envoy_dynamic_module_callback_http_get_body_chunks_size(self.0, body) };
         let mut chunks = vec![NOTHING; count];
-        // SAFETY: as above; there is room for `count` chunks, whose number can't have changed
-        // since.
+        // SAFETY: `self` belongs to the hook that runs. `chunks` has room for `count` chunks, and
+        // their number can't have changed since the call before.
         let read = unsafe {
             envoy_dynamic_module_callback_http_get_body_chunks(self.0, body, chunks.as_mut_ptr())
         };
@@ -314,7 +320,8 @@ impl Envoy {
 
     /// Returns all headers of a map in the format of `headgate_core::http`.
     pub(crate) fn headers(self, map: Map) -> Vec<u8> {
-        // SAFETY: the filter is the hook's, and Envoy runs its hooks on this thread.
+        // SAFETY: `self` belongs to the hook that runs, and Envoy runs the stream's hooks on this
+        // thread.
         let count =
             unsafe { envoy_dynamic_module_callback_http_get_headers_size(self.0, map as u32) };
         let empty = Header {
@@ -322,8 +329,8 @@ impl Envoy {
             value: NOTHING,
         };
         let mut headers = vec![empty; count];
-        // SAFETY: as above; there is room for `count` headers, whose number can't have changed
-        // since.
+        // SAFETY: `self` belongs to the hook that runs. `headers` has room for `count` headers, and
+        // their number can't have changed since the call before.
         let read = unsafe {
             envoy_dynamic_module_callback_http_get_headers(self.0, map as u32, headers.as_mut_ptr())
         };
@@ -341,8 +348,8 @@ impl Envoy {
     pub(crate) fn header(self, map: Map, name: &str) -> Option<Vec<u8>> {
         self.read(|value| {
             let (name, none) = (Buffer::of(name.as_bytes()), std::ptr::null_mut());
-            // SAFETY: the filter is the hook's; `name` and `value` are live; the number of values
-            // is optional.
+            // SAFETY: `self` belongs to the hook that runs. `name` and `value` are live. The number
+            // of values is optional.
             unsafe {
                 envoy_dynamic_module_callback_http_get_header(
                     self.0, map as u32, name, value, 0, none,
@@ -351,7 +358,8 @@ impl Envoy {
         })
     }
 
-    /// Sets a header and removes all others of that name; `None` removes all.
+    /// Sets a header and removes all others of that name. If `value` is `None`, removes all headers
+    /// of that name.
     pub(crate) fn set_header(
         self,
         map: Map,
@@ -359,8 +367,8 @@ impl Envoy {
         value: Option<&[u8]>,
     ) -> Result<(), HostError> {
         let (name, value) = (Buffer::of(name), value.map_or(NOTHING, Buffer::of));
-        // SAFETY: the filter is the hook's; both buffers are valid during the call. No bytes of
-        // headers are borrowed: all values read before were copied.
+        // SAFETY: `self` belongs to the hook that runs. Both buffers are valid during the call. No
+        // bytes of headers are borrowed, because all values that were read before were copied.
         let set = unsafe {
             envoy_dynamic_module_callback_http_set_header(self.0, map as u32, name, value)
         };
@@ -370,11 +378,11 @@ impl Envoy {
 
     /// Makes Envoy select the stream's route again.
     pub(crate) fn clear_route_cache(self) {
-        // SAFETY: the filter is the hook's.
+        // SAFETY: `self` belongs to the hook that runs.
         unsafe { envoy_dynamic_module_callback_http_clear_route_cache(self.0) }
     }
 
-    /// Returns a property, or `None`.
+    /// Returns a property, or `None` if the stream doesn't have it.
     pub(crate) fn property(self, property: Property<'_>) -> Option<Vec<u8>> {
         let attribute = match property {
             Property::RouteName => ROUTE_NAME,
@@ -384,14 +392,14 @@ impl Envoy {
             Property::ResponseCodeDetails => RESPONSE_CODE_DETAILS,
             Property::ClusterName => {
                 return self.read(|name| {
-                    // SAFETY: the filter is the hook's, `name` a live local.
+                    // SAFETY: `self` belongs to the hook that runs, and `name` is a live local.
                     unsafe { envoy_dynamic_module_callback_http_get_cluster_name(self.0, name) }
                 });
             }
             Property::Metadata(path) => return self.metadata(path),
         };
         self.read(|value| {
-            // SAFETY: the filter is the hook's, `value` a live local.
+            // SAFETY: `self` belongs to the hook that runs, and `value` is a live local.
             unsafe {
                 envoy_dynamic_module_callback_http_filter_get_attribute_string(
                     self.0, attribute, value,
@@ -400,8 +408,8 @@ impl Envoy {
         })
     }
 
-    /// Returns dynamic metadata. Envoy's ABI gives access to values directly in a namespace, but
-    /// not to those in a nested structure.
+    /// Returns the value at `path` in the dynamic metadata. Envoy's ABI gives access to values
+    /// directly in a namespace, but not to values in a nested structure.
     fn metadata(self, path: &[String]) -> Option<Vec<u8>> {
         static TELL: Once = Once::new();
         let [namespace, key] = path else {
@@ -417,7 +425,7 @@ impl Envoy {
         };
         let (namespace, key) = (Buffer::of(namespace.as_bytes()), Buffer::of(key.as_bytes()));
         let text = self.read(|value| {
-            // SAFETY: the filter is the hook's, and the buffers are live.
+            // SAFETY: `self` belongs to the hook that runs, and the buffers are live.
             unsafe {
                 envoy_dynamic_module_callback_http_get_metadata_string(
                     self.0, DYNAMIC, namespace, key, value,
@@ -426,7 +434,7 @@ impl Envoy {
         });
         text.filter(|text| !text.is_empty()).or_else(|| {
             let mut number = 0.0;
-            // SAFETY: as above.
+            // SAFETY: `self` belongs to the hook that runs. The buffers and `number` are live.
             let found = unsafe {
                 envoy_dynamic_module_callback_http_get_metadata_number(
                     self.0,
@@ -440,9 +448,10 @@ impl Envoy {
         })
     }
 
-    /// Returns the span of the stream; `None` where Envoy doesn't trace.
+    /// Returns the span of the stream, or `None` if Envoy doesn't trace the stream.
     pub(crate) fn span(self) -> Option<Span> {
-        // SAFETY: the filter is the hook's, and Envoy runs its hooks on this thread.
+        // SAFETY: `self` belongs to the hook that runs, and Envoy runs the stream's hooks on this
+        // thread.
         let span = unsafe { envoy_dynamic_module_callback_http_get_active_span(self.0) };
         (!span.is_null()).then_some(Span(span))
     }
@@ -450,12 +459,12 @@ impl Envoy {
     /// Returns a copy of the value that `read` finds.
     fn read(self, read: impl FnOnce(*mut Buffer) -> bool) -> Option<Vec<u8>> {
         let mut value = NOTHING;
-        // SAFETY: Envoy wrote `value` just now, and nothing changed since.
+        // SAFETY: Envoy wrote `value` just now, and nothing has changed since.
         read(&raw mut value).then(|| unsafe { value.bytes() }.to_vec())
     }
 
     /// Sends a local reply. Envoy runs the response's filters, including this one, before this
-    /// returns.
+    /// function returns.
     fn reply(self, reply: &LocalReply) {
         let header = |name: &str, value: &str| Header {
             name: Buffer::of(name.as_bytes()),
@@ -475,8 +484,8 @@ impl Envoy {
         if content.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
             headers.push(header("grpc-status", &grpc_status));
         }
-        // SAFETY: the filter is the hook's; all buffers are valid during the call, in which Envoy
-        // copies them.
+        // SAFETY: `self` belongs to the hook that runs. All buffers are valid during the call, in
+        // which Envoy copies them.
         unsafe {
             envoy_dynamic_module_callback_http_send_response(
                 self.0,
@@ -490,23 +499,22 @@ impl Envoy {
     }
 
     fn resume(self) {
-        // SAFETY: the filter is the hook's.
+        // SAFETY: `self` belongs to the hook that runs.
         unsafe { envoy_dynamic_module_callback_http_filter_continue_decoding(self.0) }
     }
 
-    /// Returns a handle through which other threads reach this stream.
+    /// Returns a handle that lets other threads schedule a call for this stream.
     pub(crate) fn scheduler(self) -> Scheduler {
-        // SAFETY: the filter is the hook's.
+        // SAFETY: `self` belongs to the hook that runs.
         Scheduler(unsafe { envoy_dynamic_module_callback_http_filter_scheduler_new(self.0) })
     }
 }
 
-/// A handle that schedules a call for a stream on the stream's worker. It may outlive the stream;
-/// then it has no effect.
+/// A handle that schedules a call for a stream on the stream's worker. The handle may outlive the
+/// stream, and then has no effect.
 pub(crate) struct Scheduler(*mut c_void);
 
-// SAFETY: Envoy's scheduler posts to the dispatcher of the stream's worker, which any thread may
-// do.
+// SAFETY: Envoy's scheduler posts to the dispatcher of the stream's worker. Any thread may do so.
 unsafe impl Send for Scheduler {}
 
 impl Scheduler {
@@ -519,7 +527,7 @@ impl Scheduler {
 
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        // SAFETY: `scheduler_new` returned it, and it is deleted once.
+        // SAFETY: `scheduler_new` returned the pointer, and the scheduler is deleted once.
         unsafe { envoy_dynamic_module_callback_http_filter_scheduler_delete(self.0) }
     }
 }
@@ -528,15 +536,15 @@ impl Drop for Scheduler {
 #[derive(Clone, Copy)]
 pub(crate) struct Scope(*mut c_void);
 
-// SAFETY: it is used in hooks of the configuration only, while Envoy keeps it; other threads only
-// store the pointer.
+// SAFETY: the object is used in hooks of the configuration only, while Envoy keeps it. Other
+// threads only store the pointer.
 unsafe impl Send for Scope {}
-// SAFETY: as above.
+// SAFETY: other threads only store the pointer.
 unsafe impl Sync for Scope {}
 
 impl Scope {
-    /// Defines a metric, or a family of metrics with `labels`. Possible only while Envoy creates
-    /// the configuration.
+    /// Defines a metric, or a family of metrics with `labels`. That is possible only while Envoy
+    /// creates the configuration. Returns `None` if Envoy refuses the metric.
     pub(crate) fn define(self, kind: MetricKind, name: &str, labels: &[&str]) -> Option<usize> {
         let define = match kind {
             MetricKind::Counter => envoy_dynamic_module_callback_http_filter_config_define_counter,
@@ -548,8 +556,8 @@ impl Scope {
         let (mut id, name) = (0, Buffer::of(name.as_bytes()));
         let labels = buffers(labels);
         let (labels, count) = (labels.as_ptr(), labels.len());
-        // SAFETY: the configuration is the hook's; name and labels are valid during the call; `id`
-        // is a live local.
+        // SAFETY: `self` is the configuration of the hook that runs. The name and the labels are
+        // valid during the call. `id` is a live local.
         let result = unsafe { define(self.0, name, labels, count, &raw mut id) };
         (result == 0).then_some(id)
     }
@@ -568,14 +576,14 @@ impl Scope {
         let member = change.name.member.as_ref();
         let labels = buffers(member.map_or(&[][..], |member| &member.values));
         let (labels, count) = (labels.as_ptr(), labels.len());
-        // SAFETY: the configuration is the hook's, the metric one of its own; labels are valid
-        // during the call.
+        // SAFETY: `self` is the configuration of the hook that runs, and the metric is one of its
+        // own. The labels are valid during the call.
         unsafe { write(self.0, change.id, labels, count, change.value) };
     }
 
-    /// Sends a request; returns false if Envoy can't, as when it doesn't know the cluster. Envoy
-    /// passes the response to `on_http_filter_config_http_callout_done`, perhaps before this
-    /// returns.
+    /// Sends a request. Returns false if Envoy can't send it, as when Envoy doesn't know the
+    /// cluster. Envoy passes the response to `on_http_filter_config_http_callout_done`, perhaps
+    /// before this function returns.
     pub(crate) fn post(self, callout: &Callout) -> bool {
         let header = |name: &'static str, value: &'static str| Header {
             name: Buffer::of(name.as_bytes()),
@@ -589,8 +597,8 @@ impl Scope {
         ];
         let timeout = u64::try_from(callout.timeout.as_millis()).unwrap_or(u64::MAX);
         let mut id = 0;
-        // SAFETY: the configuration is the hook's, which is on the main thread; all buffers are
-        // valid during the call, in which Envoy copies them; `id` is a live local.
+        // SAFETY: `self` is the configuration of the hook that runs, on the main thread. All
+        // buffers are valid during the call, in which Envoy copies them. `id` is a live local.
         let result = unsafe {
             envoy_dynamic_module_callback_http_filter_config_http_callout(
                 self.0,
@@ -605,9 +613,9 @@ impl Scope {
         result == 0
     }
 
-    /// Returns a handle through which other threads reach this configuration.
+    /// Returns a handle that lets other threads schedule a call for this configuration.
     pub(crate) fn ticker(self) -> Ticker {
-        // SAFETY: the configuration is the hook's.
+        // SAFETY: `self` is the configuration of the hook that runs.
         Ticker(unsafe { envoy_dynamic_module_callback_http_filter_config_scheduler_new(self.0) })
     }
 }
@@ -618,11 +626,11 @@ fn buffers(texts: &[impl AsRef<str>]) -> Vec<Buffer> {
     texts.iter().map(buffer).collect()
 }
 
-/// A handle that schedules a call for a configuration on the main thread. It may outlive the
-/// configuration; then it has no effect.
+/// A handle that schedules a call for a configuration on the main thread. The handle may outlive
+/// the configuration, and then has no effect.
 pub(crate) struct Ticker(*mut c_void);
 
-// SAFETY: Envoy's scheduler posts to the main thread's dispatcher, which any thread may do.
+// SAFETY: Envoy's scheduler posts to the main thread's dispatcher. Any thread may do so.
 unsafe impl Send for Ticker {}
 
 impl Ticker {
@@ -635,12 +643,12 @@ impl Ticker {
 
 impl Drop for Ticker {
     fn drop(&mut self) {
-        // SAFETY: `config_scheduler_new` returned it, and it is deleted once.
+        // SAFETY: `config_scheduler_new` returned the pointer, and the scheduler is deleted once.
         unsafe { envoy_dynamic_module_callback_http_filter_config_scheduler_delete(self.0) }
     }
 }
 
-/// Runs a hook; returns `open` if it panics.
+/// Runs a hook. Returns `open` if the hook panics.
 fn guard<T>(open: T, hook: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(hook)).unwrap_or_else(|_| {
         process::failed();
@@ -651,41 +659,44 @@ fn guard<T>(open: T, hook: impl FnOnce() -> T) -> T {
 /// Returns the configuration behind a pointer that `on_http_filter_config_new` returned.
 ///
 /// # Safety
-/// It was not destroyed.
+/// The configuration was not destroyed.
 unsafe fn configuration<'a>(config: *const c_void) -> &'a Arc<Configuration> {
-    // SAFETY: the caller's guarantee.
+    // SAFETY: the caller guarantees that the configuration was not destroyed.
     unsafe { &*config.cast() }
 }
 
 /// Runs a hook of the stream for which `on_http_filter_new` returned `filter`. Returns `open` if
-/// `filter` is null, because that hook panicked, or if this one panics.
+/// `filter` is null, because `on_http_filter_new` panicked, or if this hook panics.
 ///
 /// # Safety
-/// `filter` was not destroyed. References may coexist: a hook may run inside another of the same
-/// stream.
+/// `filter` was not destroyed. References may coexist, because a hook may run inside another hook
+/// of the same stream.
 unsafe fn on_stream<T: Copy>(
     filter: *const c_void,
     open: T,
     hook: impl FnOnce(&Request) -> T,
 ) -> T {
     guard(open, || {
-        // SAFETY: the caller's guarantee.
+        // SAFETY: the caller guarantees that `filter` was not destroyed.
         let request = unsafe { filter.cast::<Request>().as_ref() };
         request.map_or(open, hook)
     })
 }
 
-/// The first hook: returns the ABI version. Envoy logs a warning if it differs from its own.
+/// Handles the first hook. Returns the ABI version. Envoy logs a warning if this version differs
+/// from its own.
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
     guard((), || recovery::report_panics(process::panicked));
     c"v0.2.0".as_ptr()
 }
 
-/// Creates a configuration, on the main thread. Null refuses it, and Envoy keeps the last one.
+/// Creates a configuration, on the main thread. If it returns null, the configuration is refused
+/// and Envoy keeps the last one.
 ///
 /// # Safety
-/// Envoy's contract: `envoy` lives as long as the configuration, and the buffers during the call.
+/// By Envoy's contract, `envoy` lives as long as the configuration, and the buffers live during the
+/// call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
     envoy: *mut c_void,
@@ -693,7 +704,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
     config: Buffer,
 ) -> *const c_void {
     guard(std::ptr::null(), || {
-        // SAFETY: see above.
+        // SAFETY: by Envoy's contract, both buffers are valid during the call.
         let (name, json) = unsafe { (name.bytes(), config.bytes()) };
         match Configuration::new(Scope(envoy), &String::from_utf8_lossy(name), json) {
             Some(configuration) => Box::into_raw(Box::new(configuration)).cast_const().cast(),
@@ -702,33 +713,39 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
     })
 }
 
+/// Destroys a configuration.
+///
 /// # Safety
-/// Envoy's contract: `config` is one of ours, and this is its last use.
+/// By Envoy's contract, `config` is one of this module's configurations, and this is its last use.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(config: *const c_void) {
     guard((), || {
-        // SAFETY: see above; it came from a box.
+        // SAFETY: `config` came from a box, and this is its last use.
         let configuration =
             unsafe { Box::from_raw(config.cast_mut().cast::<Arc<Configuration>>()) };
         configuration.gone();
     });
 }
 
+/// Runs the tick that a [`Ticker`] scheduled.
+///
 /// # Safety
-/// Envoy's contract: `config` is one of ours and is alive.
+/// By Envoy's contract, `config` is one of this module's configurations and is alive.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_scheduled(
     _envoy: *mut c_void,
     config: *const c_void,
     _event: u64,
 ) {
-    // SAFETY: see above.
+    // SAFETY: by Envoy's contract, `config` is alive.
     guard((), || process::tick(unsafe { configuration(config) }));
 }
 
+/// Handles the response to the request of [`Scope::post`].
+///
 /// # Safety
-/// Envoy's contract: `headers` has `count` items, `chunks` has `chunk_count`, and they are valid
-/// during the call.
+/// By Envoy's contract, `headers` has `count` items, `chunks` has `chunk_count` items, and both are
+/// valid during the call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_http_callout_done(
     _envoy: *mut c_void,
@@ -741,48 +758,55 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_http_callout_don
     chunk_count: usize,
 ) {
     guard((), || {
-        // SAFETY: see above. A failed request has neither headers nor chunks.
+        // SAFETY: by Envoy's contract, the counts are right. A failed request has neither headers
+        // nor chunks.
         let (headers, chunks) = unsafe { (slice(headers, count), slice(chunks, chunk_count)) };
-        // SAFETY: see above.
+        // SAFETY: by Envoy's contract, the buffers of headers are valid during the call.
         let is_ok = |header: &Header| unsafe {
             header.name.bytes() == b":status" && header.value.bytes() == b"200"
         };
         let mut body = Vec::new();
         for chunk in chunks {
-            // SAFETY: see above.
+            // SAFETY: by Envoy's contract, the chunks are valid during the call.
             body.extend_from_slice(unsafe { chunk.bytes() });
         }
         process::reported(headers.iter().any(is_ok).then_some(&body));
     });
 }
 
+/// Returns the items as a slice, which is empty if `items` is null.
+///
 /// # Safety
 /// Unless `items` is null, it points to `count` valid items.
 unsafe fn slice<'a, T>(items: *const T, count: usize) -> &'a [T] {
     if items.is_null() {
         return &[];
     }
-    // SAFETY: the caller's guarantee.
+    // SAFETY: the caller guarantees that `items` points to `count` valid items.
     unsafe { std::slice::from_raw_parts(items, count) }
 }
 
+/// Creates the filter of a new stream.
+///
 /// # Safety
-/// Envoy's contract: `config` is one of ours and is alive.
+/// By Envoy's contract, `config` is one of this module's configurations and is alive.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_new(
     config: *const c_void,
     _envoy: *mut c_void,
 ) -> *const c_void {
     guard(std::ptr::null(), || {
-        // SAFETY: see above.
+        // SAFETY: by Envoy's contract, `config` is alive.
         let request = Request::new(unsafe { configuration(config) });
         Box::into_raw(Box::new(request)).cast_const().cast()
     })
 }
 
+/// Handles the request headers of a stream.
+///
 /// # Safety
-/// Envoy's contract, here and in all hooks of a stream: `envoy` is the stream's filter, `filter`
-/// the pointer that `on_http_filter_new` returned for it, and both are alive.
+/// By Envoy's contract, here and in all hooks of a stream, `envoy` is the stream's filter, `filter`
+/// is the pointer that `on_http_filter_new` returned for the stream, and both are alive.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
     envoy: *mut c_void,
@@ -797,10 +821,12 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
             STOP
         }
     };
-    // SAFETY: see above.
+    // SAFETY: by Envoy's contract, `filter` is alive.
     unsafe { on_stream(filter, CONTINUE, hook) }
 }
 
+/// Handles the turn of a held request, which a [`Scheduler`] scheduled.
+///
 /// # Safety
 /// See `on_http_filter_request_headers`.
 #[unsafe(no_mangle)]
@@ -818,12 +844,15 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_scheduled(
         }
         Some(Head::Hold) | None => false,
     };
-    // SAFETY: see above. A held request continues if the module panics.
+    // SAFETY: by Envoy's contract, `filter` is alive. A held request continues if the module
+    // panics.
     if unsafe { on_stream(filter, true, hook) } {
         envoy.resume();
     }
 }
 
+/// Handles the headers of a response.
+///
 /// # Safety
 /// See `on_http_filter_request_headers`.
 #[unsafe(no_mangle)]
@@ -836,10 +865,12 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_headers(
         request.response_headers(Envoy(envoy), end_of_stream);
         CONTINUE
     };
-    // SAFETY: see above.
+    // SAFETY: by Envoy's contract, `filter` is alive.
     unsafe { on_stream(filter, CONTINUE, hook) }
 }
 
+/// Handles a part of the body of a response.
+///
 /// # Safety
 /// See `on_http_filter_request_headers`.
 #[unsafe(no_mangle)]
@@ -856,10 +887,12 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_body(
         }
         CONTINUE
     };
-    // SAFETY: see above.
+    // SAFETY: by Envoy's contract, `filter` is alive.
     unsafe { on_stream(filter, CONTINUE, hook) }
 }
 
+/// Handles the trailers of a response.
+///
 /// # Safety
 /// See `on_http_filter_request_headers`.
 #[unsafe(no_mangle)]
@@ -871,10 +904,12 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_trailers(
         request.response_trailers(Envoy(envoy));
         CONTINUE
     };
-    // SAFETY: see above.
+    // SAFETY: by Envoy's contract, `filter` is alive.
     unsafe { on_stream(filter, CONTINUE, hook) }
 }
 
+/// Handles the end of a stream.
+///
 /// # Safety
 /// See `on_http_filter_request_headers`.
 #[unsafe(no_mangle)]
@@ -882,17 +917,19 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(
     envoy: *mut c_void,
     filter: *const c_void,
 ) {
-    // SAFETY: see above.
+    // SAFETY: by Envoy's contract, `filter` is alive.
     unsafe { on_stream(filter, (), |request| request.done(Envoy(envoy))) };
 }
 
+/// Destroys the filter of a stream that has ended.
+///
 /// # Safety
-/// Envoy's contract: `filter` is the pointer that `on_http_filter_new` returned, and this is its
-/// last use. The stream has ended.
+/// By Envoy's contract, `filter` is the pointer that `on_http_filter_new` returned, and this is its
+/// last use.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(filter: *const c_void) {
     guard((), || {
-        // SAFETY: see above; it came from a box.
+        // SAFETY: `filter` came from a box, and this is its last use.
         let request = unsafe { Box::from_raw(filter.cast_mut().cast::<Request>()) };
         request.destroyed();
     });
@@ -901,7 +938,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(filter: *const 
 /// Defines hooks that Envoy requires and in which the filter does nothing.
 macro_rules! continues {
     ($($hook:ident($($argument:ty),*);)*) => { $(
-        /// Continues.
+        /// Lets the stream continue.
         #[unsafe(no_mangle)]
         extern "C" fn $hook($(_: $argument),*) -> u32 {
             CONTINUE
@@ -914,9 +951,9 @@ continues! {
     envoy_dynamic_module_on_http_filter_request_trailers(*mut c_void, *const c_void);
 }
 
-/// Defines hooks as above, for callouts and streams that the filter never starts, and for
-/// watermarks. Arguments are left out: in the C calling conventions of x86-64 and aarch64, the
-/// caller passes and removes them.
+/// Defines hooks in which the filter does nothing. They are for callouts and streams that the
+/// filter never starts, and for watermarks. Arguments are left out, because the caller passes and
+/// removes them in the C calling conventions of x86-64 and aarch64.
 macro_rules! ignored {
     ($($hook:ident)*) => { $(
         /// Does nothing.

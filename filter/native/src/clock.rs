@@ -1,5 +1,5 @@
-//! The timer of ticks: a thread that schedules them on the main thread, because Envoy has no timer
-//! for filters.
+//! The timer of ticks. It is a thread that schedules ticks on the main thread, because Envoy has no
+//! timer for filters.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ static CLOCK: Mutex<Clock> = Mutex::new(Clock {
     tickers: Vec::new(),
     thread: None,
 });
-/// Whether requests wait, so that ticks are frequent.
+/// Whether ticks are frequent, because requests wait.
 static BUSY: AtomicBool = AtomicBool::new(false);
 /// Whether a tick is scheduled and has not run yet.
 static UNDER_WAY: AtomicBool = AtomicBool::new(false);
@@ -37,14 +37,14 @@ impl Clock {
         UNDER_WAY.store(false, Ordering::SeqCst);
         if clock.thread.is_none() {
             let name = "headgate".to_owned();
-            // If the thread can't start, only ticks are missing. Ends of requests still resume held
-            // requests.
+            // If the thread can't start, only ticks are missing. Held requests are still resumed at
+            // the end of other requests.
             clock.thread = thread::Builder::new().name(name).spawn(Self::run).ok();
         }
     }
 
-    /// Removes a configuration. With the last one it ends the thread, which must not call Envoy
-    /// after Envoy has ended.
+    /// Removes a configuration. If it was the last one, the thread ends, because the thread must
+    /// not call Envoy after Envoy has ended.
     pub(crate) fn remove(configuration: &Arc<Configuration>) {
         let mut clock = Self::lock();
         clock
@@ -59,7 +59,7 @@ impl Clock {
         drop(clock);
         if let Some(thread) = ended {
             thread.thread().unpark();
-            // Nothing in the thread can panic.
+            // The thread can't panic, so `join` can't fail.
             thread.join().unwrap_or(());
         }
     }

@@ -1,5 +1,5 @@
-//! Families of metrics, for workflows and services, whose names come from requests. A family's
-//! labels may have any value.
+//! Families of metrics, for workflows and services. The names of workflows and services come from
+//! requests, and a family's labels may have any value.
 //!
 //! ```text
 //! headgate.policy.<policy>.workflow.<workflow>.<metric>
@@ -8,23 +8,23 @@
 //!     headgate.service.index {headgate_policy, headgate_service}
 //! ```
 //!
-//! The `stats_tags` of `headgate bootstrap` convert the Wasm filter's names to the same, and its
-//! runtime key sets the same prefix, so both filters have the same series in Prometheus. In
-//! `/stats` labels follow the name:
+//! The `stats_tags` of `headgate bootstrap` convert the Wasm filter's names to the same names and
+//! labels, and its runtime key sets the same prefix. So both filters have the same series in
+//! Prometheus. In `/stats` labels follow the name:
 //! `headgate.workflow.calls.headgate_policy.shop/app.headgate_workflow.bulk`.
 
 /// The names of a family's labels.
 pub(crate) type Labels = [&'static str; 2];
 
 const POLICY: &str = "headgate_policy";
-/// The parts of names that are families, each with its second label.
+/// The parts of metrics' names that denote a family, each with the family's second label.
 const PARTS: [(&str, &str); 2] = [
     ("workflow", "headgate_workflow"),
     ("service", "headgate_service"),
 ];
 
-/// The family of services. It has no member when Envoy creates a configuration, whereas the family
-/// of workflows has `_other`.
+/// The family of services. It has no member when Envoy creates a configuration. The family of
+/// workflows has the member `_other` then.
 pub(crate) const SERVICES: (&str, Labels) = ("headgate.service.index", [POLICY, PARTS[1].1]);
 
 /// One metric of a family.
@@ -37,7 +37,8 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Returns the member for `name`, a metric's name in the engine; `None` if it is in no family.
+    /// Returns the member for `name`, a metric's name in the engine. Returns `None` if the metric
+    /// is in no family.
     pub(crate) fn of(name: &str) -> Option<Self> {
         let (policy, rest) = name.strip_prefix("headgate.policy.")?.split_once('.')?;
         let mut rest = rest.splitn(3, '.');

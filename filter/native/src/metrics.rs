@@ -4,8 +4,8 @@
 //! histograms. So hooks count in cells, under the lock that they hold anyway, and the main thread
 //! writes the changes to Envoy.
 //!
-//! Names have their own lock, so that requests continue while the metrics of a large configuration
-//! are defined, here and in Envoy.
+//! Names have their own lock. So requests continue while the metrics of a large configuration are
+//! defined, in this module and in Envoy.
 //!
 //! Envoy accepts no definitions after it has created a configuration. Metrics whose names come from
 //! requests are defined as families beforehand ([`crate::family`]).
@@ -19,7 +19,7 @@ use headgate_core::host::{HostError, MetricId, MetricKind, Metrics};
 use crate::abi::Scope;
 use crate::family::{self, Labels, Member};
 
-/// The largest number of histogram values between two ticks; further ones are lost.
+/// The largest number of histogram values between two ticks. Further values are lost.
 const MOST_VALUES: usize = 1 << 16;
 
 /// A metric's name.
@@ -27,16 +27,16 @@ const MOST_VALUES: usize = 1 << 16;
 pub(crate) struct Name {
     pub(crate) kind: MetricKind,
     name: String,
-    /// Labels, for a member of a family.
+    /// The family and the labels, for a member of a family.
     pub(crate) member: Option<Member>,
 }
 
-/// All names, by number.
+/// The names of all metrics, by number.
 #[derive(Debug, Default)]
 struct Table {
     ids: HashMap<String, u32>,
     /// The names by number. Numbers are not reused, because Envoy's older configurations still
-    /// refer to them.
+    /// refer to the old numbers.
     all: Vec<Option<Arc<Name>>>,
 }
 
@@ -80,43 +80,45 @@ impl Metrics for Names {
     }
 }
 
-/// A change to write to Envoy.
+/// A change of a metric, to be written to Envoy.
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) name: Arc<Name>,
-    /// Envoy's number of the metric.
+    /// The number by which Envoy knows the metric.
     pub(crate) id: usize,
     pub(crate) value: u64,
 }
 
-/// The metrics of all policies: counters and histograms since the last write to Envoy, and gauges.
+/// The metrics of all policies. Counters and histograms cover the time since the last write to
+/// Envoy. Gauges have their current values.
 #[derive(Debug, Default)]
 pub(crate) struct Counts(RefCell<Cells>);
 
 #[derive(Debug, Default)]
 struct Cells {
-    /// By the number of the metric's name.
+    /// The cells, by the number of the metric's name.
     all: Vec<Option<Cell>>,
-    /// Cells to write to Envoy.
+    /// The numbers of the cells to write to Envoy.
     changed: Vec<u32>,
-    /// Values of histograms.
+    /// The values of histograms, each with the number of its metric.
     values: Vec<(u32, u64)>,
 }
 
 #[derive(Debug)]
 struct Cell {
     name: Arc<Name>,
-    /// For a counter, the increase since the last write to Envoy.
+    /// The value of a gauge. For a counter, the increase since the last write to Envoy.
     value: u64,
     changed: bool,
 }
 
-/// Envoy's numbers of the metrics in one configuration.
+/// The numbers by which Envoy knows the metrics in one configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Defined {
-    /// By the number of the metric's name; `None` if Envoy refused it, and for members of families.
+    /// Envoy's numbers, by the number of the metric's name. `None` if Envoy refused the metric, and
+    /// for members of families.
     single: Vec<Option<usize>>,
-    /// By kind.
+    /// Envoy's numbers of the families by name, for each kind of metric.
     families: [HashMap<String, usize>; 3],
 }
 
@@ -130,8 +132,8 @@ impl Defined {
     }
 }
 
-/// Defines all known metrics in a new configuration, and the families of later ones. Each policy
-/// with workflows has metrics of `_other` from the start.
+/// Defines all known metrics in a new configuration, and the families of metrics that are defined
+/// later. Each policy with workflows has metrics of `_other` from the start.
 pub(crate) fn define_in(scope: Scope) -> Defined {
     let all = names().all.clone();
     let mut families: [HashMap<String, usize>; 3] = Default::default();
@@ -168,7 +170,7 @@ impl Cells {
             let cell = name.as_ref().map(|name| Cell {
                 name: Arc::clone(name),
                 value: 0,
-                // Gauges are written even before their first change.
+                // A gauge is written even before its first change.
                 changed: name.kind == MetricKind::Gauge,
             });
             if cell.as_ref().is_some_and(|cell| cell.changed) {
@@ -181,9 +183,9 @@ impl Cells {
 }
 
 impl Counts {
-    /// Removes the metrics of policies for which `is_gone` is true; some bytes of each remain.
-    /// Don't call this while a configuration is being prepared: its metrics don't belong to any
-    /// configuration yet.
+    /// Removes the metrics of policies for which `is_gone` is true. Some bytes of each remain. The
+    /// caller must not call this function while a configuration is being prepared, because its
+    /// metrics don't belong to any configuration yet.
     pub(crate) fn forget(&self, is_gone: impl Fn(&str) -> bool) {
         let mut cells = self.0.borrow_mut();
         cells.grow();
@@ -197,7 +199,7 @@ impl Counts {
     }
 
     /// Returns changes that define the members of families in a new configuration. Envoy removes
-    /// members with the configuration that wrote them, and their counters start at 0 again, unless
+    /// members with the configuration that wrote them. Their counters then start at 0 again, unless
     /// another configuration has written them by then. A histogram can't be written without a
     /// value, so a workflow's histogram starts over.
     pub(crate) fn members(&self, defined: &Defined) -> Vec<Change> {
@@ -221,7 +223,7 @@ impl Counts {
     }
 
     /// Moves the changes to `out`. If the configuration lacks a metric, changes of counters and
-    /// gauges stay for a configuration that has it; values of histograms are dropped.
+    /// gauges stay for a configuration that has it. Values of histograms are dropped.
     pub(crate) fn take(&self, defined: &Defined, out: &mut Vec<Change>) {
         let mut cells = self.0.borrow_mut();
         cells.grow();
@@ -260,7 +262,7 @@ impl Counts {
         }
     }
 
-    /// Changes a metric. `f` returns whether the cell must be written to Envoy.
+    /// Changes a metric by `f`. `f` returns whether the cell must be written to Envoy.
     fn with(
         &self,
         metric: MetricId,

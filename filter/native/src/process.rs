@@ -4,8 +4,8 @@
 //! a hook. Replies, resumptions and messages to other workers may call hooks, or are slow, so they
 //! take place after the lock is released.
 //!
-//! A panic fails open ([`crate::recovery`]): the engine is not used again, held requests continue,
-//! and all requests pass until a tick replaces the engine.
+//! A panic fails open ([`crate::recovery`]). The engine is not used again, and held requests
+//! continue. All requests pass until a tick replaces the engine.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -65,20 +65,20 @@ pub(crate) fn now() -> Instant {
     )
 }
 
-/// Returns a number for a stream, which is reused after 2^32 others.
+/// Returns a number for a stream. A number is reused after 2^32 streams.
 pub(crate) fn next_stream() -> u32 {
     STREAMS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Returns a random number that no other engine of the process has: from the system's random bytes,
-/// through the hash seeds of the standard library.
+/// Returns a random number that no other engine of the process has. It comes from the system's
+/// random bytes, through the hash seeds of the standard library.
 fn nonce() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
 
 /// A held request.
 struct Waiting {
-    /// The handle that resumes the request; taken when the request's turn has come.
+    /// The handle that resumes the request. It is taken when the request's turn has come.
     scheduler: Option<Scheduler>,
     /// The action for the request when its turn has come.
     action: Option<Action>,
@@ -87,10 +87,11 @@ struct Waiting {
 /// The state behind the lock.
 pub(crate) struct Process {
     pub(crate) filter: Filter<Host>,
-    /// The engine's number, from 1 on. Tickets of a failed engine are invalid for the next.
+    /// The number of the engine, from 1 on. Tickets of a failed engine are invalid in the next
+    /// engine.
     pub(crate) epoch: u32,
     waiting: HashMap<u32, Waiting>,
-    /// The number under which other workers wake the engine.
+    /// The worker number under which other libraries wake this engine.
     listening: Option<WorkerId>,
     /// The time of the last tick.
     ticked: Instant,
@@ -114,7 +115,7 @@ fn lock() -> MutexGuard<'static, Option<Process>> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Resets the process.
+/// Removes the engine, as in a new process.
 #[cfg(test)]
 pub(crate) fn reset() {
     *lock() = None;
@@ -132,7 +133,8 @@ pub(crate) fn is_locked() -> bool {
 /// is no working engine.
 pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
     let now = now();
-    // A panic under the lock poisons it. A panic elsewhere doesn't, so `FAILED` is checked, too.
+    // A panic under the lock poisons the lock. A panic elsewhere doesn't, so `FAILED` is checked,
+    // too.
     let mut locked = PROCESS.lock().ok()?;
     if FAILED.load(Ordering::Relaxed) {
         return None;
@@ -155,8 +157,9 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
     Some(result)
 }
 
-/// Handles the start of a panic: all requests pass from now on. This runs before the lock is
-/// released, so that [`recover`] finds the pause, and no thread uses an engine that panicked.
+/// Handles the start of a panic, from which on all requests pass. The panic hook calls this
+/// function before the lock is released. So [`recover`] finds the pause, and no thread uses an
+/// engine that panicked.
 pub(crate) fn panicked() {
     let pause = recovery::failed(now());
     if !FAILED.swap(true, Ordering::SeqCst) {
@@ -170,12 +173,13 @@ pub(crate) fn panicked() {
     }
 }
 
-/// Handles a panic in a hook: held requests continue.
+/// Handles a panic in a hook, after which held requests continue.
 pub(crate) fn failed() {
     let mut locked = lock();
     let waiting = locked.as_mut().map(|process| {
         process.count_panic();
-        // If a new engine has replaced it meanwhile, that engine's requests keep waiting.
+        // If a new engine has replaced the failed one meanwhile, the requests of the new engine
+        // keep waiting.
         match FAILED.load(Ordering::SeqCst) {
             true => std::mem::take(&mut process.waiting),
             false => HashMap::new(),
@@ -193,7 +197,7 @@ fn let_go(waiting: HashMap<u32, Waiting>) {
     }
 }
 
-/// Replaces a failed engine, if that is due.
+/// Replaces a failed engine, if the pause after the panic is over.
 fn recover() {
     if !FAILED.load(Ordering::SeqCst) || !recovery::is_due(now()) {
         return;
@@ -214,8 +218,8 @@ fn recover() {
     abi::log(Level::Info, "headgate: the filter works again");
 }
 
-/// Handles a wake-up by another library, which handed a slot to this one. Called under that
-/// library's lock.
+/// Handles a wake-up by another library, which handed a slot to this library. The other library
+/// holds its engine's lock meanwhile.
 pub(crate) extern "C" fn wake() {
     WOKEN.store(true, Ordering::SeqCst);
     Clock::tick_now();
@@ -265,7 +269,7 @@ impl Process {
     fn count_panic(&self) {
         let host = self.filter.host();
         let panics = host.number(PANICS);
-        // Numbers in memory can't fail.
+        // A number in memory can be written without errors.
         panics
             .and_then(|panics| host.add_to(panics, 1))
             .unwrap_or(());
@@ -280,7 +284,7 @@ impl Process {
         self.waiting.insert(stream, waiting);
     }
 
-    /// Returns the action for a held request, once.
+    /// Returns the action for a held request whose turn has come, and forgets the request.
     pub(crate) fn decided(&mut self, stream: u32) -> Option<Action> {
         self.waiting.remove(&stream)?.action
     }
@@ -304,7 +308,7 @@ impl Process {
     /// Moves changed metrics to `out`.
     fn take_metrics(&self, defined: &Defined, out: &mut Vec<Change>) {
         let host = self.filter.host();
-        // Counting in memory can't fail.
+        // Counts in memory can be written without errors.
         host.publish().unwrap_or(());
         host.metrics().take(defined, out);
     }
@@ -312,7 +316,7 @@ impl Process {
 
 /// One configuration of one listener.
 pub(crate) struct Configuration {
-    /// Its number among the filter's listeners.
+    /// The number of the configuration among the filter's listeners.
     id: u32,
     /// The filter's name, which identifies the listener if several have different policies.
     name: Arc<str>,
@@ -322,7 +326,8 @@ pub(crate) struct Configuration {
 }
 
 impl Configuration {
-    /// Applies a configuration. Returns `None`, with the reason in the log, if it is refused.
+    /// Applies a configuration. Returns `None` if the configuration is refused, and logs the
+    /// reason.
     pub(crate) fn new(scope: Scope, name: &str, json: &[u8]) -> Option<Arc<Self>> {
         let this = Arc::new(Self {
             id: CONFIGURATIONS.fetch_add(1, Ordering::Relaxed),
@@ -331,7 +336,8 @@ impl Configuration {
             scope,
             defined: OnceLock::new(),
         });
-        // Replace a failed engine first, so that this configuration is applied to the new one.
+        // A failed engine is replaced first, so that this configuration is applied to the new
+        // engine.
         recovery::hurry();
         recover();
         let prepared = Prepared::from_json(&Names, json);
@@ -345,7 +351,7 @@ impl Configuration {
             process.listen();
             let (filter, host) = (&process.filter, process.filter.host());
             host.forget_others(filter.policies());
-            // Counting in memory can't fail.
+            // Counts in memory can be written without errors.
             host.publish().unwrap_or(());
         }
         let due = process.due();
@@ -354,8 +360,8 @@ impl Configuration {
             scheduler.commit();
         }
         applied.ok()?;
-        // Don't hold the lock here: Envoy takes a microsecond for each of some thousand
-        // definitions.
+        // The lock must not be held here, because Envoy takes a microsecond for each of some
+        // thousand definitions.
         let defined = this.defined.get_or_init(|| metrics::define_in(scope));
         let members = with(|process| process.filter.host().metrics().members(defined));
         for member in &members.unwrap_or_default() {
@@ -373,8 +379,8 @@ impl Configuration {
         self.direction
     }
 
-    /// Removes a configuration that Envoy has dropped, after its last stream or because an update
-    /// failed.
+    /// Removes a configuration that Envoy has dropped. Envoy drops a configuration after its last
+    /// stream, or because an update failed.
     pub(crate) fn gone(self: Arc<Self>) {
         let handled = with(|process| process.filter.gone(&Main, self.id));
         if handled.is_none()
@@ -386,8 +392,8 @@ impl Configuration {
     }
 }
 
-/// Does the periodic work on the main thread, in a hook of `configuration`, which Envoy keeps until
-/// the hook returns.
+/// Does the periodic work on the main thread, in a hook of `configuration`. Envoy keeps
+/// `configuration` until the hook returns.
 pub(crate) fn tick(configuration: &Arc<Configuration>) {
     Clock::ticked();
     recover();
@@ -409,7 +415,7 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
     for change in &changed {
         configuration.scope.write(change);
     }
-    // Don't hold the lock here: Envoy may call back with the response at once.
+    // The lock must not be held here, because Envoy may call back with the response at once.
     if let Some(callout) = callout
         && !configuration.scope.post(&callout)
     {
@@ -417,7 +423,7 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
     }
 }
 
-/// Handles the response to the report that a tick sent; `None` if there is none.
+/// Handles the response to the report that a tick sent. `answer` is `None` if there is no response.
 pub(crate) fn reported(answer: Option<&[u8]>) {
     with(|process| headgate_mesh::reported(&mut process.filter, &Main, answer));
 }
@@ -549,7 +555,7 @@ mod tests {
         assert_eq!(in_use(), Some(0));
     }
 
-    /// Envoy's main thread may be busy for seconds.
+    /// A worker does the periodic work, because Envoy's main thread may be busy for seconds.
     #[test]
     fn a_worker_ticks_while_the_main_thread_is_late() {
         let _turn = fake::start();
@@ -569,8 +575,8 @@ mod tests {
         drop(running);
     }
 
-    /// The lock is released while the stack unwinds, so a tick may come before the hook of the
-    /// panic ends.
+    /// The lock is released while the stack unwinds, so a tick may come before the hook that
+    /// panicked ends.
     #[test]
     fn an_engine_that_is_replaced_before_the_hook_ends_is_replaced_once() {
         let _turn = fake::start();
@@ -607,8 +613,8 @@ mod tests {
         assert_eq!(log.matches("the filter works again").count(), 1, "{log}");
     }
 
-    /// Envoy cancels a request that a configuration has sent when the configuration goes, perhaps
-    /// on a worker with the last stream of an old one.
+    /// Envoy cancels the request of a configuration when the configuration is removed. That may
+    /// happen on a worker, with the last stream of an old configuration.
     #[test]
     fn only_the_newest_configuration_sends_reports() {
         const CALLS: &str = r#"{"direction":"Outbound","outbound":{"policy":"ns/p",

@@ -1,9 +1,10 @@
-//! Recovery from a panic: the pause in which all requests pass, and the log line.
+//! Recovery from a panic. It determines the pause in which all requests pass, and keeps the panic's
+//! message for the log.
 //!
 //! A panic in a Wasm VM loses the requests of its worker, and Envoy creates another VM after a
-//! pause. In this module a panic loses no request. The engine is also replaced after a pause, which
-//! doubles while panics recur, so that requests that always cause a panic don't keep the process
-//! busy with restarts.
+//! pause. In the native filter a panic loses no request. The engine is also replaced after a pause.
+//! The pause doubles while panics recur, so that requests that always cause a panic don't keep the
+//! process busy with restarts.
 
 use std::panic::{self, PanicHookInfo};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use headgate_core::time::Instant;
 
-/// The first pause.
+/// The shortest pause. It follows the first panic.
 const SHORTEST: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -56,12 +57,12 @@ fn failures() -> MutexGuard<'static, Failures> {
     FAILURES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Records a panic of the engine at `now`; returns the pause before the next engine.
+/// Records a panic of the engine at `now`. Returns the pause before the next engine.
 pub(crate) fn failed(now: Instant) -> Duration {
     failures().failed(now)
 }
 
-/// Whether the pause is over.
+/// Whether the pause after the last panic is over.
 pub(crate) fn is_due(now: Instant) -> bool {
     failures().is_due(now)
 }
@@ -76,8 +77,8 @@ pub(crate) fn last_panic() -> String {
     failures().message.clone()
 }
 
-/// Installs a panic hook for this library. It stores the message for the log instead of writing it
-/// to standard error, and calls `panicked` at once, before the stack unwinds.
+/// Installs a panic hook for this library. The hook stores the message for the log instead of
+/// writing it to standard error. It calls `panicked` at once, before the stack unwinds.
 pub(crate) fn report_panics(panicked: fn()) {
     panic::set_hook(Box::new(move |info| {
         let message = describe(info);

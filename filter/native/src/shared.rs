@@ -1,14 +1,14 @@
-//! State that all libraries of this filter in one process share: numbers and blobs, like the gauges
-//! and shared data of Wasm VMs.
+//! State that all libraries of this filter in one process share. It has numbers and blobs, like the
+//! gauges and shared data of Wasm VMs.
 //!
 //! Replacing the module's file loads a second library, with statics of its own, while streams of
-//! the first one continue. Both engines are then workers of one process
-//! ([`headgate_core::workers`]): they share the slots, and the second one starts with the estimates
-//! of the first. The first library owns the state and puts a [`Table`] of functions into Envoy's
-//! registry of shared data. It is never unloaded (`build.rs`).
+//! the first library continue. The engines of both are then workers of one process
+//! ([`headgate_core::workers`]). They share the slots, and the second engine starts with the
+//! estimates of the first. The first library owns the state and puts a [`Table`] of functions into
+//! Envoy's registry of shared data. It is never unloaded (`build.rs`).
 //!
 //! The table is an interface between versions, so a field never changes its meaning. Another layout
-//! needs another [`KEY`]; a library with that key starts without state. Times in the state are
+//! needs another [`KEY`]. A library with that key starts without state. Times in the state are
 //! those of the system's monotonic clock.
 //!
 //! The state is never freed, because another library may be using it. Each policy name costs some
@@ -36,29 +36,29 @@ use crate::process;
 /// The table's name in Envoy's registry.
 const KEY: &str = "headgate.state/1";
 
-/// Prefix of the names of policies' metrics and numbers.
+/// The prefix of the names of policies' metrics and numbers.
 const POLICY: &str = "headgate.policy.";
 /// The name of the number of panics in all libraries since the start of the process.
 pub(crate) const PANICS: &str = "headgate.panics";
 
-/// The status of [`HostError::Call`] for an unknown name: proxy-wasm's `Status::NotFound`.
+/// The status of [`HostError::Call`] for an unknown name. It is proxy-wasm's `Status::NotFound`.
 const NOT_FOUND: u32 = 1;
 
 /// The function by which a library wakes its own engine.
 type Wake = extern "C" fn();
 
-/// The functions that one library offers the others. Version 0 means that the blob is absent.
+/// The functions that one library offers the others. A version of 0 means that the blob is absent.
 #[repr(C)]
 struct Table {
-    /// Returns a number, which lives as long as the process.
+    /// Returns the number of this name. The number lives as long as the process.
     number: unsafe extern "C" fn(name: Buffer) -> *const AtomicU64,
     /// Passes a blob to `take`, unless it is absent, and returns its version.
     load: unsafe extern "C" fn(key: Buffer, to: *mut c_void, take: Take) -> u32,
-    /// Stores a blob if its version is `expected`; otherwise returns false.
+    /// Stores a blob if its version is `expected`. Returns whether the blob was stored.
     store: unsafe extern "C" fn(key: Buffer, value: Buffer, expected: u32) -> bool,
     /// Registers the function that wakes the worker.
     listen: extern "C" fn(worker: u32, wake: Wake),
-    /// Wakes a worker; false if it isn't registered.
+    /// Wakes a worker. Returns false if the worker isn't registered.
     wake: extern "C" fn(worker: u32) -> bool,
 }
 
@@ -66,7 +66,7 @@ struct Table {
 /// call.
 type Take = unsafe extern "C" fn(to: *mut c_void, blob: Buffer);
 
-/// The state, in the first library.
+/// The shared state, which the first library owns.
 #[derive(Default)]
 struct State {
     numbers: HashMap<String, &'static AtomicU64>,
@@ -82,7 +82,7 @@ fn with_state<T>(f: impl FnOnce(&mut State) -> T) -> T {
     f(state.get_or_insert_default())
 }
 
-/// Resets the process.
+/// Removes the state, as in a new process.
 #[cfg(test)]
 pub(crate) fn reset() {
     with_state(|state| *state = State::default());
@@ -91,7 +91,7 @@ pub(crate) fn reset() {
 static TABLE: Table = Table {
     number: {
         unsafe extern "C" fn number(name: Buffer) -> *const AtomicU64 {
-            // SAFETY: valid during the call.
+            // SAFETY: the caller's `name` is valid during the call.
             let name = String::from_utf8_lossy(unsafe { name.bytes() });
             with_state(|state| {
                 if let Some(known) = state.numbers.get(&*name) {
@@ -107,11 +107,12 @@ static TABLE: Table = Table {
     },
     load: {
         unsafe extern "C" fn load(key: Buffer, to: *mut c_void, take: Take) -> u32 {
-            // SAFETY: valid during the call.
+            // SAFETY: the caller's `key` is valid during the call.
             let key = String::from_utf8_lossy(unsafe { key.bytes() });
             with_state(|state| match state.blobs.get(&*key) {
                 Some((blob, version)) => {
-                    // SAFETY: the blob does not change during the call, and `to` is the caller's.
+                    // SAFETY: the blob does not change during the call, and `to` is what the caller
+                    // passed for `take`.
                     unsafe { take(to, Buffer::of(blob)) };
                     *version
                 }
@@ -122,7 +123,7 @@ static TABLE: Table = Table {
     },
     store: {
         unsafe extern "C" fn store(key: Buffer, value: Buffer, expected: u32) -> bool {
-            // SAFETY: both are valid during the call.
+            // SAFETY: the caller's `key` and `value` are valid during the call.
             let (key, value) = unsafe { (key.bytes(), value.bytes()) };
             let key = String::from_utf8_lossy(key);
             with_state(|state| {
@@ -146,7 +147,7 @@ static TABLE: Table = Table {
     },
     wake: {
         extern "C" fn wake(worker: u32) -> bool {
-            // Call it without the lock, because the function is another library's.
+            // The function is called without the lock, because it belongs to another library.
             let listener = with_state(|state| state.listeners.get(&worker).copied());
             listener.map(|wake| wake()).is_some()
         }
@@ -154,8 +155,8 @@ static TABLE: Table = Table {
     },
 };
 
-/// Returns the table of the process's first library, which may be this one. Call it on the main
-/// thread only.
+/// Returns the table of the process's first library, which may be this library. Callers must call
+/// this function on the main thread only.
 fn table() -> &'static Table {
     let registered = abi::shared_data(KEY).cast::<Table>();
     // SAFETY: every table under this key is a static of a library that is never unloaded.
@@ -166,20 +167,21 @@ fn table() -> &'static Table {
     &TABLE
 }
 
-/// The engine's host: the process's shared state, and the metrics of this library.
+/// The engine's host, with the process's shared state and the metrics of this library.
 pub(crate) struct Host {
     metrics: Counts,
     table: &'static Table,
     wall_clock_offset: Duration,
     names: RefCell<HashMap<String, Number>>,
     numbers: RefCell<Vec<&'static AtomicU64>>,
-    /// Numbers that are published, with their gauges.
+    /// The numbers that are published, with their names and gauges.
     shown: RefCell<Vec<(String, Number, MetricId)>>,
-    /// Name prefixes of the current policies.
+    /// The name prefixes of the current policies.
     live: RefCell<HashSet<String>>,
 }
 
-/// Whether a number is published as a gauge: the panics, and slots and tokens in use, are.
+/// Whether a number is published as a gauge. The panics, and the slots and tokens in use, are
+/// published.
 fn is_shown(name: &str) -> bool {
     let in_use = name.ends_with(".slots_in_use") || name.ends_with(".tokens_in_use");
     in_use && !name.contains(".worker.") || name == PANICS
@@ -226,7 +228,8 @@ impl Host {
 
     /// Sets the gauges of the published numbers.
     ///
-    /// Returns the last [`HostError`].
+    /// # Errors
+    /// The last [`HostError`].
     pub(crate) fn publish(&self) -> Result<(), HostError> {
         self.number(PANICS)?;
         let mut done = Ok(());
@@ -283,7 +286,7 @@ impl Shared for Host {
         }
         // SAFETY: `name` is valid during the call.
         let number = unsafe { (self.table.number)(Buffer::of(name.as_bytes())) };
-        // SAFETY: the table's contract: a number lives as long as the process.
+        // SAFETY: by the table's contract, a number lives as long as the process.
         let value: &'static AtomicU64 = unsafe { &*number };
         let mut numbers = self.numbers.borrow_mut();
         let number = Number(u32::try_from(numbers.len()).unwrap_or(u32::MAX));
@@ -333,7 +336,7 @@ impl Shared for Host {
             Expected::Version(Version(version)) => version,
         };
         let (key, value) = (Buffer::of(key.as_bytes()), Buffer::of(value));
-        // SAFETY: both are valid during the call.
+        // SAFETY: `key` and `value` are valid during the call.
         let stored = unsafe { (self.table.store)(key, value, expected) };
         stored.then_some(()).ok_or(HostError::Conflict)
     }

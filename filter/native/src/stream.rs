@@ -20,11 +20,11 @@ use crate::shared::Host;
 
 thread_local! {
     /// The streams of this worker whose requests wait or are in the backend. Another thread must
-    /// not read them.
+    /// not read these streams.
     static PENDING: RefCell<HashMap<u32, Envoy>> = RefCell::default();
 }
 
-/// Reads the upstream hosts that the last tick asked for, for the streams of this worker.
+/// Reads, for the streams of this worker, the upstream hosts that the last tick asked for.
 pub(crate) fn look(filter: &mut Filter<Host>, now: Instant) {
     let looked = PENDING.try_with(|pending| {
         let Ok(pending) = pending.try_borrow() else {
@@ -46,15 +46,16 @@ pub(crate) fn look(filter: &mut Filter<Host>, now: Instant) {
             filter.look(&stream, ticket);
         }
     });
-    // A thread that ends has no streams.
+    // A thread that ends has no streams to read.
     looked.unwrap_or(());
 }
 
-/// The stream of a hook, in the form that the filter uses. `envoy` is `None` after the stream's
-/// end.
+/// The stream of a hook, in the form that the filter uses. `envoy` is `None` after the end of the
+/// stream.
 struct Attached<'a> {
     id: u32,
-    /// The time at which its hook started, so that a request's time includes the wait for the lock.
+    /// The time at which the hook started. With it, a request's time includes the wait for the
+    /// lock.
     now: Instant,
     listener: &'a str,
     envoy: Option<Envoy>,
@@ -135,7 +136,7 @@ impl Stream for Attached<'_> {
     }
 }
 
-/// Panics in the hook that a request header names, in builds that test panics.
+/// Panics in the hook that a request header names. This function is for builds that test panics.
 #[cfg(feature = "trap")]
 #[allow(clippy::panic)] // the purpose of the feature
 fn trap(envoy: Envoy, hook: &str) {
@@ -148,8 +149,8 @@ fn trap(envoy: Envoy, hook: &str) {
 #[cfg(not(feature = "trap"))]
 fn trap(_envoy: Envoy, _hook: &str) {}
 
-/// Returns the request's span; `None` if Envoy doesn't trace it, and in builds for the benchmark of
-/// the tags.
+/// Returns the request's span. Returns `None` if Envoy doesn't trace the request, and in builds for
+/// the benchmark of the tags.
 fn span(envoy: Envoy) -> Option<Span> {
     if cfg!(feature = "untagged") {
         return None;
@@ -157,8 +158,8 @@ fn span(envoy: Envoy) -> Option<Span> {
     envoy.span()
 }
 
-/// The names of a span's tags: the request's type, the decision, the reason for a refusal, and the
-/// time for which the request was held, ms.
+/// The names of a span's tags. They are the request's type, the decision, the reason for a refusal,
+/// and the time for which the request was held, ms.
 const TYPE: &str = "headgate.type";
 const DECISION: &str = "headgate.decision";
 const REASON: &str = "headgate.reason";
@@ -167,7 +168,7 @@ const QUEUE_WAIT: &str = "headgate.queue_wait_ms";
 const ADMITTED: &str = "admitted";
 const REFUSED: &str = "refused";
 
-/// Tags the span with the decision on a held request, and its wait.
+/// Tags the span with the decision on a held request, and with the time that the request waited.
 fn tag_turn(span: Span, action: &Action, waited: Duration) {
     match action {
         Action::Resume { .. } => span.tag(DECISION, ADMITTED),
@@ -192,15 +193,15 @@ enum Side {
     Outbound(Outbound),
 }
 
-/// One stream. Its hooks run on its worker's thread, one inside another when Envoy sends a local
-/// reply.
+/// One stream. Its hooks run on its worker's thread. One hook runs inside another when Envoy sends
+/// a local reply.
 pub(crate) struct Request {
     id: u32,
     /// The name of the stream's configuration.
     listener: Arc<str>,
-    /// The epoch of the stream's engine; see [`process::Process::epoch`].
+    /// The epoch of the stream's engine ([`process::Process::epoch`]).
     epoch: Cell<u32>,
-    /// The time since which the request is held, if Envoy traces it.
+    /// The time since which the request is held, if Envoy traces the request.
     traced: Cell<Option<Instant>>,
     side: RefCell<Side>,
 }
@@ -244,7 +245,8 @@ impl Request {
         };
         let decided = match &mut *side {
             Side::Inbound(inbound) => {
-                // Copy and parse the headers before taking the lock, because that takes time.
+                // The headers are copied and parsed before the lock is taken, because that takes
+                // time.
                 let headers = Headers::of_request(&stream);
                 let span = span(envoy);
                 process::with(|process| {
@@ -307,11 +309,11 @@ impl Request {
         }
     }
 
-    /// Handles the turn of a held request; returns `None` if it must wait longer.
+    /// Handles the turn of a held request. Returns `None` if the request must wait longer.
     pub(crate) fn scheduled(&self, envoy: Envoy) -> Option<Head> {
         let stream = self.attached(envoy);
         let decided = process::with(|process| {
-            // A failed engine held the request, so no other engine would resume it.
+            // If the engine that held the request failed, no other engine would resume the request.
             if process.epoch != self.epoch.get() {
                 return Some(Head::Continue);
             }
@@ -391,7 +393,8 @@ impl Request {
         self.end(&self.attached(envoy));
     }
 
-    /// Handles the last hook. It ends the stream only if Envoy skipped the hook for the end.
+    /// Handles the last hook. It ends the stream only if Envoy skipped the hook for the end of the
+    /// stream.
     pub(crate) fn destroyed(&self) {
         self.end(&Attached {
             id: self.id,

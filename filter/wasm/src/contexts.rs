@@ -1,8 +1,8 @@
-//! Envoy's contexts: configurations, requests to the process behind the proxy, and its outbound
-//! calls.
+//! Envoy's contexts. A context is a configuration, a request to the process behind the proxy, or an
+//! outbound call of that process.
 //!
 //! A callback has no effect while the VM's state is borrowed ([`vm::with`]). The end of a request
-//! is then handled by a later callback, at the latest by the last one.
+//! is then handled by a later callback, at the latest by the last callback of the context.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ use crate::vm;
 
 /// One context.
 enum Context {
-    /// A configuration, with the direction of its streams: requests to the process, or its outbound
-    /// calls.
+    /// A configuration, with the direction of its streams. Inbound streams are requests to the
+    /// process, and outbound streams are its calls.
     Root(Direction),
     Request(Box<Inbound>),
     Call(Box<Outbound>),
@@ -28,8 +28,8 @@ thread_local! {
     static CONTEXTS: RefCell<BTreeMap<u32, Context>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Runs `f` on the context with this number; `None` if it doesn't exist, or during a callback for
-/// another context.
+/// Runs `f` on the context with this number. Returns `None` if the context doesn't exist, or during
+/// a callback for another context.
 fn with<T>(id: u32, f: impl FnOnce(&mut Context) -> T) -> Option<T> {
     CONTEXTS.with(|contexts| Some(f(contexts.try_borrow_mut().ok()?.get_mut(&id)?)))
 }
@@ -65,7 +65,8 @@ pub(crate) fn delete(id: u32) {
     }
 }
 
-/// Applies the configuration. Returns whether any configuration is in force.
+/// Applies the configuration. Returns whether any configuration is in force. Returns false if the
+/// configuration can't be read.
 pub(crate) fn configure(id: u32, size: usize) -> bool {
     let json = match ffi::plugin_configuration(size) {
         Ok(json) => json,

@@ -8,12 +8,12 @@ use headgate_core::time::{Instant, nanos};
 
 use crate::ffi;
 
-/// The effective context, a stream or a root context, with its number. All calls apply to the
-/// effective context, regardless of the number.
+/// The effective context with its number. The context is a stream or a root context. All calls
+/// apply to the effective context, regardless of the number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Effective(pub(crate) u32);
 
-/// The elements of a property's path are separated by zero bytes.
+/// The path of the dynamic metadata. The elements of a property's path are separated by zero bytes.
 const METADATA: &[u8] = b"metadata\0filter_metadata";
 
 impl Proxy for Effective {

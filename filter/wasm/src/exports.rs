@@ -1,11 +1,11 @@
-//! The callbacks from Envoy: the exports of proxy-wasm's ABI 0.2.1 that the filter needs, and no
-//! others.
+//! The callbacks from Envoy. They are the exports of proxy-wasm's ABI 0.2.1 that the filter needs,
+//! and no others.
 //!
 //! Envoy calls every function of the ABI that a module exports. Each call enters the VM, which
 //! costs more than the work of most callbacks. Callbacks for request bodies, for logs, and a second
-//! one for the end of a stream would be three useless entries for each request. So a request causes
-//! these entries only: its context, its headers, those of its response, each part of the response's
-//! body, and its end.
+//! callback for the end of a stream would be three useless entries for each request. So the only
+//! entries for a request are those for its context, its headers, the response's headers, each part
+//! of the response's body, the response's trailers, and its end.
 #![allow(unsafe_code)] // exported names
 
 use headgate_core::http::Level;
@@ -18,11 +18,12 @@ unsafe extern "C" {
     fn __wasm_call_ctors();
 }
 
-/// Results of callbacks for headers (`FilterHeadersStatus`): the request continues, or is held.
+/// The results of callbacks for headers (`FilterHeadersStatus`). With the first the request
+/// continues, and with the second it is held.
 const CONTINUE: u32 = 0;
 const PAUSE: u32 = 1;
 
-/// Called once in each VM, before all others.
+/// Starts the module. Envoy calls this function once in each VM, before all others.
 #[unsafe(no_mangle)]
 extern "C" fn _initialize() {
     #[cfg(target_os = "wasi")]
@@ -35,17 +36,17 @@ extern "C" fn _initialize() {
     }));
 }
 
-/// Declares the ABI version of the exports by its name.
+/// Declares the ABI version of the exports by the name of this function.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_abi_version_0_2_1() {}
 
-/// Allocates memory for the results of calls, which Envoy writes.
+/// Allocates memory into which Envoy writes the results of calls.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_memory_allocate(size: usize) -> *mut u8 {
     ffi::allocate(size)
 }
 
-/// Handles the start of a configuration (`parent` is 0), or of a request or an outbound call.
+/// Handles the start of a configuration (`parent` is 0), a request or an outbound call.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_context_create(context: u32, parent: u32) {
     contexts::create(context, parent);
@@ -68,7 +69,8 @@ extern "C" fn proxy_on_queue_ready(context: u32, queue: u32) {
     contexts::woken(context, queue);
 }
 
-/// Handles the response to a request that a tick sent; it has no headers if the request failed.
+/// Handles the response to a request that a tick sent. The response has no headers if the request
+/// failed.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_http_call_response(
     context: u32,
@@ -113,7 +115,7 @@ extern "C" fn proxy_on_response_trailers(context: u32, _count: usize) -> u32 {
     CONTINUE
 }
 
-/// Handles the end of a context: of a stream or a configuration.
+/// Handles the end of a stream's or a configuration's context.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_delete(context: u32) {
     contexts::delete(context);

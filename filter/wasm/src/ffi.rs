@@ -1,5 +1,5 @@
-//! The proxy-wasm calls, each with its status checked. All `unsafe` calls are in this file, except
-//! for the one in `exports` that starts the module.
+//! The proxy-wasm calls. The status of each call is checked. All `unsafe` calls are in this file,
+//! except for the call in `exports` that starts the module.
 //!
 //! The wrappers of proxy-wasm's Rust SDK panic on an unexpected status, and a panic loses every
 //! request of the worker.
@@ -14,27 +14,27 @@ const OK: u32 = 0;
 const NOT_FOUND: u32 = 1;
 const EMPTY: u32 = 7;
 const CAS_MISMATCH: u32 = 8;
-/// `WasmHeaderMapType::RequestHeaders`.
+/// The value `WasmHeaderMapType::RequestHeaders`.
 const REQUEST_HEADERS: u32 = 0;
-/// `WasmHeaderMapType::ResponseHeaders`.
+/// The value `WasmHeaderMapType::ResponseHeaders`.
 const RESPONSE_HEADERS: u32 = 2;
-/// `WasmHeaderMapType::ResponseTrailers`.
+/// The value `WasmHeaderMapType::ResponseTrailers`.
 const RESPONSE_TRAILERS: u32 = 3;
-/// `WasmHeaderMapType::HttpCallResponseHeaders`.
+/// The value `WasmHeaderMapType::HttpCallResponseHeaders`.
 const CALLOUT_HEADERS: u32 = 6;
-/// `WasmBufferType::HttpResponseBody`.
+/// The value `WasmBufferType::HttpResponseBody`.
 const RESPONSE_BODY: u32 = 1;
-/// `WasmBufferType::HttpCallResponseBody`.
+/// The value `WasmBufferType::HttpCallResponseBody`.
 const CALLOUT_BODY: u32 = 4;
-/// `WasmStreamType::Request`.
+/// The value `WasmStreamType::Request`.
 const REQUEST_STREAM: u32 = 0;
-/// `WasmBufferType::PluginConfiguration`.
+/// The value `WasmBufferType::PluginConfiguration`.
 const PLUGIN_CONFIGURATION: u32 = 7;
 /// A number of bytes that exceeds every buffer. The host returns the whole buffer.
 const ALL: usize = i32::MAX as usize;
-/// `CLOCK_REALTIME` of WASI.
+/// The id of WASI's `CLOCK_REALTIME`.
 const REALTIME: u32 = 0;
-/// `CLOCK_MONOTONIC` of WASI.
+/// The id of WASI's `CLOCK_MONOTONIC`.
 const MONOTONIC: u32 = 1;
 
 unsafe extern "C" {
@@ -150,9 +150,9 @@ fn check(call: &'static str, status: u32) -> Result<(), HostError> {
     }
 }
 
-/// Returns memory of `size` bytes for a result of the host; [`take`] takes ownership of it.
+/// Returns memory of `size` bytes for a result of the host. [`take`] takes ownership of the memory.
 pub(crate) fn allocate(size: usize) -> *mut u8 {
-    // Zeroed, because the host may write nothing.
+    // The memory is zeroed, because the host may write nothing.
     Box::leak(vec![0; size].into_boxed_slice()).as_mut_ptr()
 }
 
@@ -161,18 +161,18 @@ fn take(data: *mut u8, size: usize) -> Option<Vec<u8>> {
     if data.is_null() {
         return None;
     }
-    // SAFETY: the host wrote `size` bytes into a boxed slice of exactly that size, and passes
+    // SAFETY: the host wrote `size` bytes into a boxed slice of exactly that size, and passes its
     // ownership.
     Some(unsafe { Vec::from_raw_parts(data, size, size) })
 }
 
-/// Returns all request headers, in the format of [`headgate_core::http::Headers`]: one host call
-/// and one allocation for all headers instead of one per header.
+/// Returns all request headers, in the format of [`headgate_core::http::Headers`]. That takes one
+/// host call and one allocation for all headers, instead of one per header.
 pub(crate) fn request_headers() -> Result<Vec<u8>, HostError> {
     headers(REQUEST_HEADERS)
 }
 
-/// Returns all response headers, in the same format.
+/// Returns all response headers, in the format of [`headgate_core::http::Headers`].
 pub(crate) fn response_headers() -> Result<Vec<u8>, HostError> {
     headers(RESPONSE_HEADERS)
 }
@@ -197,7 +197,7 @@ pub(crate) fn response_trailer(name: &str) -> Result<Option<Vec<u8>>, HostError>
 
 fn header(map: u32, name: &str) -> Result<Option<Vec<u8>>, HostError> {
     let (mut data, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: `name` is valid for its length, the others are live locals.
+    // SAFETY: `name` is valid for its length, and the other pointers are to live locals.
     let status = unsafe {
         proxy_get_header_map_value(map, name.as_ptr(), name.len(), &raw mut data, &raw mut size)
     };
@@ -207,8 +207,8 @@ fn header(map: u32, name: &str) -> Result<Option<Vec<u8>>, HostError> {
     }
 }
 
-/// Returns the part of the response's body that arrives; `None` if it is empty. Call it in the
-/// callback for that part.
+/// Returns the part of the response's body that arrives, or `None` if the part is empty. The caller
+/// must call this function in the callback for that part.
 pub(crate) fn response_body() -> Result<Option<Vec<u8>>, HostError> {
     let (mut data, mut size) = (std::ptr::null_mut(), 0);
     // SAFETY: both pointers are to live locals.
@@ -228,7 +228,7 @@ pub(crate) fn http_call(
     body: &[u8],
     timeout: Duration,
 ) -> Result<(), HostError> {
-    // A map without entries.
+    // The map of trailers has no entries.
     let trailers = [0_u8; 4];
     let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
     let mut token = 0;
@@ -250,8 +250,8 @@ pub(crate) fn http_call(
     check("proxy_http_call", status)
 }
 
-/// Returns the body, of `size` bytes, of the response to [`http_call`]; `None` unless the status is
-/// 200. Call it in the response's callback.
+/// Returns the body, of `size` bytes, of the response to [`http_call`]. Returns `None` unless the
+/// status is 200. The caller must call this function in the response's callback.
 pub(crate) fn http_call_answer(size: usize) -> Result<Option<Vec<u8>>, HostError> {
     let status = header(CALLOUT_HEADERS, ":status");
     if status.ok().flatten().as_deref() != Some(b"200") {
@@ -275,19 +275,19 @@ pub(crate) fn set_response_header(name: &str, value: &[u8]) -> Result<(), HostEr
 }
 
 fn set_header(map: u32, name: &str, value: &[u8]) -> Result<(), HostError> {
-    // SAFETY: both are valid for their lengths.
+    // SAFETY: both slices are valid for their lengths.
     let status = unsafe {
         proxy_replace_header_map_value(map, name.as_ptr(), name.len(), value.as_ptr(), value.len())
     };
     check("proxy_replace_header_map_value", status)
 }
 
-/// Removes all headers of this name from the request, if any.
+/// Removes all headers of this name from the request.
 pub(crate) fn remove_request_header(name: &[u8]) -> Result<(), HostError> {
     remove_header(REQUEST_HEADERS, name)
 }
 
-/// Removes all headers of this name from the response, if any.
+/// Removes all headers of this name from the response.
 pub(crate) fn remove_response_header(name: &[u8]) -> Result<(), HostError> {
     remove_header(RESPONSE_HEADERS, name)
 }
@@ -299,11 +299,11 @@ fn remove_header(map: u32, name: &[u8]) -> Result<(), HostError> {
 }
 
 /// Makes Envoy select the route of the effective stream again. Envoy registers this function in
-/// addition to the ABI; it has neither arguments nor results.
+/// addition to the ABI. The function has neither arguments nor results.
 pub(crate) fn clear_route_cache() -> Result<(), HostError> {
     let name = "clear_route_cache";
     let (mut data, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: `name` is valid for its length, the last two pointers are to live locals.
+    // SAFETY: `name` is valid for its length, and the last two pointers are to live locals.
     let status = unsafe {
         proxy_call_foreign_function(
             name.as_ptr(),
@@ -317,10 +317,11 @@ pub(crate) fn clear_route_cache() -> Result<(), HostError> {
     check(name, status)
 }
 
-/// Returns a property by its path, elements separated by zero bytes; `None` if it doesn't exist.
+/// Returns a property by its path, whose elements are separated by zero bytes. Returns `None` if
+/// the property doesn't exist.
 pub(crate) fn property(path: &[u8]) -> Result<Option<Vec<u8>>, HostError> {
     let (mut data, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: `path` is valid for its length, the others are live locals.
+    // SAFETY: `path` is valid for its length, and the other pointers are to live locals.
     let status =
         unsafe { proxy_get_property(path.as_ptr(), path.len(), &raw mut data, &raw mut size) };
     match status {
@@ -331,13 +332,13 @@ pub(crate) fn property(path: &[u8]) -> Result<Option<Vec<u8>>, HostError> {
 
 /// Sets a property of the effective stream, which later filters can read.
 pub(crate) fn set_property(path: &[u8], value: &[u8]) -> Result<(), HostError> {
-    // SAFETY: both are valid for their lengths.
+    // SAFETY: both slices are valid for their lengths.
     let status =
         unsafe { proxy_set_property(path.as_ptr(), path.len(), value.as_ptr(), value.len()) };
     check("proxy_set_property", status)
 }
 
-/// Answers the effective stream. `headers` is serialized like [`request_headers`]; `details`
+/// Answers the effective stream. `headers` is serialized like [`request_headers`]. `details`
 /// becomes `%RESPONSE_CODE_DETAILS%`, which the SDK's own call leaves empty.
 pub(crate) fn send_local_response(
     code: u32,
@@ -380,7 +381,7 @@ fn time(clock: u32) -> Result<Duration, HostError> {
     check("clock_time_get", status).map(|()| Duration::from_nanos(nanos))
 }
 
-/// Writes a line to Envoy's log; a line that can't be written is lost.
+/// Writes a line to Envoy's log. A line that can't be written is lost.
 pub(crate) fn log(level: Level, message: &str) {
     let level = match level {
         Level::Info => 2,
@@ -394,7 +395,7 @@ pub(crate) fn log(level: Level, message: &str) {
 /// Sets the tick period of the current root context, or of the current stream's root context.
 pub(crate) fn set_tick_period(period: Duration) -> Result<(), HostError> {
     let millis = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
-    // SAFETY: plain values.
+    // SAFETY: all arguments are plain values.
     check("proxy_set_tick_period_milliseconds", unsafe {
         proxy_set_tick_period_milliseconds(millis)
     })
@@ -415,9 +416,9 @@ pub(crate) fn plugin_configuration(size: usize) -> Result<Vec<u8>, HostError> {
     }
 }
 
-/// Makes `context` the effective one of the following calls.
+/// Makes `context` the effective context of the following calls.
 pub(crate) fn set_effective_context(context: u32) -> Result<(), HostError> {
-    // SAFETY: plain values.
+    // SAFETY: all arguments are plain values.
     check("proxy_set_effective_context", unsafe {
         proxy_set_effective_context(context)
     })
@@ -425,23 +426,23 @@ pub(crate) fn set_effective_context(context: u32) -> Result<(), HostError> {
 
 /// Continues the effective stream's paused request.
 pub(crate) fn resume_request() -> Result<(), HostError> {
-    // SAFETY: plain values.
+    // SAFETY: all arguments are plain values.
     check("proxy_continue_stream", unsafe {
         proxy_continue_stream(REQUEST_STREAM)
     })
 }
 
-/// Defines a metric (0 counter, 1 gauge, 2 histogram).
+/// Defines a metric. `kind` is 0 for a counter, 1 for a gauge, and 2 for a histogram.
 pub(crate) fn define_metric(kind: u32, name: &str) -> Result<u32, HostError> {
     let mut id = 0;
-    // SAFETY: `name` is valid for its length, `id` is a live local.
+    // SAFETY: `name` is valid for its length, and `id` is a live local.
     let status = unsafe { proxy_define_metric(kind, name.as_ptr(), name.len(), &raw mut id) };
     check("proxy_define_metric", status).map(|()| id)
 }
 
 /// Adds to a counter or gauge.
 pub(crate) fn increment_metric(id: u32, offset: i64) -> Result<(), HostError> {
-    // SAFETY: plain values.
+    // SAFETY: all arguments are plain values.
     check("proxy_increment_metric", unsafe {
         proxy_increment_metric(id, offset)
     })
@@ -449,7 +450,7 @@ pub(crate) fn increment_metric(id: u32, offset: i64) -> Result<(), HostError> {
 
 /// Sets a gauge or records into a histogram.
 pub(crate) fn record_metric(id: u32, value: u64) -> Result<(), HostError> {
-    // SAFETY: plain values.
+    // SAFETY: all arguments are plain values.
     check("proxy_record_metric", unsafe {
         proxy_record_metric(id, value)
     })
@@ -463,10 +464,10 @@ pub(crate) fn get_metric(id: u32) -> Result<u64, HostError> {
     check("proxy_get_metric", status).map(|()| value)
 }
 
-/// Returns a blob and its compare-and-swap value.
+/// Returns a blob and its compare-and-swap value, or `None` if the blob is absent.
 pub(crate) fn get_shared_data(key: &str) -> Result<Option<(Vec<u8>, u32)>, HostError> {
     let (mut data, mut size, mut cas) = (std::ptr::null_mut(), 0, 0);
-    // SAFETY: `key` is valid for its length, the others are live locals.
+    // SAFETY: `key` is valid for its length, and the other pointers are to live locals.
     let status = unsafe {
         proxy_get_shared_data(
             key.as_ptr(),
@@ -497,7 +498,7 @@ pub(crate) fn set_shared_data(key: &str, value: &[u8], cas: u32) -> Result<(), H
 /// Makes the current root context the receiver of the queue of this name.
 pub(crate) fn register_queue(name: &str) -> Result<u32, HostError> {
     let mut id = 0;
-    // SAFETY: `name` is valid for its length, `id` is a live local.
+    // SAFETY: `name` is valid for its length, and `id` is a live local.
     let status = unsafe { proxy_register_shared_queue(name.as_ptr(), name.len(), &raw mut id) };
     check("proxy_register_shared_queue", status).map(|()| id)
 }
@@ -505,7 +506,7 @@ pub(crate) fn register_queue(name: &str) -> Result<u32, HostError> {
 /// Returns the queue of this name that a VM of `vm_id` registered.
 pub(crate) fn resolve_queue(vm_id: &[u8], name: &str) -> Result<u32, HostError> {
     let mut id = 0;
-    // SAFETY: both slices are valid for their lengths, `id` is a live local.
+    // SAFETY: both slices are valid for their lengths, and `id` is a live local.
     let status = unsafe {
         proxy_resolve_shared_queue(
             vm_id.as_ptr(),
@@ -521,13 +522,13 @@ pub(crate) fn resolve_queue(vm_id: &[u8], name: &str) -> Result<u32, HostError> 
 /// Puts an empty message into a queue, which wakes its receiver.
 pub(crate) fn enqueue(queue: u32) -> Result<(), HostError> {
     let nothing: &[u8] = &[];
-    // SAFETY: an empty slice.
+    // SAFETY: the message is an empty slice.
     check("proxy_enqueue_shared_queue", unsafe {
         proxy_enqueue_shared_queue(queue, nothing.as_ptr(), 0)
     })
 }
 
-/// Removes a message from a queue; false if it was empty.
+/// Removes a message from a queue. Returns false if the queue was empty.
 pub(crate) fn dequeue(queue: u32) -> Result<bool, HostError> {
     let (mut data, mut size) = (std::ptr::null_mut(), 0);
     // SAFETY: both pointers are to live locals.

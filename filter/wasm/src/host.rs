@@ -1,4 +1,4 @@
-//! Envoy as the engine's host: metrics, shared data and shared queues of proxy-wasm.
+//! Envoy as the engine's host, through the metrics, shared data and shared queues of proxy-wasm.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,11 +18,11 @@ const ABSENT: u32 = u32::MAX;
 /// The VM's access to its process.
 #[derive(Debug, Default)]
 pub(crate) struct EnvoyHost {
-    /// Metrics by name. Each definition creates a new id in the host, even for the same name, so a
-    /// metric is defined only once. proxy-wasm can't remove metrics, so those of deleted policies
-    /// stay until the VM ends: some 100 bytes per metric here, plus Envoy's own memory.
+    /// The metrics by name. Each definition creates a new id in the host, even for the same name,
+    /// so a metric is defined only once. proxy-wasm can't remove metrics, so the metrics of deleted
+    /// policies stay until the VM ends. Each takes some 100 bytes here, plus Envoy's own memory.
     metrics: RefCell<HashMap<String, MetricId>>,
-    /// The other workers' queues.
+    /// The queues of the other workers.
     queues: RefCell<HashMap<WorkerId, u32>>,
     vm_id: RefCell<Option<Vec<u8>>>,
 }
@@ -32,12 +32,12 @@ fn queue_name(worker: WorkerId) -> String {
 }
 
 impl EnvoyHost {
-    /// Registers the queue through which others wake this worker; returns its id.
+    /// Registers the queue through which other workers wake this worker. Returns the queue's id.
     pub(crate) fn listen(&self, worker: WorkerId) -> Result<u32, HostError> {
         ffi::register_queue(&queue_name(worker))
     }
 
-    /// Removes all messages, which are empty, from a queue.
+    /// Removes all messages from a queue. Messages are empty.
     pub(crate) fn drain(&self, queue: u32) -> Result<(), HostError> {
         while ffi::dequeue(queue)? {}
         Ok(())
@@ -84,7 +84,8 @@ impl Metrics for EnvoyHost {
     }
 }
 
-/// Numbers are gauges, because Envoy's gauges are process-wide atomics.
+/// The state that all workers share. Numbers are gauges, because Envoy's gauges are process-wide
+/// atomics.
 impl Shared for EnvoyHost {
     fn wall_clock_offset(&self) -> Duration {
         let offset =

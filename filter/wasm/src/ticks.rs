@@ -1,7 +1,7 @@
 //! The period of Envoy's timer.
 //!
-//! Ticks are frequent while requests wait, and rare otherwise: a hundred a second would cost an
-//! idle worker more than its requests. Near saturation the queue fills and empties within
+//! Ticks are frequent while requests wait, and rare otherwise. A hundred ticks a second would cost
+//! an idle worker more than its requests. Near saturation the queue fills and empties within
 //! milliseconds. Envoy restarts the timer each time its period is set. Setting the period at every
 //! change would postpone the tick while changes continue, and cost a timer each time. So the period
 //! becomes shorter at once, but longer only at a tick.
@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use headgate_core::engine::{FAST_TICK, SLOW_TICK};
 
-/// Time between ticks; `None` before the first request.
+/// The time between ticks, or `None` before the first request.
 #[derive(Debug, Default)]
 pub(crate) struct Ticks(Option<Duration>);
 
 impl Ticks {
-    /// Returns the period to set now, if any. `in_tick` says whether the current callback is a
-    /// tick.
+    /// Returns the period to set now, or `None` if the period stays. `in_tick` says whether the
+    /// current callback is a tick.
     pub(crate) fn to_set(&self, busy: bool, in_tick: bool) -> Option<Duration> {
         let wanted = match self.0 {
             Some(set) if !busy && !in_tick => set,
@@ -36,7 +36,7 @@ impl Ticks {
 mod tests {
     use super::*;
 
-    /// There is a request every 100 µs, and the queue changes between empty and not empty.
+    /// There is a request every 100 µs, and the queue is empty and not empty in turn.
     #[test]
     fn a_queue_that_comes_and_goes_postpones_no_tick() {
         let mut ticks = Ticks::default();

@@ -1,33 +1,34 @@
 //! A bound on the held requests that are resumed or refused in one turn of Envoy's event loop.
 //!
-//! Envoy executes both when the callback that requested them returns, one after the other. A
-//! refusal runs the response's filters, including this one, and the return of that callback
-//! executes the next refusal inside the first: refusing n requests takes n nested sets of C++
-//! frames (proxy-wasm-cpp-host issue 326). A resumed request also nests if it ends at once, as
-//! without a healthy endpoint: its end frees the slot for the next. A queue of thousands that
-//! expires after a pause of the process would overflow the worker's stack.
+//! Envoy resumes or refuses the requests when the callback that requested this returns, one after
+//! the other. A refusal runs the response's filters, including this one, and the return of that
+//! callback executes the next refusal inside the first. So refusing n requests takes n nested sets
+//! of C++ frames (proxy-wasm-cpp-host issue 326). A resumed request also nests if it ends at once,
+//! as without a healthy endpoint, because its end frees the slot for the next request. A queue of
+//! thousands that expires after a pause of the process would overflow the worker's stack.
 //!
-//! A refusal also stops the stream of the callback that requests it: proxy-wasm treats any local
-//! reply as one to that stream, and holds the current part of its response permanently. So the
+//! A refusal also stops the stream of the callback that requests it. Proxy-wasm treats any local
+//! reply as a reply to that stream, and holds the current part of its response permanently. So the
 //! callbacks of streams don't refuse other requests.
 //!
-//! So the number of actions in a turn is bounded. Further actions wait for the next turn, for which
-//! the worker wakes itself: Envoy delivers a shared queue's wake-up from its event loop, with the
-//! stack unwound.
+//! So the number of actions in a turn is bounded. Further actions wait for the next turn. The
+//! worker wakes itself for that turn, because Envoy delivers the wake-up of a shared queue from its
+//! event loop, with the stack unwound.
 
 use std::collections::VecDeque;
 
 /// The largest number of resumed and refused requests in one turn.
 const MOST: u32 = 32;
 
-/// The actions of a turn, and those that wait for the next. `A` is the action for one request.
+/// The actions of a turn, and the actions that wait for the next turn. `A` is the action for one
+/// request.
 #[derive(Debug)]
 pub(crate) struct Turn<A> {
     done: u32,
     /// Whether a wake-up for the next turn has been sent.
     asked: bool,
     waiting: VecDeque<A>,
-    /// Actions that only the next turn may execute.
+    /// The actions that only the next turn may execute.
     postponed: Vec<A>,
 }
 
@@ -43,7 +44,7 @@ impl<A> Default for Turn<A> {
 }
 
 impl<A> Turn<A> {
-    /// Starts a turn. Called from Envoy's event loop, with the stack unwound.
+    /// Starts a turn. Envoy's event loop must have called the callback, with the stack unwound.
     pub(crate) fn begin(&mut self) {
         self.done = 0;
         self.asked = false;
@@ -55,12 +56,13 @@ impl<A> Turn<A> {
         self.postponed.push(action);
     }
 
-    /// Adds `actions` to the waiting ones.
+    /// Adds `actions` to the actions that wait.
     pub(crate) fn add(&mut self, actions: &mut Vec<A>) {
         self.waiting.extend(actions.drain(..));
     }
 
-    /// Returns the next action of this turn.
+    /// Returns the next action of this turn, or `None` if no action waits or the turn has reached
+    /// its bound.
     pub(crate) fn next(&mut self) -> Option<A> {
         if self.done == MOST {
             return None;
@@ -70,7 +72,7 @@ impl<A> Turn<A> {
         Some(next)
     }
 
-    /// Drops the actions of a stream that has ended, for which `of` is true. Envoy keeps the
+    /// Drops the actions for which `of` is true, because their stream has ended. Envoy keeps the
     /// stream's context for a moment, but no longer allows calls for it.
     pub(crate) fn forget(&mut self, of: impl Fn(&A) -> bool) {
         if self.is_pending() {
@@ -79,8 +81,8 @@ impl<A> Turn<A> {
         }
     }
 
-    /// Whether the caller must send a wake-up for the next turn. True once a turn, and so early
-    /// that a worker with many actions hardly ever waits for the wake-up.
+    /// Whether the caller must send a wake-up for the next turn. Returns true once a turn, and so
+    /// early that a worker with many actions hardly ever waits for the wake-up.
     pub(crate) fn needs_wake(&mut self) -> bool {
         if self.asked || (self.done < MOST / 2 && self.postponed.is_empty()) {
             return false;
@@ -100,7 +102,7 @@ mod tests {
     use super::*;
 
     /// Executes the actions of a turn. As in Envoy, each action ends in a callback that may cause
-    /// more.
+    /// further actions.
     fn nest(turn: &mut Turn<u32>, caused: &mut u32, depth: u32, done: &mut Vec<u32>) -> u32 {
         let mut deepest = depth;
         while let Some(stream) = turn.next() {

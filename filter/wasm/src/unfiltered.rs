@@ -1,19 +1,18 @@
 //! Shared state that doesn't depend on the proxy's stats matcher.
 //!
-//! `stats_config.stats_matcher` in Envoy's bootstrap can reject any stat by its name, and Envoy
-//! Gateway writes such a matcher whenever `EnvoyProxy.spec.telemetry.metrics.matches` is set. A
-//! rejected gauge accepts every write and always reads 0: slots in use would stay 0, and the limit
-//! would silently have no effect.
+//! `stats_config.stats_matcher` in Envoy's bootstrap can reject any stat by its name. Envoy Gateway
+//! writes such a matcher whenever `EnvoyProxy.spec.telemetry.metrics.matches` is set. A rejected
+//! gauge accepts every write and always reads 0. The slots in use would stay 0, and the limit would
+//! silently have no effect.
 //!
 //! So [`Unfiltered`] tests the gauge of each number when the number is defined. If the gauge
-//! doesn't keep a value, the number is in shared data instead, where compare-and-swap makes
-//! additions as exact as those of a gauge. The alternative, to refuse the configuration, is worse:
-//! Envoy reports the refusal without its reason. If the module is fetched remotely, Envoy then
-//! answers every request with 500 or lets it pass unmanaged, depending on the filter's failure
-//! policy.
+//! doesn't keep a value, the number is in shared data instead, and compare-and-swap makes additions
+//! as exact as those of a gauge. Refusing the configuration instead would be worse, because Envoy
+//! reports a refusal without its reason. If the module is fetched remotely, Envoy then answers
+//! every request with 500 or lets it pass unmanaged, depending on the filter's failure policy.
 //!
-//! The cost applies only with such a matcher: about 1 µs for each call (a gauge's is 0.06 µs),
-//! because shared data is read into memory that the guest allocates.
+//! The cost applies only with such a matcher. Each call takes about 1 µs (a call for a gauge 0.06
+//! µs), because shared data is read into memory that the guest allocates.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -29,7 +28,7 @@ use headgate_core::shared::change_bytes;
 const STORED: u32 = 1 << 31;
 /// The number of different amounts that test a gauge.
 const PROBES: i64 = 4;
-/// The number of compare-and-swap attempts of one change. Each failure means that another worker's
+/// The number of compare-and-swap attempts for one change. Each failure means that another worker's
 /// change succeeded.
 const ATTEMPTS: u32 = 1_000;
 
@@ -38,14 +37,14 @@ const ATTEMPTS: u32 = 1_000;
 pub(crate) struct Unfiltered<H> {
     host: H,
     known: RefCell<HashMap<String, Number>>,
-    /// Keys of the numbers in shared data, by id without [`STORED`].
+    /// The keys of the numbers in shared data, by id without [`STORED`].
     keys: RefCell<Vec<String>>,
-    /// The first rejected name, until it is taken.
+    /// The first rejected name, until [`Self::take_rejected`] takes it.
     rejected: RefCell<Option<String>>,
 }
 
 impl<H: Host> Unfiltered<H> {
-    /// Creates the state on top of `host`.
+    /// Creates the state that wraps `host`.
     pub(crate) fn new(host: H) -> Self {
         Self {
             host,
@@ -60,17 +59,17 @@ impl<H: Host> Unfiltered<H> {
         &self.host
     }
 
-    /// Returns the name of the first rejected gauge, once.
+    /// Returns the name of the first rejected gauge. Returns it only once.
     pub(crate) fn take_rejected(&self) -> Option<String> {
         self.rejected.borrow_mut().take()
     }
 
-    /// Whether a gauge keeps written values.
+    /// Whether a gauge keeps the values that are written.
     ///
     /// Other workers may use the gauge meanwhile, so the test only adds and subtracts again. A
-    /// rejected gauge always reads 0. Another gauge could read 0 after one addition, if it was
-    /// negative or another worker subtracted at that moment, but not after several different
-    /// additions.
+    /// rejected gauge always reads 0. Any other gauge could read 0 after one addition, if it was
+    /// negative or another worker subtracted at that moment. It can't read 0 after several
+    /// different additions.
     fn holds(&self, gauge: Number) -> Result<bool, HostError> {
         for amount in 1..=PROBES {
             if self.host.get(gauge)? != 0 {
@@ -86,7 +85,7 @@ impl<H: Host> Unfiltered<H> {
         Ok(false)
     }
 
-    /// Runs `f` with the key of a number in shared data; `None` for all others.
+    /// Runs `f` with the key of a number in shared data. Returns `None` for other numbers.
     fn stored<T>(
         &self,
         number: Number,
@@ -108,7 +107,7 @@ impl<H: Host> Unfiltered<H> {
     }
 }
 
-/// Returns the number in a blob.
+/// Returns the number that a blob stores, or 0 for a blob of another size.
 fn value_of(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(0, u64::from_le_bytes)
 }

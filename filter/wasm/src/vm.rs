@@ -1,12 +1,13 @@
-//! The VM's state: one engine for all root contexts and streams of this worker.
+//! The VM's state, with one engine for all root contexts and streams of this worker.
 //!
 //! The state is in a thread-local, because several root contexts share it. A change of
-//! configuration creates a new root context in the same VM while the old one's streams continue,
-//! and both use the same queue. The inbound and the outbound listener also share the state: they
-//! have the same code and VM id, so Envoy runs one VM for both on each worker. A call of the
-//! application belongs to a request that the application received. No callback re-enters the VM
-//! while the state is borrowed, because Envoy defers resumed requests and local replies until the
-//! callback returns. If that ever changes, [`with`] lets the request through instead of panicking.
+//! configuration creates a new root context in the same VM while the streams of the old root
+//! context continue, and both use the same queue. The inbound and the outbound listener also share
+//! the state. They need the same state, because a call of the application belongs to a request that
+//! the application received. They have the same code and VM id, so Envoy runs one VM for both on
+//! each worker. No callback re-enters the VM while the state is borrowed, because Envoy defers
+//! resumed requests and local replies until the callback returns. If that ever changes, [`with`]
+//! lets the request through instead of panicking.
 
 use std::cell::RefCell;
 
@@ -40,12 +41,13 @@ thread_local! {
 pub(crate) struct Vm {
     filter: Filter<Unfiltered<EnvoyHost>>,
     turn: Turn<Action>,
-    /// The value of [`HANDLED_BY`] of this VM.
+    /// The value of [`HANDLED_BY`] that this VM writes.
     name: [u8; 8],
-    /// The worker number under which others wake this one, and the queue for it.
+    /// The worker number under which other workers wake this worker, and the queue for the
+    /// wake-ups.
     listening: Option<(WorkerId, u32)>,
     /// The newest root context of the inbound side. It receives ticks and wake-ups, because it
-    /// outlives the streams of the older ones.
+    /// outlives the streams of the older root contexts.
     root: u32,
     ticks: Ticks,
     /// A buffer for serialized headers.
@@ -57,13 +59,15 @@ pub(crate) struct Vm {
 /// The kind of a callback, which determines the allowed actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Callback {
-    /// A part of a request or response; the stream continues after it.
+    /// A callback for a part of a request or response. The stream continues after the callback.
     OfStream,
-    /// A tick, a wake-up, a configuration, or the end of a stream: nothing continues after it.
+    /// A tick, a wake-up, a configuration, or the end of a stream. No stream continues after the
+    /// callback.
     Other,
 }
 
-/// Runs `f` on the VM's state, which the first call creates; `None` while the state is borrowed.
+/// Runs `f` on the VM's state, which the first call creates. Returns `None` while the state is
+/// borrowed.
 pub(crate) fn with<T>(f: impl FnOnce(&mut Vm) -> T) -> Option<T> {
     VM.with(|vm| {
         let mut vm = vm.try_borrow_mut().ok()?;
@@ -71,8 +75,8 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Vm) -> T) -> Option<T> {
     })
 }
 
-/// Returns a random number that no other VM of the process has: from the host's random bytes,
-/// through the hash seeds of the standard library.
+/// Returns a random number that no other VM of the process has. It comes from the host's random
+/// bytes, through the hash seeds of the standard library.
 fn nonce() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0u8)
@@ -116,7 +120,8 @@ impl Vm {
         self.ticks = Ticks::default();
     }
 
-    /// Applies a configuration; an error is logged. Returns whether any configuration is in force.
+    /// Applies a configuration. Logs an error if it is refused. Returns whether any configuration
+    /// is in force.
     pub(crate) fn configure(&mut self, root: u32, direction: Direction, json: &[u8]) -> bool {
         let proxy = Effective(root);
         let Ok(now) = proxy.now() else {
@@ -131,14 +136,16 @@ impl Vm {
             self.attend_from(root);
             self.attend(root, false);
         }
-        // Envoy configures a canary VM first, and rejects the update if that returns false. A VM
-        // with traffic must never return false: Envoy would fail the VM and with it all requests.
+        // Envoy configures a canary VM first, and rejects the update if the canary returns false. A
+        // VM with traffic must never return false, because Envoy would fail the VM and with it all
+        // requests.
         applied.is_ok() || self.filter.is_configured()
     }
 
     /// Registers for wake-ups and sets the tick period, if either has to change.
     ///
-    /// `current` is the context of the current callback; `in_tick`, whether it is a tick.
+    /// `current` is the context of the current callback. `in_tick` says whether the callback is a
+    /// tick.
     fn attend(&mut self, current: u32, in_tick: bool) {
         let Some(worker) = self.filter.engine().worker() else {
             return;
@@ -150,7 +157,7 @@ impl Vm {
             return;
         }
         self.tell_rejected();
-        // Envoy registers both for the effective context's root.
+        // Envoy registers both for the root context of the effective context.
         let entered = ffi::set_effective_context(self.root);
         self.check(entered);
         if let Some(period) = period {
@@ -169,8 +176,8 @@ impl Vm {
         self.check(back);
     }
 
-    /// Handles the request headers of `stream`. For a refused request the local reply has been
-    /// sent.
+    /// Handles the request headers of `stream`. If the request is refused, the local reply has been
+    /// sent when this function returns.
     pub(crate) fn request(&mut self, stream: u32, inbound: &mut Inbound) -> Decision {
         if self.filter.engine().is_idle() || self.has_handled(Direction::Inbound) {
             return Decision::PassBy;
@@ -236,7 +243,8 @@ impl Vm {
         false
     }
 
-    /// Handles an outbound call of the application on `stream`; returns false if it must wait.
+    /// Handles an outbound call of the application on `stream`. Returns false if the call must
+    /// wait.
     pub(crate) fn call(&mut self, stream: u32, outbound: &mut Outbound) -> bool {
         if self.has_handled(Direction::Outbound) {
             return true;
@@ -254,8 +262,8 @@ impl Vm {
         self.on(stream, |filter, stream| outbound.done(filter, stream));
     }
 
-    /// Handles a wake-up: another worker handed a slot to this one, or this one requested another
-    /// turn.
+    /// Handles a wake-up. Either another worker handed a slot to this worker, or this worker
+    /// requested another turn.
     pub(crate) fn woken(&mut self, root: u32, queue: u32) {
         self.turn.begin();
         let drained = self.filter.host().host().drain(queue);
@@ -273,8 +281,8 @@ impl Vm {
         self.report(root);
     }
 
-    /// Reads the upstream hosts of requests that take too long. Afterwards the effective context is
-    /// `root` again.
+    /// Reads the upstream hosts of requests that take too long. The effective context is `root`
+    /// again when this function returns.
     fn look(&mut self, root: u32) {
         if self.filter.suspects().is_empty() {
             return;
@@ -288,7 +296,8 @@ impl Vm {
         self.check(back);
     }
 
-    /// Sends a report, if one is due. Envoy calls back on `root`, which is the effective context.
+    /// Sends a report, if a report is due. Envoy calls back on `root`, which is the effective
+    /// context.
     fn report(&mut self, root: u32) {
         let Some(callout) = headgate_mesh::report(&mut self.filter, &Effective(root)) else {
             return;
@@ -312,15 +321,15 @@ impl Vm {
         }
     }
 
-    /// Handles the response to a report, of `size` bytes, or its failure.
+    /// Handles the response to a report, of `size` bytes, or the failure of the report.
     pub(crate) fn reported(&mut self, root: u32, size: usize) {
         let answer = ffi::http_call_answer(size).unwrap_or_default();
         headgate_mesh::reported(&mut self.filter, &Effective(root), answer.as_deref());
     }
 
-    /// Resumes and refuses held requests, which Envoy executes when the callback returns.
-    /// Afterwards the effective context is again `own`, that of the callback. A callback of a
-    /// stream refuses no other request ([`crate::turn`]).
+    /// Resumes and refuses held requests. Envoy executes these actions when the callback returns.
+    /// The effective context is again `own`, that of the callback, when this function returns. A
+    /// callback of a stream refuses no other request ([`crate::turn`]).
     fn act(&mut self, own: u32, callback: Callback) {
         self.turn.add(self.filter.actions());
         let mut any = false;
@@ -331,16 +340,16 @@ impl Vm {
             }
             any = true;
             let stream = action.stream();
-            // The stream has ended. Its end has been reported or is about to be, which releases its
-            // slot.
+            // If the context can't be set, the stream has ended. Its end has been reported or is
+            // about to be, which releases its slot.
             if ffi::set_effective_context(stream).is_err() {
                 continue;
             }
             match action {
                 Action::Resume { ticket, .. } => {
                     self.filter.resume(&Effective(stream), ticket);
-                    // A gateway's request that continues is also an outbound call, which may cause
-                    // further actions.
+                    // A gateway's request that continues is also an outbound call, and this call
+                    // may cause further actions.
                     self.turn.add(self.filter.actions());
                     let resumed = ffi::resume_request();
                     self.check(resumed);
@@ -372,7 +381,7 @@ impl Vm {
     }
 
     /// Answers a refused request of `stream`, the effective context. Returns false if the request
-    /// goes on instead.
+    /// goes on to another route instead.
     fn refuse(&mut self, stream: u32, refusal: &Refusal) -> bool {
         let Some(reply) = self.filter.refuse(&Effective(stream), refusal) else {
             return false;

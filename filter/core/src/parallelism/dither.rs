@@ -9,14 +9,14 @@
 //! The effect of more slots can only be estimated from service times with more slots and with
 //! fewer. A comparison of one minute with the minute before would mix that effect with all other
 //! changes: load, mix, caches, neighbours. So the number of slots changes several times a second.
-//! Every block of five slots of the schedule has its own random order, and only service times
-//! within one block are compared.
+//! Every block of five slots of the schedule has its own random order. Only service times within
+//! one block are compared.
 //!
-//! The schedule is a function of the time and of the policy's name, without any exchange. So all
-//! workers of a process change P at the same moment, and so do all proxies in front of a backend,
-//! if their clocks agree. That matters, because a proxy that changes P alone measures the
-//! elasticity times its own share of the requests in flight. With three proxies out of step, none
-//! of them measures a full backend, and each raises its P.
+//! The schedule is a function of the time and of the policy's name, so no exchange is needed. All
+//! workers of a process change P at the same moment. So do all proxies in front of a backend, if
+//! their clocks agree. That matters, because a proxy that changes P alone measures the elasticity
+//! times its own share of the requests in flight. With three proxies out of step, none of them
+//! measures a full backend, and each raises its P.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::time::{Instant, nanos};
 pub const BLOCK: u64 = 5;
 /// The number of slots in a block in which P is above the estimate.
 const ABOVE: u64 = 2;
-/// The largest number of the schedule's slots that a request may span; longer requests are not
+/// The largest number of the schedule's slots that a request may span. Longer requests are not
 /// used.
 const LONGEST: u64 = 64;
 
@@ -45,17 +45,17 @@ pub struct Exposure {
 pub struct Dither {
     /// The estimate, slots.
     pub base: u32,
-    /// The reach upwards, slots.
+    /// The number of slots by which P rises above `base`.
     pub up: u32,
-    /// The reach downwards, slots; less than `base`.
+    /// The number of slots by which P falls below `base`. It is less than `base`.
     pub down: u32,
     /// q, the share of time below the base, ratio 0..=0.4.
     pub below: f64,
-    /// Length of a slot of the schedule.
+    /// The length of a slot of the schedule.
     pub slot: Duration,
     /// The offset from the process's clock to a clock that all processes share.
     pub offset: Duration,
-    /// Seed of the schedule's random orders.
+    /// The seed of the schedule's random orders.
     pub seed: u64,
 }
 
@@ -76,8 +76,8 @@ impl Dither {
         self.index(now) / BLOCK
     }
 
-    /// Returns the parts of a request's time, from `start` to `end`, above and below the base;
-    /// `None` if it ran too long.
+    /// Returns the parts of a request's time, from `start` to `end`, above and below the base.
+    /// Returns `None` if the request ran too long, or its time is zero.
     #[must_use]
     pub fn exposure(&self, start: Instant, end: Instant) -> Option<Exposure> {
         let slot = nanos(self.slot).max(1);
@@ -104,13 +104,15 @@ impl Dither {
         Some(seen)
     }
 
-    /// Returns ln of the ratio between the levels above and at the base; 0 without a level above.
+    /// Returns ln of the ratio between the levels above and at the base, or 0 without a level
+    /// above.
     #[must_use]
     pub fn ln_up(&self) -> f64 {
         (f64::from(self.base.saturating_add(self.up)) / f64::from(self.base.max(1))).ln()
     }
 
-    /// Returns ln of the ratio between the levels at the base and below; 0 without a level below.
+    /// Returns ln of the ratio between the levels at the base and below, or 0 without a level
+    /// below.
     #[must_use]
     pub fn ln_down(&self) -> f64 {
         (f64::from(self.base.max(1)) / f64::from((self.base - self.down.min(self.base)).max(1)))
@@ -179,7 +181,7 @@ mod tests {
             levels.sort_unstable();
             assert_eq!(levels, [7, 10, 10, 14, 14]);
         }
-        // 5! / (2! 2!) orders.
+        // There are 5! / (2! 2!) orders.
         assert_eq!(orders.len(), 30);
     }
 

@@ -1,5 +1,5 @@
-//! The response of service times to the number of slots: a regression within blocks of the
-//! schedule.
+//! The effect of the number of slots on service times. It is estimated by a regression within
+//! blocks of the schedule.
 //!
 //! ```text
 //! y = ln(pt) − mean of ln(pt) of the type   one request's service time, normalised by type
@@ -10,27 +10,27 @@
 //! ```
 //!
 //! With an elasticity of 0, another slot does not slow down the other requests, so it adds
-//! throughput. With 1, service times grow in proportion to the slots, so another slot only adds
-//! waiting (Little's law: throughput = slots / service time). A queue in the backend adds the same
-//! wait to short and long requests, so the mean of the logarithms shows more than 1. A shared
-//! processor stretches all service times by the same factor, so it shows exactly 1. Because of the
-//! logarithm, one slow answer doesn't outweigh a thousand.
+//! throughput. With an elasticity of 1, service times grow in proportion to the slots, so another
+//! slot only adds waiting (Little's law: throughput = slots / service time). A queue in the backend
+//! adds the same wait to short and long requests, so the mean of the logarithms gives an elasticity
+//! above 1. A shared processor stretches all service times by the same factor, so its elasticity is
+//! exactly 1. Because of the logarithm, one slow answer doesn't outweigh a thousand.
 //!
 //! The regression uses no rate and no absolute time, so neither the load nor the mix of types
-//! affects it: each type is normalised by itself, and a drift of a type's own mean is the same
-//! above and below.
+//! affects it. Each type is normalised by itself. A drift of a type's own mean is the same above
+//! and below the base.
 //!
 //! **Errors.** Requests that ran at the same time waited behind the same others, so their times are
 //! not independent samples. The usual formula understates the error by a factor of up to four. The
-//! deviation of each block's own slope (the cluster-robust "sandwich" estimate, Liang and Zeger
-//! 1986) gives the factor.
+//! factor is estimated from the deviation of each block's own slope (the cluster-robust "sandwich"
+//! estimate, Liang and Zeger 1986).
 
 use serde::{Deserialize, Serialize};
 
-/// Sums over the requests of one block, or of one worker's part of it.
+/// Sums over the requests of one block, or over those that one worker saw.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Sums {
-    /// n, Σu, Σd, Σu², Σd², Σud, Σy, Σuy, Σdy, Σy².
+    /// The sums n, Σu, Σd, Σu², Σd², Σud, Σy, Σuy, Σdy, Σy².
     pub of: [f64; 10],
 }
 
@@ -50,7 +50,7 @@ impl Sums {
     }
 }
 
-/// Mean and standard deviation of the prior of elasticities.
+/// The mean and the standard deviation of the prior of elasticities.
 const PRIOR: (f64, f64) = (0.7, 0.5);
 
 /// An estimate and its standard error.
@@ -58,7 +58,7 @@ const PRIOR: (f64, f64) = (0.7, 0.5);
 pub struct Estimate {
     /// The elasticity.
     pub value: f64,
-    /// Its standard error.
+    /// The standard error of the elasticity.
     pub error: f64,
 }
 
@@ -88,11 +88,11 @@ impl Estimate {
     }
 }
 
-/// Second moments within blocks, over the recent blocks.
+/// The second moments within blocks, over the recent blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Moments {
-    /// Degrees of freedom, S_uu, S_dd, S_ud, S_uy, S_dy, S_yy; then over blocks, with x = u − d: Σ
-    /// S_xy², Σ S_xy S_xx, Σ S_xx²; blocks.
+    /// The degrees of freedom, S_uu, S_dd, S_ud, S_uy, S_dy and S_yy come first. With x = u − d,
+    /// the sums over blocks Σ S_xy², Σ S_xy S_xx and Σ S_xx² follow, and then the number of blocks.
     pub of: [f64; 11],
 }
 
@@ -134,8 +134,8 @@ impl Moments {
         }
     }
 
-    /// Returns `(e_up, e_down)`, given the logarithms of the two steps; `None` while there are too
-    /// few requests at a level. A step of 0 means that the level doesn't exist.
+    /// Returns `(e_up, e_down)`, given the logarithms of the two steps. Returns `None` while there
+    /// are too few requests at a level. A step of 0 means that the level doesn't exist.
     #[must_use]
     pub fn elasticities(&self, ln_up: f64, ln_down: f64) -> Option<(Estimate, Estimate)> {
         let [n, uu, dd, ud, uy, dy, yy, num2, cross, den2, blocks] = self.of;
@@ -170,7 +170,7 @@ impl Moments {
         let up = if ln_up > 0.0 {
             up.per(ln_up)
         } else {
-            // P is at its bound: more slots count as useless.
+            // P is at its upper bound, so more slots count as useless.
             Estimate {
                 value: 1.0,
                 error: 0.0,
@@ -183,12 +183,13 @@ impl Moments {
 /// One slope of y on the logarithm of the level, within blocks, for a part of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Slope {
-    /// S_xx, S_xy; over blocks: Σ S_xy², Σ S_xx S_xy, Σ S_xx²; blocks.
+    /// S_xx and S_xy come first. The sums over blocks Σ S_xy², Σ S_xx S_xy and Σ S_xx² follow, and
+    /// then the number of blocks.
     pub of: [f64; 6],
 }
 
 impl Slope {
-    /// Adds a block: n, Σx, Σy, Σx², Σxy.
+    /// Adds a block, given as n, Σx, Σy, Σx², Σxy.
     pub fn close(&mut self, block: &[f64; 5]) {
         let [n, x, y, xx, xy] = *block;
         if n < 2.0 {
@@ -232,14 +233,15 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// Requests whose normalised time is `up` u − `down` d, with noise that a block shares.
+    /// Returns the moments of requests whose normalised time is `up` u − `down` d, with noise that
+    /// the requests of a block share.
     fn moments(up: f64, down: f64, blocks: u32, shared: f64, rng: &mut Rng) -> Moments {
         let mut moments = Moments::default();
         for _ in 0..blocks {
             let mut sums = Sums::default();
             for _ in 0..5 {
                 let side = rng.next_u64() % 3;
-                // Requests of one slot of the schedule have this in common.
+                // All requests of one slot of the schedule have this noise in common.
                 let common = shared * (rng.next_f64() - 0.5);
                 let (u, d) = (f64::from(side == 1), f64::from(side == 2));
                 for _ in 0..20 {
@@ -263,7 +265,7 @@ mod tests {
             outside += u32::from((up.value - 0.9).abs() > 2.0 * up.error);
             outside += u32::from((down.value - 0.1).abs() > 2.0 * down.error);
         }
-        // 5% of 400 would be outside for a normal distribution.
+        // For a normal distribution, 5% of 400 would be outside.
         assert!(
             outside < 40,
             "{outside} of 400 are further off than two standard errors"

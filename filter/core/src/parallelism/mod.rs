@@ -10,16 +10,17 @@
 //! Envoy's filter throttles traffic every minute to repeat it.
 //!
 //! Headgate owns the queue in front of the backend. So it knows when all slots are taken, it
-//! decides how many requests are in flight, and it knows the type of each. It varies the number of
-//! slots around P ([`dither`]), measures the effect on service times by type ([`elasticity`]), and
-//! moves P to the point beyond which more slots only add waiting ([`law`]). Traffic is never
-//! paused. Only the few slots by which the schedule goes below the estimate are lost, at most 3% of
-//! the throughput while P is constant or above 12. Nothing is learned while slots are free.
+//! decides how many requests are in flight, and it knows the type of each request. It varies the
+//! number of slots around P ([`dither`]), measures the effect on service times by type
+//! ([`elasticity`]), and moves P to the point beyond which more slots only add waiting ([`law`]).
+//! Traffic is never paused. The only cost is that of the few slots by which the schedule goes below
+//! the estimate, at most 3% of the throughput while P is constant or above 12. Nothing is learned
+//! while slots are free.
 //!
-//! This file contains the part that runs on each worker. It normalises service times by type, and
-//! adds its sums to the law's state. All workers share that state ([`Controlled`]), which outlives
-//! edits and VMs. Reference service times are not shared: a new worker starts with the times that
-//! it measures.
+//! This file contains the part that runs on each worker. A worker normalises service times by type,
+//! and adds its sums to the law's state. All workers share that state ([`Controlled`]). The state
+//! outlives edits and VMs. Reference service times are not shared: a new worker starts with the
+//! times that it measures.
 
 pub mod dither;
 pub mod elasticity;
@@ -49,11 +50,11 @@ const COMPARABLE: f64 = 4.0;
 /// A type nearly misses its last objective without any queue wait if its reference is longer than
 /// this part of the objective.
 const BY_ITSELF: f64 = 0.7;
-/// Part of the requests that may miss the last objective, in addition to those that its percentile
-/// allows.
+/// The part of the requests that may miss the last objective, in addition to the part that its
+/// percentile allows.
 const BEYOND: f64 = 0.15;
-/// The assumed p90 objective of a type without objectives, and of a type that nearly misses them
-/// without any queue wait; as a multiple of its reference.
+/// The assumed p90 objective of a type that has no objectives, or that nearly misses them without
+/// any queue wait. It is a multiple of the type's reference.
 const WITHOUT: f64 = 4.0;
 /// The number of slots in use up to which a service time is representative, as a multiple of the
 /// working slots.
@@ -62,34 +63,35 @@ const REPRESENTATIVE: f64 = 2.0;
 const FEWEST: f64 = 3.0;
 /// The number of requests that a type's current mean covers: 2 / 0.01 − 1, with its gain of 0.01.
 const LATEST: f64 = 199.0;
-/// Least relative variance of service times, because few samples underestimate it.
+/// The least relative variance of service times. It is needed because few samples underestimate the
+/// variance.
 const LEAST_VARIANCE: f64 = 0.3;
-/// Part of the difference by which references approach current times, per block at the knee.
+/// The part of the difference by which references approach current times, per block at the knee.
 const FOLLOW: f64 = 0.05;
-/// Part of the difference by which references approach shorter current times, per block.
+/// The part of the difference by which references approach shorter current times, per block.
 const FALL: f64 = 0.1;
-/// Time constant of the moving sum of a type's requests, s.
+/// The time constant of the moving sum of a type's requests, s.
 const RECENT: f64 = 5.0;
 /// A type has room if each quantile of its service times is at most this part of its objective.
 const ROOM: f64 = 0.6;
 /// The part of the requests whose types must have room, for [`View::room`].
 const ROOMY: f64 = 0.7;
-/// A type with at most this part of the requests doesn't count.
+/// A type with at most this part of the requests is ignored.
 const RARE: f64 = 0.03;
 
 /// The mean of a type's times with few slots in use.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reference {
-    /// s.
+    /// The mean time, s.
     time: f64,
-    /// The number of requests that it covers.
+    /// The number of requests that the mean covers.
     requests: f64,
 }
 
 impl Reference {
-    /// Adds the time of one of the first requests, s, with the number of slots in use at its start
-    /// or its end, whichever is larger (`beside`). With a limit, a type without a reference has to
-    /// use times that were measured with the usual number of slots in use.
+    /// Adds the time of one of the first requests, s. `beside` is the number of slots in use at the
+    /// request's start or its end, whichever is larger. With a limit, a type without a reference
+    /// has to use times that were measured with the usual number of slots in use.
     fn learn(&mut self, secs: f64, beside: u32, law: &Law) {
         if self.requests >= FIRST {
             return;
@@ -116,16 +118,17 @@ impl Reference {
 struct Kind {
     ln_mean: f64,
     mean: f64,
-    /// Mean of the squares.
+    /// The mean of the squares of the times, s².
     square: f64,
     reference: Reference,
-    /// The reference of times to the first byte, if slots are held beyond that.
+    /// The reference of times to the first byte, if slots are held beyond the first byte.
     first: Reference,
     /// The reference of times per output token.
     token: Reference,
-    /// The last objective: its percentile as a ratio, and its time, s; `None` without objectives.
+    /// The percentile of the last objective, as a ratio, and its time, s. It is `None` without
+    /// objectives.
     objective: Option<(f64, f64)>,
-    /// Whether it is broken, and others are protected from it.
+    /// Whether the type is broken, and other types are protected from it.
     is_broken: bool,
     seen: f64,
     recent: f64,
@@ -137,14 +140,16 @@ impl Kind {
         self.reference.time * (self.variance() / self.reference.requests.max(1.0)).sqrt()
     }
 
-    /// Returns the reference of the times that are measured, to the first byte or to the end, s;
-    /// `None` while it is not known.
+    /// Returns the reference of the times that are measured, s. They end at the first byte or at
+    /// the end of the response. Returns `None` while the reference is not known.
     fn known(&self) -> Option<f64> {
         self.first.known().or(self.reference.known())
     }
 
-    /// Returns the last objective. `None` for a type without objectives, and for one that nearly
-    /// misses it without any queue wait: its late answers say nothing about the number of slots.
+    /// Returns the last objective: its percentile as a ratio, and its time, s. Returns `None` for a
+    /// type without objectives. Also returns `None` for a type that nearly misses its last
+    /// objective without any queue wait, because its late answers say nothing about the number of
+    /// slots.
     fn kept(&self) -> Option<(f64, f64)> {
         let (_, last) = self.objective?;
         let is_kept = self.known().is_none_or(|known| known <= BY_ITSELF * last);
@@ -152,8 +157,8 @@ impl Kind {
     }
 
     /// Returns the objective by which answers count as late for the search for P: its percentile as
-    /// a ratio, and its time, s. `None` for a type with neither an objective that it can meet nor a
-    /// reference.
+    /// a ratio, and its time, s. Returns `None` for a type with neither an objective that it can
+    /// meet nor a reference.
     fn late_after(&self) -> Option<(f64, f64)> {
         let without = || Some((0.9, WITHOUT * self.known()?));
         self.kept().or_else(without)
@@ -186,7 +191,7 @@ pub struct Auto {
     first: u32,
     wall_clock_offset: Duration,
     kinds: Vec<Kind>,
-    /// Mean service time over all requests, and the mean of their types' means, s.
+    /// The mean service time over all requests, and the mean of their types' means, s.
     mean: f64,
     mean_of_means: f64,
     law: Law,
@@ -206,7 +211,7 @@ impl Auto {
     pub fn new(policy: &str, bounds: &AutoParallelism, first: u32, types: usize) -> Self {
         let now = Instant::default();
         let bounds = (bounds.min, bounds.max);
-        // All proxies of one policy have the same schedule; different policies have different ones.
+        // All proxies of a policy have the same schedule. Policies have different schedules.
         let seed = rng::hash(policy.bytes());
         let law = Law::new(now, first, Duration::ZERO);
         Self {
@@ -245,8 +250,8 @@ impl Auto {
         self.law.known().clamp(1, self.bounds.1.max(1))
     }
 
-    /// Returns the mean reference of all types, weighted by the numbers of requests in them; `None`
-    /// without references, and while there is no limit.
+    /// Returns the mean reference of all types, weighted by the number of requests in each
+    /// reference. Returns `None` without references, and while P is unlimited.
     #[must_use]
     pub fn reference(&self) -> Option<Duration> {
         let sum = |of: fn(&Kind) -> f64| self.kinds.iter().map(of).sum::<f64>();
@@ -265,7 +270,7 @@ impl Auto {
     }
 
     /// Whether the service time of a request is representative for a limited number of slots.
-    /// `beside` as in [`Auto::completed`].
+    /// `beside` is as in [`Auto::completed`].
     #[must_use]
     pub fn is_representative(&self, beside: u32) -> bool {
         f64::from(beside) <= REPRESENTATIVE * self.law.working()
@@ -287,7 +292,7 @@ impl Auto {
         self.schedule.level(now)
     }
 
-    /// Records the first byte of a stream, after this processing time. `beside` as in
+    /// Records the first byte of a stream, after this processing time. `beside` is as in
     /// [`Auto::completed`].
     pub fn began(&mut self, kind: TypeId, processing: Duration, beside: u32) {
         let kind = self.kinds.get_mut(usize::from(kind.0));
@@ -297,7 +302,8 @@ impl Auto {
         }
     }
 
-    /// Returns the response time beyond which a request of `kind` is late; `None` for never.
+    /// Returns the response time beyond which a request of `kind` is late, or `None` if it is never
+    /// late.
     #[must_use]
     pub fn late_after(&self, kind: TypeId) -> Option<Duration> {
         let (_, last) = self.kinds.get(usize::from(kind.0))?.late_after()?;
@@ -305,7 +311,7 @@ impl Auto {
     }
 
     /// Records that a request of `kind` was answered after this response time, or is still
-    /// unanswered after it.
+    /// unanswered after this time.
     pub fn answered(&mut self, kind: TypeId, response: Duration) {
         let kind = self.kinds.get(usize::from(kind.0));
         let lateness = |kind: &Kind| kind.lateness(response.as_secs_f64());
@@ -314,13 +320,15 @@ impl Auto {
         }
     }
 
-    /// Records the time per output token of a response, with the type's last objective for it: the
-    /// percentile, as a ratio, and the time. `beside` as in [`Auto::completed`].
+    /// Records the time per output token of a response. The last argument is the type's last
+    /// objective for this time: the percentile, as a ratio, and the time. `beside` is as in
+    /// [`Auto::completed`].
     ///
     /// A response beyond the objective is late, but it has already counted as an answer in time. So
-    /// it counts as a second answer, whose lateness includes the first one's: the law closes at the
-    /// same part of late responses as with other objectives. An objective that responses nearly
-    /// miss with few slots in use is ignored, because it says nothing about slots.
+    /// it counts as a second answer, and the lateness of this answer makes up for the first one.
+    /// Then the law closes at the same part of late responses as with other objectives. An
+    /// objective that responses nearly miss with few slots in use is ignored, because it says
+    /// nothing about slots.
     pub fn streamed(
         &mut self,
         kind: TypeId,
@@ -340,9 +348,9 @@ impl Auto {
         }
     }
 
-    /// Records a request that the backend answered. `waited` says whether it had to wait for a
-    /// slot. `beside` is the number of slots in use when it got its slot or now, whichever is
-    /// larger. The request counts as `weight` requests.
+    /// Records a request that the backend answered. `waited` says whether the request had to wait
+    /// for a slot. `beside` is the number of slots in use when the request got its slot or now,
+    /// whichever is larger. The request counts as `weight` requests.
     pub fn completed(
         &mut self,
         kind: TypeId,
@@ -429,9 +437,9 @@ impl Auto {
         self.fresh.shed += kind.map_or(0.0, |kind| kind.mean);
     }
 
-    /// Updates the law's view of the stage. `enforced` says whether the limit is enforced, and
-    /// `in_flight` is the number of slots in use. Broken types are left out. The clock's offset is
-    /// only used for a new record. Called before [`Controlled::sync`].
+    /// Updates the law's view of the stage. `enforced` says whether the limit is enforced.
+    /// `in_flight` is the number of slots in use. Broken types are left out. `wall_clock_offset` is
+    /// only used for a new record. The caller calls this function before [`Controlled::sync`].
     pub fn look(
         &mut self,
         now: Instant,
@@ -528,7 +536,7 @@ impl Auto {
         }
         if schedule != self.schedule {
             self.schedule = schedule;
-            // While the law is open, only the ceiling moves, which doesn't change the schedule.
+            // While the law is open, only the ceiling moves. That doesn't start a new schedule.
             if !self.law.is_open() {
                 self.since = now;
             }
@@ -576,7 +584,8 @@ impl Controlled for Auto {
     }
 }
 
-/// Returns the lateness of a late answer, with its type's percentile as a ratio.
+/// Returns the lateness of a late answer. `part` is the percentile of its type's objective, as a
+/// ratio.
 fn late(part: f64) -> f64 {
     1.0 / (1.0 - part + BEYOND)
 }
@@ -599,7 +608,7 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    /// One type, with objectives of 50 and 150 ms.
+    /// Returns the service times of one type with objectives of 50 and 150 ms.
     fn times() -> ServiceTimes {
         let objective = |(percentile, ms)| Objective {
             percentile,
@@ -616,7 +625,7 @@ mod tests {
         })
     }
 
-    /// Exchanges with the record while `in_flight` requests are in flight.
+    /// Exchanges measurements with the record, with `in_flight` requests in flight.
     fn look(auto: &mut Auto, record: &mut Vec<u8>, now: Instant, in_flight: u32) {
         auto.look(now, true, Duration::ZERO, (in_flight, 0), &times(), |_| {
             false
@@ -626,7 +635,8 @@ mod tests {
         }
     }
 
-    /// Serves 100 requests in this second, one every ms, of `ms` each, with `beside` slots in use.
+    /// Serves 100 requests in this second, one every ms. Each takes `ms`, with `beside` slots in
+    /// use.
     fn serve(auto: &mut Auto, second: u64, ms: u64, beside: u32) {
         for n in 0..100 {
             let (started, ended) = (at(1_000 * second + n), at(1_000 * second + n + ms));
@@ -705,7 +715,7 @@ mod tests {
         assert!(auto.is_open());
     }
 
-    /// Requests that hold slots for long say nothing about those that end.
+    /// Requests that hold slots for long say nothing about the requests that end.
     #[test]
     fn long_requests_at_the_ceiling_close_nothing() {
         let bounds = AutoParallelism { min: 2, max: 1_000 };
@@ -721,7 +731,7 @@ mod tests {
         assert!(auto.is_open());
     }
 
-    /// A law that has closed after 1.3 s.
+    /// Returns a law that closed after 1.3 s, and its record.
     fn closed() -> (Auto, Vec<u8>) {
         let (mut auto, mut record) = new();
         serve(&mut auto, 1, 10, 4);
@@ -735,8 +745,8 @@ mod tests {
     #[test]
     fn late_answers_close_it_at_the_slots_that_work() {
         let (auto, _) = closed();
-        // Of 1 s of work and 3 s after it, half of the first has decayed: 3.5 s in 0.76 s, plus the
-        // root of that.
+        // The requests bring 1 s of work, and later 3 s. Half of the former has decayed, so w is
+        // 3.5 s in 0.76 s. P is w plus its root.
         assert!((7..=8).contains(&auto.slots()), "{}", auto.slots());
     }
 
@@ -752,7 +762,7 @@ mod tests {
         let mut seen = vec![auto.slots()];
         for round in 2..30 {
             let slots = u64::from(auto.slots());
-            // The backend works on 12 requests at once; further ones wait in it.
+            // The backend works on 12 requests at once. Further requests wait in the backend.
             let took = 10 * slots.div_ceil(12);
             for _ in 0..slots * 10 / took.div_ceil(10) {
                 let (started, ended) = (at(100 * round + 50), at(100 * round + 50 + took));
@@ -838,16 +848,16 @@ mod tests {
         assert!(!auto.is_open());
     }
 
-    /// Whether the law closes if, of 100 streams that begin in time, this many have tokens that
-    /// take 50 ms in place of 20, with an objective of 30 ms at p90. Before that, with few in
-    /// flight, tokens take `alone` ms.
+    /// Returns whether the law closes if `slow` of 100 streams have slow tokens, although all
+    /// streams begin in time. A slow token takes 50 ms in place of 20, with an objective of 30 ms
+    /// at p90. Before that, with few requests in flight, tokens take `alone` ms.
     fn closes(slow: u64, alone: u64) -> bool {
         let (mut auto, mut record) = new();
         let objective = (0.9, Duration::from_millis(30));
         for (second, beside) in [(1, 1), (2, 40)] {
             for n in 0..100 {
                 let (started, ended) = (at(1_000 * second + n), at(1_000 * second + n + 100));
-                // Spread evenly.
+                // The slow streams are spread evenly.
                 let is_slow = second == 2 && (n + 1) * slow / 100 > n * slow / 100;
                 let token = match (second, is_slow) {
                     (1, _) => alone,
@@ -865,15 +875,16 @@ mod tests {
 
     #[test]
     fn slow_tokens_close_the_law_as_late_answers_do() {
-        // 1 − 0.9 + 0.15 of the streams.
+        // The law closes when more than 1 − 0.9 + 0.15 of the streams are slow.
         assert!(!closes(22, 10));
         assert!(closes(28, 10));
         assert!(closes(100, 10));
-        // Its tokens are as slow with one stream at a time.
+        // The tokens are as slow with one stream at a time.
         assert!(!closes(100, 25));
     }
 
-    /// Its slot time is longer than the objective for its first byte, even with few in flight.
+    /// The stream's slot time is longer than the objective for its first byte, even with few
+    /// requests in flight.
     #[test]
     fn a_stream_is_late_by_its_first_byte() {
         let (mut auto, mut record) = new();
@@ -905,7 +916,7 @@ mod tests {
                 auto.is_open()
             });
             let opened = opened.next().map(|ms| (ms - calm) as f64 / 1e3);
-            // The span in which slots become free began up to its own length before.
+            // The averaging time in which slots become free may have begun up to its length before.
             let is_due = |took: f64| secs < 1.1 * took && took < 2.2 * secs;
             assert!(opened.is_some_and(is_due), "{period} ms: {opened:?} s");
         }

@@ -1,21 +1,22 @@
-//! The cost of a request by its size and its output: t = a + b · size + c · output, fitted while
-//! requests are answered.
+//! The cost of a request by its size and its output, t = a + b · size + c · output. It is fitted
+//! while requests are answered.
 //!
 //! One type may cover small and very large requests. A histogram of its times then says little
-//! about either, so with `cost` there is a second one, of the ratios t ÷ estimate. A percentile of
-//! a request's processing time is its own estimate times that percentile of the ratios. The ratios
-//! also correct errors of the plane: their mean is the factor by which it is wrong on average.
+//! about either. So with `cost` there is a second histogram, of the ratios t ÷ estimate. A
+//! percentile of a request's processing time is its own estimate times that percentile of the
+//! ratios. The ratios also correct errors of the plane: their mean is the factor by which the plane
+//! is wrong on average.
 //!
-//! **The output** is the number of output tokens if the policy has a budget of tokens; otherwise it
-//! is 0, and t = a + b · size. It is only known at the end of a response. The fit uses the actual
-//! output. An estimate uses the output that is expected at the request's arrival, from its maximum
-//! and the outputs of its type. The time to the first byte doesn't depend on the output; the time
-//! for which a stream holds its slot does.
+//! **The output** is the number of output tokens if the policy has a budget of tokens. Otherwise it
+//! is 0, and t = a + b · size. The output is only known at the end of a response. The fit uses the
+//! actual output. An estimate uses the output that is expected at the request's arrival, from its
+//! maximum and the outputs of its type. The time to the first byte doesn't depend on the output,
+//! but the time for which a stream holds its slot does.
 //!
-//! **The fit** is recursive least squares with forgetting, of relative errors: e = t ÷ estimate − 1
-//! against the shares f of a, b and c in the estimate. The obvious fit of absolute errors follows
-//! the largest requests, whose scatter alone exceeds the cost of small ones. With x, y, z the
-//! relative corrections of a, b and c and P the covariance of their errors:
+//! **The fit** is recursive least squares with forgetting, of relative errors. It fits e = t ÷
+//! estimate − 1 to the shares f of a, b and c in the estimate. A fit of absolute errors would
+//! follow the largest requests, because their scatter alone exceeds the cost of small ones. Let x,
+//! y, z be the relative corrections of a, b and c, and P the covariance of their errors:
 //!
 //! ```text
 //! e ≈ f_a x + f_b y + f_c z      (x, y, z) = P f e / (1 + r)      r = fᵀ P f
@@ -25,20 +26,21 @@
 //! That is the update of least squares with λ = 0.99, but it forgets only in the direction about
 //! which the sample has information (Kulhavý's directional forgetting). Exponential forgetting in
 //! all directions loses b while all requests are of one size, and P grows without bound. Here r
-//! tends to (1 − λ) / λ along the sizes that arrive, and P stays unchanged along the others: a size
+//! tends to (1 − λ) / λ along the sizes that arrive. P stays unchanged along the others, so a size
 //! that is always refused keeps its estimate. If outputs are always the same, or a multiple of the
-//! sizes, only their sum with the other terms is learnt, which is sufficient for such requests.
+//! sizes, only their sum with the other terms is learnt. That is sufficient for such requests.
 //!
-//! **Bounds.** a, b, c ≥ 0: a correction that crosses zero ends at zero, and the other coefficients
-//! get their most likely values under that condition. A coefficient near zero can grow again, since
-//! corrections are relative to 5% of the mean estimate at least. An error counts as 4 at most, so
-//! one answer, however slow, moves a known estimate by a few percent. The variances in P are at
-//! most their initial values. An estimate is used only while r ≤ 0.05, its relative variance if
-//! that of t is 1: after some 20 samples of one size, and for no size far beyond the measured ones.
+//! **Bounds.** a, b and c are at least 0. A correction that crosses zero ends at zero, and the
+//! other coefficients get their most likely values under that condition. A coefficient near zero
+//! can grow again, because corrections are relative to 5% of the mean estimate at least. An error
+//! counts as 4 at most, so one answer, however slow, moves a known estimate by a few percent. The
+//! variances in P are at most their initial values. An estimate is used only while r ≤ 0.05, where
+//! r is the relative variance of the estimate if that of t is 1. That is so after some 20 samples
+//! of one size, and for no size far beyond the measured ones.
 //!
 //! **Workers** replay their samples into one shared record of each type, by compare-and-swap. If
-//! each fitted its own, the shared histogram would mix ratios of different planes, and a worker
-//! with few requests of a type would have no plane.
+//! each worker fitted its own plane, the shared histogram would mix ratios of different planes, and
+//! a worker with few requests of a type would have no plane.
 
 use std::array;
 use std::time::Duration;
@@ -63,17 +65,17 @@ const MOST_VARIANCE: f64 = 0.05;
 const LEAST_VARIANCE: f64 = 1e-30;
 /// The bounds of a variance.
 const VARIANCE: (f64, f64) = (1e-9, 1.0);
-/// Corrections of a and of the other usual terms are relative to at least this part of the mean
-/// estimate.
+/// The least part of the mean estimate to which corrections of a and of the other usual terms are
+/// relative.
 const PROPORTIONAL: f64 = 0.05;
 /// The least estimate, as a part of the mean estimate.
 const LEAST_PART: f64 = 1e-4;
-/// The bounds of times, s.
+/// The bounds of processing times and coefficients, s.
 const TIME: (f64, f64) = (1e-9, 86_400.0);
 /// The largest size and the largest output with which a sample counts, as multiples of the usual
-/// ones.
+/// values.
 const MOST_TIMES: f64 = 20.0;
-/// The largest number of a worker's samples between two exchanges. Further ones are dropped.
+/// The largest number of a worker's samples between two exchanges. Further samples are dropped.
 const FRESH: usize = 1_024;
 
 /// The number of coefficients: a, b and c.
@@ -87,20 +89,20 @@ struct Amounts {
 }
 
 impl Amounts {
-    /// Returns the factors of a, b and c.
+    /// Returns the factors by which a, b and c are multiplied in an estimate.
     fn factors(self) -> [f64; FACTORS] {
         [1.0, self.size.into(), self.output.into()]
     }
 }
 
-/// The plane of one type.
+/// The plane t = a + b · size + c · output of one type.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Plane {
-    /// a, s; b, s for each unit of size; c, s for each token of output.
+    /// a, b and c. They are in s, in s for each unit of size, and in s for each token of output.
     coefficients: [f64; FACTORS],
-    /// The usual factors, at least 1; 0 before the first sample.
+    /// The usual factors, each at least 1. They are 0 before the first sample.
     usual: [f64; FACTORS],
-    /// P: the covariance of x, y and z.
+    /// P, the covariance of the errors of x, y and z.
     covariance: [[f64; FACTORS]; FACTORS],
 }
 
@@ -116,7 +118,8 @@ impl Plane {
         time.max(LEAST_PART * self.mean()).min(TIME.1)
     }
 
-    /// Returns the units of x, y and z.
+    /// Returns the times to which the corrections x, y and z are relative, in the units of a, b and
+    /// c.
     fn units(&self) -> [f64; FACTORS] {
         let least = PROPORTIONAL * self.mean();
         array::from_fn(|at| self.coefficients[at].max(least / self.usual[at].max(1.0)))
@@ -127,11 +130,12 @@ impl Plane {
         let (time, units) = (self.time(factors), self.units());
         let shares = array::from_fn(|at| units[at] * factors[at] / time);
         let product = self.covariance.map(|row| dot(&row, &shares));
-        // Rounding may leave a variance of zero below it.
+        // Rounding may make a variance of zero slightly negative.
         (product, dot(&shares, &product).max(0.0))
     }
 
-    /// Returns the estimate for these amounts, s; `None` while there are too few samples like them.
+    /// Returns the estimate for these amounts, s. Returns `None` while there are too few samples
+    /// like them.
     fn estimate(&self, amounts: Amounts) -> Option<f64> {
         let factors = amounts.factors();
         let is_known = self.usual[0] > 0.0 && self.direction(&factors).1 <= MOST_VARIANCE;
@@ -147,9 +151,9 @@ impl Plane {
         let error = (time / self.time(&factors) - 1.0).min(MOST_ERROR);
         let (product, variance) = self.direction(&factors);
         self.correct(&product, error / (1.0 + variance));
-        // The least corrections depend on the usual factors. Until their estimate is known, use the
-        // geometric mean, which finds the order of magnitude; after that one distant size moves
-        // them little.
+        // The least corrections depend on the usual factors. Until the estimate of the usual
+        // factors is known, the geometric mean finds their order of magnitude. After that, one
+        // distant size moves them little.
         let is_new = self.direction(&self.usual).1 > MOST_VARIANCE;
         for (usual, factor) in self.usual.iter_mut().zip(factors) {
             let factor = factor.clamp(1.0, MOST_TIMES * *usual);
@@ -163,8 +167,8 @@ impl Plane {
         }
     }
 
-    /// Returns the plane after the first sample. A single sample can't separate the coefficients;
-    /// later samples correct those that are too small sooner than those that are too large.
+    /// Returns the plane after the first sample. A single sample can't separate the coefficients.
+    /// Later samples correct coefficients that are too small sooner than those that are too large.
     fn of_one(factors: [f64; FACTORS], time: f64) -> Self {
         let part = |factor: f64| {
             if factor > 0.0 {
@@ -243,9 +247,9 @@ struct Cost {
 /// The costs of a stage's types on one worker.
 #[derive(Debug)]
 pub(super) struct Costs {
-    /// By type; `None` without `cost`.
+    /// The cost by type, `None` without `cost`.
     costs: Vec<Option<Cost>>,
-    /// Samples that aren't in the shared planes yet.
+    /// The samples that aren't in the shared planes yet.
     fresh: Vec<(TypeId, Amounts, Duration)>,
     /// The type at which the next exchange continues.
     turn: usize,
@@ -255,7 +259,7 @@ pub(super) struct Costs {
 
 impl Costs {
     /// Returns the costs of a stage with these `settings`, either of slot times or of processing
-    /// times; `None` if no type has `cost`.
+    /// times. Returns `None` if no type has `cost`.
     pub(super) fn from_config(
         config: &StageConfig,
         mut settings: Settings,
@@ -264,7 +268,7 @@ impl Costs {
         let costs = config.types.iter().map(|kind| {
             let header = &kind.cost.as_ref()?.size.header;
             Some(Cost {
-                // Another header may have another unit.
+                // A size from another header may have another unit.
                 name: format!("cost/{}/{header}", kind.name),
                 plane: Plane::default(),
                 by_output: of_slots || config.measure_of(kind) == Measure::LastByte,
@@ -275,7 +279,7 @@ impl Costs {
             return None;
         }
         for objective in settings.types.iter_mut().flat_map(|k| &mut k.objectives) {
-            // Objectives don't apply to ratios.
+            // Objectives don't apply to ratios, so no ratio may miss them.
             objective.response_time = Duration::MAX;
         }
         Some(Self {
@@ -290,8 +294,8 @@ impl Costs {
         self.costs.get(usize::from(kind.0))?.as_ref()
     }
 
-    /// Returns the plane for `request`, and its size and output; `None` if it has no size, or
-    /// its type no `cost`.
+    /// Returns the plane for `request`, and its size and output. Returns `None` if the request has
+    /// no size, or its type no `cost`.
     fn amounts(&self, request: &Attributes) -> Option<(&Plane, Amounts)> {
         let cost = self.cost(request.kind)?;
         let amounts = Amounts {
@@ -306,8 +310,8 @@ impl Costs {
         self.cost(kind).is_some()
     }
 
-    /// Returns the estimate for `request`, s, and the statistics of its type's ratios; `None` while
-    /// either is not known.
+    /// Returns the estimate for `request`, s, and the statistics of its type's ratios. Returns
+    /// `None` while either is not known.
     pub(super) fn of(&self, request: &Attributes) -> Option<(f64, &Row)> {
         let (plane, amounts) = self.amounts(request)?;
         let time = plane.estimate(amounts)?;
@@ -315,9 +319,9 @@ impl Costs {
         ratios.is_ready().then_some((time, ratios))
     }
 
-    /// Records the processing time of `request`, which had this `output`. The recorded ratio is
-    /// that to the estimate at its arrival, so that ratios include the scatter of outputs. The call
-    /// neither allocates nor calls the host.
+    /// Records the processing time of `request`, which had this `output`. The recorded ratio is the
+    /// time divided by the estimate at the request's arrival, so that ratios include the scatter of
+    /// outputs. The call neither allocates nor calls the host.
     pub(super) fn record(
         &mut self,
         request: &Attributes,
@@ -369,7 +373,7 @@ impl Costs {
     /// those planes.
     ///
     /// # Errors
-    /// [`HostError::Call`]; samples that could not be shared stay here.
+    /// [`HostError::Call`]; samples that could not be shared stay on this worker.
     fn exchange(&mut self, host: &impl Shared, prefix: &str, most: usize) -> Result<(), HostError> {
         for _ in 0..most.min(self.costs.len()) {
             let at = self.turn;

@@ -1,12 +1,12 @@
-//! A worker's samples that are not shared yet, in a list of fixed size, so that measuring neither
-//! allocates nor calls the host.
+//! A worker's samples that are not shared yet. They are in a list of fixed size, so measuring
+//! neither allocates nor calls the host.
 //!
-//! Only a sample of a busy type's answers is measured (see `stage/sampling.rs`). That doesn't
-//! affect the type's own histogram. But in the general histogram, which covers *all* requests, the
-//! type would have too little weight: with 10,000 requests/s of 1 ms, of which 800 are measured,
-//! and 200 requests/s of 20 ms, the mean over all requests is 1.4 ms, the mean over all samples 4.8
+//! Only a part of a busy type's answers is measured (see `stage/sampling.rs`). That doesn't affect
+//! the type's own histogram. But in the general histogram, which covers *all* requests, the type
+//! would have too little weight. With 10,000 requests/s of 1 ms, of which 800 are measured, and 200
+//! requests/s of 20 ms, the mean over all requests is 1.4 ms, but the mean over all samples is 4.8
 //! ms. So every type also counts its unmeasured answers, and samples have weights in the general
-//! histogram. The weights are spread evenly over the type's samples of an exchange, since the
+//! histogram. The weights are spread evenly over the type's samples of an exchange, because the
 //! unmeasured answers are independent of the sample that came before them.
 
 use std::time::Duration;
@@ -14,10 +14,10 @@ use std::time::Duration;
 use crate::histogram::Histogram;
 use crate::time::nanos;
 
-/// The largest number of samples between two exchanges. Further ones are dropped; with an exchange
-/// every 10 ms that happens above 800,000 requests/s on one worker.
+/// The largest number of samples between two exchanges. Further samples are dropped. With an
+/// exchange every 10 ms that happens above 800,000 requests/s on one worker.
 pub(super) const CAPACITY: usize = 8_192;
-/// The number of lower bits of a sample that hold nanoseconds; the upper bits hold the type.
+/// The number of lower bits of a sample that hold nanoseconds. The upper bits hold the type.
 const NANOS_BITS: u32 = 48;
 const NANOS: u64 = (1 << NANOS_BITS) - 1;
 
@@ -25,7 +25,7 @@ const NANOS: u64 = (1 << NANOS_BITS) - 1;
 #[derive(Debug, Clone, Copy, Default)]
 struct Fresh {
     samples: u32,
-    /// The number of answers of the type that were not measured, in addition to these samples.
+    /// The number of answers of the type that were not measured.
     unmeasured: u64,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Log {
     pub(super) samples: Vec<u64>,
     /// The number of samples, from the first, that are already in the general histogram.
     pub(super) in_general: usize,
-    /// By type.
+    /// The counts, by type.
     fresh: Vec<Fresh>,
     left_out: u64,
     /// The type at which the next exchange continues.
@@ -53,8 +53,9 @@ impl Log {
         }
     }
 
-    /// Adds a sample of type `kind` with the weight of `weight` answers, itself included. Returns
-    /// false if there is no room; later samples then get its weight.
+    /// Adds a sample of type `kind` that counts as `weight` answers, including its own. Returns
+    /// false if there is no room. Then `weight` is added to the weights of the type's later
+    /// samples.
     pub(super) fn push(&mut self, kind: usize, processing: Duration, weight: u32) -> bool {
         let fresh = &mut self.fresh[kind];
         if self.samples.len() >= CAPACITY {
@@ -117,14 +118,14 @@ impl Log {
     }
 
     /// Passes the samples of at most `most` types to `merge`, and removes the samples of a type if
-    /// that succeeded. Types take turns, starting after the last one. All samples must already be
-    /// in the general histogram.
+    /// `merge` succeeded. Types take turns, starting after the last merged one. All samples must
+    /// already be in the general histogram.
     pub(super) fn drain_types<E>(
         &mut self,
         most: usize,
         mut merge: impl FnMut(usize, &Histogram) -> Result<(), E>,
     ) -> Result<(), E> {
-        // Sorted by type, and within a type by time.
+        // This sorts the samples by type, and within a type by time.
         self.samples.sort_unstable();
         let turn = self
             .samples

@@ -5,32 +5,33 @@
 //!          └───── readable ────┘   (new samples)
 //! ```
 //!
-//! New samples go into `populating`. At the first visit after a step's end it becomes the newest of
-//! the closed steps, and steps that have left the window are dropped. Decisions are based on the
-//! sum of the closed steps: always the last n whole steps, n · step = interval. So estimates follow
-//! a change within a step, and no longer contain the time before it after n + 1 steps (Bouncer §7:
-//! "update processing time histograms in a sliding window, instead of nonoverlapping windows").
+//! New samples go into `populating`. At the first visit after a step's end, `populating` becomes
+//! the newest of the closed steps, and steps that have left the window are dropped. Decisions are
+//! based on the sum of the closed steps. These are always the last n whole steps, n · step =
+//! interval. So estimates follow a change within a step, and after n + 1 steps no longer contain
+//! the time before the change (Bouncer §7: "update processing time histograms in a sliding window,
+//! instead of nonoverlapping windows").
 //!
-//! **Dual buffers** (§3, footnote 4) are the same with n = 1: samples of one interval are read in
-//! the next.
+//! **Dual buffers** (§3, footnote 4) are the case n = 1. Samples of one interval are read in the
+//! next.
 //!
-//! **Lulls** (Appendix A prefers old data to none). `populating` closes only with 1/n of
-//! `min_samples`; otherwise it continues over the next step. The oldest step is dropped only if the
-//! rest has `min_samples`. So the window of a rare type reaches back as far as necessary, and
-//! advances with every n-th part of `min_samples`. With n = 1 that is the retained histogram of
-//! Appendix A.
+//! **Lulls.** Appendix A prefers old data to none. `populating` closes only with 1/n of
+//! `min_samples`. Otherwise it continues over the next step. The oldest step is dropped only if the
+//! other steps have `min_samples`. So the window of a rare type reaches back as far as necessary,
+//! and advances with every n-th part of `min_samples`. With n = 1 the result is the retained
+//! histogram of Appendix A.
 //!
-//! **No readable histogram, or a condemned one** (see [`super`]): as soon as `populating` has
-//! `min_samples`, it replaces all closed steps.
+//! **Without a readable histogram, or with a condemned one** (see [`super`]), `populating` replaces
+//! all closed steps as soon as it has `min_samples`.
 //!
 //! Closed steps are stored encoded, so that adding samples doesn't cost more in a window of many
 //! steps. Each worker builds their sum once a step, when it reads it.
 //!
-//! The alternative, one sum from which the expired step is subtracted, needs the steps as well (for
-//! the subtraction), so it takes more memory, not less.
+//! The alternative is one sum from which the expired step is subtracted. It needs the steps as well
+//! (for the subtraction), so it takes more memory, not less.
 //!
-//! Times are absolute, not numbers of steps, so a record stays readable when interval, step or kind
-//! of window change, and has the new shape within one interval.
+//! Times are absolute, not numbers of steps. So a record stays readable when the interval, the step
+//! or the kind of window changes, and has the new shape within one interval.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -45,7 +46,7 @@ use crate::time::Instant;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     pub(super) step: Duration,
-    /// Steps that are readable at once, at least 1.
+    /// The number of steps that are readable at once, at least 1.
     pub(super) steps: u32,
     /// The least number of samples with which a histogram is used.
     pub(super) min_samples: u32,
@@ -57,12 +58,13 @@ impl Window {
         u64::from(self.min_samples.max(1))
     }
 
-    /// Returns the least number of samples in a step: n such steps are enough.
+    /// Returns the least number of samples in a step. As many such steps as the window has are
+    /// enough.
     fn enough_for_a_step(&self) -> u64 {
         self.enough().div_ceil(u64::from(self.steps.max(1)))
     }
 
-    /// Whether samples of time `then` have left the window at `now`.
+    /// Whether samples recorded at `then` have left the window at `now`.
     fn is_past(&self, then: Instant, now: Instant) -> bool {
         epoch(then, self.step) + u64::from(self.steps) < epoch(now, self.step)
     }
@@ -80,21 +82,23 @@ struct Step {
 /// The workers' shared samples of one type.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// The number of changes of the readable part. Workers compare it to detect a change.
+    /// The number of changes of the readable part. A worker compares this number to detect a
+    /// change.
     pub(super) generation: u64,
     /// The time at which the newest step was closed.
     closed: Instant,
     /// The time at which samples were last added to `populating`.
     populated: Instant,
     pub(super) populating: Histogram,
-    /// Oldest first.
+    /// The closed steps, oldest first.
     steps: VecDeque<Step>,
 }
 
 crate::shared::record!(Record, 3);
 
 impl Record {
-    /// Adds samples. Call [`Record::advance`] first, so that they fall into their own step.
+    /// Adds samples. The caller must call [`Record::advance`] first, so that the samples fall into
+    /// their own step.
     pub(super) fn add(&mut self, now: Instant, samples: &Histogram) {
         self.populating.merge(samples);
         self.populated = now;
@@ -135,7 +139,7 @@ impl Record {
 
     fn close(&mut self, now: Instant, window: &Window) {
         let mut samples = std::mem::take(&mut self.populating);
-        // If a step was closed before its end, merge the rest of its samples into it.
+        // If a step was closed before its end, the rest of its samples is merged into it.
         let same = |s: &mut Step| {
             window.steps > 1 && epoch(s.last, window.step) == epoch(self.populated, window.step)
         };
@@ -148,9 +152,9 @@ impl Record {
         self.closed = now;
     }
 
-    /// Returns the maximum number of closed steps: the steps of the window, plus the current one if
-    /// part of it is already closed. Without that, the current step would remove the oldest one too
-    /// early. Dual buffers have no partial step.
+    /// Returns the maximum number of closed steps. It is the number of steps of the window, plus
+    /// the current step if a part of it is already closed. Without this addition, the current step
+    /// would remove the oldest one too early. Dual buffers have no partial step.
     fn most(&self, now: Instant, window: &Window) -> usize {
         let begun = |s: &Step| epoch(s.last, window.step) == epoch(now, window.step);
         let early = window.steps > 1 && self.steps.back().is_some_and(begun);
@@ -163,7 +167,7 @@ impl Record {
         oldest.is_some_and(|step| window.is_past(step.last, now) && self.can_forget(window))
     }
 
-    /// Whether the other steps have enough samples without the oldest one.
+    /// Whether the steps have enough samples without the oldest one.
     fn can_forget(&self, window: &Window) -> bool {
         let newer: u64 = self
             .steps
@@ -174,8 +178,8 @@ impl Record {
         newer >= window.enough()
     }
 
-    /// Whether the record will change even without new samples: samples wait for the end of a step,
-    /// or an old step for its removal.
+    /// Whether the record will change even without new samples. It will if samples wait for the end
+    /// of a step, or if an old step can be removed.
     pub(super) fn is_moving(&self, window: &Window) -> bool {
         !self.populating.is_empty() || self.can_forget(window)
     }
@@ -186,7 +190,7 @@ impl Record {
         self.steps.len()
     }
 
-    /// Returns the histogram for decisions.
+    /// Returns the histogram on which decisions are based.
     pub(super) fn readable(&self) -> Histogram {
         let mut sum = Histogram::default();
         for step in &self.steps {

@@ -9,19 +9,19 @@ use crate::shared;
 use crate::time::{Instant, nanos};
 
 /// Returns the number of the step that contains `at`. Steps are aligned to the epoch of the clock,
-/// so that they are the same on all workers.
+/// so their numbers are the same on all workers.
 pub(super) fn epoch(at: Instant, step: Duration) -> u64 {
     at.as_nanos() / nanos(step).max(1)
 }
 
-/// The parameters of [`update`].
+/// The arguments of [`update`].
 pub(super) struct Visit<'a> {
     pub(super) now: Instant,
     pub(super) window: Window,
-    /// Generation of a readable histogram that condemns its own type, so that the visit doesn't
-    /// wait for the step's end.
+    /// The generation of a readable histogram that condemns its own type. With such a histogram,
+    /// the visit doesn't wait for the step's end.
     pub(super) condemned: Option<u64>,
-    /// Samples to add.
+    /// The samples to add to the record.
     pub(super) delta: Option<&'a Histogram>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Visit<'a> {
 /// Returns the new record, and whether this call changed its readable part.
 ///
 /// # Errors
-/// [`HostError::Conflict`] if other workers kept changing it: nothing was added.
+/// [`HostError::Conflict`] if other workers kept changing the record. Then nothing was added.
 pub(super) fn update(
     host: &impl Shared,
     key: &str,
@@ -45,12 +45,12 @@ pub(super) fn update(
     })
 }
 
-/// Returns the number that changes with every advance of a record; 0 at first.
+/// Returns the number that changes with every advance of a record. It is 0 at first.
 pub(super) fn load_change(host: &impl Shared, key: &str) -> Result<u64, HostError> {
     shared::load(host, key)
 }
 
-/// Increments the number of changes; returns the new value.
+/// Increments the number of changes, and returns the new value.
 pub(super) fn announce_change(host: &impl Shared, key: &str) -> Result<u64, HostError> {
     let (number, ()) = shared::change(host, key, |number: &mut u64| {
         *number = number.wrapping_add(1);

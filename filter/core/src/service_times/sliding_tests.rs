@@ -1,4 +1,5 @@
-//! Compares the sliding window with its specification, and with a list of samples and their times.
+//! Comparison of the sliding window with its specification, and with a list of samples and their
+//! times.
 
 use proptest::prelude::*;
 
@@ -63,7 +64,7 @@ fn estimates_follow_a_change_step_by_step_and_forget_after_an_interval() {
     let medians = |steps| {
         let host = MemoryHost::new();
         let mut times = ServiceTimes::new(settings(steps, 50));
-        // 2,000 requests/s, of 10 ms until 3.05 s and of 30 ms after that.
+        // There are 2,000 requests/s, of 10 ms until 3.05 s and of 30 ms after that.
         let mut medians = Vec::new();
         for tick in 0..600 {
             let processing = if tick * 10 < 3_050 { 10 } else { 30 };
@@ -77,7 +78,8 @@ fn estimates_follow_a_change_step_by_step_and_forget_after_an_interval() {
         };
         (first(&|mean| mean > ms(11)), first(&|mean| mean >= ms(30)))
     };
-    // The times from which more than a tenth, and all, of the window is after the change.
+    // The first time is that from which more than a tenth of the window is after the change. From
+    // the second time on, all of the window is after the change.
     let (sliding, dual) = (medians(STEPS), medians(1));
     assert_eq!(dual, (4_000, 5_000));
     assert_eq!(sliding, (3_200, 4_100));
@@ -87,7 +89,8 @@ fn estimates_follow_a_change_step_by_step_and_forget_after_an_interval() {
 fn a_rare_type_is_read_from_as_far_back_as_it_needs() {
     let host = MemoryHost::new();
     let mut times = sliding(50);
-    // 20 requests/s: 50 take 2.5 s. First of 10 ms, from 10 s on of 20 ms.
+    // There are 20 requests/s, so 50 requests take 2.5 s. Requests take 10 ms, and from 10 s on 20
+    // ms.
     for tick in 0..400 {
         let processing = if tick < 200 { 10 } else { 20 };
         times.record(SLOW, ms(processing), 1);
@@ -95,8 +98,8 @@ fn a_rare_type_is_read_from_as_far_back_as_it_needs() {
         let readable = record(&host).readable().count();
         match tick {
             0..49 => assert!(!times.estimate(SLOW).is_own()),
-            // The least number of samples, plus less than a step. (The first 50 stay until there
-            // are 50 others.)
+            // The window has the least number of samples, plus less than a step. (The first 50
+            // samples stay until there are 50 others.)
             120.. => assert!((50..=55).contains(&readable), "{readable} at {tick}"),
             _ => {}
         }
@@ -119,7 +122,7 @@ fn silence_retains_what_is_needed_and_then_costs_nothing() {
     for tick in 100..400 {
         times.sync(at(tick * 10), &host, PREFIX).unwrap();
     }
-    // A step has 100 samples: the last one is enough.
+    // A step has 100 samples, so the last step is enough.
     assert_eq!(record(&host).readable().count(), 100);
     assert_eq!(times.mean(SLOW), Some(ms(10)));
     let before = host.calls();
@@ -133,13 +136,13 @@ fn silence_retains_what_is_needed_and_then_costs_nothing() {
 fn a_window_that_condemns_its_type_gives_way_to_enough_new_samples_at_once() {
     let host = MemoryHost::new();
     let mut times = sliding(50);
-    // p50 is 60 ms at most.
+    // The objective of 60 ms at p50 is missed.
     for tick in 0..100 {
         (0..10).for_each(|_| times.record(SLOW, ms(100), 1));
         times.sync(at(tick * 10), &host, PREFIX).unwrap();
     }
     assert!(times.estimate(SLOW).condemned);
-    // Few are admitted, over several steps. Old samples must not outweigh them.
+    // Few requests are admitted, over several steps. Old samples must not outweigh them.
     for tick in 0..5 {
         (0..10).for_each(|_| times.record(SLOW, ms(7), 1));
         times.sync(at(1000 + tick * 120), &host, PREFIX).unwrap();
@@ -223,17 +226,18 @@ fn every_truncation_and_flipped_byte_of_a_window_is_survived() {
     }
 }
 
-/// An event on one of two workers, after some ms.
+/// An event on one of two workers: the time since the event before, ms, the worker, and the number
+/// of samples.
 type Happening = (u64, usize, u32);
 
 fn happenings() -> impl Strategy<Value = Vec<Happening>> {
-    // Most gaps are shorter than a step; some last several steps, or more than an interval.
+    // Most gaps are shorter than a step. Some last several steps, or more than an interval.
     let gap = prop_oneof![8 => 0_u64..40, 2 => 40_u64..400, 1 => 400_u64..4_000];
     prop::collection::vec((gap, 0_usize..2, 0_u32..4), 1..250)
 }
 
-/// Returns a duration for each step of time. They are further apart than a histogram resolves, and
-/// within the objective.
+/// Returns a duration for each step of time. The durations differ by more than a histogram
+/// resolves, and are within the objective.
 fn mark(step: u64) -> Duration {
     Duration::from_secs_f64(1e-5 * 1.02_f64.powf((step % 400) as f64))
 }
@@ -252,7 +256,7 @@ proptest! {
             let step = now / STEP_MS;
             (0..n).for_each(|_| workers[worker].record(SLOW, mark(step), 1));
             samples.extend((0..n).map(|_| step));
-            // Every worker ticks.
+            // Every worker syncs.
             for worker in &mut workers {
                 worker.flush(at(now), &host, PREFIX).unwrap();
             }
@@ -267,7 +271,8 @@ proptest! {
                 histogram
             };
             let begin = step.saturating_sub(u64::from(STEPS));
-            // All whole steps; of the current step, the samples after a pause.
+            // The window has all whole steps. Of the current step, it has the samples after a
+            // pause.
             let (whole, all) = (of(begin..step), of(begin..step + 1));
             prop_assert!(found.count() <= all.count() || whole.is_empty());
             if whole.is_empty() {
@@ -284,8 +289,8 @@ proptest! {
         }
     }
 
-    /// For any minimum of samples, the window is bounded, keeps enough once it had enough, and
-    /// counts each sample once.
+    /// For any minimum of samples, the window is bounded, keeps enough samples once it had enough,
+    /// and counts each sample once.
     #[test]
     fn is_bounded_and_never_has_too_little(
         happenings in happenings(),

@@ -1,4 +1,5 @@
-//! Statistics for decisions: one row for each type, with the objectives that it is compared with.
+//! Statistics for decisions. There is one row for each type, with the objectives that the type is
+//! compared with.
 
 use std::time::Duration;
 
@@ -8,9 +9,9 @@ use crate::config::{self, HistogramWindow, StageConfig};
 /// A response time objective in the form that decisions use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Objective {
-    /// Percentile, 0 < p < 100.
+    /// The percentile, in percent, 0 < p < 100.
     pub percentile: f64,
-    /// Response time that `percentile` percent of the type's requests must not exceed.
+    /// The response time that `percentile` percent of the type's requests must not exceed.
     pub response_time: Duration,
 }
 
@@ -35,14 +36,14 @@ pub struct TypeSettings {
 /// The parameters of measurements and estimates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Length of the window from which estimates come.
+    /// The length of the window from which estimates come.
     pub interval: Duration,
-    /// The number of steps in an interval, by which the window advances. 1: windows don't overlap
-    /// (dual buffers).
+    /// The number of steps in an interval, by which the window advances. With 1 step, windows don't
+    /// overlap (dual buffers).
     pub steps: u32,
     /// The least number of samples with which a histogram is used.
     pub min_samples: u32,
-    /// By [`TypeId`](crate::request::TypeId); the last is `default`.
+    /// The types, by [`TypeId`](crate::request::TypeId). The last is `default`.
     pub types: Vec<TypeSettings>,
 }
 
@@ -68,8 +69,8 @@ impl Settings {
     }
 }
 
-/// The percentile of processing times below which a request's remaining time leaves it little
-/// chance (Wisp §4.3).
+/// The percentile of processing times that decides whether a request has a chance. A request with
+/// less time left than this percentile has little chance (Wisp §4.3).
 const LITTLE_CHANCE: f64 = 10.0;
 
 /// The source of an [`Estimate`].
@@ -77,31 +78,32 @@ const LITTLE_CHANCE: f64 = 10.0;
 pub enum Source {
     /// The type's own histogram.
     Own,
-    /// The histogram over all types; the objectives are those of `default` (App. A).
+    /// The histogram over all types. The objectives are those of `default` (App. A).
     General,
     /// No histogram has enough samples yet.
     None,
 }
 
-/// Processing time of a type, at the percentiles that its decisions need.
+/// The processing time of a type, at the percentiles that decisions on it need.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate<'a> {
-    /// The histogram that it comes from.
+    /// The histogram from which the estimate comes.
     pub source: Source,
-    /// Mean time for which a slot is held; zero with [`Source::None`].
+    /// The mean time for which a slot is held. It is zero with [`Source::None`].
     pub mean: Duration,
-    /// The processing time at the percentile of each of `objectives` (see `unit`); empty with
-    /// [`Source::None`].
+    /// The processing time at the percentile of each of `objectives`, or a ratio (see `unit`). It
+    /// is empty with [`Source::None`].
     pub quantiles: &'a [Duration],
-    /// The objectives for response times: the type's own with [`Source::Own`], otherwise those of
-    /// `default`.
+    /// The objectives for response times. They are the type's own with [`Source::Own`], and
+    /// otherwise those of `default`.
     pub objectives: &'a [Objective],
     /// Whether a quantile misses its objective even without queue wait.
     pub condemned: bool,
-    /// Mean of the type's first samples, while these are too few for its own histogram. `None` with
-    /// fewer than [`PRELIMINARY`](Estimate::PRELIMINARY) samples.
+    /// The mean of the type's first samples, while these are too few for a histogram of its own. It
+    /// is `None` with fewer than [`PRELIMINARY`](Estimate::PRELIMINARY) samples.
     pub preliminary: Option<Duration>,
-    /// If set, `quantiles` are ratios, as times: 1 s is a ratio of 1, which is this many seconds.
+    /// The time by which `quantiles` must be multiplied, s. If it is set, `quantiles` are ratios,
+    /// and 1 s is a ratio of 1.
     pub unit: Option<f64>,
 }
 
@@ -110,7 +112,7 @@ impl<'a> Estimate<'a> {
     /// few to show the scatter of its times.
     pub const PRELIMINARY: u64 = 20;
 
-    /// Returns the processing time at each of the percentiles.
+    /// Returns the processing time at the percentile of each objective.
     pub fn times(&self) -> impl Iterator<Item = Duration> + Clone + use<'a> {
         let unit = self.unit;
         let time = move |quantile: &Duration| unit.map_or(*quantile, |unit| quantile.mul_f64(unit));
@@ -124,25 +126,25 @@ impl<'a> Estimate<'a> {
     }
 }
 
-/// A row of the table that decisions read. The last row is for the general histogram.
+/// A row of the table that decisions read. The last row is that of the general histogram.
 #[derive(Debug, Default)]
 pub(super) struct Row {
-    /// Part of the shared key.
+    /// The row's part of the shared key.
     pub(super) name: String,
     pub(super) objectives: Vec<Objective>,
     pub(super) quantiles: Vec<Duration>,
     pub(super) mean: Duration,
     pub(super) mean_residual: Duration,
-    /// Processing time that nine in ten readable samples exceed.
+    /// The processing time that nine in ten readable samples exceed.
     tenth: Duration,
-    /// The minimum of `tenth` and the same percentile of the newest samples; zero before the first
-    /// generation.
+    /// The minimum of `tenth` and the same percentile of the newest samples. It is zero before the
+    /// first generation.
     pub(super) at_least: Duration,
-    /// Generation of the readable histogram that this row has; `None` before the first.
+    /// The generation of the readable histogram that this row has, or `None` before the first.
     pub(super) generation: Option<u64>,
     /// Whether a quantile misses its objective even without queue wait.
     pub(super) condemned: bool,
-    /// Mean of the first samples; `None` once `generation` is set.
+    /// The mean of the first samples. It is `None` once `generation` is set.
     pub(super) preliminary: Option<Duration>,
     /// Whether the end of a step changes the record, as of this worker's last read.
     pub(super) moving: bool,
@@ -169,14 +171,14 @@ impl Row {
     pub(super) fn adopt(&mut self, record: &Record, window: &Window) -> bool {
         self.moving = record.is_moving(window);
         let news = self.generation != Some(record.generation) && self.read(record);
-        // A type that is refused because of a long estimate gets few samples, so use even the first
-        // ones.
+        // A type that is refused because of a long estimate gets few samples, so even the first of
+        // them are used.
         let latest = record.populating.quantile(LITTLE_CHANCE);
         self.at_least = latest.map_or(self.tenth, |latest| latest.min(self.tenth));
         news
     }
 
-    /// Reads the histogram of `record`; returns false if it is empty.
+    /// Reads the histogram of `record`. Returns false if the histogram is empty.
     fn read(&mut self, record: &Record) -> bool {
         let readable = record.readable();
         let Some(mean) = readable.mean() else {

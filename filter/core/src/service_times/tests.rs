@@ -60,7 +60,7 @@ fn assert_close(found: Duration, expected: Duration) {
     assert!(error * 100 <= expected, "{found:?}, expected {expected:?}");
 }
 
-/// Records 1, 2, …, `n` ms.
+/// Records processing times of 1, 2, …, `n` ms.
 fn record_ramp(times: &mut ServiceTimes, kind: TypeId, n: u64) {
     (1..=n).for_each(|i| times.record(kind, ms(i), 1));
 }
@@ -125,7 +125,8 @@ fn histograms_swap_at_the_end_of_an_interval_only() {
     times.sync(at(500), &host, PREFIX).unwrap();
     times.sync(at(999), &host, PREFIX).unwrap();
     assert_eq!(times.mean(SLOW), Some(ms(10)));
-    // No sample arrives after the interval's end. The visit that is due then swaps.
+    // No sample arrives after the interval's end. The visit that is due at that time swaps the
+    // histograms.
     assert!(times.sync(at(1000), &host, PREFIX).unwrap());
     assert_eq!(times.mean(SLOW), Some(ms(20)));
 }
@@ -236,7 +237,7 @@ fn an_edited_policy_finds_what_was_learned_under_the_types_names() {
     (0..100).for_each(|_| before.record(SLOW, ms(200), 1));
     before.flush(at(0), &host, PREFIX).unwrap();
 
-    // A type in front, two swapped, and other percentiles.
+    // The edit puts a type in front, swaps two types, and changes percentiles.
     let edited = Settings {
         types: vec![
             kind("new", &[(50.0, 5)]),
@@ -410,7 +411,7 @@ fn a_thousand_types_are_shared_in_turns_and_none_is_forgotten() {
     let mut reader = ServiceTimes::new(settings);
     writer.sync(at(0), &host, PREFIX).unwrap();
     reader.sync(at(0), &host, PREFIX).unwrap();
-    // At every tick all types get another sample, so the low numbers always have some.
+    // At every tick all types get another sample, so the types with low numbers always have some.
     for tick in 1..=40 {
         (0..1_000).for_each(|i| writer.record(TypeId(i), ms(3), 1));
         for times in [&mut writer, &mut reader] {
@@ -450,7 +451,7 @@ fn a_histogram_that_condemns_its_type_is_replaced_without_delay() {
     let host = MemoryHost::new();
     let mut times = ServiceTimes::new(settings());
     (0..100).for_each(|_| times.record(FAST, ms(5), 1));
-    // p50 of slow is 60 ms at most.
+    // The objective of `slow` is 60 ms at p50.
     (0..100).for_each(|_| times.record(SLOW, ms(100), 1));
     times.sync(at(0), &host, PREFIX).unwrap();
     assert!(times.estimate(SLOW).condemned && times.estimate(SLOW).is_own());
@@ -491,8 +492,7 @@ fn a_worker_that_is_late_swaps_nothing_out_early() {
 fn the_general_histogram_weighs_types_by_their_traffic_and_not_by_their_samples() {
     let host = MemoryHost::new();
     let mut times = ServiceTimes::new(settings());
-    // 10,000 requests/s of 1 ms, of which 800 are measured, and 200 of 20 ms, which are all
-    // measured.
+    // Of 10,000 requests/s of 1 ms, 800 are measured. All of 200 requests/s of 20 ms are measured.
     let mut sampling = 0;
     for n in 0..10_000 {
         sampling += 1;
@@ -516,13 +516,13 @@ fn the_general_histogram_weighs_types_by_their_traffic_and_not_by_their_samples(
     let cold = times.estimate(DEFAULT);
     assert_eq!(cold.source, Source::General);
     assert_close(cold.quantiles[0], ms(1));
-    // E[x²] / (2 E[x]), x in ms.
+    // The mean residual time is E[x²] / (2 E[x]), with x in ms.
     let residual = (10_000.0 + 200.0 * 400.0) / (2.0 * (10_000.0 + 200.0 * 20.0));
     assert_close(
         times.mean_residual(),
         Duration::from_secs_f64(residual / 1e3),
     );
-    // Its own histogram is unaffected.
+    // The histogram of `fast` itself is unaffected.
     assert_eq!(times.mean(FAST), Some(ms(1)));
 }
 

@@ -1,10 +1,11 @@
 //! The exchange of decisions between workers, for the sliding window of starvation avoidance.
 //!
-//! A, AR and AAR cover all requests of a type. If each worker counted only its own, each type would
-//! be admitted at least once per worker and window. For a type with few requests per second that is
-//! many times the allowance. So each worker adds its decisions to process-wide counters at every
-//! tick, and adds the others' decisions to its own window. Its own decisions count at once, and
-//! those of others a tick (10 ms, the paper's Δ) later.
+//! The allowances A, AR and AAR cover all requests of a type in the process. If each worker counted
+//! only its own requests, each type would be admitted at least once per worker and window. For a
+//! type with few requests per second that is many times the allowance. So each worker adds its
+//! decisions to process-wide counters at every tick, and adds the other workers' decisions to its
+//! own window. A worker's window includes its own decisions at once, and other workers' decisions a
+//! tick (10 ms, the paper's Δ) later.
 
 use crate::config::StageConfig;
 use crate::host::{Host, HostError};
@@ -13,14 +14,14 @@ use crate::shared::Counter;
 use crate::time::Instant;
 use crate::window::Window;
 
-/// The number of types whose counters are read at one tick, in turn.
+/// The number of types whose counters a worker reads at one tick. It reads the types in turn.
 const READS: usize = 64;
 
 #[derive(Debug)]
 struct Decisions {
     received: Counter,
     accepted: Counter,
-    /// The number of requests that others accepted and whose arrivals were not read yet.
+    /// The number of requests that other workers accepted and whose arrivals were not read yet.
     ahead: u64,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Creates the exchange; `None` without starvation avoidance.
+    /// Creates the exchange. Returns `None` without starvation avoidance.
     pub(super) fn new(
         host: &impl Host,
         prefix: &str,
@@ -72,12 +73,12 @@ impl Exchange {
         row.accepted.count(accepted.into());
     }
 
-    /// Whether decisions of this worker are still unpublished.
+    /// Whether this worker has decisions that are not in the counters yet.
     pub(super) fn is_pending(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// Adds this worker's decisions to the counters, and the others' to `window`.
+    /// Adds this worker's decisions to the counters, and other workers' decisions to `window`.
     pub(super) fn run(
         &mut self,
         host: &impl Host,

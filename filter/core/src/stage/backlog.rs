@@ -1,26 +1,27 @@
-//! The modelled queue of a `DryRun`: the queue that enforced decisions would lead to.
+//! The modelled queue of a `DryRun`, which is the queue that enforced decisions would lead to.
 //!
 //! A `DryRun` forwards every request, including rejected ones. Under overload the real queue and
-//! all estimates from it grow without bound, so it doesn't show the effect of enforcement. The
-//! backlog of accepted work replaces it. It follows Lindley's recursion for a server of speed P,
-//! where `empty` is the time at which all accepted work is done:
+//! all estimates from it grow without bound, so the real queue doesn't show the effect of
+//! enforcement. Strategies use the backlog of accepted work instead. The backlog follows Lindley's
+//! recursion for a server of speed P. There, `empty` is the time at which all accepted work is
+//! done:
 //!
 //! ```text
 //! queue wait of an arrival at t  = max(0, empty − t − r)
 //! after accepting work w         : empty = max(empty, t) + w / P
 //! ```
 //!
-//! `empty − t` includes the rest of the work in the slots, which is no queue wait. With all P slots
-//! busy, its mean is the mean residual processing time r = E\[pt²\] / (2 E\[pt\]). Strategies need
-//! two more numbers:
+//! `empty − t` includes the rest of the work in the slots, which isn't queue wait. With all P slots
+//! busy, the mean of this rest is the mean residual processing time r = E\[pt²\] / (2 E\[pt\]).
+//! Strategies need two more numbers:
 //!
 //! ```text
 //! queue length  = queue wait · P / E\[pt\]         slots in use = P · min(1, (empty − t) / r)
 //! ```
 //!
 //! One process-wide gauge holds `empty`. If two workers raise it from an idle start at the same
-//! moment, the work of one request may be lost. That affects only estimates of a dry run, not
-//! slots.
+//! moment, the work of one request may be lost. The loss affects only the estimates of a dry run,
+//! not slots.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ use crate::host::{HostError, Number, Shared};
 use crate::service_times::ServiceTimes;
 use crate::time::{Instant, nanos};
 
-/// The queue of a dry run at one time.
+/// The modelled queue of a dry run at one point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Modelled {
     /// The queue wait of a request that arrives now.
@@ -38,7 +39,7 @@ pub(super) struct Modelled {
     pub(super) slots_in_use: u32,
 }
 
-/// The accepted work that is not done yet, in a model without refused requests.
+/// The accepted work that is not done yet, if rejected requests never reached the backend.
 #[derive(Debug)]
 pub(super) struct Backlog {
     empty_at: Number,
@@ -50,7 +51,7 @@ impl Backlog {
         Ok(Self { empty_at })
     }
 
-    /// Returns the queue at the arrival of a request at `now`.
+    /// Returns the modelled queue that a request arriving at `now` would find.
     pub(super) fn queue(
         &self,
         host: &impl Shared,
@@ -72,7 +73,7 @@ impl Backlog {
         let length = slots * part(wait, times.mean_of_all().unwrap_or_default());
         Ok(Modelled {
             wait,
-            // A float too large becomes the largest integer.
+            // The cast saturates.
             length: length.round() as u32,
             slots_in_use: (slots * part(left, residual).min(1.0)) as u32,
         })

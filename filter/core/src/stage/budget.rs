@@ -1,43 +1,44 @@
 //! The budget of tokens: a second limit, in addition to the slots.
 //!
-//! **The problem.** A server may run out of something other than slots: an LLM server's cache holds
-//! the tokens of all running sequences, and a long one takes as many as twenty short ones. With
-//! slots alone, P is right for one of the two. So a request takes its tokens together with its
-//! slot, and starts only when both are free.
+//! **The problem.** A server may run out of something other than slots. An LLM server's cache holds
+//! the tokens of all running sequences, and a long sequence takes as many tokens as twenty short
+//! ones. With slots alone, P can be right for long sequences or for short ones, but not for both.
+//! So a request takes its tokens together with its slot, and starts only when both are free.
 //!
-//! The first waiter starts as soon as it fits, and no request overtakes it: otherwise large
-//! requests would never find room beside small ones. Until then, up to its tokens less one are
-//! unused. A request that is larger than the budget takes all of it and runs alone.
+//! The first waiter starts as soon as it fits, and no request overtakes it. If others could
+//! overtake it, large requests would never find room beside small ones. Until the first waiter
+//! fits, up to its tokens less one are unused. A request that is larger than the budget takes all
+//! of it and runs alone.
 //!
 //! **Outputs.** The length of an output is only known at its end. A request states its maximum, and
 //! most outputs are far shorter. So where outputs are counted, a request takes tokens for the 95th
 //! percentile of its type's output lengths ([`super::output_lengths`]) instead of its maximum. If
-//! the output grows beyond that, the request takes as many tokens again as its output has, up to
-//! its maximum. It takes them at once, whether they fit or not, because the server already uses
-//! them. If the budget is then exceeded, no request starts until enough tokens are released. A
-//! request releases all of its tokens with its slot.
+//! the output grows beyond that length, the request takes as many tokens again as its output has,
+//! up to its maximum. It takes these tokens at once, whether they fit or not, because the server
+//! already uses them. If the budget is then exceeded, no request starts until enough tokens are
+//! released. A request releases all of its tokens with its slot.
 //!
 //! **Estimates** divide queued work by the number of slots. If the budget binds, fewer than P slots
-//! work. With the mean number of tokens m of the running requests, weighted by time,
+//! work. Let m be the mean number of tokens of the running requests, weighted by time. Then
 //!
 //! ```text
 //! slots that work at once = min(P, u / m)          m, u over about 5 s
 //! ```
 //!
-//! where u is the number of tokens in use while requests wait for tokens: the budget without the
-//! tokens that are too few for the first waiter. When the mix of requests changes, the estimate
+//! Here u is the number of tokens in use while requests wait for tokens. It is the budget without
+//! the tokens that are too few for the first waiter. When the mix of requests changes, the estimate
 //! follows as slowly as m.
 //!
 //! The queue moves only after running requests have released the tokens that the first waiter
-//! lacks. A request that is larger than the first waiter waits until it fits itself. With the slot
-//! time s of ended requests, weighted by their tokens, running requests release t / s tokens per
-//! second of the t in use. So the estimated wait is the time for the work ahead, plus
+//! lacks. A request that is larger than the first waiter waits until it fits itself. Let s be the
+//! slot time of ended requests, weighted by their tokens, and t the tokens in use. Running requests
+//! release t / s tokens per second. So the estimated wait is the time for the work ahead, plus
 //!
 //! ```text
 //! rest = s · (t + tokens − budget) / t, at least 0     tokens: its own, or the first waiter's
 //! ```
 //!
-//! Without a budget, the rest is a slot time divided by P, which estimates ignore. If two large
+//! Without a budget, the rest is a slot time divided by P, and estimates ignore it. If two large
 //! requests fill the budget, the rest is half of a slot time.
 //!
 //! **The value cut** ranks types by value per slot time. A type may hold few slots but most of the
@@ -48,8 +49,9 @@
 //! max(slot time, P · tokens · slot time / budget)
 //! ```
 //!
-//! In the model of the server of `scripts/bench llm`, with a budget for prompts: 8.3 and 9.7
-//! answers per second in time at 1.5 and 2 times its capacity, by slot time alone 7.8 and 9.2.
+//! In the model of the server of `scripts/bench llm`, with a budget for prompts, 8.3 and 9.7
+//! answers per second are in time at 1.5 and 2 times its capacity. With a rank by slot time alone,
+//! 7.8 and 9.2 are in time.
 //!
 //! **The search for P** ignores measurements while the budget binds. Slots are free although
 //! requests wait, so a free slot doesn't mean that P is too high, and a wait doesn't mean that P is
@@ -66,9 +68,9 @@ use crate::request::{Attributes, TypeId};
 use crate::requests::Request;
 use crate::time::Instant;
 
-/// The weight of a request in the mean of its type.
+/// The weight of the latest request in the mean of its type.
 const GAIN: f64 = 0.05;
-/// Time constant of the means, s.
+/// The time constant of the means, s.
 const MEMORY: f64 = 5.0;
 /// The time for which the budget counts as binding after requests waited for tokens.
 const BINDS_FOR: Duration = Duration::from_secs(1);
@@ -77,24 +79,24 @@ const BINDS_FOR: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Budget {
     tokens: u32,
-    /// Means of the slots and of the tokens in use.
+    /// The means of the slots and of the tokens in use.
     in_use: (f64, f64),
     /// u, the mean of the tokens in use while requests wait for tokens.
     full: f64,
-    /// Sums over ended requests, which decay: tokens, and tokens times slot time, s.
+    /// Decaying sums over ended requests: their tokens, and their tokens times their slot time, s.
     ended: (f64, f64),
     looked: Instant,
     /// The time at which requests last waited for tokens.
     waited: Option<Instant>,
-    /// By type: the mean over ended requests of their tokens times their slot time, s; 0 before the
-    /// first.
+    /// The mean over ended requests of their tokens times their slot time, s, by type. It is 0
+    /// before the first request.
     token_times: Vec<f64>,
-    /// By type.
+    /// The output lengths, by type.
     outputs: Vec<Lengths>,
 }
 
 impl Budget {
-    /// Returns the budget of a stage; `None` if it has none.
+    /// Returns the budget of a stage, or `None` if the stage has none.
     pub(super) fn new(config: &StageConfig) -> Option<Self> {
         let tokens = config.tokens.as_ref()?.whole_budget();
         Some(Self {
@@ -109,12 +111,12 @@ impl Budget {
         })
     }
 
-    /// Sets the number of tokens to that of `of`. Everything learned about requests stays.
+    /// Sets the number of tokens to that of `of`. The measurements of requests stay.
     pub(super) fn resize(&mut self, of: &Self) {
         (self.tokens, self.full) = (of.tokens, of.full);
     }
 
-    /// Discards everything learned about single types, because the types have changed.
+    /// Discards the measurements of single types, because the types have changed.
     pub(super) fn forget_types(&mut self, config: &StageConfig) {
         self.outputs.clear();
         self.outputs.resize(config.types.len(), Lengths::default());
@@ -141,7 +143,7 @@ impl Budget {
     }
 
     /// Returns the number of further tokens that a request takes because its output has grown to
-    /// this length; 0 if it has enough.
+    /// this length. Returns 0 if the request has enough tokens.
     pub(super) fn lacks(&self, request: &Request, output: u32) -> u32 {
         if with_output(&request.attributes, output) <= request.tokens {
             return 0;
@@ -164,7 +166,7 @@ impl Budget {
         }
     }
 
-    /// Returns the mean number of tokens of running requests; `None` if none has run.
+    /// Returns the mean number of tokens of running requests, or `None` if none has run.
     fn mean(&self) -> Option<f64> {
         let (slots, tokens) = self.in_use;
         (slots > 0.0 && tokens > 0.0).then(|| tokens / slots)
@@ -193,8 +195,8 @@ impl Budget {
         mean.map_or(0.0, |mean| mean / f64::from(self.tokens.max(1)))
     }
 
-    /// Returns the time until running requests, which have `in_use` tokens, have released enough
-    /// for a request with these tokens.
+    /// Returns the time until running requests have released enough tokens for a request with these
+    /// `tokens`. The running requests have `in_use` tokens.
     pub(super) fn rest(&self, in_use: i64, tokens: u32) -> Duration {
         let lacks = in_use + i64::from(tokens) - i64::from(self.tokens);
         if lacks <= 0 || in_use <= 0 || self.ended.0 <= 0.0 {
@@ -210,13 +212,13 @@ impl Budget {
         self.waited = Some(now);
     }
 
-    /// Whether requests waited for tokens at `since` or later, or shortly before.
+    /// Whether requests waited for tokens at `since` or later, or up to [`BINDS_FOR`] before.
     pub(super) fn binds(&self, since: Instant) -> bool {
         self.waited.is_some_and(|at| at + BINDS_FOR > since)
     }
 
-    /// Reads the slots and tokens in use on all workers, and updates the means. `limit` is the
-    /// number of slots that may be in use.
+    /// Updates the means from the slots and tokens in use on all workers. `limit` is the number of
+    /// slots that may be in use.
     pub(super) fn look(
         &mut self,
         host: &impl Host,
@@ -234,7 +236,8 @@ impl Budget {
         let gain = self.mean().map_or(1.0, |_| 1.0 - kept);
         self.in_use.0 += gain * (slots as f64 - self.in_use.0);
         self.in_use.1 += gain * (tokens as f64 - self.in_use.1);
-        // Another worker may have the first waiter, so its tokens are not known here.
+        // Another worker may have the first waiter, so the tokens of the first waiter are not known
+        // here.
         let is_full = tokens as f64 + self.mean().unwrap_or(0.0) > f64::from(self.tokens);
         let has_waited = is_full || self.waited.is_some_and(|at| at > before);
         if has_waited && slots < i64::from(limit) && ledger.queue(host)?.length > 0 {
@@ -245,7 +248,7 @@ impl Budget {
     }
 }
 
-/// Returns the tokens of a request with this output.
+/// Returns the tokens of a request whose output has this length.
 fn with_output(request: &Attributes, output: u32) -> u32 {
     request
         .tokens
@@ -269,7 +272,7 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    /// Returns a request that takes this many tokens at most, with those of its prompt among them.
+    /// Returns a request that takes this many tokens at most, including those of its prompt.
     fn asking(tokens: u32, prompt_tokens: u32) -> Attributes {
         Attributes {
             tokens,
@@ -300,7 +303,7 @@ mod tests {
         wrote(&mut budget, 20, Outcome::Completed);
         assert_eq!(taken(&budget), [10 + 23, 15]);
         assert_eq!([request, asks_little].map(|of| budget.output(&of)), [22, 5]);
-        // Cut off at its maximum.
+        // The output is cut off at its maximum.
         wrote(&mut budget, 80, Outcome::Unsampled);
         assert_eq!(taken(&budget), [90, 15]);
     }
@@ -310,7 +313,7 @@ mod tests {
         let mut request = Request::new(1, asking(150, 10), at(0));
         request.tokens = 33;
         let lacks = [0, 23, 24, 60, u32::MAX].map(|output| budget().lacks(&request, output));
-        // At most the whole budget.
+        // A request takes at most the whole budget.
         assert_eq!(lacks, [0, 0, 10 + 48 - 33, 100 - 33, 100 - 33]);
     }
 

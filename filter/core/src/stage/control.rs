@@ -1,11 +1,12 @@
-//! The shared record of a feedback-controlled strategy: read, advanced, and stored unless another
-//! worker has changed it.
+//! The shared record of a feedback-controlled strategy. A worker reads the record, advances it, and
+//! stores it unless another worker has changed it meanwhile.
 //!
 //! [`Controlled`] explains the method. The record is in the workers' shared data, under the
 //! policy's name, so it survives edits of the policy and new VMs.
 //!
-//! A dry run has its own record. Its decisions have no effect, so a law that misses its target
-//! moves to its limit. Enforcement that started from that record would refuse nearly everything.
+//! A dry run has its own record. Its decisions have no effect, so a control law that misses its
+//! target moves to its limit. If enforcement started from that record, it would refuse nearly
+//! everything.
 
 use crate::config::Mode;
 use crate::host::{HostError, Shared};
@@ -13,7 +14,7 @@ use crate::shared;
 use crate::strategy::{Controlled, Strategy};
 use crate::time::Instant;
 
-/// Access to a shared record.
+/// Access to a record in the workers' shared data.
 #[derive(Debug)]
 pub(super) struct Control {
     key: String,
@@ -32,7 +33,7 @@ impl Control {
         Self::new(format!("headgate/{kind}/{policy}"))
     }
 
-    /// Advances the strategy's record, if it has one.
+    /// Advances the record of the strategy, if the strategy has a record and an update is due.
     pub(super) fn run(
         &self,
         host: &impl Shared,
@@ -59,8 +60,8 @@ impl Control {
         });
         match stored {
             Ok(true) => controlled.stored(),
-            // Either nothing changed, or too many other workers wrote it at once; then the next
-            // tick tries again.
+            // Either nothing changed, or too many other workers wrote the record at once. In both
+            // cases the next tick tries again.
             Ok(false) | Err(HostError::Conflict) => {}
             Err(error) => return Err(error),
         }
@@ -74,7 +75,7 @@ mod tests {
     use crate::host::Expected;
     use crate::memory::MemoryHost;
 
-    /// A count over all workers. The law sets the limit to the count at each run.
+    /// A control law that counts over all workers. At each run, it sets the limit to the count.
     #[derive(Default)]
     struct Counting {
         fresh: f64,

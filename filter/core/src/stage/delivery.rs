@@ -1,5 +1,5 @@
-//! Outcomes for the value cut: of requests that ended, and of requests that have been in the
-//! backend for too long.
+//! Reports of outcomes to the value cut. They concern requests that ended, and requests that have
+//! been in the backend for too long.
 
 use std::time::Duration;
 
@@ -68,8 +68,8 @@ impl Stage {
         }
     }
 
-    /// Counts requests that have been in the backend for so long that they are late for the search
-    /// for P, silent or overdue.
+    /// Finds requests that have been in the backend for too long. Each counts as late for the
+    /// search for P, or as silent or overdue for the value cut.
     pub(super) fn find_overdue(&mut self, now: Instant) {
         let mut cut = self.strategy.base.value_cut_mut();
         let due = match &cut {

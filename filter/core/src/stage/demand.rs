@@ -1,13 +1,14 @@
-//! The exchange of the demand that MaxQueueWait and AcceptFraction measure, between workers.
+//! The exchange, between workers, of the demand that MaxQueueWait and AcceptFraction measure.
 //!
 //! P is for the whole process, so it must be compared with all arrivals of the process. Each worker
-//! adds its counts to process-wide counters at every tick, and adds the others' counts to its own
-//! window. As in [`super::acceptance`], its own requests count at once, and those of others a tick
-//! later.
+//! adds its counts to process-wide counters at every tick, and adds the other workers' counts to
+//! its own window. As in [`super::acceptance`], the window includes the worker's own requests at
+//! once, and other workers' requests a tick later.
 //!
-//! A window is new if its worker joined late or an edit replaced it. It starts with one completion
-//! of the process's mean processing time so far. With an empty window the strategy would admit
-//! everything until the next completion, which a queue behind long requests postpones.
+//! A worker starts a new window when it joins late or an edit replaces its window. A new window
+//! starts with one completion, of the mean processing time of the process so far. With an empty
+//! window the strategy would admit everything until the next completion. Long requests in the
+//! backend may delay that completion.
 
 use std::time::Duration;
 
@@ -24,13 +25,13 @@ pub(super) struct DemandExchange {
     received: Counter,
     completed: Counter,
     processing_us: Counter,
-    /// Mean processing time of all earlier completions of the process, µs. `None` without any, and
-    /// once it has been added to the window.
+    /// The mean processing time of all earlier completions of the process, µs. It is `None` without
+    /// earlier completions, and after it has been added to the window.
     before_us: Option<u64>,
 }
 
 impl DemandExchange {
-    /// Creates the exchange; `None` for strategies that measure no demand.
+    /// Creates the exchange. Returns `None` for strategies that measure no demand.
     pub(super) fn new(
         host: &impl Host,
         prefix: &str,
@@ -64,7 +65,7 @@ impl DemandExchange {
             .count(micros.saturating_mul(u64::from(weight)));
     }
 
-    /// Adds this worker's counts to the counters, and the others' to `demand`.
+    /// Adds this worker's counts to the counters, and other workers' counts to `demand`.
     pub(super) fn run(
         &mut self,
         host: &impl Host,
@@ -103,7 +104,8 @@ mod tests {
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         for ms in 0..2_000 {
             for (i, (exchange, demand)) in workers.iter_mut().enumerate() {
-                // The first worker has all requests of 1 ms, the second all of 3 ms.
+                // All requests of the first worker take 1 ms, and all requests of the second take 3
+                // ms.
                 let processing = Duration::from_millis(if i == 0 { 1 } else { 3 });
                 exchange.received();
                 exchange.completed(processing, 1);
@@ -116,7 +118,7 @@ mod tests {
         for (exchange, demand) in &mut workers {
             exchange.run(&host, at(2_000), demand).unwrap();
             assert_eq!(demand.mean_processing(), Some(Duration::from_millis(2)));
-            // Two requests a millisecond, two milliseconds each.
+            // Two requests arrive each millisecond, and their mean processing time is 2 ms.
             assert!((demand.slots(at(2_000)) - 4.0).abs() < 0.05);
         }
         // A worker that joins later gets the earlier mean, but no arrivals.
@@ -125,7 +127,7 @@ mod tests {
         late.run(&host, at(2_000), &mut demand).unwrap();
         assert_eq!(demand.mean_processing(), Some(Duration::from_millis(2)));
         assert_eq!(demand.slots(at(3_000)), 0.0);
-        // Its own measurements soon outweigh that mean.
+        // The worker's own measurements soon outweigh the earlier mean.
         demand.add(at(2_100), 99, 99, 99 * 6_000);
         late.run(&host, at(2_100), &mut demand).unwrap();
         assert_eq!(demand.mean_processing(), Some(Duration::from_micros(5_960)));

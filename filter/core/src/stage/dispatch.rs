@@ -1,15 +1,15 @@
 //! Dispatch of free slots to waiters, over all workers.
 //!
 //! A free slot goes to the waiter with the smallest rank among all workers' first waiters. The
-//! worker that frees the slot gives it to its own first waiter if that one is the first of all, or
-//! behind the first by at most [`ORDER_TOLERANCE`]. Otherwise it wakes the worker with the first
-//! waiter, which takes the slot itself. Messages don't carry slots, so a lost message loses no
-//! slot: the next release, arrival or tick of any worker checks again.
+//! worker that frees the slot gives it to its own first waiter if that waiter is the first of all,
+//! or behind the first of all by at most [`ORDER_TOLERANCE`]. Otherwise it wakes the worker with
+//! the first waiter, which takes the slot itself. Messages don't carry slots, so a lost message
+//! loses no slot: the next release, arrival or tick of any worker checks again.
 //!
-//! A woken worker takes one slot, so the dispatch leaves one free for it. Further free slots go to
-//! the next worker, or to waiters of this worker. If several slots are free at once (clients reset
-//! their streams, an edit raises P), an exact order between workers is not worth its cost: one
-//! wake-up after the other, and a slot that idles during each.
+//! A woken worker takes one slot, so the dispatch leaves one slot free for it. Further free slots
+//! go to the next worker, or to waiters of this worker. If several slots are free at once (clients
+//! reset their streams, an edit raises P), the order between workers is not exact. An exact order
+//! would need one wake-up after the other, and a slot would idle during each.
 //!
 //! A woken worker that has not reacted after [`UNRESPONSIVE_AFTER`] is skipped, because no slot may
 //! idle for the order's sake. Its thread is busy, or its VM died and its lease has not expired yet.
@@ -34,10 +34,11 @@ use crate::workers::WorkerId;
 pub const ORDER_TOLERANCE: Duration = Duration::from_millis(1);
 /// The time after which a woken worker that has not reacted is skipped.
 pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2);
-/// The rank of a waiter whose worker has another order, because an edit has reached only one of the
-/// two workers. It is behind all comparable ranks, but still gets a free slot.
+/// The published rank of a waiter of a worker that uses another order. Orders differ while an edit
+/// has reached only one of two workers. This rank is behind all comparable ranks, but its waiter
+/// still gets a free slot.
 const OTHER_ORDER: u64 = u64::MAX;
-/// Attempts to take a free slot that is contended. After these, the next release tries again.
+/// The number of attempts to take a contended free slot. After these, the next release tries again.
 const ATTEMPTS: u32 = 8;
 
 /// The requests that wait on other workers.
@@ -51,8 +52,8 @@ struct Elsewhere {
 }
 
 impl Stage {
-    /// Takes a slot that another worker handed to this one. A tick also calls this, in case the
-    /// wake-up was lost.
+    /// Takes a slot that another worker handed to this worker. Each tick also calls this function,
+    /// in case the wake-up was lost.
     ///
     /// # Errors
     /// [`HostError`]; the next call continues.
@@ -68,7 +69,7 @@ impl Stage {
         done
     }
 
-    /// Gives free slots to waiters (point 2).
+    /// Gives free slots to waiters (point 2 of Bouncer's Figure 1).
     pub(super) fn dispatch(
         &mut self,
         host: &impl Host,
@@ -85,7 +86,7 @@ impl Stage {
             let own = self.head().and_then(|head| self.order.heard(head));
             let elsewhere = self.first_elsewhere(host, now)?;
             if let Some((other, rank)) = elsewhere.to_wake {
-                // Observed requests don't wait for a slot, so an exact order leaves none idle.
+                // Observed requests don't wait for a slot, so an exact order leaves no slot idle.
                 let tolerance = if self.holds() {
                     self.order.tolerance(ORDER_TOLERANCE)
                 } else {
@@ -98,7 +99,7 @@ impl Stage {
                     }
                     self.handed_to.push(other);
                     if self.slots.has_budget() {
-                        // The first waiter may need all tokens that are free.
+                        // The first waiter may need all of the free tokens.
                         return Ok(());
                     }
                     continue;
@@ -122,7 +123,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns the tokens of the first waiter; `None` without a waiter.
+    /// Returns the tokens of the first waiter, or `None` without a waiter.
     pub(super) fn first_tokens(&self) -> Option<Tokens> {
         let (slot, _) = self.queue.head()?;
         let request = self.requests.get(slot);
@@ -168,7 +169,7 @@ impl Stage {
     }
 
     /// Gives an acquired slot, with its `tokens`, to the first waiter. `elsewhere` is the smallest
-    /// rank that waits on other workers.
+    /// rank of the waiters on other workers.
     fn start_first(
         &mut self,
         host: &impl Host,
@@ -206,7 +207,7 @@ impl Stage {
         if holds {
             self.lets_pass(&request);
         }
-        // Dequeued even if the gauge updates below fail.
+        // The request has left the queue even if the gauge updates below fail.
         if holds && let Some(ticket) = self.requests.ticket(slot) {
             actions.push(Action::Resume { stream, ticket });
         }
@@ -231,7 +232,7 @@ impl Stage {
         if announced.is_err() {
             self.queue.remove(slot);
             let left = self.order.left(host, request.turn);
-            // If this fails, the next change of the head publishes it.
+            // If this call fails, the next change of the head publishes the new head.
             return announced.and(self.publish_head(host)).and(left);
         }
         if self.holds() {
@@ -269,8 +270,8 @@ impl Stage {
             .and(published)
     }
 
-    /// Records the wait of a request that leaves the queue. Without a slot, its full wait would be
-    /// longer.
+    /// Records the wait of a request that leaves the queue. If the request got no slot, the
+    /// recorded wait is shorter than its full wait would have been.
     pub(super) fn waited(&mut self, now: Instant, request: &Request) {
         let waited = now.since(request.arrived);
         let group = self.order.group(&request.attributes);

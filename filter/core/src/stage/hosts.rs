@@ -1,4 +1,4 @@
-//! Detection of hosts that hang: one of several endpoints sends no answers while others do.
+//! Detection of hosts that hang: one of several hosts sends no answers while others do.
 //!
 //! The proxy selects the host after the decision, so requests that hang at one host soon hold all
 //! slots. A slow request alone doesn't show that its host hangs. So requests release their slots
@@ -9,15 +9,15 @@
 //! - For at least that time, the host was watched and answered nothing.
 //! - Meanwhile another host answered a request of this type.
 //!
-//! A single host never hangs by this definition, so it has at most P requests. If one of several
-//! hosts hangs, the requests that released their slots stay at that host, in addition to P, until
-//! they end. If the host answers after all, its requests take their slots again, above P if
+//! By this definition a single host never hangs, so it never gets more than P requests. If one of
+//! several hosts hangs, the requests that released their slots stay at that host, in addition to P,
+//! until they end. If the host answers after all, its requests take their slots again, above P if
 //! necessary, and the host is trusted for a minute.
 //!
 //! Hosts are read from the proxy only while there are overtaken requests, and for ten seconds after
-//! that: the hosts of overtaken requests, of all requests that take long while a host hangs, and of
-//! answers. A request without a host, as in a connection pool's queue, keeps its slot. Each worker
-//! judges by its own requests.
+//! that. A worker then reads the hosts of overtaken requests and of answers. While a host hangs, it
+//! also reads the hosts of all requests that take long. A request without a host, as in a
+//! connection pool's queue, keeps its slot. Each worker judges by its own requests.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
@@ -31,7 +31,8 @@ use crate::time::Instant;
 
 /// The least number of recent answers of a type for a request of it to count as overtaken.
 const FEWEST: u32 = 20;
-/// The least length of a period of recent answers, which lasts until it has [`FEWEST`] of them.
+/// The least length of a period of recent answers. The period lasts until it has [`FEWEST`]
+/// answers.
 const RECENT: Duration = Duration::from_secs(10);
 /// The time for which answers are watched after the last overtaken request.
 const WATCH: Duration = Duration::from_secs(10);
@@ -55,7 +56,7 @@ impl Upstream {
     }
 }
 
-/// Answers to requests of a type: their number, and the longest time in the backend.
+/// The number of answers to requests of a type, and the longest time in the backend among them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Answers {
     count: u32,
@@ -82,24 +83,24 @@ impl Recent {
         self.now.longest = self.now.longest.max(time);
     }
 
-    /// Returns the longest time of recent answers; `None` if there are too few.
+    /// Returns the longest time of recent answers, or `None` if there are too few.
     fn longest(&self) -> Option<Duration> {
         let enough = self.now.count.saturating_add(self.before.count) >= FEWEST;
         enough.then(|| self.now.longest.max(self.before.longest))
     }
 }
 
-/// A host with an overtaken request of a type, or one that is trusted.
+/// A host that has an overtaken request of type `kind`, or that is trusted.
 #[derive(Debug, Clone, Copy)]
 struct Suspect {
     host: Upstream,
     kind: TypeId,
-    /// The start of the time in which it was watched and answered nothing.
+    /// The start of the time in which the host was watched and answered nothing.
     silent: Instant,
     /// The time of the last answer from another host to a request of this type.
     other: Option<Instant>,
     hangs: bool,
-    /// The end of the time in which it is trusted.
+    /// The end of the time in which the host is trusted.
     trusted: Option<Instant>,
 }
 
@@ -112,7 +113,7 @@ impl Suspect {
 /// The hosts of a stage on one worker.
 #[derive(Debug)]
 pub(super) struct Hosts {
-    /// By type.
+    /// The recent answers, by type.
     recent: Vec<Recent>,
     watched_until: Option<Instant>,
     suspects: Vec<Suspect>,
@@ -134,8 +135,8 @@ impl Hosts {
         }
     }
 
-    /// Returns the time in the backend beyond which a request of `kind` is overtaken. `first` is
-    /// its first objective.
+    /// Returns the time in the backend beyond which a request of `kind` is overtaken, or `None`
+    /// with too few recent answers. `first` is the first objective of `kind`.
     fn limit(&self, kind: TypeId, first: Duration) -> Option<Duration> {
         let longest = self.recent.get(usize::from(kind.0))?.longest()?;
         Some(first.max(longest.saturating_mul(3) / 2))
@@ -169,7 +170,8 @@ impl Hosts {
         suspects.any(|suspect| suspect.hangs && suspect.host == host)
     }
 
-    /// Returns whether `host` hangs, judged by a request of `kind` that it has had since `since`.
+    /// Returns whether `host` hangs. The judgement is based on a request of `kind` that `host` has
+    /// had since `since`.
     fn judge(
         &mut self,
         now: Instant,
@@ -207,8 +209,8 @@ impl Hosts {
         false
     }
 
-    /// Records an answer of `host` to a request of `kind`. Returns whether the host was considered
-    /// to hang.
+    /// Records an answer of `host` to a request of `kind`. Returns whether `host` was considered to
+    /// hang.
     fn answered_by(&mut self, now: Instant, host: Upstream, kind: TypeId) -> bool {
         let hung = self.hangs(host);
         for suspect in &mut self.suspects {
@@ -227,8 +229,8 @@ impl Hosts {
     }
 }
 
-/// Returns the time at which a request got its slot; `None` if it has none, or its answer has
-/// begun.
+/// Returns the time at which an unanswered request got its slot. Returns `None` if the request has
+/// no slot, or its answer has begun.
 fn unanswered_since(request: &Request) -> Option<Instant> {
     match request.phase {
         Phase::Running { dequeued } if request.first_byte.is_none() => dequeued,
@@ -237,15 +239,15 @@ fn unanswered_since(request: &Request) -> Option<Instant> {
 }
 
 impl Stage {
-    /// Returns the time in the backend beyond which a request of `kind` is overtaken; `None` with
-    /// too few recent answers.
+    /// Returns the time in the backend beyond which a request of `kind` is overtaken, or `None`
+    /// with too few recent answers.
     fn overtaken_after(&self, kind: TypeId) -> Option<Duration> {
         let first = self.service_times.objectives(kind).first()?;
         self.hosts.limit(kind, first.response_time)
     }
 
-    /// Watches hosts while a request is overtaken. Adds to `suspects` the requests, with their
-    /// streams, for which the caller must call [`Stage::at_host`].
+    /// Watches hosts while a request is overtaken. Adds to `suspects` each request, with its
+    /// stream, for which the caller must call [`Stage::at_host`].
     pub(crate) fn find_suspects(&mut self, now: Instant, suspects: &mut Vec<(Ticket, u32)>) {
         let is_longer = |request: &Request, time: Option<Duration>| {
             let since = unanswered_since(request);
@@ -277,10 +279,10 @@ impl Stage {
         self.hosts.is_watching()
     }
 
-    /// Releases the slot of a request that is at `upstream` now, if that host hangs.
+    /// Releases the slot of a request whose current host is `upstream`, if `upstream` hangs.
     ///
     /// # Errors
-    /// [`HostError`]; the slot is free nevertheless, after the next audit at the latest.
+    /// [`HostError`]; the audits then free the slot within a few seconds.
     pub fn at_host(
         &mut self,
         host: &impl Host,
@@ -309,11 +311,11 @@ impl Stage {
         self.dispatch(host, now, actions).and(released)
     }
 
-    /// Records the host that answered a request. If it was considered to hang, its requests take
+    /// Records that `upstream` answered a request. If it was considered to hang, its requests take
     /// their slots again.
     ///
     /// # Errors
-    /// [`HostError`]; requests for which no slot can be booked hold none.
+    /// [`HostError`]; a request for which no slot can be booked holds no slot.
     pub fn answered_by(
         &mut self,
         host: &impl Host,

@@ -1,4 +1,4 @@
-//! Maintenance of a stage between requests: the work of every tick, and changes of its
+//! Maintenance of a stage between requests. It covers the work of every tick, and changes of the
 //! configuration.
 
 use std::time::Duration;
@@ -26,17 +26,17 @@ use crate::time::Instant;
 use crate::work::Work;
 use crate::workers::{Changes, Membership};
 
-/// Time between two audits of the totals against the shares.
+/// The time between two comparisons of the process-wide totals with the sum of the workers' shares.
 const AUDIT: Duration = Duration::from_millis(100);
 /// The number of audits before a drift is corrected.
 const AUDITS: usize = 20;
 
-/// Detects a lasting difference between totals and shares.
+/// Detects a lasting difference between the process-wide totals and the workers' shares.
 ///
-/// An audit reads the numbers one after the other while other workers book, so under load two
-/// audits rarely agree. A booking in progress is sometimes only in the total and sometimes only in
-/// a share, so its error has either sign. Without a drift, nine of ten audits almost never find the
-/// same sign.
+/// An audit reads the numbers one after the other while other workers book slots and queued work,
+/// so under load two audits rarely agree. A booking in progress is sometimes only in the total and
+/// sometimes only in a share, so the error has either sign. Without a lasting difference, nine of
+/// ten audits almost never find the same sign.
 #[derive(Debug, Default)]
 pub(super) struct DriftWatch {
     audited: Instant,
@@ -45,7 +45,7 @@ pub(super) struct DriftWatch {
 }
 
 impl DriftWatch {
-    /// Returns the drift to correct, if it has lasted.
+    /// Returns the difference to correct, if it has lasted.
     fn lasting(&mut self, drift: Share) -> Option<Share> {
         self.seen[self.next] = drift;
         self.next = (self.next + 1) % AUDITS;
@@ -62,7 +62,7 @@ impl DriftWatch {
     }
 }
 
-/// Returns the part of a drift that nine of ten audits found.
+/// Returns the part of a difference that nine of ten audits found.
 fn agreed(mut found: [i64; AUDITS]) -> i64 {
     found.sort_unstable();
     let (low, high) = (found[AUDITS / 10], found[AUDITS - 1 - AUDITS / 10]);
@@ -111,8 +111,9 @@ impl Stage {
         self.woken(host, now, actions)?;
         self.service_times.sync(now, host, &self.times_key)?;
         if !self.knows_times && self.work_is_known() {
-            // Requests that arrived earlier count as no work so far. Those behind them would appear
-            // to wait for many times their estimate, which would distort estimates for seconds.
+            // Requests that arrived before the first measurement count as no work. Without the
+            // recount, requests behind these would appear to wait for many times their estimate.
+            // That would distort estimates for seconds.
             self.knows_times = true;
             self.recount_work(host)?;
         }
@@ -147,8 +148,8 @@ impl Stage {
         }
     }
 
-    /// Corrects a lasting drift. Only the worker with the lowest number does so, because it must
-    /// happen once.
+    /// Corrects a lasting difference between totals and shares. Only the worker with the lowest
+    /// number corrects it, because the correction must happen once.
     fn audit(
         &mut self,
         host: &impl Host,
@@ -247,8 +248,8 @@ impl Stage {
         ))
         .or(Ok(false))?;
         new_stats.slots(host, self.slots.known()).or(Ok(()))?;
-        // Reset gauges only now, when the change can't fail any more. A stage that kept its old
-        // version would not set them again.
+        // Reset gauges only now, when the change can't fail any more. A stage that keeps its old
+        // version would not set its gauges again.
         self.stats.withdrawn(host, &new_stats).or(Ok(()))?;
         self.stats = new_stats;
         if !same_mode {
@@ -306,12 +307,13 @@ impl Stage {
 
     /// Ranks all waiters as if the new order had been in force when they arrived.
     ///
-    /// Ranks of two orders can't be compared, nor can those of renumbered flows. Other workers do
-    /// the same when the edit reaches them, some milliseconds earlier or later. In between, each
-    /// worker serves its own waiters first, in its own order, and hands slots that none of them
-    /// needs to the others (`dispatch`).
+    /// Ranks of two orders can't be compared. Nor can ranks of flows that were renumbered. Other
+    /// workers do the same when the edit reaches them, some milliseconds earlier or later. In
+    /// between, each worker serves its own waiters first, in its own order, and hands the remaining
+    /// slots to the other workers (`dispatch`).
     fn rerank(&mut self, host: &impl Host, mut old: Order) -> Result<(), HostError> {
-        // Flows may have been renumbered, so don't correct the charges for requests with a slot.
+        // Flows may have been renumbered, so the charges for requests with a slot must not be
+        // corrected.
         let running = |request: &&mut Request| request.phase != Phase::Queued;
         for request in self.requests.iter_mut().filter(running) {
             request.turn = None;
@@ -329,7 +331,7 @@ impl Stage {
         let queued = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
         for &(_, slot) in &waiting {
             let turn = self.requests.get(slot).and_then(|request| request.turn);
-            // On error a flow keeps the charge for a while, which is harmless.
+            // On error the flow keeps the charge for a while, which does no harm.
             old.left(host, turn).or(Ok(()))?;
         }
         for (arrived, slot) in waiting {
@@ -340,7 +342,7 @@ impl Stage {
             let expected_us = self.time_us(request.work.cast_unsigned());
             let (order, times) = (&mut self.order, &self.service_times);
             let placed = order.place(host, arrived, &attributes, times, expected_us, queued);
-            // On a host error, fall back to rank 0, so that the request keeps waiting.
+            // On a host error the rank is 0, so that the request keeps waiting.
             let Place { rank, turn } = placed.unwrap_or_default();
             (request.rank, request.turn) = (rank, turn);
             if let Some(waiting) = self.requests.get_mut(slot) {
@@ -375,7 +377,7 @@ impl Stage {
         done
     }
 
-    /// Returns the `flows` that have no state to keep, and no request on this worker.
+    /// Returns those of the `flows` that have no state to keep and no request on this worker.
     ///
     /// # Errors
     /// [`HostError`].
@@ -398,13 +400,13 @@ impl Stage {
         Ok(idle)
     }
 
-    /// Resets the state of a flow, because its id now belongs to other requests.
+    /// Resets the state of a flow, because the flow's id now belongs to other requests.
     pub fn forget_flow(&mut self, flow: u16) {
         self.order.forget(flow);
     }
 
-    /// Maps types and classes of unfinished requests by name. If the name is gone, the type becomes
-    /// `default`, and the class the lowest one.
+    /// Maps the types and classes of unfinished requests by name. A type whose name is gone becomes
+    /// `default`, and a class whose name is gone becomes the lowest class.
     fn rename(&mut self, config: &StageConfig) {
         let types = renamed(
             self.config.types.iter().map(|t| &t.name),
@@ -427,7 +429,7 @@ impl Stage {
                     .unwrap_or(0),
             );
             if cost(config, request.attributes.kind) != before {
-                // Its size may have another unit.
+                // The new version may measure sizes in another unit.
                 request.attributes.size = None;
             }
             // The old version may have had no classes.
@@ -437,7 +439,7 @@ impl Stage {
         }
     }
 
-    /// Retires the stage, because its policy was removed: all waiters go to the backend. The caller
+    /// Retires the stage, because its policy was removed. All waiters go to the backend. The caller
     /// drops the stage when [`Stage::pending`] is zero.
     ///
     /// # Errors
@@ -463,7 +465,7 @@ impl Stage {
         self.retired
     }
 
-    /// Sends all waiters to the backend.
+    /// Sends all waiting and parked requests to the backend.
     fn release_all(
         &mut self,
         host: &impl Host,
@@ -488,9 +490,9 @@ impl Stage {
         done
     }
 
-    /// Counts observed requests as running. They are already in the backend, regardless of their
-    /// place in the modelled queue. In a queue that holds requests, that place would delay them or
-    /// get them refused.
+    /// Counts as running all queued requests that were only observed. They are already in the
+    /// backend, regardless of their place in the modelled queue. If the queue now holds requests,
+    /// their old place would delay them or get them refused.
     fn adopt_watched(&mut self, host: &impl Host) -> Result<(), HostError> {
         let mut done = Ok(());
         while let Some((slot, _)) = self.queue.head() {
@@ -517,8 +519,8 @@ impl Stage {
         request.tokens = self.slots.tokens(&request.attributes).taken;
         let waiting = *request;
         request.parked = false;
-        // `leave_queue` takes back the charge of its turn, so the request's end must not correct
-        // it.
+        // `leave_queue` takes back the charge of the request's turn, so the end of the request must
+        // not correct the charge.
         request.turn = None;
         let request = waiting;
         if dequeued.is_some() {
@@ -547,8 +549,8 @@ impl Stage {
     }
 }
 
-/// Returns the index in `new` of each of the `old` names, and the last index for names that are
-/// gone.
+/// Returns, for each of the `old` names, its index in `new`. A name that is gone gets the last
+/// index.
 fn renamed<'a>(
     old: impl Iterator<Item = &'a String>,
     new: impl Iterator<Item = &'a String>,
@@ -581,7 +583,7 @@ mod tests {
         assert_eq!(corrected, [drift(1)]);
     }
 
-    /// With 16 workers at 10,000 requests a second each, every audit finds half-done bookings.
+    /// Each of 16 workers has 10,000 requests a second, so every audit finds half-done bookings.
     #[test]
     fn a_drift_is_found_while_bookings_go_on() {
         let mut rng = Rng::new(7);

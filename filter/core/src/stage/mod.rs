@@ -1,9 +1,9 @@
-//! The admission stage: P slots, one queue, per-type objectives (Bouncer §3, Figure 1).
+//! The admission stage: P slots, one queue, and objectives for each type (Bouncer §3, Figure 1).
 //!
-//! Each worker has one `Stage` per policy. All stages of a policy act as one: they share slots and
-//! queued work through [`Ledger`], and the order of the queue through published ranks. Points 1, 2
-//! and 3 of Figure 1 are [`Stage::arrive`], [`Action::Resume`] (see [`mod@dispatch`]), and
-//! [`Stage::finish`].
+//! Each worker has one `Stage` per policy. All stages of a policy act like one stage. They share
+//! slots and queued work through [`Ledger`], and the order of the queue through published ranks.
+//! Points 1, 2 and 3 of Figure 1 are [`Stage::arrive`], [`Action::Resume`] (see [`mod@dispatch`]),
+//! and [`Stage::finish`].
 //!
 //! The caller owns the requests. It reports their arrivals and ends, and executes [`Action`]s.
 
@@ -61,21 +61,23 @@ pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 pub use hosts::Upstream;
 pub use sampling::SAMPLES_PER_SECOND;
 
-/// The estimates of one in this many admissions are recorded.
+/// One in this many admissions has its estimates recorded.
 const ESTIMATES: u32 = 8;
 
 /// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The backend answered; its times count.
+    /// The backend answered. The times of the request are measured.
     Completed,
-    /// The backend failed: an error response, a timeout, a reset. An immediate failure says nothing
-    /// about service times. The time until a late failure is a lower bound of the service time.
+    /// The backend failed, with an error response, a timeout or a reset. An immediate failure says
+    /// nothing about service times. The time until a late failure is a lower bound of the service
+    /// time.
     Failed,
     /// The client left before the backend's answer was complete. The time until then is a lower
     /// bound of the service time.
     Abandoned,
-    /// Anything else, such as a local reply. Its times say nothing about the backend.
+    /// The request ended in another way, such as with a local reply. Its times say nothing about
+    /// the backend.
     Unmeasured,
     /// An answer that is not measured, because [`Stage::wants_sample`] returned false.
     Unsampled,
@@ -100,7 +102,7 @@ pub struct Stage {
     acceptance: Option<Exchange>,
     sampling: Sampling,
     firsts: FirstAttempts,
-    /// Whether any service time is known from which the work of queued requests can be estimated.
+    /// Whether any service time is known, so that the work of queued requests can be estimated.
     knows_times: bool,
     demand: Option<DemandExchange>,
     control: Control,
@@ -108,14 +110,14 @@ pub struct Stage {
     hosts: Hosts,
     parked: Parked,
     stats: StageStats,
-    /// The time at which a slot was handed to this worker; `Some` only while it handles that
-    /// wake-up.
+    /// The time at which a slot was handed to this worker. It is `Some` only while the worker
+    /// handles that wake-up.
     handed_over: Option<Instant>,
     /// The workers to which the current dispatch handed a slot.
     handed_to: Vec<WorkerId>,
     rng: Rng,
     others: Vec<WorkerId>,
-    /// [`Membership::joins`] when the ledger was opened.
+    /// The value of [`Membership::joins`] when the ledger was opened.
     joins: u32,
     next_deadline: Option<Instant>,
     estimates: u32,
@@ -125,7 +127,7 @@ pub struct Stage {
 
 impl Stage {
     /// Returns the stage of `policy` with this configuration and these stats, on the worker of
-    /// `membership`. `seed` makes its random decisions repeatable.
+    /// `membership`. `seed` makes the random decisions of the stage repeatable.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a metric.
@@ -181,7 +183,7 @@ impl Stage {
         Ok(this)
     }
 
-    /// Returns the number of the stage's policy.
+    /// Returns the id of the stage's policy.
     #[must_use]
     pub fn policy(&self) -> PolicyId {
         self.policy
@@ -205,35 +207,36 @@ impl Stage {
         &self.service_times
     }
 
-    /// Returns the number of this worker's requests that wait, in or before the stage, or are in
-    /// the backend.
+    /// Returns the number of this worker's requests that are in the backend, or wait in or before
+    /// the stage.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether the stage holds requests in its queue; otherwise it only observes.
+    /// Whether the stage holds requests in its queue. Otherwise it only observes them.
     fn holds(&self) -> bool {
         self.config.mode == Mode::Enforce
             && self.config.queue.mode == QueueMode::Hold
             && !self.retired
     }
 
-    /// Returns the stream of a request, which is the caller's id for it; `None` once it has ended.
+    /// Returns the stream of a request, which is the caller's id for the request. Returns `None`
+    /// after the request has ended.
     #[must_use]
     pub fn stream(&self, ticket: Ticket) -> Option<u32> {
         self.requests.of(ticket).map(|request| request.stream)
     }
 
-    /// Returns the type of a request; `None` once it has ended.
+    /// Returns the type of a request, or `None` after the request has ended.
     #[must_use]
     pub fn type_of(&self, ticket: Ticket) -> Option<&TypeConfig> {
         let kind = self.requests.of(ticket)?.attributes.kind;
         self.config.types.get(usize::from(kind.0))
     }
 
-    /// Whether to measure the answer to this request. The caller calls this once, when the answer
-    /// comes. On false it may end the request as [`Outcome::Unsampled`].
+    /// Whether to measure the answer to this request. The caller calls this function once, when the
+    /// answer comes. On `false` the caller may end the request as [`Outcome::Unsampled`].
     pub fn wants_sample(&mut self, ticket: Ticket) -> bool {
         let Some(request) = self.requests.of_mut(ticket) else {
             return true;
@@ -243,8 +246,8 @@ impl Stage {
         weight.is_some()
     }
 
-    /// Whether the stage needs fast ticks: requests wait for a slot, or counts of this worker are
-    /// unpublished.
+    /// Whether the stage needs fast ticks, because requests wait for a slot or decisions of this
+    /// worker are unpublished.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         !self.queue.is_empty()
@@ -252,8 +255,8 @@ impl Stage {
             || self.acceptance.as_ref().is_some_and(Exchange::is_pending)
     }
 
-    /// Returns the quality that the application should deliver for this request, ratio; `None` if
-    /// the stage requests none.
+    /// Returns the quality that the application should deliver for this request, ratio. Returns
+    /// `None` if the stage requests no quality.
     #[must_use]
     pub fn quality(&self, ticket: Ticket) -> Option<f64> {
         let request = self.requests.of(ticket)?.attributes;
@@ -269,9 +272,9 @@ impl Stage {
         self.stats.count_stage(count, 1);
     }
 
-    /// Returns the headers that send a refused request to another route; none if the client gets
-    /// the refusal. A request that exceeds its workflow's rate always gets the refusal, because
-    /// that limit isn't the backend's and the sender must receive the rate.
+    /// Returns the headers that send a refused request to another route. Without headers, the
+    /// client gets the refusal. A request that exceeds its workflow's rate always gets the refusal,
+    /// because that limit isn't the backend's and the sender must receive the rate.
     #[must_use]
     pub fn on_refusal(&self, refusal: &Refusal) -> &[SetHeader] {
         let kind = self.config.types.get(usize::from(refusal.kind.0));
@@ -284,7 +287,7 @@ impl Stage {
         self.stats.count(kind, Count::Diverted);
     }
 
-    /// Decides on an arriving request (point 1).
+    /// Decides on an arriving request (point 1 of Figure 1).
     ///
     /// # Errors
     /// [`HostError`]; the caller lets the request through, unmanaged.
@@ -301,7 +304,7 @@ impl Stage {
         self.enter(host, now, ticket, actions)
     }
 
-    /// Decides on a request that is already in the table (point 1).
+    /// Decides on a request that is already in the table of requests (point 1 of Figure 1).
     ///
     /// # Errors
     /// [`HostError`]; the caller lets the request through, unmanaged, and its ticket is void.
@@ -347,8 +350,8 @@ impl Stage {
         } else {
             self.decide(host, now, attributes, &sight)?
         };
-        // Count only arrivals that are checked against the limit on utilization; Bouncer's refusals
-        // come before that check.
+        // Count only arrivals that are checked against the limit on utilization. Requests that
+        // Bouncer refuses are not checked.
         if let (Ok(()) | Err(Reason::Utilization), Some(demand)) = (decision, &mut self.demand) {
             demand.received();
         }
@@ -386,7 +389,7 @@ impl Stage {
     /// Counts an arrival and its expected slot time.
     fn arrived(&mut self, request: &Attributes) {
         self.stats.count(request.kind, Count::Total);
-        // A type of which most requests are refused may never have a histogram of its own.
+        // A type whose requests are mostly refused may never have a histogram of its own.
         let estimate = self.service_times.estimate_of(request);
         let mean = estimate.preliminary.unwrap_or(estimate.mean);
         self.stats
@@ -401,8 +404,8 @@ impl Stage {
         }
     }
 
-    /// Returns the recent ratio of refused requests, 0..=1, for replies to clients; `None` if the
-    /// policy doesn't announce it. A dry run doesn't, because it changes nothing.
+    /// Returns the recent ratio of refused requests, 0..=1, for replies to clients. Returns `None`
+    /// if the policy doesn't announce the ratio, and in a dry run, which changes no replies.
     #[must_use]
     pub fn rejection_rate(&self) -> Option<f64> {
         match self.config.mode {
@@ -411,14 +414,15 @@ impl Stage {
         }
     }
 
-    /// Returns the rate up to which requests of this type and class are admitted, requests/s;
-    /// `None` if the strategy sets no rate.
+    /// Returns the rate up to which requests of this type and class are admitted, requests/s.
+    /// Returns `None` if the strategy sets no rate.
     #[must_use]
     pub fn admission_rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         self.strategy.base.admission_rate(kind, class)
     }
 
-    /// Counts a rejection. Returns the refusal, with the time after which a retry is worthwhile.
+    /// Counts a rejection. Returns the refusal, which includes the time after which a retry is
+    /// worthwhile.
     fn refuse(
         &mut self,
         now: Instant,
@@ -429,7 +433,7 @@ impl Stage {
     ) -> Refusal {
         let kind = request.kind;
         self.firsts.refused(request, now);
-        // More slots would not help if the policy's processing units bound the slots in use.
+        // More slots would not help if the policy's processing units limit the slots in use.
         if reason != Reason::Value || !self.strategy.is_bounded(self.slots.count()) {
             self.slots.refused(kind, reason);
         }
@@ -440,8 +444,8 @@ impl Stage {
         Refusal::new(self.policy, kind, reason, drain, origin, &mut self.rng)
     }
 
-    /// Counts a request that is refused before it enters the stage. `wait` is the time after which
-    /// it would have entered.
+    /// Counts a request that is refused before it enters the stage. `wait` is the wait until it
+    /// would have entered.
     pub(crate) fn refuse_before(
         &mut self,
         now: Instant,
@@ -454,8 +458,8 @@ impl Stage {
         self.refuse(now, request, Some(origin), reason, wait)
     }
 
-    /// Records the estimates of one in [`ESTIMATES`] admissions. A distribution needs no more, and
-    /// each record is a host call.
+    /// Records the estimates of one in [`ESTIMATES`] admissions. More records would not make the
+    /// distribution better, and each record is a host call.
     fn record_estimates(
         &mut self,
         host: &impl Host,
@@ -571,8 +575,8 @@ impl Stage {
         }
     }
 
-    /// Ends a request's processing time at the first byte of the response's body, if more follows.
-    /// Its slot is held until [`Stage::finish`]. Safe to call twice.
+    /// Ends a request's processing time at the first byte of the response's body, if more bytes
+    /// follow. The request holds its slot until [`Stage::finish`]. A second call has no effect.
     ///
     /// # Errors
     /// [`HostError`].
@@ -603,7 +607,8 @@ impl Stage {
         }
     }
 
-    /// Records the end of a request in any phase (point 3). A second call has no effect.
+    /// Records the end of a request in any phase (point 3 of Figure 1). A second call has no
+    /// effect.
     ///
     /// # Errors
     /// [`HostError`].
@@ -627,8 +632,8 @@ impl Stage {
         match request.phase {
             Phase::Arriving => {}
             Phase::Queued => {
-                // A held request ends here only if its client left. An observed one was served by
-                // the backend out of FIFO order.
+                // A held request ends in this phase only if its client left. An observed request
+                // may end in this phase because the backend served it out of FIFO order.
                 if self.holds() {
                     self.stats.count(kind, Count::Abandoned);
                 }
@@ -688,15 +693,16 @@ impl Stage {
     /// of its service time. Returns whether it was recorded.
     ///
     /// If clients give up on slow answers, or a route's timeout ends them, only fast answers are
-    /// measured: estimates are too low, more requests are admitted, and answers take longer. So the
-    /// time counts if it is longer than usual for the type. A shorter time contains no information.
+    /// measured. Then estimates are too low, more requests are admitted, and answers take longer.
+    /// So the time counts if it is longer than usual for the type. A shorter time contains no
+    /// information.
     ///
     /// While the type has no mean of its own, the time counts only if it is beyond the last
     /// objective.
     ///
-    /// The recorded time is at most the last objective, so that clients who end long streams have
-    /// little influence. A later answer would miss the objective in any case. For a type that hangs
-    /// or has just recovered nothing is recorded, because the time is no service time.
+    /// The histogram records at most the last objective, so that clients who end long streams have
+    /// little influence. A later answer would miss the objective in any case. Nothing is recorded
+    /// for a type that hangs or has just recovered, because the time is no service time.
     fn took_at_least(&mut self, request: &Attributes, time: Duration) -> bool {
         let kind = request.kind;
         if (self.strategy.base.value_cut()).is_some_and(|cut| cut.hangs(kind)) {
@@ -719,7 +725,7 @@ impl Stage {
 
     /// Records the end of a response that was measured at its first byte.
     ///
-    /// If the client left, the slot was in use until then, so its slot time is recorded. The search
+    /// If the client left, the slot was in use until then, so the slot time is recorded. The search
     /// for P uses complete responses only. A stream that the backend aborted is not measured.
     fn streamed(
         &mut self,
@@ -732,7 +738,7 @@ impl Stage {
         let kind = request.attributes.kind;
         let first_byte = request.first_byte.unwrap_or(now);
         if first_byte < dequeued {
-            // Observed, not held: in FIFO order it had no slot yet.
+            // The request is observed, not held. In FIFO order it had no slot yet.
             self.stats.count(kind, Count::Unmeasured);
             return Ok(());
         }
@@ -748,7 +754,8 @@ impl Stage {
         self.judge_tokens(host, request, (dequeued, first_byte), outcome)
     }
 
-    /// Returns the number of slots in use when the request got its slot, or now if that is more.
+    /// Returns the number of slots in use when the request got its slot, or the number now if that
+    /// is larger.
     fn beside(&self, request: &Request) -> u32 {
         let now = self.slots.in_use(self.ledger.booked().slots);
         request.beside.max(now)
@@ -819,7 +826,7 @@ impl Stage {
             let (of, output) = (&request.attributes, request.real_output());
             times.record_cost(of, output, processing, weight);
         }
-        // A stream still holds its slot, so use the estimated slot time.
+        // A stream still holds its slot, so its slot time is not known and the mean is used.
         let slot = match request.first_byte {
             Some(_) => self.service_times.mean(kind).unwrap_or_default(),
             None => processing,

@@ -1,24 +1,25 @@
 //! The lengths of a type's outputs, learnt from responses whose tokens were counted.
 //!
 //! A request states the maximum length of its output. Outputs are usually far shorter, so a
-//! reservation of the maximum leaves a budget half empty. The obvious remedy is a quantile of the
-//! outputs so far. But an output that ends at its request's maximum, or because the client leaves,
-//! only shows that the model would have written more. If such outputs counted as complete, many
-//! requests with a small maximum would make the outputs of those with a large one look short.
+//! reservation of the maximum leaves a budget half empty. A simple remedy is to reserve a quantile
+//! of the outputs so far. But an output that ends at its request's maximum, or because the client
+//! leaves, only shows that the model would have written more. If such outputs counted as complete,
+//! many requests with a small maximum would make the outputs of requests with a large maximum look
+//! short.
 //!
-//! Such lengths are censored samples, and the estimator for these is E. Kaplan and P. Meier's
-//! ("Nonparametric Estimation from Incomplete Observations", 1958): with d_k outputs that end in
-//! interval k by themselves, and n_k that reach it,
+//! Lengths of such outputs are censored samples. The estimator for censored samples is E. Kaplan
+//! and P. Meier's ("Nonparametric Estimation from Incomplete Observations", 1958). With d_k outputs
+//! that end in interval k by themselves, and n_k outputs that reach interval k, it is
 //!
 //! ```text
 //! S(k) = Π (1 − d_i / n_i), i ≤ k        the part of outputs that is longer than interval k
 //! ```
 //!
-//! Intervals grow with the length, four to an octave. Each n includes [`PRIOR`] assumed outputs
-//! without an end, so that no quantile follows from a few samples, or from lengths that few
-//! requests may reach. Each new sample reduces the weight of the old ones.
+//! Intervals grow with the length, with four intervals in an octave. Each n includes [`PRIOR`]
+//! assumed outputs without an end, so that no quantile follows from a few samples, or from lengths
+//! that few requests may reach. Each new sample reduces the weight of the old ones.
 //!
-//! Each worker learns from its own responses, as fair queues do. While a type's lengths are not
+//! Each worker learns from its own responses, as in fair queues. While a type's lengths are not
 //! known, each request counts with its maximum.
 
 /// The number of intervals in an octave.
@@ -27,7 +28,7 @@ const OCTAVES: u32 = 20;
 const INTERVALS: usize = (STEPS * OCTAVES) as usize;
 /// The factor by which each new sample reduces the weight of the earlier ones.
 const KEPT: f32 = 1.0 - 1.0 / 512.0;
-/// The assumed number of outputs without an end.
+/// The number of outputs without an end that are assumed in addition to the measured outputs.
 const PRIOR: f32 = 2.0;
 /// The part of the outputs that may exceed [`Lengths::usual`].
 const LONGER: f32 = 0.05;
@@ -35,7 +36,7 @@ const LONGER: f32 = 0.05;
 /// The output lengths of one type.
 #[derive(Debug, Clone)]
 pub(super) struct Lengths {
-    /// By interval: outputs that ended by themselves, and outputs that were cut off.
+    /// The outputs that ended by themselves and the outputs that were cut off, by interval.
     outputs: [[f32; 2]; INTERVALS],
     usual: Option<u32>,
 }
@@ -50,7 +51,7 @@ impl Default for Lengths {
 }
 
 impl Lengths {
-    /// Records an output of `tokens`, and whether it ended by itself.
+    /// Records an output of `tokens`. `is_whole` says whether the output ended by itself.
     pub(super) fn learn(&mut self, tokens: u32, is_whole: bool) {
         self.outputs
             .as_flattened_mut()
@@ -60,8 +61,8 @@ impl Lengths {
         self.usual = self.quantile();
     }
 
-    /// Returns the length that all but [`LONGER`] of the outputs don't exceed; `None` while it is
-    /// not known.
+    /// Returns the length that all but [`LONGER`] of the outputs don't exceed, or `None` while that
+    /// length is not known.
     pub(super) fn usual(&self) -> Option<u32> {
         self.usual
     }
@@ -85,7 +86,7 @@ impl Lengths {
             longer *= part;
             before = next;
         }
-        // A float too large becomes the largest integer.
+        // The cast saturates.
         (mean.round() as u32).min(most)
     }
 
@@ -169,7 +170,7 @@ mod tests {
             }
         });
         assert_eq!(learned(mixed).usual(), Some(223));
-        // So few may reach 200 that their end says little.
+        // So few requests may reach 200 tokens that the ends of their outputs say little.
         let mixed = (0..5_000).map(|n| {
             if n % 50 == 0 {
                 (200, true)
@@ -185,7 +186,7 @@ mod tests {
         let means = |lengths: &Lengths| [0, 5, 60, 1_000, u32::MAX].map(|most| lengths.mean(most));
         assert_eq!(means(&learned([])), [0, 5, 60, 1_000, u32::MAX]);
         let alike = learned((0..5_000).map(|_| (60, true)));
-        // Up to the middle of the interval from 56 to 63.
+        // The estimate is at most the middle of the interval from 56 to 63.
         assert_eq!(means(&alike)[..4], [0, 5, 58, 59]);
         // Half of the requests ask for 16 tokens at most, and the others get 200.
         let mixed = (0..5_000).map(|n| [(200, true), (16, false)][n % 2]);

@@ -2,9 +2,9 @@
 //!
 //! The time per token doesn't depend on the queue wait. It depends on the number of requests in the
 //! backend, because a server of a language model works on all of them in turn. So estimates and
-//! decisions on single requests don't use it. A response whose tokens come too slowly counts as
-//! late for the search for P, and as not delivered for the value cut, like one that is late as a
-//! whole.
+//! decisions on single requests don't use the time per token. A response whose tokens come too
+//! slowly counts like a response that is late as a whole. For the search for P it is late, and for
+//! the value cut it is not delivered.
 
 use std::time::Duration;
 
@@ -25,11 +25,11 @@ impl Stage {
             || (self.config.tokens.as_ref()).is_some_and(|tokens| tokens.output.is_some())
     }
 
-    /// Takes more tokens of the budget for a request whose output has grown to this length, if it
-    /// has too few. Calls the host only in that case.
+    /// Takes more tokens of the budget for a request whose output has grown to `output` tokens, if
+    /// the request has too few. Calls the host only in that case.
     ///
     /// # Errors
-    /// [`HostError`]; none are taken then.
+    /// [`HostError`]; then no tokens are taken.
     pub fn grows(
         &mut self,
         host: &impl Host,
@@ -48,9 +48,10 @@ impl Stage {
         Ok(())
     }
 
-    /// Records the number of output tokens of a response and the time per token, just before
-    /// [`Stage::finish`]. The time is `None` if there are too few tokens. `each` says whether
-    /// `output` counts tokens; otherwise it counts parts of the response.
+    /// Records the number of output tokens of a response and the time per token. The caller calls
+    /// this function just before [`Stage::finish`]. `token_time` is `None` if there are too few
+    /// tokens. `each` says whether `output` counts tokens. Otherwise `output` counts parts of the
+    /// response.
     pub fn tokens(
         &mut self,
         ticket: Ticket,

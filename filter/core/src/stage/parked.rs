@@ -4,8 +4,8 @@
 //! ([`ValueCut`](crate::strategy::ValueCut)), which takes a few hundred ms. Until then every
 //! request of a type that hangs takes a slot, and keeps it until the route's timeout.
 //!
-//! **The rule.** By Little's law a type of arrival rate λ and mean slot time m uses a = λm slots,
-//! and with random arrivals hardly ever more than a + 4√a. Other types, with b slots, need hardly
+//! **The rule.** By Little's law a type of arrival rate λ and mean slot time m uses a = λm slots.
+//! With random arrivals it hardly ever uses more than a + 4√a. Other types use b slots, and hardly
 //! ever more than b + 2√b. So a type sends no further requests while
 //!
 //! ```text
@@ -15,16 +15,17 @@
 //!
 //! Further requests wait outside the queue, where they delay no other type. They wait until their
 //! last objective at most, and then are refused. No other request is refused because of them. One
-//! answer ends the wait, so a type that has only become slower waits for a moment. A type without
-//! other traffic never waits. Probes of a broken type don't wait, because the cut bounds them.
+//! answer ends the wait, so a type that has only become slower waits for a moment. A type that is
+//! the only one with traffic never waits. Probes of a broken type don't wait, because the value cut
+//! limits their number.
 //!
-//! Each of n workers counts only the requests that it sent itself, and compares them with an n-th
-//! of the bound, which needs no exchange.
+//! Each of n workers counts only the requests that it sent itself, and compares their number with
+//! the bound divided by n. So workers need not exchange these counts.
 //!
-//! **Without a limit** (P is found, and the law is open) P − b − 2√b is left out, because P is not
-//! known: a type that hangs takes the backend's workers until the law closes. In addition, another
-//! type must have been answered 2m or more after the first of the requests was sent. So a backend
-//! that pauses as a whole parks nothing.
+//! **Without a limit** P is not known. That is so while P is searched for and the law is open. Then
+//! P − b − 2√b is left out, and a type that hangs takes the backend's workers until the law closes.
+//! In addition, another type must have been answered 2m or more after the first of the requests was
+//! sent. So a backend that pauses as a whole parks nothing.
 
 use super::Stage;
 use crate::decision::Action;
@@ -33,23 +34,23 @@ use crate::host::{Host, HostError};
 use crate::request::TypeId;
 use crate::time::Instant;
 
-/// The least number of requests, on all workers, after which a type sends no more.
+/// The least number of unanswered requests, on all workers, after which a type sends no more.
 const FEWEST: f64 = 2.0;
-/// The time for which the first of these requests must have been unanswered, mean slot times.
+/// The least time for which the first unanswered request must have been waiting, mean slot times.
 const LONG: f64 = 4.0;
 
 /// The requests of a type on this worker that were sent since its last answer.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sent {
     count: u32,
-    /// The time at which the first of them was sent.
+    /// The time at which the first of these requests was sent.
     since: Instant,
 }
 
 /// The parked requests of a stage on one worker.
 #[derive(Debug)]
 pub(super) struct Parked {
-    /// By type.
+    /// The requests without an answer, by type.
     sent: Vec<Sent>,
     /// The number of parked requests.
     count: u32,
@@ -66,7 +67,7 @@ impl Parked {
         }
     }
 
-    /// Adopts a new number of types.
+    /// Discards the counts of requests that were sent, because the types have changed.
     pub(super) fn resize(&mut self, types: usize) {
         self.sent = vec![Sent::default(); types];
     }
@@ -95,8 +96,8 @@ impl Parked {
         }
     }
 
-    /// Counts the end of a request of `kind` that was sent. An answer shows that the backend works
-    /// on the type.
+    /// Counts the end of a request of `kind` that was sent to the backend. An answer shows that the
+    /// backend works on requests of `kind`.
     pub(super) fn ended(&mut self, now: Instant, kind: TypeId, answered: bool) {
         if answered {
             self.answered = now;
@@ -113,13 +114,13 @@ impl Parked {
 
 impl Stage {
     /// Whether an admitted request of `kind` has to wait for an answer of its type. Probes of a
-    /// broken type don't, because the requests that hang may never be answered.
+    /// broken type don't wait, because the requests that hang may never be answered.
     pub(super) fn parks(&self, now: Instant, kind: TypeId) -> bool {
         let cut = self.strategy.base.value_cut();
         self.is_unanswered(now, kind) && cut.is_none_or(|cut| !cut.is_broken(kind))
     }
 
-    /// Whether no request of `kind` is answered, so that no further ones are sent.
+    /// Whether so many requests of `kind` are unanswered for so long that no further ones are sent.
     fn is_unanswered(&self, now: Instant, kind: TypeId) -> bool {
         let sent = self.parked.sent.get(usize::from(kind.0));
         let (Some(cut), Some(sent)) = (self.strategy.base.value_cut(), sent) else {
@@ -142,7 +143,7 @@ impl Stage {
         f64::from(sent.count) >= part
     }
 
-    /// Parks an admitted request, for no longer than its last objective.
+    /// Parks an admitted request, until its last objective at the latest.
     pub(super) fn park(&mut self, slot: u32) {
         if let Some(request) = self.requests.get_mut(slot) {
             request.parked = true;
@@ -158,15 +159,14 @@ impl Stage {
         }
     }
 
-    /// Yields the slots of all parked requests.
+    /// Returns the slots of all parked requests.
     pub(super) fn parked_slots(&self) -> impl Iterator<Item = u32> + '_ {
         let all = (!self.parked.is_empty()).then(|| self.requests.tickets());
         let parked = all.into_iter().flatten().filter(|(_, of)| of.parked);
         parked.map(|(ticket, _)| ticket.slot)
     }
 
-    /// Moves parked requests whose type is answered again to the queue, in the order of their
-    /// arrival.
+    /// Moves parked requests whose type is answered again to the queue, in the order of arrival.
     pub(super) fn unpark(
         &mut self,
         host: &impl Host,

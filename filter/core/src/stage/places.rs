@@ -1,62 +1,66 @@
-//! Places in the queue: wait estimates that follow the discipline.
+//! Places in the queue, for wait estimates that follow the discipline.
 //!
 //! Bouncer's Eq. 2 estimates the wait of a request from all the work that is queued before it. In a
 //! FIFO no other work counts. Under any other order some of that work is served later, and some
 //! work that has not arrived yet is served first. The amounts depend on the discipline, the mix and
-//! the load. So the wait is measured for each *group* that the order treats alike: a type, a class
-//! under strict priority, or a flow of a fair queue. Let x be the estimate of a FIFO at the arrival
-//! of a request, and y its wait. Then, over the requests of a group that recently left the queue,
+//! the load. So the wait is measured for each *group* that the order treats alike. A group is a
+//! type, a class under strict priority, or a flow of a fair queue. Let x be the estimate of a FIFO
+//! at the arrival of a request, and y its wait. Then, over the requests of a group that recently
+//! left the queue,
 //!
 //! ```text
 //! wait(x) = ȳ + b (x − x̄)      b = (Sxy + k x̄² ȳ/x̄) / (Sxx + k x̄²), within 0 ..= ȳ/x̄
 //! ```
 //!
 //! is the least-squares line with k requests added on the line through the origin. If the queue's
-//! length predicts the wait (slack, deadlines), the line follows it at once. If it doesn't (short
-//! jobs under SJF, light flows under DRR), the line is flat, and a sudden queue doesn't raise the
-//! estimates of requests that overtake it. If the queue's length hardly varies, the line goes
-//! through the origin: twice the queue, twice the wait. Under orders by limits (slack, deadlines)
-//! the line is no steeper than a FIFO's. There a wait in a short queue is mostly the residual time
-//! of requests in service, and a line through the origin estimated a second for a queue of two
-//! requests.
+//! length predicts the wait (slack, deadlines), the line follows the length at once. If it doesn't
+//! (short jobs under SJF, light flows under DRR), the line is flat, and a sudden queue doesn't
+//! raise the estimates of requests that overtake it. If the queue's length hardly varies, the line
+//! goes through the origin, so twice the queue means twice the wait. Under orders by limits (slack,
+//! deadlines) the line is no steeper than a FIFO's. There a wait in a short queue is mostly the
+//! residual time of requests in service, and a line through the origin estimated a second for a
+//! queue of two requests.
 //!
-//! The measured alternative, the ratio ȳ/x̄ alone, is as good at steady load. It is worse half a
-//! second after a jump of the load. From 0.9 to 1.5 it estimates 4.0 ms for `fast` under SJF where
-//! 1.1 is right (the line: 1.3), and after the return 0.1 ms where 1.2 is right.
+//! An alternative that was measured is the ratio ȳ/x̄ alone. It is as good at steady load, but
+//! worse half a second after a jump of the load. After a jump from 0.9 to 1.5 it estimates 4.0 ms
+//! for `fast` under SJF, where 1.1 ms is right and the line estimates 1.3 ms. After the return it
+//! estimates 0.1 ms where 1.2 ms is right.
 //!
 //! Measurements lose half of their weight in a second. A group without requests for some seconds is
 //! judged as in a FIFO again, so that a starved type gets another chance. Requests that leave
 //! without a slot (expired, client gone) count with the time that they waited. Without them only
 //! the luckiest requests of a starved type would count.
 //!
-//! Accuracy (`wait_tests.rs`: Bouncer's mix at 1.2 and 1.5 times the full load, one worker and
-//! four; mean estimate against mean wait of each type). With a full queue: within 2% under EDF,
-//! LSTF, LASF and Slack; under DRR within 4% for types that wait long, and 1.5 ms for the light
-//! flows (11.1 for 10.2 ms); under SJF and SRTF within 10% or 2 ms for types that are served, and
-//! 10% for types that mostly expire (790 for at least 717 ms). Admitted by Bouncer: within 0.3 ms,
-//! except for the rare `slow`: 1.0 for 4.1 ms under SJF. `slow` is admitted when the queue is
-//! empty. Then the estimate is 0, as in Eq. 2, though requests that arrive later may still go
-//! first.
+//! **Accuracy** was measured in `wait_tests.rs`, with Bouncer's mix at 1.2 and 1.5 times the full
+//! load, on one worker and on four. It compares the mean estimate with the mean wait of each type.
 //!
-//! Left out: progress headers make requests of one type differ, but only their mean is measured
-//! here. Each worker measures its own requests, so a group with less than a request per second on a
-//! worker counts as in a FIFO. Nothing here calls the host or allocates.
+//! - With a full queue, estimates are within 2% under EDF, LSTF, LASF and Slack. Under DRR they are
+//!   within 4% for types that wait long, and within 1.5 ms for the light flows (11.1 for 10.2 ms).
+//!   Under SJF and SRTF they are within 10% or 2 ms for types that are served, and within 10% for
+//!   types that mostly expire (790 for at least 717 ms).
+//! - With admission by Bouncer, estimates are within 0.3 ms, except for the rare `slow` under SJF,
+//!   with 1.0 for 4.1 ms. `slow` is admitted when the queue is empty. Then the estimate is 0, as in
+//!   Eq. 2, though requests that arrive later may still go first.
+//!
+//! Two things are left out. Progress headers make requests of one type differ, but only their mean
+//! is measured here. Each worker measures its own requests, so a group with less than a request per
+//! second on a worker counts as in a FIFO. Nothing here calls the host or allocates.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// Time in which measurements lose half of their weight.
+/// The time in which measurements lose half of their weight.
 const HALF_LIFE: Duration = Duration::from_secs(1);
-/// Weight of the assumption of a FIFO, requests.
+/// The weight of the assumption of a FIFO, requests.
 const PRIOR: f64 = 0.2;
-/// k: the weight of the line through the origin, in requests whose distance from the mean equals
-/// the mean.
+/// k, the weight of the line through the origin. It is in requests whose distance from the mean
+/// equals the mean.
 const STEADY: f64 = 5.0;
-/// Sums and waits below this count as zero.
+/// The value below which sums and waits count as zero.
 const LEAST: f64 = 1e-6;
 
-/// Sums over the requests of a group, which decay. Times in s.
+/// Decaying sums over the requests of a group. Times are in s.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
     requests: f64,
@@ -83,7 +87,8 @@ impl Place {
         self.product *= kept;
     }
 
-    /// Returns the estimated wait, s, when a FIFO's wait would be `fifo_wait`.
+    /// Returns the estimated wait, s, when a FIFO's wait would be `fifo_wait`, s. `steepest` bounds
+    /// the slope of the line through the origin.
     fn wait(&self, fifo_wait: f64, steepest: f64) -> f64 {
         if self.requests < LEAST {
             return fifo_wait;
@@ -102,7 +107,7 @@ impl Place {
     }
 }
 
-/// Places by group ([`crate::discipline::Order::group`]).
+/// The places of all groups ([`crate::discipline::Order::group`]).
 #[derive(Debug)]
 pub(super) struct Places {
     places: Vec<Place>,
@@ -120,7 +125,8 @@ impl Places {
         }
     }
 
-    /// Returns the estimated queue wait of a request of `group` when a FIFO's would be `fifo_wait`.
+    /// Returns the estimated queue wait of a request of `group` when a FIFO's wait would be
+    /// `fifo_wait`.
     pub(super) fn queue_wait(&self, group: u16, fifo_wait: Duration) -> Duration {
         let place = self.places.get(usize::from(group));
         let wait = place.map(|place| place.wait(fifo_wait.as_secs_f64(), self.steepest));

@@ -1,10 +1,11 @@
-//! Sampling of the answers to measure: all of them, up to a rate beyond which more samples add no
-//! precision.
+//! Sampling of the answers to measure. All answers are measured, up to a rate beyond which more
+//! samples add no precision.
 //!
-//! Measuring an answer costs more host calls than deciding on its request: one to check whether
-//! the backend sent it, and a record in each of three distributions. At thousands of answers per
-//! second of one type, a sample gives the same percentiles. The budget is per type, so a rare type
-//! is always measured, however busy the others are. Slots and decisions never depend on it.
+//! Measuring an answer costs more host calls than deciding on its request: one to check whether the
+//! backend sent the answer, and a record in each of three distributions. At thousands of answers
+//! per second of one type, a sample gives the same percentiles. The budget of samples is per type,
+//! so a rare type is always measured, however busy the other types are. Slots and decisions never
+//! depend on the sampling.
 
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use crate::time::Instant;
 /// The number of answers per second that are measured for each type on each worker. Types with
 /// fewer are measured fully.
 pub const SAMPLES_PER_SECOND: u32 = 800;
-/// The largest budget that a type may accumulate: one second's, so that bursts of rare types are
-/// measured fully.
+/// The largest budget that a type may accumulate. It is the budget of one second, so that bursts of
+/// rare types are measured fully.
 const BURST: u32 = SAMPLES_PER_SECOND;
 
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +26,7 @@ struct Budget {
     skipped: u32,
 }
 
-/// Budgets by type.
+/// The budgets of samples, by type.
 #[derive(Debug)]
 pub(super) struct Sampling {
     budgets: Vec<Budget>,
@@ -47,7 +48,8 @@ impl Sampling {
     }
 
     /// Decides by the type's budget whether to measure an answer. Returns the number of answers
-    /// that it represents: itself, and those skipped before it. `None` if it is skipped.
+    /// that the measured one counts for: itself, and those skipped before it. Returns `None` if the
+    /// answer is skipped.
     pub(super) fn take(&mut self, kind: TypeId) -> Option<u32> {
         let Some(budget) = self.budgets.get_mut(kind.0 as usize) else {
             return Some(1);
@@ -94,7 +96,7 @@ mod tests {
             }
         }
         assert_eq!(rare_measured, 1_000);
-        // All answers count, except those since the last sample.
+        // All answers are counted, except those since the last sample.
         assert!((49_900..=50_000).contains(&stood_for), "{stood_for}");
         assert!(
             (8_000..=8_800).contains(&measured),

@@ -1,9 +1,9 @@
 //! The state of the queue at a request's arrival, on which the decision on the request is based.
 //!
-//! Decisions must be based on the queue that results from them. If they are enforced, that is the
-//! real queue, which the ledger has. A dry run refuses no request, so its real queue differs.
-//! There, all strategies use the length, work, wait and free slots of the modelled queue (see
-//! [`mod@super::backlog`]).
+//! Decisions must be based on the queue that results from them. If decisions are enforced, that is
+//! the real queue, which the ledger has. A dry run refuses no request, so its real queue differs.
+//! In a dry run, all strategies use the length, work, wait and free slots of the modelled queue
+//! (see [`mod@super::backlog`]).
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(super) struct Sight {
     pub(super) rest: Duration,
     /// The request's estimated queue wait under the discipline in use.
     pub(super) wait: Duration,
-    /// The queue wait by which the request is judged
+    /// The queue wait by which strategies judge the request
     /// ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)).
     pub(super) judged_wait: Duration,
     /// The queue wait of the request's rival under a value cut.
@@ -50,7 +50,7 @@ pub(super) struct Sight {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     pub(super) longest: Duration,
-    /// The reason for its refusal if it would wait longer.
+    /// The reason for the refusal of a request that would wait longer.
     pub(super) reason: Reason,
 }
 
@@ -137,7 +137,8 @@ impl Stage {
         Ok(Ok(()))
     }
 
-    /// Returns the reason why a request that finds no free slot can't wait; `None` if it can.
+    /// Returns the reason why a request that finds no free slot can't wait, or `None` if it can
+    /// wait.
     pub(super) fn no_room(
         &self,
         request: &Attributes,
@@ -151,17 +152,17 @@ impl Stage {
         (wait > patience.longest).then_some(patience.reason)
     }
 
-    /// Returns the longest allowed queue wait of a request: min(`queue.timeout`, own deadline − p10
-    /// of its processing time). While P is unlimited, decisions assume no wait, so the last
-    /// objective of the request's type also limits it.
+    /// Returns the longest allowed queue wait of a request: the minimum of `queue.timeout` and of
+    /// its own deadline − p10 of its processing time. While P is unlimited, decisions assume no
+    /// wait. Then the last objective of the request's type also limits the wait.
     pub(super) fn patience(&self, request: &Attributes) -> Patience {
         let timeout = Duration::from_micros(self.config.queue.timeout_us);
         let least = self.service_times.at_least(request);
         let own = (request.own_deadline).map(|own| own.saturating_sub(least));
         let objective = self.service_times.objectives(request.kind).last();
         let timeout = match objective.filter(|_| self.slots.is_unlimited()) {
-            // Exclude types that take half of the objective or longer: their requests could hardly
-            // wait at all.
+            // Types that take half of the objective or longer are excluded, because their requests
+            // could hardly wait at all.
             Some(last) if least < last.response_time / 2 => {
                 timeout.min(last.response_time.saturating_sub(least))
             }
@@ -185,8 +186,8 @@ impl Stage {
     #[must_use]
     pub fn is_hopeless(&self, stream: u32, request: &Attributes) -> bool {
         let least = self.service_times.at_least(request);
-        // Streams may be numbered in steps: a multiplicative hash (Knuth, TAOCP 3, §6.4) spreads
-        // them.
+        // Streams may be numbered in steps. A multiplicative hash (Knuth, TAOCP 3, §6.4) spreads
+        // the numbers.
         let probed = (stream.wrapping_mul(0x9e37_79b1) >> 16).is_multiple_of(PROBED);
         request.own_deadline.is_some_and(|own| own < least) && !probed
     }
@@ -206,8 +207,9 @@ impl Stage {
         micros(self.time(work))
     }
 
-    /// Returns the current estimate of the slot time of requests like `request`, µs; 0 while its
-    /// type has none. The estimate at its arrival may have come from other types.
+    /// Returns the current estimate of the slot time of requests like `request`, µs. Returns 0
+    /// while its type has no estimate. The estimate at the request's arrival may have come from
+    /// other types.
     pub(super) fn usual_us(&self, request: &Request) -> u64 {
         let attributes = &request.attributes;
         match self.work {
@@ -224,18 +226,18 @@ impl Stage {
             Work::Time => Some(1e-6),
             Work::Type(_) | Work::Header => self.strategy.base.time_per_work(),
         };
-        // A float too large becomes the largest integer.
+        // The cast saturates.
         unit.map_or(0, |unit| (time / unit) as u64)
     }
 
-    /// Returns the queue wait of Eq. 2, from a running sum: each request adds its type's mean when
+    /// Returns the queue wait of Eq. 2, from a running sum. Each request adds its type's mean when
     /// it is enqueued, and subtracts the same amount when it leaves. The paper multiplies the
     /// number of requests of a type by its current mean. Here a changed mean counts only for later
     /// requests. Requests from before the first measurement count as 0 until a tick recounts them.
     ///
     /// When P falls, as after a start without a limit, the slots in use beyond P must become free
-    /// first. Each counts with the mean of all types, and so does each queued request if no time is
-    /// known.
+    /// first. Each of these slots counts with the mean of all types. If no time is known, each
+    /// queued request counts with that mean, too.
     pub(super) fn drain_time(&self, queue: QueueState) -> Duration {
         let in_use = self.slots.in_use(self.ledger.booked().slots);
         let beyond = in_use.saturating_sub(self.slots.without_budget());
@@ -253,8 +255,8 @@ impl Stage {
         (self.time(queue.work) + others).div_f64(self.slots.working())
     }
 
-    /// Returns the time until running requests have released the tokens that a request lacks, or
-    /// the first waiter before it.
+    /// Returns the time until running requests have released the tokens that the request lacks, or
+    /// that the first waiter before it lacks, whichever is longer.
     fn rest(
         &self,
         host: &impl Host,

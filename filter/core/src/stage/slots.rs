@@ -19,8 +19,8 @@ use crate::service_times::ServiceTimes;
 use crate::strategy::ValueCut;
 use crate::time::Instant;
 
-/// Time between two exchanges of a worker with the shared record: half of the shortest slot of a
-/// schedule.
+/// The time between two exchanges of a worker with the shared record. It is half of the shortest
+/// slot of a schedule.
 const PERIOD: Duration = Duration::from_millis(10);
 
 /// The slots of a stage.
@@ -104,22 +104,22 @@ impl Slots {
         (self.budget.as_ref()).map_or(Tokens::default(), |budget| budget.tokens(request))
     }
 
-    /// Records that a request has released its tokens; see [`Budget::ended`].
+    /// Records that a request has released its tokens ([`Budget::ended`]).
     pub(super) fn ended(&mut self, kind: TypeId, tokens: u32, held: Duration) {
         if let Some(budget) = &mut self.budget {
             budget.ended(kind, tokens, held);
         }
     }
 
-    /// Returns P · tokens · slot time ÷ budget, the mean over requests of `kind`, s; 0 without a
-    /// budget. It is the slot time of a request that takes the same part of the slots as these
+    /// Returns P · tokens · slot time ÷ budget, the mean over requests of `kind`, s. Returns 0
+    /// without a budget. A request with this slot time takes the same part of the slots as these
     /// requests take of the budget.
     pub(super) fn token_time(&self, kind: TypeId) -> f64 {
         let part_time = (self.budget.as_ref()).map_or(0.0, |budget| budget.part_time(kind));
         part_time * f64::from(self.known())
     }
 
-    /// Returns P for the value cut. With a budget it is the known P, because [`Self::token_time`]
+    /// Returns P for the value cut. With a budget, P is the known P, because [`Self::token_time`]
     /// already covers the budget. While P is unlimited, its upper bound would make every type's
     /// demand look small.
     pub(super) fn for_value(&self) -> u32 {
@@ -129,24 +129,24 @@ impl Slots {
         }
     }
 
-    /// Records the output of a response that ended; see [`Budget::wrote`].
+    /// Records the output of a response that ended ([`Budget::wrote`]).
     pub(super) fn wrote(&mut self, request: &Request, outcome: Outcome) {
         if let Some(budget) = self.budget.as_mut().filter(|_| request.counts_each) {
             budget.wrote(&request.attributes, request.output, outcome);
         }
     }
 
-    /// Returns the output that is expected of a request; 0 without a budget.
+    /// Returns the output that is expected of a request, tokens. Returns 0 without a budget.
     pub(super) fn output(&self, request: &Attributes) -> u32 {
         (self.budget.as_ref()).map_or(0, |budget| budget.output(request))
     }
 
-    /// Returns the tokens that a request lacks for an output; see [`Budget::lacks`].
+    /// Returns the number of tokens that a request lacks for an output ([`Budget::lacks`]).
     pub(super) fn lacks(&self, request: &Request, output: u32) -> u32 {
         (self.budget.as_ref()).map_or(0, |budget| budget.lacks(request, output))
     }
 
-    /// Returns the time until a request with these tokens fits; see [`Budget::rest`].
+    /// Returns the time until a request with these tokens fits ([`Budget::rest`]).
     pub(super) fn rest(&self, in_use: i64, tokens: u32) -> Duration {
         (self.budget.as_ref()).map_or(Duration::ZERO, |budget| budget.rest(in_use, tokens))
     }
@@ -163,17 +163,17 @@ impl Slots {
         }
     }
 
-    /// Whether a wait that began at `since` may have been for tokens.
+    /// Whether a wait that began at `since` may have been a wait for tokens.
     pub(super) fn is_short_of_tokens(&self, since: Instant) -> bool {
         (self.budget.as_ref()).is_some_and(|budget| budget.binds(since))
     }
 
-    /// Returns the mean service time with few requests in flight; see [`Auto::reference`].
+    /// Returns the mean service time with few requests in flight ([`Auto::reference`]).
     pub(super) fn reference(&self) -> Option<Duration> {
         self.found.as_ref()?.auto.reference()
     }
 
-    /// Returns P as far as it is known; see [`Auto::slots`].
+    /// Returns P as far as it is known ([`Auto::slots`]).
     pub(super) fn known(&self) -> u32 {
         self.found
             .as_ref()
@@ -192,39 +192,40 @@ impl Slots {
             .is_some_and(|found| found.auto.is_open())
     }
 
-    /// Whether the service time of a request counts; see [`Auto::is_representative`].
+    /// Whether the service time of a request is representative ([`Auto::is_representative`]).
     pub(super) fn is_representative(&self, beside: u32) -> bool {
         let found = self.found.as_ref();
         found.is_none_or(|found| found.auto.is_representative(beside))
     }
 
-    /// Returns the number of slots in use, of which this worker has `here`. The other workers'
-    /// number is as of the last exchange.
+    /// Returns the number of slots in use, of which this worker has `here`. The number on other
+    /// workers is as of the last exchange.
     pub(super) fn in_use(&self, here: i64) -> u32 {
         let elsewhere = self.found.as_ref().map_or(0, |found| found.elsewhere);
         u32::try_from(here + elsewhere).unwrap_or(0)
     }
 
-    /// Records the first byte of a stream; see [`Auto::began`].
+    /// Records the first byte of a stream ([`Auto::began`]).
     pub(super) fn began(&mut self, kind: TypeId, processing: Duration, beside: u32) {
         if let Some(found) = &mut self.found {
             found.auto.began(kind, processing, beside);
         }
     }
 
-    /// Returns the response time beyond which a request is late; see [`Auto::late_after`].
+    /// Returns the response time beyond which a request is late ([`Auto::late_after`]).
     pub(super) fn late_after(&self, kind: TypeId) -> Option<Duration> {
         self.found.as_ref()?.auto.late_after(kind)
     }
 
     /// Returns the response time by which the search for P judges a request that is in the backend
-    /// from `dequeued` to `now`: without its queue wait, if it may have waited for tokens.
+    /// from `dequeued` to `now`. It leaves out the queue wait if the request may have waited for
+    /// tokens.
     pub(super) fn response(&self, arrived: Instant, dequeued: Instant, now: Instant) -> Duration {
         let is_short = self.is_short_of_tokens(arrived);
         now.since(if is_short { dequeued } else { arrived })
     }
 
-    /// Records a request that was answered or is late; see [`Auto::answered`].
+    /// Records a request that was answered or is late ([`Auto::answered`]).
     pub(super) fn answered(&mut self, kind: TypeId, response: Duration) {
         if let Some(found) = &mut self.found {
             found.auto.answered(kind, response);
@@ -238,7 +239,7 @@ impl Slots {
             .map_or(self.configured, |found| found.auto.level(now))
     }
 
-    /// Records the time per output token of a response; see [`Auto::streamed`].
+    /// Records the time per output token of a response ([`Auto::streamed`]).
     pub(super) fn streamed(
         &mut self,
         kind: TypeId,
@@ -251,7 +252,7 @@ impl Slots {
         }
     }
 
-    /// Records a request that the backend answered; see [`Auto::completed`].
+    /// Records a request that the backend answered ([`Auto::completed`]).
     pub(super) fn completed(
         &mut self,
         kind: TypeId,
@@ -312,7 +313,7 @@ impl Slots {
         let mut in_flight = u32::try_from(in_use).unwrap_or(0);
         let queued = ledger.queue(host)?.length;
         let is_broken = |kind| cut.is_some_and(|cut| cut.is_broken(kind));
-        // The limit stays in force: requests that wait for tokens need slots, too.
+        // The limit stays in force, because requests that wait for tokens need slots, too.
         let (enforced, offset) = (holds && !is_short, host.wall_clock_offset());
         if is_short && !found.auto.is_open() {
             in_flight = in_flight.saturating_add(queued);
@@ -336,7 +337,7 @@ mod tests {
     }
 
     /// Whether a limit that late answers set is lifted while few slots are in use. Every 10 ms,
-    /// this number of requests is refused for this reason.
+    /// `refused` requests are refused for `reason`.
     fn is_lifted(reason: Reason, refused: u32) -> bool {
         let json = br#"{"stages":[{"policy":"ns/p","parallelism":4,
             "auto_parallelism":{"min":2,"max":64},"queue":{"max_length":10,"timeout_us":1000000},

@@ -1,6 +1,7 @@
 //! Estimated and actual waits under every discipline at overload.
 //!
-//! The mix of Bouncer's Table 1 on ten slots: Poisson arrivals, lognormal processing times.
+//! The mix is that of Bouncer's Table 1 on ten slots, with Poisson arrivals and lognormal
+//! processing times.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -17,7 +18,7 @@ use crate::time::Instant;
 use crate::workers::Membership;
 
 const P: u32 = 10;
-/// Share, mean and median of processing times in ms.
+/// The name of each type, its share, and the mean and median of its processing times, ms.
 const TYPES: [(&str, f64, f64, f64); 4] = [
     ("fast", 0.4, 1.16, 0.38),
     ("mediumfast", 0.2, 2.53, 1.14),
@@ -59,7 +60,8 @@ fn all() -> Vec<Discipline> {
     ]
 }
 
-/// Objectives and defaults as in the paper; a full queue takes 100 ms.
+/// Returns the configuration of a stage with the paper's objectives and defaults. A full queue
+/// takes 100 ms.
 fn stage(strategy: StrategyConfig, discipline: Discipline) -> StageConfig {
     let kind = |name: &str| {
         let method = (name != "default").then(|| format!(r#""matches":[{{"method":"{name}"}}],"#));
@@ -108,7 +110,7 @@ struct Waiting {
     estimate: Duration,
 }
 
-/// A P-server backend behind a stage.
+/// A backend with P servers behind a stage.
 struct World {
     host: MemoryHost,
     workers: Vec<(Membership, Stage)>,
@@ -117,12 +119,12 @@ struct World {
     next_tick: u64,
     next_stream: u32,
     waiting: BTreeMap<u32, Waiting>,
-    /// Worker, ticket and processing time in ns by stream.
+    /// The worker, the ticket and the processing time in ns of each stream.
     tickets: BTreeMap<u32, (usize, Ticket, u64)>,
     ends: BinaryHeap<Reverse<(u64, u32)>>,
     actions: Vec<Action>,
     counts: bool,
-    /// By type, and by class.
+    /// The waits by type, and by class.
     types: [Waits; 4],
     classes: [Waits; 2],
 }
@@ -226,7 +228,7 @@ impl World {
                 share < 0.0
             })
             .unwrap_or(3);
-        // A tenth of the requests, of all types, are gold.
+        // A tenth of the requests of all types are gold.
         let class = usize::from(!self.rng.chance(0.1));
         let (_, _, mean, median) = TYPES[kind];
         let sigma = (2.0 * (mean / median).ln()).sqrt();
@@ -325,8 +327,8 @@ fn each(strategy: &StrategyConfig, workers: u64, check: fn(&Discipline, f64, &Wo
 }
 
 /// Asserts that the mean estimate of each type and class with many requests is close to the mean
-/// wait: within 10% and 1.5 ms, or within 20% if some requests expired, because their full wait is
-/// not known.
+/// wait. The bound is 10% and 1.5 ms. If some requests expired, it is 20%, because their full wait
+/// is not known.
 fn assert_near(discipline: &Discipline, factor: f64, world: &World) {
     for waits in world.types.iter().chain(&world.classes) {
         let (estimated, actual) = waits.means();
@@ -361,7 +363,7 @@ fn estimates_are_near_the_waits_of_those_whom_bouncer_admits() {
 }
 
 /// Checks estimates half a second after a jump of the load, and after its return. Requests that
-/// overtake the queue are not judged by its length; those in the queue are.
+/// overtake the queue are not judged by the queue's length, but requests in the queue are.
 #[test]
 fn estimates_follow_a_change_of_load() {
     let passes_by = |discipline: &Discipline| {
@@ -380,7 +382,7 @@ fn estimates_follow_a_change_of_load() {
             let bound = if passes_by(&discipline) {
                 1.0
             } else {
-                // By the end of a long wait, the queue has already changed.
+                // By the end of a long wait, the queue has changed.
                 0.35 * actual + 3.0
             };
             let near = (estimated - actual).abs() <= bound;

@@ -1,10 +1,11 @@
-//! The gauges that only some policies have. An edit that removes one resets it.
+//! The gauges that only some policies have. An edit that removes such a gauge resets it.
 
 use std::collections::HashSet;
 
 use crate::host::{HostError, MetricId, MetricKind, Metrics};
 
-/// The gauges that a stage has defined, by name, because a host may give one metric several ids.
+/// The gauges that a stage has defined, by name. Ids don't identify a gauge, because a host may
+/// give one metric several ids.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gauges(Vec<(String, MetricId)>);
 
@@ -20,7 +21,7 @@ impl Gauges {
         Ok(metric)
     }
 
-    /// Sets all gauges to 0 that are not in `kept`.
+    /// Sets to 0 all gauges that are not in `kept`.
     pub(super) fn withdraw(&self, host: &impl Metrics, kept: &Self) -> Result<(), HostError> {
         let kept: HashSet<&str> = kept.0.iter().map(|(name, _)| name.as_str()).collect();
         let mut gone = self

@@ -1,8 +1,8 @@
 //! Gauges with the response time and the quantile of each objective.
 //!
-//! Without them a dashboard can't draw objectives beside response times, and an alert has no access
-//! to the share of responses that must be in time: policies may use any percentile, and Prometheus
-//! can't convert the label `p99_9` to a number.
+//! Dashboards draw these gauges beside response times. Alerts take from them the share of responses
+//! that must be in time. The label of an objective is not enough, because policies may use any
+//! percentile, and Prometheus can't convert the label `p99_9` to a number.
 
 use super::gauges::Gauges;
 use super::{percentile_name, tpot_name};
@@ -14,7 +14,7 @@ use crate::host::{HostError, MetricId, Metrics};
 pub(super) struct Objectives(Vec<(MetricId, u64)>);
 
 impl Objectives {
-    /// Defines the gauges. `names` are those of the types in stats. Types that share the name
+    /// Defines the gauges. `names` are the names of the types in stats. Types that share the name
     /// `_other` have no gauges, because their objectives differ.
     pub(super) fn new(
         host: &impl Metrics,

@@ -28,7 +28,7 @@ enum Output {
 }
 
 impl Output {
-    /// Returns the value for the gauge; `None` before the first.
+    /// Returns the value for the gauge. Returns `None` before the strategy has computed the first.
     fn of(self, strategy: &dyn Admission) -> Option<u64> {
         let thousandths = |value: f64| (value * 1e3).round() as u64;
         let value = match self {
@@ -43,8 +43,8 @@ impl Output {
             Self::Bound => return Some(strategy.controlled_bound()?.value),
             Self::ServiceDelay => return Some(micros(strategy.controlled_bound()?.service_delay)),
             Self::Admitted(kind) => strategy.value_cut()?.admitted(kind),
-            // A gauge of 0 means that the type has no rank yet, or for the budget, that nothing is
-            // shed by value. So any other value is at least 0.001.
+            // A gauge of 0 means that the type has no rank yet. For the budget, 0 means that
+            // nothing is refused by value. So any other value is at least 0.001.
             Self::Density(kind) => match strategy.value_cut()?.density(kind) {
                 0.0 => 0.0,
                 density => density.max(1e-3),
@@ -62,7 +62,7 @@ impl Output {
 pub(super) struct Outputs(Vec<(Output, MetricId, Option<u64>)>);
 
 impl Outputs {
-    /// Defines the gauges. `names` are those of the types in stats.
+    /// Defines the gauges. `names` are the names of the types in stats.
     pub(super) fn new(
         host: &impl Metrics,
         gauges: &mut Gauges,
@@ -119,7 +119,7 @@ impl Outputs {
         Ok(Self(all))
     }
 
-    /// Publishes changed values.
+    /// Publishes the values that have changed.
     pub(super) fn publish(
         &mut self,
         host: &impl Metrics,

@@ -4,17 +4,17 @@
 //! f = min(1, MaxUtil · |PU| / (qps_mavg · pt_mavg))        accept with probability f
 //! ```
 //!
-//! Arrival rate and processing time are averages over a sliding window of D in steps of Δ, and the
-//! demand is computed every Δ. |PU|, the number of processing units, is P unless configured: a
-//! service may work on more requests than it has cores. The strategy uses neither types nor the
-//! queue. It keeps the backend below a utilization, which bounds response times only if arrivals
-//! are steady. It refuses at random even while slots are free, because leaving slots free is its
-//! purpose.
+//! The arrival rate and the processing time are averages over a sliding window of D in steps of Δ.
+//! The demand is computed every Δ. |PU|, the number of processing units, is P unless configured,
+//! because a service may work on more requests than it has cores. The strategy uses neither types
+//! nor the queue. It keeps the backend below a utilization, which bounds response times only if
+//! arrivals are steady. It refuses at random even while slots are free, because leaving slots free
+//! is its purpose.
 //!
-//! The stage has the paper's second rule, to refuse requests that would time out in the queue.
-//! Under any strategy, a request that finds no free slot is refused if its estimated wait exceeds
-//! its longest queue wait. The estimate comes from Eq. 2, or from the queue's order; the paper uses
-//! Eq. 5. Without completions in the window the demand is 0 and f = 1 (footnote 6).
+//! The stage applies the paper's second rule, which refuses requests that would time out in the
+//! queue. Under any strategy, a request that finds no free slot is refused if its estimated wait
+//! exceeds its longest queue wait. The estimate comes from Eq. 2, or from the queue's order. The
+//! paper uses Eq. 5. Without completions in the window the demand is 0 and f = 1 (footnote 6).
 //!
 //! In combination with Bouncer (§2), the arrivals are the requests that Bouncer admits. The budget
 //! of its value cut is limited to the slots that may be in use, so that the cut selects the
@@ -38,7 +38,7 @@ pub struct AcceptFraction {
     demand: Demand,
     step: Duration,
     computed: Option<Instant>,
-    /// dpc, the demanded slots.
+    /// dpc, the number of demanded slots.
     demanded: f64,
 }
 
@@ -57,13 +57,13 @@ impl AcceptFraction {
         }
     }
 
-    /// Whether |PU| is configured; otherwise it is P.
+    /// Whether |PU| is configured. Otherwise it is P.
     #[must_use]
     pub fn has_units(&self) -> bool {
         self.units.is_some()
     }
 
-    /// Returns MaxUtil · |PU|, the slots that may be in use, with P = `parallelism`.
+    /// Returns MaxUtil · |PU|, the number of slots that may be in use, with P = `parallelism`.
     #[must_use]
     pub fn available(&self, parallelism: u32) -> f64 {
         self.max_utilization * self.units.unwrap_or(f64::from(parallelism))
@@ -79,7 +79,8 @@ impl Admission for AcceptFraction {
     ) -> Result<(), Reason> {
         self.demand.add(view.now, 1, 0, 0);
         let available = self.available(view.parallelism);
-        // Infinite without demand, so always admitted; never 0 / 0, since `available` is positive.
+        // The quotient is infinite without demand, so the request is always admitted. It is always
+        // defined, because `available` is positive.
         if rng.chance(available / self.demanded) {
             Ok(())
         } else {
@@ -101,7 +102,7 @@ impl Admission for AcceptFraction {
 
     fn tick(&mut self, now: Instant) {
         let computed = *self.computed.get_or_insert(now);
-        // It is also due if the clock stepped back.
+        // An update is also due if the clock stepped back.
         if now >= computed && now.since(computed) < self.step {
             return;
         }

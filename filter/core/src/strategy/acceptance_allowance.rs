@@ -1,6 +1,6 @@
 //! Acceptance allowance: admission of at least a small part of every type (Bouncer §4.1, Alg. 2).
 //!
-//! With AR = aqc / rqc the type's acceptance ratio over the sliding window and A the allowance:
+//! Let AR = aqc / rqc be the type's acceptance ratio over the sliding window, and A the allowance:
 //!
 //! ```text
 //! AR < A                         → accept: the type is starving
@@ -8,12 +8,12 @@
 //! else                           → accept with probability A
 //! ```
 //!
-//! AR doesn't include the request at hand: `rqc` counts the accepted and the rejected (§4.1,
-//! footnote 5). The listing of Alg. 2 is a figure that the paper's text lacks, but the prose
-//! determines it: a first part that decides by historical counts, the strategy's own decision, and
-//! a second part that overrides rejections "on the spot uniformly at random with probability equal
-//! to A". A type without requests in the window has no ratio, so the strategy decides. A rare type
-//! then gets its allowance on average, instead of always passing.
+//! AR doesn't include the request at hand, because `rqc` counts accepted and rejected requests
+//! (§4.1, footnote 5). The listing of Alg. 2 is a figure that the paper's text lacks, but the prose
+//! determines the algorithm. It has a first part that decides by historical counts, the strategy's
+//! own decision, and a second part that overrides rejections "on the spot uniformly at random with
+//! probability equal to A". A type without requests in the window has no ratio, so the strategy
+//! decides. A rare type then gets its allowance on average, instead of always passing.
 
 use crate::request::TypeId;
 use crate::rng::Rng;

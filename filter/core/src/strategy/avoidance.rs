@@ -1,12 +1,12 @@
-//! Starvation avoidance: overrides some refusals of the base strategy, so that no type is refused
-//! entirely (Bouncer §4).
+//! Starvation avoidance. It overrides some refusals of the base strategy, so that no type is
+//! refused entirely (Bouncer §4).
 //!
 //! Both rules compare acceptance ratios over one sliding [`Window`] of decisions. The window has
-//! the decisions of all workers (`stage::acceptance`): a worker's own ones count at once, those of
-//! the others a tick later.
+//! the decisions of all workers (`stage::acceptance`). It includes a worker's own decisions at
+//! once, and other workers' decisions a tick later.
 //!
-//! The base decides first. Avoidance doesn't change acceptances, and overrides only refusals
-//! because of objectives. Refusals because of limits, such as a full queue, stand.
+//! The base decides first. Avoidance doesn't change acceptances. It overrides only refusals because
+//! of objectives. Refusals because of limits, such as a full queue, stand.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ use crate::window::Window;
 /// The rule that overrides a refusal.
 #[derive(Debug, Clone, Copy)]
 pub enum Rule {
-    /// Bouncer Alg. 2.
+    /// The acceptance allowance, Bouncer's Alg. 2.
     AcceptanceAllowance(AcceptanceAllowance),
-    /// Bouncer Alg. 3.
+    /// Helping the underserved, Bouncer's Alg. 3.
     HelpingTheUnderserved(HelpingTheUnderserved),
 }
 
@@ -37,7 +37,7 @@ pub struct Avoidance {
 }
 
 impl Avoidance {
-    /// Returns the avoidance of a checked configuration, if it has one.
+    /// Returns the avoidance of a checked configuration, or `None` if the configuration has none.
     pub(super) fn from_config(config: &StageConfig) -> Option<Self> {
         let (rule, window_us, step_us) = match config.starvation_avoidance.clone()? {
             StarvationAvoidance::AcceptanceAllowance {
@@ -77,7 +77,7 @@ impl Avoidance {
     }
 
     /// Returns the final decision on a request of type `kind`, given the base's `decision`, and
-    /// counts it.
+    /// counts the final decision.
     pub(super) fn review(
         &mut self,
         decision: Result<(), Reason>,

@@ -1,5 +1,5 @@
-//! Bouncer: refuses each request that would miss its objective, at its arrival (Bouncer §3, Alg.
-//! 1).
+//! Bouncer, which refuses each request that would miss its objective, at its arrival (Bouncer §3,
+//! Alg. 1).
 //!
 //! The estimated response time at each of the type's percentiles is the mean queue wait plus the
 //! processing time at that percentile (Eq. 3 and 4, for any set of percentiles):
@@ -8,34 +8,34 @@
 //! ert_p(Q) = ewt_mean + pt_p(Type(Q))        reject if ert_p(Q) > SLO_p for any p
 //! ```
 //!
-//! The wait comes from the stage (Eq. 2), the processing times from [`crate::service_times`]. A
-//! cold type is judged by the general histogram and the objectives of `default` (Appendix A).
-//! Before the first measurements, everything is admitted.
+//! The wait comes from the stage (Eq. 2), and the processing times come from
+//! [`crate::service_times`]. A cold type is judged by the general histogram and the objectives of
+//! `default` (Appendix A). Before the first measurements, everything is admitted.
 //!
 //! [`Logic`] says whether one missed percentile is enough for a refusal (Alg. 1) or all must be
 //! missed. The paper names other logical expressions as future work (§7). With `All` a type keeps
 //! at least one of its objectives, and is refused less.
 //!
-//! An estimate equal to its objective meets it: a request is refused if it is "expected to surpass"
-//! it.
+//! An estimate equal to its objective meets the objective, because a request is refused only if it
+//! is "expected to surpass" it.
 //!
 //! One exception to Alg. 1 ensures that a type is not refused permanently because of its own old
-//! histogram. If that misses an objective [by itself](crate::service_times::Estimate::condemned), a
-//! request that finds no queue is admitted. No request waits for it, and nothing else can refresh
-//! the histogram.
+//! histogram. If that histogram misses an objective [by
+//! itself](crate::service_times::Estimate::condemned), a request that finds no queue is admitted.
+//! No other request waits because of this request, and nothing else can refresh the histogram.
 //!
 //! If the cost of a type depends on the size, each request is judged by its own estimate. If that
-//! alone misses an objective, other requests of the type keep the histogram fresh. So the exception
-//! is limited to slots that these leave free, and to one request in ten, which is enough to detect
-//! that the size costs less than before.
+//! estimate alone misses an objective, other requests of the type keep the histogram fresh. So the
+//! exception is limited to slots that other requests leave free, and to one request in ten. One in
+//! ten is enough to detect that the size costs less than before.
 //!
 //! With `shed_by_value`, which is on by default, two things are added. [`ValueCut`] decides before
-//! Alg. 1: under overload it refuses the requests of the least value per slot time, even those that
-//! would meet their objectives. And Alg. 1 refuses because of an objective only if the type's
-//! [`ErrorBudget`] for it is spent.
+//! Alg. 1. Under overload it refuses the requests of the least value per slot time, even requests
+//! that would meet their objectives. And Alg. 1 refuses because of an objective only if the type's
+//! [`ErrorBudget`] for this objective is spent.
 //!
-//! Left out: the paper's ξ (it assumes 0), and the remaining time of requests in service, which Eq.
-//! 2 doesn't count either.
+//! Two things are left out: the paper's ξ (the paper assumes 0), and the remaining time of requests
+//! in service, which Eq. 2 doesn't count either.
 
 use std::time::Duration;
 
@@ -48,9 +48,9 @@ use crate::rng::Rng;
 use crate::service_times::{Estimate, Objective, ServiceTimes};
 
 /// The part of the slots that stays free for requests above the cut, and the least number of these
-/// slots.
+/// free slots.
 const SPARE: (f64, f64) = (0.25, 3.0);
-/// The part of the requests that is admitted while no request waits although their size alone
+/// The part of the requests that is admitted while no request waits, although their size alone
 /// misses an objective.
 const PROBED: f64 = 0.1;
 
@@ -60,20 +60,21 @@ pub struct Bouncer {
     logic: Logic,
     /// Whether a type's cost depends on the size.
     by_size: bool,
-    /// `None` for the paper's Bouncer.
+    /// The parts for shedding by value, or `None` for the paper's Bouncer.
     by_value: Option<ByValue>,
 }
 
 /// The parts that shedding by value adds to Alg. 1.
 #[derive(Debug)]
 struct ByValue {
-    /// The cut, which decides before Alg. 1.
+    /// The value cut, which decides before Alg. 1.
     cut: ValueCut,
     budget: ErrorBudget,
 }
 
 impl Bouncer {
-    /// Creates Alg. 1, which refuses requests that miss any, or all, of their objectives.
+    /// Creates the strategy of Alg. 1. `logic` says whether it refuses requests that miss any, or
+    /// only those that miss all of their objectives.
     #[must_use]
     pub fn new(logic: Logic) -> Self {
         Self {
@@ -82,14 +83,15 @@ impl Bouncer {
         }
     }
 
-    /// Returns the strategy with `by_size`: whether the cost of any type depends on the size.
+    /// Returns the strategy with `by_size`, which says whether the cost of any type depends on the
+    /// size.
     #[must_use]
     pub fn with_sizes(self, by_size: bool) -> Self {
         Self { by_size, ..self }
     }
 
-    /// Creates a strategy that refuses requests below `cut`. It also refuses the other requests
-    /// that miss an objective whose `budget` is spent.
+    /// Creates a strategy that refuses requests below `cut`. It also refuses other requests that
+    /// miss an objective whose `budget` is spent.
     #[must_use]
     pub fn by_value(logic: Logic, cut: ValueCut, budget: ErrorBudget) -> Self {
         Self {
@@ -128,14 +130,15 @@ impl Bouncer {
     }
 }
 
-/// Whether slots are free beyond [`SPARE`]. Then no request has to be refused in favour of others,
-/// although the cut's budget lags the end of an overload by seconds.
+/// Whether slots are free beyond [`SPARE`]. With such slots, no request has to be refused in favour
+/// of others, although the cut's budget follows the end of an overload only after seconds.
 fn has_room(view: &View<'_>) -> bool {
     let spare = (SPARE.0 * f64::from(view.parallelism)).ceil().max(SPARE.1);
     view.queue_length == 0 && f64::from(view.slots_in_use) + spare < f64::from(view.parallelism)
 }
 
-/// Yields, by objective, whether the estimated response time (Eq. 3 and 4) exceeds it.
+/// Returns an iterator that says, for each objective, whether the estimated response time (Eq. 3
+/// and 4) exceeds the objective.
 fn exceeded<'a>(
     estimate: &Estimate<'a>,
     view: &View<'_>,
@@ -155,8 +158,8 @@ impl Admission for Bouncer {
         if let Some(ByValue { cut, budget }) = &mut self.by_value {
             budget.begin();
             match cut.admits(request, view.now, rng) {
-                // Free slots are no room for tokens: a large request would take those that requests
-                // above the cut are about to need.
+                // A large request would take the tokens that requests above the cut are about to
+                // need, even while slots are free.
                 Admitted::No if request.tokens > 0 || !has_room(view) || !cut.is_calm(view.now) => {
                     return Err(Reason::Value);
                 }

@@ -2,16 +2,16 @@
 //!
 //! A control law reads the measurements since its last run and sets a rate or a bound. Every worker
 //! measures its own part, but the process has one backend and one bound. So the state of the law is
-//! a *record* that the workers share ([`crate::shared`]), and every worker does the same at its
-//! tick: it adds its measurements, runs the law if that is due, and adopts the result. The first
-//! worker after the due time runs it, without a leader and without waiting. If a worker dies, its
+//! a *record* that the workers share ([`crate::shared`]). At its tick, every worker adds its
+//! measurements to the record, runs the law if that is due, and adopts the result. The first worker
+//! after the due time runs the law, without a leader and without waiting. If a worker dies, its
 //! measurements of one tick are lost.
 
 use crate::time::Instant;
 
 /// A strategy whose parameters are the output of a control law.
 pub trait Controlled {
-    /// The id of the record's layout: [`crate::shared::Record::SCHEMA`].
+    /// Returns the id of the record's layout, [`crate::shared::Record::SCHEMA`].
     fn schema(&self) -> u32;
 
     /// Whether [`Controlled::sync`] is due at `now`. Until then the record is not read.
@@ -22,7 +22,7 @@ pub trait Controlled {
     /// Adds this worker's measurements since the last [`Controlled::stored`], runs the law if it is
     /// due, and adopts the record. A record of another strategy, or an empty one, starts over.
     /// Returns whether the record changed and must be stored. If storing fails, because another
-    /// worker was faster, this runs again on the newer record.
+    /// worker was faster, the caller calls this function again with the newer record.
     fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool;
 
     /// Resets this worker's measurements after the record was stored.

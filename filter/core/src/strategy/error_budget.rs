@@ -1,24 +1,25 @@
-//! Error budget: the number of requests of a type that may exceed an objective.
+//! Error budget, the number of requests of a type that may exceed an objective.
 //!
 //! An objective at percentile p lets a part 1 − p of the answers exceed it. Alg. 1 of Bouncer
-//! doesn't use this budget: it compares every request with every percentile. So it refuses requests
-//! of a short burst that would exceed the p50 objective, although half of all requests may exceed
-//! it. A backend with one core and some long requests has such bursts at any load.
+//! doesn't use this budget, because it compares every request with every percentile. So it refuses
+//! requests of a short burst that would exceed the p50 objective, although half of all requests may
+//! exceed that objective. A backend with one core and some long requests has such bursts at any
+//! load.
 //!
-//! With `spent` the part of a type's latest admissions (exponential average over 100) whose
-//! estimated response time exceeded the objective at p,
+//! Let `spent` be the part of a type's latest admissions whose estimated response time exceeded the
+//! objective at p. It is an exponential average over 100 admissions. Then
 //!
 //! ```text
 //! spent_p < ⅓ (1 − p)      the objective at p does not refuse
 //! ```
 //!
-//! The rest of the budget is for the error of estimates: service times scatter around their
-//! percentiles. Estimates are counted rather than answers, because answers come too late: a queue
+//! The rest of the budget is for the error of estimates, because service times scatter around their
+//! percentiles. Estimates are counted instead of answers, because answers come too late: a queue
 //! grows within milliseconds.
 //!
-//! **Measurements** (engine in simulated time, P found, natural objectives as in
-//! [`super::value_cut`]; part of the requests answered within p90 and part refused, without → with
-//! the budget; by the shared core without a filter):
+//! **Measurements** come from the engine in simulated time, with P found and natural objectives as
+//! in [`super::value_cut`]. They are the part of the requests answered within p90 and the part
+//! refused, without → with the budget, and, for the shared core, without a filter:
 //!
 //! ```text
 //! load                     0.5              0.75             0.9              1
@@ -32,28 +33,29 @@
 //! Most of the requests that are still refused would miss their objectives. Under overload, with P
 //! fixed, the mean over 72 cases (three mixes, eight backends, loads of 1.2 to 2) rose from 0.773
 //! to 0.785. The whole budget instead of a third, or 300 requests instead of 100, refuse less and
-//! answer less in time.
+//! answer fewer requests in time.
 //!
 //! Every worker counts only its own requests, which are a sample of all requests.
 
 use crate::request::TypeId;
 
-/// Part of the budget that estimates may spend, ratio.
+/// The part of the budget that estimates may spend, ratio.
 const USABLE: f64 = 1.0 / 3.0;
-/// Weight of the newest request.
+/// The weight of the newest request.
 const GAIN: f64 = 0.01;
 
 /// The spent part of each objective's budget.
 #[derive(Debug)]
 pub struct ErrorBudget {
-    /// By type, then objective: the part of the latest admissions that was expected to exceed the
-    /// objective.
+    /// The part of the latest admissions that was expected to exceed the objective, by type and
+    /// then by objective.
     spent: Vec<f64>,
     /// The largest number of objectives of a type.
     objectives: usize,
-    /// The start of the part of `spent` that the latest decision changed; `None` after a refusal.
+    /// The start of the part of `spent` that the latest decision changed. It is `None` after a
+    /// refusal.
     changed: Option<usize>,
-    /// The values of that part before the change.
+    /// The values of the changed part before the change.
     before: Vec<f64>,
 }
 
@@ -69,7 +71,8 @@ impl ErrorBudget {
         }
     }
 
-    /// Begins the decision on a request: [`Self::withdrawn`] no longer applies to earlier ones.
+    /// Begins the decision on a request. From then on, [`Self::withdrawn`] doesn't apply to earlier
+    /// requests.
     pub fn begin(&mut self) {
         self.changed = None;
     }
@@ -82,8 +85,8 @@ impl ErrorBudget {
         (self.spent.get(row + at)).is_some_and(|spent| *spent < USABLE * (1.0 - percentile / 100.0))
     }
 
-    /// Records that a request of `kind` was admitted. `exceeded` says, by objective, whether the
-    /// request is expected to exceed it.
+    /// Records that a request of `kind` was admitted. `exceeded` says, for each objective, whether
+    /// the request is expected to exceed the objective.
     pub fn admitted(&mut self, kind: TypeId, exceeded: impl Iterator<Item = bool>) {
         let row = usize::from(kind.0) * self.objectives;
         let Some(spent) = self.spent.get_mut(row..row + self.objectives) else {
@@ -118,8 +121,8 @@ mod tests {
     fn a_part_of_the_requests_may_exceed_an_objective_and_no_more() {
         let mut budget = ErrorBudget::new(2, 2);
         let mut admitted = [0, 0];
-        // Every request would exceed both. Those that are not covered are refused, and others
-        // follow.
+        // Every request would exceed both objectives. Requests that are not covered are refused,
+        // and further requests follow.
         for _ in 0..10_000 {
             let covered = [budget.covers(KIND, 0, 50.0), budget.covers(KIND, 1, 90.0)];
             for (count, covered) in admitted.iter_mut().zip(covered) {

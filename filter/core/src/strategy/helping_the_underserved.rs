@@ -1,18 +1,18 @@
-//! Helping the underserved: second chances for types that are accepted less than the others
-//! (Bouncer §4.2, Alg. 3).
+//! Helping the underserved, which gives second chances to types that are accepted less than the
+//! others (Bouncer §4.2, Alg. 3).
 //!
-//! With AR the type's acceptance ratio over the sliding window, and AAR the average of that ratio
-//! over all types that received anything, a rejection is overridden with probability p if AR < AAR:
+//! Let AR be the type's acceptance ratio over the sliding window, and AAR the average of that ratio
+//! over all types that received anything. A rejection is overridden with probability p if AR < AAR:
 //!
 //! ```text
 //! x = AAR − AR        p = α · x / (1 + |x|)        so p ≤ α / 2
 //! ```
 //!
-//! The listing of Alg. 3 is a figure that the paper's text lacks. The prose gives the sigmoid, says
-//! that its purpose is to give less help than (AAR − AR) / AAR would, and p_max = α / 2 (Table 5),
-//! so x ≤ 1. It leaves open whether x is the difference or relative to AAR, and how AAR averages.
-//! Tables 3 and 5 decide: rejections of slow / medium slow in percent, 1.5× load with α = 0.1, 0.5,
-//! 1.0 and 1.3× load with α = 1.0, simulated as in §5.3:
+//! The listing of Alg. 3 is a figure that the paper's text lacks. The prose gives the sigmoid, and
+//! says that its purpose is to give less help than (AAR − AR) / AAR would. It gives p_max = α / 2
+//! (Table 5), so x ≤ 1. It leaves open whether x is the difference or relative to AAR, and how AAR
+//! averages. Tables 3 and 5 decide. The numbers are rejections of slow / medium slow in percent, at
+//! 1.5× load with α = 0.1, 0.5, 1.0 and at 1.3× load with α = 1.0, simulated as in §5.3:
 //!
 //! ```text
 //!                                       α = 0.1        α = 0.5        α = 1.0        1.3×, α = 1.0
@@ -23,9 +23,9 @@
 //! (AAR − AR) / AAR                   94.18 /  8.67  78.98 / 16.99  64.72 / 25.10  62.78 / 7.46
 //! ```
 //!
-//! Counting the `default` type, which receives nothing there, with ratio 0 comes closest. But in a
-//! policy with many types, most of them idle, that would prevent all help. So x is the difference,
-//! with the average over the types that received something.
+//! The variant that counts the `default` type, which receives nothing there, with ratio 0 comes
+//! closest. But in a policy with many types, most of them idle, that would prevent all help. So x
+//! is the difference, with the average over the types that received something.
 
 use crate::request::TypeId;
 use crate::rng::Rng;

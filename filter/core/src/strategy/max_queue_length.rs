@@ -1,6 +1,6 @@
-//! MaxQL: accepts only while the queue is shorter than a limit (Bouncer §5.2.1).
+//! MaxQL, which accepts only while the queue is shorter than a limit (Bouncer §5.2.1).
 //!
-//! This is the baseline, which uses neither types nor objectives. With a limit of 0, requests may
+//! This is the baseline. It uses neither types nor objectives. With a limit of 0, requests may
 //! still take free slots.
 
 use super::{Admission, View};

@@ -1,15 +1,16 @@
-//! MaxQWT: accepts only while the estimated queue wait is within a limit (Bouncer §5.2.2).
+//! MaxQWT, which accepts only while the estimated queue wait is within a limit (Bouncer §5.2.2).
 //!
 //! ```text
 //! ewt_mean = l · pt_mavg / P        accept if ewt_mean ≤ T        (Eq. 5)
 //! ```
 //!
 //! l is the queue's length and `pt_mavg` the mean processing time over all types in a sliding
-//! window. With one T it ignores types. With a limit per type (§5.5), a slow type can have a
-//! shorter wait, which comes close to Bouncer if it is tuned.
+//! window. With one T, the strategy ignores types. With a limit per type (§5.5), a slow type can
+//! have a shorter wait. If these limits are tuned, the result comes close to Bouncer.
 //!
-//! The estimate is Eq. 5 and not the stage's own (Eq. 2, by the types of the waiting requests),
-//! because the paper compares Bouncer with it. Before any measurement all requests are admitted.
+//! The estimate is Eq. 5, because the paper compares Bouncer with Eq. 5. It isn't the stage's own
+//! estimate (Eq. 2, by the types of the waiting requests). Before any measurement all requests are
+//! admitted.
 
 use std::time::Duration;
 
@@ -23,13 +24,13 @@ use crate::time::Instant;
 /// A strategy that accepts if `l · pt_mavg / P ≤ T`.
 #[derive(Debug)]
 pub struct MaxQueueWait {
-    /// T by type.
+    /// The limit T, by type.
     limits: Vec<Duration>,
     demand: Demand,
 }
 
 impl MaxQueueWait {
-    /// Creates the strategy. `limits` has T for each type; `demand` measures `pt_mavg`.
+    /// Creates the strategy. `limits` has T for each type, and `demand` measures `pt_mavg`.
     #[must_use]
     pub fn new(limits: Vec<Duration>, demand: Demand) -> Self {
         Self { limits, demand }

@@ -1,10 +1,10 @@
 //! Admission strategies, which decide whether a request of a type may enter the queue now.
 //!
 //! A strategy decides at point 1 of Bouncer's Figure 1 and is updated at points 2 and 3. It has
-//! neither slots nor a queue; its inputs are in [`View`]. A [`Strategy`] has a base, which
-//! implements [`Admission`]; optionally [`Avoidance`], which overrides some of the base's refusals;
-//! and optionally a limit on utilization, which is applied to the requests that the other two
-//! admit.
+//! neither slots nor a queue. Its inputs are in [`View`]. A [`Strategy`] has a base, which
+//! implements [`Admission`]. It may have [`Avoidance`], which overrides some of the base's
+//! refusals. It may also have a limit on utilization, which applies to the requests that the base
+//! and the avoidance admit.
 //!
 //! A new base needs a file here with its algorithm, a case in [`base`], and a row in the
 //! conformance suite (`tests/engine/strategy_conformance.rs`). A new rule of starvation avoidance
@@ -48,37 +48,38 @@ pub use value_cut::ValueCut;
 
 pub use crate::request::TypeId;
 
-/// The state of the stage when a request arrives: a strategy's input.
+/// The state of the stage when a request arrives. It is a strategy's input.
 #[derive(Debug)]
 pub struct View<'a> {
-    /// The request's arrival.
+    /// The time of the request's arrival.
     pub now: Instant,
     /// P, the number of slots.
     pub parallelism: u32,
-    /// Slots in use, over all workers; 0 unless [`Admission::needs_slots_in_use`].
+    /// The number of slots in use, over all workers. It is 0 unless
+    /// [`Admission::needs_slots_in_use`].
     pub slots_in_use: u32,
-    /// Requests waiting, over all workers.
+    /// The number of waiting requests, over all workers.
     pub queue_length: u32,
-    /// The work of these requests, in the unit of [`crate::work::Work`].
+    /// The work of the waiting requests, in the unit of [`crate::work::Work`].
     pub queue_work: u64,
     /// The work that this request would add to the queue.
     pub work: u64,
-    /// Mean queue wait by which this request is judged: Bouncer's Eq. 2, or the estimate that fits
-    /// the actual discipline of the queue
-    /// ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)); with a value cut,
-    /// the wait that this request can expect.
+    /// The mean queue wait by which this request is judged. It is that of Bouncer's Eq. 2, or the
+    /// estimate that fits the actual discipline of the queue
+    /// ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)). With a value cut,
+    /// it is the wait that this request can expect.
     pub queue_wait: Duration,
-    /// The queue wait of this request's rival under a value cut ([`ValueCut::rival`]); zero without
-    /// one.
+    /// The queue wait of this request's rival under a value cut ([`ValueCut::rival`]). It is zero
+    /// without a rival.
     pub rival_wait: Duration,
-    /// Measured processing times by type.
+    /// The measured processing times by type.
     pub service_times: &'a ServiceTimes,
 }
 
 /// An admission strategy, the base of a [`Strategy`]. No method allocates or calls the host.
 pub trait Admission: std::fmt::Debug + Send {
-    /// Point 1: admits a request that arrives at `view.now`, or returns the reason for its refusal.
-    /// `rng` is the only source of randomness.
+    /// Decides at point 1 of Bouncer's Figure 1. Admits a request that arrives at `view.now`, or
+    /// returns the reason for its refusal. `rng` is the only source of randomness.
     fn decide(
         &mut self,
         request: &Attributes,
@@ -86,14 +87,14 @@ pub trait Admission: std::fmt::Debug + Send {
         rng: &mut Rng,
     ) -> Result<(), Reason>;
 
-    /// Whether the decision on a request of `work` needs [`View::slots_in_use`], which costs a host
-    /// call.
+    /// Whether the decision on a request of `work` needs [`View::slots_in_use`]. Reading that
+    /// number costs a host call.
     fn needs_slots_in_use(&self, _queue_length: u32, _work: u64) -> bool {
         false
     }
 
-    /// Records that the request that was just admitted was refused after all: the queue is full, or
-    /// its deadline too close.
+    /// Records that the request that was just admitted was refused after all, because the queue is
+    /// full or the request's deadline is too close.
     fn withdrawn(&mut self, _request: &Attributes) {}
 
     /// Records the stage's final decision on a request, even if the strategy wasn't asked.
@@ -102,24 +103,25 @@ pub trait Admission: std::fmt::Debug + Send {
     /// Records that an admitted request ran out of time in the queue, and is refused after all.
     fn expired(&mut self) {}
 
-    /// Records that a request entered the stage: it waits, or was sent to the backend.
+    /// Records that a request entered the stage. The request waits, or was sent to the backend.
     fn entered(&mut self, _kind: TypeId, _class: ClassId) {}
 
-    /// Records that a request left the stage, served or not.
+    /// Records that a request left the stage, whether it was served or not.
     fn left(&mut self, _kind: TypeId, _class: ClassId) {}
 
-    /// Records a request that was served (point 3). Its queue wait was known at point 2.
+    /// Records a request that was served (point 3 of Bouncer's Figure 1).
     fn completed(&mut self, _served: &Served, _now: Instant) {}
 
-    /// Does periodic work, at every tick: at irregular intervals of some 10 to 50 ms.
+    /// Does periodic work at every tick. Ticks come at irregular intervals of some 10 to 50 ms.
     fn tick(&mut self, _now: Instant) {}
 
-    /// Returns the strategy's measured demand, to add other workers' measurements.
+    /// Returns the strategy's measured demand, so that the caller can add other workers'
+    /// measurements.
     fn demand_mut(&mut self) -> Option<&mut Demand> {
         None
     }
 
-    /// Sets the number of processing units of a limit on utilization; `None` for P.
+    /// Sets the number of processing units of a limit on utilization. `None` means P.
     fn set_units(&mut self, _units: Option<f64>) {}
 
     /// Returns the strategy's feedback controller, if it has one.
@@ -132,43 +134,44 @@ pub trait Admission: std::fmt::Debug + Send {
         None
     }
 
-    /// Returns the strategy's value cut, if it has one, to update it from measurements.
+    /// Returns the strategy's value cut, if it has one, so that the caller can update it from
+    /// measurements.
     fn value_cut_mut(&mut self) -> Option<&mut ValueCut> {
         None
     }
 
-    /// Returns the recent ratio of refused requests, 0..=1; `None` if the policy doesn't announce
-    /// it to clients.
+    /// Returns the recent ratio of refused requests, 0..=1. Returns `None` if the policy doesn't
+    /// announce it to clients.
     fn rejection_rate(&self) -> Option<f64> {
         None
     }
 
-    /// Returns the time that a unit of work takes in a slot, s; `None` if work is time, or before
-    /// it is measured.
+    /// Returns the time that a unit of work takes in a slot, s. Returns `None` if work is time, or
+    /// before the time is measured.
     fn time_per_work(&self) -> Option<f64> {
         None
     }
 
-    /// Returns the quality that the application should deliver for this type and class, ratio;
-    /// `None` if the strategy doesn't degrade service.
+    /// Returns the quality that the application should deliver for this type and class, ratio.
+    /// Returns `None` if the strategy doesn't degrade service.
     fn quality(&self, _kind: TypeId, _class: ClassId) -> Option<f64> {
         None
     }
 
-    /// Returns the rate up to which requests of this type and class are admitted, requests/s;
-    /// `None` if the strategy sets no rate.
+    /// Returns the rate up to which requests of this type and class are admitted, requests/s.
+    /// Returns `None` if the strategy sets no rate.
     fn admission_rate(&self, _kind: TypeId, _class: ClassId) -> Option<f64> {
         None
     }
 
     /// Returns the smoothed response time that controls the rate for requests of this type and
-    /// class; `None` before the first, and if the strategy measures none.
+    /// class. Returns `None` before the first response time, and if the strategy measures none.
     fn controlled_response_time(&self, _kind: TypeId, _class: ClassId) -> Option<Duration> {
         None
     }
 
     /// Returns the time after which a request like `request`, which was just refused for `reason`,
-    /// is admitted: the estimated queue wait, unless the strategy has a better estimate.
+    /// is admitted. It is the estimated queue wait, unless the strategy has a better estimate.
     fn retry_after(
         &self,
         _request: &Attributes,
@@ -179,8 +182,8 @@ pub trait Admission: std::fmt::Debug + Send {
         queue_wait
     }
 
-    /// Returns the bound on the queue that a feedback controller sets, for stats; `None` before the
-    /// first.
+    /// Returns the bound on the queue that a feedback controller sets, for stats. Returns `None`
+    /// before the first bound.
     fn controlled_bound(&self) -> Option<Bound> {
         None
     }
@@ -191,20 +194,21 @@ pub trait Admission: std::fmt::Debug + Send {
 pub struct Bound {
     /// The bound, in the unit of the controlled signal.
     pub value: u64,
-    /// Mean service delay of the last control period.
+    /// The mean service delay of the last control period.
     pub service_delay: Duration,
 }
 
 /// A base with its starvation avoidance and its limit on utilization.
 #[derive(Debug)]
 pub struct Strategy {
-    /// The base. Call [`Strategy::decide`] and [`Strategy::withdrawn`] instead of its own methods.
+    /// The base. Callers use [`Strategy::decide`] and [`Strategy::withdrawn`] instead of the base's
+    /// own methods.
     pub base: Box<dyn Admission>,
-    /// Bouncer Alg. 2 or 3.
+    /// The rule of starvation avoidance, Bouncer's Alg. 2 or 3.
     pub avoidance: Option<Avoidance>,
-    /// The limit on utilization in addition to Bouncer, because objectives alone don't limit it
-    /// (Bouncer §2). Its refusals are random and final, so it measures and judges only requests
-    /// that the base and the avoidance admit.
+    /// The limit on utilization in addition to Bouncer. It is needed because objectives alone don't
+    /// limit utilization (Bouncer §2). Its refusals are random and final, so it measures and judges
+    /// only requests that the base and the avoidance admit.
     pub capacity: Option<AcceptFraction>,
 }
 
@@ -223,7 +227,8 @@ impl Strategy {
         }
     }
 
-    /// Point 1: admits a request that arrives at `view.now`, or returns the reason of its refusal.
+    /// Decides at point 1 of Bouncer's Figure 1. Admits a request that arrives at `view.now`, or
+    /// returns the reason for its refusal.
     pub fn decide(
         &mut self,
         request: &Attributes,
@@ -255,7 +260,7 @@ impl Strategy {
         decision
     }
 
-    /// Records a request that was served (point 3).
+    /// Records a request that was served (point 3 of Bouncer's Figure 1).
     pub fn completed(&mut self, served: &Served, now: Instant) {
         self.base.completed(served, now);
         if let Some(capacity) = &mut self.capacity {
@@ -263,7 +268,7 @@ impl Strategy {
         }
     }
 
-    /// Runs periodic work.
+    /// Does periodic work.
     pub fn tick(&mut self, now: Instant) {
         self.base.tick(now);
         if let Some(capacity) = &mut self.capacity {
@@ -271,7 +276,7 @@ impl Strategy {
         }
     }
 
-    /// Returns the measured demand, to add other workers' measurements.
+    /// Returns the measured demand, so that the caller can add other workers' measurements.
     pub fn demand_mut(&mut self) -> Option<&mut Demand> {
         match &mut self.capacity {
             Some(capacity) => capacity.demand_mut(),
@@ -279,7 +284,8 @@ impl Strategy {
         }
     }
 
-    /// Whether configured processing units limit the slots that may be used to fewer than `slots`.
+    /// Whether configured processing units limit the slots that may be in use to fewer than
+    /// `slots`.
     pub fn is_bounded(&self, slots: u32) -> bool {
         let capacity = self
             .capacity
@@ -288,8 +294,8 @@ impl Strategy {
         capacity.is_some_and(|capacity| capacity.available(slots) < f64::from(slots))
     }
 
-    /// Adopts the processing units of a configuration that [continues](StrategyConfig::continues)
-    /// the strategy's.
+    /// Adopts the processing units of `config`, which [continues](StrategyConfig::continues) the
+    /// strategy's configuration.
     pub fn set_units(&mut self, config: &StrategyConfig) {
         let units = config.accept_fraction().and_then(|fraction| fraction.units);
         match &mut self.capacity {
@@ -298,8 +304,8 @@ impl Strategy {
         }
     }
 
-    /// Updates the inputs of the value cut, if any. Called before every run of its law. `tokens` as
-    /// in [`ValueCut::learn`].
+    /// Updates the inputs of the value cut, if there is a cut. The caller calls this function
+    /// before every run of the cut's law. `tokens` is as in [`ValueCut::learn`].
     pub fn learn(
         &mut self,
         now: Instant,

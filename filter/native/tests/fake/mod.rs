@@ -1,5 +1,5 @@
-//! A fake Envoy for unit tests: the functions that the module calls, and listeners and streams that
-//! call its hooks.
+//! A fake Envoy for unit tests. It has the functions that the module calls, and listeners and
+//! streams that call the module's hooks.
 //!
 //! A process has one engine, so tests run one after another. The time changes only when a test
 //! advances it.
@@ -18,22 +18,22 @@ static SEEN: Mutex<Seen> = Mutex::new(Seen::new());
 
 /// The module's calls to Envoy.
 pub(crate) struct Seen {
-    /// Names of defined metrics; their ids are indexes into this list.
+    /// The names of defined metrics. A metric's id is its index in this list.
     pub(crate) metrics: Vec<String>,
-    /// Values written, by metric and labels.
+    /// The written values, by metric and labels.
     pub(crate) written: Vec<(String, u64)>,
     pub(crate) log: Vec<String>,
-    /// Slow calls that were made under the engine's lock.
+    /// The slow calls that were made under the engine's lock.
     pub(crate) locked: Vec<&'static str>,
     /// The number of requests sent for a configuration.
     pub(crate) callouts: usize,
     /// Whether streams have spans.
     pub(crate) tracing: bool,
-    /// Tags set on spans, in order.
+    /// The tags set on spans, in order.
     pub(crate) tags: Vec<(String, String)>,
     /// The number of calls for a stream's span.
     pub(crate) spans: usize,
-    /// Streams whose hook is scheduled.
+    /// The streams whose hook is scheduled.
     scheduled: Vec<usize>,
 }
 
@@ -52,7 +52,8 @@ impl Seen {
         }
     }
 
-    /// Records a slow call if the engine's lock is held, which it should not be.
+    /// Records a slow call if the engine's lock is held. The lock should not be held during slow
+    /// calls.
     fn slow(&mut self, call: &'static str) {
         if process::is_locked() {
             self.locked.push(call);
@@ -64,7 +65,7 @@ pub(crate) fn seen() -> MutexGuard<'static, Seen> {
     SEEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts a new process. Other tests wait until the result is dropped.
+/// Starts a new process. Other tests wait until the returned guard is dropped.
 pub(crate) fn start() -> MutexGuard<'static, ()> {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     process::reset();
@@ -87,7 +88,7 @@ pub(crate) fn pass(ms: u64) {
 pub(crate) struct Listener(*const c_void);
 
 impl Listener {
-    /// Creates a listener; `None` if the module refuses `json`.
+    /// Creates a listener. Returns `None` if the module refuses `json`.
     pub(crate) fn new(json: &str) -> Option<Self> {
         let (name, json) = (Buffer::of(b""), Buffer::of(json.as_bytes()));
         let envoy = std::ptr::dangling_mut::<u8>().cast();
@@ -96,7 +97,7 @@ impl Listener {
         (!config.is_null()).then(|| Self(config))
     }
 
-    /// Runs the tick that the module's thread asked for.
+    /// Runs a tick of this configuration, as Envoy does when the module's thread schedules one.
     pub(crate) fn tick(&self) {
         // SAFETY: the configuration is alive.
         unsafe {
@@ -154,8 +155,8 @@ impl Stream {
         (stream, became)
     }
 
-    /// Returns the stream's path, which is also the address of its upstream host and the name of
-    /// its cluster.
+    /// Returns the stream's path. The path is also the address of the stream's upstream host and
+    /// the name of its cluster.
     fn path(&self) -> &str {
         let mut headers = self.headers.iter();
         headers
@@ -167,7 +168,7 @@ impl Stream {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Returns the decision about a held request; `None` while it waits.
+    /// Returns the decision on a held request, or `None` while the request waits.
     pub(crate) fn became(&self) -> Option<Became> {
         let resumed = self.resumed.get().then_some(Became::Forwarded);
         self.reply.get().map(Became::Answered).or(resumed)
@@ -207,34 +208,38 @@ pub(crate) fn run_scheduled() {
     }
 }
 
+/// Returns the stream behind the pointer.
+///
 /// # Safety
 /// `filter` is a live [`Stream`].
 unsafe fn stream<'a>(filter: *mut c_void) -> &'a Stream {
-    // SAFETY: the caller's guarantee.
+    // SAFETY: the caller guarantees that `filter` is a live stream.
     unsafe { &*filter.cast_const().cast() }
 }
 
+/// Returns the text in a buffer.
+///
 /// # Safety
 /// `buffer` is valid.
 unsafe fn text(buffer: Buffer) -> String {
-    // SAFETY: the caller's guarantee.
+    // SAFETY: the caller guarantees that `buffer` is valid.
     String::from_utf8_lossy(unsafe { buffer.bytes() }).into_owned()
 }
 
 /// Returns the name of a metric with the values of its labels.
 unsafe fn member(id: usize, labels: *const Buffer, count: usize) -> String {
     let mut name = seen().metrics[id].clone();
-    // SAFETY: the caller's guarantee.
+    // SAFETY: the caller passes `count` valid labels.
     for label in unsafe { slice(labels, count) } {
         name.push(' ');
-        // SAFETY: as above.
+        // SAFETY: the caller's labels are valid buffers.
         name.push_str(&unsafe { text(*label) });
     }
     name
 }
 
 unsafe fn write(id: usize, labels: *const Buffer, count: usize, value: u64) -> u32 {
-    // SAFETY: the caller's guarantee.
+    // SAFETY: the caller passes `count` valid labels.
     let name = unsafe { member(id, labels, count) };
     seen().slow("write a metric");
     seen().written.push((name, value));
@@ -242,19 +247,19 @@ unsafe fn write(id: usize, labels: *const Buffer, count: usize, value: u64) -> u
 }
 
 unsafe fn define(name: Buffer, id: *mut usize) -> u32 {
-    // SAFETY: the caller's guarantee.
+    // SAFETY: the caller passes a valid buffer.
     let name = unsafe { text(name) };
     let mut seen = seen();
     seen.slow("define a metric");
     seen.metrics.push(name);
-    // SAFETY: as above.
+    // SAFETY: the caller passes a valid pointer.
     unsafe { *id = seen.metrics.len() - 1 };
     0
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_callback_log(_level: u32, message: Buffer) {
-    // SAFETY: valid during the call.
+    // SAFETY: `message` is valid during the call.
     let message = unsafe { text(message) };
     seen().log.push(message);
 }
@@ -275,7 +280,7 @@ extern "C" fn envoy_dynamic_module_callback_get_shared_data(
     false
 }
 
-/// Functions for metrics, one for each kind.
+/// Defines the functions for metrics of each kind.
 macro_rules! metrics {
     ($($define:ident $write:ident)*) => { $(
         #[unsafe(no_mangle)]
@@ -298,7 +303,7 @@ macro_rules! metrics {
             count: usize,
             value: u64,
         ) -> u32 {
-            // SAFETY: as above.
+            // SAFETY: the module's arguments are valid during the call.
             unsafe { write(id, labels, count, value) }
         }
     )* };
@@ -313,7 +318,7 @@ metrics! {
         envoy_dynamic_module_callback_http_filter_config_record_histogram_value
 }
 
-/// A scheduler is the pointer to its stream or configuration.
+/// Defines the functions for schedulers. A scheduler is the pointer to its stream or configuration.
 macro_rules! schedulers {
     ($($new:ident $delete:ident)*) => { $(
         #[unsafe(no_mangle)]
@@ -376,7 +381,7 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_get_header(
     let (stream, name) = unsafe { (stream(filter), text(name)) };
     let found = stream.headers.iter().find(|(n, _)| *n == name);
     if let Some((_, found)) = found {
-        // SAFETY: as above.
+        // SAFETY: the module's `value` is valid during the call.
         unsafe { *value = Buffer::of(found.as_bytes()) };
     }
     found.is_some()
@@ -405,7 +410,7 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_get_headers(
             name: Buffer::of(name.as_bytes()),
             value: Buffer::of(value.as_bytes()),
         };
-        // SAFETY: the caller has room for the number of headers that the call before returned.
+        // SAFETY: `headers` has room for the number of headers that the call before returned.
         unsafe { headers.add(at).write(header) };
     }
     true
@@ -518,7 +523,7 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_filter_continue_decoding
     unsafe { stream(filter) }.resumed.set(true);
 }
 
-/// A span is the pointer to its stream.
+/// Returns the span of a stream, which is the pointer to the stream.
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_callback_http_get_active_span(
     filter: *mut c_void,
@@ -537,7 +542,7 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_span_set_tag(
     key: Buffer,
     value: Buffer,
 ) {
-    // SAFETY: valid during the call.
+    // SAFETY: `key` and `value` are valid during the call.
     let tag = unsafe { (text(key), text(value)) };
     seen().tags.push(tag);
 }

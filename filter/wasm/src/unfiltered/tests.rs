@@ -15,7 +15,8 @@ use crate::memory::{Fault, MemoryHost, MemoryRequest};
 /// The common prefix of names such as `headgate.worker.0.heartbeat_ms`, and of policies' gauges.
 const EVERYTHING: &str = "headgate.";
 
-/// Returns how many of 20 simultaneous requests, on two workers, reach the backend with P = 2.
+/// Sends 20 simultaneous requests to two workers with P = 2. Returns the number of these requests
+/// that reach the backend.
 fn in_backend_at_once(host: &impl Host) -> usize {
     let json = br#"{"revision":"r","stages":[{"policy":"ns/p","parallelism":2,
         "queue":{"max_length":100,"timeout_us":1000000},"strategy":{"type":"MaxQueueLength"},
@@ -80,8 +81,8 @@ fn counts_add_up_whatever_stats_the_process_rejects() {
     for rejected in ["c", "another"] {
         let memory = MemoryHost::new();
         memory.reject(rejected);
-        // Each has its own host, so each tests whether the number is kept, if nothing was counted
-        // yet.
+        // Each worker has its own host. So each tests whether the number is kept, if nothing was
+        // counted yet.
         let worker = || {
             let host = Unfiltered::new(&memory);
             (Counter::new(&host, "c").unwrap(), host, 0)
@@ -103,7 +104,7 @@ fn counts_add_up_whatever_stats_the_process_rejects() {
         }
         (0..2).for_each(|_| exchange(&mut workers));
         assert_eq!(workers.map(|(_, _, known)| known), [90; 3]);
-        // Counts from before a worker existed are ignored.
+        // Counts from before the worker existed are ignored.
         let (mut late, host, _) = worker();
         assert_eq!(late.others(&host), Ok(0));
     }

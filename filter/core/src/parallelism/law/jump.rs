@@ -1,33 +1,33 @@
 //! Jumps of P after a loss of capacity, which raises service times at once although P is unchanged.
 //!
-//! Far above the knee elasticities are hard to see: service times are long and vary with the mix of
-//! requests in the queue. But S = Σ pt / Σ reference pt rises. When S > 1.5 three times in a row,
-//! of at least 60 requests each,
+//! Far above the knee elasticities are hard to see, because service times are long and vary with
+//! the mix of requests in the queue. But S = Σ pt / Σ reference pt rises. P jumps when S > 1.5
+//! three times in a row, with at least 60 requests each time:
 //!
 //! ```text
 //! P = 1.1 · (requests in flight) / S
 //! ```
 //!
-//! If S doesn't fall after the jump, the requests were not waiting in the backend: the service
-//! itself has become slower. Then P returns to its old value, and current service times become the
+//! If S doesn't fall after the jump, the requests were not waiting in the backend. Then the service
+//! itself has become slower, so P returns to its old value, and current service times become the
 //! references. The next such attempt is at least 10 s, 20 s … 60 s later.
 //!
-//! Unused slots give no information. So P becomes 1.2 times the number of slots in use if less than
-//! 70% of the slots are in use while requests are refused because service times alone miss an
-//! objective.
+//! Unused slots give no information. If requests are refused because service times alone miss an
+//! objective, and less than 70% of the slots are in use, P becomes 1.2 times the number of slots in
+//! use.
 
 use super::{BACK_OFF, CONFIDENCE, Law, OVERLOADED, STRETCHED, View, reach_at_first};
 use crate::time::Instant;
 
-/// Least S of the blocks before a jump, after subtracting the errors of the samples and of the
-/// reference.
+/// The least S of the blocks before a jump. The errors of the samples and of the reference are
+/// subtracted from S first.
 const SURELY_STRETCHED: f64 = 1.4;
-/// The number of consecutive stretched blocks before a jump, and of blocks before its effect is
-/// judged.
+/// The number of consecutive stretched blocks before a jump. It is also the number of blocks before
+/// the effect of the jump is judged.
 const STRETCHED_BLOCKS: f64 = 3.0;
-/// The part of P in use below which P is too large, if requests are refused.
+/// The part of the slots in use below which P counts as too large, if requests are refused.
 const IDLE: f64 = 0.7;
-/// The least number of samples for S; blocks with fewer are merged.
+/// The least number of samples for S. Blocks with fewer samples are merged.
 const FEWEST_SAMPLES: f64 = 60.0;
 
 impl Law {
@@ -57,8 +57,8 @@ impl Law {
             self.go(from, now, view);
             return true;
         }
-        // By Little's law. Weighted samples may overestimate it, but it is at most the number of
-        // slots.
+        // This follows from Little's law. Weighted samples may overestimate the number of requests
+        // in flight, but it is at most the number of slots.
         let in_flight = (pt * 1e9 / elapsed).min(self.base);
         let is_full = in_flight > 0.7 * self.base;
         let is_stretched =
@@ -97,8 +97,8 @@ impl Law {
             return false;
         }
         if !is_full {
-            // Requests are refused because of service times, while slots are unused: continue with
-            // the slots in use.
+            // Requests are refused because of service times while slots are unused. So P becomes
+            // slightly more than the number of slots in use.
             (self.reach, self.resting) = (reach_at_first(target), 0.0);
             self.no_jump_before = now.as_nanos() as f64 + BACK_OFF.0;
             self.go(target, now, view);

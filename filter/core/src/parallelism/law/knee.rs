@@ -1,7 +1,7 @@
 //! The knee: the number of slots above which more slots only add waiting.
 //!
-//! With all slots in use and `e_up`, `e_down` as in [`elasticity`](crate::parallelism::elasticity);
-//! z = 1.3, and 2 where P rests:
+//! The rules are for a stage with all slots in use. `e_up`, `e_down` and their standard errors σ
+//! come from [`elasticity`](crate::parallelism::elasticity). z is 1.3, and 2 where P rests.
 //!
 //! ```text
 //! e_up   + z σ < 0.8      more slots add throughput        P grows to the level above
@@ -10,19 +10,19 @@
 //! not sharp (σ > 0.7)     not known                        P stays, and the reach grows to 50%
 //! ```
 //!
-//! A backend of N sleeping workers has e = 0 up to N slots and e ≥ 1 above: P = N. A shared core
+//! A backend of N sleeping workers has e = 0 up to N slots and e ≥ 1 above, so P = N. A shared core
 //! has e = 1 throughout.
 //!
 //! The law decides after every block. Three rules prevent decisions by chance. First, throughput is
-//! concave in the number of slots, so if the estimate of `e_up` is less than that of `e_down`, both
-//! count as measurements of one number (isotonic regression). Second, a decision to grow combines
-//! the estimate with the prior for any backend, e = 0.7 ± 0.5. Third, if P is at rest and there
-//! seems to be room for more slots by less than two standard errors, the law first widens the
-//! reach.
+//! concave in the number of slots. So if the estimate of `e_up` is less than the estimate of
+//! `e_down`, both count as measurements of one number (isotonic regression). Second, a decision to
+//! grow combines the estimate with the prior for any backend, e = 0.7 ± 0.5. Third, if P is at rest
+//! and there seems to be room for more slots by less than two standard errors, the law first widens
+//! the reach.
 //!
 //! The first move is shorter than the reach. Further moves in the same direction are longer each
-//! time (the reach up to ±50%; the move up to 1.6 times the reach downwards, and 2 times upwards).
-//! From twice or half of the right number, P gets there within about ten blocks.
+//! time. The reach grows up to ±50%, and the move up to 1.6 times the reach downwards and 2 times
+//! the reach upwards. From twice or half of the right number, P gets there within about ten blocks.
 
 use super::sharing::SHARED;
 use super::{CONFIDENCE, FEW, Law, REACH, View, mean, reach_at_first};
@@ -30,15 +30,16 @@ use crate::parallelism::dither::Dither;
 use crate::parallelism::elasticity::{Estimate, Moments};
 use crate::time::Instant;
 
-/// [`CONFIDENCE`] for fewer slots at the knee. It is higher, because the law decides again after
-/// every block, and a wrong decision costs throughput.
+/// The [`CONFIDENCE`] for fewer slots at the knee. It is higher, because the law decides again
+/// after every block, and a wrong decision costs throughput.
 const CONFIDENCE_AT_REST: f64 = 2.0;
-/// Elasticities below which P grows and above which it shrinks. A shared core has exactly 1.
+/// The elasticities below which P grows and above which P shrinks. A shared core has exactly 1.
 const GROW: f64 = 0.8;
 const SHRINK: f64 = 0.75;
-/// The number of blocks without a decision after which the law widens the reach.
+/// The number of blocks after which the law widens the reach if it has made no decision.
 const UNDECIDED: f64 = 16.0;
-/// The standard errors below which an elasticity is usable, and below which it counts as exact.
+/// The standard errors below which an elasticity is usable, and below which an elasticity counts as
+/// exact.
 const SHARP: f64 = 0.7;
 const CERTAIN: f64 = 0.2;
 const FEWEST_BLOCKS: f64 = 4.0;
@@ -48,7 +49,7 @@ const STEP_DOWN: f64 = 0.2;
 const SUSPECT: f64 = 1.3;
 
 impl Law {
-    /// Moves towards the knee.
+    /// Moves P towards the knee if the measurements suffice for a decision.
     pub(super) fn knee(&mut self, dither: &Dither, now: Instant, view: &View) {
         if self.moments.blocks() < FEWEST_BLOCKS {
             return;
@@ -68,7 +69,7 @@ impl Law {
             return;
         }
         // Throughput is concave in the number of slots, so elasticity doesn't fall with more slots.
-        // If it seems to, both estimates count as one.
+        // If it seems to fall, both estimates are replaced by their mean.
         let (up, down) = if up.value < down.value && dither.down > 0 && dither.up > 0 {
             let both = mean(up, down);
             (both, both)
@@ -92,7 +93,8 @@ impl Law {
             ..up
         };
         let both = mean(bounded, down);
-        // Exclude P at rest: at the knee, the estimate above would bias the one below.
+        // P at rest is excluded, because at the knee the estimate above would bias the estimate
+        // below.
         let far_above =
             self.resting <= 0.0 && both.value - 1.5 * z * both.error > 0.7 && down.value > 0.5;
         let shrinks =
@@ -135,8 +137,7 @@ impl Law {
         }
     }
 
-    /// Records a move in `direction`, and widens the reach if it follows another in the same
-    /// direction.
+    /// Records a move in `direction`. Widens the reach if the move before had the same direction.
     fn turn(&mut self, direction: f64) {
         self.run = if self.run * direction > 0.0 {
             self.run + direction
@@ -153,7 +154,7 @@ impl Law {
         (self.run.abs() as usize).clamp(1, 5) - 1
     }
 
-    /// Marks P as at the knee, and narrows the reach.
+    /// Records that P is at the knee, and narrows the reach.
     fn rest(&mut self, dither: &Dither, now: Instant, view: &View) {
         self.run = 0.0;
         if self.resting > 0.0 && self.reach <= REACH.0 {

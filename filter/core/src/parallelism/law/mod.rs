@@ -1,10 +1,10 @@
 //! The control law of P, the number of slots, by the elasticity of service times.
 //!
-//! The five parts of the law, in the order in which they apply to a backend: The law is [`open`]
-//! until objectives are about to be missed. If it has few measurements then, a [`start`] doubles a
-//! small number of slots. The [`knee`] moves P to the point beyond which more slots only add
-//! waiting. [`sharing`] keeps a slot or two above it if short requests overtake long ones. A
-//! [`jump`] follows a sudden loss of capacity.
+//! The law has five parts, in the order in which they apply to a backend. The law is [`open`] until
+//! objectives are about to be missed. If it has few measurements then, a [`start`] doubles a small
+//! number of slots. The [`knee`] moves P to the point beyond which more slots only add waiting.
+//! [`sharing`] keeps a slot or two above the knee if short requests overtake long ones. A [`jump`]
+//! follows a sudden loss of capacity.
 
 mod jump;
 mod knee;
@@ -22,9 +22,9 @@ use crate::time::{Instant, nanos};
 
 /// The distance from a threshold beyond which an estimate is significant, standard errors.
 const CONFIDENCE: f64 = 1.3;
-/// Reach of the schedule at the knee, and its maximum, ratio to P.
+/// The reach of the schedule at the knee, and its maximum, as ratios to P.
 const REACH: (f64, f64) = (0.12, 0.5);
-/// Reach after the law closed or jumped.
+/// The reach after the law closed or jumped, as a ratio to P.
 const REACH_AT_FIRST: f64 = 0.3;
 /// The number of slots up to which the schedule needs a wide reach for a visible effect on service
 /// times.
@@ -34,13 +34,14 @@ const LOSS: f64 = 0.03;
 /// The age up to which blocks count, ns, and the least and largest number of blocks that count.
 const MEMORY: f64 = 6e9;
 const BLOCKS: (f64, f64) = (24.0, 60.0);
-/// S above which there are too many slots.
+/// The value of S above which there are too many slots.
 const STRETCHED: f64 = 1.5;
-/// Part of refused requests above which a backend counts as overloaded.
+/// The part of refused requests above which a backend counts as overloaded.
 const OVERLOADED: f64 = 0.05;
-/// Shortest and longest pause after a jump that was wrong, ns.
+/// The pause after a jump to the slots in use, and the longest pause after a wrong jump, ns. The
+/// pause after the first wrong jump is twice the former.
 const BACK_OFF: (f64, f64) = (5e9, 60e9);
-/// Shortest and longest slot of the schedule, ns.
+/// The lengths of the shortest and the longest slot of the schedule, ns.
 const SLOT: (f64, f64) = (20e6, 1e9);
 /// The number of requests that a slot of the schedule should contain.
 const REQUESTS_PER_SLOT: f64 = 8.0;
@@ -48,29 +49,29 @@ const REQUESTS_PER_SLOT: f64 = 8.0;
 /// A worker's measurements since it last shared them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Fresh {
-    /// The epoch of the schedule under which they were taken.
+    /// The epoch of the schedule under which the measurements were taken.
     pub epoch: f64,
     /// The number of requests that ended.
     pub requests: f64,
     /// The number of refused requests.
     pub refused: f64,
-    /// Sums over requests that started under this schedule: samples, Σ pt and Σ reference pt, s, Σ
-    /// of the references' standard errors, s, Σ pt², s².
+    /// Sums over requests that started under this schedule. They are the number of samples, Σ pt
+    /// (s), Σ reference pt (s), Σ of the references' standard errors (s), and Σ pt² (s²).
     pub times: [f64; 5],
     /// The number of answers, and their lateness ([`open`]).
     pub late: [f64; 2],
-    /// Slot time that refused requests would have taken, s.
+    /// The slot time that refused requests would have taken, s.
     pub shed: f64,
     /// The regression's sums, over requests that had waited.
     pub sums: Sums,
-    /// Sums over requests that had waited, of short and of long types: n, Σx, Σy, Σx², Σxy.
+    /// Sums n, Σx, Σy, Σx², Σxy over requests that had waited, of short and of long types.
     pub by_length: [[f64; 5]; 2],
 }
 
 /// The state of the stage on the worker that runs the law.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct View {
-    /// Mean service time, s.
+    /// The mean service time, s.
     pub mean: f64,
     /// Whether, for at least 7 of 10 requests, service times take at most 60% of the objectives.
     pub room: bool,
@@ -86,8 +87,8 @@ pub struct View {
     pub in_flight: f64,
     /// The number of requests that wait for a slot.
     pub queued: f64,
-    /// The shortest last objective of a type that isn't rare and keeps it, as a slot time, s;
-    /// infinite without objectives.
+    /// The shortest last objective among the types that aren't rare and can keep it, as a slot
+    /// time, s. It is infinite without objectives.
     pub shortest: f64,
     /// The least and the largest number of slots.
     pub bounds: (u32, u32),
@@ -97,34 +98,34 @@ pub struct View {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Law {
     epoch: f64,
-    /// 1 while the law is open, 0 otherwise.
+    /// Whether the law is open, 1 or 0.
     open: f64,
-    /// P; while the law is open, the recent maximum of slots in use.
+    /// P. While the law is open, the recent maximum of slots in use.
     base: f64,
     /// The P at rest that was found before the law opened, 0 for none.
     found: f64,
-    /// Moving average of the lateness of answers.
+    /// The moving average of the lateness of answers.
     late: f64,
-    /// While P is limited: slot time that refused requests would have taken, s, and the time of the
-    /// last reading of slots in use.
+    /// While P is limited, the slot time that refused requests would have taken, s, and the time of
+    /// the last reading of slots in use.
     shed: f64,
     looked: f64,
     /// The number of answers so far.
     answers: f64,
-    /// 1 during a start, 0 otherwise.
+    /// Whether a start is in progress, 1 or 0.
     starting: f64,
     /// The time at which the law opened, and the time for which it was open before it closed, s.
     opened: f64,
     lasted: f64,
-    /// While the law is open: Σ of the references of requests that ended; otherwise slots in use ×
-    /// time; and the time that the sum covers, s.
+    /// A sum, and the time that the sum covers, s. While the law is open, it is Σ of the references
+    /// of requests that ended. Otherwise it is slots in use × time.
     work: f64,
     watched: f64,
     /// The recent maximum of work that ended, in slots.
     peak: f64,
-    /// The ceiling: the number of slots that may be in use while the law is open, 0 for no ceiling;
-    /// the mean service time before it was reached, s; the time since then, s; and the sums of
-    /// `times` over that time.
+    /// The ceiling is the number of slots that may be in use while the law is open, 0 for no
+    /// ceiling. The other fields are the mean service time before the ceiling was reached, s, the
+    /// time since then, s, and the sums of `times` over that time.
     ceiling: f64,
     turn: f64,
     full_for: f64,
@@ -142,21 +143,21 @@ pub struct Law {
     watched_since: f64,
     /// The number of times that current times replaced the references.
     rebased: f64,
-    /// Σ ln of the factors by which the references were multiplied.
+    /// The sum of ln of the factors by which the references were multiplied.
     ln_scale: f64,
-    /// Requests per ns, and the count for the next value.
+    /// The number of requests per ns, and the count for the next value.
     rate: f64,
     counted: f64,
     counted_since: f64,
-    /// Requests that ended and that were refused in this block.
+    /// The numbers of requests that ended and that were refused in this block.
     ended: f64,
     refused: f64,
     stretch: f64,
     stretched_blocks: f64,
     /// The sums of `times` over the stretched blocks, without samples.
     run_times: [f64; 4],
-    /// The base before a jump, 0 for none; S at the jump; and the number of blocks until the jump
-    /// is judged.
+    /// The base before a jump, 0 for none, then S at the jump, then the number of blocks until the
+    /// jump is judged.
     jumped_from: f64,
     jumped_at: f64,
     judged_in: f64,
@@ -197,7 +198,7 @@ impl Law {
         numbers.iter().all(|number| number.is_finite()) && self.base >= 1.0
     }
 
-    /// Whether a start is in progress: slots double until that stretches service times.
+    /// Whether a start is in progress, in which slots double until service times are stretched.
     #[must_use]
     pub fn is_starting(&self) -> bool {
         self.starting > 0.0
@@ -222,8 +223,8 @@ impl Law {
         (self.rebased, self.ln_scale)
     }
 
-    /// Whether P is at the knee and service times are unchanged, so that references may follow
-    /// them.
+    /// Whether P is at the knee and service times are unchanged. Only then may references follow
+    /// service times.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.resting > 0.0 && self.stretch < STRETCHED
@@ -263,7 +264,7 @@ impl Law {
         }
     }
 
-    /// Adds a worker's measurements. Those of another schedule only count as load.
+    /// Adds a worker's measurements. Measurements under another schedule only count as load.
     pub fn add(&mut self, fresh: &Fresh) {
         self.counted += fresh.requests;
         self.ended += fresh.requests;
@@ -349,8 +350,7 @@ impl Law {
                 0.0
             };
             let wanted = (1.5e9 * view.mean).max(filled);
-            // Use powers of two, so that proxies with slightly different measurements get the same
-            // schedule.
+            // Powers of two give proxies with slightly different measurements the same schedule.
             let doublings = (wanted.clamp(SLOT.0, SLOT.1) / SLOT.0).log2().round();
             self.slot = SLOT.0 * doublings.exp2();
         }

@@ -1,9 +1,9 @@
-//! The open law: no limit until objectives are about to be missed.
+//! The open law, which sets no limit until objectives are about to be missed.
 //!
 //! A proxy that has just started knows neither P nor a service time. If it started with a few slots
 //! and added more, requests would wait in front of a backend that has room for all. So the law sets
-//! no limit while the backend keeps the objectives without one. x is 1 for a response time beyond
-//! the last objective of its type (percentile p), else 0:
+//! no limit while the backend keeps the objectives without one. Let x be 1 for a response time
+//! beyond the last objective of its type (percentile p), else 0:
 //!
 //! ```text
 //! late = mean of x / (1 − p + 0.15)               exponential, over 32 answers of all types
@@ -12,14 +12,15 @@
 //! ```
 //!
 //! In a sudden overload, requests are late only after the objective has passed. By then the backend
-//! would have a queue that takes as long again to drain. So an open law has a ceiling: somewhat
-//! more slots than the recently finished work needed. Beyond it requests wait in the filter, no
-//! longer than their last objective. With N requests in the backend for a time T at the ceiling,
-//! and W = Σ reference of those that ended in T, N T / W is by Little's law the factor S by which
-//! service times are stretched. Service times themselves show that only after the queue has passed.
-//! While the backend works on all N, the ceiling rises with each answer. If S > 2 by more than 1.3
-//! standard errors, the requests that ended took more than 1.5 times their references, and a
-//! request that arrives now would miss the shortest last objective, the law closes at once:
+//! would have a queue that takes as long again to drain. So an open law has a ceiling of somewhat
+//! more slots than the recently finished work needed. Beyond the ceiling requests wait in the
+//! filter, no longer than their last objective. Let N requests be in the backend for a time T at
+//! the ceiling, and let W = Σ reference of the requests that ended in T. By Little's law, N T / W
+//! is the factor S by which service times are stretched. Service times themselves show S only after
+//! the queue has passed. While the backend works on all N requests, the ceiling rises with each
+//! answer. The law closes at once if three conditions hold. S > 2 by more than 1.3 standard errors.
+//! The requests that ended took more than 1.5 times their references. A request that arrives now
+//! would miss the shortest last objective.
 //!
 //! ```text
 //! ceiling = 16 + 2w + 4√w     w as below
@@ -27,19 +28,21 @@
 //! (N + waiting) · T / answers > objective, S > 2: the law closes
 //! ```
 //!
-//! No ceiling applies to the first 500 answers, whose references are not reliable, until N has
-//! been below it, and while a type is broken, whose requests hold slots without work.
+//! No ceiling applies to the first 500 answers, because their references are not reliable, nor
+//! until N has been below the ceiling. No ceiling applies while a type is broken either, because
+//! its requests hold slots without work.
 //!
 //! A stream whose tokens come too slowly counts as a second answer, with x / (1 − p + 0.15) + 1 for
-//! its objective: it has already counted as one in time, at its first byte.
+//! its objective. The 1 is added because the stream has already counted as one answer in time, at
+//! its first byte.
 //!
 //! An overdue request counts as late before it ends. Broken types don't count. A type without
 //! objectives is late at four references. So is a type that nearly misses its last objective with
-//! few requests in flight (the reference), because missing it says nothing about slots. The
-//! reference of streams that are measured at the first byte is of that time, not of slot times. The
-//! slots asked for are the mean number of slots in use, plus the slot time per second of requests
-//! that were refused because slots were scarce. Both are averaged over 50 answers, but over at
-//! least 1 s and at most 5 s.
+//! few requests in flight (the reference), because missing the objective says nothing about slots.
+//! For streams that are measured at the first byte, this reference is that of the time to the first
+//! byte, not of slot times. The number of slots asked for is the mean number of slots in use, plus
+//! the slot time per second of requests that were refused because slots were scarce. Both are
+//! averaged over 50 answers, but over at least 1 s and at most 5 s.
 //!
 //! If the law was open for less than 5 s, the backend is overloaded without a limit. Then the law
 //! opens again only while less than 10% of the slot time asked for is refused. If the law was open
@@ -54,58 +57,59 @@
 //! P = w + √w                    at least 3, at most N/2 with N requests in flight, or w
 //! ```
 //!
-//! With fewer than 2 w requests in flight, concurrency is not the cause of late answers; an
-//! endpoint that hangs may be.
+//! With fewer than 2 w requests in flight, concurrency is not the cause of late answers. The cause
+//! may be an endpoint that hangs.
 //!
-//! If P was found (was at rest) before the law opened, the law closes with that P, but at most N.
-//! If fewer than 100 answers were measured, references are not reliable, and a
-//! [`start`](super::start) with few slots follows. In both cases the search for the knee continues
-//! from there.
+//! If a P at rest was found before the law opened, the law closes with that P, but at most N. If
+//! fewer than 100 answers were measured, references are not reliable, and a [`start`](super::start)
+//! with few slots follows. In both cases the search for the knee continues from there.
 //!
-//! Histograms omit the service time of a request if more than 2 w slots were in use, because later
-//! decisions are made with a limit.
+//! Histograms omit the service time of a request if more than 2 w slots were in use. Later
+//! decisions are made with a limit, so such a service time is not representative.
 //!
-//! A dry run holds no requests: its law only closes and opens.
+//! A dry run holds no requests, so its law only closes and opens.
 
 use super::super::add;
 use super::start::FIRST;
 use super::{CONFIDENCE, Law, STRETCHED, View, reach_at_first};
 use crate::time::Instant;
 
-/// Weight of the latest answer.
+/// The weight of the latest answer.
 const GAIN: f64 = 1.0 / 32.0;
 /// The values of `late` above which the law closes, and below which it may open.
 const LATE: (f64, f64) = (1.0, 0.4);
 /// The law opens only if less than this part of P is asked for.
 const ROOM: f64 = 0.85;
-/// Part of the slot time asked for that may be refused, unless the law was open for this long, s.
+/// The part of the slot time asked for that may be refused. This bound doesn't apply if the law was
+/// open for at least [`LONG`] seconds.
 const SHED: f64 = 0.1;
 const LONG: f64 = 5.0;
-/// The shortest and the longest averaging time of the slots asked for, s, and the number of answers
-/// that it should contain.
+/// The shortest and the longest time over which the slots asked for are averaged, s. Within these
+/// bounds, the time covers [`CALM_ANSWERS`] answers.
 const CALM: (f64, f64) = (1.0, 5.0);
 const CALM_ANSWERS: f64 = 50.0;
 /// The number of answers below which references are not reliable.
 const FEW_ANSWERS: f64 = 100.0;
-/// Time over which ended work is averaged, s.
+/// The time over which ended work is averaged, s.
 const WATCHED: f64 = 0.3;
-/// Time constant with which maxima decay, s.
+/// The time constant with which maxima decay, s.
 const FORGET: f64 = 10.0;
-/// The highest P when the law closes, as a part of the requests in flight.
+/// The highest P when the law closes, as a part of the requests in flight, unless the working slots
+/// are more.
 const MOST: f64 = 0.5;
-/// The part of the ceiling at which it counts as reached.
+/// The part of the ceiling from which the ceiling counts as reached.
 const FULL: f64 = 0.8;
-/// The time at the ceiling before it is judged, mean service times.
+/// The least time at the ceiling before requests in the backend are judged, mean service times.
 const TURNS: f64 = 2.0;
 /// The number of slots that may be in use in addition to those that follow from the work.
 const CEILING: f64 = 16.0;
-/// The number of answers before references support a ceiling.
+/// The number of answers from which references are reliable enough for a ceiling.
 const WARM: f64 = 500.0;
-/// S from which on requests are assumed to wait in the backend, and the least number of samples to
-/// close the law by it.
+/// The value of S from which requests are assumed to wait in the backend, and the least number of
+/// samples with which S may close the law.
 const STRETCH: f64 = 2.0;
 const ENOUGH: f64 = 16.0;
-/// Slots by which the ceiling rises for each answer with S > 2.
+/// The number of slots by which the ceiling rises for each answer with S > 2.
 const SLOWLY: f64 = 0.05;
 /// The least time over which ended work is measured, s.
 const LEAST_WATCHED: f64 = 0.1;
@@ -119,7 +123,8 @@ impl Law {
         self.open > 0.0
     }
 
-    /// Returns the number of working slots: P, or without a limit the recent maximum of ended work.
+    /// Returns the number of working slots. It is P, or without a limit the recent maximum of ended
+    /// work.
     #[must_use]
     pub fn working(&self) -> f64 {
         if self.is_open() {
@@ -129,8 +134,8 @@ impl Law {
         }
     }
 
-    /// Returns P as far as it is known. Without a limit this is the P that was found before, or the
-    /// recent maximum of slots in use if that is higher. If none was found, it is twice that
+    /// Returns P as far as it is known. Without a limit, returns the P that was found before, or
+    /// the recent maximum of slots in use if that is higher. If no P was found, returns twice that
     /// maximum, so that an autoscaler that uses the part of slots in use finds room.
     #[must_use]
     pub fn known(&self) -> u32 {
@@ -145,7 +150,7 @@ impl Law {
         known as u32
     }
 
-    /// Adds answers: their number and Σ x.
+    /// Adds answers, given as their number and Σ x.
     pub(super) fn answered(&mut self, [answers, late]: [f64; 2]) {
         self.answers += answers;
         if answers > 0.0 {
@@ -191,7 +196,7 @@ impl Law {
         self.lasted = (now_ns - self.opened) / 1e9;
         (self.work, self.watched, self.shed) = (0.0, 0.0, 0.0);
         (self.reach, self.resting, self.run) = (reach_at_first(target), 0.0, 0.0);
-        // The schedule is for the times of requests within the limit (Little's law).
+        // The schedule is for the service times of requests within the limit (Little's law).
         let mean = view.mean * (target / view.in_flight).min(1.0);
         self.go(target.ceil(), now, &View { mean, ..*view });
     }
@@ -205,8 +210,9 @@ impl Law {
         }
     }
 
-    /// Moves the ceiling, `secs` after the last time, with the times of requests that ended since.
-    /// Returns whether an arrival would miss its objective because requests wait in the backend.
+    /// Moves the ceiling, `secs` after the last move, with the `times` of requests that ended since
+    /// then. Returns whether an arrival would miss its objective because requests wait in the
+    /// backend.
     fn overflows(&mut self, secs: f64, times: [f64; 5], view: &View) -> bool {
         if self.answers < WARM || view.broken || !view.enforced {
             self.ceiling = 0.0;
@@ -225,7 +231,7 @@ impl Law {
             return false;
         }
         // The time until the ceiling was reached doesn't count, and neither does the work that
-        // ended in it.
+        // ended in that time.
         if self.full_for <= 0.0 {
             self.full_for = f64::MIN_POSITIVE;
             return false;

@@ -1,19 +1,19 @@
-//! Slots above the knee, with which short requests overtake long ones.
+//! Slots above the knee, which let short requests overtake long ones.
 //!
 //! A single core has the same throughput with one request as with five (e = 1 throughout). With one
-//! slot, a short request waits until a long one has ended; with three slots, both share the core.
-//! So a slot or two above the knee are worthwhile if requests *share* the backend. They are not if
-//! the backend has a queue: there, another slot adds the same wait to short and long requests, so
-//! short types have a far higher elasticity than long ones. Sharing stretches all service times by
-//! the same factor. So with up to [`SHARED`] slots
+//! slot, a short request waits until a long one has ended. With three slots, both share the core.
+//! So a slot or two above the knee are worthwhile if requests *share* the backend. They are not
+//! worthwhile if the backend has a queue. There, another slot adds the same wait to short and long
+//! requests, so short types have a far higher elasticity than long ones. Sharing stretches all
+//! service times by the same factor. So with up to [`SHARED`] slots
 //!
 //! ```text
 //! (e_short − e_long) + z σ < 0.5    one more slot, if e_up − z σ < 1.25
 //! (e_short − e_long) − z σ < 0.3    not fewer, if e_down − z σ < 1.1
 //! ```
 //!
-//! for types shorter and longer than the mean, and only while service times leave room in the
-//! objectives.
+//! Here e_short and e_long are the elasticities of the types that are shorter and longer than the
+//! mean. The rule applies only while service times leave room in the objectives.
 
 use super::{CONFIDENCE, Law, View};
 use crate::parallelism::elasticity::Estimate;

@@ -1,8 +1,8 @@
 //! The start of a law that closed after few answers: slots double until they stretch service times.
 //!
-//! At that time neither the references nor the number of working slots are known. Each stage of the
-//! start ends in one of these ways, where S = Σ pt / Σ reference pt over requests that started in
-//! the stage, and z = 1.3 standard errors:
+//! At that time neither the references nor the number of working slots are known. With S = Σ pt / Σ
+//! reference pt over requests that started in a stage of the start, and z = 1.3 standard errors,
+//! the stage ends in one of these ways:
 //!
 //! ```text
 //! S + z σ < 1.6       P doubles
@@ -10,7 +10,7 @@
 //! neither for long    the nearer of the two
 //! ```
 //!
-//! By Little's law S is the number of requests in flight over those in service.
+//! By Little's law S is the ratio of requests in flight to requests in service.
 
 use super::{CONFIDENCE, Law, View, reach_at_first};
 use crate::time::Instant;
@@ -21,19 +21,20 @@ pub(super) const FIRST: f64 = 4.0;
 const DOUBLE: f64 = 1.6;
 const END: f64 = 1.3;
 /// The largest divisor of P at the end of a start. Half as many slots did not stretch service
-/// times, so a larger S is not plausible.
+/// times, so a larger divisor is not plausible.
 const FURTHEST_BACK: f64 = 3.0;
-/// The least and the largest number of samples before a start decides. Between the two, it is the
-/// number of slots.
+/// The least and the largest number of samples before a start decides. Between these bounds, the
+/// number of samples is the number of slots.
 const FEWEST: (f64, f64) = (8.0, 64.0);
-/// An undecided stage ends with this multiple of that number of samples, or after this time, ns.
+/// An undecided stage ends with this multiple of the samples before a decision, or after
+/// [`LONGEST_STAGE`] ns.
 const UNDECIDED: f64 = 8.0;
 const LONGEST_STAGE: f64 = 2e9;
 /// The part of the slots that must be in use before they are doubled.
 const USED: f64 = 0.5;
 
 impl Law {
-    /// Doubles the slots while that doesn't stretch service times.
+    /// Doubles the slots until service times are stretched, and then ends the start.
     pub(super) fn start(&mut self, now: Instant, view: &View) {
         let [samples, pt, reference, doubt, squares] = self.times;
         if samples <= 0.0 {
@@ -46,7 +47,7 @@ impl Law {
         if samples < enough || reference <= 0.0 {
             return;
         }
-        // By Little's law, without the requests that have not ended yet.
+        // This follows from Little's law. It leaves out the requests that have not ended yet.
         let is_used = pt * 1e9 / elapsed > USED * self.base;
         let error = CONFIDENCE * squares.sqrt();
         let most = (pt + error) / (reference - doubt).max(0.1 * reference);

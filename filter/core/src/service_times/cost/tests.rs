@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A factor of times, with mean 1 and a coefficient of variation of 0.3.
+/// Yields factors of times, with mean 1 and a coefficient of variation of 0.3.
 fn scatter() -> impl Strategy<Value = f64> {
     let half = 3_f64.sqrt() * 0.3;
     1.0 - half..1.0 + half
@@ -46,15 +46,15 @@ fn is_sound(plane: &Plane) -> bool {
         && plane.usual.iter().all(|of| *of >= 1.0 && of.is_finite())
 }
 
-/// Yields samples of two small requests and a large one in turn: 3 ms for size 1, 102 ms for size
-/// 100.
+/// Yields samples of two small requests and a large one in turn. They take 3 ms for size 1, and 102
+/// ms for size 100.
 fn both(samples: usize) -> impl Iterator<Item = (u32, f64)> {
     let turn = [(1, 0.003), (1, 0.003), (100, 0.102)];
     turn.into_iter().cycle().take(samples)
 }
 
-/// A client that states a huge size, and is answered at once, doesn't spoil the estimates of
-/// others.
+/// A client that states a huge size, and is answered at once, doesn't spoil the estimates of other
+/// requests.
 #[test]
 fn one_far_size_moves_no_estimate() {
     let far = [(u32::MAX, 0.002)];

@@ -1,22 +1,22 @@
-//! The hint: responses carry the rejection rate, so that clients send fewer requests (Chronos
-//! §3.2).
+//! The hint that responses carry to clients: the rejection rate, so that clients send fewer
+//! requests (Chronos §3.2).
 //!
-//! The paper's database piggybacks the rejection rate on its answers and its busy messages; here it
-//! is a header of responses and refusals. Clients may use or ignore it; a client's sidecar can act
-//! like the paper's clients.
+//! The paper's database adds the rejection rate to its answers and its busy messages. Here the rate
+//! is a header of responses and refusals. Clients may use or ignore the header. A client's sidecar
+//! can act like the paper's clients.
 
 /// The name of the header.
 pub const HEADER: &str = "x-headgate-rejection-rate";
 
-/// Returns the header's value for a rejection rate: a ratio 0..=1 with at most three digits after
-/// the point, and not 0 if any request was refused.
+/// Returns the header's value for a rejection rate. The value is a ratio 0..=1 with at most three
+/// digits after the point. It is not 0 if any request was refused.
 #[must_use]
 pub fn value(rate: f64) -> String {
     let thousandths = (rate.clamp(0.0, 1.0) * 1e3).ceil();
     (thousandths / 1e3).to_string()
 }
 
-/// Returns the rejection rate in the header's `value`; `None` if it is not a ratio.
+/// Returns the rejection rate in the header's `value`, or `None` if the value is not a ratio.
 #[must_use]
 pub fn rate(value: &[u8]) -> Option<f64> {
     let rate: f64 = std::str::from_utf8(value).ok()?.trim().parse().ok()?;

@@ -1,10 +1,10 @@
-//! BacklogControl: bounds the backlog, so that the mean service delay stays at a target (Chronos
-//! §2-4).
+//! BacklogControl, which bounds the backlog so that the mean service delay stays at a target
+//! (Chronos §2-4).
 //!
 //! Bouncer predicts each request's response time. Chronos controls one number by feedback: the mean
-//! of queue wait and processing time over all served requests. Every period the error of that mean
-//! moves a bound on the backlog, and a request is admitted while the backlog, including it, stays
-//! within the bound. The paper has three variants, its own and two baselines (Table 2):
+//! of queue wait plus processing time over all served requests. Every period the error of that mean
+//! moves a bound on the backlog. A request is admitted while the backlog, including the request,
+//! stays within the bound. The paper has three variants, its own and two baselines (Table 2):
 //!
 //! ```text
 //! FC-D  Backlog        admit if d(t) + n_i ≤ d_t(k)       d(t) = Σ n_i over the queue    (Eq. 2)
@@ -12,33 +12,34 @@
 //! AC    Proportional   refuse with probability (s(k) − S_t) / S_t, within 0..=1
 //! ```
 //!
-//! The control law and its gains are in [`pi`]; n_i in [`crate::work`]. About AC the paper says
-//! only that it "applies admission control to incoming transactions in proportion to the service
-//! delay error under overload". Here the probability is the relative error, times
+//! The control law and its gains are in [`pi`], and n_i is in [`crate::work`]. About AC the paper
+//! says only that it "applies admission control to incoming transactions in proportion to the
+//! service delay error under overload". Here the probability is the relative error, times
 //! `proportionalGain` if configured.
 //!
-//! All workers have one controller. d(t) is the ledger's, over all workers. Their counts of served
-//! and refused requests, the period and the law are in one record ([`Controlled`]), and the first
-//! worker after a period's end runs the law.
+//! All workers have one controller. d(t) comes from the ledger, over all workers. The counts of
+//! served and refused requests, the period and the law are in one record ([`Controlled`]). The
+//! first worker after a period's end runs the law.
 //!
-//! **Where the paper leaves something open.**
+//! **Cases that the paper leaves open.**
 //! - The backlog is the ready queue. A request that finds an empty queue and a free slot doesn't
-//!   wait, so it is admitted under any bound. Otherwise a bound of 0, or below the cost of every
-//!   request, would stay forever: nothing would be served or measured, so nothing would raise it.
-//! - A period without served requests gives no information about the delay: e and the bound stay.
-//!   The rule above ensures that this doesn't last.
+//!   wait, so it is admitted under any bound. Otherwise a bound of 0, or a bound below the cost of
+//!   every request, would stay forever. With such a bound, nothing would be served or measured, so
+//!   nothing would raise the bound.
+//! - A period without served requests gives no information about the delay, so e and the bound
+//!   stay. The rule above ensures that such periods end.
 //! - d_t(0) is "a small positive integer", of an unknown unit. If it is too small, a cold start
 //!   refuses all requests that come while all slots are busy, for many periods. If it is too large,
 //!   the first burst overshoots. So all requests are admitted until 20 requests were served (or
 //!   one, and a period has ended), which takes milliseconds. Then the bound starts at half of the
-//!   one that should keep the target: (S_t − mean processing time) / 2 · P / c̄, at least 1. c̄ may
-//!   be wrong by a factor of two without an overshoot.
-//! - max-data is the configured one, or the longest queue times the largest cost served.
+//!   bound that should keep the target: (S_t − mean processing time) / 2 · P / c̄, at least 1. c̄
+//!   may be wrong by a factor of two without an overshoot.
+//! - max-data is the configured value, or the longest queue times the largest cost served.
 //!
-//! Left out: the TCP connection delay c_i of §2 (a connection to a proxy carries many requests),
-//! waits before the stage, delays of requests that expired in the queue or whose client left, and
-//! the estimation of costs from a database's schema (§3.1). The latter is up to the application: it
-//! gives the cost in a header, or per type.
+//! These parts of the paper are left out: the TCP connection delay c_i of §2 (a connection to a
+//! proxy carries many requests), waits before the stage, delays of requests that expired in the
+//! queue or whose client left, and the estimation of costs from a database's schema (§3.1). The
+//! application gives the cost in a header, or the policy gives it per type.
 
 pub mod hint;
 mod pi;
@@ -62,12 +63,12 @@ use record::{Record, Sums};
 
 /// The number of served requests after which the first bound is set.
 const FIRST_SERVED: f64 = 20.0;
-/// Weight of the latest period in the moving averages of times per unit.
+/// The weight of the latest period in the moving averages of times per unit.
 const NEW: f64 = 0.3;
-/// µs per ms: costs are counted in µs, but configured in ms.
+/// The number of µs in a ms. Costs are counted in µs, but configured in ms.
 const MICROS: f64 = 1e3;
 
-/// A bound on the backlog, set by feedback.
+/// A bound on the backlog that is set by feedback.
 #[derive(Debug)]
 pub struct BacklogControl {
     signal: BacklogSignal,
@@ -76,12 +77,12 @@ pub struct BacklogControl {
     /// The configured K_P, per unit of the signal.
     proportional: Option<f64>,
     integral: Option<f64>,
-    /// max-data, in units of the signal.
+    /// max-data, the largest bound, in units of the signal.
     max: Option<f64>,
-    /// Longest queue, requests.
+    /// The longest queue, requests.
     max_length: u32,
     hint: bool,
-    /// Whether work is measured in µs rather than in costs.
+    /// Whether work is measured in µs instead of costs.
     work_is_time: bool,
     parallelism: u32,
     signature: f64,
@@ -127,8 +128,8 @@ impl BacklogControl {
         }
     }
 
-    /// Returns the bound on the controlled signal, or AC's probability; `None` before anything was
-    /// measured.
+    /// Returns the bound on the controlled signal, or AC's probability. Returns `None` before
+    /// anything was measured.
     #[must_use]
     pub fn bound(&self) -> Option<f64> {
         (self.known.bounded != 0.0).then(|| self.bound_of(&self.known))
@@ -176,7 +177,7 @@ impl BacklogControl {
         record.bounded = 1.0;
     }
 
-    /// Moves the times per unit of cost and of work towards the measured ones.
+    /// Moves the times per unit of cost and per unit of work towards the measured times.
     fn learn(&self, sums: &Sums, record: &mut Record) {
         let moved = |average: f64, units: f64| {
             let measured = sums.slot / units;
@@ -187,8 +188,8 @@ impl BacklogControl {
             }
         };
         record.time_per_cost = if self.signal == BacklogSignal::Backlog && self.work_is_time {
-            // The cost is the time, in µs. A measurement would be distorted by requests whose type
-            // had no estimate yet.
+            // The cost is the time, in µs. Requests whose type had no estimate yet would distort a
+            // measurement.
             1e-6
         } else {
             moved(record.time_per_cost, sums.cost)
@@ -219,7 +220,7 @@ impl BacklogControl {
         control.next(error, gains, self.max(record), refused, dead_time)
     }
 
-    /// Returns d_t or AC's probability. An edit that lowers max-data applies at once, even if the
+    /// Returns d_t, or AC's probability. An edit that lowers max-data applies at once, even if the
     /// law doesn't move d_t.
     fn bound_of(&self, record: &Record) -> f64 {
         match self.signal {
@@ -235,7 +236,7 @@ impl BacklogControl {
         record.time_per_cost.max(1e-15) / f64::from(self.parallelism.max(1))
     }
 
-    /// Returns max-data.
+    /// Returns max-data, the largest bound, in units of the signal.
     fn max(&self, record: &Record) -> f64 {
         let each = match self.signal {
             BacklogSignal::Backlog => record.largest.max(1.0),
@@ -247,7 +248,7 @@ impl BacklogControl {
 
 impl Admission for BacklogControl {
     fn needs_slots_in_use(&self, queue_length: u32, work: u64) -> bool {
-        // AC's refusals are at random, and `decide` draws once. Any bound above 0 may refuse.
+        // AC refuses at random, and `decide` draws once. Any bound above 0 may refuse.
         queue_length == 0
             && self.bound().is_some_and(|bound| match self.signal {
                 BacklogSignal::Backlog => work as f64 > bound,
@@ -261,7 +262,8 @@ impl Admission for BacklogControl {
         self.fresh.refused += f64::from(!admitted);
     }
 
-    /// p(k) counts busy messages, and an expired request gets one, too (§3.2).
+    /// Counts the request as refused. p(k) counts busy messages, and an expired request gets a busy
+    /// message, too (§3.2).
     fn expired(&mut self) {
         self.fresh.refused += 1.0;
     }
@@ -274,7 +276,7 @@ impl Admission for BacklogControl {
         self.hint.then_some(self.rejection_rate)
     }
 
-    /// Returns the bound; AC's probability in millionths.
+    /// Returns the bound, or AC's probability in millionths.
     fn controlled_bound(&self) -> Option<Bound> {
         let scale = match self.signal {
             BacklogSignal::Backlog | BacklogSignal::QueueLength => 1.0,
@@ -319,8 +321,8 @@ impl Admission for BacklogControl {
 
     fn completed(&mut self, served: &Served, _now: Instant) {
         let weight = f64::from(served.weight);
-        // Only served requests count: a cost that a client merely claims must not raise the limit
-        // permanently.
+        // Only served requests count, because a cost that a client merely claims must not raise the
+        // limit permanently.
         self.largest = self.largest.max(served.work as f64);
         let sums = &mut self.fresh;
         sums.served += weight;
@@ -360,8 +362,9 @@ impl Controlled for BacklogControl {
     }
 }
 
-/// Returns a number that differs between configurations whose records must not be mixed: those with
-/// another controlled signal or unit. It is small enough to be exact in a record.
+/// Returns a number that differs between configurations whose records must not be mixed. These are
+/// configurations with another controlled signal or unit. The number is small enough to be exact in
+/// a record.
 fn signature(control: &BacklogControlConfig) -> f64 {
     let signal = match control.control {
         BacklogSignal::Backlog => 1,
@@ -373,7 +376,7 @@ fn signature(control: &BacklogControlConfig) -> f64 {
         CostConfig::Type { costs } => costs.iter().flat_map(|cost| cost.to_le_bytes()).collect(),
         CostConfig::Header { header } => header.bytes().collect(),
     };
-    // FNV-1a; 32 bits of it.
+    // The hash is FNV-1a with 32 bits.
     let hash = unit.iter().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
     });

@@ -8,43 +8,43 @@
 //!
 //! **Two integrators and the paper's gains.** The paper places the poles of η = τψ / (1 + τψ), with
 //! ψ from Eq. 8 as the controller. But ψ integrates already, its output is δd, and Eq. 1 sums δd
-//! once more: the actual loop has (z − 1)² in its denominator. The published poles, −0.308 and 0.52
-//! ± 0.106i, are those of one integrator (and of Eq. 5 with +0.104 s(k−2): with the printed sign
-//! they come out elsewhere). With Eq. 1 counted, K_P = 2.77 and K_I = 5.28 put a pair of poles at
+//! once more. So the actual loop has (z − 1)² in its denominator. The published poles, −0.308 and
+//! 0.52 ± 0.106i, are those of one integrator (and of Eq. 5 with +0.104 s(k−2), because the printed
+//! sign gives other poles). With Eq. 1 counted, K_P = 2.77 and K_I = 5.28 put a pair of poles at
 //! |z| = 1.04 with +0.104, which is unstable, as a test below shows. With the printed sign they are
 //! at |z| = 0.991, which is stable and rings for hundreds of periods. So the equations are
 //! implemented as printed, and the gains are not the paper's.
 //!
-//! They follow from the plant. In a FIFO of P slots that are always busy, a request that is
-//! admitted behind a backlog d is served c̄ d / P later, where c̄ is the time that a unit of cost
-//! takes in a slot. A request that is served in a period was admitted one service delay earlier,
-//! and the loop keeps that at S_t; so with g = c̄ / P and periods of T
+//! The gains follow from the plant. Let c̄ be the time that a unit of cost takes in a slot. In a
+//! FIFO of P slots that are always busy, a request that is admitted behind a backlog d is served c̄
+//! d / P later. A request that is served in a period was admitted one service delay earlier, and
+//! the loop keeps that delay at S_t. So with g = c̄ / P and periods of T
 //!
 //! ```text
 //! s(k) = g d_t(k − m)        m = 1 + S_t / T
 //! (z − 1)² z^(m−1) + a (z − β) = 0        a = g K_P (K_I + 1),   β = 1 / (K_I + 1)
 //! ```
 //!
-//! For m = 1 this is z² + (a − 2) z + 1 − aβ, stable exactly for 0 < β < 1 and 0 < a < 4 / (1 + β)
-//! (Jury). Without the zero at β, a loop with two integrators can't be stable. With dead time the
-//! loop must be slower in proportion. a = 2q and β = 1 − 3q/4 with q = 0.7 / (2m − 1) keep it
-//! stable for any m and any plant gain from 0 to 1.9 times the one assumed. Nine tenths of a step
-//! of the error are gone within 6 m periods, and the target is overshot by a hundredth (a tenth for
-//! m = 1). Hence
+//! For m = 1 this is z² + (a − 2) z + 1 − aβ, which is stable exactly for 0 < β < 1 and 0 < a < 4 /
+//! (1 + β) (Jury). Without the zero at β, a loop with two integrators can't be stable. With dead
+//! time the loop must be slower in proportion. a = 2q and β = 1 − 3q/4 with q = 0.7 / (2m − 1) keep
+//! the loop stable for any m and any plant gain from 0 to 1.9 times the assumed gain. Nine tenths
+//! of a step of the error are gone within 6 m periods, and the target is overshot by a hundredth (a
+//! tenth for m = 1). Hence
 //!
 //! ```text
 //! K_I = 0.75 q / (1 − 0.75 q)        K_P = 2 q (1 − 0.75 q) P / c̄        cost / s
 //! ```
 //!
-//! **Anti-windup** is back-calculation: if something prevents d_t from moving by δd, δd(k) becomes
-//! the actual step, so that neither integrator keeps a step without effect. Two things prevent it:
+//! **Anti-windup** is back-calculation. If d_t can't move by δd, δd(k) becomes the actual step, so
+//! that neither integrator keeps a step without effect. Two rules limit the move of d_t:
 //!
-//! - the clamp to \[0, max-data\] of the paper;
-//! - beyond the paper: while s(k) ≤ S_t, the bound moves only if it has been refusing requests for
+//! - The paper clamps d_t to \[0, max-data\].
+//! - Beyond the paper, while s(k) ≤ S_t, the bound moves only if it has been refusing requests for
 //!   m periods. Before that, served requests were admitted under another limit than the bound, so
-//!   the error has no information about the bound. And while nothing is refused, raising the bound
-//!   has no effect until the load returns, and then admits a queue of max-data. The paper, which
-//!   clamps at max-data only, reports overshoots up to 4.13 s for S_t = 2 s (§5.3).
+//!   the error has no information about the bound. While nothing is refused, raising the bound has
+//!   no effect until the load returns, and then admits a queue of max-data. The paper, which clamps
+//!   at max-data only, reports overshoots up to 4.13 s for S_t = 2 s (§5.3).
 
 use std::time::Duration;
 
@@ -53,9 +53,9 @@ use serde::{Deserialize, Serialize};
 /// The gains of the control law.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gains {
-    /// K_P, cost per second of error.
+    /// K_P, the proportional gain, cost per second of error.
     pub proportional: f64,
-    /// K_I.
+    /// K_I, the integral gain, ratio.
     pub integral: f64,
 }
 
@@ -85,16 +85,17 @@ pub(super) struct Control {
     pub(super) bound: f64,
     /// δd, the step that the bound made.
     pub(super) step: f64,
-    /// e, s; `None` if the next error has none to compare with.
+    /// e, the error of the last period, s. It is `None` if the next error has no earlier error to
+    /// compare with.
     pub(super) error: Option<f64>,
-    /// The number of recent periods in which the bound refused a request, less those in which it
-    /// didn't; at most m.
+    /// The number of recent periods in which the bound refused a request, less the number of those
+    /// in which it refused none. It is at most m.
     pub(super) limiting: f64,
 }
 
 impl Control {
-    /// Returns d_t(k) and δd(k). `refused` means that the bound refused a request in the period,
-    /// `dead_time` is m.
+    /// Returns the state with d_t(k) and δd(k). `error` is e(k). `refused` says whether the bound
+    /// refused a request in the period. `dead_time` is m.
     pub(super) fn next(
         self,
         error: f64,
@@ -117,7 +118,7 @@ impl Control {
                 limiting,
             };
         }
-        // Without an e(k−1), assume that the error was the same.
+        // Without e(k−1), the error before is assumed to be the same.
         let previous = self.error.unwrap_or(error);
         let change = (gains.integral + 1.0) * error - previous;
         let wanted = self.bound + self.step + gains.proportional * change;
@@ -162,7 +163,7 @@ mod tests {
 
     fn derived(gain: f64, dead_time: usize) -> Gains {
         let target = Duration::from_secs_f64(TARGET);
-        // With one period of delay only, the target is far below the period.
+        // With a dead time of one period, the target is far below the period.
         let period = match dead_time {
             1 => Duration::from_secs(3_600),
             m => target.div_f64(m as f64 - 1.0),
@@ -204,7 +205,8 @@ mod tests {
         }
     }
 
-    /// Eq. 5, with the sign of its second term to which the published poles belong.
+    /// Returns the delays of Eq. 5, with the sign of its second term to which the published poles
+    /// belong.
     fn chronos(mut next: impl FnMut(f64) -> f64, periods: usize) -> Vec<f64> {
         let (mut s, mut d) = ([0.5, 0.5], [22.0, 22.0]);
         let mut delays = Vec::new();
@@ -222,7 +224,7 @@ mod tests {
             proportional: 2.77,
             integral: 5.28,
         };
-        // Eq. 7 alone, with its output as the bound itself.
+        // The loop has Eq. 7 alone, with its output as the bound itself.
         let (mut bound, mut previous) = (22.0, 1.5);
         let one = |error: f64| {
             bound += PAPER.proportional * ((PAPER.integral + 1.0) * error - previous);
@@ -231,7 +233,7 @@ mod tests {
         };
         let delays = chronos(one, 40);
         assert!((delays[39] - TARGET).abs() < 1e-6, "{delays:?}");
-        // Eq. 7 and Eq. 1, without the clamp.
+        // The loop has Eq. 7 and Eq. 1, without the clamp.
         let (mut bound, mut step, mut previous) = (22.0, 0.0, 1.5);
         let two = |error: f64| {
             step += PAPER.proportional * ((PAPER.integral + 1.0) * error - previous);
@@ -257,7 +259,7 @@ mod tests {
             error: Some(0.4),
             limiting: 3.0,
         };
-        // δd = 3 + 10 (1.5 · 0.2 − 0.4) = 2.
+        // The step is δd = 3 + 10 (1.5 · 0.2 − 0.4) = 2.
         let next = control.next(0.2, GAINS, 1e6, true, 3.0);
         assert!((next.step - 2.0).abs() < 1e-9 && (next.bound - 102.0).abs() < 1e-9);
         assert_eq!(next.error, Some(0.2));
@@ -274,7 +276,7 @@ mod tests {
             control = control.next(-5.0, GAINS, 1e6, true, 3.0);
         }
         assert_eq!((control.bound, control.step), (0.0, 0.0));
-        // The first period with an error of the other sign moves it.
+        // The first period with an error of the other sign moves the bound.
         control = control.next(0.5, GAINS, 1e6, true, 3.0);
         assert!(control.bound > 0.0);
         for _ in 0..1_000 {
@@ -298,7 +300,7 @@ mod tests {
             control = control.next(1.9, GAINS, 1e6, false, 3.0);
         }
         assert_eq!((control.bound, control.step), (100.0, 0.0));
-        // The load is back. It takes m periods until the bound determines the delay.
+        // The load returns. It takes m periods until the bound determines the delay.
         for _ in 0..2 {
             control = control.next(1.5, GAINS, 1e6, true, 3.0);
             assert_eq!(control.bound, 100.0);

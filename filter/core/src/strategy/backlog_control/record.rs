@@ -7,26 +7,27 @@ use serde::{Deserialize, Serialize};
 use super::pi::Control;
 use crate::time::{Instant, nanos};
 
-/// Counts and sums: in the record since the period started, in a worker since its last sync.
+/// Counts and sums. In the record they are those since the period started, and in a worker those
+/// since its last sync.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Sums {
     /// The number of requests that were admitted or refused.
     pub(super) received: f64,
-    /// The number of these that were refused, for any reason.
+    /// The number of received requests that were refused, for any reason.
     pub(super) refused: f64,
     /// The number of requests that the bound refused.
     pub(super) over_bound: f64,
     /// The number of requests served.
     pub(super) served: f64,
-    /// Σ of their service delays, s.
+    /// The sum of the service delays of served requests, s.
     pub(super) delay: f64,
-    /// Σ of their processing times, s.
+    /// The sum of the processing times of served requests, s.
     pub(super) processing: f64,
-    /// Σ of the times for which they held their slots, s.
+    /// The sum of the times for which served requests held their slots, s.
     pub(super) slot: f64,
-    /// Σ of their costs, in the unit of the controlled signal.
+    /// The sum of the costs of served requests, in the unit of the controlled signal.
     pub(super) cost: f64,
-    /// Σ of their work in the queue.
+    /// The sum of the work of served requests in the queue.
     pub(super) work: f64,
 }
 
@@ -63,11 +64,11 @@ pub(super) struct Record {
     /// Whether the bound is set: 0 or 1.
     pub(super) bounded: f64,
     pub(super) control: Control,
-    /// s(k) of the last period, s.
+    /// s(k), the mean service delay of the last period, s.
     pub(super) delay: f64,
-    /// Time that a unit of the controlled signal takes in a slot, s; 0 until measured.
+    /// The time that a unit of the controlled signal takes in a slot, s. It is 0 until measured.
     pub(super) time_per_cost: f64,
-    /// Time that a unit of work takes in a slot, s; 0 until measured.
+    /// The time that a unit of work takes in a slot, s. It is 0 until measured.
     pub(super) time_per_work: f64,
     /// The largest cost of a request so far.
     pub(super) largest: f64,
@@ -84,7 +85,7 @@ impl Record {
         }
     }
 
-    /// Whether all numbers are finite. A non-finite one would stay in all later records.
+    /// Whether all numbers are finite. A number that isn't finite would stay in all later records.
     pub(super) fn is_finite(&self) -> bool {
         let Sums {
             received,
@@ -122,8 +123,8 @@ impl Record {
     }
 
     /// Whether the period is over. A period that ends more than twice its length from now was
-    /// started with another clock, so it counts as over. It may end slightly more than its length
-    /// from now, if a worker that read the clock later started it.
+    /// started with another clock, so it counts as over. A period may end slightly more than its
+    /// length from now, if a worker that read the clock later started it.
     pub(super) fn is_due(&self, now: Instant, period: Duration) -> bool {
         nanos_f64(now) >= self.ends || self.ends > nanos_f64(now + period * 2)
     }
@@ -158,7 +159,7 @@ impl Record {
     }
 }
 
-/// Returns nanoseconds, exact for 104 days of uptime, and within 2 ns after that.
+/// Returns nanoseconds. They are exact for 104 days of uptime, and within 2 ns after that.
 fn nanos_f64(at: Instant) -> f64 {
     at.as_nanos() as f64
 }
@@ -199,7 +200,8 @@ mod tests {
         assert_eq!(record.rejection_rate(at(500), period), 0.5);
         record.turn(at(1_000), period);
         assert_eq!(record.rejection_rate(at(1_000), period), 0.5);
-        // Half of 100, and none of 50.
+        // Half of the last period's 100 requests count, and so do the current 50, of which none was
+        // refused.
         record.sums.received = 50.0;
         assert_eq!(record.rejection_rate(at(1_500), period), 0.25);
         assert_eq!(record.rejection_rate(at(2_000), period), 0.0);

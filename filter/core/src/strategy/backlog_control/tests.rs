@@ -5,7 +5,7 @@ use crate::service_times::{ServiceTimes, Settings};
 
 const P: u32 = 4;
 
-/// S_t = 2 s and T = 1 s, as in Table 1; P = 4; costs from a header.
+/// Returns a control with S_t = 2 s and T = 1 s, as in Table 1, with P = 4 and costs from a header.
 fn control(change: impl FnOnce(&mut BacklogControlConfig)) -> BacklogControl {
     let json = format!(
         r#"{{"stages":[{{"policy":"ns/p","parallelism":{P},
@@ -29,7 +29,7 @@ fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-/// Serves requests of `cost` each that take 10 ms per unit of it.
+/// Serves requests of `cost` each. They take 10 ms per unit of cost.
 fn serve(control: &mut BacklogControl, requests: u32, cost: u64, wait_ms: u64) {
     for _ in 0..requests {
         control.completed(
@@ -66,8 +66,8 @@ impl Shared {
     }
 }
 
-/// Decides about a request of `cost` that finds `queue` requests with a total cost of `backlog`,
-/// and all slots busy.
+/// Decides on a request of `cost` that finds all slots busy, and `queue` requests with a total cost
+/// of `backlog`.
 fn decide(control: &mut BacklogControl, queue: u32, backlog: u64, cost: u64) -> bool {
     decide_with(control, P, queue, backlog, cost)
 }
@@ -114,7 +114,8 @@ fn there_is_no_bound_before_anything_was_measured_and_then_half_the_target() {
     assert_eq!(control.bound(), None, "19 are too few");
     serve(&mut control, 1, 10, 0);
     shared.sync(&mut control, at(30));
-    // A request takes 100 ms, a unit 10 ms in one of four slots: (2 s − 0.1 s) / 2 at 400 units/s.
+    // A request takes 100 ms. A unit takes 10 ms in one of four slots. So the bound is (2 s − 0.1
+    // s) / 2 at 400 units/s.
     assert!((control.bound().unwrap() - 380.0).abs() < 1e-6);
     assert!((control.time_per_work().unwrap() - 0.01).abs() < 1e-12);
 }
@@ -153,7 +154,7 @@ fn the_backlog_with_the_request_stays_within_the_bound() {
 #[test]
 fn fc_q_counts_requests_and_not_what_they_cost() {
     let (mut control, _) = bounded(|c| c.control = BacklogSignal::QueueLength);
-    // 100 ms a request in four slots: 40 a second.
+    // Requests take 100 ms each in four slots, which is 40 requests per second.
     assert!((control.bound().unwrap() - 38.0).abs() < 1e-6);
     assert!(decide(&mut control, 37, 1_000_000, 1_000));
     assert!(!decide(&mut control, 38, 38, 1));
@@ -173,7 +174,7 @@ fn ac_refuses_in_proportion_to_the_relative_error() {
     .into_iter()
     .enumerate()
     {
-        // Start a new period, so that the last one doesn't count.
+        // A new period starts here, so that the last one doesn't count.
         shared.sync(&mut control, at(1_000 * (2 * period as u64 + 1)));
         serve(&mut control, 10, 10, wait_ms);
         shared.sync(&mut control, at(1_000 * (2 * period as u64 + 2)));
@@ -251,7 +252,7 @@ fn the_hint_is_the_rejection_rate_of_all_workers() {
     shared.sync(&mut a, at(30));
     shared.sync(&mut b, at(40));
     shared.sync(&mut a, at(50));
-    // 20 of 61: one came before there was a bound.
+    // Of 61 requests, 20 were refused. One came before there was a bound.
     for worker in [&a, &b] {
         assert_eq!(worker.rejection_rate(), Some(20.0 / 61.0));
     }

@@ -1,23 +1,23 @@
-//! A batch of response times for the controller: up to `nreq` samples, then their percentile (SEDA
-//! §3.2, the monitor of Figure 3).
+//! A batch of response times for the controller. It has up to `nreq` samples, and then yields their
+//! percentile (SEDA §3.2, the monitor of Figure 3).
 //!
-//! "Records up to nreq response-time samples and calculates the 90th-percentile sample by sorting
-//! the samples and taking the (0.9 × nreq)-th". A busy stage measures only one of several answers,
-//! and such a sample has a weight. So that a percentile never comes from very few samples, a batch
-//! isn't complete before it has [`LEAST_SAMPLES`], or `nreq` if that is less.
+//! The monitor "records up to nreq response-time samples and calculates the 90th-percentile sample
+//! by sorting the samples and taking the (0.9 × nreq)-th". A busy stage measures only one of
+//! several answers, and such a sample has a weight. A percentile must never come from very few
+//! samples. So a batch isn't complete before it has [`LEAST_SAMPLES`], or `nreq` if that is less.
 
 use std::time::Duration;
 
-/// The least number of samples for a meaningful percentile: with 20, two are above the 90th
+/// The least number of samples for a meaningful percentile. With 20 samples, two are above the 90th
 /// percentile.
 const LEAST_SAMPLES: u64 = 20;
-/// The largest number of percentiles between two ticks; further ones are dropped. A stage measures
-/// some 800 answers a second on a worker, so usually two or three occur.
+/// The largest number of percentiles between two ticks. Further percentiles are dropped. A stage
+/// measures some 800 answers a second on a worker, so usually two or three percentiles occur.
 const WAITING: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Sample {
-    /// Saturates after 71 minutes.
+    /// The response time, µs. It saturates after 71 minutes.
     micros: u32,
     weight: u32,
 }
@@ -27,16 +27,16 @@ struct Sample {
 pub(super) struct Batch {
     /// The percentile as a ratio.
     percentile: f64,
-    /// nreq.
+    /// nreq, the number of requests in a batch.
     requests: u64,
     samples: Vec<Sample>,
     weight: u64,
-    /// Percentiles of complete batches, s.
+    /// The percentiles of complete batches, s.
     complete: Vec<f64>,
 }
 
 impl Batch {
-    /// Creates an empty batch. `percentile` is in percent, and `requests` above 0.
+    /// Creates an empty batch. `percentile` is in percent, and `requests` must be above 0.
     pub(super) fn new(percentile: f64, requests: u32) -> Self {
         Self {
             percentile: percentile / 100.0,
@@ -47,7 +47,7 @@ impl Batch {
         }
     }
 
-    /// Adds a response time with the weight of `weight` responses.
+    /// Adds a response time that counts as `weight` responses.
     pub(super) fn add(&mut self, response_time: Duration, weight: u32) {
         let micros = u32::try_from(response_time.as_micros()).unwrap_or(u32::MAX);
         let weight = weight.max(1);
@@ -68,19 +68,19 @@ impl Batch {
         &self.complete
     }
 
-    /// Returns the percentile of the incomplete batch, s; `None` if it is empty.
+    /// Returns the percentile of the incomplete batch, s, or `None` if the batch is empty.
     pub(super) fn partial(&mut self) -> Option<f64> {
         self.at(self.percentile)
     }
 
-    /// Returns the median of the incomplete batch, s; `None` if it is empty.
+    /// Returns the median of the incomplete batch, s, or `None` if the batch is empty.
     pub(super) fn median(&mut self) -> Option<f64> {
         self.at(0.5)
     }
 
     fn at(&mut self, ratio: f64) -> Option<f64> {
         self.samples.sort_unstable();
-        // The nearest rank; the slack is for products like 0.07 × 100.
+        // This is the nearest rank. The margin is for products like 0.07 × 100.
         let rank = ratio * self.weight as f64 - 1e-9;
         let mut below = 0;
         let at = self.samples.iter().find(|sample| {
@@ -100,7 +100,7 @@ impl Batch {
         self.complete.clear();
     }
 
-    /// Starts a new batch.
+    /// Discards the samples, and starts a new batch.
     pub(super) fn restart(&mut self) {
         self.samples.clear();
         self.weight = 0;

@@ -1,10 +1,10 @@
-//! One token bucket for all workers (SEDA §3.2: "the rate at which new tokens are generated in a
-//! token bucket"), without a host call at a decision.
+//! One token bucket for all workers, without a host call at a decision (SEDA §3.2: "the rate at
+//! which new tokens are generated in a token bucket").
 //!
 //! The bucket's level is in the shared record. At its tick, every worker subtracts the tokens that
-//! it spent since its last tick. Between ticks it decides by the level that it read then. With `s`
-//! the worker's share of the controller's recent arrivals, `L` that level, `D` the depth, `r` the
-//! rate and `t` the time since, it may spend
+//! it spent since its last tick. Between ticks it decides by the level that it read at its last
+//! tick. Let `s` be the worker's share of the controller's recent arrivals, `L` the level that it
+//! read, `D` the depth, `r` the rate and `t` the time since the tick. Then the worker may spend
 //!
 //! ```text
 //! s·r·t + L·(s + (1 − s)·L/D)      0 ≤ L ≤ D
@@ -12,27 +12,29 @@
 //! ```
 //!
 //! but never more than `D`. While the bucket is full, any worker may spend all of it. The emptier
-//! it is, the more strictly it is divided by shares, which sum up to 1. Tokens that several workers
-//! spend at once beyond that are subtracted nevertheless: the level falls below zero, and the
-//! workers wait. So the rate is kept on average for any distribution of arrivals, and a single
+//! the bucket is, the more strictly it is divided by shares, which sum up to 1. If several workers
+//! spend more tokens at once, these are subtracted nevertheless: the level falls below zero, and
+//! the workers wait. So the rate is kept on average for any distribution of arrivals. A single
 //! worker (`s = 1`) has exactly the paper's bucket.
 //!
-//! `s` is a ratio of sums of arrivals, whose weight falls by a factor of e in [`FORGET`]: a worker
-//! that suddenly gets all requests has two thirds of the rate one slow tick later. Without
-//! arrivals, the shares stay.
+//! `s` is a ratio of sums of arrivals. The weight of an arrival falls by a factor of e in
+//! [`FORGET`]. So a worker that suddenly gets all requests has two thirds of the rate one slow tick
+//! later. Without arrivals, the shares stay.
 //!
-//! **The depth** is 1 + r·[`SLACK`]; the paper gives none. A token can't be spent in parts, and
-//! tokens that accrue between the ticks of two workers need room, or the rate would not be reached.
-//! A larger depth would only admit bursts that the rate should prevent.
+//! **The depth** is 1 + r·[`SLACK`]. The paper gives no depth. A token can't be spent in parts, and
+//! tokens that accrue between the ticks of two workers need room. Without that room, the rate would
+//! not be reached. A larger depth would only admit bursts that the rate should prevent.
 
 use std::time::Duration;
 
 use super::record::{Controller, seconds};
 use crate::time::Instant;
 
-/// Time in which an arrival's weight falls by a factor of e, s: a slow tick.
+/// The time in which an arrival's weight falls by a factor of e, s. It is the length of a slow
+/// tick.
 const FORGET: f64 = 0.05;
-/// The time whose tokens the bucket holds in addition to one, s: two slow ticks.
+/// The time whose tokens the bucket holds in addition to one token, s. It is the length of two slow
+/// ticks.
 const SLACK: f64 = 0.1;
 
 /// Returns D, the number of tokens that the bucket holds at `rate`.
@@ -43,32 +45,34 @@ pub(super) fn depth(rate: f64) -> f64 {
 /// A worker's part of the bucket.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    /// r, requests/s.
+    /// r, the rate at which tokens accrue, requests/s.
     rate: f64,
-    /// s, this worker's share.
+    /// s, this worker's share of the bucket, ratio.
     share: f64,
-    /// Tokens that may be spent, as of `at`.
+    /// The tokens that this worker may spend, as of `at`.
     level: f64,
     at: Option<Instant>,
-    /// The time at which this worker last read the record without having unbooked tokens, s.
+    /// The time at which this worker last read the record while it had no unbooked counts, s.
     seen: f64,
-    /// Spent tokens that are not in the record yet; negative if more were given back.
+    /// The spent tokens that are not in the record yet. The number is negative if more tokens were
+    /// given back.
     spent: f64,
-    /// Arrivals and refusals that are not in the record yet.
+    /// The arrivals and refusals that are not in the record yet.
     arrived: u32,
     refused: u32,
-    /// Answers that are not in the record yet, and the late ones less the others.
+    /// The answers that are not in the record yet, and the number of late ones less the number of
+    /// others.
     answered: f64,
     late: f64,
     /// This worker's part of [`Controller::arrivals`], as of `booked`, s.
     own: f64,
     booked: f64,
-    /// The values of `own` and `booked` once the record is stored.
+    /// The values of `own` and `booked` after the record is stored.
     next: (f64, f64),
 }
 
 impl Bucket {
-    /// Creates a full bucket, the whole of which is this worker's share.
+    /// Creates a full bucket that belongs to this worker alone.
     pub(super) fn new(rate: f64) -> Self {
         Self {
             rate,
@@ -92,14 +96,14 @@ impl Bucket {
         self.arrived = self.arrived.saturating_add(1);
     }
 
-    /// Counts `answers` answers; `late` says whether all or none of them are late.
+    /// Counts `answers` answers. `late` says whether all of them are late, or none.
     pub(super) fn answered(&mut self, answers: u32, late: bool) {
         let answers = f64::from(answers);
         self.answered += answers;
         self.late += if late { answers } else { -answers };
     }
 
-    /// Takes a token, and returns whether there was one.
+    /// Takes a token, and returns whether there was a token.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         self.accrue(now);
         let taken = self.level >= 1.0;
@@ -112,7 +116,7 @@ impl Bucket {
         taken
     }
 
-    /// Gives back an unneeded token.
+    /// Gives back a token that is not needed.
     pub(super) fn give_back(&mut self) {
         self.level += 1.0;
         self.spent -= 1.0;
@@ -123,19 +127,20 @@ impl Bucket {
         Duration::try_from_secs_f64((1.0 - self.level) / self.rate).unwrap_or_default()
     }
 
-    /// Whether this worker has unbooked tokens, arrivals or refusals.
+    /// Whether this worker has tokens, arrivals, refusals or answers that are not in the record
+    /// yet.
     pub(super) fn has_news(&self) -> bool {
         self.arrived > 0 || self.refused > 0 || self.answered > 0.0 || self.spent != 0.0
     }
 
-    /// Advances the shared accounts to `now` and adds this worker's. This worker's counts stay
-    /// until [`Bucket::stored`].
+    /// Advances the shared accounts to `now` and adds this worker's counts. The counts stay on this
+    /// worker until [`Bucket::stored`].
     pub(super) fn book(&mut self, now: Instant, shared: &mut Controller) {
         let now = seconds(now);
         let elapsed = (now - shared.accounted).max(0.0);
         let full = depth(shared.rate);
-        // When this worker last read the record, the level was capped without the tokens that it
-        // has spent since.
+        // When this worker last read the record, the level was capped before the tokens were
+        // subtracted that this worker has spent since.
         let before = (self.seen - shared.accounted).clamp(0.0, elapsed);
         let level = (shared.level + shared.rate * before).min(full) - self.spent;
         shared.level = (level + shared.rate * (elapsed - before)).min(full);
@@ -150,7 +155,7 @@ impl Bucket {
 
     /// Adopts the shared accounts after [`Bucket::book`].
     pub(super) fn adopt(&mut self, now: Instant, shared: &Controller) {
-        // Below this, both are rounding errors.
+        // Below this value, both numbers are rounding errors.
         if shared.arrivals > 1e-9 {
             self.share = (self.next.0 / shared.arrivals).clamp(0.0, 1.0);
         }
@@ -168,7 +173,7 @@ impl Bucket {
         }
     }
 
-    /// Resets the unbooked counts after the record was stored.
+    /// Resets the counts that are in the record now.
     pub(super) fn stored(&mut self) {
         (self.own, self.booked) = self.next;
         self.seen = self.booked;

@@ -1,23 +1,25 @@
 //! The choice of the class whose rate is decreased (SEDA §3.3).
 //!
 //! Each class has a controller with its own target. When class c misses its target, the rates of
-//! all *lower* classes are divided by adj_lo. If they are all at the least rate already, a counter
-//! lc is incremented; above lc_thresh the rate of c itself is divided by adj_d. The lowest class
-//! has no class below it, so its rate is decreased at once. With a single class that is §3.2.
+//! all *lower* classes are divided by adj_lo. If these are all at the least rate already, a counter
+//! lc is incremented. Above lc_thresh the rate of c itself is divided by adj_d. The lowest class
+//! has no class below it, so its rate is decreased at once. With a single class the rules are those
+//! of §3.2.
 //!
 //! Rates are increased as in §3.2, "except that whenever a higher-priority class exceeds its
 //! response time target, all lower-priority classes are flagged" so that they aren't increased in
-//! their next iteration. Here the result of the higher class's last run replaces the flag: lower
+//! their next iteration. Here the result of the higher class's last run replaces the flag. Lower
 //! classes aren't increased if that run missed the target. If all classes run equally often, the
-//! effect is the same. Otherwise a lower class that runs twice as often would use up the flag and
-//! be increased, so that the higher class's own rate would never be decreased.
+//! effect is the same. With the flag, a lower class that runs twice as often would use up the flag
+//! and be increased. Then the higher class's own rate would never be decreased.
 //!
 //! If the higher class doesn't run, because its requests are not answered, its last run no longer
 //! counts after [`STALE`] timeouts.
 //!
-//! In the law without adj_i, lc counts target times of misses instead of runs, as its steps do.
+//! In the law without adj_i, lc counts the target times with misses instead of runs, as the steps
+//! of this law do.
 //!
-//! The paper doesn't say when lc is reset. Here that happens when the lower classes' rates can be
+//! The paper doesn't say when lc is reset. Here lc is reset when the lower classes' rates can be
 //! decreased again.
 
 use super::law::{RateLaw, Step};
@@ -26,7 +28,7 @@ use super::record::Controller;
 /// The number of timeouts after which the result of a class's last run no longer counts.
 const STALE: f64 = 60.0;
 
-/// Whether one of the `higher` classes misses its target.
+/// Whether one of the `higher` classes missed its target in a recent run.
 pub(super) fn hold(law: &RateLaw, higher: &[Controller], now: f64) -> bool {
     let recent = |class: &Controller| now - class.ran < STALE * law.timeout;
     higher.iter().any(|class| class.missing && recent(class))

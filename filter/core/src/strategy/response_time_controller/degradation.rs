@@ -1,27 +1,28 @@
-//! Service degradation: lower quality before refusals (SEDA §3.4, §4.5).
+//! Service degradation, which lowers quality before requests are refused (SEDA §3.4, §4.5).
 //!
-//! The controller's first output is a quality q, which each request carries to the application. 1
-//! is full quality; the application defines the meaning of lower values. It follows the same errors
-//! as the rate:
+//! The controller's first output is a quality q, which each request carries to the application. A q
+//! of 1 is full quality. The application defines the meaning of lower values. The quality follows
+//! the same errors as the rate:
 //!
 //! ```text
 //! err > err_d   →   q = q / decrease          not below the lowest
 //! err < err_i   →   q = q + increase          not above 1
 //! ```
 //!
-//! §4.5 raises quality "slowly when the response time is below the limit". Here that happens at
-//! most once a timeout, however often the controller runs, because a change has a visible effect
-//! only one response time later. The paper has no band between the rules; with the band of §3.2,
+//! §4.5 raises quality "slowly when the response time is below the limit". Here quality is raised
+//! at most once a timeout, however often the controller runs, because a change has a visible effect
+//! only one response time later. The paper has no band between the rules. With the band of §3.2,
 //! the quality doesn't change in every run.
 //!
 //! "The stage optionally re-enables the admission controller when the quality factor is at its
 //! lowest setting and response times continue to exceed the target." With `admission`, the rate is
-//! decreased only then. The recovery is the reverse: while requests are refused the rate is
-//! increased, and once none is refused, the rate limit is lifted and quality rises. Raising quality
-//! first would switch the admission controller off in the middle of the overload. While the limit
-//! is lifted, the rate keeps its value, which fits the demand, until quality is full again.
+//! decreased only in that case. The recovery is the reverse. While requests are refused, the rate
+//! is increased. Once none is refused, the rate limit is lifted and quality rises. If quality were
+//! raised first, the admission controller would be switched off in the middle of the overload.
+//! While the limit is lifted, the rate keeps its value, which fits the demand, until quality is
+//! full again.
 //!
-//! Quality is set for each controller separately; the precedence of classes (§3.3) applies to rates
+//! Quality is set for each controller separately. The precedence of classes (§3.3) applies to rates
 //! only.
 
 use super::classes;
@@ -29,7 +30,7 @@ use super::law::{RateLaw, Step};
 use super::record::Controller;
 use crate::config::DegradationConfig;
 
-/// Decreases quality, or rates, after `class` missed its target.
+/// Decreases the quality, or rates, after `class` missed its target.
 pub(super) fn decrease(
     law: &RateLaw,
     degradation: &DegradationConfig,
@@ -46,7 +47,7 @@ pub(super) fn decrease(
     }
 }
 
-/// Increases rate or quality after a controller met its target by more than the band.
+/// Increases the rate or the quality after a controller met its target by more than the band.
 pub(super) fn increase(
     law: &RateLaw,
     degradation: &DegradationConfig,

@@ -1,4 +1,4 @@
-//! The control law: the effect of a percentile on the rate (SEDA §3.2).
+//! The control law, which determines the effect of a percentile on the rate (SEDA §3.2).
 //!
 //! ```text
 //! cur = α·cur + (1 − α)·samp
@@ -9,17 +9,17 @@
 //!
 //! The rate stays between its minimum and maximum. `cur` starts with the first sample.
 //!
-//! Figure 4 as printed has err_i = 0.5; it must be −0.5. At +0.5 both rules would apply between 0
-//! and 0.5, and the increase would be negative for any err > c_i = −0.1, which the text calls the
+//! Figure 4 as printed has err_i = 0.5, but it must be −0.5. At +0.5 both rules would apply between
+//! 0 and 0.5, and the increase would be negative for any err > c_i = −0.1, which the text calls the
 //! point at which "the rate adjustment is 0". At −0.5 there is a band from half the target to the
 //! target in which the rate doesn't change.
 //!
-//! **Without adj_i.** The paper tunes its constants by hand for a service (§3.2), and an adj_i in
+//! **Without adj_i.** The paper tunes its constants by hand for a service (§3.2). An adj_i in
 //! requests/s that suits one service is wrong for another that is ten times as fast. Runs after
 //! every nreq responses have another flaw: the more runs fall into one response time, the more
 //! often the law reacts to the same delay. Without a given adj_i, the law here is the same in units
-//! of the service. With t the time since the last run, T the target, x the throughput of about the
-//! last T, and X the highest x of the last minutes:
+//! of the service. Let t be the time since the last run, T the target, x the throughput of about
+//! the last T, and X the highest x of the last minutes:
 //!
 //! ```text
 //! h = t / T
@@ -29,7 +29,7 @@
 //!
 //! So one target time of misses divides the rate by adj_d, and one target time of instant answers
 //! adds 4.5% of the throughput, for any number of requests. While a queue drains, the rate must be
-//! below x, but a still lower rate only causes idle time later.
+//! below x, but a rate below x / adj_d² only causes idle time later.
 //!
 //! - A rate above x limits nothing, and a queue would grow until decreases have reached x. So a
 //!   decrease starts at x if most answers of about the last T took longer than [`LATE`]·T. A few
@@ -37,19 +37,19 @@
 //!   at the rate itself, which may stay above x.
 //! - The percentile of a few answers is the slowest of them. So in a run after a timeout the target
 //!   is missed only if the median is late, too.
-//! - A rate above the demand (no request was refused since the last run) is raised in proportion to
-//!   itself, so that it recovers as quickly as it fell.
-//! - X is at least 1 / T: a service that answers within T serves that much. Otherwise a rate would
-//!   stay low if X was only measured while the service hung.
+//! - A rate is above the demand if no request was refused since the last run. Such a rate is raised
+//!   in proportion to itself, so that it recovers as quickly as it fell.
+//! - X is at least 1 / T, because a service that answers within T serves that much. Otherwise a
+//!   rate would stay low if X was only measured while the service hung.
 //!
 //! **Idle time.** The paper's controller also runs after a timeout, but with no response there is
 //! no sample, and the text leaves that case open. Here a run without samples decreases nothing. It
 //! takes place only when no request of the controller has been waiting or running for a timeout.
 //! Then the cause of the slowness is over, and `cur` decays as if responses had taken no time, so
-//! that the rate recovers. Otherwise a rate at its minimum would stay there as long as no request
-//! came, and then admit one in 20 s. The first sample that is worse than the decayed `cur` replaces
-//! it. While requests wait or run and none is answered, there is no information, and nothing
-//! changes.
+//! that the rate recovers. Without the decay, a rate at its minimum would stay there as long as no
+//! request came, and then admit one request in 20 s. The first sample that is worse than the
+//! decayed `cur` replaces it. While requests wait or run and none is answered, there is no
+//! information, and nothing changes.
 
 use super::record::Controller;
 use super::{classes, degradation};
@@ -58,13 +58,13 @@ use crate::config::{DegradationConfig, ResponseTimeControllerConfig};
 /// The default of adj_i, as a ratio of the highest recent throughput.
 const STEP: f64 = 0.05;
 /// The response time, as a ratio of the target, above which an answer is late. If requests queue so
-/// long that the target is the 90th percentile, most of them take longer than this.
+/// long that their 90th percentile is the target, most of them take longer than this.
 const LATE: f64 = 0.75;
 /// The number of late answers in excess of the others that shows an overload.
 const MOST: f64 = 3.0;
-/// Decreases end at the throughput divided by adj_d to this power.
+/// The power of adj_d by which the throughput is divided to get the lowest rate of a decrease.
 const DRAIN: i32 = 2;
-/// The least time over which a throughput is measured, s: two slow ticks.
+/// The least time over which a throughput is measured, s. It is the length of two slow ticks.
 const SPAN: f64 = 0.1;
 /// The time in which the highest throughput falls by a factor of e, s.
 const FORGET: f64 = 300.0;
@@ -75,27 +75,27 @@ pub(super) struct RateLaw {
     smoothing: f64,
     increase_below: f64,
     decrease_above: f64,
-    /// adj_i; `None` for the law in units of the throughput.
+    /// adj_i, or `None` for the law in units of the throughput.
     increase: Option<f64>,
     decrease: f64,
     increase_offset: f64,
     min_rate: f64,
     pub(super) max_rate: f64,
-    /// Time between runs without a complete batch, s.
+    /// The time between runs without a complete batch, s.
     pub(super) timeout: f64,
     lower_class_decrease: f64,
     pub(super) lower_class_patience: f64,
     pub(super) degradation: Option<DegradationConfig>,
 }
 
-/// A run's effect on the rates.
+/// The effect of a run on the rates.
 #[derive(Debug)]
 pub(super) struct Step {
     error: f64,
-    /// h: the time since the last run in target times; 1 with a given adj_i.
+    /// h, the time since the last run in target times. It is 1 with a given adj_i.
     pub(super) part: f64,
     target: f64,
-    /// Whether a rate above the throughput is lowered to it before the step.
+    /// Whether a rate above the throughput is lowered to the throughput before the step.
     is_overload: bool,
 }
 
@@ -148,17 +148,17 @@ impl RateLaw {
         }
     }
 
-    /// Clamps values of the record, which may come from another configuration, to the bounds of
-    /// this one.
+    /// Clamps values of the record to the bounds of this configuration. The record may come from
+    /// another configuration.
     pub(super) fn clamp(&self, controller: &mut Controller) {
         controller.rate = controller.rate.clamp(self.min_rate, self.max_rate);
         let lowest = self.degradation.map_or(1.0, |d| d.min_quality);
         controller.quality = controller.quality.clamp(lowest, 1.0);
     }
 
-    /// Runs the controller of `class` with a percentile, s, or for idle time. `classes` are all
-    /// classes of its type, the highest first. Without a given adj_i, a percentile that isn't
-    /// typical of its answers can't miss the target.
+    /// Runs the controller of `class` with a percentile, s, or without a sample for idle time.
+    /// `classes` are all classes of its type, the highest first. Without a given adj_i, a
+    /// percentile that isn't typical of its answers can't miss the target.
     pub(super) fn run(
         &self,
         classes: &mut [Controller],
@@ -250,7 +250,7 @@ impl RateLaw {
         self.set_rate(own, to);
     }
 
-    /// Returns x; infinite without answers, and with a given adj_i.
+    /// Returns x, requests/s. It is infinite without answers, and with a given adj_i.
     fn throughput(&self, own: &Controller) -> f64 {
         let measured = own.throughput().filter(|_| self.increase.is_none());
         measured.unwrap_or(f64::INFINITY)

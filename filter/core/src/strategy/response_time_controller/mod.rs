@@ -1,32 +1,34 @@
-//! Admission by measured response times: SEDA's overload controller (Welsh, Culler: "Adaptive
-//! Overload Control for Busy Internet Servers", USITS 2003, §3.2–3.4).
+//! Admission by measured response times. This is SEDA's overload controller (Welsh, Culler:
+//! "Adaptive Overload Control for Busy Internet Servers", USITS 2003, §3.2–3.4).
 //!
 //! Estimates can be wrong, and a backend's capacity may change at any time. This controller uses no
-//! estimates: it measures the 90th percentile of response times, compares it with the target, and
-//! adjusts the rate at which requests are admitted, by additive increases and multiplicative
-//! decreases. It needs no model of the service, but it reacts only after response times have risen.
+//! estimates. It measures the 90th percentile of response times, compares this percentile with the
+//! target, and adjusts the rate at which requests are admitted, by additive increases and
+//! multiplicative decreases. It needs no model of the service, but it reacts only after response
+//! times have risen.
 //!
-//! A response time starts when the request enters the service (§3.2, Figure 3). Proxies may pass
-//! its age on with calls ([`Progress::age`](crate::request::Progress)), so that it includes earlier
-//! stages and the wait before this stage. Without an age, it starts with the arrival at this stage.
-//! Requests that expired in the queue or whose clients left don't count, so under overload the
-//! percentile is that of answered requests. There is one controller for each type, as SEDA has one
-//! for each stage (§4.4 finds that with a single one, a few expensive requests cause refusals of
-//! all others), and for each class of it. The parts: [`law`] is a run's decision, [`classes`] and
-//! [`degradation`] are its extensions, [`batch`] is its input, [`bucket`] enforces the rate.
+//! A response time starts when the request enters the service (§3.2, Figure 3). Proxies may pass a
+//! request's age on with calls ([`Progress::age`](crate::request::Progress)). With an age, the
+//! response time includes earlier stages and the wait before this stage. Without an age, it starts
+//! with the arrival at this stage. Requests that expired in the queue or whose clients left don't
+//! count, so under overload the percentile is that of answered requests. Each type has its own
+//! controller, and so has each class of a type, as each stage of SEDA has one. (§4.4 finds that
+//! with a single controller, a few expensive requests cause refusals of all others.) A run's
+//! decision is in [`law`], its extensions are [`classes`] and [`degradation`], its input is
+//! [`batch`], and [`bucket`] enforces the rate.
 //!
 //! **Workers.** Each worker collects its own batches, because a batch of any worker's requests has
-//! the same percentile, and runs the law on the process's controllers in the shared record (see
+//! the same percentile. It runs the law on the process's controllers in the shared record (see
 //! [`Controlled`]). So the law runs as often per request as with one worker. At a few requests a
-//! second, when it runs on the timeout, a run uses the samples of one worker only.
+//! second, when the law runs on the timeout, a run uses the samples of one worker only.
 //!
-//! A rate starts at its maximum, since nothing requires a lower one yet; the paper doesn't name its
-//! initial rates. With an `increase`, in requests/s as in the paper, decreases from far above the
-//! demand follow each other until one has an effect, while a queue builds up; a `max_rate` near the
-//! backend's capacity makes that phase short. A run adds up to 0.9 `increase`, about once a second,
-//! until response times show that the rate is too high, which takes about one response time. So it
-//! must be small compared with the stage's goodput: scenario `seda-fig8` has both. Without one,
-//! [`law`] follows the measured throughput.
+//! A rate starts at its maximum, because nothing requires a lower rate yet. The paper doesn't name
+//! its initial rates. With an `increase`, in requests/s as in the paper, decreases from far above
+//! the demand follow each other until one has an effect, while a queue builds up. A `max_rate` near
+//! the backend's capacity makes that phase short. A run adds up to 0.9 `increase`, about once a
+//! second, until response times show that the rate is too high, which takes about one response
+//! time. So the `increase` must be small compared with the stage's goodput. Scenario `seda-fig8`
+//! has both settings. Without an `increase`, [`law`] follows the measured throughput.
 //!
 //! **A dry run** has no effect on response times. If they miss the target, the rate (and quality)
 //! falls to its minimum. So a dry run shows that requests would be refused, but not how many.
@@ -54,7 +56,7 @@ use bucket::Bucket;
 use law::RateLaw;
 use record::{Controller, seconds};
 
-/// Rates set by feedback, one for each controller.
+/// Rates that are set by feedback, one for each controller.
 #[derive(Debug)]
 pub struct ResponseTimeController {
     law: RateLaw,
@@ -62,7 +64,7 @@ pub struct ResponseTimeController {
     classes: usize,
     /// A number that identifies the types and classes to which the record belongs.
     fingerprint: u64,
-    /// By type, then by class, like the next two fields.
+    /// The targets by type, then by class, s. The next two fields have the same order.
     targets: Vec<f64>,
     parts: Vec<Part>,
     /// The controllers when the record was last read.
@@ -71,23 +73,23 @@ pub struct ResponseTimeController {
     taken: Option<usize>,
 }
 
-/// A worker's part in a controller.
+/// A worker's part of a controller.
 #[derive(Debug)]
 struct Part {
     bucket: Bucket,
     batch: Batch,
     /// The time at which the current batch started, s.
     begun: f64,
-    /// The number of requests that wait or run.
+    /// The number of requests of the controller that wait or run on this worker.
     under_way: u32,
-    /// Whether any request came since the record was last stored.
+    /// Whether any request came or was answered since the record was last stored.
     active: bool,
     /// Whether a run has already used the current, incomplete batch.
     folded: bool,
 }
 
 impl ResponseTimeController {
-    /// Creates the controllers of a stage; `settings` and `config` have been checked.
+    /// Creates the controllers of a stage. `settings` and `config` must have been checked.
     #[must_use]
     pub fn new(settings: &ResponseTimeControllerConfig, config: &StageConfig) -> Self {
         let law = RateLaw::new(settings);
@@ -117,7 +119,8 @@ impl ResponseTimeController {
         }
     }
 
-    /// Returns the rate at which requests are admitted, requests/s; `None` if it isn't enforced.
+    /// Returns the rate at which requests are admitted, requests/s, or `None` if the rate isn't
+    /// enforced.
     #[must_use]
     pub fn rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         let controller = self.controllers.get(self.index(kind, class))?;
@@ -132,8 +135,8 @@ impl ResponseTimeController {
         kind * self.classes + usize::from(class.0).min(self.classes - 1)
     }
 
-    /// Takes a token for a request, if it needs one. Returns false if it needs one and there is
-    /// none.
+    /// Takes a token for a request, if the request needs one. Returns false if it needs a token and
+    /// there is none.
     fn admits(&mut self, kind: TypeId, class: ClassId, now: Instant) -> bool {
         self.taken = None;
         let at = self.index(kind, class);
@@ -150,7 +153,7 @@ impl ResponseTimeController {
         taken
     }
 
-    /// Runs the law of controller `at` as often as is due. Returns whether it ran.
+    /// Runs the law of controller `at` as often as it is due. Returns whether it ran.
     fn run(&mut self, at: usize, now: f64) -> bool {
         let part = &mut self.parts[at];
         let (first, class) = (at - at % self.classes, at % self.classes);
@@ -188,13 +191,13 @@ impl Admission for ResponseTimeController {
         Some(controller.quality)
     }
 
-    /// Returns `cur` (§3.2).
+    /// Returns `cur` of SEDA §3.2, the smoothed response time.
     fn controlled_response_time(&self, kind: TypeId, class: ClassId) -> Option<Duration> {
         let controller = self.controllers.get(self.index(kind, class))?;
         Duration::try_from_secs_f64(controller.current?).ok()
     }
 
-    /// Returns the rate, or the maximum while it is not enforced.
+    /// Returns the rate, or the maximum rate while the rate is not enforced.
     fn admission_rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         Some(self.rate(kind, class).unwrap_or(self.law.max_rate))
     }
@@ -230,7 +233,7 @@ impl Admission for ResponseTimeController {
     }
 
     fn withdrawn(&mut self, _request: &Attributes) {
-        // Starvation avoidance may have admitted it without a token.
+        // Starvation avoidance may have admitted the request without a token.
         if let Some(part) = self.taken.take().and_then(|at| self.parts.get_mut(at)) {
             part.bucket.give_back();
         }
@@ -320,13 +323,13 @@ impl Controlled for ResponseTimeController {
     }
 }
 
-/// Returns a number that two configurations share only if they have the same controllers: a hash
-/// of scope and names.
+/// Returns a hash of the scope and the names. Two configurations share it only if they have the
+/// same controllers.
 fn fingerprint(scope: ControlScope, config: &StageConfig) -> u64 {
     let kinds = config.types.iter().map(|kind| kind.name.as_str());
     let kinds = kinds.filter(|_| scope == ControlScope::Type);
     let classes = config.classes.iter().map(|class| class.name.as_str());
-    // No name contains a slash.
+    // The slash separates types from classes, because no name contains a slash.
     let names = kinds.chain(["/"]).chain(classes);
     rng::hash(names.flat_map(|name| name.bytes().chain([b' '])))
 }

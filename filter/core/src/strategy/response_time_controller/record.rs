@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Instant;
 
-/// A controller: one class of one type, or of all types.
+/// A controller for one class of one type, or for one class of all types.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Controller {
     /// The rate at which the bucket gets tokens, requests/s.
     pub(super) rate: f64,
-    /// `cur`: the smoothed percentile of response times, s; `None` before the first.
+    /// `cur`, the smoothed percentile of response times, s. It is `None` before the first.
     pub(super) current: Option<f64>,
     /// Whether idle time has lowered `current` since the last sample.
     pub(super) aged: bool,
     /// Whether the target was missed in the last run.
     pub(super) missing: bool,
-    /// lc: the number of runs that missed the target while all lower classes were at their least
-    /// rate.
+    /// lc, the number of runs that missed the target while all lower classes were at their least
+    /// rate. Without a given adj_i, lc counts target times instead of runs.
     pub(super) runs_in_vain: f64,
-    /// Quality that the application should deliver, ratio.
+    /// The quality that the application should deliver, ratio.
     pub(super) quality: f64,
     /// The time at which quality was last raised, s.
     pub(super) raised: f64,
-    /// Whether the lowest quality didn't suffice, so that the rate is enforced. Without degradation
+    /// Whether the rate is enforced because the lowest quality didn't suffice. Without degradation
     /// the rate is always enforced.
     pub(super) at_the_door: bool,
     /// The number of requests refused since the last run, over all workers.
@@ -33,14 +33,15 @@ pub(super) struct Controller {
     pub(super) ran: f64,
     /// The time at which a worker last had a request of this controller, s.
     pub(super) busy: f64,
-    /// Tokens in the process's bucket; negative if workers spent more than it had.
+    /// The tokens in the process's bucket. The number is negative if workers spent more tokens than
+    /// the bucket had.
     pub(super) level: f64,
-    /// Recent arrivals over all workers, with weights that decrease with age.
+    /// The recent arrivals over all workers, with weights that decrease with age.
     pub(super) arrivals: f64,
-    /// The time of `level` and `arrivals`, s.
+    /// The time for which `level` and `arrivals` are valid, s.
     pub(super) accounted: f64,
-    /// Answers over all workers; the late ones less the others; and the time in which they came, s.
-    /// All three decay.
+    /// The answers over all workers, the number of late ones less the number of others, and the
+    /// time in which they came, s. All three decay.
     pub(super) answers: f64,
     pub(super) late: f64,
     pub(super) span: f64,
@@ -51,12 +52,13 @@ pub(super) struct Controller {
 crate::shared::record!((u64, Vec<Controller>), 14);
 
 impl Controller {
-    /// Whether all numbers are finite. A non-finite one would stay in all later records.
+    /// Whether all numbers are finite. A number that isn't finite would stay in all later records.
     pub(super) fn is_finite(&self) -> bool {
         self.numbers().iter().all(|number| number.is_finite())
     }
 
-    /// x: the throughput of about the last target time, requests/s; `None` without answers.
+    /// Returns x, the throughput of about the last target time, requests/s, or `None` without
+    /// answers.
     pub(super) fn throughput(&self) -> Option<f64> {
         let measured = self.answers > 0.0 && self.span > 0.0;
         measured.then(|| self.answers / self.span)

@@ -5,7 +5,7 @@ use crate::config::{DegradationConfig, FilterConfig};
 
 mod workers;
 
-/// Returns Figure 4's parameters, with a p90 of 1 s.
+/// Returns the parameters of SEDA's Figure 4, with a target of 1 s at p90.
 fn settings() -> ResponseTimeControllerConfig {
     ResponseTimeControllerConfig::figure_4(ControlScope::Policy, vec![vec![1_000_000]])
 }
@@ -90,14 +90,14 @@ fn complete_of(
     worker.completed(&served, now);
 }
 
-/// The record that workers share, which the stage would store.
+/// The record that workers share, as the stage would store it.
 #[derive(Default)]
 struct Record(Vec<u8>);
 
 impl Record {
     /// Runs a worker's tick. Returns whether it stored the record.
     fn tick(&mut self, worker: &mut ResponseTimeController, now: Instant) -> bool {
-        // Another worker was faster, so the sync runs again.
+        // Another worker was faster, so the worker syncs again.
         let (mut lost, mut record) = (self.0.clone(), self.0.clone());
         worker.sync(now, &mut lost);
         let after_lost = worker.controllers.clone();
@@ -142,19 +142,19 @@ fn the_rate_follows_section_3_2() {
     let mut record = Record::default();
     record.tick(&mut worker, at(0));
     assert_eq!(rates(&worker), [2_000.0]);
-    // cur = 2, err = 1.
+    // The percentile makes cur = 2 and err = 1.
     batch(&mut worker, &mut record, 10, 0, 2_000);
     assert_eq!(rates(&worker), [2_000.0 / 1.2]);
-    // cur = 0.7·2 + 0.3·0.1 = 1.43.
+    // The percentile makes cur = 0.7·2 + 0.3·0.1 = 1.43.
     batch(&mut worker, &mut record, 20, 0, 100);
     let decreased = 2_000.0 / 1.2 / 1.2;
     assert_eq!(rates(&worker), [decreased]);
-    // 1.031, still above; then 0.7517, within the band.
+    // cur is 1.031, which is still above the target. Then it is 0.7517, within the band.
     batch(&mut worker, &mut record, 30, 0, 100);
     let decreased = decreased / 1.2;
     batch(&mut worker, &mut record, 40, 0, 100);
     assert_eq!(rates(&worker), [decreased]);
-    // 0.55619; then 0.419333: err = −0.580667, and (0.580667 − 0.1)·2 more.
+    // cur is 0.55619, then 0.419333. With err = −0.580667, the rate rises by (0.580667 − 0.1)·2.
     batch(&mut worker, &mut record, 50, 0, 100);
     assert_eq!(rates(&worker), [decreased]);
     batch(&mut worker, &mut record, 60, 0, 100);
@@ -162,7 +162,7 @@ fn the_rate_follows_section_3_2() {
     assert!((more - 0.961_333).abs() < 1e-5, "{more}");
 }
 
-/// The law in units of the throughput, with a p90 of 1 s.
+/// Returns the parameters of the law in units of the throughput, with a target of 1 s at p90.
 fn adaptive() -> ResponseTimeControllerConfig {
     ResponseTimeControllerConfig::adaptive(ControlScope::Policy, vec![vec![1_000_000]])
 }
@@ -187,21 +187,24 @@ fn without_an_increase_steps_are_for_a_target_time_and_in_parts_of_the_throughpu
         let found = rates(found)[0];
         assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
     };
-    // 20 answers in half of the target time: 40 requests/s, and half of a decrease.
+    // There are 20 answers in half of the target time. That is 40 requests/s, and half of a
+    // decrease.
     answers(&mut worker, &mut record, 500, (20, 2_000));
     let decreased = 40.0 / 1.2_f64.sqrt();
     close(&worker, decreased);
-    // A further batch at the same moment has no effect: the last run already reacted to its delay.
+    // A further batch at the same moment has no effect, because the last run already reacted to its
+    // delay.
     answers(&mut worker, &mut record, 500, (20, 2_000));
     close(&worker, decreased);
-    // Batches of which all answers come at once, one a target time: each is a whole step, and none
+    // The batches come once a target time, with all answers at once. Each is a whole step, and none
     // leaves the rate below two decreases of the throughput.
     for i in 1..20 {
         answers(&mut worker, &mut record, 500 + i * 1_000, (20, 2_000));
     }
     close(&worker, 20.0 / 1.2 / 1.2);
-    // cur = 0.3·2 + 0.7·0.1 = 0.67, 0.27, and 0.15. A quarter of the target time after the last run
-    // adds a quarter of 5% of the highest throughput; while nothing is refused, of the rate.
+    // cur = 0.3·2 + 0.7·0.1 = 0.67, then 0.27, then 0.15. A quarter of the target time after the
+    // last run, the law adds a quarter of 5% of the highest throughput. While nothing is refused,
+    // it adds a quarter of 5% of the rate.
     for (i, refused) in [(0, 1.0), (1, 1.0), (2, 0.0)] {
         let before = worker.controllers[0];
         worker.controllers[0].refused = refused;
@@ -229,7 +232,7 @@ fn a_few_slow_answers_are_no_overload() {
     record.tick(&mut worker, at(0));
     let mut least = f64::INFINITY;
     for second in 1..=200_u64 {
-        // 5 requests/s, of which one in 25 takes far longer than the target.
+        // There are 5 requests/s, of which one in 25 takes far longer than the target.
         for i in 0..5 {
             let slow = second % 5 == 0 && i == 3;
             complete(
@@ -243,7 +246,8 @@ fn a_few_slow_answers_are_no_overload() {
         least = least.min(rates(&worker)[0]);
     }
     assert!(least > 1_000.0, "{least}");
-    // Nor is one slow answer alone: the rate decreases from the maximum, not from the throughput.
+    // One slow answer alone is no overload either, so the rate decreases from the maximum, not from
+    // the throughput.
     let mut worker = controller(&adaptive());
     let mut record = Record::default();
     record.tick(&mut worker, at(0));
@@ -263,8 +267,8 @@ fn a_rate_that_is_out_of_the_way_comes_back_in_parts_of_itself() {
         answers(&mut worker, &mut record, i * 1_000, (20, 5_000));
     }
     assert!(rates(&worker)[0] < 20.0);
-    // A run every 2 s, of which one target time counts: 4% each. In steps of the throughput, which
-    // is at most 20 requests/s, it would take hours.
+    // The law runs every 2 s, of which one target time counts, so each run adds 4%. In steps of the
+    // throughput, which is at most 20 requests/s, the recovery would take hours.
     let mut seconds = 0;
     while rates(&worker)[0] < 100_000.0 {
         seconds += 1;
@@ -306,7 +310,7 @@ fn a_few_responses_count_when_the_timeout_has_passed() {
     }
     record.tick(&mut worker, at(1_300));
     assert_eq!(rates(&worker), [2_000.0 / 1.2]);
-    // Idle time counts once.
+    // Idle time counts only once.
     for now in (1_310..2_200).step_by(10) {
         record.tick(&mut worker, at(now));
     }
@@ -326,7 +330,7 @@ fn idle_time_brings_the_rate_back_and_waiting_for_answers_does_not() {
     }
     assert_eq!(rates(&worker), [0.05], "somebody is under way");
     worker.left(TypeId(0), ClassId(0));
-    // cur = 10 is below 0.5 after nine timeouts.
+    // The value of cur = 10 decays below 0.5 after nine timeouts.
     for now in (30_000..38_000).step_by(50) {
         record.tick(&mut worker, at(now));
     }
@@ -339,10 +343,10 @@ fn idle_time_brings_the_rate_back_and_waiting_for_answers_does_not() {
         "{:?}",
         rates(&worker)
     );
-    // A bad sample counts at once.
+    // A bad sample replaces the decayed value at once.
     batch(&mut worker, &mut record, 60_000, 0, 3_000);
     assert_eq!(worker.controllers[0].current, Some(3.0));
-    // After the recovery no worker writes any more.
+    // After the recovery no worker writes the record any more.
     for now in (61_000..3_000_000).step_by(1_000) {
         record.tick(&mut worker, at(now));
     }
@@ -381,14 +385,14 @@ fn lower_classes_give_way_first() {
     let mut worker = controller(&classes());
     let mut record = Record::default();
     record.tick(&mut worker, at(0));
-    // Gold misses its target of 1 s; no other class misses its own.
+    // `gold` misses its target of 1 s. No other class misses its own target.
     batch(&mut worker, &mut record, 10, 0, 1_500);
     assert_eq!(rates(&worker), [2_000.0, 200.0, 200.0]);
     for i in 0..4 {
         batch(&mut worker, &mut record, 20 + i, 0, 1_500);
     }
     assert_eq!(rates(&worker), [2_000.0, 0.05, 0.05]);
-    // lc_thresh = 20 runs have no effect on gold; the 21st decreases its rate.
+    // The first 20 runs (lc_thresh) have no effect on `gold`. The 21st decreases its rate.
     for i in 0..20 {
         batch(&mut worker, &mut record, 30 + i, 0, 1_500);
         assert_eq!(rates(&worker)[0], 2_000.0);
@@ -445,7 +449,7 @@ fn lower_classes_are_not_increased_while_a_higher_one_misses() {
         batch(&mut worker, &mut record, 20 + i, 2, 100);
     }
     assert_eq!(rates(&worker), [2_000.0, 200.0, 200.0]);
-    // Gold within its target: cur = 0.7·1.5 + 0.3·0.1.
+    // `gold` meets its target again, with cur = 0.7·1.5 + 0.3·0.1.
     batch(&mut worker, &mut record, 30, 0, 100);
     batch(&mut worker, &mut record, 40, 0, 100);
     assert!(worker.controllers[0].current < Some(1.0));
@@ -479,14 +483,14 @@ fn quality_gives_way_before_anybody_is_refused() {
     let rate = worker.rate(TypeId(0), ClassId(0)).unwrap();
     assert!((0.1..0.5).contains(&rate), "{rate}");
     assert!(!(0..10).all(|_| decide(&mut worker, at(60), 0)));
-    // While requests are refused the rate rises, not quality.
+    // While requests are refused the rate rises, but quality doesn't.
     for i in 61..71 {
         batch(&mut worker, &mut record, i, 0, 10);
         decide(&mut worker, at(i), 0);
     }
     assert_eq!(quality(&worker), 0.5);
     assert!(worker.rate(TypeId(0), ClassId(0)).unwrap() > rate);
-    // No request is refused: the rate limit is lifted, and quality rises once a timeout.
+    // No request is refused, so the rate limit is lifted, and quality rises once a timeout.
     for i in 0..50 {
         batch(&mut worker, &mut record, 5_000 + i * 10, 0, 10);
     }
@@ -526,7 +530,7 @@ fn a_token_that_was_not_needed_is_given_back() {
     for i in 0..200 {
         batch(&mut worker, &mut record, i, 0, 9_000);
     }
-    // The bucket holds slightly more than one token, at a rate of one in 20 s.
+    // At a rate of one token in 20 s, the bucket holds slightly more than one token.
     for now in 1_000..2_000 {
         if decide(&mut worker, at(now), 0) {
             worker.withdrawn(&request(0));
@@ -538,7 +542,7 @@ fn a_token_that_was_not_needed_is_given_back() {
     assert!(!decide(&mut worker, at(2_001), 0));
     let next = worker.parts[0].bucket.next_token().as_secs_f64();
     assert!((15.0..=20.0).contains(&next), "{next}");
-    // A request that starvation avoidance admitted had no token to give back.
+    // A request that starvation avoidance admitted has no token to give back.
     worker.withdrawn(&request(0));
     assert!(!decide(&mut worker, at(2_002), 0));
 }
@@ -552,8 +556,8 @@ fn other_types_in_the_record_are_not_taken_for_ours() {
     }
     let learned = rates(&worker);
     assert!(learned[0] < 2_000.0);
-    // The same controllers with another target continue. Controllers of types don't adopt those of
-    // the policy.
+    // The same controllers continue with another target. Controllers of types don't adopt the
+    // controllers of the policy.
     let mut again = controller(&ResponseTimeControllerConfig {
         targets_us: vec![vec![500_000]],
         ..settings()

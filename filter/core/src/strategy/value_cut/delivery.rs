@@ -1,53 +1,57 @@
-//! Delivery: the yield of a type's slots, and whether the type is broken.
+//! Delivery, the yield of a type's slots, by which a type is found to be broken.
 //!
-//! **The problem.** A route that hangs is the most common overload: 2% of the requests, none of
-//! which is answered, hold every slot until the route's timeout. They yield no service times, so by
-//! its mean service time such a type looks as cheap as before.
+//! **The problem.** A route that hangs is the most common overload. If 2% of the requests are never
+//! answered, they hold every slot until the route's timeout. They yield no service times, so by its
+//! mean service time such a type looks as cheap as before.
 //!
-//! **Outcomes.** Every end of a request shows whether its slot delivered: an answer that is no
-//! error, within the type's last objective. Only the time in the backend counts, not the wait for a
-//! slot, which the stage itself controls. A request that is still in the backend after the last
-//! objective has failed to deliver, and counts at once: its timeout may be far away, or it may have
-//! none. While a type has no outcome at all, the first objective counts, because a cold type that
-//! hangs gives no other sign. Two ratios are averaged over the latest outcomes of the type on all
-//! workers (a plain average of the first ones, then an exponential one):
+//! **Outcomes.** Every end of a request shows whether its slot delivered. It delivered if the
+//! answer is no error and came within the type's last objective. Only the time in the backend
+//! counts, not the wait for a slot, which the stage itself controls. A request that is still in the
+//! backend after the last objective has failed to deliver, and counts at once. Its timeout may be
+//! far away, or it may have none. While a type has no outcome at all, the first objective counts,
+//! because a cold type that hangs gives no other sign. Two ratios are averaged over the latest
+//! outcomes of the type on all workers. The average is plain for the first outcomes, then
+//! exponential:
 //!
 //! ```text
 //! delivered_k   of all outcomes, those that delivered
 //! stuck_k       of all outcomes, those that held a slot beyond the last objective
 //! ```
 //!
-//! A stream delivers at its first byte. If its tokens then come too slowly, that is taken back.
+//! A stream delivers at its first byte. If its tokens then come too slowly, the delivery is taken
+//! back.
 //!
-//! Errors that come at once deliver nothing, but hold no slot: they lower `delivered`, not `stuck`.
+//! Errors that come at once deliver nothing, but hold no slot. So they lower `delivered`, but don't
+//! raise `stuck`.
 //!
 //! **Broken.** A type is broken with stuck > ½. For a healthy type, that takes about twenty
-//! requests, which may be more than the slots. So it is also broken once *silent* requests hold ⅛
+//! requests, which may be more than the slots. So it is also broken when *silent* requests hold ⅛
 //! of the slots, but at least two, and no request of the type was answered since. A request is
 //! silent after half of the type's first objective, or after eight times the longest mean slot time
 //! of any type (for which it may have to wait), whichever is longer. But it is silent at the latest
 //! after its last objective, or if its type is usually late, after twice the type's usual time.
 //!
 //! A broken type is restricted while requests arrive of a type that delivers more value per slot
-//! time. Its requests are then *probes*, which get one slot, or ⅛ of the slots that unrestricted
+//! time. Its requests are then *probes*. They get one slot, or ⅛ of the slots that unrestricted
 //! types ask for. If probes take long, one more enters every two seconds, up to ¼ of the slots and
-//! half of those in use. An outcome of a type that is broken, or whose requests mostly fail, has
-//! five times the usual weight, so that four good answers in a row end that state. Alg. 1 doesn't
-//! judge probes, because the type can't recover without them.
+//! half of those that unrestricted types ask for. An outcome of a type that is broken, or whose
+//! requests mostly fail, has five times the usual weight, so that four good answers in a row end
+//! that state. Alg. 1 doesn't judge probes, because the type can't recover without them.
 //!
 //! *Victims.* A queue inside the backend delays the answers of all types alike, and those with the
-//! tightest objectives are late first. Such a type is not the cause: it keeps its rank and is not
-//! broken, although all of its answers are late. A type with answers is a victim if its last
+//! tightest objectives are late first. Such a type is not the cause. So it keeps its rank and is
+//! not broken, although all of its answers are late. A type with answers is a victim if its last
 //! objective is at most twice the backend's delay. That delay is the least slot time of recent
 //! answers over all types, which the answers of a backend without a queue keep low.
 //!
-//! A type that hangs soon makes other types late, so that they break, too. The type that broke last
-//! is not restricted: it is not the cause, so no other type needs protection from it, and its
-//! answers show when the backend has recovered.
+//! A type that hangs soon makes other types late, so that they break, too. Of several broken types,
+//! only those that broke earlier are restricted in favour of the others. The type that broke last
+//! is not the cause, so no broken type needs protection from it, and its answers show when the
+//! backend has recovered.
 //!
 //! **Slot time.** A type's histogram omits errors that come at once, and records a lower bound as
-//! no longer than the last objective. With `unmeasured` the part of the outcomes that it omits, and
-//! `beyond` the mean slot time that it omits, a request of the type holds its slot for
+//! no longer than the last objective. Let `unmeasured` be the part of the outcomes that it omits,
+//! and `beyond` the mean slot time that it omits. Then a request of the type holds its slot for
 //!
 //! ```text
 //! (1 − unmeasured) · mean + beyond
@@ -55,7 +59,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Weight of the newest outcome: of a healthy type, and of a type that is broken or fails.
+/// The weight of the newest outcome of a healthy type, and of a type that is broken or fails.
 const GAIN: (f64, f64) = (1.0 / 30.0, 1.0 / 6.0);
 /// The ratio of stuck outcomes above which a type is broken.
 const BROKEN: f64 = 0.5;
@@ -65,38 +69,38 @@ const FAILS: f64 = 0.5;
 const SILENT: f64 = 2.0;
 /// The least number of outcomes with which slot times are known.
 const FEWEST: f64 = 20.0;
-/// Time without an outcome after which a type's record is reset, s.
+/// The time without an outcome after which a type's record is reset, s.
 const FORGET: f64 = 60.0;
-/// A type keeps its full value if at least this part of its outcomes delivers, ratio. Fewer
+/// The least part of the outcomes that must deliver for a type to keep its full value, ratio. Fewer
 /// failures are attributed to chance.
 const USUAL: f64 = 0.8;
-/// The least part of its value that a type keeps, ratio, so that a type that delivers nothing still
-/// has a rank.
+/// The least part of its value that a type keeps, ratio. With it, a type that delivers nothing
+/// still has a rank.
 const LEAST: f64 = 1e-3;
-/// Parts of the slots for probes of a broken type, at once and after [`PAUSE`].
+/// The parts of the slots for probes of a broken type, at once and after [`PAUSE`].
 const PROBES: (f64, f64) = (1.0 / 8.0, 1.0 / 4.0);
-/// Time constant of the least slot time of answers, s.
+/// The time constant of the least slot time of answers, s.
 const RECENT: f64 = 1.0;
-/// A type is a victim if its last objective is at most this multiple of the backend's delay.
+/// The multiple of the backend's delay up to which a type's last objective makes the type a victim.
 const DELAYED: f64 = 2.0;
-/// Time after which a further probe enters while earlier ones are unanswered, s.
+/// The time after which a further probe enters while earlier ones are unanswered, s.
 const PAUSE: f64 = 2.0;
 
-/// Outcomes of a type.
+/// The outcomes of a type.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Sums {
     count: f64,
     delivered: f64,
     stuck: f64,
-    /// Requests that were in the backend for longer than usual.
+    /// The number of requests that were in the backend for longer than usual.
     silent: f64,
     /// The number of answers, including late ones and answers to silent requests.
     answers: f64,
-    /// Least slot time of an answer, s.
+    /// The least slot time of an answer, s.
     fastest: Option<f64>,
-    /// Outcomes that the histogram omits.
+    /// The number of outcomes that the histogram omits.
     unmeasured: f64,
-    /// Slot time that the histogram omits, s.
+    /// The slot time that the histogram omits, s.
     beyond: f64,
 }
 
@@ -113,7 +117,7 @@ impl Sums {
         self.delivered -= 1.0;
     }
 
-    /// Adds a request that is in the backend for longer than its type usually takes.
+    /// Adds a request that has been in the backend for longer than its type usually takes.
     pub(super) fn silent(&mut self) {
         self.silent += 1.0;
     }
@@ -124,7 +128,8 @@ impl Sums {
         self.fastest = least(self.fastest, Some(secs));
     }
 
-    /// Adds slot time, s, that the histogram omits; `whole` if it omits the request entirely.
+    /// Adds slot time, s, that the histogram omits. `whole` says whether it omits the request
+    /// entirely.
     pub(super) fn beyond(&mut self, secs: f64, whole: bool) {
         self.beyond += secs;
         self.unmeasured += f64::from(u8::from(whole));
@@ -158,20 +163,20 @@ pub(super) struct Delivery {
     seen: f64,
     delivered: f64,
     stuck: f64,
-    /// Silent requests since the last answer.
+    /// The number of silent requests since the last answer.
     silent: f64,
-    /// Least slot time of recent answers, s, and the time of the last answer, s.
+    /// The least slot time of recent answers, s, and the time of the last answer, s.
     fastest: Option<f64>,
     answered: f64,
-    /// Part of the outcomes that the histogram omits, ratio.
+    /// The part of the outcomes that the histogram omits, ratio.
     unmeasured: f64,
-    /// Mean slot time that the histogram omits, s.
+    /// The mean slot time that the histogram omits, s.
     beyond: f64,
-    /// Time of the last outcome, s.
+    /// The time of the last outcome, s.
     last: f64,
-    /// The time at which the type broke, s; infinite while it is not broken.
+    /// The time at which the type broke, s. It is infinite while the type is not broken.
     broken: f64,
-    /// Whether the type was broken, with few outcomes since.
+    /// Whether the type was broken and has few outcomes since.
     recovers: bool,
     fresh: Sums,
 }
@@ -228,7 +233,7 @@ impl Delivery {
         all.into_iter().all(f64::is_finite) && !self.broken.is_nan()
     }
 
-    /// Advances the averages to `secs`, with `slots` in all.
+    /// Advances the averages to the time `secs`. `slots` is the number of all slots.
     pub(super) fn step(&mut self, secs: f64, slots: f64) {
         let fresh = std::mem::take(&mut self.fresh);
         self.silent = if fresh.answers > 0.0 {
@@ -246,8 +251,8 @@ impl Delivery {
             self.follow(&fresh);
             self.last = secs;
         } else {
-            // Until the next outcome, keep the slot time of requests whose outcomes were already
-            // counted, and deliveries that are taken back.
+            // Until the next outcome, the slot time of requests whose outcomes were already counted
+            // and deliveries that are taken back must be kept.
             (self.fresh.beyond, self.fresh.delivered) = (fresh.beyond, fresh.delivered);
             if (secs - self.last).abs() > FORGET {
                 *self = Self::default();
@@ -283,7 +288,7 @@ impl Delivery {
         self.delivered = self.delivered.clamp(0.0, 1.0);
         follow(&mut self.stuck, fresh.stuck);
         follow(&mut self.unmeasured, fresh.unmeasured.min(fresh.count));
-        // Timeouts of requests that hung before the type recovered no longer count.
+        // Timeouts of requests that hung before the type recovered don't count any more.
         let beyond = if self.recovers { 0.0 } else { fresh.beyond };
         follow(&mut self.beyond, beyond);
         self.seen = seen.min(1.0 / GAIN.0);
@@ -295,7 +300,7 @@ impl Delivery {
         self.seen <= 0.0
     }
 
-    /// Whether the type was broken, with few outcomes since.
+    /// Whether the type was broken and has few outcomes since.
     pub(super) fn recovers(&self) -> bool {
         self.recovers
     }
@@ -315,23 +320,24 @@ impl Delivery {
         self.silent > 0.0 && self.is_broken()
     }
 
-    /// Returns the least slot time of recent answers, s, at `secs`; `None` without any.
+    /// Returns the least slot time of recent answers at `secs`, s, or `None` without recent
+    /// answers.
     pub(super) fn fastest(&self, secs: f64) -> Option<f64> {
         (self.fastest).filter(|_| (0.0..2.0 * RECENT).contains(&(secs - self.answered)))
     }
 
-    /// Whether its answers are late because the backend delays all answers by `delay`, s; `last` is
-    /// its last objective, s.
+    /// Whether the type's answers are late because the backend delays all answers by `delay`, s.
+    /// `last` is the type's last objective, s.
     pub(super) fn is_victim(&self, delay: f64, last: f64) -> bool {
         self.silent <= 0.0 && last <= DELAYED * delay
     }
 
-    /// Whether it broke before `other` did, or is broken while `other` is not.
+    /// Whether the type broke before `other` did, or is broken while `other` is not.
     pub(super) fn broke_before(&self, other: &Self) -> bool {
         self.broken < other.broken
     }
 
-    /// Returns the part of its value that an admitted request delivers, ratio.
+    /// Returns the part of the type's value that an admitted request delivers, ratio.
     pub(super) fn part(&self) -> f64 {
         if self.is_new() {
             1.0
@@ -342,19 +348,19 @@ impl Delivery {
         }
     }
 
-    /// Returns the mean slot time of a request, s, with the `mean` of the type's histogram.
+    /// Returns the mean slot time of a request, s. `mean` is the mean of the type's histogram, s.
     pub(super) fn slot_time(&self, mean: f64) -> f64 {
         (1.0 - self.unmeasured).max(0.0) * mean + self.beyond.max(0.0)
     }
 
-    /// Whether slot times of a type without a histogram are known.
+    /// Whether the outcomes suffice to know the slot time of a type without a histogram.
     pub(super) fn tells_slot_time(&self) -> bool {
         self.seen >= FEWEST && self.unmeasured > BROKEN
     }
 }
 
 /// Returns the number of slots for probes of a broken type whose last probe entered `pause` s ago.
-/// `working` is the part of all `slots` that unrestricted types ask for. At least that many slots
+/// `working` is the number of `slots` that unrestricted types ask for. At least `working` slots
 /// work, whereas a P that was found automatically may be too high.
 pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
     let part = if pause < PAUSE {
@@ -372,15 +378,15 @@ pub(super) struct Held {
     worker: u64,
     kind: u16,
     count: u32,
-    /// Time of the report, s.
+    /// The time of the report, s.
     at: f64,
 }
 
-/// Time after which the last report of a worker is dropped, s.
+/// The time after which the last report of a worker is dropped, s.
 const LEASE: f64 = 3.0;
 
-/// Replaces the report of `worker` with `counts`, its requests by type. Returns whether the record
-/// must be stored.
+/// Replaces the report of `worker` with `counts`, the numbers of its requests by type. Returns
+/// whether the record must be stored.
 pub(super) fn report(
     held: &mut Vec<Held>,
     worker: u64,
@@ -417,7 +423,7 @@ mod tests {
 
     #[test]
     fn deliveries_that_are_taken_back_count_as_if_they_had_not_been() {
-        // Of each four streams one turns out to be slow, a while after its first byte.
+        // One of each four streams turns out to be slow, some time after its first byte.
         let mut delivery = Delivery::default();
         for n in 0..400 {
             let mut sums = Sums::default();

@@ -7,24 +7,24 @@ use super::{Cell, Kind, ValueCut};
 use crate::request::TypeId;
 use crate::service_times::{Estimate, Objective};
 
-/// Part of more valuable types' slack that other types may use.
+/// The part of more valuable types' slack that other types may use.
 const CEILING: f64 = 0.9;
 /// The part of the slots in use, beyond the first, up to which the most valuable types have no
-/// ceiling. While a ceiling bounds the other types, the rest of the slots drain the queue.
+/// ceiling. The rest of the slots drain the queue while a ceiling holds the other types back.
 const UNBOUNDED: f64 = 0.5;
-/// The least ratio of two values per slot time that count as equal.
+/// The least ratio at which two values per slot time count as equal.
 pub(super) const EQUAL: f64 = 0.9;
-/// Part of the slots for types that are cut entirely.
+/// The part of the slots for types that are cut entirely.
 pub(super) const PROBES: f64 = 0.005;
-/// The same part for types whose answers mostly fail. It is larger, because such a type may have
-/// recovered.
+/// The part of the slots for types that are cut entirely and whose answers mostly fail. It is
+/// larger than [`PROBES`], because such a type may have recovered.
 const PROBES_OF_FAILING: f64 = 0.02;
-/// The slack of a cell is not protected if its value is at most this part of all value, divided by
-/// the number of active cells.
+/// The part of all value, divided by the number of active cells, up to which a cell's value is
+/// negligible. The slack of such a cell is not protected.
 const NEGLIGIBLE: f64 = 0.01;
 
 impl ValueCut {
-    /// Updates each type's costs from its deliveries, and whether it is broken.
+    /// Updates each type's costs from its deliveries, and judges whether it is broken.
     pub(super) fn judge(&mut self) {
         let Self {
             kinds,
@@ -93,7 +93,7 @@ impl ValueCut {
         self.working = rates.sum::<f64>().min(self.slots);
     }
 
-    /// Fills the budget: sets f, the ceiling and the rival of each cell.
+    /// Fills the budget, and sets f, the ceiling and the rival of each cell.
     pub(super) fn fill(&mut self) {
         let Self {
             kinds,
@@ -104,7 +104,7 @@ impl ValueCut {
         } = self;
         let kind_of = |cell: u32| &kinds[cell as usize / *classes];
         let density = |cells: &[Cell], cell: u32| kind_of(cell).density(&cells[cell as usize]);
-        // Returns the value of the requests that arrive in a second.
+        // This closure returns the value of the requests that arrive in a second.
         let asked = |cells: &[Cell], cell: u32| {
             let (kind, cell) = (kind_of(cell), &cells[cell as usize]);
             cell.rate * cell.value / kind.work().max(1e-9)
@@ -114,7 +114,7 @@ impl ValueCut {
             by_density.then(a.cmp(&b))
         });
         let (mut set_aside, mut floors, mut value, mut active) = (0.0, 0.0, 0.0, 0.0);
-        // The slots that all types ask for.
+        // The number of slots that all types ask for.
         let mut all = 0.0;
         for &at in order.iter() {
             let (kind, cell) = (kind_of(at), &cells[at as usize]);
@@ -139,7 +139,7 @@ impl ValueCut {
         let (mut tightest, mut loosest): (f64, Option<(f64, TypeId)>) = (f64::INFINITY, None);
         let (mut cut, mut is_short) = (0.0, self.is_short);
         let unbounded = UNBOUNDED * (self.slots.min(all) - 1.0).max(0.0);
-        // The slots that the types up to the current group ask for.
+        // The number of slots that the types up to the current group ask for.
         let mut asked_for = set_aside + floors;
         let mut rest: &[u32] = order;
         while let Some(&first) = rest.first() {
@@ -217,7 +217,7 @@ impl ValueCut {
 }
 
 impl Kind {
-    /// Whether the type's refusals count as lost value, and its slack bounds the wait of less
+    /// Whether the type's refusals count as lost value and its slack bounds the wait of less
     /// valuable types.
     pub(super) fn competes(&self) -> bool {
         self.own && !self.condemned && !self.is_broken
@@ -259,10 +259,10 @@ impl Kind {
         }
     }
 
-    /// Returns the cost of a request as slot time, s: its slot time, or the equivalent of its
+    /// Returns the cost of a request as slot time, s. It is its slot time, or the equivalent of its
     /// tokens if that is more. While the type is broken, requests hold their slots until a timeout.
-    /// The averages of work must not keep such times after it has recovered, so the processing time
-    /// counts instead.
+    /// The averages of work must not keep such times after the type has recovered, so the
+    /// processing time counts instead.
     pub(super) fn work(&self) -> f64 {
         match self.has_fault {
             true => self.measured,
@@ -275,7 +275,7 @@ impl Kind {
         self.cold && self.tokens <= 0.0
     }
 
-    /// Whether the type's work is set aside and it is admitted regardless of the budget.
+    /// Whether the type's work is set aside and the type is admitted regardless of the budget.
     fn is_apart(&self) -> bool {
         self.has_no_rank() || self.is_broken
     }

@@ -4,35 +4,35 @@ use serde::{Deserialize, Serialize};
 
 use super::delivery::{Delivery, Held};
 
-/// Time between two steps of the law, s, less a margin for the rounding of times.
+/// The time between two steps of the law, s, less a margin for the rounding of times.
 const STEP: f64 = 0.1 - 1e-6;
-/// Time constant of arrival rates, s.
+/// The time constant of arrival rates, s.
 const RATE_TIME: f64 = 1.0;
-/// Time constant of arrival rates after a significant change, s, and the least such change,
+/// The time constant of arrival rates after a significant change, s, and the least such change,
 /// standard errors.
 const QUICK_TIME: f64 = 0.1;
 const SIGNIFICANT: f64 = 3.0;
-/// The part of the value above the cut beyond which refusals lower ρ.
+/// The part of the value above the cut that may be refused before ρ is lowered.
 const TOLERATED: f64 = 0.02;
 /// The largest relative decrease of ρ in a second.
 const DECREASE: f64 = 0.2;
-/// Increase of ρ in a second.
+/// The increase of ρ in a second.
 const INCREASE: f64 = 0.04;
 /// The number of requests above the cut after which ρ moves.
 const ENOUGH: f64 = 50.0;
-/// The time after which ρ moves even after fewer requests, s.
+/// The time after which ρ moves even with fewer than [`ENOUGH`] requests, s.
 const LONGEST: f64 = 1.0;
-/// The range of ρ, without a limit on utilization.
+/// The range of ρ without a limit on utilization.
 pub(super) const RHO: (f64, f64) = (0.3, 1.3);
-/// Time constant of the averages that decide whether the ceilings apply, s.
+/// The time constant of the averages that decide whether the ceilings apply, s.
 const PROTECTION: f64 = 3.0;
 
-/// The record of [`Controlled`].
+/// The record that [`Controlled`] shares.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Time of the last step, s.
+    /// The time of the last step, s.
     pub(super) stepped: f64,
-    /// Time of the first step, s.
+    /// The time of the first step, s.
     pub(super) first: f64,
     pub(super) rho: f64,
     /// The value above the cut in this step.
@@ -43,21 +43,21 @@ pub(super) struct Record {
     pub(super) missed: f64,
     /// Decaying sums of `above` and `missed`.
     pub(super) recent: (f64, f64),
-    /// Sums of `above` and `refused` since ρ moved, the number of requests in them, and the time of
-    /// that move, s.
+    /// The sums of `above` and `refused` since ρ moved, the number of requests in these sums, and
+    /// the time of that move, s.
     pub(super) judged: (f64, f64),
     pub(super) count: f64,
     pub(super) since: f64,
-    /// Requests that arrived in this step, the average rate, 1/s, and the direction in which the
-    /// last step deviated significantly from it: 1, -1 or 0.
+    /// The number of requests that arrived in this step, the average rate, 1/s, and the direction
+    /// in which the last step deviated significantly from the average: 1, -1 or 0.
     pub(super) arrivals: f64,
     pub(super) arrival_rate: f64,
     pub(super) direction: f64,
-    /// By cell.
+    /// The work by cell.
     pub(super) rows: Vec<Work>,
-    /// By type.
+    /// The deliveries by type.
     pub(super) deliveries: Vec<Delivery>,
-    /// Requests of broken types.
+    /// The requests of broken types on each worker.
     pub(super) held: Vec<Held>,
 }
 
@@ -65,9 +65,9 @@ crate::shared::record!(Record, 15);
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Work {
-    /// The number of slots asked for: λm.
+    /// The number of slots asked for, λm.
     pub(super) rate: f64,
-    /// Work that arrived in this step, s of slot time.
+    /// The work that arrived in this step, s of slot time.
     pub(super) fresh: f64,
 }
 
@@ -93,7 +93,7 @@ impl Record {
         }
     }
 
-    /// Whether all numbers are finite. A non-finite one would stay in all later records.
+    /// Whether all numbers are finite. A number that isn't finite would stay in all later records.
     pub(super) fn is_finite(&self) -> bool {
         let head = [
             self.stepped,
@@ -117,10 +117,11 @@ impl Record {
             && self.deliveries.iter().all(Delivery::is_finite)
     }
 
-    /// Advances the averages, and ρ to at most `most`, if that is due. Returns whether it was.
+    /// Advances the averages, and ρ to at most `most`, if a step is due. Returns whether a step was
+    /// due.
     pub(super) fn step(&mut self, secs: f64, slots: f64, most: f64) -> bool {
         let elapsed = secs - self.stepped;
-        // If the clock stepped back, a new step starts.
+        // A new step also starts if the clock stepped back.
         if (0.0..STEP).contains(&elapsed) {
             return false;
         }
@@ -157,10 +158,10 @@ impl Record {
         true
     }
 
-    /// Whether the numbers of arrivals in this step and in the one before deviate in the same
+    /// Whether the numbers of arrivals in this step and in the step before deviate in the same
     /// direction from the average, by more than chance (in a Poisson process). A single step may be
-    /// a burst, or may contain more or fewer reports of other workers than usual. Arrivals are
-    /// compared rather than their work, because work also changes with service times.
+    /// a burst, or may contain more or fewer reports of other workers than usual. The numbers of
+    /// arrivals are compared instead of their work, because work also changes with service times.
     fn has_changed(&mut self, elapsed: f64) -> bool {
         let usual = self.arrival_rate * elapsed;
         let deviation = self.arrivals - usual;

@@ -9,11 +9,12 @@ use crate::refusal::Reason;
 use crate::service_times::{Objective, Settings, TypeSettings};
 use crate::strategy::{Admission, Bouncer, ErrorBudget, View};
 
-/// A type with known value, mean and slack in ms, and the slots that it asks for.
+/// A type with known value, mean and slack, ms, and the number of slots that it asks for.
 #[derive(Debug, Clone, Copy)]
 struct Known(f64, f64, f64, f64);
 
-/// The mix at twice the full load of 16 slots: 60% × 2.5 ms, 30% × 4 ms, 10% × 60 ms.
+/// The mix of the module's measurements at twice the full load of 16 slots. It has 60% × 2.5 ms,
+/// 30% × 4 ms and 10% × 60 ms.
 const MIX: [Known; 3] = [
     Known(1.0, 2.5, 47.0, 32.0 * 1.5 / 8.7),
     Known(1.0, 4.0, 46.0, 32.0 * 1.2 / 8.7),
@@ -84,7 +85,7 @@ fn slot_time_goes_to_what_is_worth_most() {
     let left = SLOTS - MIX[0].3 - MIX[1].3;
     assert!((cut.admitted(TypeId(2)) - left / MIX[2].3).abs() < 1e-9);
 
-    // A type of thirty times the value has a higher rank than the cheap ones.
+    // A type of thirty times the value has a higher rank than the cheap types.
     let mut dear = MIX;
     dear[2].0 = 30.0;
     let cut = filled(&dear);
@@ -151,7 +152,7 @@ fn floors_come_first_and_say_when_they_do_not_fit() {
     cut.kinds[2].floor = 0.3;
     cut.fill();
     assert!(cut.floors_fit());
-    // `search` gets the slots that 0.3 of the reports and all of `fast` leave.
+    // `search` gets the slots that 0.3 of the reports and all of `fast` leave free.
     let left = SLOTS - MIX[0].3 - MIX[1].3 - 0.3 * MIX[2].3;
     assert!(left < 0.0, "the cut is among the cheap now");
     assert_eq!(cut.admitted(TypeId(0)), 1.0);
@@ -226,7 +227,7 @@ fn a_type_without_a_known_slot_time_is_ranked_by_its_tokens() {
     assert!(cut.density(TypeId(2)) > 0.0);
 }
 
-/// Free slots admit requests below the cut after a calm second, but not those that take tokens.
+/// Free slots admit requests below the cut after a calm second, except requests that take tokens.
 #[test]
 fn free_slots_are_no_room_for_tokens() {
     let times = times(50, MIX.map(|_| Vec::new()));
@@ -258,8 +259,8 @@ fn free_slots_are_no_room_for_tokens() {
     assert!(refused(1) > 980);
 }
 
-/// A type that holds its slots for a third of the other's time is worth less than that if its
-/// tokens are worth twice the other's time.
+/// A type that holds its slots for a third of the other type's time is worth less than the other if
+/// its tokens are worth twice the other's time.
 #[test]
 fn a_type_counts_with_the_larger_part_of_slots_and_tokens() {
     let types = [Known(1.0, 20.0, 80.0, 0.0), Known(1.0, 60.0, 80.0, 0.0)];
@@ -271,15 +272,15 @@ fn a_type_counts_with_the_larger_part_of_slots_and_tokens() {
         for kind in [0, 1] {
             cut.admits(&of(kind), at(0), &mut Rng::new(1));
             let cell = &mut cut.cells[usize::from(kind)];
-            // 200 such requests per second.
+            // There are 200 such requests per second.
             cell.rate = 200.0 * cell.fresh;
         }
         cut.fill();
         [0, 1].map(|kind| cut.admitted(TypeId(kind)))
     };
-    // They ask for 4 and 12 of 16 slots.
+    // The types ask for 4 and 12 of 16 slots.
     assert_eq!(admitted([0.0, 0.0]), [1.0, 1.0]);
-    // By their tokens, they ask for 24 and 12 slots.
+    // By their tokens, the types ask for 24 and 12 slots.
     let [first, second] = admitted([120.0, 60.0]);
     assert!((first - 4.0 / 24.0).abs() < 1e-9, "{first}");
     assert!((second - 1.0).abs() < 1e-9, "{second}");
@@ -305,7 +306,7 @@ fn a_type_has_a_rank_before_it_has_a_histogram() {
         times.sync(at(sample), &host, "times").unwrap();
         cut.learn((16.0, f64::INFINITY), false, &times, |_| 0.0, |_| 0.0);
         cut.rho = 1.0;
-        // Each asks for 15 of 16 slots.
+        // Each type asks for 15 of 16 slots.
         cut.cells[0].rate = 15.0;
         cut.cells[1].rate = 15.0;
         cut.fill();
@@ -315,7 +316,7 @@ fn a_type_has_a_rank_before_it_has_a_histogram() {
     assert_eq!(first, [1.0; 19], "its cost is not known");
     assert!((last[0] - 1.0 / 15.0).abs() < 1e-9, "{last:?}");
     assert_eq!(cut.admitted(TypeId(0)), 1.0);
-    // Alg. 1 judges it by the times of other types, so its refusals don't affect the budget.
+    // Alg. 1 judges the type by the times of other types, so its refusals don't affect the budget.
     cut.decided(&of(1), at(0), false, false);
     assert_eq!(cut.refused, 0.0);
 }
@@ -326,7 +327,7 @@ fn a_type_that_misses_its_objective_by_itself_keeps_its_rank() {
         let mut cut = known(&MIX, &[]);
         (cut.kinds[condemned].condemned, cut.kinds[condemned].slack) = (true, None);
         cut.fill();
-        // Its refusals don't count as lost.
+        // The refusals of a condemned type don't count as lost.
         cut.decided(&of(condemned as u16), at(0), false, false);
         assert_eq!(cut.refused, 0.0);
         [0, 1, 2].map(|kind| cut.admitted(TypeId(kind)))
@@ -395,7 +396,7 @@ fn the_budget_follows_refusals_above_the_cut() {
         for n in 0..100 {
             cut.decided(&of(0), at(0), n >= refused, n >= refused);
         }
-        // The marginal type doesn't count.
+        // The type that is admitted in part doesn't count.
         cut.cells[2].above = false;
         cut.decided(&of(2), at(0), false, false);
         assert!(cut.sync(at(ms), &mut record));
@@ -472,8 +473,8 @@ fn workers_count_arrivals_once_and_agree() {
     let mut record = Vec::new();
     workers[0].sync(at(0), &mut record);
     for now in 1..=10_000_u64 {
-        // Every ms some worker gets 4 × 2.5 ms of fast and, every tenth ms, a report: 10 and 6
-        // slots.
+        // Every ms some worker gets 4 requests × 2.5 ms of `fast` and, every tenth ms, a report.
+        // They ask for 10 and 6 slots.
         let worker = &mut workers[(now * 7 % 3) as usize];
         for _ in 0..4 {
             worker.admits(&of(0), at(0), &mut rng);
@@ -503,7 +504,7 @@ fn workers_count_arrivals_once_and_agree() {
     assert_eq!(workers[0].budget(), workers[2].budget());
 }
 
-/// 100 arrivals of 10 ms in each 100 ms, and then 300.
+/// Arrivals are 100 requests of 10 ms in each 100 ms, and later 300.
 #[test]
 fn a_step_of_the_arrival_rate_is_followed_at_once() {
     let mut cut = known(&[Known(1.0, 10.0, 50.0, 0.0)], &[]);
@@ -531,7 +532,7 @@ fn a_step_of_the_arrival_rate_is_followed_at_once() {
     assert!(fallen < 12.0, "{fallen}");
 }
 
-/// 10 requests of 10 ms at once in each second.
+/// Arrivals are 10 requests of 10 ms at once in each second.
 #[test]
 fn bursts_count_as_their_mean() {
     let mut cut = known(&[Known(1.0, 10.0, 50.0, 0.0)], &[]);

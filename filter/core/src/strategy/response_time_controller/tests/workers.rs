@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Returns a controller whose rate doesn't change.
+/// Returns the settings of a controller whose rate doesn't change.
 fn fixed(rate: f64) -> ResponseTimeControllerConfig {
     ResponseTimeControllerConfig {
         min_rate: rate,
@@ -13,8 +13,9 @@ fn fixed(rate: f64) -> ResponseTimeControllerConfig {
     }
 }
 
-/// Sends arrivals to `workers`, each millisecond to those that `arrivals` returns, with a tick of
-/// each worker every `tick` ms. Returns the admitted requests by millisecond.
+/// Sends arrivals to `workers`, and ticks each worker every `tick` ms. In each millisecond, the
+/// workers that `arrivals` returns get a request. Returns the number of admitted requests for each
+/// millisecond.
 fn drive(
     workers: &mut [ResponseTimeController],
     (begin, end): (u64, u64),
@@ -43,7 +44,8 @@ fn one_worker_has_a_token_bucket() {
     let mut worker = [controller(&fixed(20.0))];
     let mut record = Record::default();
     record.tick(&mut worker[0], at(0));
-    // The full bucket has 1 + 20·0.1. Then there is one in 50 ms, with or without ticks.
+    // The full bucket has 1 + 20·0.1 tokens. After that there is one token in 50 ms, with or
+    // without ticks.
     let admitted = drive(&mut worker, (0, 1_000), 100_000, |_| vec![0], &mut record);
     let times: Vec<usize> = (0..1_000).filter(|&i| admitted[i] > 0).collect();
     assert_eq!(times[..3], [0, 1, 2]);
@@ -64,7 +66,8 @@ fn the_rate_follows_the_arrivals_to_another_worker() {
     let total = |admitted: &[usize]| admitted.iter().sum::<usize>();
     let first = drive(&mut workers, (0, 2_000), 50, |_| vec![0; 2], &mut record);
     assert!((380..=425).contains(&total(&first)), "{}", total(&first));
-    // In the second after the change, most of a second's tokens; then all of them.
+    // In the second after the change, most of a second's tokens are spent. After that, all are
+    // spent.
     let moved = drive(
         &mut workers,
         (2_000, 3_000),
@@ -85,7 +88,7 @@ fn the_rate_follows_the_arrivals_to_another_worker() {
 
 #[test]
 fn without_overload_no_worker_is_short_whoever_gets_the_requests() {
-    // A tenth of the rate, in bursts of 20, each to another worker.
+    // The arrivals are a tenth of the rate, in bursts of 20. Each burst comes to another worker.
     let mut workers: Vec<_> = (0..8).map(|_| controller(&fixed(1_000.0))).collect();
     let mut record = Record::default();
     let burst = |now: u64| {
@@ -98,7 +101,7 @@ fn without_overload_no_worker_is_short_whoever_gets_the_requests() {
 
 proptest! {
     /// For any distribution of requests over workers and time, the process admits at most the rate
-    /// plus what the workers' copies of the bucket allow together, and at least the rate if all
+    /// plus the tokens in the workers' copies of the bucket. It admits at least the rate if all
     /// workers have requests.
     #[test]
     fn the_rate_is_kept_over_all_workers(
