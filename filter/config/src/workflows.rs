@@ -10,10 +10,10 @@ use super::types::one;
 /// The listener that a configuration is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Direction {
-    /// Requests to the proxy's own process.
+    /// Requests to the service behind the proxy, or to a gateway.
     #[default]
     Inbound,
-    /// Requests from the proxy's process to others.
+    /// Calls of that service to others.
     Outbound,
 }
 

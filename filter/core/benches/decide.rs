@@ -1,5 +1,5 @@
-//! Native cost of the engine per request (one decision, one measurement) and per tick (sharing
-//! measurements), at 1 to 1,000 types that are all active.
+//! Native cost of a decision, of a controller's tick, and of a measurement with its part of an
+//! exchange. All types are active: 1 to 1,000 types, or 1 to 100 for controllers.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -33,10 +33,10 @@ use prepared::Compiled;
 
 pub use prepared::Prepared;
 
-/// The time between ticks while a request waits. Ticks expire deadlines and repair lost wake-ups.
+/// The time between ticks while [`Engine::is_busy`] is true. Ticks expire deadlines and repair lost wake-ups.
 /// In normal operation a request never waits for a tick.
 pub const FAST_TICK: Duration = Duration::from_millis(10);
-/// The time between ticks at all other times. It is well below a lease.
+/// The time between ticks while [`Engine::is_busy`] is false. It is well below a lease.
 pub const SLOW_TICK: Duration = Duration::from_millis(50);
 
 /// The names of a refusal's policy and request type.
@@ -624,8 +624,9 @@ impl<B: Beside> Engine<B> {
         done
     }
 
-    /// Publishes pending counts when the VM ends, and leaves the process if no request waits or
-    /// runs.
+    /// Publishes pending counts, and then gives up this worker's membership of the process if no
+    /// request waits or runs. The filter calls this function after the last configuration of an
+    /// inbound listener was removed.
     ///
     /// # Errors
     /// [`HostError`] if a host call fails. The lease then runs out instead.

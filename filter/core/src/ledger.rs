@@ -283,7 +283,7 @@ impl Ledger {
         // If the VM dies between the two writes, the total is too high, and a slot idles until the
         // drift is corrected. The total must never be too low, because then more than P requests
         // would be in the backend. The next booking repairs a share that could not be written. The
-        // next audit repairs a total that could not be lowered.
+        // audits repair a total that could not be lowered within a few seconds.
         if share.slots + share.queued > 0 || share.tokens > 0 {
             if let Err(error) = self.total.book(host, share) {
                 self.booked = self.booked + -share;

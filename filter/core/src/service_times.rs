@@ -296,7 +296,8 @@ impl ServiceTimes {
         (estimate.source != Source::None).then_some(estimate.mean)
     }
 
-    /// Returns the same as [`ServiceTimes::mean`], but by the size of `request` if it has one.
+    /// Returns the mean time for which `request` holds a slot, estimated from its size if the
+    /// estimate is known. Otherwise returns [`ServiceTimes::mean`] of its type.
     #[must_use]
     pub fn mean_of(&self, request: &Attributes) -> Option<Duration> {
         let estimate = self.estimate_of(request);

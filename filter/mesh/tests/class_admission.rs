@@ -28,9 +28,9 @@ fn law() -> ChannelLaw {
 
 /// The outcomes of the calls to the class in the second half of the run.
 struct Seen {
-    /// The calls/s of each sender in the class. `kept` is the ratio of each sender's calls for the
-    /// class that ran in the class.
+    /// The rate of each sender's calls that ran in the class, calls/s.
     rates: Vec<f64>,
+    /// The ratio of each sender's calls that ran in the class to those that asked for it.
     kept: Vec<f64>,
     /// The ratio of calls in the class that missed.
     missed: f64,

@@ -79,8 +79,8 @@ pub struct Workload {
     /// Additional headers of the requests.
     #[serde(default)]
     pub headers: Vec<(String, String)>,
-    /// The arrival rates of clients that don't wait for earlier answers, one after the other.
-    /// Arrivals are Poisson.
+    /// Consecutive spans of time, each with the arrival rate of clients that don't wait for earlier
+    /// answers. Arrivals are Poisson.
     #[serde(default)]
     pub open: Vec<Arrivals>,
     /// Clients that wait for each answer.

@@ -48,10 +48,11 @@ fn brokers_with(strategy: Value) -> Result<Topology> {
     Ok(topology)
 }
 
-/// §5.6: brokers refuse early, and the costliest queries first. So admitted queries are answered in
-/// time, and shards needn't refuse their calls. With only a bound on the queue's length, brokers
-/// are as busy, but with queries whose clients have given up. Shards keep their processors below
-/// 80% by refusing a batch job that calls them directly.
+/// Two tiers as in Bouncer §5.4. With Bouncer, brokers refuse early, and refuse most of the
+/// costliest queries. So admitted queries are answered in time, and the brokers' calls to shards
+/// are admitted. With only a bound on the queue's length, brokers spend their time on queries whose
+/// clients have given up. A batch job calls the shards directly. They refuse a part of its calls,
+/// because AcceptFraction limits their utilization to 80%.
 #[test]
 fn brokers_refuse_what_would_be_late_and_shards_what_does_not_come_through_brokers() -> Result<()> {
     let bouncer = Topology::parse(TWO_TIERS)?;

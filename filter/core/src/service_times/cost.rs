@@ -57,7 +57,7 @@ use crate::time::Instant;
 
 /// λ, the forgetting factor.
 const KEPT: f64 = 0.99;
-/// The largest error that counts, ratio.
+/// The relative error as which larger errors count.
 const MOST_ERROR: f64 = 4.0;
 /// The largest relative variance at which an estimate is used.
 const MOST_VARIANCE: f64 = 0.05;

@@ -152,9 +152,10 @@ impl Stage {
         (wait > patience.longest).then_some(patience.reason)
     }
 
-    /// Returns the longest allowed queue wait of a request: the minimum of `queue.timeout` and of
-    /// its own deadline − p10 of its processing time. While P is unlimited, decisions assume no
-    /// wait. Then the last objective of the request's type also limits the wait.
+    /// Returns the longest allowed queue wait of a request, and the reason to refuse it after that.
+    /// The wait is the minimum of `queue.timeout` and of the request's own deadline − p10 of its
+    /// processing time. While P is unlimited, the last objective of its type − p10 is a third
+    /// bound, because decisions then assume no wait.
     pub(super) fn patience(&self, request: &Attributes) -> Patience {
         let timeout = Duration::from_micros(self.config.queue.timeout_us);
         let least = self.service_times.at_least(request);

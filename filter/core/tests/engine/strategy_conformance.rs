@@ -705,7 +705,8 @@ fn a_rare_type_gets_its_allowance_on_average() {
 #[test]
 fn help_settles_where_algorithm_3_says() {
     let (_, config) = all().swap_remove(2);
-    // AR of fast is 1, so x = (1 − AR) / 2 and AR = p = x / (1 + x): AR² − 4 AR + 1 = 0.
+    // `fast` has AR 1. With the AR of `slow`, AAR = (1 + AR) / 2 and x = AAR − AR = (1 − AR) / 2.
+    // The AR of `slow` is its p = x / (1 + x), so AR² − 4 AR + 1 = 0.
     let share = share_of_slow(&config, 1, 50_000);
     assert!((share - (2.0 - 3.0_f64.sqrt())).abs() < 0.015, "{share}");
     // Bouncer alone admits none of them.

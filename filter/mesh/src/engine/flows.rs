@@ -70,8 +70,8 @@ impl Flows {
         }))
     }
 
-    /// Returns the flow and the weight of `request`, or (0, 1) if the policy has workflows. Neither
-    /// a known name nor a name beyond the bound costs a host call.
+    /// Returns the flow and the weight of `request`, or (0, 1) if the policy has workflows. A known
+    /// name costs no host call, nor does a new name when the directory of names is full.
     pub(crate) fn find(
         &mut self,
         host: &impl Host,

@@ -166,8 +166,8 @@ fn nobody_starves_where_the_discipline_promises_it() {
                 // The long request has a deadline after 100 ms by its type's objective. The urgent
                 // requests have deadlines after 50 ms.
                 Discipline::Edf => Some(100),
-                // The long request has a slack of 100 ms less 95 ms. The urgent requests have a
-                // slack of 49 ms.
+                // The long request has a slack of 100 ms − 95 ms. The urgent requests have a slack
+                // of 49 ms.
                 Discipline::Lstf => Some(2),
                 // The latest start of the long request is after 2 ms.
                 Discipline::Slack => Some(3),

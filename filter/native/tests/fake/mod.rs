@@ -122,7 +122,7 @@ pub(crate) struct Stream {
     resumed: Cell<bool>,
 }
 
-/// The decision of a stream's filter at its headers.
+/// The filter's decision when a stream's request headers arrive.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Became {
     Forwarded,

@@ -416,7 +416,8 @@ const BAND: f64 = 0.2;
 /// The number of samples in the moving mean of the rates, which is compared with [`BAND`].
 const MEAN_OVER: usize = 10;
 
-/// Measures the settling time of the rates at the entry of a chain, and their steadiness after it.
+/// Measures the settling time of the rates at the entry of a chain. Measures the level and the
+/// steadiness of the rates from `settled` on, s.
 fn settling(measured: &mut Measured, seen: &Seen, settled: f64, end: f64, capacity: f64) {
     let late = rates(seen, 0, 0, &(settled..f64::INFINITY));
     let level = mean(&late).unwrap_or(f64::INFINITY);

@@ -50,7 +50,7 @@ const CONTENTION: f64 = 0.04;
 const PERIOD: u64 = SECOND;
 /// S_t, the target delay, ns.
 const TARGET: u64 = 2 * SECOND;
-/// S_v of Table 1, the limit for the overshoot of the delay, s.
+/// S_v of Table 1, the largest delay that is allowed while the delay overshoots its target, s.
 const OVERSHOOT_S: f64 = 2.5;
 
 /// The parameters of a Chronos experiment.

@@ -1,4 +1,5 @@
-//! Sample requests, whose type the policy's rules derive with the same classifier as in Envoy.
+//! Sample requests. The classifier that also runs in Envoy determines their types by the policy's
+//! rules.
 
 use std::time::Duration;
 

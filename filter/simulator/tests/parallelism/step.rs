@@ -57,8 +57,8 @@ fn run(service: &Service, slots: Option<u32>) -> (u32, Found) {
     (most.get(), found)
 }
 
-/// Name, types, workers, steps, capacity, and the least ratio of answers in time to those with P
-/// given.
+/// A name, the types, the workers, the steps, the capacity, and the least allowed goodput with P
+/// found, relative to the goodput with P given.
 type Row = (
     &'static str,
     &'static [Kind],

@@ -448,8 +448,9 @@ fn workloads(policies: &[Policy]) -> Vec<Workload> {
     all.into_values().collect()
 }
 
-/// Returns the proxies of all operators. A proxy that reconnected to another operator is in the
-/// reports of both. Then only the connected one is kept.
+/// Returns the proxies that all operators report, or only those of `namespace`. If a proxy has
+/// reconnected to another operator, both operators report it, and the entry of the closed
+/// connection is dropped.
 fn proxies(operators: &[Operator], namespace: Option<&str>) -> Vec<Proxy> {
     let mut all: Vec<Proxy> = Vec::new();
     for operator in operators {

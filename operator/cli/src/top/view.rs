@@ -44,7 +44,8 @@ struct Change<'a> {
     policy: &'a Parts<Stats>,
 }
 
-/// The stats of a policy, type or workflow, at all proxies.
+/// The changes of the stats of a policy or of one of its parts, such as a type or a workflow, with
+/// one element for each proxy in the view.
 #[derive(Default)]
 struct Group<'a>(Vec<Change<'a>>);
 

@@ -101,7 +101,7 @@ pub struct Writer {
     considered: u64,
 }
 
-/// The inputs of a pass.
+/// The inputs of a pass, and the statuses that it found to be current.
 struct Pass {
     plan: Arc<Plan>,
     tallies: Arc<Tallies>,

@@ -56,7 +56,7 @@ pub struct ModuleReport {
 pub struct PolicyReport {
     /// `namespace/name`.
     pub name: String,
-    /// The file that contains the policy.
+    /// The file that contains the policy, or in a cluster, the policy's kind and name.
     pub source: String,
     /// The policy's generation.
     pub generation: i64,

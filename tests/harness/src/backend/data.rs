@@ -151,8 +151,8 @@ fn upgrade(request: &mut Request<Incoming>) -> Response<Reply> {
     response
 }
 
-/// Returns the number of parts of a streamed response's body, which the query has in the form
-/// `stream=2`.
+/// Returns the number of parts of the response's body, from `stream=N` in the query. Returns `None`
+/// if the query doesn't ask for a streamed response.
 fn parts(query: &str) -> Option<usize> {
     let number = query.split('&').find_map(|p| p.strip_prefix("stream="))?;
     number.parse().ok().filter(|parts| *parts > 0)

@@ -136,8 +136,8 @@ impl Waiter {
 }
 
 impl Lineup {
-    /// Returns the addition of each request to the queued work, µs. It is the mean processing time
-    /// of the request's type at the time when the request was queued.
+    /// Returns the work that each request added to the queue, µs. It is the mean processing time of
+    /// the request's type, as estimated when the request was queued.
     pub fn costs_us(&self) -> &[u64] {
         &self.costs_us
     }

@@ -494,8 +494,8 @@ mod tests {
         };
         let found = times(Limits::llama_server(2), costs, &[(0, 300, 2), (1, 10, 2)]);
         let prompt = 100 + 3_000;
-        // The iteration has a micro-batch of one token of each sequence, and one of the other nine
-        // tokens of the second prompt.
+        // The second iteration has two micro-batches: one token of each sequence, and then the
+        // remaining nine tokens of the second prompt.
         assert_eq!(found[0], (prompt, prompt + 120 + 512 + 190));
         // The second sequence then makes its second token.
         assert_eq!(found[1].1 - found[1].0, 110 + 256);

@@ -165,8 +165,9 @@ fn by_class(tokens: bool) -> Value {
     policy
 }
 
-/// Returns a policy whose tenants are workflows. Only the queue's turns divide the server among
-/// them, because with turns by tokens, the slots don't limit a workflow's rate.
+/// Returns a policy whose tenants are workflows, and whose queue takes turns by tokens. With such
+/// turns, the slots don't limit a workflow's rate, so each workflow's part of the server depends
+/// only on the turns.
 fn by_workflow() -> Value {
     let mut policy = turns("Workflow", true);
     policy["spec"]["workflows"] = json!({

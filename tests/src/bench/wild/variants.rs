@@ -198,8 +198,8 @@ fn adaptive_candidates() -> Vec<Variant> {
     candidates
 }
 
-/// Returns candidates of Envoy's adaptive concurrency filter with a floor under the limit at all
-/// times, not only while the minimum is measured.
+/// Returns candidates of Envoy's adaptive concurrency filter with a lower bound of the concurrency
+/// limit. The bound holds at all times, not only while the minimum round-trip time is measured.
 fn floor_candidates() -> Vec<Variant> {
     let mut candidates = Vec::new();
     for percentile in [50, 90] {

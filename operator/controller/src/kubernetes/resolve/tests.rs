@@ -14,7 +14,7 @@ mod properties;
 mod sidecars;
 mod workflows;
 
-/// A cluster in short notation.
+/// Builds a [`Cluster`] from short texts, such as `shop/search` and `app=search`.
 #[derive(Debug, Default, Clone)]
 pub(in crate::kubernetes) struct World {
     pub(in crate::kubernetes) cluster: Cluster,
