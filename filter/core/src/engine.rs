@@ -33,8 +33,8 @@ use prepared::Compiled;
 
 pub use prepared::Prepared;
 
-/// The time between ticks while [`Engine::is_busy`] is true. Ticks expire deadlines and repair lost wake-ups.
-/// In normal operation a request never waits for a tick.
+/// The time between ticks while [`Engine::is_busy`] is true. Ticks expire deadlines and repair lost
+/// wake-ups. In normal operation a request never waits for a tick.
 pub const FAST_TICK: Duration = Duration::from_millis(10);
 /// The time between ticks while [`Engine::is_busy`] is false. It is well below a lease.
 pub const SLOW_TICK: Duration = Duration::from_millis(50);

@@ -46,8 +46,8 @@ struct Session {
     /// Subscribed names that don't belong to Headgate and have been logged.
     logged: BTreeSet<String>,
     nonce: u64,
-    /// Whether this process has offered the proxy a version on this stream, or the proxy already ran
-    /// the version on offer. It stays true if the proxy refuses the version.
+    /// Whether this process has offered the proxy a version on this stream, or the proxy already
+    /// ran the version on offer. It stays true if the proxy refuses the version.
     familiar: bool,
     /// The assignment that the record and the last response reflect. `None` if they may be
     /// outdated, as after a request.
