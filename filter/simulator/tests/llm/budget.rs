@@ -213,6 +213,7 @@ fn outputs(takes: Takes, longer: f64) -> Counts {
         prompt_attention: 0.0,
         answer_attention: 0.0,
         output: 0.0,
+        single: 12_050_000.0,
     };
     load::run(
         stage,

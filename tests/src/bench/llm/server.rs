@@ -12,12 +12,13 @@
 //! n tokens, d of which belong to answers, takes
 //!
 //! ```text
-//! t = b + c·n + κ·Σ (c_prompt or c_answer)
+//! t = b + c·n + κ·Σ (c_prompt or c_answer)      b + c·n: another constant for n = 1
 //! κ = the longest context of its sequences in tokens, rounded up to a multiple of 256
 //! ```
 //!
-//! because attention is computed over κ tokens for each of its sequences. Each token of an answer
-//! also takes time for sampling and sending.
+//! because attention is computed over κ tokens for each of its sequences. A single token multiplies
+//! a vector by the weights, which has its own and faster code. Each token of an answer also takes
+//! time for sampling and sending.
 //!
 //! The cache of all sequences has a fixed number of tokens. A sequence takes either, at its start,
 //! all the tokens that it will need, or only those that it has so far. In the second case, the
@@ -57,6 +58,8 @@ pub(crate) struct Costs {
     pub(crate) micro_batch: f64,
     /// c: the time of a token.
     pub(crate) token: f64,
+    /// The time of a micro-batch of one token.
+    pub(crate) single: f64,
     /// Attention of a token of a prompt to a token of its context.
     pub(crate) prompt_attention: f64,
     /// Attention of a token of an answer to a token of its context.
@@ -81,15 +84,18 @@ impl Limits {
 
 impl Costs {
     /// llama-server on one core with the model of `scripts/bench llm`, fitted to closed loops of 1
-    /// to 8 clients (`scripts/bench llm --model`). The throughput of the mix is then within 22% of
-    /// the server's, and times to the first token are within 50%. Single types differ by more. It
-    /// isn't known how much of the difference is due to the machine, whose speed varies.
+    /// to 8 clients (`scripts/bench llm --model`), to the mean of two runs. The model's throughput
+    /// is then within 15% of the server's in each of 16 closed loops. Its times to the first token
+    /// are within 27% except for one loop (46%), and those for an output token within 21% except
+    /// for one loop (61%). The two runs of the server differ by up to 25% in throughput, and by up
+    /// to 47% in these times.
     pub(crate) const LLAMA_SERVER: Self = Self {
-        micro_batch: 630_000.0,
-        token: 180_000.0,
-        prompt_attention: 32.0,
-        answer_attention: 1_030.0,
-        output: 200_000.0,
+        micro_batch: 990_000.0,
+        token: 74_000.0,
+        single: 310_000.0,
+        prompt_attention: 118.0,
+        answer_attention: 343.0,
+        output: 400_000.0,
     };
 }
 
@@ -323,7 +329,11 @@ impl Batching {
             }
             let tokens = f64::from(each) * active.len() as f64;
             let context = f64::from(longest.next_multiple_of(CONTEXT_STEP));
-            time += self.costs.micro_batch + self.costs.token * tokens + attention * context;
+            let work = match active.len() as u32 * each {
+                1 => self.costs.single,
+                _ => self.costs.micro_batch + self.costs.token * tokens,
+            };
+            time += work + attention * context;
             let made = |s: &&&mut Sequence| s.left == 0 && s.context + s.batched >= s.prompt;
             time += self.costs.output * active.iter().filter(made).count() as f64;
         }
@@ -416,6 +426,7 @@ mod tests {
         prompt_attention: 0.0,
         answer_attention: 0.0,
         output: 1.0,
+        single: 110.0,
     };
 
     /// Returns the times at which each of these requests (arrival, prompt, output) begins and ends.
