@@ -49,9 +49,9 @@
 //! max(slot time, P · tokens · slot time / budget)
 //! ```
 //!
-//! In the model of the server of `scripts/bench llm`, with a budget for prompts, 8.3 and 9.7
+//! In the model of the server of `scripts/bench llm`, with a budget for prompts, 11.4 and 14.4
 //! answers per second are in time at 1.5 and 2 times its capacity. With a rank by slot time alone,
-//! 7.8 and 9.2 are in time.
+//! 11.0 and 12.8 are in time.
 //!
 //! **The search for P** ignores measurements while the budget binds. Slots are free although
 //! requests wait, so a free slot doesn't mean that P is too high, and a wait doesn't mean that P is

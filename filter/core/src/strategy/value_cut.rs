@@ -112,14 +112,14 @@
 //! others) and no request above the cut was refused for a second. The second condition is for a P
 //! above the backend's capacity, where slots are always free. With a budget of tokens, slots are
 //! often free although tokens aren't, so this rule doesn't apply to requests that take tokens. With
-//! it, the model of an LLM server answered up to 6% less at twice its capacity.
+//! it, the model of an LLM server answers 3 to 12% less at twice its capacity.
 //!
 //! *Tokens.* With a budget of tokens (`parallelism.tokens`), m is the slot time, or the slot time
 //! that is worth the request's tokens if that is more ([`ValueCut::learn`]). Tokens are known from
 //! the first request on, so a type without a known slot time is ranked by its tokens. If its work
 //! were set aside, its tokens would leave no budget for types that are worth more. In the model of
-//! the server of `scripts/bench llm`, between 16% and 38% of the most valuable type were then
-//! refused 10 to 22 s after the start.
+//! the server of `scripts/bench llm`, 9% of the most valuable type are then refused 10 to 22 s
+//! after the start.
 //!
 //! **Exceptions.** A type with fewer than 20 samples has no known slot time. Unless its tokens are
 //! known, it is admitted, and its work is set aside. From 20 samples on it has a rank. Before it

@@ -275,7 +275,7 @@ fn whole_answers(judged: Judged) -> Counts {
         };
         (usize::from(is_long), request)
     };
-    let mut source = Open::new(16.0, (false, MS), draw);
+    let mut source = Open::new(24.0, (false, MS), draw);
     let mut stage = stage(&Value::Null);
     stage["measure"] = json!("LastByte");
     stage["parallelism"] = json!(mix::SLOTS);
