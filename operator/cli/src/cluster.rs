@@ -32,11 +32,11 @@ use headgate_controller::kubernetes::watch::api;
 use headgate_controller::modules::PREFIX as MODULES;
 use headgate_controller::xds::status::Report;
 
-/// The timeout of one response of the API server.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// The timeout of one response of the API server, or of a `headgate run`.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// The size of the largest report of one operator, in bytes. A report of 10,000 proxies has about
 /// 10 MB.
-const MAX_ANSWER: usize = 64 << 20;
+pub(super) const MAX_ANSWER: usize = 64 << 20;
 /// The largest number of operators that are queried for their reports.
 const MAX_OPERATORS: usize = 16;
 /// The lifetime of a token for the operators' reports, s. The API server accepts no shorter
