@@ -13,7 +13,7 @@ use bytes::Bytes;
 use clap::Args;
 use futures::future;
 use futures::stream::{self, StreamExt as _};
-use http::{Request, StatusCode};
+use http::{Request, Response, StatusCode};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -32,11 +32,11 @@ use headgate_controller::kubernetes::watch::api;
 use headgate_controller::modules::PREFIX as MODULES;
 use headgate_controller::xds::status::Report;
 
-/// The timeout of one response of the API server.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// The timeout of one response of the API server, or of a `headgate run`.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// The size of the largest report of one operator, in bytes. A report of 10,000 proxies has about
 /// 10 MB.
-const MAX_ANSWER: usize = 64 << 20;
+pub(super) const MAX_ANSWER: usize = 64 << 20;
 /// The largest number of operators that are queried for their reports.
 const MAX_OPERATORS: usize = 16;
 /// The lifetime of a token for the operators' reports, s. The API server accepts no shorter
@@ -188,8 +188,7 @@ impl Cluster {
         let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), namespace);
         let of_service =
             ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
-        let slices = timely(slices.list(&of_service)).await?;
-        let slices = slices.map_err(|e| refused(&e))?;
+        let slices = answered(slices.list(&of_service)).await?;
         let mut pods: BTreeMap<String, i32> = BTreeMap::new();
         for slice in slices.items {
             let ports = slice.ports.into_iter().flatten();
@@ -233,8 +232,7 @@ impl Cluster {
         };
         let parameters = PostParams::default();
         let made = accounts.create_token_request(name, &parameters, &request);
-        let made = timely(made).await?.map_err(|e| refused(&e))?;
-        let token = made.status.and_then(|status| status.token);
+        let token = answered(made).await?.status.and_then(|status| status.token);
         token.context("the API server made no token")
     }
 
@@ -269,14 +267,22 @@ impl Cluster {
     ) -> anyhow::Result<(StatusCode, Bytes)> {
         let namespace = &self.operator.namespace;
         let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{path}");
+        let answer = self.get(&path, token).await?;
+        Ok((answer.status(), answer.into_body()))
+    }
+
+    /// Returns the API server's response to a GET, whatever its status. An operator to which the
+    /// API server passes the request reads the token.
+    ///
+    /// # Errors
+    /// Returns the reason why there is no response, in one line.
+    pub async fn get(&self, path: &str, token: Option<&str>) -> anyhow::Result<Response<Bytes>> {
         let mut request = Request::get(path);
         if let Some(token) = token {
             request = request.header(TOKEN_HEADER, token);
         }
-        let request = request.body(Body::empty())?;
-        let answer = async { whole(self.client.send(request).await?, MAX_ANSWER).await };
-        let answer = timely(answer).await??;
-        Ok((answer.status(), answer.into_body()))
+        let response = answered(self.client.send(request.body(Body::empty())?)).await?;
+        timely(whole(response, MAX_ANSWER)).await?
     }
 }
 
@@ -297,6 +303,13 @@ pub(super) async fn timely<T>(answer: impl Future<Output = T>) -> anyhow::Result
             TIMEOUT.as_secs()
         )
     })
+}
+
+/// Returns the API server's answer, or an error of one line with the reason why there is none.
+pub(super) async fn answered<T>(
+    answer: impl Future<Output = kube::Result<T>>,
+) -> anyhow::Result<T> {
+    timely(answer).await?.map_err(|error| refused(&error))
 }
 
 /// Returns an error with the reason why policies can't be listed, in one line.

@@ -1,6 +1,7 @@
 //! Policies named on the command line: files, folders, or `-` for standard input.
 
-use std::io::Read as _;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use headgate_api::validate::{
     Document, FileReport, MAX_FILE, Problem, ValidPolicy, check_file, leave_out_other_apis,
     refuse_duplicates,
 };
-use headgate_controller::source::read::{read_dir, read_file};
+use headgate_controller::source::read::read_dir;
 
 /// The error of a command that can't continue because of mistakes in files. The text has one line
 /// for each mistake.
@@ -86,38 +87,37 @@ pub(super) fn select(
     })
 }
 
-/// Returns the name and the text of a file, or of standard input for `-`.
-pub(super) fn text_of(path: &Path) -> anyhow::Result<(String, String)> {
+/// Opens a file, or standard input for `-`. Also returns its name.
+pub(super) fn open(path: &Path) -> anyhow::Result<(String, Box<dyn Read>)> {
     if path.as_os_str() == "-" {
-        let text = std::io::read_to_string(std::io::stdin().lock());
-        return Ok((
-            "stdin".to_owned(),
-            text.context("reading standard input failed")?,
-        ));
+        return Ok(("stdin".to_owned(), Box::new(std::io::stdin().lock())));
     }
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).with_context(|| format!("{name}: can't be read"))?;
+    let file = File::open(path).with_context(|| format!("{name}: can't be read"))?;
+    Ok((name, Box::new(file)))
+}
+
+/// Returns the name and the text of a file, or of standard input for `-`.
+pub(super) fn text_of(path: &Path) -> anyhow::Result<(String, String)> {
+    let (name, file) = open(path)?;
+    let text = std::io::read_to_string(file).with_context(|| format!("{name}: can't be read"))?;
     Ok((name, text))
 }
 
 /// Reads and checks all files of `paths`. In a folder, these are only the files that `headgate run`
 /// would read.
-pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<FileReport>> {
+pub(super) fn read(paths: &[impl AsRef<Path>]) -> anyhow::Result<Vec<FileReport>> {
     let mut reports = Vec::new();
-    for path in paths {
-        if path.as_os_str() == "-" {
-            let mut content = Vec::new();
-            let limited = std::io::stdin().lock().take(MAX_FILE as u64 + 1);
-            { limited }
-                .read_to_end(&mut content)
-                .context("reading standard input failed")?;
-            reports.push(check_file("stdin", &content));
-        } else if path.is_dir() {
+    for path in paths.iter().map(AsRef::as_ref) {
+        if path.as_os_str() != "-" && path.is_dir() {
             reports.extend(folder(path)?);
         } else {
-            let content =
-                read_file(path).with_context(|| format!("{}: can't be read", path.display()))?;
-            reports.push(check_file(&path.display().to_string(), &content));
+            let (name, file) = open(path)?;
+            let mut content = Vec::new();
+            { file.take(MAX_FILE as u64 + 1) }
+                .read_to_end(&mut content)
+                .with_context(|| format!("{name}: can't be read"))?;
+            reports.push(check_file(&name, &content));
         }
     }
     refuse_duplicates(&mut reports);

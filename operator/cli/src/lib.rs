@@ -8,14 +8,12 @@ pub mod bootstrap;
 pub mod check;
 pub mod clean_up;
 pub mod cluster;
-pub mod completions;
-pub mod crd;
 mod draft;
 pub mod explain;
 pub mod inject;
 mod input;
-pub mod man;
 pub mod name;
+pub mod packaging;
 pub mod render;
 pub mod run;
 #[cfg(feature = "tools")]
@@ -39,6 +37,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
+use headgate_controller::kubernetes::crd;
 use input::Mistakes;
 
 /// Keeps services inside their latency objectives: admission control for Envoy.
@@ -97,10 +96,10 @@ pub enum Command {
     /// Print the version
     Version(version::VersionArgs),
     /// Print completions for a shell
-    Completions(completions::CompletionsArgs),
+    Completions(packaging::CompletionsArgs),
     /// Write manual pages
     #[command(hide = true)]
-    Man(man::ManArgs),
+    Man(packaging::ManArgs),
     /// The commands of the feature `tools`, in a program without it
     #[cfg(not(feature = "tools"))]
     #[command(
@@ -177,10 +176,10 @@ pub fn main() -> ExitCode {
         Command::Top(args) => top::run(&args),
         #[cfg(feature = "tools")]
         Command::Sysid(args) => sysid::run(&args),
-        Command::Crd => crd::run(),
+        Command::Crd => crd::file().map(Output::ok),
         Command::Version(args) => version::run(&args),
-        Command::Completions(args) => Ok(completions::run(&args)),
-        Command::Man(args) => man::run(&args),
+        Command::Completions(args) => Ok(packaging::completions(&args)),
+        Command::Man(args) => packaging::man(&args),
         #[cfg(not(feature = "tools"))]
         Command::Missing { .. } => Err(anyhow::anyhow!(
             "this is the program of Headgate's image, which lacks top, simulate, suggest and \

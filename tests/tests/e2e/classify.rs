@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::backend::BackendConfig;
 use headgate_tests::rig::Rig;
 use headgate_tests::{http, policy};
 use serde_json::{Value, json};
@@ -106,10 +106,7 @@ fn types() -> Vec<Value> {
 
 #[test]
 fn every_request_is_counted_as_the_first_type_that_matches() -> Result<()> {
-    let backend = BackendConfig::new(
-        10,
-        vec![ServiceType::constant("/", Duration::from_millis(1))],
-    );
+    let backend = BackendConfig::constant(10, Duration::from_millis(1));
     let rig = Rig::builder(backend, policy::policy(10, &types()))
         .change(|bootstrap| {
             let mut routed = bootstrap.routes()?[0].clone();
@@ -146,10 +143,7 @@ fn every_request_is_counted_as_the_first_type_that_matches() -> Result<()> {
 /// bootstrap` writes.
 #[test]
 fn paths_match_the_type_that_they_look_like() -> Result<()> {
-    let backend = BackendConfig::new(
-        10,
-        vec![ServiceType::constant("/", Duration::from_millis(1))],
-    );
+    let backend = BackendConfig::constant(10, Duration::from_millis(1));
     let rig = Rig::builder(backend, policy::policy(10, &types())).start()?;
     let alike = [
         "/exact",
@@ -170,10 +164,7 @@ fn paths_match_the_type_that_they_look_like() -> Result<()> {
 /// Envoy's default timeout of a route is 15 s, so the bootstrap has to set another one.
 #[test]
 fn what_takes_long_takes_as_long_behind_a_proxy() -> Result<()> {
-    let backend = BackendConfig::new(
-        10,
-        vec![ServiceType::constant("/", Duration::from_secs(16))],
-    );
+    let backend = BackendConfig::constant(10, Duration::from_secs(16));
     let rig = Rig::builder(backend, policy::policy(10, &types())).start()?;
     let answer = http::get(rig.addr(), "/download")?;
     anyhow::ensure!(answer.status == 200, "{answer:?}");

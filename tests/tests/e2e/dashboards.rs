@@ -629,7 +629,7 @@ fn dashboards_keep_to_conventions() -> Result<()> {
 #[test]
 fn the_operators_metrics_are_openmetrics() -> Result<()> {
     let fleet = Fleet::start(
-        &BackendConfig::new(1, vec![ServiceType::constant("/", Duration::ZERO)]),
+        &BackendConfig::constant(1, Duration::ZERO),
         &[policy::queue_only(1, 1)],
     )?;
     let metrics = http::get(fleet.headgate.admin(), "/metrics")?;

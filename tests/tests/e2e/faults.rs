@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use headgate_tests::backend::{BackendConfig, Fault, FaultKind, ServiceType};
+use headgate_tests::backend::{BackendConfig, Fault, FaultKind};
 use headgate_tests::load::{self, LoadSpec, Protocol, RequestType};
 use headgate_tests::rig::{Rig, RigBuilder};
 use headgate_tests::skip::skip;
@@ -15,10 +15,7 @@ use serde_json::{Value, json};
 /// Returns a rig whose backend has more workers than the policy has slots, so that only Headgate
 /// limits concurrency.
 fn rig(slots: usize, max_length: usize) -> RigBuilder {
-    let backend = BackendConfig::new(
-        4_096,
-        vec![ServiceType::constant("/", Duration::from_millis(2))],
-    );
+    let backend = BackendConfig::constant(4_096, Duration::from_millis(2));
     Rig::builder(backend, policy::queue_only(slots, max_length))
 }
 
@@ -212,10 +209,7 @@ fn waiting(rig: &Rig, count: u64) -> Result<load::Running> {
 const MASS: u64 = 20_000;
 
 fn mass_rig(slots: usize) -> RigBuilder {
-    let backend = BackendConfig::new(
-        64,
-        vec![ServiceType::constant("/", Duration::from_millis(1))],
-    );
+    let backend = BackendConfig::constant(64, Duration::from_millis(1));
     let mut policy = policy::queue_only(slots, 2 * MASS as usize);
     policy["spec"]["queue"]["timeout"] = json!("15s");
     Rig::builder(backend, policy).concurrency(1)

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use headgate_tests::backend::{BackendConfig, Fault, FaultKind, ServiceType};
+use headgate_tests::backend::{BackendConfig, Fault, FaultKind};
 use headgate_tests::policy;
 use headgate_tests::rig::Rig;
 use headgate_tests::wait::until;
@@ -49,9 +49,8 @@ fn requests_leave_the_queue_in_the_order_of_their_arrival() -> Result<()> {
 /// one after the other while all slots are taken. All slots become free together, and only once
 /// each slot has its next request. So the result doesn't depend on the speed of the machine.
 fn order_of_service(slots: usize) -> Result<Vec<usize>> {
-    let types = vec![ServiceType::constant("/", Duration::from_millis(1))];
     let rig = Rig::builder(
-        BackendConfig::new(100, types),
+        BackendConfig::constant(100, Duration::from_millis(1)),
         policy::queue_only(slots, 1_000),
     )
     .concurrency(4)

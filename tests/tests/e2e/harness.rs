@@ -5,18 +5,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use headgate_tests::backend::{
-    Backend, BackendConfig, Fault, FaultKind, OnDisconnect, ServiceType,
-};
+use headgate_tests::backend::{Backend, BackendConfig, Fault, FaultKind, OnDisconnect};
 use headgate_tests::load::{self, LoadSpec, Protocol, RequestType};
 use headgate_tests::wait::wait_until;
 use headgate_tests::{http, mix};
 
 fn constant(workers: usize, ms: u64) -> BackendConfig {
-    BackendConfig::new(
-        workers,
-        vec![ServiceType::constant("/", Duration::from_millis(ms))],
-    )
+    BackendConfig::constant(workers, Duration::from_millis(ms))
 }
 
 /// Sends `count` requests and waits until all have arrived at the backend.

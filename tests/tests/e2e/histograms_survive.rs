@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::backend::BackendConfig;
 use headgate_tests::load::{self, LoadSpec, RequestType};
 use headgate_tests::rig::Rig;
 use headgate_tests::wait::{until, wait_until};
@@ -14,10 +14,7 @@ use serde_json::{Value, json};
 
 /// Returns a backend whose requests take 40 ms.
 fn backend() -> BackendConfig {
-    BackendConfig::new(
-        100,
-        vec![ServiceType::constant("/", Duration::from_millis(40))],
-    )
+    BackendConfig::constant(100, Duration::from_millis(40))
 }
 
 /// Returns a policy for the strategy Bouncer with this many slots, and this objective for the

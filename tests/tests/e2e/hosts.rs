@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use headgate_tests::backend::{Backend, BackendConfig, Fault, FaultKind, ServiceType};
+use headgate_tests::backend::{Backend, BackendConfig, Fault, FaultKind};
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::headgate::{self, Headgate, RunOptions};
 use headgate_tests::wait::{MachineLock, lock_machine, until};
@@ -62,8 +62,8 @@ impl Fleet {
     }
 
     fn add(&mut self, node: &'static str, filter: &str) -> Result<()> {
-        let service = ServiceType::constant("/", std::time::Duration::from_millis(1));
-        let backend = Backend::start(&BackendConfig::new(100, vec![service]))?;
+        let backend = BackendConfig::constant(100, std::time::Duration::from_millis(1));
+        let backend = Backend::start(&backend)?;
         let arguments = [
             "--target=Service/default/search".to_owned(),
             format!("--node-id={node}"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use headgate_tests::backend::{BackendConfig, Fault, FaultKind, ServiceType};
+use headgate_tests::backend::{BackendConfig, Fault, FaultKind};
 use headgate_tests::bootstrap::Bootstrap;
 use headgate_tests::docs;
 use headgate_tests::http;
@@ -41,8 +41,8 @@ fn rig() -> Result<Rig> {
         {"name": "chat", "matches": [{"headers": [{"name": "x-gateway-model-name", "value": "chat"}]}]},
         {"name": "default"},
     ]);
-    let service = ServiceType::constant("/", Duration::from_millis(1));
-    let rig = Rig::builder(BackendConfig::new(1_000, vec![service]), policy);
+    let backend = BackendConfig::constant(1_000, Duration::from_millis(1));
+    let rig = Rig::builder(backend, policy);
     rig.change(configure).start()
 }
 
@@ -95,8 +95,8 @@ fn the_most_output_of_a_body_takes_tokens() -> Result<()> {
         "budget": 1_000,
         "output": {"header": "x-max-tokens", "otherwise": 7},
     });
-    let service = ServiceType::constant("/", Duration::from_millis(1));
-    let rig = Rig::builder(BackendConfig::new(1_000, vec![service]), policy);
+    let backend = BackendConfig::constant(1_000, Duration::from_millis(1));
+    let rig = Rig::builder(backend, policy);
     let rig = rig.change(configure).start()?;
     for (body, tokens) in [
         (r#"{"model":"chat","max_tokens":300}"#, 300),

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::Result;
-use headgate_tests::backend::{BackendConfig, Fault, FaultKind, ServiceType};
+use headgate_tests::backend::{BackendConfig, Fault, FaultKind};
 use headgate_tests::http::Pending;
 use headgate_tests::load::{self, LoadSpec};
 use headgate_tests::rig::Rig;
@@ -75,8 +75,8 @@ fn heavy_requests_run_fewer_at_once_and_give_their_tokens_back() -> Result<()> {
         "budget": 100,
         "prompt": {"header": "x-tokens", "otherwise": 10},
     });
-    let service = ServiceType::constant("/", Duration::from_millis(1));
-    let rig = Rig::builder(BackendConfig::new(1_000, vec![service]), policy.clone()).start()?;
+    let backend = BackendConfig::constant(1_000, Duration::from_millis(1));
+    let rig = Rig::builder(backend, policy.clone()).start()?;
     // Eight requests fill the slots, three of 30 tokens fill the budget, and one needs more tokens
     // than the budget.
     for (tokens, at_once) in [(10, 8), (30, 3), (1_000, 1)] {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::backend::BackendConfig;
 use headgate_tests::docs::commands::page;
 use headgate_tests::http::{self, Answer, Pending};
 use headgate_tests::load::{self, LoadSpec, Protocol, RequestType};
@@ -14,10 +14,7 @@ use headgate_tests::wait::until;
 use serde_json::{Value, json};
 
 fn builder(policy: Value) -> RigBuilder {
-    let backend = BackendConfig::new(
-        1_000,
-        vec![ServiceType::constant("/", Duration::from_millis(1))],
-    );
+    let backend = BackendConfig::constant(1_000, Duration::from_millis(1));
     Rig::builder(backend, policy).change(|bootstrap| {
         bootstrap
             .log_access("%REQ(:PATH)% %RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %RESPONSE_FLAGS%")

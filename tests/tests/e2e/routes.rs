@@ -19,7 +19,7 @@ use headgate_controller::kubernetes::resolve::Planner;
 use headgate_controller::metrics::Metrics;
 use headgate_controller::xds::module::{Module, Modules};
 use headgate_controller::xds::{Limits, Server};
-use headgate_tests::backend::{Backend, BackendConfig, Fault, FaultKind, ServiceType};
+use headgate_tests::backend::{Backend, BackendConfig, Fault, FaultKind};
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::http::{self, Pending};
 use headgate_tests::wait::{lock_machine, until};
@@ -135,8 +135,7 @@ impl Proxy {
     /// Starts a proxy of a gateway, whose routes have the names that Envoy Gateway and Istio give
     /// them.
     fn start(xds: SocketAddr) -> Result<Self> {
-        let service = ServiceType::constant("/", Duration::from_millis(1));
-        let backend = Backend::start(&BackendConfig::new(100, vec![service]))?;
+        let backend = Backend::start(&BackendConfig::constant(100, Duration::from_millis(1)))?;
         let mut bootstrap = binary::bootstrap(backend.addr(), xds, &["--node-id=edge-1"])?;
         bootstrap.root()["node"]["metadata"] = json!({
             NAMESPACE_METADATA: "shop",

@@ -92,10 +92,8 @@ fn tenants_share_tokens() -> Result<()> {
     let mut policy = policy::queue_only(1, 100);
     policy["spec"]["queue"]["discipline"] = json!("WFQ");
     policy["spec"]["queue"]["wfq"] = json!({"by": "Workflow", "tokens": {}});
-    let types = vec![ServiceType::constant("/", Duration::from_millis(1))];
-    let rig = Rig::builder(BackendConfig::new(10, types), policy)
-        .concurrency(2)
-        .start()?;
+    let backend = BackendConfig::constant(10, Duration::from_millis(1));
+    let rig = Rig::builder(backend, policy).concurrency(2).start()?;
     let held = rig.occupy("/held", 1)?;
     let mut waiting = Vec::new();
     for (tenant, (count, tokens)) in STREAMS.into_iter().zip(TOKENS).enumerate() {

@@ -24,10 +24,7 @@ fn rig(kind: Kind, measure: &str, release_slot: Option<&str>) -> Result<Rig> {
     if let Some(release) = release_slot {
         policy["spec"]["releaseSlot"] = json!(release);
     }
-    let backend = BackendConfig::new(
-        1_000,
-        vec![ServiceType::constant("/", Duration::from_millis(1))],
-    );
+    let backend = BackendConfig::constant(1_000, Duration::from_millis(1));
     let builder = Rig::builder(backend, policy);
     match kind {
         Kind::Events => builder.start(),

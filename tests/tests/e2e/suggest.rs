@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::backend::BackendConfig;
 use headgate_tests::headgate::run_full;
 use headgate_tests::rig::Rig;
 use headgate_tests::wait::until;
@@ -16,7 +16,7 @@ const SERVICE: Duration = Duration::from_millis(20);
 
 #[test]
 fn what_a_dry_run_measured_becomes_a_policy() -> Result<()> {
-    let backend = BackendConfig::new(1_000, vec![ServiceType::constant("/", SERVICE)]);
+    let backend = BackendConfig::constant(1_000, SERVICE);
     let mut observed = policy::policy(
         4,
         &[json!({"name": "default", "slo": {"p50": "1s", "p90": "1s"}})],

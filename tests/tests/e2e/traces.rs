@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::backend::BackendConfig;
 use headgate_tests::bootstrap::{Bootstrap, socket};
 use headgate_tests::policy;
 use headgate_tests::rig::Rig;
@@ -137,8 +137,7 @@ fn trace(bootstrap: &mut Bootstrap, collector: SocketAddr) -> Result<()> {
 fn spans_say_what_was_decided() -> Result<()> {
     let collector = Collector::start()?;
     let addr = collector.addr;
-    let service = ServiceType::constant("/", Duration::from_millis(1));
-    let backend = BackendConfig::new(1_000, vec![service]);
+    let backend = BackendConfig::constant(1_000, Duration::from_millis(1));
     let rig = Rig::builder(backend, policy::queue_only(1, 1))
         .native()
         .change(move |bootstrap| trace(bootstrap, addr))

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::backend::BackendConfig;
 use headgate_tests::http::{self, Pending};
 use headgate_tests::policy;
 use headgate_tests::rig::{Rig, RigBuilder};
@@ -12,8 +12,8 @@ use headgate_tests::wait::until;
 
 /// Returns a rig with one slot and no queue. A request passes only if the slot is free.
 fn one_slot() -> RigBuilder {
-    let types = vec![ServiceType::constant("/", Duration::from_millis(1))];
-    Rig::builder(BackendConfig::new(10, types), policy::queue_only(1, 0))
+    let backend = BackendConfig::constant(10, Duration::from_millis(1));
+    Rig::builder(backend, policy::queue_only(1, 0))
 }
 
 /// Sends the headers of an upload and the first of its four bytes, and waits until Envoy has the

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use headgate_tests::backend::{Backend, BackendConfig, ServiceType};
+use headgate_tests::backend::{Backend, BackendConfig};
 use headgate_tests::bootstrap::Bootstrap;
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::rig::Rig;
@@ -12,10 +12,7 @@ use headgate_tests::wait::{lock_machine, until};
 use headgate_tests::{headgate, http, policy};
 
 fn backend() -> BackendConfig {
-    BackendConfig::new(
-        100,
-        vec![ServiceType::constant("/", Duration::from_millis(1))],
-    )
+    BackendConfig::constant(100, Duration::from_millis(1))
 }
 
 /// Checks that the backend gets as many requests as the policy has slots, and that one more waits.

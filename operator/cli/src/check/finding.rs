@@ -18,17 +18,6 @@ pub enum Verdict {
     Error,
 }
 
-impl Verdict {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Skipped => "skipped",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        }
-    }
-}
-
 /// A finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -93,7 +82,7 @@ pub fn table(findings: &[Checked]) -> String {
     for Checked { check, finding } in findings {
         let fix = finding.fix.as_ref().map(|fix| format!("; {fix}"));
         let message = format!("{}{}", finding.message, fix.unwrap_or_default());
-        let verdict = finding.verdict.as_str().to_owned();
+        let verdict = format!("{:?}", finding.verdict).to_lowercase();
         table.row([verdict, (*check).to_owned(), message]);
     }
     table.or("")

@@ -45,6 +45,11 @@ fn minor(version: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, minor(parts.next()?)?))
 }
 
+/// Returns the number of `names`, then `what` they have in common, and the first of them.
+fn counted(names: &[String], what: &str) -> String {
+    format!("{} {what}: {}", names.len(), some(names))
+}
+
 /// Judges the API server's version.
 #[must_use]
 pub fn server(version: Option<&str>) -> Finding {
@@ -333,7 +338,7 @@ pub fn proxies<'a>(proxies: impl Iterator<Item = &'a ProxyReport>, now: SystemTi
     match bad.as_slice() {
         [] => Finding::ok(format!("{all} connected")),
         bad => Finding::error(
-            format!("{} of {all} have a problem: {}", bad.len(), some(bad)),
+            counted(bad, &format!("of {all} have a problem")),
             "see all of them: headgate status --all-namespaces",
         ),
     }
@@ -354,11 +359,7 @@ pub fn module(served: &[(&str, &str, Result<String, String>)]) -> Finding {
     match bad.as_slice() {
         [] => Finding::ok(format!("served by {all} operators")),
         bad => Finding::error(
-            format!(
-                "{} of {all} operators don't serve it: {}",
-                bad.len(),
-                some(bad)
-            ),
+            counted(bad, &format!("of {all} operators don't serve it")),
             "see the operator's log; proxies of Istio and Envoy Gateway that start meanwhile run \
              without the filter",
         ),
@@ -383,11 +384,7 @@ pub fn pods(injected: &[(String, String)], operators: &[Operator]) -> Finding {
     match apart.as_slice() {
         [] => Finding::ok(format!("{} with a sidecar are connected", injected.len())),
         apart => Finding::warning(
-            format!(
-                "{} with a sidecar aren't connected: {}",
-                apart.len(),
-                some(apart)
-            ),
+            counted(apart, "with a sidecar aren't connected"),
             "see the log of the container that headgate inject added, and NetworkPolicies between \
              it and the operator",
         ),
@@ -435,11 +432,7 @@ pub fn services(services: &[Service], injected: &[ObjectMeta]) -> Finding {
     match passing.as_slice() {
         [] => Finding::ok("none sends requests past Envoy"),
         passing => Finding::warning(
-            format!(
-                "{} send requests past Envoy: {}",
-                passing.len(),
-                some(passing)
-            ),
+            counted(passing, "send requests past Envoy"),
             "name the port in the workload, and set targetPort to this name",
         ),
     }

@@ -12,22 +12,20 @@ pub mod rights;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
 
-use anyhow::anyhow;
 use clap::Args;
 use futures::future::{join_all, try_join_all};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use http::{Request, header};
-use http_body_util::BodyExt as _;
+use http::header;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::jiff::{Timestamp, fmt::rfc2822};
+use kube::ResourceExt;
 use kube::api::{Api, ListParams, PostParams};
-use kube::client::Body;
-use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::cluster::{Cluster, ClusterArgs, Operator, refused, timely};
 use super::status::OutputFormat;
@@ -81,7 +79,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Output> {
 async fn check(args: &CheckArgs) -> anyhow::Result<Vec<Checked>> {
     let cluster = args.cluster.connect().await?;
     let mut checks = Checks {
-        client: cluster.client(),
+        cluster: &cluster,
         namespace: args.namespace.as_deref(),
         time: (SystemTime::now(), Instant::now()),
         findings: Vec::new(),
@@ -110,18 +108,18 @@ async fn check(args: &CheckArgs) -> anyhow::Result<Vec<Checked>> {
         }
     }
     let found = found.flatten();
-    let operators = checks.operators(&cluster, found.as_ref()).await;
+    let operators = checks.operators(found.as_ref()).await;
     if let Some(operator) = &found {
-        checks.module(&cluster, operator, &operators).await;
+        checks.module(operator, &operators).await;
     }
     checks.pods(&operators).await;
-    checks.policies(&cluster, &operators).await;
+    checks.policies(&operators).await;
     Ok(checks.findings)
 }
 
 /// The state of the checks.
 struct Checks<'a> {
-    client: Client,
+    cluster: &'a Cluster,
     /// The only namespace to check.
     namespace: Option<&'a str>,
     /// A time on the API server's clock, and the moment at which it was received.
@@ -165,20 +163,15 @@ impl Checks<'_> {
     where
         K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
     {
-        api(&self.client, self.namespace.unwrap_or_default())
+        api(&self.cluster.client(), self.namespace.unwrap_or_default())
     }
 
     async fn server(&mut self) -> anyhow::Result<()> {
-        let request = Request::get("/version").body(Body::empty())?;
-        let sent = timely(self.client.send(request)).await?;
-        let response = sent.map_err(|e| refused(&e))?;
+        let response = self.cluster.get("/version", None).await?;
+        let here = SystemTime::now();
         let date = response.headers().get(header::DATE);
         let date = date.and_then(|d| rfc2822::parse(d.to_str().ok()?).ok());
-        let here = SystemTime::now();
-        let body = timely(response.into_body().collect()).await?;
-        let body = body.map_err(|e| anyhow!("the API server's answer broke off: {e}"))?;
-        let version: serde_json::Value =
-            serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+        let version: Value = serde_json::from_slice(response.body()).unwrap_or_default();
         self.add("api-server", judge::server(version["gitVersion"].as_str()));
         if let Some(date) = date {
             let date = date.timestamp().into();
@@ -189,7 +182,7 @@ impl Checks<'_> {
     }
 
     async fn definition(&mut self) -> anyhow::Result<()> {
-        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let api: Api<CustomResourceDefinition> = Api::all(self.cluster.client());
         if let Some(found) = self.read("crd", api.get_opt(crd::NAME)).await {
             self.add(
                 "crd",
@@ -201,7 +194,7 @@ impl Checks<'_> {
 
     /// Returns `Some(None)` if the Deployment doesn't exist, and `None` if it can't be read.
     async fn deployment(&mut self, namespace: &str, name: &str) -> Option<Option<Installation>> {
-        let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<Deployment> = Api::namespaced(self.cluster.client(), namespace);
         let found = self.read("operator", api.get_opt(name)).await?;
         let found = found.map(Installation::of);
         let name = format!("{namespace}/{name}");
@@ -216,7 +209,7 @@ impl Checks<'_> {
         let istio = ("istio", "istio-native");
         let namespace = operator.argument("istio-namespace");
         let istiods =
-            Api::<Pod>::namespaced(self.client.clone(), namespace.unwrap_or(ISTIO_NAMESPACE));
+            Api::<Pod>::namespaced(self.cluster.client(), namespace.unwrap_or(ISTIO_NAMESPACE));
         // Pods that have ended are left out.
         let is_running = "status.phase!=Failed,status.phase!=Succeeded";
         let running = ListParams::default()
@@ -229,7 +222,7 @@ impl Checks<'_> {
         let namespace = operator.argument("envoy-gateway-namespace");
         let namespace = namespace.unwrap_or(ENVOY_GATEWAY_NAMESPACE);
         // Envoy Gateway's chart sets the version label on the Deployment, not on its Pods.
-        let gateways = Api::<Deployment>::namespaced(self.client.clone(), namespace);
+        let gateways = Api::<Deployment>::namespaced(self.cluster.client(), namespace);
         let running = ListParams::default().labels("control-plane=envoy-gateway");
         let running = (gateways, running);
         let names = [judge::EXTENSION_POLICY];
@@ -243,7 +236,7 @@ impl Checks<'_> {
             return self.add("leader", Finding::ok(alone));
         }
         let (namespace, name) = (&operator.namespace, operator.lease());
-        let api: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<Lease> = Api::namespaced(self.cluster.client(), namespace);
         if let Some(lease) = self.read("leader", api.get_opt(name)).await {
             let spec = lease.and_then(|lease| lease.spec);
             let name = format!("{namespace}/{name}");
@@ -252,7 +245,7 @@ impl Checks<'_> {
     }
 
     async fn rights(&mut self, operator: &Installation) {
-        let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
+        let api: Api<SubjectAccessReview> = Api::all(self.cluster.client());
         let api = &api;
         let needed = rights::needed(operator);
         let asked = needed.iter().map(|right| async move {
@@ -288,7 +281,7 @@ impl Checks<'_> {
         let mut authority = None;
         if let Some(name) = secret {
             let namespace = &operator.namespace;
-            let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+            let api: Api<Secret> = Api::namespaced(self.cluster.client(), namespace);
             if let Some(found) = self.read("certificate", api.get_opt(name)).await {
                 let mut data = found.and_then(|s| s.data).unwrap_or_default();
                 let certificate = data.remove("tls.crt").map(|pem| pem.0);
@@ -322,7 +315,7 @@ impl Checks<'_> {
             Some(namespace) => vec![namespace.to_owned()],
             None if !watched.is_empty() => watched.into_iter().map(str::to_owned).collect(),
             None => {
-                let api: Api<Namespace> = Api::all(self.client.clone());
+                let api: Api<Namespace> = Api::all(self.cluster.client());
                 let active = ListParams::default().fields("status.phase=Active");
                 match self.read("published-ca", api.list_metadata(&active)).await {
                     Some(all) => all.iter().map(ResourceExt::name_any).collect(),
@@ -357,7 +350,7 @@ impl Checks<'_> {
             self.add(plane, Finding::ok("delivery for it is off"));
             return;
         }
-        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let api: Api<CustomResourceDefinition> = Api::all(self.cluster.client());
         let all = try_join_all(names.iter().map(|name| api.get_opt(name)));
         let Some(all) = self.read(plane, all).await else {
             return;
@@ -382,12 +375,8 @@ impl Checks<'_> {
     }
 
     /// Checks the operators' reports and returns them.
-    async fn operators(
-        &mut self,
-        cluster: &Cluster,
-        found: Option<&Installation>,
-    ) -> Vec<Operator> {
-        let operators = cluster.operators().await.unwrap_or_else(|why| {
+    async fn operators(&mut self, found: Option<&Installation>) -> Vec<Operator> {
+        let operators = self.cluster.operators().await.unwrap_or_else(|why| {
             self.add("reports", Finding::skipped(format!("{why:#}")));
             Vec::new()
         });
@@ -427,13 +416,14 @@ impl Checks<'_> {
 
     /// Checks that each operator serves the module that it reports, for control planes whose
     /// proxies download it.
-    async fn module(&mut self, cluster: &Cluster, operator: &Installation, operators: &[Operator]) {
+    async fn module(&mut self, operator: &Installation, operators: &[Operator]) {
         let reporting: Vec<_> = { operators.iter() }
             .filter_map(|o| Some((o.pod.as_str(), o.report.as_ref().ok()?)))
             .collect();
         if operator.adapters().is_empty() || reporting.is_empty() {
             return;
         }
+        let cluster = self.cluster;
         let asked = reporting.into_iter().map(|(pod, report)| async move {
             let (_, name) = pod.split_once('/').unwrap_or_default();
             let served = cluster.modules(name, operator.modules_port).await;
@@ -483,8 +473,8 @@ impl Checks<'_> {
     }
 
     /// Checks the policies' conditions.
-    async fn policies(&mut self, cluster: &Cluster, operators: &[Operator]) {
-        let api = cluster.policies_api(self.namespace);
+    async fn policies(&mut self, operators: &[Operator]) {
+        let api = self.cluster.policies_api(self.namespace);
         let listed = async {
             match api.list(&ListParams::default()).await {
                 // The check of the definition reports a missing CRD.

@@ -14,7 +14,7 @@ use headgate_controller::source::read::read_file;
 
 /// Returns the study of the mesh in `file` under `policies`.
 pub(super) fn study(policies: &Path, file: &Path) -> anyhow::Result<MeshStudy> {
-    let reports = input::read(std::slice::from_ref(&policies.to_path_buf()))?;
+    let reports = input::read(&[policies])?;
     let found = input::policies(&reports)?;
     let named = file.display().to_string();
     let content = read_file(file).with_context(|| format!("{named}: can't be read"))?;

@@ -214,7 +214,7 @@ fn trial(args: &SimulateArgs, policy: &Path, workload: &Path) -> anyhow::Result<
 
 /// Returns the only policy in a file.
 fn policy_in(file: &Path) -> anyhow::Result<ValidPolicy> {
-    let reports = input::read(std::slice::from_ref(&file.to_path_buf()))?;
+    let reports = input::read(&[file])?;
     match input::policies(&reports)?.as_slice() {
         [policy] => Ok((*policy).clone()),
         several => bail!(

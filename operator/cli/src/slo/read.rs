@@ -4,7 +4,6 @@
 //! that its objective is tracked.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -14,7 +13,7 @@ use headgate_core::config::DEFAULT_TYPE;
 use serde_json::Value;
 
 use super::{OPENSLO, RESPONSE_TIME, TYPE, Unit};
-use crate::draft::{SERVICE, free_name, head};
+use crate::draft::{SERVICE, free_name, head, kind};
 
 /// Kinds of OpenSLO without objectives.
 const OTHER_KINDS: [&str; 6] = [
@@ -267,30 +266,22 @@ fn printed(file: &str, types: &[Type], namespace: &str, name: &str) -> String {
          correct the matches.\n{}  types:\n",
         head(namespace, name, SERVICE)
     );
-    let mut kind = |name: &str, slo: &BTreeMap<String, Duration>, comment: &str| {
-        // Writing to a String does not fail.
-        let _ = writeln!(text, "  - name: {name}{comment}");
-        if name != DEFAULT_TYPE {
-            let _ = writeln!(
-                text,
-                "    matches:\n    - {{path: {{type: PathPrefix, value: /{name}}}}}"
-            );
-        }
-        let time = |(p, time): (&String, &Duration)| {
-            format!("{p}: {}", headgate_api::Duration::from(*time))
-        };
-        let slo: Vec<String> = slo.iter().map(time).collect();
-        let _ = writeln!(text, "    slo: {{{}}}", slo.join(", "));
+    let slo = |of: &Type| {
+        let slo = of.slo.iter();
+        let slo = slo.map(|(p, time)| format!("{p}: {}", headgate_api::Duration::from(*time)));
+        format!("{{{}}}", slo.collect::<Vec<_>>().join(", "))
     };
     for of in types {
-        kind(&of.name, &of.slo, "");
+        let path = format!("{{path: {{type: PathPrefix, value: /{}}}}}", of.name);
+        let path = (of.name != DEFAULT_TYPE).then_some(&*path);
+        text += &kind(&of.name, path, &slo(of));
     }
     let longest = |of: &&Type| of.slo.values().max().copied();
     if let Some(of) = types.iter().max_by_key(longest)
         && !types.iter().any(|of| of.name == DEFAULT_TYPE)
     {
-        let comment = format!("       # all other requests; the objectives of {}", of.name);
-        kind(DEFAULT_TYPE, &of.slo, &comment);
+        let which = format!("# all other requests; the objectives of {}", of.name);
+        text += &kind(&format!("{DEFAULT_TYPE}       {which}"), None, &slo(of));
     }
     text
 }

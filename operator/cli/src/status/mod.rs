@@ -20,7 +20,7 @@ use http_body_util::Empty;
 use serde::Serialize;
 use tokio::net::TcpStream;
 
-use super::cluster::{Cluster, ClusterArgs, OPERATOR};
+use super::cluster::{Cluster, ClusterArgs, MAX_ANSWER, OPERATOR, TIMEOUT};
 use super::table::one_line;
 use super::{Output, block_on};
 use headgate_api::Duration as Text;
@@ -30,10 +30,6 @@ use headgate_controller::kubernetes::authorize::AUDIENCE;
 use headgate_controller::kubernetes::resource::PolicyResource;
 use headgate_controller::xds::status::Report;
 
-/// The timeout of the whole exchange with a `headgate run`.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// The size of the largest response, in bytes. A response about 10,000 proxies has about 10 MB.
-const MAX_ANSWER: usize = 64 << 20;
 /// The default admin address of a `headgate run` on this machine.
 const LOCAL: &str = "127.0.0.1:18001";
 

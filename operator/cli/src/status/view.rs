@@ -16,7 +16,7 @@ use headgate_controller::kubernetes::CONTROLLER_NAME;
 use headgate_controller::kubernetes::deliver::object::{POLICIES_ANNOTATION, REVISION_ANNOTATION};
 use headgate_controller::kubernetes::resource::{PolicyAncestorStatus, PolicyResource};
 use headgate_controller::xds::conditions::{self, Type};
-use headgate_controller::xds::status::{self, PolicyReport, ProxyReport, Report};
+use headgate_controller::xds::status::{PolicyReport, ProxyReport, Report, Share, share};
 
 /// The content of `headgate status`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -129,16 +129,6 @@ pub struct Condition {
     pub reason: String,
     /// The reason, in one sentence.
     pub message: String,
-}
-
-/// The number of proxies in sync.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Share {
-    /// The number of proxies that run the revision sent to them.
-    pub in_sync: usize,
-    /// The number of all proxies that should enforce the policy.
-    pub total: usize,
 }
 
 /// A target and its policies.
@@ -260,22 +250,19 @@ impl View {
             report: report.clone(),
         };
         let problem = |p: &SourceProblem| format!("{}: {}", p.source, p.message);
-        let policy = |p: &PolicyReport| {
-            let (in_sync, total) = status::share(&p.name, &report.proxies);
-            Policy {
-                name: p.name.clone(),
-                generation: p.generation,
-                created: None,
-                mode: format!("{:?}", p.mode),
-                revision: p.revision.clone(),
-                targets: vec![Target {
-                    target: shortened(p.targets.iter().map(ToString::to_string)),
-                    conditions: { p.conditions.iter() }
-                        .map(|(of, condition)| (of, Condition::reported(condition)))
-                        .collect(),
-                }],
-                proxies: Some(Share { in_sync, total }),
-            }
+        let policy = |p: &PolicyReport| Policy {
+            name: p.name.clone(),
+            generation: p.generation,
+            created: None,
+            mode: format!("{:?}", p.mode),
+            revision: p.revision.clone(),
+            targets: vec![Target {
+                target: shortened(p.targets.iter().map(ToString::to_string)),
+                conditions: { p.conditions.iter() }
+                    .map(|(of, condition)| (of, Condition::reported(condition)))
+                    .collect(),
+            }],
+            proxies: Some(share(&p.name, &report.proxies)),
         };
         Self {
             policies: report.policies.iter().map(policy).collect(),
@@ -374,10 +361,6 @@ fn policy(resource: &PolicyResource, proxies: Option<&Vec<Proxy>>) -> Policy {
             .map(|target| Target::new(target, &[], generation))
             .collect();
     }
-    let share = |proxies: &Vec<Proxy>| {
-        let (in_sync, total) = status::share(&name, proxies.iter().map(|p| &p.report));
-        Share { in_sync, total }
-    };
     Policy {
         generation,
         created: metadata.creation_timestamp.clone(),
@@ -387,7 +370,7 @@ fn policy(resource: &PolicyResource, proxies: Option<&Vec<Proxy>>) -> Policy {
             .to_owned(),
         revision: String::new(),
         targets,
-        proxies: proxies.map(share),
+        proxies: proxies.map(|all| share(&name, all.iter().map(|p| &p.report))),
         name,
     }
 }

@@ -5,8 +5,7 @@ mod routes;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
@@ -16,6 +15,7 @@ use headgate_core::config::DEFAULT_TYPE;
 use headgate_simulator::workload::recorded::read_requests;
 
 use super::draft::{SERVICE, service};
+use super::input::open;
 use super::top::client::{AdminAddress, Client};
 use super::top::sample::{Parts, Stats, TYPE, of};
 use super::{Output, block_on};
@@ -85,17 +85,9 @@ pub fn run(args: &SuggestArgs) -> anyhow::Result<Output> {
 }
 
 fn of_log(path: &Path, types: usize) -> anyhow::Result<Found> {
-    let standard = path.as_os_str() == "-";
-    let name = match standard {
-        true => "standard input".to_owned(),
-        false => path.display().to_string(),
-    };
-    let input: Box<dyn Read> = match standard {
-        true => Box::new(std::io::stdin().lock()),
-        false => Box::new(File::open(path).with_context(|| format!("{name}: can't be read"))?),
-    };
+    let (name, file) = open(path)?;
     let mut routes = Routes::default();
-    let notes = read_requests(BufReader::new(input), |request| routes.add(&request));
+    let notes = read_requests(BufReader::new(file), |request| routes.add(&request));
     let notes = notes.with_context(|| name.clone())?;
     let why = || match notes.as_slice() {
         [] => String::new(),

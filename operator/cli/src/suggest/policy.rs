@@ -8,7 +8,7 @@ use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_core::config::DEFAULT_TYPE;
 
 use super::routes::FOLDED;
-use crate::draft::{free_name, head};
+use crate::draft::{free_name, head, kind};
 
 /// The least objective, ms. Access logs and timers are precise enough for it.
 const LEAST_MS: f64 = 10.0;
@@ -92,26 +92,17 @@ pub(super) fn text(found: &Found, of: &ObjectKey, target: &str) -> String {
     );
     let mut names = BTreeSet::from([DEFAULT_TYPE.to_owned()]);
     for route in in_order(&found.routes) {
-        text += &format!(
-            "  # {}, {:.0}% of all time
-  - name: {}
-    matches:
-    - {}
-    slo: {}
-",
-            took(&route.measured),
-            route.of_time * 100.0,
-            name(route, &mut names),
-            matching(route),
-            slo(&route.measured, all)
-        );
+        let (took, share) = (took(&route.measured), route.of_time * 100.0);
+        text += &format!("  # {took}, {share:.0}% of all time\n");
+        let (name, slo) = (name(route, &mut names), slo(&route.measured, all));
+        text += &kind(&name, Some(&matching(route)), &slo);
     }
     let which = match found.routes.is_empty() {
         true => "All requests",
         false => "All others, by what all requests took",
     };
-    let (took, slo) = (took(all), slo(all, all));
-    text + &format!("  # {which}: {took}\n  - name: {DEFAULT_TYPE}\n    slo: {slo}\n")
+    text += &format!("  # {which}: {}\n", took(all));
+    text + &kind(DEFAULT_TYPE, None, &slo(all, all))
 }
 
 fn took(measured: &Measured) -> String {

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 
 use super::client::AdminAddress;
-use crate::cluster::{Cluster, refused, timely};
+use crate::cluster::{Cluster, answered};
 use headgate_controller::kubernetes::watch::api;
 
 /// A selection of Pods to watch.
@@ -61,8 +61,10 @@ impl Selection {
         let wanted = ListParams::default()
             .labels(labels)
             .fields("status.phase=Running");
-        let listed = timely(pods.list_metadata(&wanted)).await?;
-        let listed = listed.map_err(|e| refused(&e))?.items.into_iter();
+        let listed = answered(pods.list_metadata(&wanted))
+            .await?
+            .items
+            .into_iter();
         let named = listed.filter_map(|pod| Some((pod.metadata.namespace?, pod.metadata.name?)));
         Ok(named.collect())
     }

@@ -5,24 +5,13 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
-fn headgate(args: &[&str]) -> Output {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command
-        .args(args)
-        .current_dir(root)
-        .stdin(Stdio::null())
-        .env_remove("HEADGATE_WASM")
-        .env_remove("HEADGATE_NATIVE");
-    command.output().unwrap()
-}
+use crate::program::{command, headgate, text};
 
 /// Runs `headgate` with `input` as standard input.
 fn fed(args: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_headgate"))
-        .args(args)
+    let mut child = command(env!("CARGO_BIN_EXE_headgate"), args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -32,10 +21,6 @@ fn fed(args: &[&str], input: &str) -> Output {
     stdin.write_all(input.as_bytes()).unwrap();
     drop(stdin);
     child.wait_with_output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
 }
 
 #[test]

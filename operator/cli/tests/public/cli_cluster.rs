@@ -8,117 +8,13 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
+
+use crate::program::{Cluster, SLICES, TOKEN, command, gone, headgate, list, text, token};
 
 const POLICIES: &str = "/apis/headgate.dev/v1alpha1/admissionpolicies";
 const OF_SHOP: &str = "/apis/headgate.dev/v1alpha1/namespaces/shop/admissionpolicies";
-const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/headgate-system/endpointslices";
-
-/// The path at which tokens of a ServiceAccount are created. Operators accept these tokens.
-const TOKEN: &str = "/api/v1/namespaces/headgate-system/serviceaccounts/headgate-metrics/token";
-
-/// An API server with responses by path. Requests about Pods must have the token. Any other path
-/// gets 404.
-struct Cluster {
-    home: TempDir,
-    kubeconfig: PathBuf,
-}
-
-impl Cluster {
-    fn new(answers: BTreeMap<&str, Value>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let answers: BTreeMap<String, String> = answers
-            .into_iter()
-            .map(|(path, answer)| (path.to_owned(), answer.to_string()))
-            .collect();
-        // The thread runs until the test's process ends.
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                answer(stream, &answers);
-            }
-        });
-        let home = tempfile::tempdir().unwrap();
-        let kubeconfig = home.path().join("kubeconfig");
-        let text = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "here",
-            "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
-            "users": [{"name": "u", "user": {}}],
-            "contexts": [{
-                "name": "here", "context": {"cluster": "c", "user": "u", "namespace": "shop"},
-            }],
-        });
-        std::fs::write(&kubeconfig, text.to_string()).unwrap();
-        Self { home, kubeconfig }
-    }
-
-    fn ask(&self, arguments: &[&str]) -> Output {
-        let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
-        run(
-            program,
-            &[
-                arguments,
-                &["--kubeconfig", self.kubeconfig.to_str().unwrap()],
-            ]
-            .concat(),
-            &self.home,
-        )
-    }
-}
-
-fn answer(mut stream: std::net::TcpStream, answers: &BTreeMap<String, String>) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let head: Vec<String> = { reader.by_ref().lines().map_while(Result::ok) }
-        .take_while(|line| !line.is_empty())
-        .collect();
-    let header = |name: &str| head.iter().find_map(|line| line.strip_prefix(name));
-    let length = header("content-length: ").map_or(0, |n| n.parse().unwrap());
-    std::io::copy(&mut reader.take(length), &mut std::io::sink()).unwrap();
-    let request = &head[0];
-    let target = request.split(' ').nth(1).unwrap_or_default();
-    let path = target.split('?').next().unwrap_or_default();
-    let missing = json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 404,
-        "reason": "NotFound", "message": "the server could not find the requested resource",
-    });
-    let is_shown =
-        !path.ends_with("/proxy/status") || header("x-headgate-token: ") == Some("t0ken");
-    let (code, body) = match answers.get(path).filter(|_| is_shown) {
-        Some(body) => ("200 OK", body.clone()),
-        None => ("404 Not Found", missing.to_string()),
-    };
-    let _ = write!(
-        stream,
-        "HTTP/1.1 {code}\r\ncontent-type: application/json\r\nconnection: close\r\n\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-}
-
-fn run(program: &Path, arguments: &[&str], home: &TempDir) -> Output {
-    Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .env("HOME", home.path())
-        .env_remove("KUBECONFIG")
-        .env_remove("KUBERNETES_SERVICE_HOST")
-        .output()
-        .unwrap()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
-}
-
-fn list(items: &[Value]) -> Value {
-    json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
-}
 
 fn policy(name: &str, accepted: &str, message: &str) -> Value {
     let condition = |kind: &str, reason: &str| {
@@ -169,14 +65,6 @@ fn slices(pods: &[&str]) -> Value {
         "ports": [{"name": "grpc-xds", "port": 18000}, {"name": "http-admin", "port": 9000}],
         "endpoints": pods.iter().map(endpoint).collect::<Vec<_>>(),
     })])
-}
-
-fn token() -> Value {
-    json!({
-        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {},
-        "spec": {"audiences": ["headgate.dev"]},
-        "status": {"token": "t0ken", "expirationTimestamp": "2026-03-01T12:10:00Z"},
-    })
 }
 
 const POD_A: &str = "/api/v1/namespaces/headgate-system/pods/a:9000/proxy/status";
@@ -290,41 +178,30 @@ fn what_keeps_from_asking_is_one_line() {
     );
     assert_eq!(error.lines().count(), 1);
 
-    // Nothing listens on this address, because its listener is closed.
-    let gone = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
     let config = std::fs::read_to_string(&empty.kubeconfig).unwrap();
     let mut config: Value = serde_json::from_str(&config).unwrap();
-    config["clusters"][0]["cluster"]["server"] = json!(format!("http://{gone}"));
+    config["clusters"][0]["cluster"]["server"] = json!(format!("http://{}", gone()));
     std::fs::write(&empty.kubeconfig, config.to_string()).unwrap();
     let error = empty.ask(&["status"]);
     let error = text(&error.stderr);
     assert!(error.contains("the API server can't be reached"), "{error}");
     assert!(error.contains("--admin 127.0.0.1:18001"), "{error}");
 
-    let home = tempfile::tempdir().unwrap();
-    let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
-    let missing = run(program, &["status", "--kubeconfig", "/no/such/file"], &home);
+    let missing = headgate(&["status", "--kubeconfig", "/no/such/file"]);
     let error = text(&missing.stderr);
     assert!(
         error.starts_with("error: --kubeconfig /no/such/file: "),
         "{error}"
     );
-    let both = run(program, &["status", "--admin", "127.0.0.1:1", "-A"], &home);
+    let both = headgate(&["status", "--admin", "127.0.0.1:1", "-A"]);
     assert_eq!(both.status.code(), Some(2), "an address or a cluster");
-    let wait = run(
-        program,
-        &["status", "--admin", "127.0.0.1:1", "--wait"],
-        &home,
-    );
+    let wait = headgate(&["status", "--admin", "127.0.0.1:1", "--wait"]);
     assert_eq!(
         wait.status.code(),
         Some(2),
         "only a cluster tells of changes"
     );
-    let timeout = run(program, &["status", "--timeout", "5s"], &home);
+    let timeout = headgate(&["status", "--timeout", "5s"]);
     assert_eq!(timeout.status.code(), Some(2), "of a wait");
 }
 
@@ -356,21 +233,20 @@ fn as_a_plugin_it_calls_itself_what_people_typed() {
     let home = tempfile::tempdir().unwrap();
     let plugin = home.path().join("kubectl-headgate");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_headgate"), &plugin).unwrap();
-    let help = run(&plugin, &["status", "--help"], &home);
+    let help = command(&plugin, &["status", "--help"]).output().unwrap();
     assert!(
         text(&help.stdout).contains("Usage: kubectl headgate status"),
         "{}",
         text(&help.stdout)
     );
-    let wrong = run(&plugin, &["sttus"], &home);
+    let wrong = command(&plugin, &["sttus"]).output().unwrap();
     assert_eq!(wrong.status.code(), Some(2));
     assert!(
         text(&wrong.stderr).contains("Usage: kubectl headgate "),
         "{}",
         text(&wrong.stderr)
     );
-    let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
-    let help = run(program, &["status", "--help"], &home);
+    let help = headgate(&["status", "--help"]);
     assert!(
         text(&help.stdout).contains("Usage: headgate status"),
         "{}",
@@ -380,8 +256,8 @@ fn as_a_plugin_it_calls_itself_what_people_typed() {
 
 /// Returns the names of the subcommands that `--help` lists, such as `certificate`, and of their
 /// own subcommands, such as `certificate-ca`.
-fn commands(program: &Path, home: &TempDir, above: &[&str]) -> Vec<String> {
-    let help = run(program, &[above, &["--help"]].concat(), home);
+fn commands(above: &[&str]) -> Vec<String> {
+    let help = headgate(&[above, &["--help"]].concat());
     let mut names = Vec::new();
     let listed = text(&help.stdout)
         .lines()
@@ -396,7 +272,7 @@ fn commands(program: &Path, home: &TempDir, above: &[&str]) -> Vec<String> {
         if name != "help" {
             let path = [above, &[name]].concat();
             names.push(path.join("-"));
-            names.extend(commands(program, home, &path));
+            names.extend(commands(&path));
         }
     }
     names
@@ -405,12 +281,11 @@ fn commands(program: &Path, home: &TempDir, above: &[&str]) -> Vec<String> {
 #[test]
 fn every_command_has_a_manual_page() {
     let home = tempfile::tempdir().unwrap();
-    let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
     // This folder doesn't exist yet.
     let folder = home.path().join("share/man1");
-    let made = run(program, &["man", "--dir", folder.to_str().unwrap()], &home);
+    let made = headgate(&["man", "--dir", folder.to_str().unwrap()]);
     assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
-    let mut expected: Vec<String> = commands(program, &home, &[])
+    let mut expected: Vec<String> = commands(&[])
         .iter()
         .map(|name| format!("headgate-{name}.1"))
         .collect();
@@ -431,7 +306,7 @@ fn every_command_has_a_manual_page() {
 
     let file = home.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let refused = run(program, &["man", "--dir", file.to_str().unwrap()], &home);
+    let refused = headgate(&["man", "--dir", file.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(
         text(&refused.stderr).starts_with("error: writing manual pages to "),
@@ -443,9 +318,8 @@ fn every_command_has_a_manual_page() {
 #[test]
 fn every_shell_gets_completions() {
     let home = tempfile::tempdir().unwrap();
-    let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
-        let script = run(program, &["completions", shell], &home);
+        let script = headgate(&["completions", shell]);
         let script = text(&script.stdout);
         assert!(
             script.contains("all-namespaces") && script.contains("simulate"),
@@ -454,16 +328,14 @@ fn every_shell_gets_completions() {
     }
     // The shell accepts the script and completes a command with it.
     let script = home.path().join("headgate.bash");
-    std::fs::write(
-        &script,
-        run(program, &["completions", "bash"], &home).stdout,
-    )
-    .unwrap();
+    std::fs::write(&script, headgate(&["completions", "bash"]).stdout).unwrap();
     let complete = format!(
         "source {}; COMP_WORDS=(headgate sta); COMP_CWORD=1; _headgate headgate sta headgate; \
          echo \"${{COMPREPLY[@]}}\"",
         script.display()
     );
-    let bash = run(Path::new("bash"), &["--norc", "-c", &complete], &home);
+    let bash = command("bash", &["--norc", "-c", &complete])
+        .output()
+        .unwrap();
     assert_eq!(text(&bash.stdout), "status\n", "{}", text(&bash.stderr));
 }

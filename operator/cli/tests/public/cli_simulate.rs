@@ -4,27 +4,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::Output;
+
+use crate::program::{headgate, text};
 
 const POLICY: &str = "examples/quickstart/policy.yaml";
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
 fn simulate(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command
-        .arg("simulate")
-        .args(args)
-        .current_dir(root())
-        .stdin(Stdio::null());
-    command.output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
+    headgate(&[&["simulate"], args].concat())
 }
 
 fn json(output: &Output) -> serde_json::Value {
@@ -260,7 +248,7 @@ fn a_recorded_log_is_a_workload_by_itself_or_in_yaml() {
 
 #[test]
 fn recorded_service_times_drive_a_model() {
-    let log = root().join("examples/simulate/access.log");
+    let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/simulate/access.log");
     let log = log.canonicalize().unwrap();
     let (_dir, workload) = file(&format!(
         "recorded: {{accessLog: {}}}\nload: 0.5\ntypes:\n\

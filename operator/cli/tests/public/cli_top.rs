@@ -7,18 +7,20 @@
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
+
+use crate::program::{Cluster, SLICES, TOKEN, command, gone, headgate, list, text, token};
 
 /// Two responses of an Envoy 1.40 under overload.
 const BEFORE: &str = include_str!("../../src/top/recorded/before.txt");
@@ -94,28 +96,12 @@ fn admin(texts: &[&str]) -> SocketAddr {
     address
 }
 
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command
-        .arg("top")
-        .args(arguments)
-        .stdin(Stdio::null())
-        .env("HOME", "/nonexistent")
-        .env_remove("KUBECONFIG")
-        .env_remove("KUBERNETES_SERVICE_HOST");
-    command
-}
-
 fn top(arguments: &[&str]) -> Output {
-    command(arguments).output().unwrap()
+    headgate(&[&["top"], arguments].concat())
 }
 
 fn json_of(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn recorded(text: &str, name: &str) -> f64 {
@@ -131,7 +117,7 @@ fn once_as_json() {
     let output = top(&[
         "--proxy", &address, "--once", "--window", "1s", "-o", "json",
     ]);
-    assert!(output.status.success(), "{}", errors(&output));
+    assert!(output.status.success(), "{}", text(&output.stderr));
     let view = json_of(&output);
     let proxy = &view["proxies"][0];
     assert_eq!(proxy["proxy"], address.as_str());
@@ -172,7 +158,7 @@ fn once_as_a_table_through_a_unix_socket() {
     let output = top(&[
         "--proxy", &address, "--once", "--window", "200ms", "--sort", "name",
     ]);
-    assert!(output.status.success(), "{}", errors(&output));
+    assert!(output.status.success(), "{}", text(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("POLICY / TYPE    ARRIVE/s"), "{text}");
@@ -186,12 +172,7 @@ fn once_as_a_table_through_a_unix_socket() {
 #[test]
 fn a_proxy_that_does_not_answer_is_told_and_the_others_are_shown() {
     let good = admin(&[BEFORE, AFTER]).to_string();
-    // Nothing listens on this address, because its listener is closed.
-    let gone = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
+    let gone = gone().to_string();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let other = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -205,7 +186,7 @@ fn a_proxy_that_does_not_answer_is_told_and_the_others_are_shown() {
         "json",
     ]);
     assert_eq!(output.status.code(), Some(1));
-    let errors = errors(&output);
+    let errors = text(&output.stderr);
     let expected = format!("warning: {gone}: Connection refused (os error 111)\n");
     assert!(errors.contains(&expected), "{errors}");
     let expected =
@@ -223,6 +204,7 @@ fn lines_of_json_until_nobody_reads() {
     let restarted = format!("server.uptime: 0\n{}", BEFORE.split_once('\n').unwrap().1);
     let address = admin(&[BEFORE, AFTER, &restarted]).to_string();
     let arguments = [
+        "top",
         "--proxy",
         &address,
         "--interval",
@@ -230,7 +212,10 @@ fn lines_of_json_until_nobody_reads() {
         "--output",
         "json",
     ];
-    let mut child = command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = command(env!("CARGO_BIN_EXE_headgate"), &arguments)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut restarts = 0;
     let mut rates = 0;
@@ -255,7 +240,7 @@ fn without_a_terminal_it_says_what_to_do() {
     assert_eq!(output.status.code(), Some(1));
     let expected = "error: standard output is no terminal; add --once, or --output json for a line \
                     at every interval\n";
-    assert_eq!(errors(&output), expected);
+    assert_eq!(text(&output.stderr), expected);
     for (arguments, says) in [
         (
             &["--proxy", "nowhere"][..],
@@ -266,75 +251,43 @@ fn without_a_terminal_it_says_what_to_do() {
     ] {
         let output = top(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(errors(&output).contains(says), "{}", errors(&output));
+        assert!(
+            text(&output.stderr).contains(says),
+            "{}",
+            text(&output.stderr)
+        );
     }
 }
 
 /// Starts an API server with one operator, whose report is `report`. The server forwards ports of
 /// the Pod `shop/search-1`.
-async fn api_server(answers: Answers, report: Value) -> (TempDir, String) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let slices = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": [{
+fn api_server(answers: Answers, report: Value) -> Cluster {
+    let slices = list(&[json!({
         "metadata": {"name": "s"}, "addressType": "IPv4",
         "endpoints": [{
             "addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": "headgate-1"},
         }],
-    }]});
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let (slices, report) = (slices.to_string(), report.to_string());
-            tokio::spawn(serve(stream, answers.clone(), slices, report));
-        }
-    });
-    let folder = tempfile::tempdir().unwrap();
-    let kubeconfig = folder.path().join("kubeconfig");
-    let text = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "here",
-        "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
-        "users": [{"name": "u", "user": {}}],
-        "contexts": [{
-            "name": "here", "context": {"cluster": "c", "user": "u", "namespace": "shop"},
-        }],
-    });
-    std::fs::write(&kubeconfig, text.to_string()).unwrap();
-    let path = kubeconfig.to_str().unwrap().to_owned();
-    (folder, path)
-}
-
-async fn serve(stream: tokio::net::TcpStream, answers: Answers, slices: String, report: String) {
-    let mut head = [0; 4096];
-    let length = stream.peek(&mut head).await.unwrap();
-    let head = String::from_utf8_lossy(&head[..length]).into_owned();
-    let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-    if path.starts_with("/api/v1/namespaces/shop/pods/search-1/portforward") {
+    })]);
+    let status = "/api/v1/namespaces/headgate-system/pods/headgate-1:18001/proxy/status";
+    let prepared = BTreeMap::from([(SLICES, slices), (TOKEN, token()), (status, report)]);
+    Cluster::forwarding(prepared, move |path, stream| {
+        assert!(
+            path.starts_with("/api/v1/namespaces/shop/pods/search-1/portforward"),
+            "{path}"
+        );
         assert!(path.contains("ports=9901"), "{path}");
-        forward(stream, answers).await;
-        return;
-    }
-    let body = match path.split('?').next().unwrap_or_default() {
-        "/apis/discovery.k8s.io/v1/namespaces/headgate-system/endpointslices" => slices,
-        "/api/v1/namespaces/headgate-system/pods/headgate-1:18001/proxy/status" => report,
-        "/api/v1/namespaces/headgate-system/serviceaccounts/headgate-metrics/token" => json!({
-            "metadata": {}, "spec": {"audiences": ["headgate.dev"]},
-            "status": {"token": "t0ken", "expirationTimestamp": "2026-03-01T12:10:00Z"},
-        })
-        .to_string(),
-        _ => String::new(),
-    };
-    let code = if body.is_empty() { 404 } else { 200 };
-    let answer = http(code, &body).replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
-    let mut stream = stream;
-    let mut sink = vec![0; 8192];
-    let _ = tokio::io::AsyncReadExt::read(&mut stream, &mut sink).await;
-    let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, answer.as_bytes()).await;
+        forward(stream, &answers);
+    })
 }
 
 /// Acts as the kubelet for a forwarded port. Each message starts with its channel, and the first
 /// message of each channel names the port.
 // The handshake's callback returns a whole response as its error.
 #[allow(clippy::result_large_err)]
-async fn forward(stream: tokio::net::TcpStream, answers: Answers) {
+#[tokio::main(flavor = "current_thread")]
+async fn forward(stream: TcpStream, answers: &Answers) {
+    stream.set_nonblocking(true).unwrap();
+    let stream = tokio::net::TcpStream::from_std(stream).unwrap();
     let agree = |request: &Request, mut response: Response| {
         let offered = request.headers()["sec-websocket-protocol"]
             .to_str()
@@ -383,8 +336,8 @@ fn proxy(node: &str, namespace: Option<&str>, disconnected: bool) -> Value {
     })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn proxies_of_a_cluster_are_found_and_reached_through_the_api_server() {
+#[test]
+fn proxies_of_a_cluster_are_found_and_reached_through_the_api_server() {
     let report = json!({
         "time": "2026-03-01T12:00:00Z", "version": "0.1.0", "policies": [], "problems": [],
         "module": {"path": "/x", "hash": "0", "bytes": 1},
@@ -395,21 +348,9 @@ async fn proxies_of_a_cluster_are_found_and_reached_through_the_api_server() {
             proxy("nameless", None, false),
         ],
     });
-    let (_folder, kubeconfig) = api_server(Answers::new(&[BEFORE, AFTER]), report).await;
-    let output = tokio::task::spawn_blocking(move || {
-        let arguments = [
-            "--kubeconfig",
-            &kubeconfig,
-            "--once",
-            "--window",
-            "500ms",
-            "-o",
-            "json",
-        ];
-        top(&arguments)
-    });
-    let output = output.await.unwrap();
-    let said = errors(&output);
+    let cluster = api_server(Answers::new(&[BEFORE, AFTER]), report);
+    let output = cluster.ask(&["top", "--once", "--window", "500ms", "-o", "json"]);
+    let said = text(&output.stderr);
     assert_eq!(
         said,
         "warning: 1 connected proxies don't say which Pod they are in\n"
@@ -423,18 +364,17 @@ async fn proxies_of_a_cluster_are_found_and_reached_through_the_api_server() {
     assert!(view["policies"][0]["traffic"]["arrivalRate"].as_f64() > Some(0.0));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_without_connected_proxies_says_how_to_find_others() {
+#[test]
+fn a_cluster_without_connected_proxies_says_how_to_find_others() {
     let report = json!({
         "time": "2026-03-01T12:00:00Z", "version": "0.1.0", "policies": [], "problems": [],
         "module": {"path": "/x", "hash": "0", "bytes": 1}, "proxies": [],
     });
-    let (_folder, kubeconfig) = api_server(Answers::new(&[BEFORE]), report).await;
-    let output = tokio::task::spawn_blocking(move || top(&["--kubeconfig", &kubeconfig, "--once"]));
-    let output = output.await.unwrap();
+    let cluster = api_server(Answers::new(&[BEFORE]), report);
+    let output = cluster.ask(&["top", "--once"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
-        errors(&output),
+        text(&output.stderr),
         "warning: no proxy is connected to an operator in namespace shop; find those of Istio and \
          Envoy Gateway by --selector and --admin-port\n"
     );

@@ -2,6 +2,8 @@
 
 #[path = "common/envoy.rs"]
 mod envoy;
+#[path = "common/program.rs"]
+mod program;
 #[path = "common/wire.rs"]
 mod wire;
 

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient;
+use headgate_api::plan::Plan;
 use headgate_controller::xds::Limits;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpSocket, TcpStream};
@@ -15,13 +17,25 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use tonic::metadata::MetadataValue;
 
-use crate::proxies::{Authority, Running, node, plan, spiffe, subscribe, until};
-use crate::wire::{Wire, open};
+use crate::common::{World, node, plan};
+use crate::proxies::{Authority, spiffe, until};
+use crate::wire::{Wire, open, subscribe};
 
 const SHOP: &str = "Service/shop/web";
 /// The addresses of well-behaved proxies and of attackers.
 const GOOD: &str = "127.0.0.2";
 const BAD: &str = "127.0.0.3";
+
+/// Returns a plan with a policy for [`SHOP`].
+fn shop(revision: &str) -> Plan {
+    plan(&[(SHOP, &format!("{revision}-shop"))])
+}
+
+/// Starts a server with TLS.
+async fn secured(authority: &Authority, limits: Limits) -> World {
+    let tls = (&authority.server(), &*authority.pem);
+    World::secured(shop("1"), limits, tls).await
+}
 
 /// Returns a TCP connection that sends nothing.
 async fn silent(to: SocketAddr, from: &str) -> TcpStream {
@@ -39,16 +53,16 @@ async fn closed(mut stream: TcpStream) {
     assert!(ended.is_ok(), "still open");
 }
 
-async fn good(server: &Running) -> Wire {
+async fn good(server: &World) -> Wire {
     let channel = server.plain(GOOD).await.unwrap();
-    let mut stream = open(channel, subscribe(node("good", &[]))).await.unwrap();
+    let mut stream = open(channel, subscribe(node("good", None))).await.unwrap();
     stream.text().await.unwrap();
     stream
 }
 
 /// Checks that an edit of the policy reaches the proxy.
-async fn follows(server: &Running, proxy: &mut Wire, revision: &str) {
-    server.plans.send_replace(plan(&[SHOP], revision));
+async fn follows(server: &World, proxy: &mut Wire, revision: &str) {
+    server.plans.send_replace(Arc::new(shop(revision)));
     let got = proxy.text().await.unwrap();
     assert!(got.contains(&format!("{revision}-shop")), "{got}");
 }
@@ -60,13 +74,13 @@ async fn connections_are_bounded_in_all_and_for_each_address() {
         connections_per_address: 5,
         ..Limits::default()
     };
-    let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
+    let server = World::limited(shop("1"), limits).await;
     let refused = || server.metrics.xds.connections_refused.get();
     let mut before = good(&server).await;
 
     let mut flood = Vec::new();
     for _ in 0..200 {
-        flood.push(silent(server.address, BAD).await);
+        flood.push(silent(server.xds, BAD).await);
     }
     until("all but five to be turned away", || refused() == 195).await;
     for stream in flood.drain(5..) {
@@ -79,14 +93,14 @@ async fn connections_are_bounded_in_all_and_for_each_address() {
 
     // While the limit of connections is reached, every new connection is refused. Once connections
     // have closed, a new one is accepted.
-    let last = silent(server.address, "127.0.0.4").await;
-    closed(silent(server.address, "127.0.0.5").await).await;
+    let last = silent(server.xds, "127.0.0.4").await;
+    closed(silent(server.xds, "127.0.0.5").await).await;
     follows(&server, &mut before, "3").await;
     drop((last, flood));
     let mut after = loop {
         // The connection is retried until the server has noticed that others have closed.
         if let Ok(channel) = server.plain(BAD).await
-            && let Ok(mut stream) = open(channel, subscribe(node("good", &[]))).await
+            && let Ok(mut stream) = open(channel, subscribe(node("good", None))).await
             && stream.text().await.is_ok()
         {
             break stream;
@@ -103,12 +117,11 @@ async fn peers_that_do_not_finish_their_handshake_are_bounded_and_dropped() {
         handshake_timeout: Duration::from_secs(1),
         ..Limits::default()
     };
-    let pair = authority.server();
-    let server = Running::start(plan(&[SHOP], "1"), limits, Some((&pair, &authority.pem))).await;
+    let server = secured(&authority, limits).await;
     let flood: Vec<TcpStream> = {
         let mut flood = Vec::new();
         for _ in 0..100 {
-            flood.push(silent(server.address, BAD).await);
+            flood.push(silent(server.xds, BAD).await);
         }
         flood
     };
@@ -119,8 +132,8 @@ async fn peers_that_do_not_finish_their_handshake_are_bounded_and_dropped() {
     // Four peers hang in their handshakes. A proxy from another address is still accepted at once.
     let own = authority.proxy(&[&spiffe("shop")]);
     let channel = server.tls(&authority.pem, Some(&own)).await.unwrap();
-    let mut proxy = open(channel, subscribe(node("good", &[]))).await.unwrap();
-    assert!(proxy.text().await.unwrap().contains("shop/policy"));
+    let mut proxy = open(channel, subscribe(node("good", None))).await.unwrap();
+    assert!(proxy.text().await.unwrap().contains("shop/web"));
     for stream in flood {
         closed(stream).await;
     }
@@ -137,20 +150,19 @@ async fn a_good_proxy_does_not_wait_for_those_that_are_silent() {
         handshake_timeout: Duration::from_secs(600),
         ..Limits::default()
     };
-    let pair = authority.server();
-    let server = Running::start(plan(&[SHOP], "1"), limits, Some((&pair, &authority.pem))).await;
+    let server = secured(&authority, limits).await;
     let mut crowd = Vec::new();
     for address in 3..13 {
         let address = format!("127.0.0.{address}");
         for _ in 0..limits.handshakes_per_address {
-            crowd.push(silent(server.address, &address).await);
+            crowd.push(silent(server.xds, &address).await);
         }
     }
     let own = authority.proxy(&[&spiffe("shop")]);
     let served = async {
         let channel = server.tls(&authority.pem, Some(&own)).await.unwrap();
-        let mut proxy = open(channel, subscribe(node("good", &[]))).await.unwrap();
-        assert!(proxy.text().await.unwrap().contains("shop/policy"));
+        let mut proxy = open(channel, subscribe(node("good", None))).await.unwrap();
+        assert!(proxy.text().await.unwrap().contains("shop/web"));
     };
     let served = tokio::time::timeout(Duration::from_secs(60), served).await;
     assert!(served.is_ok(), "it waits for those that are silent");
@@ -179,24 +191,23 @@ async fn a_namespace_does_not_take_the_streams_and_connections_of_another() {
 
 async fn a_namespace_has_room_for_four(limits: Limits) {
     let authority = Authority::new();
-    let pair = authority.server();
-    let server = Running::start(plan(&[SHOP], "1"), limits, Some((&pair, &authority.pem))).await;
+    let server = secured(&authority, limits).await;
     let rogue = authority.proxy(&[&spiffe("rogue")]);
     let mut taken = Vec::new();
     for n in 0..4 {
         let channel = server.tls(&authority.pem, Some(&rogue)).await.unwrap();
-        let rogue = subscribe(node(&format!("r{n}"), &[]));
+        let rogue = subscribe(node(&format!("r{n}"), None));
         taken.push(open(channel, rogue).await.unwrap());
     }
     let channel = server.tls(&authority.pem, Some(&rogue)).await.unwrap();
-    let Err(over) = open(channel, subscribe(node("r4", &[]))).await else {
+    let Err(over) = open(channel, subscribe(node("r4", None))).await else {
         panic!("a fifth stream");
     };
     assert_eq!(over.code(), Code::ResourceExhausted);
     let own = authority.proxy(&[&spiffe("shop")]);
     let channel = server.tls(&authority.pem, Some(&own)).await.unwrap();
-    let mut proxy = open(channel, subscribe(node("good", &[]))).await.unwrap();
-    assert!(proxy.text().await.unwrap().contains("shop/policy"));
+    let mut proxy = open(channel, subscribe(node("good", None))).await.unwrap();
+    assert!(proxy.text().await.unwrap().contains("shop/web"));
 }
 
 #[tokio::test]
@@ -205,11 +216,11 @@ async fn connections_without_streams_and_old_ones_are_closed() {
         idle: Duration::from_millis(200),
         ..Limits::default()
     };
-    let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
+    let server = World::limited(shop("1"), limits).await;
     let mut proxy = good(&server).await;
     // One connection sends nothing, and the other one uses HTTP/2 without opening a stream.
     let channel = server.plain(BAD).await.unwrap();
-    closed(silent(server.address, BAD).await).await;
+    closed(silent(server.xds, BAD).await).await;
     follows(&server, &mut proxy, "2").await;
     drop(channel);
 
@@ -217,7 +228,7 @@ async fn connections_without_streams_and_old_ones_are_closed() {
         max_age: Duration::from_millis(400),
         ..Limits::default()
     };
-    let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
+    let server = World::limited(shop("1"), limits).await;
     let mut proxy = good(&server).await;
     let ended = proxy.text().await.unwrap_err();
     assert_ne!(ended.code(), Code::Ok);
@@ -232,11 +243,11 @@ async fn huge_requests_and_headers_end_their_stream_and_nothing_else() {
         header_bytes: 8 << 10,
         ..Limits::default()
     };
-    let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
+    let server = World::limited(shop("1"), limits).await;
     let mut proxy = good(&server).await;
 
     let channel = server.plain(BAD).await.unwrap();
-    let huge = node(&"x".repeat(65 << 10), &[]);
+    let huge = node(&"x".repeat(65 << 10), None);
     let outcome = match open(channel.clone(), subscribe(huge)).await {
         Ok(mut stream) => stream.text().await.unwrap_err(),
         Err(status) => status,
@@ -268,7 +279,7 @@ async fn a_stream_that_asks_without_end_is_read_slowly() {
         request_interval: Duration::from_millis(500),
         ..Limits::default()
     };
-    let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
+    let server = World::limited(shop("1"), limits).await;
     let mut proxy = good(&server).await;
     let pushes = server.metrics.xds.pushes.get();
     let began = Instant::now();
@@ -276,7 +287,9 @@ async fn a_stream_that_asks_without_end_is_read_slowly() {
     // Each request acknowledges the previous response and names another slot, so each request needs
     // a push.
     let channel = server.plain(BAD).await.unwrap();
-    let mut greedy = open(channel, subscribe(node("greedy", &[]))).await.unwrap();
+    let mut greedy = open(channel, subscribe(node("greedy", None)))
+        .await
+        .unwrap();
     let again = |nonce: u64| DiscoveryRequest {
         response_nonce: nonce.to_string(),
         resource_names: vec![format!("headgate-{nonce}")],
@@ -315,7 +328,7 @@ async fn streams_are_bounded_and_a_silent_one_ends() {
         first_message: Duration::from_millis(300),
         ..Limits::default()
     };
-    let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
+    let server = World::limited(shop("1"), limits).await;
     let mut proxy = good(&server).await;
     let channel = server.plain(BAD).await.unwrap();
     let mut waiting = Vec::new();

@@ -343,7 +343,7 @@ async fn an_operator_on_localhost_is_reached_on_either_loopback_address() {
     let upstream = backend().await;
     for operator in loopbacks(0) {
         let (plan, limits) = (plan(&[(SEARCH, "r1")]), Limits::default());
-        let world = World::start_at(operator, plan, store.install(true), limits).await;
+        let world = World::start_at(operator, plan, store.install(true), limits, None).await;
         let source = ConfigSource::Xds {
             address: here(&format!("localhost:{}", world.xds.port())),
             tls: None,
@@ -370,7 +370,7 @@ async fn an_injected_sidecar_runs_over_ipv6_alone() {
     let store = Store::new();
     let module = store.install(true);
     let (plan, limits) = (plan(&[(SEARCH, "r1")]), Limits::default());
-    let world = World::start_at(ipv6, plan, module.clone(), limits).await;
+    let world = World::start_at(ipv6, plan, module.clone(), limits, None).await;
     let application = backend_at(&ipv6.to_string()).await;
     let at = |name: &str| store.0.path().join(name).to_str().unwrap().to_owned();
     let headgate = |arguments: &[String]| {

@@ -11,26 +11,26 @@ use headgate_controller::bootstrap::{
     Bootstrap, ConfigSource, Pod, ProxyIdentity, SdsFiles, XdsTls,
 };
 use headgate_controller::xds::Limits;
+use headgate_controller::xds::module::Module;
 use headgate_controller::xds::proxy::{Proxy, RunState};
 use tempfile::TempDir;
 
-use crate::common::{SEARCH, wasm};
+use crate::common::{SEARCH, World, plan, wasm};
 use crate::envoy::{Envoy, backend, bootstrap, poll, validate};
-use crate::proxies::{Authority, Pair, Running, plan, spiffe, until, write_tls};
+use crate::proxies::{Authority, Pair, spiffe, until, write_tls};
 
 /// The namespace of [`SEARCH`].
 const NAMESPACE: &str = "default";
 const UPDATES: &str = "extension_config_discovery.http_filter.headgate.update_success";
 
-async fn server(authority: &Authority) -> (Running, Pair) {
+async fn server(authority: &Authority) -> (World, Pair) {
     let pair = authority.server();
-    let server = Running::with_module(
-        plan(&[SEARCH], "1"),
-        Limits::default(),
-        Some((&pair, &authority.pem)),
-        &wasm(true),
-    )
-    .await;
+    let tls = (&pair, &*authority.pem);
+    let server = World::secured(plan(&[(SEARCH, "1")]), Limits::default(), tls).await;
+    let source = server.dir.path().join("m.wasm");
+    fs::write(&source, wasm(true)).unwrap();
+    let module = Module::install(&source, &server.dir.path().join("modules")).unwrap();
+    server.modules.send_replace(Arc::new(module.into()));
     (server, pair)
 }
 
@@ -68,19 +68,19 @@ impl Files {
     }
 }
 
-async fn of(server: &Running, tls: Option<XdsTls>) -> Bootstrap {
+async fn of(server: &World, tls: Option<XdsTls>) -> Bootstrap {
     let source = ConfigSource::Xds {
-        address: server.address.to_string().parse().unwrap(),
+        address: server.xds.to_string().parse().unwrap(),
         tls: tls.map(Box::new),
     };
     bootstrap(source, backend().await)
 }
 
-fn records(server: &Running) -> Vec<Arc<Proxy>> {
+fn records(server: &World) -> Vec<Arc<Proxy>> {
     server.registry.proxies(SystemTime::now())
 }
 
-fn runs(server: &Running, revision: &str) -> bool {
+fn runs(server: &World, revision: &str) -> bool {
     records(server).iter().any(|p| {
         p.disconnected.is_none()
             && p.run_state() == RunState::Running
@@ -137,7 +137,7 @@ async fn an_envoy_follows_edits_and_rotations_of_every_certificate() {
         connected == 1 && runs(&server, "1") && reloads(2)()
     })
     .await;
-    server.plans.send_replace(plan(&[SEARCH], "2"));
+    server.plans.send_replace(Arc::new(plan(&[(SEARCH, "2")])));
     until("an edit", || runs(&server, "2")).await;
     assert_eq!(envoy.request().await, 200);
 }

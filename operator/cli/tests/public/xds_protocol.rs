@@ -8,6 +8,7 @@ use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, Disc
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
 use headgate_api::plan::{Plan, PolicyState};
 use headgate_controller::xds::conditions::Type::Programmed;
+use headgate_controller::xds::status::{Report, share};
 use headgate_core::config::Direction;
 use tonic::Code;
 
@@ -149,10 +150,8 @@ async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
         report.policies[0].conditions[Programmed].message,
         "1 of 1 proxies run it"
     );
-    assert_eq!(
-        headgate_controller::xds::status::share("default/search", &report.proxies),
-        (1, 1)
-    );
+    let share = share("default/search", &report.proxies);
+    assert_eq!((share.in_sync, share.total), (1, 1));
 
     // Without workflows, the outbound slot stays and has no effect.
     world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r3")])));
@@ -247,7 +246,7 @@ async fn an_operator_that_starts_over_a_broken_policy_leaves_proxies_alone() {
             .is_empty(),
         "it has nothing to lose"
     );
-    let kept = |r: &headgate_controller::xds::status::Report| {
+    let kept = |r: &Report| {
         r.proxies
             .iter()
             .filter(|p| p.problem.as_deref().is_some_and(|p| p.contains("it keeps")))

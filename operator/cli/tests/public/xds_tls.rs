@@ -1,32 +1,31 @@
 //! Tests that a proxy with the wrong certificate gets nothing.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use headgate_api::plan::{NAMESPACE_METADATA, TARGET_METADATA};
 use headgate_controller::xds::Limits;
 use headgate_controller::xds::status::Report;
 use tonic::Code;
 use x509_parser::pem::parse_x509_pem;
 
-use crate::proxies::{Authority, Pair, Running, node, plan, spiffe, subscribe, until, write_tls};
-use crate::wire::open;
+use crate::common::{World, node, node_with, plan};
+use crate::proxies::{Authority, Pair, spiffe, until, write_tls};
+use crate::wire::{open, subscribe};
 
 const SHOP: &str = "Service/shop/web";
 const BANK: &str = "Service/bank/vault";
 
 struct Rig {
     authority: Authority,
-    server: Running,
+    server: World,
 }
 
-async fn rig(targets: &[&str]) -> Rig {
+async fn rig<const N: usize>(targets: [&str; N]) -> Rig {
     let authority = Authority::new();
-    let pair = authority.server();
-    let server = Running::start(
-        plan(targets, "1"),
-        Limits::default(),
-        Some((&pair, &authority.pem)),
-    )
-    .await;
+    let plan = plan(&targets.map(|target| (target, "1")));
+    let tls = (&authority.server(), &*authority.pem);
+    let server = World::secured(plan, Limits::default(), tls).await;
     Rig { authority, server }
 }
 
@@ -40,7 +39,7 @@ impl Rig {
         let channel = self.server.tls(&self.authority.pem, own).await;
         let channel = channel.map_err(|e| (Code::Unavailable, e.to_string()))?;
         let told = |s: tonic::Status| (s.code(), s.message().to_owned());
-        let mut stream = open(channel, subscribe(node("p", metadata)))
+        let mut stream = open(channel, subscribe(node_with("p", metadata)))
             .await
             .map_err(told)?;
         stream.text().await.map_err(told)
@@ -49,14 +48,11 @@ impl Rig {
 
 #[tokio::test]
 async fn a_proxy_gets_what_its_certificate_covers_and_nothing_else() {
-    let rig = rig(&[SHOP, BANK]).await;
+    let rig = rig([SHOP, BANK]).await;
     let shop = rig.authority.proxy(&[&spiffe("shop")]);
     let claims = [(NAMESPACE_METADATA, "shop"), (TARGET_METADATA, SHOP)];
     let got = rig.ask(Some(&shop), &claims).await.unwrap();
-    assert!(
-        got.contains("shop/policy") && !got.contains("bank"),
-        "{got}"
-    );
+    assert!(got.contains("shop/web") && !got.contains("bank"), "{got}");
 
     for metadata in [
         &[(TARGET_METADATA, BANK)][..],
@@ -80,10 +76,10 @@ async fn a_proxy_gets_what_its_certificate_covers_and_nothing_else() {
 #[tokio::test]
 async fn what_proxies_show_expires_in_the_metrics() {
     const NAME: &str = "headgate_xds_proxy_certificate_expiry_timestamp_seconds ";
-    let rig = rig(&[SHOP]).await;
+    let rig = rig([SHOP]).await;
     let shop = rig.authority.proxy(&[&spiffe("shop")]);
     let expiry = || {
-        let snapshot = std::sync::Arc::clone(&rig.server.snapshots.borrow());
+        let snapshot = Arc::clone(&rig.server.snapshots.borrow());
         let now = std::time::SystemTime::now();
         let report = Report::new(&snapshot, &rig.server.registry, None, now);
         let text = rig.server.metrics.render(&report);
@@ -97,7 +93,7 @@ async fn what_proxies_show_expires_in_the_metrics() {
         .tls(&rig.authority.pem, Some(&shop))
         .await
         .unwrap();
-    let mut stream = open(channel, subscribe(node("p", &[]))).await.unwrap();
+    let mut stream = open(channel, subscribe(node("p", None))).await.unwrap();
     stream.text().await.unwrap();
     let (_, pem) = parse_x509_pem(shop.cert.as_bytes()).unwrap();
     let end = pem.parse_x509().unwrap().validity().not_after.timestamp();
@@ -108,7 +104,7 @@ async fn what_proxies_show_expires_in_the_metrics() {
 /// namespace.
 #[tokio::test]
 async fn the_only_policy_is_not_for_a_certificate_of_another_namespace() {
-    let rig = rig(&[BANK]).await;
+    let rig = rig([BANK]).await;
     let shop = rig.authority.proxy(&[&spiffe("shop")]);
     let got = rig.ask(Some(&shop), &[]).await.unwrap();
     assert!(!got.contains("bank") && got.contains("headgate"), "{got}");
@@ -123,13 +119,13 @@ async fn the_only_policy_is_not_for_a_certificate_of_another_namespace() {
         rig.ask(Some(&bank), &[])
             .await
             .unwrap()
-            .contains("bank/policy")
+            .contains("bank/vault")
     );
 }
 
 #[tokio::test]
 async fn who_can_not_prove_a_namespace_gets_nothing() {
-    let rig = rig(&[SHOP]).await;
+    let rig = rig([SHOP]).await;
     let uri = spiffe("shop");
     for (name, pair) in [
         ("no certificate", None),
@@ -166,7 +162,7 @@ async fn who_can_not_prove_a_namespace_gets_nothing() {
     // Without TLS, the TCP connection is established. The server closes the connection at the first
     // bytes, which are no TLS handshake.
     let plain = match rig.server.plain("127.0.0.1").await {
-        Ok(channel) => open(channel, subscribe(node("p", &[]))).await.is_ok(),
+        Ok(channel) => open(channel, subscribe(node("p", None))).await.is_ok(),
         Err(_) => false,
     };
     assert!(!plain);
@@ -174,7 +170,7 @@ async fn who_can_not_prove_a_namespace_gets_nothing() {
 
 #[tokio::test]
 async fn a_proxy_whose_ca_is_rotated_out_is_disconnected_and_others_stay() {
-    let rig = rig(&[SHOP]).await;
+    let rig = rig([SHOP]).await;
     let next = Authority::new();
     let uri = spiffe("shop");
     let (old, new) = (rig.authority.proxy(&[&uri]), next.proxy(&[&uri]));
@@ -191,7 +187,7 @@ async fn a_proxy_whose_ca_is_rotated_out_is_disconnected_and_others_stay() {
             .tls(&rig.authority.pem, Some(pair))
             .await
             .unwrap();
-        open(channel, subscribe(node("p", &[]))).await
+        open(channel, subscribe(node("p", None))).await
     };
     let mut stays = connect(&old).await.unwrap();
     stays.text().await.unwrap();
@@ -201,7 +197,9 @@ async fn a_proxy_whose_ca_is_rotated_out_is_disconnected_and_others_stay() {
     until("both CAs", reloads(1)).await;
     let mut newer = connect(&new).await.unwrap();
     newer.text().await.unwrap();
-    rig.server.plans.send_replace(plan(&[SHOP], "2"));
+    rig.server
+        .plans
+        .send_replace(Arc::new(plan(&[(SHOP, "2-shop")])));
     assert!(
         stays.text().await.unwrap().contains("2-shop"),
         "still trusted"
@@ -211,12 +209,14 @@ async fn a_proxy_whose_ca_is_rotated_out_is_disconnected_and_others_stay() {
     files(&next.pem);
     until("the new CA alone", reloads(2)).await;
     assert!(stays.text().await.is_err(), "its CA is gone");
-    rig.server.plans.send_replace(plan(&[SHOP], "3"));
+    rig.server
+        .plans
+        .send_replace(Arc::new(plan(&[(SHOP, "3-shop")])));
     assert!(newer.text().await.unwrap().contains("3-shop"));
     let again = rig.server.tls(&rig.authority.pem, Some(&old)).await;
     let refused = match again {
         Err(_) => true,
-        Ok(channel) => match open(channel, subscribe(node("p", &[]))).await {
+        Ok(channel) => match open(channel, subscribe(node("p", None))).await {
             Err(_) => true,
             Ok(mut stream) => stream.text().await.is_err(),
         },

@@ -173,14 +173,20 @@ impl Report {
     }
 }
 
-/// Returns the number of proxies that run `policy`, and the number of proxies to which it applies.
-/// A proxy with several streams, one for each slot, counts once, and runs the policy when all its
-/// streams do.
+/// The proxies of a policy, as counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Share {
+    /// The number of proxies that run the revision sent to them.
+    pub in_sync: usize,
+    /// The number of all proxies that should enforce the policy.
+    pub total: usize,
+}
+
+/// Returns the counts of the proxies of `policy`. A proxy with several streams, one for each slot,
+/// counts once, and runs the policy when all its streams do.
 #[must_use]
-pub fn share<'a>(
-    policy: &str,
-    streams: impl IntoIterator<Item = &'a ProxyReport>,
-) -> (usize, usize) {
+pub fn share<'a>(policy: &str, streams: impl IntoIterator<Item = &'a ProxyReport>) -> Share {
     let mut proxies: BTreeMap<(&str, &str), bool> = BTreeMap::new();
     for stream in streams {
         if stream.policies.iter().any(|p| p == policy) {
@@ -188,8 +194,10 @@ pub fn share<'a>(
             *runs &= stream.state == "Running";
         }
     }
-    let running = proxies.values().filter(|runs| **runs).count();
-    (running, proxies.len())
+    Share {
+        in_sync: proxies.values().filter(|runs| **runs).count(),
+        total: proxies.len(),
+    }
 }
 
 fn policy(state: &PolicyState, conditions: Conditions) -> PolicyReport {

@@ -115,6 +115,11 @@ impl BackendConfig {
         }
     }
 
+    /// Returns the configuration of a backend whose service time is constant for all requests.
+    pub fn constant(workers: usize, service: Duration) -> Self {
+        Self::new(workers, vec![ServiceType::constant("/", service)])
+    }
+
     /// Returns the configuration for a mix of query types.
     pub fn for_mix(workers: usize, mix: &[QueryType]) -> Self {
         Self::new(workers, mix.iter().map(ServiceType::from).collect())

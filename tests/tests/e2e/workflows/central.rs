@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use headgate_controller::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
-use headgate_tests::backend::{Backend, BackendConfig, ServiceType};
+use headgate_tests::backend::{Backend, BackendConfig};
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::headgate::{self as binary, Headgate, RunOptions};
 use headgate_tests::http;
@@ -165,8 +165,7 @@ fn a_class_that_misses_is_downgraded_until_the_server_is_gone(centralized: &str)
     let operator = Headgate::start(&options)?;
     let admission = operator.admission().context("an admission address")?;
 
-    let work = vec![ServiceType::constant("/", WORK)];
-    let backend = Backend::start(&BackendConfig::new(CLIENTS, work))?;
+    let backend = Backend::start(&BackendConfig::constant(CLIENTS, WORK))?;
     let with = (backend.addr(), &operator, &pki);
     let stock = Proxy::start(dir.path(), ("stock", "stock"), with, &[])?;
     let calls = [

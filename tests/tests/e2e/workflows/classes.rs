@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use headgate_tests::backend::{Backend, BackendConfig, ServiceType};
+use headgate_tests::backend::{Backend, BackendConfig};
 use headgate_tests::http;
 use headgate_tests::load::{self, Lateness};
 use headgate_tests::wait::{lock_machine, until};
@@ -71,10 +71,7 @@ impl Incast {
     fn start(admission: &str) -> Result<Self> {
         let compiled = compiled(&policies(admission))?;
         let calls = compiled.outbound.get("shop/app").context("calls")?;
-        let backend = Backend::start(&BackendConfig::new(
-            SLOTS,
-            vec![ServiceType::constant("/", WORK)],
-        ))?;
+        let backend = Backend::start(&BackendConfig::constant(SLOTS, WORK))?;
         let stock = Sidecar::start(backend.addr(), of(&compiled, "stock")?, None, |_| Ok(()))?;
         let services = [("stock", stock.addr)];
         let sender = |_| {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use headgate_core::config::FilterConfig;
 use headgate_mesh::smoothing::Smoothing;
-use headgate_tests::backend::{Backend, BackendConfig, ServiceType};
+use headgate_tests::backend::{Backend, BackendConfig};
 use headgate_tests::http;
 use headgate_tests::load::{self, Clients, Lateness, LoadSpec, RequestType};
 use headgate_tests::wait::lock_machine;
@@ -143,10 +143,7 @@ fn with(smoothing: &str, measured: Duration) -> Result<Seen> {
     load::undisturbed(TOLERABLE, |_| {
         let compiled = compiled(&policies(smoothing))?;
         let calls: &FilterConfig = compiled.outbound.get("shop/app").context("calls")?;
-        let backend = Backend::start(&BackendConfig::new(
-            SLOTS,
-            vec![ServiceType::constant("/", WORK)],
-        ))?;
+        let backend = Backend::start(&BackendConfig::constant(SLOTS, WORK))?;
         let stock = Sidecar::start(backend.addr(), of(&compiled, "stock")?, None, |_| Ok(()))?;
         let services = [("stock", stock.addr)];
         let calls = Some((calls, &services[..]));

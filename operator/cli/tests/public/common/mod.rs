@@ -2,7 +2,6 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,11 +21,14 @@ use headgate_controller::xds::status::Report;
 use headgate_controller::xds::{Limits, Server};
 use headgate_core::config::{FilterConfig, Mode};
 use prost::Message as _;
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
+
+use crate::proxies::{Pair, write_tls};
 
 pub const SEARCH: &str = "Service/default/search";
 pub const ADS: &str = "Service/default/ads";
@@ -41,6 +43,9 @@ pub struct World {
     pub admin: SocketAddr,
     pub shutdown: watch::Sender<bool>,
     pub served: JoinHandle<()>,
+    pub metrics: Metrics,
+    /// The files of TLS.
+    pub dir: TempDir,
 }
 
 /// Returns the admin address of a running server.
@@ -62,13 +67,7 @@ pub fn admin_of(
 
 impl World {
     pub async fn start(plan: Plan) -> Self {
-        Self::start_with(
-            plan,
-            module_at("/modules/headgate-1.wasm"),
-            Limits::default(),
-            0,
-        )
-        .await
+        Self::limited(plan, Limits::default()).await
     }
 
     pub async fn limited(plan: Plan, limits: Limits) -> Self {
@@ -81,7 +80,13 @@ impl World {
         limits: Limits,
         port: u16,
     ) -> Self {
-        Self::start_at(([127, 0, 0, 1], port).into(), plan, modules, limits).await
+        Self::start_at(([127, 0, 0, 1], port).into(), plan, modules, limits, None).await
+    }
+
+    /// Starts a server with TLS. `tls` is its certificate, and the CA of the clients.
+    pub async fn secured(plan: Plan, limits: Limits, tls: (&Pair, &str)) -> Self {
+        let module = module_at("/modules/headgate-1.wasm");
+        Self::start_at(([127, 0, 0, 1], 0).into(), plan, module, limits, Some(tls)).await
     }
 
     pub async fn start_at(
@@ -89,16 +94,23 @@ impl World {
         plan: Plan,
         modules: impl Into<Modules>,
         limits: Limits,
+        tls: Option<(&Pair, &str)>,
     ) -> Self {
         let plans = watch::Sender::new(Arc::new(plan));
         let modules = watch::Sender::new(Arc::new(modules.into()));
         let shutdown = watch::Sender::new(false);
-        let server = Server::new(
+        let metrics = Metrics::new();
+        let mut server = Server::new(
             plans.subscribe(),
             modules.subscribe(),
             limits,
-            Metrics::new(),
+            metrics.clone(),
         );
+        let dir = tempfile::tempdir().unwrap();
+        if let Some((pair, client_ca)) = tls {
+            let files = write_tls(dir.path(), pair, client_ca);
+            server = server.with_tls(files.load().await.unwrap(), None);
+        }
         let (registry, snapshots) = (server.registry(), server.snapshots());
         let xds = TcpListener::bind(address).await.unwrap();
         let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -115,15 +127,13 @@ impl World {
             admin: admin_address,
             shutdown,
             served,
+            metrics,
+            dir,
         }
     }
 
     pub async fn channel(&self) -> Channel {
-        Channel::from_shared(format!("http://{}", self.xds))
-            .unwrap()
-            .connect()
-            .await
-            .unwrap()
+        self.plain("127.0.0.1").await.unwrap()
     }
 
     pub fn report(&self) -> Report {
@@ -252,19 +262,23 @@ pub fn with_workflows(mut plan: Plan) -> Plan {
 
 /// Returns a node that claims `target`.
 pub fn node(id: &str, target: Option<&str>) -> Option<Node> {
-    let fields = target.map(|t| {
-        HashMap::from([(
-            TARGET_METADATA.to_owned(),
-            Value {
-                kind: Some(Kind::StringValue(t.into())),
-            },
-        )])
-    });
-    let metadata = fields.map(|fields| Struct { fields });
+    let target = target.map(|target| (TARGET_METADATA, target));
+    node_with(id, target.as_slice())
+}
+
+/// Returns a node with these strings as metadata.
+pub fn node_with(id: &str, metadata: &[(&str, &str)]) -> Option<Node> {
+    let value = |text: &str| Value {
+        kind: Some(Kind::StringValue(text.to_owned())),
+    };
+    let fields = metadata.iter();
+    let fields = fields.map(|(key, text)| ((*key).to_owned(), value(text)));
     Some(Node {
         id: id.into(),
         cluster: "edge".into(),
-        metadata,
+        metadata: Some(Struct {
+            fields: fields.collect(),
+        }),
         ..Node::default()
     })
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
 use envoy_types::pb::google::rpc::Status as RpcStatus;
@@ -79,8 +80,13 @@ pub async fn sotw(world: &World, first: DiscoveryRequest) -> Wire {
 }
 
 pub fn hello(target: Option<&str>) -> DiscoveryRequest {
+    subscribe(node("edge-1", target))
+}
+
+/// Returns the first request of a stream.
+pub fn subscribe(node: Option<Node>) -> DiscoveryRequest {
     DiscoveryRequest {
-        node: node("edge-1", target),
+        node,
         resource_names: vec!["headgate".into()],
         type_url: ECDS_TYPE_URL.into(),
         ..DiscoveryRequest::default()

@@ -1,29 +1,15 @@
-//! An xDS server in this process, and proxies that communicate with the server over the wire.
+//! Certificates of an xDS server and of proxies, and the connections of proxies.
 #![allow(clippy::unwrap_used, dead_code)]
 
-use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use envoy_types::pb::envoy::config::core::v3::Node;
-use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{Struct, Value};
-use headgate_api::plan::Plan;
-use headgate_controller::metrics::Metrics;
-use headgate_controller::xds::module::{Module, Modules};
-use headgate_controller::xds::registry::Registry;
-use headgate_controller::xds::snapshot::Snapshot;
 use headgate_controller::xds::tls::TlsFiles;
-use headgate_controller::xds::{Limits, Server};
-use headgate_core::config::FilterConfig;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
-use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+
+use crate::common::World;
 
 /// A certificate authority.
 pub(crate) struct Authority {
@@ -110,87 +96,11 @@ pub(crate) fn write_tls(dir: &Path, pair: &Pair, client_ca: &str) -> TlsFiles {
     }
 }
 
-/// Returns a plan with a policy of this revision for each of these targets.
-pub(crate) fn plan(targets: &[&str], revision: &str) -> Arc<Plan> {
-    let config = |target: &str| {
-        let namespace = target.split('/').nth(1).unwrap();
-        let json = format!(
-            r#"{{"revision": "{revision}-{namespace}", "stages": [{{
-                "policy": "{namespace}/policy", "parallelism": 1,
-                "queue": {{"max_length": 1, "timeout_us": 1}}, "types": [{{"name": "default"}}],
-                "strategy": {{"type": "MaxQueueLength"}}}}]}}"#
-        );
-        Arc::new(FilterConfig::from_json(json.as_bytes()).unwrap())
-    };
-    Arc::new(Plan {
-        workloads: targets
-            .iter()
-            .map(|t| (t.parse().unwrap(), config(t)))
-            .collect(),
-        ..Plan::default()
-    })
-}
-
-/// A server on a free port.
-pub(crate) struct Running {
-    pub(crate) address: SocketAddr,
-    pub(crate) plans: watch::Sender<Arc<Plan>>,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) snapshots: watch::Receiver<Arc<Snapshot>>,
-    pub(crate) metrics: Metrics,
-    _modules: watch::Sender<Arc<Modules>>,
-    _shutdown: watch::Sender<bool>,
-    pub(crate) dir: TempDir,
-}
-
-impl Running {
-    /// Starts a server of `plan`. The server uses TLS if a certificate and a client CA are given.
-    pub(crate) async fn start(plan: Arc<Plan>, limits: Limits, tls: Option<(&Pair, &str)>) -> Self {
-        Self::with_module(plan, limits, tls, b"\0asm\x01\0\0\0").await
-    }
-
-    /// Starts a server as [`start`](Self::start) does, with a module that an Envoy can load.
-    pub(crate) async fn with_module(
-        plan: Arc<Plan>,
-        limits: Limits,
-        tls: Option<(&Pair, &str)>,
-        wasm: &[u8],
-    ) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let source = dir.path().join("m.wasm");
-        std::fs::write(&source, wasm).unwrap();
-        let module = Module::install(&source, &dir.path().join("modules")).unwrap();
-        let (plans, plan_rx) = watch::channel(plan);
-        let (modules, module_rx) = watch::channel(Arc::new(module.into()));
-        let shutdown = watch::Sender::new(false);
-        let metrics = Metrics::new();
-        let mut server = Server::new(plan_rx, module_rx, limits, metrics.clone());
-        if let Some((pair, client_ca)) = tls {
-            let files = write_tls(dir.path(), pair, client_ca);
-            server = server.with_tls(files.load().await.unwrap(), None);
-        }
-        let (registry, snapshots) = (server.registry(), server.snapshots());
-        // The listener accepts connections to all addresses of 127.0.0.0/8, and clients may use
-        // different ones as their own.
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(server.serve(listener, shutdown.subscribe()));
-        Self {
-            address,
-            plans,
-            registry,
-            snapshots,
-            metrics,
-            _modules: modules,
-            _shutdown: shutdown,
-            dir,
-        }
-    }
-
+impl World {
     /// Returns a channel without TLS, from the address `local`.
     pub(crate) async fn plain(&self, local: &str) -> Result<Channel, tonic::transport::Error> {
         let local: IpAddr = local.parse().unwrap();
-        Endpoint::from_shared(format!("http://{}", self.address))?
+        Endpoint::from_shared(format!("http://{}", self.xds))?
             .local_address(Some(local))
             .connect()
             .await
@@ -208,35 +118,10 @@ impl Running {
         if let Some(own) = own {
             config = config.identity(Identity::from_pem(&own.cert, &own.key));
         }
-        Endpoint::from_shared(format!("https://{}", self.address))?
+        Endpoint::from_shared(format!("https://{}", self.xds))?
             .tls_config(config)?
             .connect()
             .await
-    }
-}
-
-/// Returns a node with these strings as metadata.
-pub(crate) fn node(id: &str, metadata: &[(&str, &str)]) -> Node {
-    let value = |text: &str| Value {
-        kind: Some(Kind::StringValue(text.to_owned())),
-    };
-    let fields: HashMap<String, Value> = metadata
-        .iter()
-        .map(|(k, v)| ((*k).to_owned(), value(v)))
-        .collect();
-    Node {
-        id: id.to_owned(),
-        metadata: Some(Struct { fields }),
-        ..Node::default()
-    }
-}
-
-/// Returns the first request of a stream.
-pub(crate) fn subscribe(node: Node) -> DiscoveryRequest {
-    DiscoveryRequest {
-        node: Some(node),
-        resource_names: vec!["headgate".to_owned()],
-        ..DiscoveryRequest::default()
     }
 }
 
