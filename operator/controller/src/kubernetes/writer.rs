@@ -306,12 +306,11 @@ impl Writer {
         let mut wake: Option<Instant> = None;
         let plan = Arc::clone(&pass.plan);
         for state in &plan.policies {
-            let Some((namespace, name)) = state.name.split_once('/') else {
+            let Ok(key) = state.name.parse() else {
                 continue;
             };
             // If the generations differ, the plan or the observation is outdated, and will change
             // soon.
-            let key = ObjectKey::new(namespace, name);
             let observed = self.inputs.observations.get(&key);
             let Some(observed) = observed.filter(|o| o.generation == state.generation) else {
                 continue;
@@ -579,12 +578,11 @@ mod tests {
         };
         let observations = Arc::new(Observations::default());
         for state in &plan.policies {
-            let (namespace, name) = state.name.split_once('/').unwrap();
             let unwritten = Observed {
                 status: None,
                 ..observed(state, 1)
             };
-            observations.newer(ObjectKey::new(namespace, name), unwritten);
+            observations.newer(state.name.parse().unwrap(), unwritten);
         }
         let plans = watch::channel(Arc::new(plan)).1;
         let peers = watch::channel(peers(1)).1;
@@ -615,8 +613,7 @@ mod tests {
             };
             let observations = Arc::new(Observations::default());
             let observe = |state: &PolicyState, version| {
-                let (namespace, name) = state.name.split_once('/').unwrap();
-                observations.newer(ObjectKey::new(namespace, name), observed(state, version));
+                observations.newer(state.name.parse().unwrap(), observed(state, version));
             };
             plan.policies.iter().for_each(|state| observe(state, 1));
             let plans = watch::Sender::new(Arc::new(plan.clone()));
@@ -665,8 +662,7 @@ mod tests {
             plan.policies.sort_by(|a, b| a.name.cmp(&b.name));
             let observations = Arc::new(Observations::default());
             for state in &plan.policies {
-                let (namespace, name) = state.name.split_once('/').unwrap();
-                observations.newer(ObjectKey::new(namespace, name), observed(state, 1));
+                observations.newer(state.name.parse().unwrap(), observed(state, 1));
             }
             let plans = watch::Sender::new(Arc::new(plan.clone()));
             let others = watch::Sender::new(peers(1));

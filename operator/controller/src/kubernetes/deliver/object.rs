@@ -379,15 +379,15 @@ fn joined(targets: &[TargetRef]) -> String {
 fn owners(policies: &[String], namespace: &str, cluster: &Cluster) -> Vec<Value> {
     let mut owners: Vec<Value> = Vec::new();
     for policy in policies {
-        let Some((at, name)) = policy.split_once('/') else {
+        let Ok(key) = policy.parse::<ObjectKey>() else {
             continue;
         };
-        let found = cluster.policies.get(&ObjectKey::new(at, name));
-        if let Some(found) = found.filter(|p| at == namespace && !p.uid.is_empty()) {
+        let found = cluster.policies.get(&key).filter(|p| !p.uid.is_empty());
+        if let Some(found) = found.filter(|_| key.namespace == namespace) {
             let owner = json!({
                 "apiVersion": format!("{GROUP}/{VERSION}"),
                 "kind": headgate_api::KIND,
-                "name": name,
+                "name": key.name,
                 "uid": found.uid,
             });
             if !owners.contains(&owner) {

@@ -104,11 +104,12 @@ impl Example {
                 ..FilterConfig::default()
             }),
         );
-        let (at, name) = policy.split_once('/').unwrap();
+        let key: ObjectKey = policy.parse().unwrap();
+        let uid = format!("uid-of-{}", key.name);
         Arc::make_mut(&mut self.cluster.policies).insert(
-            ObjectKey::new(at, name),
+            key,
             PolicyObject {
-                uid: format!("uid-of-{name}"),
+                uid,
                 generation: 1,
                 targets: vec![target.clone()],
                 checked: Err(Vec::new()),
@@ -161,10 +162,9 @@ impl Example {
     }
 
     pub(super) fn gateway(mut self, gateway: &str, class: &str) -> Self {
-        let (namespace, name) = gateway.split_once('/').unwrap();
         let class = class.to_owned();
         Arc::make_mut(&mut self.cluster.gateways).insert(
-            ObjectKey::new(namespace, name),
+            gateway.parse().unwrap(),
             Gateway {
                 class,
                 ..Gateway::default()
@@ -174,12 +174,8 @@ impl Example {
     }
 
     pub(super) fn route(mut self, route: &str, gateways: &[&str]) -> Self {
-        let key = |g: &&str| {
-            let (namespace, name) = g.split_once('/').unwrap();
-            ObjectKey::new(namespace, name)
-        };
         let route_at = Route {
-            gateways: gateways.iter().map(key).collect(),
+            gateways: gateways.iter().map(|g| g.parse().unwrap()).collect(),
             ..Route::default()
         };
         Arc::make_mut(&mut self.cluster.routes).insert(route.parse().unwrap(), route_at);
