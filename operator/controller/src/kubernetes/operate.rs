@@ -159,7 +159,7 @@ impl Operator {
         let identity = identity.unwrap_or_else(|| format!("headgate-{:08x}", random() >> 32));
         let deliver = deliver::Settings {
             watch_namespaces: args.watch_namespaces.clone(),
-            ..deliver::Settings::new(&args.deliver, &namespace)?
+            ..deliver::Settings::new(args.deliver, &namespace)?
         };
         let publisher = publish_ca.map(|(name, trust)| Publisher {
             client: client.clone(),
@@ -176,7 +176,7 @@ impl Operator {
             Some(selector) => selected(&client, selector),
             None => Namespaces::fixed(&args.watch_namespaces),
         };
-        let planner = Planner::new(&deliver.envoy_gateway_namespace);
+        let planner = Planner::new(&deliver.args.envoy_gateway_namespace);
         let controller = Controller::new(
             client.clone(),
             namespaces,

@@ -28,18 +28,9 @@ pub(super) const SHA256: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425
 
 pub(super) fn settings() -> Settings {
     Settings {
-        istio: true,
-        envoy_gateway: true,
-        envoy_gateway_native: None,
-        istio_native: None,
-        envoy_gateway_namespace: super::settings::ENVOY_GATEWAY_NAMESPACE.to_owned(),
-        istio_namespace: super::settings::ISTIO_NAMESPACE.to_owned(),
-        config_map_module: None,
-        keep_leftovers: false,
-        watch_namespaces: Vec::new(),
-        modules_url: "http://headgate.headgate-system.svc:18002".to_owned(),
         retry: std::time::Duration::from_secs(1),
         refused_retry: std::time::Duration::from_secs(1),
+        ..super::settings::tests::settings(&[]).unwrap()
     }
 }
 
