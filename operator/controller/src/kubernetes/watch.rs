@@ -90,12 +90,8 @@ impl Namespaced for TargetRef {
 
 impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
     /// Returns the changes relative to `known`. A key with a new value has that value, and a
-    /// deleted key has `None`. A list doesn't delete keys for which `lists` returns false.
-    pub fn news<V: PartialEq>(
-        self,
-        known: &BTreeMap<K, V>,
-        lists: impl Fn(&K) -> bool,
-    ) -> Vec<(K, Option<V>)>
+    /// deleted key has `None`.
+    pub fn news<V: PartialEq>(self, known: &BTreeMap<K, V>) -> Vec<(K, Option<V>)>
     where
         W: Into<Option<V>>,
     {
@@ -115,9 +111,7 @@ impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
         };
         let all = all.into_iter();
         let all: BTreeMap<K, V> = all.filter_map(|(k, v)| Some((k, v.into()?))).collect();
-        let is_listed = |key: &&K| {
-            lists(key) && { within.as_deref() }.is_none_or(|within| key.namespace() == within)
-        };
+        let is_listed = |key: &&K| within.as_deref().is_none_or(|name| key.namespace() == name);
         let gone = known.keys().filter(is_listed);
         let gone = gone.filter(|key| !all.contains_key(*key));
         let gone: Vec<_> = gone.map(|key| (key.clone(), None)).collect();
@@ -142,7 +136,7 @@ impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
     {
         let is_list = matches!(self, Self::All(_) | Self::Within(..));
         let mut changed = false;
-        for (key, value) in self.news(known, |_| true) {
+        for (key, value) in self.news(known) {
             let before = known.get(&key);
             match value {
                 None => drop(known.remove(&key)),
