@@ -249,12 +249,12 @@ impl Controller {
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
         V: Send + 'static,
     {
-        let (resource, metrics) = (watch.what.clone(), self.metrics.clone());
+        let restarts = self.metrics.kubernetes.watch_restarts(&watch.what);
         let counted = move |seen: Seen<V>| {
             // A 404 isn't counted, because the list of a kind that isn't installed is retried
             // periodically.
             if matches!(seen, Seen::Failed { status } if status != Some(404)) {
-                metrics.kubernetes.watch_restarted(&resource);
+                restarts.inc();
             }
             wrap(seen)
         };
