@@ -226,6 +226,8 @@ impl Candidate {
     /// Takes part in the election until `stop` holds `true`, and then releases the Lease. All
     /// writes must have stopped by then.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        // This replica serves from now on.
+        self.started = Timestamp::now();
         if !self.election.leader_elect {
             self.lead_until(Instant::now() + ALWAYS);
             // An error means that the sender was dropped. The replica should then stop, too.

@@ -93,13 +93,11 @@ impl World {
         let plans = watch::Sender::new(Arc::new(plan));
         let modules = watch::Sender::new(Arc::new(modules.into()));
         let shutdown = watch::Sender::new(false);
-        let server = Server::new(
-            plans.subscribe(),
-            modules.subscribe(),
-            limits,
-            Metrics::new(),
-        );
-        let (registry, snapshots) = (server.registry(), server.snapshots());
+        let registry = Registry::new(limits.proxies, limits.keep, Metrics::new());
+        let registry = Arc::new(registry);
+        let (plan, module) = (plans.subscribe(), modules.subscribe());
+        let server = Server::new(plan, module, limits, Arc::clone(&registry));
+        let snapshots = server.snapshots();
         let xds = TcpListener::bind(address).await.unwrap();
         let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (xds_address, admin_address) = (xds.local_addr().unwrap(), admin.local_addr().unwrap());

@@ -164,12 +164,14 @@ impl Running {
         let (modules, module_rx) = watch::channel(Arc::new(module.into()));
         let shutdown = watch::Sender::new(false);
         let metrics = Metrics::new();
-        let mut server = Server::new(plan_rx, module_rx, limits, metrics.clone());
+        let registry = Registry::new(limits.proxies, limits.keep, metrics.clone());
+        let registry = Arc::new(registry);
+        let mut server = Server::new(plan_rx, module_rx, limits, Arc::clone(&registry));
         if let Some((pair, client_ca)) = tls {
             let files = write_tls(dir.path(), pair, client_ca);
             server = server.with_tls(files.load().await.unwrap(), None);
         }
-        let (registry, snapshots) = (server.registry(), server.snapshots());
+        let snapshots = server.snapshots();
         // The listener accepts connections to all addresses of 127.0.0.0/8, and clients may use
         // different ones as their own.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
