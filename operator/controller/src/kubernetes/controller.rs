@@ -273,18 +273,13 @@ fn prune(mut policy: PolicyResource) -> Arc<PolicyResource> {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use http::{Request, Response};
-    use kube::client::Body;
-
     use super::super::cluster::ObjectKey;
+    use super::super::fake::api_server;
     use super::*;
 
     fn controller(delivers: bool) -> Controller {
-        let never = |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
         Controller::new(
-            Client::new(tower::service_fn(never), "default"),
+            api_server(|_, _, _| None),
             Namespaces::fixed(&[]),
             Store::new(ObjectKey::new("a", "peers")),
             Planner::default(),
