@@ -30,6 +30,7 @@ use headgate_controller::kubernetes::operate::Operator;
 use headgate_controller::metrics::Metrics;
 use headgate_controller::modules::{self, ModuleServer};
 use headgate_controller::xds::module::{self, Kind, Module, Modules};
+use headgate_controller::xds::registry::Registry;
 use headgate_controller::xds::tls::Tls;
 use headgate_controller::xds::{AdmissionServer, Limits, Server};
 
@@ -202,18 +203,22 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let mut stop = StopSignals::new()?;
     let shutdown = watch::Sender::new(false);
     let (plans, mut plan) = watch::channel(Arc::new(Plan::default()));
+    let limits = Limits::of_connections(args.max_connections);
+    let registry = Registry::new(limits.proxies, limits.keep, metrics.clone());
+    let registry = Arc::new(registry);
     let mut source = args
         .source
         .start(
             args.tls.publish_ca.clone().zip(trust.clone()),
             args.injection.ca_bundle(trust.clone()),
             plans,
-            metrics.clone(),
+            Arc::clone(&registry),
+            modules.subscribe(),
             shutdown.subscribe(),
         )
         .await?;
     let (views, view) = watch::channel(None);
-    let operator = source.operator.as_deref();
+    let operator = source.operator.as_ref();
     let instance = operator.map_or("", |operator| &operator.identity);
     let status = Admin::starting(view, source.missing(), instance, shutdown.subscribe());
     let others_ask = !admin_address.ip().is_loopback();
@@ -221,6 +226,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let status = status.authorized_by(authorizer);
     let tokens = operator.map(Operator::proxy_tokens);
     let statuses = operator.map(|operator| Arc::clone(&operator.observations));
+    let leadership = operator.map(|operator| operator.leadership.clone());
     // The set aborts its tasks when it is dropped at the end of this function.
     let mut tasks = JoinSet::new();
     if let Some(probes) = probes {
@@ -231,29 +237,19 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     if !first_plan(&mut plan, &mut source, &mut stop, admin_address).await? {
         return Ok(());
     }
-    let limits = Limits::of_connections(args.max_connections);
-    let mut server = Server::new(plan.clone(), modules.subscribe(), limits, metrics.clone());
+    let counts = Arc::clone(&registry);
+    let mut server = Server::new(plan.clone(), modules.subscribe(), limits, counts);
     if let Some(tls) = tls {
         server = server.with_tls(tls, tokens.clone());
     }
-    let registry = server.registry();
     let counts = Arc::clone(&registry);
     let admission = AdmissionServer::new(plan.clone(), counts, trust, tokens, limits);
     views.send_replace(Some(View {
-        registry: Arc::clone(&registry),
+        registry,
         snapshots: server.snapshots(),
         statuses,
     }));
-    source.write(
-        plan.clone(),
-        registry,
-        modules.subscribe(),
-        &metrics,
-        shutdown.subscribe(),
-    );
     if let Some(listener) = admission_listener {
-        let writing = source.writing.as_ref();
-        let leadership = writing.map(|writing| writing.leadership.clone());
         let stop = shutdown.subscribe();
         tasks.spawn(admission::serve(listener, admission, leadership, stop));
     }

@@ -26,7 +26,6 @@
 //! with its own slot accepts them ([`outbound`]).
 
 mod outbound;
-mod stats;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -213,7 +212,7 @@ impl Bootstrap {
         let outbound = self.outbound.as_ref();
         let mut listeners = vec![self.ingress()];
         listeners.extend(outbound.map(|outbound| outbound.listener(&self.source)));
-        listeners.extend(self.stats.as_ref().map(stats::listener));
+        listeners.extend(self.stats.as_ref().map(stats_listener));
         let upstream = std::slice::from_ref(&self.upstream);
         let mut clusters = vec![cluster("upstream", upstream, self.upstream_http2)];
         clusters.extend(outbound.into_iter().flat_map(Outbound::clusters));
@@ -227,7 +226,10 @@ impl Bootstrap {
                            several operators listens: their leader.";
             clusters.push(operator(CLUSTER, comment, address, tls.as_deref()));
         }
-        clusters.extend(self.stats.as_ref().map(|_| stats::cluster(&self.admin)));
+        if self.stats.is_some() {
+            let admin = std::slice::from_ref(&self.admin);
+            clusters.push(cluster("headgate_admin", admin, false));
+        }
         let filled = fill(
             include_str!("bootstrap/templates/bootstrap.yaml"),
             &[
@@ -377,6 +379,16 @@ fn operator(name: &str, comment: &str, address: &Endpoint, tls: Option<&XdsTls>)
                 &tls.map_or_else(String::new, XdsTls::transport_socket),
             ),
         ],
+    )
+}
+
+/// Returns the listener at `address` for Prometheus and probes. It serves only the two paths that
+/// other hosts need. The admin interface stays on the loopback address, because it lets any client
+/// stop Envoy and read its configuration.
+fn stats_listener(address: &Endpoint) -> String {
+    fill(
+        include_str!("bootstrap/templates/stats.yaml"),
+        &[("ADDRESS", &socket(address))],
     )
 }
 

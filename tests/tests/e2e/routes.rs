@@ -18,6 +18,7 @@ use headgate_controller::kubernetes::cluster::{
 use headgate_controller::kubernetes::resolve::Planner;
 use headgate_controller::metrics::Metrics;
 use headgate_controller::xds::module::{Module, Modules};
+use headgate_controller::xds::registry::Registry;
 use headgate_controller::xds::{Limits, Server};
 use headgate_tests::backend::{Backend, BackendConfig, Fault, FaultKind};
 use headgate_tests::envoy::EnvoyProcess;
@@ -104,7 +105,9 @@ impl Operator {
         let listener = runtime.block_on(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
         let xds = listener.local_addr()?;
         let (plan, module, stop) = (plans.subscribe(), modules.subscribe(), shutdown.subscribe());
-        let server = Server::new(plan, module, Limits::default(), Metrics::new());
+        let limits = Limits::default();
+        let registry = Registry::new(limits.proxies, limits.keep, Metrics::new());
+        let server = Server::new(plan, module, limits, Arc::new(registry));
         runtime.spawn(server.serve(listener, stop));
         Ok(Self {
             plans,

@@ -10,8 +10,7 @@ use tokio::task::JoinHandle;
 
 use headgate_api::plan::Plan;
 use headgate_controller::kubernetes::ca_bundle::CaBundle;
-use headgate_controller::kubernetes::operate::{Operator, OperatorArgs, Writing};
-use headgate_controller::metrics::Metrics;
+use headgate_controller::kubernetes::operate::{Operator, OperatorArgs};
 use headgate_controller::source;
 use headgate_controller::xds::module::Modules;
 use headgate_controller::xds::registry::Registry;
@@ -59,7 +58,7 @@ impl SourceArgs {
         }
     }
 
-    /// Starts the source, which sends plans.
+    /// Starts the source, which sends plans. An operator writes statuses once it has sent one.
     ///
     /// # Errors
     /// Returns one line if no API server is known.
@@ -68,26 +67,30 @@ impl SourceArgs {
         publish_ca: Option<(String, watch::Receiver<Arc<Trust>>)>,
         ca_bundle: Option<CaBundle>,
         plans: watch::Sender<Arc<Plan>>,
-        metrics: Metrics,
+        registry: Arc<Registry>,
+        modules: watch::Receiver<Arc<Modules>>,
         shutdown: watch::Receiver<bool>,
     ) -> anyhow::Result<Source> {
         if let Some(dir) = &self.config_dir {
+            let metrics = registry.metrics.clone();
+            // Without a cluster, this process always leads.
+            metrics.plan.set_leader(true);
             let watching = source::dir::watch(dir.clone(), plans, shutdown, metrics);
             return Ok(Source {
                 watching: tokio::spawn(watching),
                 ended: format!("--config-dir {}: watching it ended", dir.display()),
                 operator: None,
-                writing: None,
             });
         }
         let args = self.operator.clone();
-        let (operator, watching) =
-            Operator::start(args, publish_ca, ca_bundle, plans, metrics, shutdown).await?;
+        let operator = Operator::start(
+            args, publish_ca, ca_bundle, plans, registry, modules, shutdown,
+        );
+        let (operator, watching) = operator.await?;
         Ok(Source {
             watching,
             ended: "--kubernetes: watching the API server ended".to_owned(),
-            operator: Some(Box::new(operator)),
-            writing: None,
+            operator: Some(operator),
         })
     }
 }
@@ -97,9 +100,8 @@ pub(super) struct Source {
     watching: JoinHandle<anyhow::Result<()>>,
     /// The error message if `watching` ends without an error.
     ended: String,
-    /// The operator in a cluster. `None` for a folder, and once the operator writes.
-    pub(super) operator: Option<Box<Operator>>,
-    pub(super) writing: Option<Writing>,
+    /// The operator in a cluster. `None` for a folder.
+    pub(super) operator: Option<Operator>,
 }
 
 impl Source {
@@ -119,30 +121,12 @@ impl Source {
         }
     }
 
-    /// Starts to write statuses, once the plans are served.
-    pub(super) fn write(
-        &mut self,
-        plans: watch::Receiver<Arc<Plan>>,
-        registry: Arc<Registry>,
-        modules: watch::Receiver<Arc<Modules>>,
-        metrics: &Metrics,
-        shutdown: watch::Receiver<bool>,
-    ) {
-        match self.operator.take() {
-            // Without a cluster, this process always leads.
-            None => metrics.plan.set_leader(true),
-            Some(operator) => {
-                self.writing = Some(operator.write(plans, registry, modules, shutdown));
-            }
-        }
-    }
-
     /// Waits until all writes have ended after the shutdown.
     pub(super) async fn ended(self) {
-        match self.writing {
+        match self.operator {
             None => self.watching.abort(),
             // The tasks don't panic. After a panic, there would be nothing left to wait for.
-            Some(writing) => drop(writing.task.await),
+            Some(operator) => drop(operator.writing.await),
         }
     }
 }

@@ -217,41 +217,26 @@ fn signer(data: &Data) -> anyhow::Result<Authority> {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::fs;
     use std::sync::{Arc, Mutex};
 
-    use http::{Method, Request, Response};
-    use kube::client::Body;
+    use http::Method;
     use serde_json::{Value, json};
 
+    use super::super::fake::api_server;
     use super::*;
 
     /// Returns an API server with this Secret. `None` until a Secret is created.
     fn server(secret: Arc<Mutex<Option<Value>>>) -> Client {
-        let answer = move |request: Request<Body>| {
-            let secret = Arc::clone(&secret);
-            async move {
-                let created = match *request.method() {
-                    Method::POST => Some(request.into_body().collect_bytes().await.unwrap()),
-                    _ => None,
-                };
-                let mut secret = secret.lock().unwrap();
-                if let Some(created) = created {
-                    *secret = serde_json::from_slice(&created).unwrap();
-                }
-                let (code, body) = match &*secret {
-                    Some(secret) => (200, secret.clone()),
-                    None => (
-                        404,
-                        json!({"kind": "Status", "reason": "NotFound", "code": 404}),
-                    ),
-                };
-                let body = Body::from(body.to_string().into_bytes());
-                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+        api_server(move |method, _, body| {
+            let mut secret = secret.lock().unwrap();
+            if *method == Method::POST {
+                *secret = Some(body);
             }
-        };
-        Client::new(tower::service_fn(answer), "default")
+            let missing = || json!({"kind": "Status", "reason": "NotFound", "code": 404});
+            let found = secret.clone().map(|secret| (200, secret));
+            found.or_else(|| Some((404, missing())))
+        })
     }
 
     #[tokio::test]

@@ -178,15 +178,13 @@ impl Authorizer {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::sync::Mutex;
 
     use base64::Engine as _;
     use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-    use http::{Request, Response};
-    use kube::client::Body;
     use serde_json::{Value, json};
 
+    use super::super::fake::api_server;
     use super::*;
 
     const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
@@ -196,25 +194,19 @@ mod tests {
     fn server(good: String) -> (Client, Arc<Mutex<Vec<Value>>>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let known = Arc::clone(&asked);
-        let answer = move |request: Request<Body>| {
-            let (good, known) = (good.clone(), Arc::clone(&known));
-            async move {
-                let is_about_tokens = request.uri().path().ends_with("/tokenreviews");
-                let body = request.into_body().collect_bytes().await.unwrap();
-                let mut review: Value = serde_json::from_slice(&body).unwrap();
-                let is_good = review["spec"]["token"] == good.as_str();
-                review["status"] = match is_about_tokens {
-                    true => json!({"authenticated": is_good, "user": {"username": "u"}}),
-                    false => json!({"allowed": true}),
-                };
-                if is_about_tokens {
-                    known.lock().unwrap().push(review["spec"].clone());
-                }
-                let body = Body::from(review.to_string().into_bytes());
-                Ok::<_, Infallible>(Response::new(body))
+        let client = api_server(move |_, uri, mut review| {
+            let is_about_tokens = uri.path().ends_with("/tokenreviews");
+            let is_good = review["spec"]["token"] == good.as_str();
+            review["status"] = match is_about_tokens {
+                true => json!({"authenticated": is_good, "user": {"username": "u"}}),
+                false => json!({"allowed": true}),
+            };
+            if is_about_tokens {
+                known.lock().unwrap().push(review["spec"].clone());
             }
-        };
-        (Client::new(tower::service_fn(answer), "default"), asked)
+            Some((200, review))
+        });
+        (client, asked)
     }
 
     fn jwt(audiences: &Value) -> String {

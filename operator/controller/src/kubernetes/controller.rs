@@ -249,12 +249,12 @@ impl Controller {
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
         V: Send + 'static,
     {
-        let (resource, metrics) = (watch.what.clone(), self.metrics.clone());
+        let restarts = self.metrics.kubernetes.watch_restarts(&watch.what);
         let counted = move |seen: Seen<V>| {
             // A 404 isn't counted, because the list of a kind that isn't installed is retried
             // periodically.
             if matches!(seen, Seen::Failed { status } if status != Some(404)) {
-                metrics.kubernetes.watch_restarted(&resource);
+                restarts.inc();
             }
             wrap(seen)
         };
@@ -273,18 +273,13 @@ fn prune(mut policy: PolicyResource) -> Arc<PolicyResource> {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use http::{Request, Response};
-    use kube::client::Body;
-
     use super::super::cluster::ObjectKey;
+    use super::super::fake::api_server;
     use super::*;
 
     fn controller(delivers: bool) -> Controller {
-        let never = |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
         Controller::new(
-            Client::new(tower::service_fn(never), "default"),
+            api_server(|_, _, _| None),
             Namespaces::fixed(&[]),
             Store::new(ObjectKey::new("a", "peers")),
             Planner::default(),

@@ -226,6 +226,8 @@ impl Candidate {
     /// Takes part in the election until `stop` holds `true`, and then releases the Lease. All
     /// writes must have stopped by then.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        // This replica serves from now on.
+        self.started = Timestamp::now();
         if !self.election.leader_elect {
             self.lead_until(Instant::now() + ALWAYS);
             // An error means that the sender was dropped. The replica should then stop, too.
@@ -464,8 +466,11 @@ fn lose(leadership: &watch::Sender<Option<Instant>>, metrics: &Metrics, why: &st
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use clap::{Command, FromArgMatches as _};
 
+    use super::super::fake::api_server;
     use super::*;
 
     fn election(arguments: &[&str]) -> ElectionArgs {
@@ -500,16 +505,13 @@ mod tests {
             "metadata": {"name": "headgate", "namespace": "a", "resourceVersion": "7"},
             "spec": {"holderIdentity": "other", "leaseDurationSeconds": 15},
         });
-        let mut asked = 0;
-        let api_server = tower::service_fn(move |_: http::Request<kube::client::Body>| {
-            asked += 1;
-            let status = if asked % 2 == 0 { 500 } else { 200 };
-            let body = kube::client::Body::from(held.to_string().into_bytes());
-            let answer = http::Response::builder().status(status).body(body);
-            std::future::ready(answer)
+        let asked = AtomicU32::new(0);
+        let client = api_server(move |_, _, _| {
+            let is_second = asked.fetch_add(1, Ordering::Relaxed) % 2 == 1;
+            Some((if is_second { 500 } else { 200 }, held.clone()))
         });
         let (mut candidate, leadership, _) = Candidate::new(
-            Client::new(api_server, "a"),
+            client,
             ObjectKey::new("a", "headgate"),
             "me".to_owned(),
             election(&[]),
@@ -536,12 +538,8 @@ mod tests {
                 "metadata": {"name": "headgate", "namespace": "a", "resourceVersion": "7"},
                 "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15, "renewTime": renewed},
             });
-            let api_server = tower::service_fn(move |_: http::Request<kube::client::Body>| {
-                let body = kube::client::Body::from(held.to_string().into_bytes());
-                std::future::ready(http::Response::builder().body(body))
-            });
             let (mut candidate, _, was_interrupted) = Candidate::new(
-                Client::new(api_server, "a"),
+                api_server(move |_, _, _| Some((200, held.clone()))),
                 ObjectKey::new("a", "headgate"),
                 "me".to_owned(),
                 election(&[]),

@@ -15,6 +15,8 @@ pub mod controller;
 pub mod crd;
 pub mod deliver;
 pub mod events;
+#[cfg(test)]
+pub(crate) mod fake;
 pub mod judge;
 mod kept;
 pub mod leader;

@@ -1,8 +1,6 @@
 //! Composition of the operator. Watches of the API server are the input of plans. On the leader,
 //! plans and proxies' answers are the input of statuses.
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -28,7 +26,6 @@ use super::store::{Observations, Store};
 use super::tokens::ProxyTokens;
 use super::watch::{Namespaces, random};
 use super::writer::{Inputs, Writer};
-use crate::metrics::Metrics;
 use crate::xds::module::Modules;
 use crate::xds::registry::Registry;
 use crate::xds::tls::Trust;
@@ -114,30 +111,26 @@ fn namespace(text: &str) -> Result<String, String> {
     }
 }
 
-/// An operator that watches the cluster and doesn't write yet.
+/// A running operator.
 pub struct Operator {
     client: Client,
-    lease: ObjectKey,
-    election: ElectionArgs,
     /// The name of this replica.
     pub identity: String,
-    metrics: Metrics,
     /// The policies' statuses as observed.
     pub observations: Arc<Observations>,
-    observed: watch::Receiver<()>,
-    replicas: watch::Receiver<BTreeSet<SocketAddr>>,
-    resolved: watch::Receiver<Option<deliver::PlannedCluster>>,
-    peers_token: Option<PathBuf>,
-    deliver: deliver::Settings,
-    publisher: Option<Publisher>,
-    ca_bundle: Option<CaBundle>,
     /// The resources that haven't been listed yet. Empty once all have been listed.
     pub waiting: watch::Receiver<String>,
+    /// The time until which this replica leads, if it does.
+    pub leadership: Leadership,
+    /// The task that ends after the shutdown, once all writes have ended and the Lease has been
+    /// released.
+    pub writing: JoinHandle<()>,
 }
 
 impl Operator {
-    /// Starts to watch the cluster. The first plan is sent once every resource has been listed. The
-    /// returned task ends with an error, or after the shutdown.
+    /// Starts to watch the cluster. The first plan is sent once every resource has been listed.
+    /// From then on, writes statuses and Events and delivers objects while this replica leads. The
+    /// returned task watches. It ends with an error, or after `shutdown` holds `true`.
     ///
     /// # Errors
     /// Returns one line if the API server isn't configured, or if the times of the election
@@ -147,62 +140,127 @@ impl Operator {
         publish_ca: Option<(String, watch::Receiver<Arc<Trust>>)>,
         ca_bundle: Option<CaBundle>,
         plans: watch::Sender<Arc<Plan>>,
-        metrics: Metrics,
+        registry: Arc<Registry>,
+        modules: watch::Receiver<Arc<Modules>>,
         shutdown: watch::Receiver<bool>,
     ) -> anyhow::Result<(Self, JoinHandle<anyhow::Result<()>>)> {
         args.election.check()?;
         args.watch_namespaces.sort();
         args.watch_namespaces.dedup();
+        let metrics = registry.metrics.clone();
         let (client, default_namespace) = connect(&args.access(), metrics.clone()).await?;
         let namespace = args.namespace().unwrap_or(default_namespace);
         let identity = args.pod_name.filter(|name| !name.is_empty());
         let identity = identity.unwrap_or_else(|| format!("headgate-{:08x}", random() >> 32));
         let deliver = deliver::Settings {
             watch_namespaces: args.watch_namespaces.clone(),
-            ..deliver::Settings::new(&args.deliver, &namespace)?
+            ..deliver::Settings::new(args.deliver, &namespace)?
         };
-        let publisher = publish_ca.map(|(name, trust)| Publisher {
-            client: client.clone(),
-            config_maps: ObjectKey::new(namespace.clone(), name),
-            trust,
-            namespaces: args.watch_namespaces.clone(),
-            selector: args.namespace_selector.clone(),
-        });
-        let lease = ObjectKey::new(namespace.clone(), args.lease);
-        let peers_service = ObjectKey::new(namespace, args.peers_service);
         let namespaces = match &args.namespace_selector {
             // Objects are delivered and removed in all namespaces, because a namespace that has
             // lost its label may still contain some.
             Some(selector) => selected(&client, selector),
             None => Namespaces::fixed(&args.watch_namespaces),
         };
-        let planner = Planner::new(&deliver.envoy_gateway_namespace);
+        let (planned, mut first_plan) = (plans.subscribe(), plans.subscribe());
         let controller = Controller::new(
             client.clone(),
             namespaces,
-            Store::new(peers_service),
-            planner,
+            Store::new(ObjectKey::new(namespace.clone(), args.peers_service)),
+            Planner::new(&deliver.args.envoy_gateway_namespace),
             deliver.is_on(),
             plans,
             metrics.clone(),
         );
+        let (candidate, leadership, interrupted) = Candidate::new(
+            client.clone(),
+            ObjectKey::new(namespace.clone(), args.lease),
+            identity.clone(),
+            args.election,
+            metrics.clone(),
+        );
+        let (peers, peers_receiver) = watch::channel(Peers::default());
+        let (deliveries, deliveries_receiver) = watch::channel(Arc::default());
+        let (news, news_receiver) = mpsc::channel(events::BACKLOG);
+        let observations = controller.store.observations();
+        let inputs = Inputs {
+            plans: planned,
+            observations: Arc::clone(&observations),
+            observed: controller.statuses.subscribe(),
+            registry,
+            peers: peers_receiver,
+            deliveries: deliveries_receiver,
+            leadership: leadership.clone(),
+        };
+        let writer = Writer::new(client.clone(), inputs, news, metrics.clone());
+        let mut others = JoinSet::new();
+        others.spawn(peers::follow(
+            controller.replicas.subscribe(),
+            identity.clone(),
+            args.peers_token,
+            leadership.clone(),
+            peers,
+            shutdown.clone(),
+        ));
+        if let Some((name, trust)) = publish_ca {
+            let publisher = Publisher {
+                client: client.clone(),
+                config_maps: ObjectKey::new(namespace, name),
+                trust,
+                namespaces: args.watch_namespaces,
+                selector: args.namespace_selector,
+            };
+            others.spawn(publisher.run(leadership.clone()));
+        }
+        if let Some(bundle) = ca_bundle {
+            others.spawn(bundle.run(client.clone(), leadership.clone()));
+        }
+        let (deliver_client, resolved) = (client.clone(), controller.resolved.subscribe());
+        let delivering = tokio::spawn(while_leading(leadership.clone(), move || {
+            deliver::run(
+                deliver_client.clone(),
+                deliver.clone(),
+                *interrupted.borrow(),
+                resolved.clone(),
+                modules.clone(),
+                deliveries.clone(),
+            )
+        }));
+        others.spawn(events::publish(
+            client.clone(),
+            identity.clone(),
+            news_receiver,
+            metrics,
+        ));
+        let waiting = controller.waiting.subscribe();
+        let watching = tokio::spawn(controller.run(shutdown.clone()));
         let operator = Self {
             client,
-            lease,
-            election: args.election,
             identity,
-            metrics,
-            observations: controller.store.observations(),
-            observed: controller.statuses.subscribe(),
-            replicas: controller.replicas.subscribe(),
-            resolved: controller.resolved.subscribe(),
-            peers_token: args.peers_token,
-            deliver,
-            publisher,
-            ca_bundle,
-            waiting: controller.waiting.subscribe(),
+            observations,
+            waiting,
+            leadership,
+            writing: tokio::spawn(async move {
+                let (stop_leading, stopped) = watch::channel(false);
+                let leading = tokio::spawn(async move {
+                    // A replica without a plan serves no proxies, and leaves the Lease to others.
+                    if first_plan.changed().await.is_ok() {
+                        candidate.run(stopped).await;
+                    }
+                });
+                writer.run(shutdown).await;
+                delivering.abort();
+                // No write of a delivery is in flight after this.
+                let _ = delivering.await;
+                // Dropping the set aborts the other tasks. An Event may be lost, but the statuses
+                // have been written.
+                drop(others);
+                stop_leading.send_replace(true);
+                // The task doesn't panic. If it did, the Lease would expire by itself.
+                let _ = leading.await;
+            }),
         };
-        Ok((operator, tokio::spawn(controller.run(shutdown))))
+        Ok((operator, watching))
     }
 
     /// Returns the authorizer of requests for this operator's status and metrics.
@@ -216,96 +274,4 @@ impl Operator {
     pub fn proxy_tokens(&self) -> ProxyTokens {
         ProxyTokens::new(self.client.clone())
     }
-
-    /// Starts to write statuses and Events and to deliver objects, while this replica leads, until
-    /// `shutdown` holds `true`. The task ends when the last write has ended and the Lease has been
-    /// released.
-    pub fn write(
-        self,
-        plans: watch::Receiver<Arc<Plan>>,
-        registry: Arc<Registry>,
-        modules: watch::Receiver<Arc<Modules>>,
-        shutdown: watch::Receiver<bool>,
-    ) -> Writing {
-        let (candidate, leadership, interrupted) = Candidate::new(
-            self.client.clone(),
-            self.lease,
-            self.identity.clone(),
-            self.election,
-            self.metrics.clone(),
-        );
-        let (peers, peers_receiver) = watch::channel(Peers::default());
-        let (deliveries, deliveries_receiver) = watch::channel(Arc::default());
-        let (news, news_receiver) = mpsc::channel(events::BACKLOG);
-        let inputs = Inputs {
-            plans,
-            observations: self.observations,
-            observed: self.observed,
-            registry,
-            peers: peers_receiver,
-            deliveries: deliveries_receiver,
-            leadership: leadership.clone(),
-        };
-        let leading_now = leadership.clone();
-        let writer = Writer::new(self.client.clone(), inputs, news, self.metrics.clone());
-        let mut others = JoinSet::new();
-        others.spawn(peers::follow(
-            self.replicas,
-            self.identity.clone(),
-            self.peers_token,
-            leadership.clone(),
-            peers,
-            shutdown.clone(),
-        ));
-        if let Some(publisher) = self.publisher {
-            others.spawn(publisher.run(leadership.clone()));
-        }
-        if let Some(bundle) = self.ca_bundle {
-            others.spawn(bundle.run(self.client.clone(), leadership.clone()));
-        }
-        let client = self.client.clone();
-        let delivering = tokio::spawn(while_leading(leadership, move || {
-            deliver::run(
-                client.clone(),
-                self.deliver.clone(),
-                *interrupted.borrow(),
-                self.resolved.clone(),
-                modules.clone(),
-                deliveries.clone(),
-            )
-        }));
-        others.spawn(events::publish(
-            self.client,
-            self.identity,
-            news_receiver,
-            self.metrics,
-        ));
-        let task = tokio::spawn(async move {
-            let (stop_leading, stopped) = watch::channel(false);
-            let leading = tokio::spawn(candidate.run(stopped));
-            writer.run(shutdown).await;
-            delivering.abort();
-            // No write of a delivery is in flight after this.
-            let _ = delivering.await;
-            // Dropping the set aborts the other tasks. An Event may be lost, but the statuses have
-            // been written.
-            drop(others);
-            stop_leading.send_replace(true);
-            // The task doesn't panic. If it did, the Lease would expire by itself.
-            let _ = leading.await;
-        });
-        Writing {
-            leadership: leading_now,
-            task,
-        }
-    }
-}
-
-/// An operator that writes while it leads.
-pub struct Writing {
-    /// The time until which this replica leads, if it does.
-    pub leadership: Leadership,
-    /// The task that ends after the shutdown, once all writes have ended and the Lease has been
-    /// released.
-    pub task: JoinHandle<()>,
 }

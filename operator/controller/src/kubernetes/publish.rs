@@ -204,14 +204,13 @@ fn is_terminating(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::fs;
     use std::sync::Mutex;
     use std::time::SystemTime;
 
-    use http::{Method, Request, Response};
-    use kube::client::Body;
+    use http::Method;
 
+    use super::super::fake::api_server;
     use super::*;
     use crate::certificate::{Authority, new_authority};
     use crate::xds::tls::TlsFiles;
@@ -242,9 +241,9 @@ mod tests {
     async fn a_namespace_that_is_gone_keeps_no_other_from_the_ca() {
         let written = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&written);
-        let answer = move |request: Request<Body>| {
-            let path = request.uri().path().to_owned();
-            let (code, body) = match (request.method(), path.contains("/gone/")) {
+        let client = api_server(move |method, uri, _| {
+            let path = uri.path().to_owned();
+            Some(match (method, path.contains("/gone/")) {
                 (_, true) => (
                     403,
                     json!({"kind": "Status", "status": "Failure", "code": 403}),
@@ -255,13 +254,10 @@ mod tests {
                 }
                 _ if path.ends_with("/configmaps") => (200, json!({"metadata": {}, "items": []})),
                 _ => (200, json!({"metadata": {"name": "system", "uid": "u"}})),
-            };
-            let body = Body::from(body.to_string().into_bytes());
-            let answer = Response::builder().status(code).body(body).unwrap();
-            ready(Ok::<_, Infallible>(answer))
-        };
+            })
+        });
         let publisher = Publisher {
-            client: Client::new(tower::service_fn(answer), "default"),
+            client,
             config_maps: ObjectKey::new("system", "ca"),
             trust: trust().await,
             namespaces: vec!["gone".to_owned(), "kept".to_owned()],

@@ -15,7 +15,6 @@
 
 mod known;
 mod proxies;
-mod state;
 mod targets;
 #[cfg(test)]
 pub(super) mod tests;
@@ -25,9 +24,8 @@ use std::sync::Arc;
 
 use self::known::Known;
 use self::proxies::{Claims, Count, count};
-use self::state::state;
 use self::targets::{Finder, Found};
-use super::cluster::{Cluster, ObjectKey};
+use super::cluster::{Cluster, ObjectKey, PolicyObject};
 use super::deliver::settings::ENVOY_GATEWAY_NAMESPACE;
 use headgate_api::compile::{precedence, promises};
 use headgate_api::plan::{
@@ -307,6 +305,21 @@ fn lost(cluster: &Cluster, finder: &Finder<'_>, claims: &Claims<'_>) -> Vec<Prox
         proxies.filter(move |proxies| proxies.namespace == *namespace)
     });
     proxies.collect()
+}
+
+/// Returns the state of a policy, without the outcomes of its targets.
+fn state(key: &ObjectKey, object: &PolicyObject) -> PolicyState {
+    let accepted = match &object.checked {
+        Ok(_) => Ok(()),
+        Err(mistakes) => Err(mistakes.join("\n")),
+    };
+    PolicyState::new(
+        (key.to_string(), format!("AdmissionPolicy {key}")),
+        object.generation,
+        &object.targets,
+        accepted,
+        object.effective(),
+    )
 }
 
 /// Returns the attachments of the winning policies to proxies selected by labels. Attachments for

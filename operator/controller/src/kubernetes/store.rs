@@ -217,24 +217,24 @@ impl Store {
             Change::Policies(seen) => self.policies(seen),
             Change::Services(seen) => {
                 self.listed("Services", &seen);
-                let news = seen.news(&self.cluster.services, |_| true);
+                let news = seen.news(&self.cluster.services);
                 Effect::plan(self.put(|c| &mut c.services, news))
             }
             Change::Pods(seen) => {
                 self.listed("Pods", &seen);
-                let news = seen.news(&self.cluster.pods, |_| true);
+                let news = seen.news(&self.cluster.pods);
                 Effect::plan(self.put(|c| &mut c.pods, news))
             }
             Change::Slices(seen) => self.endpoints(seen),
             Change::Gateways(seen) => {
                 let kind = TargetKind::Gateway;
                 let changed = self.serves(kind, &seen);
-                let news = seen.news(&self.cluster.gateways, |_| true);
+                let news = seen.news(&self.cluster.gateways);
                 Effect::plan(changed | self.put(|c| &mut c.gateways, news))
             }
             Change::Pools(seen) => {
                 let changed = self.serves(TargetKind::InferencePool, &seen);
-                let news = seen.news(&self.cluster.pools, |_| true);
+                let news = seen.news(&self.cluster.pools);
                 Effect::plan(changed | self.put(|c| &mut c.pools, news))
             }
             Change::Routes(kind, seen) => {
@@ -243,7 +243,9 @@ impl Store {
                     (TargetRef::new(kind, key.namespace, key.name), route)
                 };
                 let seen = seen.map(target);
-                let news = seen.news(&self.cluster.routes, |target| target.kind == kind);
+                let mut news = seen.news(&self.cluster.routes);
+                // The list of one kind doesn't delete routes of the other.
+                news.retain(|(target, _)| target.kind == kind);
                 Effect::plan(changed | self.put(|c| &mut c.routes, news))
             }
         }
@@ -344,7 +346,7 @@ impl Store {
             |(key, policy): Keyed<Arc<PolicyResource>>| (key, Arc::new(Observed::new(&policy)));
         let status = self.observations.see(seen.clone().map(observed));
         let judged = seen.map(|(key, policy)| (key, self.judge(&policy)));
-        let news = judged.news(&self.cluster.policies, |_| true);
+        let news = judged.news(&self.cluster.policies);
         Effect {
             plan: self.put(|c| &mut c.policies, news),
             status,
@@ -378,7 +380,7 @@ impl Slices {
     /// Applies a change. Returns the Services whose slices may have changed.
     fn apply(&mut self, seen: Seen<Keyed<Slice>>) -> BTreeSet<ObjectKey> {
         let mut touched = BTreeSet::new();
-        for (key, slice) in seen.news(&self.all, |_| true) {
+        for (key, slice) in seen.news(&self.all) {
             touched.extend(self.remove(&key));
             let Some(slice) = slice else { continue };
             if let Some(service) = &slice.service {

@@ -90,12 +90,8 @@ impl Namespaced for TargetRef {
 
 impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
     /// Returns the changes relative to `known`. A key with a new value has that value, and a
-    /// deleted key has `None`. A list doesn't delete keys for which `lists` returns false.
-    pub fn news<V: PartialEq>(
-        self,
-        known: &BTreeMap<K, V>,
-        lists: impl Fn(&K) -> bool,
-    ) -> Vec<(K, Option<V>)>
+    /// deleted key has `None`.
+    pub fn news<V: PartialEq>(self, known: &BTreeMap<K, V>) -> Vec<(K, Option<V>)>
     where
         W: Into<Option<V>>,
     {
@@ -115,9 +111,7 @@ impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
         };
         let all = all.into_iter();
         let all: BTreeMap<K, V> = all.filter_map(|(k, v)| Some((k, v.into()?))).collect();
-        let is_listed = |key: &&K| {
-            lists(key) && { within.as_deref() }.is_none_or(|within| key.namespace() == within)
-        };
+        let is_listed = |key: &&K| within.as_deref().is_none_or(|name| key.namespace() == name);
         let gone = known.keys().filter(is_listed);
         let gone = gone.filter(|key| !all.contains_key(*key));
         let gone: Vec<_> = gone.map(|key| (key.clone(), None)).collect();
@@ -142,7 +136,7 @@ impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
     {
         let is_list = matches!(self, Self::All(_) | Self::Within(..));
         let mut changed = false;
-        for (key, value) in self.news(known, |_| true) {
+        for (key, value) in self.news(known) {
             let before = known.get(&key);
             match value {
                 None => drop(known.remove(&key)),
@@ -611,17 +605,15 @@ pub(crate) fn random() -> u64 {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::convert::Infallible;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::{Arc, Mutex};
 
-    use http::{Request, Response};
     use k8s_openapi::api::core::v1::Pod;
     use kube::ResourceExt as _;
-    use kube::client::Body;
     use serde_json::json;
     use tokio_util::task::AbortOnDropHandle;
 
+    use super::super::fake::api_server;
     use super::*;
 
     type Answer = (u16, serde_json::Value);
@@ -630,35 +622,20 @@ mod tests {
     /// `list(namespace, n)`, and ends the first watch of namespace `a` as too old. Other watches
     /// last.
     fn server(list: impl Fn(&str, u32) -> Answer + Send + Sync + 'static) -> Client {
-        let list = Arc::new(list);
-        let lists = Arc::new(Mutex::new(BTreeMap::<String, u32>::new()));
-        let is_new = Arc::new(AtomicBool::new(true));
-        let answer = move |request: Request<Body>| {
-            let namespace = request.uri().path().split('/').nth(4).map(str::to_owned);
-            let namespace = namespace.unwrap_or_default();
-            let is_watch = request
-                .uri()
-                .query()
-                .is_some_and(|q| q.contains("watch=true"));
-            let is_old = is_watch && namespace == "a" && is_new.swap(false, Ordering::Relaxed);
-            let (lists, list) = (Arc::clone(&lists), Arc::clone(&list));
-            async move {
-                let (code, body) = if is_old {
-                    let gone = json!({"kind": "Status", "status": "Failure", "code": 410});
-                    (200, json!({"type": "ERROR", "object": gone}))
-                } else if is_watch {
-                    return std::future::pending().await;
-                } else {
-                    let mut lists = lists.lock().unwrap();
-                    let number = lists.entry(namespace.clone()).or_default();
-                    *number += 1;
-                    list(&namespace, *number - 1)
-                };
-                let body = Body::from(format!("{body}\n").into_bytes());
-                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+        let lists = Mutex::new(BTreeMap::<String, u32>::new());
+        let is_new = AtomicBool::new(true);
+        api_server(move |_, uri, _| {
+            let namespace = uri.path().split('/').nth(4).unwrap_or_default();
+            if !uri.query().is_some_and(|q| q.contains("watch=true")) {
+                let mut lists = lists.lock().unwrap();
+                let number = lists.entry(namespace.to_owned()).or_default();
+                *number += 1;
+                return Some(list(namespace, *number - 1));
             }
-        };
-        Client::new(tower::service_fn(answer), "default")
+            let is_old = namespace == "a" && is_new.swap(false, Ordering::Relaxed);
+            let gone = || json!({"kind": "Status", "status": "Failure", "code": 410});
+            is_old.then(|| (200, json!({"type": "ERROR", "object": gone()})))
+        })
     }
 
     /// Returns a list with one Pod.

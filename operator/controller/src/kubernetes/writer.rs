@@ -306,12 +306,11 @@ impl Writer {
         let mut wake: Option<Instant> = None;
         let plan = Arc::clone(&pass.plan);
         for state in &plan.policies {
-            let Some((namespace, name)) = state.name.split_once('/') else {
+            let Ok(key) = state.name.parse() else {
                 continue;
             };
             // If the generations differ, the plan or the observation is outdated, and will change
             // soon.
-            let key = ObjectKey::new(namespace, name);
             let observed = self.inputs.observations.get(&key);
             let Some(observed) = observed.filter(|o| o.generation == state.generation) else {
                 continue;
@@ -507,12 +506,9 @@ async fn write(
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use http::{Request, Response};
-    use kube::client::Body;
-
+    use super::super::fake::api_server;
     use super::super::status::tests::accepted;
     use super::*;
 
@@ -567,24 +563,19 @@ mod tests {
 
     #[tokio::test]
     async fn all_writes_that_have_ended_make_room_at_once() {
-        let gone = json!({"kind": "Status", "status": "Failure", "code": 404}).to_string();
-        let answer = move |_: Request<Body>| {
-            let body = Body::from(gone.clone().into_bytes());
-            std::future::ready(Response::builder().status(404).body(body))
-        };
-        let client = Client::new(tower::service_fn(answer), "default");
+        let gone = || json!({"kind": "Status", "status": "Failure", "code": 404});
+        let client = api_server(move |_, _, _| Some((404, gone())));
         let plan = Plan {
             policies: (0..3 * CONCURRENT).map(state).collect(),
             ..Plan::default()
         };
         let observations = Arc::new(Observations::default());
         for state in &plan.policies {
-            let (namespace, name) = state.name.split_once('/').unwrap();
             let unwritten = Observed {
                 status: None,
                 ..observed(state, 1)
             };
-            observations.newer(ObjectKey::new(namespace, name), unwritten);
+            observations.newer(state.name.parse().unwrap(), unwritten);
         }
         let plans = watch::channel(Arc::new(plan)).1;
         let peers = watch::channel(peers(1)).1;
@@ -615,15 +606,12 @@ mod tests {
             };
             let observations = Arc::new(Observations::default());
             let observe = |state: &PolicyState, version| {
-                let (namespace, name) = state.name.split_once('/').unwrap();
-                observations.newer(ObjectKey::new(namespace, name), observed(state, version));
+                observations.newer(state.name.parse().unwrap(), observed(state, version));
             };
             plan.policies.iter().for_each(|state| observe(state, 1));
             let plans = watch::Sender::new(Arc::new(plan.clone()));
             let others = watch::Sender::new(peers(1));
-            let never =
-                |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
-            let client = Client::new(tower::service_fn(never), "default");
+            let client = api_server(|_, _, _| None);
             let observed = Arc::clone(&observations);
             let mut writer = writer(client, plans.subscribe(), observed, others.subscribe());
             let begun = Instant::now();
@@ -665,14 +653,11 @@ mod tests {
             plan.policies.sort_by(|a, b| a.name.cmp(&b.name));
             let observations = Arc::new(Observations::default());
             for state in &plan.policies {
-                let (namespace, name) = state.name.split_once('/').unwrap();
-                observations.newer(ObjectKey::new(namespace, name), observed(state, 1));
+                observations.newer(state.name.parse().unwrap(), observed(state, 1));
             }
             let plans = watch::Sender::new(Arc::new(plan.clone()));
             let others = watch::Sender::new(peers(1));
-            let never =
-                |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
-            let client = Client::new(tower::service_fn(never), "default");
+            let client = api_server(|_, _, _| None);
             let mut writer = writer(client, plans.subscribe(), observations, others.subscribe());
             let mut pass = |what: &str| {
                 let begun = Instant::now();
@@ -697,26 +682,17 @@ mod tests {
     async fn a_status_that_the_crd_drops_a_part_of_is_written_less_and_less() {
         let (sent, written) = (Arc::new(AtomicUsize::new(0)), state(0));
         let (count, uid) = (Arc::clone(&sent), observed(&written, 1).uid);
-        let answer = move |request: Request<Body>| {
-            let (count, uid) = (Arc::clone(&count), uid.clone());
-            async move {
-                count.fetch_add(1, Ordering::Relaxed);
-                let body = request.into_body().collect_bytes().await.unwrap();
-                let mut policy: serde_json::Value = serde_json::from_slice(&body).unwrap();
-                // Only the first write changes the object.
-                policy["metadata"]["resourceVersion"] = json!("2");
-                policy["status"]
-                    .as_object_mut()
-                    .unwrap()
-                    .remove("conditions");
-                policy["metadata"]["uid"] = json!(uid);
-                policy["metadata"]["generation"] = json!(1);
-                policy["spec"] = json!({});
-                let body = Body::from(policy.to_string().into_bytes());
-                Ok::<_, Infallible>(Response::new(body))
-            }
-        };
-        let client = Client::new(tower::service_fn(answer), "default");
+        let client = api_server(move |_, _, mut policy| {
+            count.fetch_add(1, Ordering::Relaxed);
+            // Only the first write changes the object.
+            policy["metadata"]["resourceVersion"] = json!("2");
+            let status = policy["status"].as_object_mut().unwrap();
+            status.remove("conditions");
+            policy["metadata"]["uid"] = json!(uid);
+            policy["metadata"]["generation"] = json!(1);
+            policy["spec"] = json!({});
+            Some((200, policy))
+        });
         let observations = Arc::new(Observations::default());
         let unwritten = Observed {
             status: None,

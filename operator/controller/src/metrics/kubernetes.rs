@@ -7,17 +7,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-/// Resources that the operator watches.
-const WATCHED: [&str; 8] = [
-    "admissionpolicies",
-    "endpointslices",
-    "gateways",
-    "grpcroutes",
-    "httproutes",
-    "inferencepools",
-    "pods",
-    "services",
-];
+use super::register;
 
 /// The outcome of a write to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,34 +42,24 @@ pub struct KubernetesMetrics {
 
 impl KubernetesMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            requests: Family::default(),
-            writes: Family::default(),
-            watch_restarts: Family::default(),
-        };
-        // The series are registered at the start, because a counter that first appears with the
-        // value 1 shows no increase.
-        for resource in WATCHED {
-            let labels = [("resource", resource.into())];
-            drop(metrics.watch_restarts.get_or_create(&labels));
+        Self {
+            requests: register(
+                registry,
+                "kubernetes_requests",
+                "Requests to the API server; code is the HTTP status, or error where there was no \
+                 answer",
+            ),
+            writes: register(
+                registry,
+                "kubernetes_writes",
+                "Objects and statuses written to the API server, by what came of it",
+            ),
+            watch_restarts: register(
+                registry,
+                "kubernetes_watch_restarts",
+                "Watches that ended with an error and began anew",
+            ),
         }
-        registry.register(
-            "kubernetes_requests",
-            "Requests to the API server; code is the HTTP status, or error where there was no \
-             answer",
-            metrics.requests.clone(),
-        );
-        registry.register(
-            "kubernetes_writes",
-            "Objects and statuses written to the API server, by what came of it",
-            metrics.writes.clone(),
-        );
-        registry.register(
-            "kubernetes_watch_restarts",
-            "Watches that ended with an error and began anew",
-            metrics.watch_restarts.clone(),
-        );
-        metrics
     }
 
     /// Counts a request to the API server. `status` is that of the response, or `None` without a
@@ -106,11 +86,13 @@ impl KubernetesMetrics {
         self.writes.get_or_create(&labels).inc();
     }
 
-    /// Counts a watch of `resource` that ended with an error and restarts. `resource` is the plural
-    /// in lower case.
-    pub fn watch_restarted(&self, resource: &str) {
+    /// Returns the counter of a watch's restarts after an error. `resource` is the plural in lower
+    /// case. A watch asks for its counter at its start, because a counter that first appears with
+    /// the value 1 shows no increase.
+    #[must_use]
+    pub fn watch_restarts(&self, resource: &str) -> Counter {
         let labels = [("resource", resource.to_owned().into())];
-        self.watch_restarts.get_or_create(&labels).inc();
+        self.watch_restarts.get_or_create_owned(&labels)
     }
 }
 

@@ -23,7 +23,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 pub use kubernetes::{KubernetesMetrics, WriteResult};
 pub use modules::{ModuleMetrics, ServeResult};
@@ -88,6 +88,13 @@ impl Metrics {
         let _ = encode_eof(&mut text);
         text
     }
+}
+
+/// Registers a metric that starts at zero, and returns its handle.
+fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 impl Default for Metrics {

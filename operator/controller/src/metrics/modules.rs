@@ -4,6 +4,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
+use super::register;
+
 /// The outcome of a request for a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ServeResult {
@@ -37,17 +39,13 @@ pub struct ModuleMetrics {
 
 impl ModuleMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let served = Family::<Labels, Counter>::default();
+        let help = "Requests for the filter's module by how they ended";
+        let served: Family<Labels, Counter> = register(registry, "modules_served", help);
         // The series are registered at the start, because a counter that first appears with the
         // value 1 shows no rate.
         for result in ServeResult::ALL {
             drop(served.get_or_create(&labels(result)));
         }
-        registry.register(
-            "modules_served",
-            "Requests for the filter's module by how they ended",
-            served.clone(),
-        );
         Self { served }
     }
 

@@ -7,6 +7,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::register;
+
 /// Buckets, in seconds. A plan of a few policies takes well under 1 ms. A plan of 1,000 policies
 /// must take far less than 1 s.
 const DURATIONS: [f64; 12] = [
@@ -23,28 +25,26 @@ pub struct PlanMetrics {
 
 impl PlanMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            changes: Counter::default(),
-            duration: Histogram::new(DURATIONS),
-            leader: Gauge::default(),
-        };
-        registry.register(
-            "plan_changes",
-            "Plans that differed from the one before and were handed to the xDS server",
-            metrics.changes.clone(),
-        );
+        let duration = Histogram::new(DURATIONS);
         registry.register_with_unit(
             "plan_duration",
             "Time to make a plan of what is known, whether it changed or not",
             Unit::Seconds,
-            metrics.duration.clone(),
+            duration.clone(),
         );
-        registry.register(
-            "leader",
-            "1 while this replica writes status and owned objects, else 0; 1 without a cluster",
-            metrics.leader.clone(),
-        );
-        metrics
+        Self {
+            changes: register(
+                registry,
+                "plan_changes",
+                "Plans that differed from the one before and were handed to the xDS server",
+            ),
+            duration,
+            leader: register(
+                registry,
+                "leader",
+                "1 while this replica writes status and owned objects, else 0; 1 without a cluster",
+            ),
+        }
     }
 
     /// Records a plan that took `duration`. `changed` is whether it differs from the previous plan.

@@ -230,7 +230,7 @@ fn clones_count_into_the_same_numbers() {
     clone
         .kubernetes
         .wrote("admissionpolicies", WriteResult::Applied);
-    clone.kubernetes.watch_restarted("pods");
+    clone.kubernetes.watch_restarts("pods").inc();
     clone.modules.served(ServeResult::NotFound);
     clone.plan.set_leader(true);
     let text = metrics.render(&report());

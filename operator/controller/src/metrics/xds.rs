@@ -8,6 +8,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::register;
+
 /// Buckets, in seconds. An edit should be in force within 1 s. A retry or a distant proxy takes
 /// longer.
 const ACKS: [f64; 13] = [
@@ -58,11 +60,7 @@ impl XdsMetrics {
             Unit::Seconds,
             certificate_expiry.clone(),
         );
-        let mut counter = |name, help| {
-            let counter = Counter::default();
-            registry.register(name, help, counter.clone());
-            counter
-        };
+        let mut counter = |name, help| register(registry, name, help);
         Self {
             streams: counter("xds_streams", "Streams of proxies accepted"),
             streams_refused: counter(

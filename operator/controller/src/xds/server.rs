@@ -21,7 +21,7 @@ use super::snapshot::Snapshot;
 use super::stream::Context;
 use super::tls::Tls;
 use crate::kubernetes::tokens::ProxyTokens;
-use crate::metrics::{Metrics, XdsMetrics};
+use crate::metrics::XdsMetrics;
 use headgate_api::plan::Plan;
 
 /// The path of the methods of ADS, which the server refuses.
@@ -39,7 +39,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Returns a server for the current and later values of `plans` and `modules`.
+    /// Returns a server for the current and later values of `plans` and `modules`. Its proxies are
+    /// recorded in `registry`.
     ///
     /// The current plan is served immediately. It must be a loaded plan, because an empty plan
     /// would disable enforcement on every proxy that reconnects.
@@ -48,14 +49,14 @@ impl Server {
         mut plans: watch::Receiver<Arc<Plan>>,
         mut modules: watch::Receiver<Arc<Modules>>,
         limits: Limits,
-        metrics: Metrics,
+        registry: Arc<Registry>,
     ) -> Self {
         let snapshot = current(&mut plans, &mut modules);
         Self {
             snapshots: watch::Sender::new(snapshot),
             plans,
             modules,
-            registry: Arc::new(Registry::new(limits.proxies, limits.keep, metrics)),
+            registry,
             tls: None,
             tokens: None,
             limits,
@@ -72,12 +73,6 @@ impl Server {
             tokens,
             ..self
         }
-    }
-
-    /// Returns the registry of proxies.
-    #[must_use]
-    pub fn registry(&self) -> Arc<Registry> {
-        Arc::clone(&self.registry)
     }
 
     /// Returns the served snapshots.

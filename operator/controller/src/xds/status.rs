@@ -14,7 +14,6 @@ use super::registry::Registry;
 use super::snapshot::Snapshot;
 use super::tally::Tallies;
 use super::timestamp::rfc3339;
-use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::status;
 use crate::kubernetes::store::Observations;
 use headgate_api::plan::{PolicyState, SourceProblem, TargetRef};
@@ -215,8 +214,7 @@ fn policy(state: &PolicyState, conditions: Conditions) -> PolicyReport {
 
 /// Returns a policy's conditions as written on the API server.
 fn written(state: &PolicyState, statuses: &Observations) -> Conditions {
-    let (namespace, name) = state.name.split_once('/').unwrap_or_default();
-    let observed = statuses.get(&ObjectKey::new(namespace, name));
+    let observed = state.name.parse().ok().and_then(|key| statuses.get(&key));
     status::written(state, observed.as_ref().and_then(|o| o.status.as_ref()))
 }
 

@@ -20,7 +20,7 @@ use anyhow::{Context, Result, anyhow};
 use headgate_api::plan::TargetKind;
 use headgate_api::validate::check_file;
 use headgate_controller::kubernetes::cluster::{Gateway, ObjectKey, Pod};
-use headgate_controller::kubernetes::deliver::{self, Adapter, Delivered, Installed, Settings};
+use headgate_controller::kubernetes::deliver::{self, Adapter, Delivered, Installed};
 use headgate_controller::kubernetes::resolve;
 use headgate_tests::chart;
 use headgate_tests::headgate::binary_path;
@@ -67,11 +67,9 @@ async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
     let mut before_1_30 = installed.clone();
     before_1_30.served.remove(&Adapter::IstioExtension);
     let wasm = settings(&Modules::start()?);
-    let native = Settings {
-        istio_native: Some("/headgate/bin/libheadgate.so".into()),
-        envoy_gateway_native: Some("headgate".to_owned()),
-        ..wasm.clone()
-    };
+    let mut native = wasm.clone();
+    native.args.istio_native = Some("/headgate/bin/libheadgate.so".into());
+    native.args.envoy_gateway_native = Some("headgate".to_owned());
     let mut kinds: BTreeMap<String, u32> = BTreeMap::new();
     for entry in std::fs::read_dir(programs::repository().join("examples/policies"))? {
         let path = entry?.path();

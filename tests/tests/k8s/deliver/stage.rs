@@ -8,6 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use headgate_api::validate::check_file;
 use headgate_controller::kubernetes::cluster::{Cluster, ObjectKey, Pod, PolicyObject, Service};
+use headgate_controller::kubernetes::deliver::settings::{
+    AdapterChoice, DeliverArgs, ENVOY_GATEWAY_NAMESPACE, ISTIO_NAMESPACE,
+};
 use headgate_controller::kubernetes::deliver::{self, Delivered, PlannedCluster, Settings};
 use headgate_controller::kubernetes::resolve;
 use headgate_controller::xds::module;
@@ -87,15 +90,23 @@ pub(crate) async fn turn() -> MutexGuard<'static, ()> {
 }
 
 pub(crate) fn settings(modules: &Modules) -> Settings {
-    Settings {
-        istio: true,
-        envoy_gateway: true,
+    let config_map_module = "/headgate/headgate-{hash}.wasm".to_owned();
+    let args = DeliverArgs {
+        adapters: vec![AdapterChoice::Auto],
+        deliver_config_maps: true,
+        config_map_module: config_map_module.clone(),
         envoy_gateway_native: None,
         istio_native: None,
-        envoy_gateway_namespace: "envoy-gateway-system".to_owned(),
-        istio_namespace: "istio-system".to_owned(),
-        config_map_module: Some("/headgate/headgate-{hash}.wasm".into()),
+        envoy_gateway_namespace: ENVOY_GATEWAY_NAMESPACE.to_owned(),
+        istio_namespace: ISTIO_NAMESPACE.to_owned(),
         keep_leftovers: false,
+        modules_url: None,
+    };
+    Settings {
+        args,
+        istio: true,
+        envoy_gateway: true,
+        config_map_module: Some(config_map_module),
         watch_namespaces: Vec::new(),
         modules_url: format!("http://{}", modules.address),
         retry: RETRY,

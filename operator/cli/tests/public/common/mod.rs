@@ -100,18 +100,16 @@ impl World {
         let modules = watch::Sender::new(Arc::new(modules.into()));
         let shutdown = watch::Sender::new(false);
         let metrics = Metrics::new();
-        let mut server = Server::new(
-            plans.subscribe(),
-            modules.subscribe(),
-            limits,
-            metrics.clone(),
-        );
+        let registry = Registry::new(limits.proxies, limits.keep, metrics.clone());
+        let registry = Arc::new(registry);
+        let (plan, module) = (plans.subscribe(), modules.subscribe());
+        let mut server = Server::new(plan, module, limits, Arc::clone(&registry));
         let dir = tempfile::tempdir().unwrap();
         if let Some((pair, client_ca)) = tls {
             let files = write_tls(dir.path(), pair, client_ca);
             server = server.with_tls(files.load().await.unwrap(), None);
         }
-        let (registry, snapshots) = (server.registry(), server.snapshots());
+        let snapshots = server.snapshots();
         let xds = TcpListener::bind(address).await.unwrap();
         let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (xds_address, admin_address) = (xds.local_addr().unwrap(), admin.local_addr().unwrap());

@@ -157,53 +157,44 @@ async fn mounted(client: &Client, namespaces: &[String]) -> Result<BTreeSet<Obje
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-    use std::future::pending;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use http::{Request, Response};
-    use kube::client::Body;
     use tokio::sync::Notify;
 
     use super::*;
+    use crate::kubernetes::fake::api_server;
 
     #[tokio::test]
     async fn pods_have_not_ended_when_their_list_begins_anew() {
-        let (listed, again) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
+        let (listed, again) = (AtomicBool::new(false), Arc::new(Notify::new()));
         let asked = Arc::clone(&again);
-        let answer = move |request: Request<Body>| {
-            let (listed, again) = (Arc::clone(&listed), Arc::clone(&again));
-            async move {
-                let path = request.uri().path().to_owned();
-                let watches = request.uri().query().unwrap_or_default().contains("watch=");
-                let body = match path.rsplit('/').next() {
-                    Some("pods") if watches => json!({"type": "ERROR", "object": {
-                        "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired",
-                        "message": "too old",
-                    }}),
-                    // The first list has a Pod. The second list isn't answered.
-                    Some("pods") => match listed.swap(true, Ordering::Relaxed) {
-                        false => json!({
-                            "metadata": {"resourceVersion": "1"},
-                            "items": [{"metadata": {"name": "p", "namespace": "a"}}],
-                        }),
-                        true => {
-                            again.notify_one();
-                            pending().await
-                        }
-                    },
-                    Some("scale") => json!({"metadata": {"name": "d"}}),
-                    _ => json!({
-                        "metadata": {"name": "d"},
-                        "spec": {"selector": {"matchLabels": {"app": "d"}}, "template": {}},
+        let client = api_server(move |_, uri, _| {
+            let watches = uri.query().unwrap_or_default().contains("watch=");
+            let body = match uri.path().rsplit('/').next() {
+                Some("pods") if watches => json!({"type": "ERROR", "object": {
+                    "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired",
+                    "message": "too old",
+                }}),
+                // The first list has a Pod. The second list isn't answered.
+                Some("pods") => match listed.swap(true, Ordering::Relaxed) {
+                    false => json!({
+                        "metadata": {"resourceVersion": "1"},
+                        "items": [{"metadata": {"name": "p", "namespace": "a"}}],
                     }),
-                };
-                let body = Body::from(format!("{body}\n").into_bytes());
-                Ok::<_, Infallible>(Response::new(body))
-            }
-        };
-        let client = Client::new(tower::service_fn(answer), "default");
+                    true => {
+                        again.notify_one();
+                        return None;
+                    }
+                },
+                Some("scale") => json!({"metadata": {"name": "d"}}),
+                _ => json!({
+                    "metadata": {"name": "d"},
+                    "spec": {"selector": {"matchLabels": {"app": "d"}}, "template": {}},
+                }),
+            };
+            Some((200, body))
+        });
         let deployment = ObjectKey::new("a", "d");
         tokio::select! {
             stopped = stop(&client, &deployment) => panic!("{stopped:?}"),

@@ -105,68 +105,58 @@ pub(super) async fn delete_all(
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use http::{Method, Request, Response};
-    use kube::client::Body;
-    use serde_json::{Value, json};
+    use http::Method;
+    use serde_json::json;
 
     use super::super::tests::settings;
     use super::*;
+    use crate::kubernetes::fake::api_server;
 
     /// Returns an API server with two pages of WasmPlugins, and the requests that it received. It
     /// doesn't serve EnvoyFilters, forbids TrafficExtensions, and fails the first request.
     fn server() -> (Client, Arc<Mutex<Vec<String>>>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&asked);
-        let answer = move |request: Request<Body>| {
-            let log = Arc::clone(&log);
-            async move {
-                let (path, query) = (request.uri().path(), request.uri().query().unwrap_or(""));
-                let kind = path.rsplit('/').next().unwrap_or_default().to_owned();
-                let line = format!("{} {path}", request.method());
-                let is_first = {
-                    let mut log = log.lock().unwrap();
-                    log.push(line);
-                    log.len() == 1
-                };
-                let failed = |code: u16| {
-                    let body = json!({
-                        "kind": "Status",
-                        "status": "Failure",
-                        "code": code,
-                        "message": "no",
-                        "reason": "R",
-                    });
-                    (code, body)
-                };
-                let page = |name: &str, next: &str| {
-                    let metadata = json!({
-                        "name": name, "namespace": "a", "uid": "u", "resourceVersion": "1",
-                    });
-                    let items = json!([{"metadata": metadata}]);
-                    (200, json!({"metadata": {"continue": next}, "items": items}))
-                };
-                let (code, body): (u16, Value) = match (request.method(), kind.as_str()) {
-                    _ if is_first => failed(500),
-                    (&Method::DELETE, _) => (200, json!({"kind": "Status", "status": "Success"})),
-                    (_, "envoyfilters") => failed(404),
-                    (_, "trafficextensions") => failed(403),
-                    _ if query.contains("continue=next") => page("second", ""),
-                    _ => page("first", "next"),
-                };
-                assert!(
-                    code != 200
-                        || request.method() == Method::DELETE
-                        || query.contains("managed-by")
-                );
-                let body = Body::from(body.to_string().into_bytes());
-                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
-            }
-        };
-        (Client::new(tower::service_fn(answer), "default"), asked)
+        let client = api_server(move |method, uri, _| {
+            let (path, query) = (uri.path(), uri.query().unwrap_or(""));
+            let kind = path.rsplit('/').next().unwrap_or_default();
+            let is_first = {
+                let mut log = log.lock().unwrap();
+                log.push(format!("{method} {path}"));
+                log.len() == 1
+            };
+            let failed = |code: u16| {
+                let body = json!({
+                    "kind": "Status",
+                    "status": "Failure",
+                    "code": code,
+                    "message": "no",
+                    "reason": "R",
+                });
+                (code, body)
+            };
+            let page = |name: &str, next: &str| {
+                let metadata = json!({
+                    "name": name, "namespace": "a", "uid": "u", "resourceVersion": "1",
+                });
+                let items = json!([{"metadata": metadata}]);
+                (200, json!({"metadata": {"continue": next}, "items": items}))
+            };
+            let (code, body) = match (method, kind) {
+                _ if is_first => failed(500),
+                (&Method::DELETE, _) => (200, json!({"kind": "Status", "status": "Success"})),
+                (_, "envoyfilters") => failed(404),
+                (_, "trafficextensions") => failed(403),
+                _ if query.contains("continue=next") => page("second", ""),
+                _ => page("first", "next"),
+            };
+            assert!(code != 200 || *method == Method::DELETE || query.contains("managed-by"));
+            Some((code, body))
+        });
+        (client, asked)
     }
 
     #[tokio::test]

@@ -37,10 +37,10 @@ impl Source {
         // Both of Istio's kinds are watched, so that objects of the old kind are deleted once their
         // successors exist.
         let is_written = |adapter: &Adapter| {
-            !adapter.is_of_istio() || adapter.is_plugin() == settings.istio_native.is_none()
+            !adapter.is_of_istio() || adapter.is_plugin() == settings.args.istio_native.is_none()
         };
         let on = { Adapter::ALL.into_iter() }.filter(|adapter| settings.delivers(*adapter));
-        let needed = on.filter(|adapter| !settings.keep_leftovers || is_written(adapter));
+        let needed = on.filter(|adapter| !settings.args.keep_leftovers || is_written(adapter));
         let mut all: Vec<Self> = needed.map(Self::Objects).collect();
         if settings.istio || settings.envoy_gateway {
             all.push(Self::GatewayClasses);
@@ -54,7 +54,7 @@ impl Source {
         let is_off =
             |adapter: &Adapter| *adapter != Adapter::ConfigMap && !settings.delivers(*adapter);
         let all = Adapter::ALL.into_iter().filter(is_off);
-        all.filter(|_| !settings.keep_leftovers).collect()
+        all.filter(|_| !settings.args.keep_leftovers).collect()
     }
 
     fn resource(self) -> ApiResource {
@@ -301,13 +301,10 @@ mod tests {
     #[test]
     fn only_what_is_written_is_watched_where_leftovers_are_kept() {
         let watched = |istio_native: Option<&str>, keep_leftovers| {
-            let settings = Settings {
-                envoy_gateway: false,
-                istio_native: istio_native.map(Into::into),
-                config_map_module: None,
-                keep_leftovers,
-                ..settings()
-            };
+            let mut settings = settings();
+            settings.envoy_gateway = false;
+            settings.args.istio_native = istio_native.map(Into::into);
+            settings.args.keep_leftovers = keep_leftovers;
             assert_eq!(Source::off(&settings).is_empty(), keep_leftovers);
             let mut sources = Source::needed(&settings);
             sources.retain(|s| matches!(s, Source::Objects(_)));

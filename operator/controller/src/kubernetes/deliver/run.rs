@@ -118,54 +118,44 @@ pub async fn run(
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use http::{Method, Request, Response};
-    use kube::client::Body;
-    use serde_json::{Value, json};
+    use http::Method;
+    use serde_json::json;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
     use super::super::report::ObjectState;
     use super::super::tests::{Example, SHA256, settings};
     use super::*;
+    use crate::kubernetes::fake::api_server;
     use crate::xds::module::Module;
 
     /// Returns an API server without objects that serves all kinds. It answers the first write with
     /// the status code `first`, if given.
     fn server(first: Option<u16>) -> Client {
-        let is_first = Arc::new(AtomicBool::new(true));
-        let answer = move |request: Request<Body>| {
-            let is_first = Arc::clone(&is_first);
-            async move {
-                let query = request.uri().query().unwrap_or_default();
-                if query.contains("watch=true") {
-                    return std::future::pending().await;
-                }
-                let (code, body) = if request.method() != Method::PATCH {
-                    let list = json!({"metadata": {"resourceVersion": "1"}, "items": []});
-                    (200, list)
-                } else if let Some(first) = first
-                    && is_first.swap(false, Ordering::Relaxed)
-                {
-                    let message = "exceeded quota: configmaps";
-                    let status = json!({
-                        "kind": "Status", "status": "Failure", "code": first, "message": message,
-                    });
-                    (first, status)
-                } else {
-                    let body = request.into_body().collect_bytes().await.unwrap();
-                    let mut object: Value = serde_json::from_slice(&body).unwrap();
-                    object["metadata"]["uid"] = json!("u");
-                    object["metadata"]["resourceVersion"] = json!("2");
-                    (200, object)
-                };
-                let body = Body::from(body.to_string().into_bytes());
-                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+        let is_first = AtomicBool::new(true);
+        api_server(move |method, uri, mut object| {
+            if uri.query().unwrap_or_default().contains("watch=true") {
+                return None;
             }
-        };
-        Client::new(tower::service_fn(answer), "default")
+            if *method != Method::PATCH {
+                let list = json!({"metadata": {"resourceVersion": "1"}, "items": []});
+                return Some((200, list));
+            }
+            if let Some(first) = first
+                && is_first.swap(false, Ordering::Relaxed)
+            {
+                let message = "exceeded quota: configmaps";
+                let status = json!({
+                    "kind": "Status", "status": "Failure", "code": first, "message": message,
+                });
+                return Some((first, status));
+            }
+            object["metadata"]["uid"] = json!("u");
+            object["metadata"]["resourceVersion"] = json!("2");
+            Some((200, object))
+        })
     }
 
     /// No event follows the failed write, so only a timer can trigger the retry.

@@ -91,27 +91,17 @@ pub enum AdapterChoice {
 }
 
 /// The effective settings of deliveries.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Settings {
+    /// The arguments, from which the fields below are computed.
+    pub args: DeliverArgs,
     /// Whether TrafficExtensions or WasmPlugins are written once their CRD is installed.
     pub istio: bool,
     /// Whether EnvoyExtensionPolicies are written once their CRD is installed.
     pub envoy_gateway: bool,
-    /// The native module's name in EnvoyProxies, in place of the Wasm module.
-    pub envoy_gateway_native: Option<String>,
-    /// The path of the native module in Istio's proxies. With a path, EnvoyFilters are written in
-    /// place of plugins.
-    pub istio_native: Option<PathBuf>,
-    /// Namespace of Envoy Gateway.
-    pub envoy_gateway_namespace: String,
-    /// Namespace of istiod.
-    pub istio_namespace: String,
     /// The path of the module in the Pods that mount ConfigMaps, with `{hash}` in place of the
     /// first 16 digits of its SHA-256. With `None`, no ConfigMaps are written.
     pub config_map_module: Option<String>,
-    /// Whether to keep objects whose delivery is off. This includes objects for the native filter
-    /// while plugins are written, and the reverse.
-    pub keep_leftovers: bool,
     /// The namespaces of the objects. An empty list means all namespaces.
     pub watch_namespaces: Vec<String>,
     /// The base URL, `http://HOST:PORT`, below which `/modules/<sha256>.wasm` is served.
@@ -145,7 +135,7 @@ impl Settings {
     ///
     /// # Errors
     /// Returns one line that names the argument at fault and the remedy.
-    pub fn new(args: &DeliverArgs, namespace: &str) -> anyhow::Result<Self> {
+    pub fn new(args: DeliverArgs, namespace: &str) -> anyhow::Result<Self> {
         let has = |choice| args.adapters.contains(&choice);
         if has(AdapterChoice::None) && args.adapters.len() > 1 {
             anyhow::bail!(
@@ -175,18 +165,14 @@ impl Settings {
             Some(host) if !host.is_empty() && !host.contains(['/', '?', '#', '@']) => Ok(Self {
                 istio: has(AdapterChoice::Auto) || has(AdapterChoice::Istio),
                 envoy_gateway: has(AdapterChoice::Auto) || has(AdapterChoice::EnvoyGateway),
-                envoy_gateway_native: args.envoy_gateway_native.clone(),
-                istio_native: args.istio_native.clone(),
-                envoy_gateway_namespace: args.envoy_gateway_namespace.clone(),
-                istio_namespace: args.istio_namespace.clone(),
                 config_map_module: args
                     .deliver_config_maps
                     .then(|| args.config_map_module.clone()),
-                keep_leftovers: args.keep_leftovers,
                 watch_namespaces: Vec::new(),
                 modules_url: format!("http://{host}"),
                 retry: RETRY,
                 refused_retry: REFUSED_RETRY,
+                args,
             }),
             _ => {
                 anyhow::bail!(
@@ -199,7 +185,7 @@ impl Settings {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use clap::Parser;
 
     use super::*;
@@ -210,30 +196,24 @@ mod tests {
         args: DeliverArgs,
     }
 
-    fn settings(line: &[&str]) -> Result<Settings, String> {
+    /// Returns the settings of these arguments, for an operator in namespace `headgate-system`.
+    pub(in super::super) fn settings(line: &[&str]) -> Result<Settings, String> {
         let line = Line::try_parse_from([&["x"], line].concat()).map_err(|e| e.to_string())?;
-        Settings::new(&line.args, "headgate-system").map_err(|e| e.to_string())
+        Settings::new(line.args, "headgate-system").map_err(|e| e.to_string())
     }
 
     #[test]
     fn everything_that_is_installed_and_no_config_maps() {
-        assert_eq!(
-            settings(&[]),
-            Ok(Settings {
-                istio: true,
-                envoy_gateway: true,
-                envoy_gateway_native: None,
-                istio_native: None,
-                envoy_gateway_namespace: "envoy-gateway-system".into(),
-                istio_namespace: "istio-system".into(),
-                config_map_module: None,
-                keep_leftovers: false,
-                watch_namespaces: Vec::new(),
-                modules_url: "http://headgate.headgate-system.svc:18002".into(),
-                retry: RETRY,
-                refused_retry: REFUSED_RETRY,
-            })
-        );
+        let all = settings(&[]).unwrap();
+        assert!(all.istio && all.envoy_gateway && all.config_map_module.is_none());
+        assert_eq!(all.watch_namespaces, [""; 0]);
+        assert_eq!(all.modules_url, "http://headgate.headgate-system.svc:18002");
+        assert_eq!((all.retry, all.refused_retry), (RETRY, REFUSED_RETRY));
+        let args = all.args;
+        assert_eq!((args.envoy_gateway_native, args.istio_native), (None, None));
+        assert_eq!(args.envoy_gateway_namespace, "envoy-gateway-system");
+        assert_eq!(args.istio_namespace, "istio-system");
+        assert!(!args.keep_leftovers);
         let only = settings(&["--adapters", "istio", "--deliver-config-maps"]).unwrap();
         assert!(only.istio && !only.envoy_gateway && only.config_map_module.is_some());
         let none = settings(&["--adapters", "none"]).unwrap();

@@ -28,18 +28,9 @@ pub(super) const SHA256: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425
 
 pub(super) fn settings() -> Settings {
     Settings {
-        istio: true,
-        envoy_gateway: true,
-        envoy_gateway_native: None,
-        istio_native: None,
-        envoy_gateway_namespace: super::settings::ENVOY_GATEWAY_NAMESPACE.to_owned(),
-        istio_namespace: super::settings::ISTIO_NAMESPACE.to_owned(),
-        config_map_module: None,
-        keep_leftovers: false,
-        watch_namespaces: Vec::new(),
-        modules_url: "http://headgate.headgate-system.svc:18002".to_owned(),
         retry: std::time::Duration::from_secs(1),
         refused_retry: std::time::Duration::from_secs(1),
+        ..super::settings::tests::settings(&[]).unwrap()
     }
 }
 
@@ -104,11 +95,12 @@ impl Example {
                 ..FilterConfig::default()
             }),
         );
-        let (at, name) = policy.split_once('/').unwrap();
+        let key: ObjectKey = policy.parse().unwrap();
+        let uid = format!("uid-of-{}", key.name);
         Arc::make_mut(&mut self.cluster.policies).insert(
-            ObjectKey::new(at, name),
+            key,
             PolicyObject {
-                uid: format!("uid-of-{name}"),
+                uid,
                 generation: 1,
                 targets: vec![target.clone()],
                 checked: Err(Vec::new()),
@@ -161,10 +153,9 @@ impl Example {
     }
 
     pub(super) fn gateway(mut self, gateway: &str, class: &str) -> Self {
-        let (namespace, name) = gateway.split_once('/').unwrap();
         let class = class.to_owned();
         Arc::make_mut(&mut self.cluster.gateways).insert(
-            ObjectKey::new(namespace, name),
+            gateway.parse().unwrap(),
             Gateway {
                 class,
                 ..Gateway::default()
@@ -174,12 +165,8 @@ impl Example {
     }
 
     pub(super) fn route(mut self, route: &str, gateways: &[&str]) -> Self {
-        let key = |g: &&str| {
-            let (namespace, name) = g.split_once('/').unwrap();
-            ObjectKey::new(namespace, name)
-        };
         let route_at = Route {
-            gateways: gateways.iter().map(key).collect(),
+            gateways: gateways.iter().map(|g| g.parse().unwrap()).collect(),
             ..Route::default()
         };
         Arc::make_mut(&mut self.cluster.routes).insert(route.parse().unwrap(), route_at);

@@ -36,7 +36,7 @@ impl Installed {
     /// Whether Istio is installed. It is if one of its plugin kinds is served or, if only
     /// EnvoyFilters are watched, if EnvoyFilters are served.
     fn has_istio(&self, settings: &Settings) -> bool {
-        let watches_plugins = settings.istio_native.is_none() || !settings.keep_leftovers;
+        let watches_plugins = settings.args.istio_native.is_none() || !settings.args.keep_leftovers;
         self.has(Adapter::Istio)
             || self.has(Adapter::IstioExtension)
             || !watches_plugins && self.has(Adapter::IstioNative)
@@ -94,8 +94,8 @@ pub fn wanted(
         }
     }
     let istio = settings.istio && installed.has_istio(settings);
-    let plugin = istio::kind(cluster, installed, &settings.istio_namespace);
-    let of_istio = |workload: &Workload| match &settings.istio_native {
+    let plugin = istio::kind(cluster, installed, &settings.args.istio_namespace);
+    let of_istio = |workload: &Workload| match &settings.args.istio_native {
         Some(path) => istio_native::object(workload, cluster, path),
         None => istio::object(workload, cluster, &module, plugin),
     };
@@ -114,7 +114,7 @@ pub fn wanted(
     for workload in &workloads {
         match (&workload.kind, controller(workload).as_deref()) {
             (ProxyKind::Gateway(gateway), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {
-                let native = settings.envoy_gateway_native.as_deref();
+                let native = settings.args.envoy_gateway_native.as_deref();
                 wanted.add_fitting(plan, observed, workload, |workload| {
                     let both = both_ways(workload, plan);
                     envoy_gateway::object(&both, gateway, cluster, &module, native)

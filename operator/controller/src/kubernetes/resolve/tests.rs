@@ -22,8 +22,7 @@ pub(in crate::kubernetes) struct World {
 
 /// Returns `a/b` as a key.
 pub(in crate::kubernetes) fn key(text: &str) -> ObjectKey {
-    let (namespace, name) = text.split_once('/').unwrap();
-    ObjectKey::new(namespace, name)
+    text.parse().unwrap()
 }
 
 pub(in crate::kubernetes) fn target(text: &str) -> TargetRef {

@@ -1,16 +1,14 @@
-use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use http::{Request, Response};
-use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::super::fake::api_server;
 use super::*;
 
 /// An API server that answers `status` for every token. It doesn't answer for a token from
@@ -30,28 +28,17 @@ fn server(status: Value) -> (ProxyTokens, Arc<Server>) {
         hanging: watch::Sender::new(0),
     });
     let state = Arc::clone(&server);
-    let answer = move |request: Request<Body>| {
-        let server = Arc::clone(&state);
-        async move {
-            server.asked.fetch_add(1, Ordering::Relaxed);
-            let body = request.into_body().collect_bytes().await.unwrap();
-            let mut review: Value = serde_json::from_slice(&body).unwrap();
-            assert_eq!(review["spec"]["audiences"], json!([AUDIENCE]));
-            if review["spec"]["token"].as_str().unwrap().ends_with(HUNG) {
-                server.hanging.send_modify(|hanging| *hanging += 1);
-                return std::future::pending().await;
-            }
-            review["status"] = server.status.lock().unwrap().clone();
-            let code = match server.is_away.load(Ordering::Relaxed) {
-                true => 503,
-                false => 201,
-            };
-            let body = Body::from(review.to_string().into_bytes());
-            let answer = Response::builder().status(code).body(body).unwrap();
-            Ok::<_, Infallible>(answer)
+    let client = api_server(move |_, _, mut review| {
+        state.asked.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(review["spec"]["audiences"], json!([AUDIENCE]));
+        if review["spec"]["token"].as_str().unwrap().ends_with(HUNG) {
+            state.hanging.send_modify(|hanging| *hanging += 1);
+            return None;
         }
-    };
-    let client = Client::new(tower::service_fn(answer), "default");
+        review["status"] = state.status.lock().unwrap().clone();
+        let is_away = state.is_away.load(Ordering::Relaxed);
+        Some((if is_away { 503 } else { 201 }, review))
+    });
     (ProxyTokens::new(client), server)
 }
 

@@ -197,11 +197,9 @@ fn workflows_need_a_second_plugin_for_calls() {
 /// The module's own parser reads the configurations, as in a proxy.
 #[test]
 fn the_native_filter_takes_the_place_of_the_other_where_that_is_asked_for() {
-    let settings = Settings {
-        istio_native: Some("/headgate/bin/libheadgate.so".into()),
-        envoy_gateway_native: Some("headgate".to_owned()),
-        ..settings()
-    };
+    let mut settings = settings();
+    settings.args.istio_native = Some("/headgate/bin/libheadgate.so".into());
+    settings.args.envoy_gateway_native = Some("headgate".to_owned());
     let of = |example: Example| {
         let (plan, cluster) = (&example.plan, &example.cluster);
         let wanted = wanted(
@@ -660,11 +658,9 @@ fn nothing_for_what_is_not_installed_or_not_asked_for() {
         ..Installed::default()
     };
     for keep_leftovers in [false, true] {
-        let native = Settings {
-            istio_native: Some("/headgate/bin/libheadgate.so".into()),
-            keep_leftovers,
-            ..settings()
-        };
+        let mut native = settings();
+        native.args.istio_native = Some("/headgate/bin/libheadgate.so".into());
+        native.args.keep_leftovers = keep_leftovers;
         let written = without(&native, &only_filters).len();
         assert_eq!(written, usize::from(keep_leftovers));
     }
