@@ -57,7 +57,7 @@ impl Claims {
         }
     }
 
-    fn node(&self) -> Node {
+    pub(crate) fn node(&self) -> Node {
         let text = |text: &str| Value {
             kind: Some(Kind::StringValue(text.to_owned())),
         };
@@ -114,7 +114,7 @@ struct State {
     refusal: Mutex<Option<String>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -276,7 +276,7 @@ impl State {
     }
 }
 
-fn request() -> DiscoveryRequest {
+pub(crate) fn request() -> DiscoveryRequest {
     DiscoveryRequest {
         resource_names: vec![SLOT.to_owned()],
         type_url: TYPE_URL.to_owned(),
