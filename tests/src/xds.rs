@@ -188,6 +188,17 @@ impl XdsProxy {
         })
     }
 
+    /// Waits until the proxy's first policy has this many slots.
+    ///
+    /// # Errors
+    /// If it doesn't in time. The error contains the last configuration.
+    pub fn until_slots(&self, slots: u32) -> Result<FilterConfig> {
+        self.until(&format!("{slots} slots"), |config| {
+            let first = config.stages.first();
+            first.is_some_and(|stage| stage.parallelism == slots)
+        })
+    }
+
     /// Waits until the proxy enforces exactly these policies, in any order.
     ///
     /// # Errors
