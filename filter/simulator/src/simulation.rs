@@ -62,8 +62,6 @@ pub enum Until {
     Requests(u64),
     /// This time after the start has passed.
     Time(Duration),
-    /// The source is exhausted.
-    Exhausted,
 }
 
 /// A run of a stage with any source and backend.
@@ -104,7 +102,6 @@ impl Run<'_> {
         let (until, requests) = match self.until {
             Until::Requests(requests) => (u64::MAX, requests),
             Until::Time(time) => (nanos(time).max(warm_up), u64::MAX),
-            Until::Exhausted => (u64::MAX, u64::MAX),
         };
         world.play(until, requests)?;
         let utilization = world.utilization_since(warm_up);
