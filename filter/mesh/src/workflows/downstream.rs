@@ -120,11 +120,6 @@ pub struct Limit {
 }
 
 impl Downstream {
-    /// Whether the entries are within their bounds and in the order on which look-ups rely.
-    pub(super) fn is_valid(&self) -> bool {
-        self.entries.is_valid()
-    }
-
     /// Counts calls. Use this function after [`Downstream::decay`].
     pub fn called(&mut self, key: Key, count: u64, now: Instant) {
         if count == 0 {

@@ -90,11 +90,6 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Whether the entries are within their bounds and in the order on which look-ups rely.
-    pub(super) fn is_valid(&self) -> bool {
-        self.entries.is_valid()
-    }
-
     /// Begins an interval. Multiplies the counts of earlier intervals by `keep`, and drops silent
     /// processes.
     pub fn decay(&mut self, keep: f64, now: Instant) {

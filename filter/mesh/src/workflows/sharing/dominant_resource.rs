@@ -31,12 +31,6 @@ impl DominantResource {
         }
     }
 
-    /// Returns the capacity of the second resource, units/s.
-    #[must_use]
-    pub fn resource(&self) -> f64 {
-        self.resource
-    }
-
     pub(super) fn run(
         &mut self,
         capacity: &Capacity,
