@@ -20,9 +20,9 @@ use headgate_core::strategy::hint;
 use headgate_core::time::Instant;
 
 use crate::engine::{self, Calling, Reply};
-use crate::workflows::{Token, resource, wire};
+use crate::workflows::{Token, baggage, resource, wire};
 use crate::{Filter, Mesh};
-use headers::{baggage_with, baggage_without, internal, token_in_baggage};
+use headers::{internal, token_in_baggage};
 use outbound::Called;
 
 pub use outbound::Outbound;
@@ -70,12 +70,12 @@ pub(crate) fn strip<H: Host, S: Stream>(
 
 /// Removes tokens from the baggage.
 fn strip_baggage<H: Host, S: Stream>(filter: &mut Filter<H>, stream: &S, headers: &Headers<'_, S>) {
-    let baggage = &mut mesh(filter).baggage;
-    baggage_without(headers, baggage);
-    let stripped = if baggage.is_empty() {
+    let out = &mut mesh(filter).baggage;
+    baggage::without_token(headers.values(wire::BAGGAGE), out);
+    let stripped = if out.is_empty() {
         stream.remove_request_header(wire::BAGGAGE.as_bytes())
     } else {
-        stream.set_request_header(wire::BAGGAGE, baggage)
+        stream.set_request_header(wire::BAGGAGE, out)
     };
     filter.check(stream, stripped);
 }
@@ -112,9 +112,9 @@ pub(crate) fn goes_on<H: Host, S: Stream>(
         }
         let Some(token) = &token else { return Ok(()) };
         stream.set_request_header(wire::REQUEST, token.as_bytes())?;
-        let baggage = &mut self::mesh(filter).baggage;
-        if baggage_with(headers, token.as_bytes(), baggage) {
-            stream.set_request_header(wire::BAGGAGE, baggage)?;
+        let out = &mut self::mesh(filter).baggage;
+        if baggage::with_token(headers.values(wire::BAGGAGE), token.as_bytes(), out) {
+            stream.set_request_header(wire::BAGGAGE, out)?;
         }
         Ok(())
     })();
