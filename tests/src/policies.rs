@@ -136,8 +136,9 @@ impl<'a> Cluster<'a> {
         target: usize,
         condition: &str,
     ) -> Result<Value> {
-        let get = ["get", "admissionpolicy", policy, "-n", namespace, "-o=json"];
-        let object: Value = serde_json::from_str(&self.kubectl(&get)?)?;
+        let object = self
+            .server
+            .get(&["admissionpolicy", policy, "-n", namespace])?;
         let conditions = &object["status"]["ancestors"][target]["conditions"];
         let all = conditions.as_array().into_iter().flatten();
         let found = all.into_iter().find(|c| c["type"] == condition);

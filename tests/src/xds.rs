@@ -57,7 +57,7 @@ impl Claims {
         }
     }
 
-    fn node(&self) -> Node {
+    pub(crate) fn node(&self) -> Node {
         let text = |text: &str| Value {
             kind: Some(Kind::StringValue(text.to_owned())),
         };
@@ -114,7 +114,7 @@ struct State {
     refusal: Mutex<Option<String>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -185,6 +185,17 @@ impl XdsProxy {
         until(what, || match self.config() {
             Some(config) if is_so(&config) => Ok(config),
             _ => Err(format!("{:?}", self.known())),
+        })
+    }
+
+    /// Waits until the proxy's first policy has this many slots.
+    ///
+    /// # Errors
+    /// If it doesn't in time. The error contains the last configuration.
+    pub fn until_slots(&self, slots: u32) -> Result<FilterConfig> {
+        self.until(&format!("{slots} slots"), |config| {
+            let first = config.stages.first();
+            first.is_some_and(|stage| stage.parallelism == slots)
         })
     }
 
@@ -276,7 +287,7 @@ impl State {
     }
 }
 
-fn request() -> DiscoveryRequest {
+pub(crate) fn request() -> DiscoveryRequest {
     DiscoveryRequest {
         resource_names: vec![SLOT.to_owned()],
         type_url: TYPE_URL.to_owned(),

@@ -5,17 +5,13 @@
 //! one. The benchmark measures the operator, so clients do as little as possible. They record the
 //! time at which they send their acceptance.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient;
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{Struct, Value};
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -23,9 +19,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{ClientTlsConfig, Endpoint};
 
 use crate::wait;
+use crate::xds::{Claims, lock, request};
 
-/// The slot that the clients subscribe to.
-const SLOT: &str = "headgate";
 /// The number of connections that are being established at once. More would overflow the backlog.
 /// The kernel then drops packets, and the time until their retransmission isn't the operator's.
 const CONNECTING: usize = 256;
@@ -36,14 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// A proxy to simulate.
 #[derive(Debug, Clone)]
 pub struct ClientSpec {
-    /// The node id.
-    pub node: String,
-    /// The namespace of the proxy's Pod.
-    pub namespace: String,
-    /// The labels of the proxy's Pod.
-    pub labels: Vec<(String, String)>,
-    /// The target that the proxy claims, if any.
-    pub target: Option<String>,
+    /// The identity that the proxy claims.
+    pub claims: Claims,
     /// The operator's CA and the proxy's own certificate, if the proxy uses TLS.
     pub tls: Option<ClientTlsConfig>,
 }
@@ -91,7 +80,7 @@ impl Fleet {
             connecting.spawn_on(
                 async move {
                     let _turn = turns.acquire().await?;
-                    let node = spec.node.clone();
+                    let node = spec.claims.id.clone();
                     let connected = connect(xds, own_address(number), spec, client).await;
                     connected.with_context(|| format!("client {node}"))
                 },
@@ -176,9 +165,8 @@ async fn connect(
     let channel = endpoint.local_address(Some(local)).connect().await?;
     let (requests, rx) = mpsc::channel(4);
     let first = DiscoveryRequest {
-        node: Some(node(spec)),
-        resource_names: vec![SLOT.to_owned()],
-        ..DiscoveryRequest::default()
+        node: Some(spec.claims.node()),
+        ..request()
     };
     requests
         .send(first)
@@ -198,10 +186,9 @@ async fn connect(
             };
             count += 1;
             let ack = DiscoveryRequest {
-                resource_names: vec![SLOT.to_owned()],
                 version_info: response.version_info,
                 response_nonce: response.nonce,
-                ..DiscoveryRequest::default()
+                ..request()
             };
             if requests.send(ack).await.is_err() {
                 break "while it accepted a response".to_owned();
@@ -219,39 +206,7 @@ async fn connect(
     Ok(())
 }
 
-fn node(spec: ClientSpec) -> Node {
-    let text = |text: String| Value {
-        kind: Some(Kind::StringValue(text)),
-    };
-    let labels: HashMap<String, Value> = spec
-        .labels
-        .into_iter()
-        .map(|(key, value)| (key, text(value)))
-        .collect();
-    let mut fields = HashMap::from([
-        ("headgate.dev/namespace".to_owned(), text(spec.namespace)),
-        (
-            "headgate.dev/labels".to_owned(),
-            Value {
-                kind: Some(Kind::StructValue(Struct { fields: labels })),
-            },
-        ),
-    ]);
-    if let Some(target) = spec.target {
-        fields.insert("headgate.dev/target".to_owned(), text(target));
-    }
-    Node {
-        id: spec.node,
-        metadata: Some(Struct { fields }),
-        ..Node::default()
-    }
-}
-
 fn contains(haystack: &[u8], needle: &str) -> bool {
     let needle = needle.as_bytes();
     haystack.windows(needle.len()).any(|w| w == needle)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

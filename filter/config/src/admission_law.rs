@@ -45,8 +45,8 @@ impl Settings {
     /// Checks that these settings are valid for a law.
     ///
     /// # Errors
-    /// [`SettingsError`] with the setting at fault.
-    pub fn check(&self) -> Result<(), SettingsError> {
+    /// [`ConfigError`] with the setting at fault.
+    pub fn check(&self) -> Result<(), ConfigError> {
         let (targets, most) = (self.targets.len(), MAX_CLASSES - 1);
         ensure((1..=most).contains(&targets), "targets", || {
             format!("{targets} targets; give 1 to {most}, one for each class but the lowest")
@@ -76,18 +76,12 @@ impl Settings {
 /// Checks the weight of the past in the average of incast delays: 0 ≤ w < 1.
 ///
 /// # Errors
-/// [`SettingsError`] if `past` is outside this range.
-pub fn check_smoothing(past: f64) -> Result<(), SettingsError> {
+/// [`ConfigError`] if `past` is outside this range.
+pub fn check_smoothing(past: f64) -> Result<(), ConfigError> {
     ensure((0.0..1.0).contains(&past), "smoothing", || {
         format!("{past}; must be at least 0 and less than 1")
-    })?;
-    Ok(())
+    })
 }
-
-/// The reason why [`Settings`], or the weight of the average of incast delays, is invalid.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(transparent)]
-pub struct SettingsError(#[from] ConfigError);
 
 /// The calls that share one measurement of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]

@@ -160,24 +160,11 @@ impl<B: Beside> Engine<B> {
     ) -> Result<(), ConfigError> {
         let prepared = Prepared::new(host, config.clone())?;
         if config.direction == Direction::Outbound {
-            return self.call_by(host, config);
+            return self.beside.call_by(host, config);
         }
         self.listen(host, &[("", &prepared)])?;
         let built = self.build(host, now, actions);
         built.map_err(|e| ConfigError::new("stages", e.to_string()))
-    }
-
-    /// Adopts an outbound configuration. If an error is returned, nothing changes.
-    ///
-    /// # Errors
-    /// [`ConfigError`] with the field at fault.
-    pub fn call_by(&mut self, host: &impl Host, config: &FilterConfig) -> Result<(), ConfigError> {
-        self.beside.call_by(host, config)
-    }
-
-    /// Removes the outbound configuration.
-    pub fn forget_calls(&mut self) {
-        self.beside.forget_calls();
     }
 
     /// Adopts the inbound configurations of all listeners, each with its listener's name, oldest

@@ -13,16 +13,16 @@ use headgate_core::classify::RequestView as _;
 use headgate_core::config::{Direction, ResourceReport};
 use headgate_core::decision::Ticket;
 use headgate_core::host::{Host, HostError};
-use headgate_core::http::{Headers, Property, REFUSED, Response, Stream, answer};
+use headgate_core::http::{Headers, Property, REFUSED, Stream, answer, header};
 use headgate_core::refusal::Reason;
 use headgate_core::stage::Outcome;
 use headgate_core::strategy::hint;
 use headgate_core::time::Instant;
 
 use crate::engine::{self, Calling, Reply};
-use crate::workflows::{Token, resource, wire};
+use crate::workflows::{Token, baggage, resource, wire};
 use crate::{Filter, Mesh};
-use headers::{baggage_with, baggage_without, internal, token_in_baggage};
+use headers::{internal, token_in_baggage};
 use outbound::Called;
 
 pub use outbound::Outbound;
@@ -70,12 +70,12 @@ pub(crate) fn strip<H: Host, S: Stream>(
 
 /// Removes tokens from the baggage.
 fn strip_baggage<H: Host, S: Stream>(filter: &mut Filter<H>, stream: &S, headers: &Headers<'_, S>) {
-    let baggage = &mut mesh(filter).baggage;
-    baggage_without(headers, baggage);
-    let stripped = if baggage.is_empty() {
+    let out = &mut mesh(filter).baggage;
+    baggage::without_token(headers.values(wire::BAGGAGE), out);
+    let stripped = if out.is_empty() {
         stream.remove_request_header(wire::BAGGAGE.as_bytes())
     } else {
-        stream.set_request_header(wire::BAGGAGE, baggage)
+        stream.set_request_header(wire::BAGGAGE, out)
     };
     filter.check(stream, stripped);
 }
@@ -112,9 +112,9 @@ pub(crate) fn goes_on<H: Host, S: Stream>(
         }
         let Some(token) = &token else { return Ok(()) };
         stream.set_request_header(wire::REQUEST, token.as_bytes())?;
-        let baggage = &mut self::mesh(filter).baggage;
-        if baggage_with(headers, token.as_bytes(), baggage) {
-            stream.set_request_header(wire::BAGGAGE, baggage)?;
+        let out = &mut self::mesh(filter).baggage;
+        if baggage::with_token(headers.values(wire::BAGGAGE), token.as_bytes(), out) {
+            stream.set_request_header(wire::BAGGAGE, out)?;
         }
         Ok(())
     })();
@@ -302,16 +302,19 @@ fn describe(
 pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, calling: Calling) {
     let Ok(now) = stream.now() else { return };
     let response = match stream.response_headers() {
-        Ok(bytes) => Response::parse(bytes),
+        Ok(response) => response,
         Err(error) => {
             filter.complain(stream, &error);
             return unanswered(filter, stream, calling);
         }
     };
     let mesh = filter.engine().beside();
-    let (rate, progress) = (response.header(wire::RATE), response.header(wire::PROGRESS));
+    let (rate, progress) = (
+        header(&response, wire::RATE),
+        header(&response, wire::PROGRESS),
+    );
     let rejection = match mesh.smooths_calls() {
-        true => response.header(hint::HEADER),
+        true => header(&response, hint::HEADER),
         false => None,
     };
     let said = rate.is_some() || progress.is_some() || rejection.is_some();
@@ -347,7 +350,7 @@ pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, cal
     let copied = (!is_downgraded).then_some(wire::DOWNGRADED);
     let hidden = [wire::RATE, wire::PROGRESS].into_iter();
     for name in hidden.chain(copied).chain(obeyed) {
-        if response.header(name).is_some() {
+        if header(&response, name).is_some() {
             let removed = stream.remove_response_header(name.as_bytes());
             filter.check(stream, removed);
         }
@@ -366,11 +369,11 @@ pub(crate) fn unanswered(filter: &mut Filter<impl Host>, stream: &impl Stream, c
 /// Whether the call was refused for lack of room or not answered in time. A refusal because of the
 /// workflow's rate doesn't count. A response with progress comes from the called application. A
 /// refusal in such a response was only passed on, so it doesn't count either.
-fn has_failed(stream: &impl Stream, response: &Response) -> bool {
-    if response.header(wire::PROGRESS).is_some() {
+fn has_failed(stream: &impl Stream, response: &[u8]) -> bool {
+    if header(response, wire::PROGRESS).is_some() {
         return false;
     }
-    if let Some(refused) = response.header(REFUSED) {
+    if let Some(refused) = header(response, REFUSED) {
         return !refused.ends_with(format!("reason={}", Reason::RateLimited).as_bytes());
     }
     let details = stream.property(Property::ResponseCodeDetails);

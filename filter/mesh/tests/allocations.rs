@@ -4,26 +4,24 @@
 //! The data path runs inside a proxy's worker thread, where an allocation costs more than the
 //! decision. There is only one test, because the counter is global.
 
-// A global allocator can't be written without `unsafe`. The one below forwards to the system's
-// allocator.
-#![allow(unsafe_code)]
 // Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../../core/tests/common/mod.rs"]
 mod common;
+mod counting;
 #[path = "../../core/tests/memory/mod.rs"]
 mod memory;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{
     BOUNCER, DEGRADATION, VALUE_CUT, backlog_control, classes, response_time_controller, stage,
     starvation_avoidances,
 };
+use counting::ALLOCATIONS;
 use headgate_core::classify::RequestView;
 use headgate_core::config::{BacklogSignal, FilterConfig, StageConfig};
 use headgate_core::decision::{Decision, Ticket};
@@ -38,33 +36,6 @@ use headgate_core::stage::Outcome;
 use headgate_core::strategy::{Strategy, View};
 use headgate_core::time::Instant;
 use headgate_mesh::{Engine, Filter, engine};
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-struct Counting;
-
-// SAFETY: every method passes its arguments on to `System`, whose contract is the same.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's guarantees about `layout` are those that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: `ptr` came from `alloc` or `realloc` above, hence from `System`.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: `ptr` came from `System`, and the caller guarantees the rest.
-        unsafe { System.realloc(ptr, layout, new_size) }
-    }
-}
-
-#[global_allocator]
-static GLOBAL: Counting = Counting;
 
 const TYPES: u16 = 20;
 

@@ -3,13 +3,12 @@
 //!
 //! There is only one test, because the counter is global.
 
-// A global allocator can't be written without `unsafe`. The one below forwards to the system's
-// allocator.
-#![allow(unsafe_code)]
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use counting::{ALLOCATIONS, IN_USE};
 
 use headgate_core::config::{
     ResourceConfig, ResourceReport, SharingConfig, WorkflowSource, WorkflowsConfig,
@@ -19,39 +18,6 @@ use headgate_mesh::workflows::adaptation::{
     Adaptation, Calls, Heard, Interval, Measured, UpstreamDemand,
 };
 use headgate_mesh::workflows::{ProcessId, ServiceId, WorkflowId};
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-/// The allocated memory in use, bytes.
-static IN_USE: AtomicU64 = AtomicU64::new(0);
-
-struct Counting;
-
-// SAFETY: every method passes its arguments on to `System`, whose contract is the same.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        IN_USE.fetch_add(layout.size() as u64, Ordering::Relaxed);
-        // SAFETY: the caller's guarantees about `layout` are those that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        IN_USE.fetch_sub(layout.size() as u64, Ordering::Relaxed);
-        // SAFETY: `ptr` came from `alloc` or `realloc` above, hence from `System`.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        IN_USE.fetch_add(new_size as u64, Ordering::Relaxed);
-        IN_USE.fetch_sub(layout.size() as u64, Ordering::Relaxed);
-        // SAFETY: `ptr` came from `System`, and the caller guarantees the rest.
-        unsafe { System.realloc(ptr, layout, new_size) }
-    }
-}
-
-#[global_allocator]
-static GLOBAL: Counting = Counting;
 
 /// The maximum memory of an adaptation with the maximum numbers of workflows and processes, bytes.
 const MOST_BYTES: u64 = 4 << 20;

@@ -211,6 +211,13 @@ impl TableEntry {
         }
     }
 
+    /// Returns the coordinates of the groups of rows, or one `None` if the table has no groups.
+    fn groups<'a>(&'a self, results: &Results<'a>) -> Vec<Option<Coordinate<'a>>> {
+        let steps = |dimension| self.steps(dimension, results).into_iter().map(Some);
+        self.groups
+            .map_or_else(|| vec![None], |dimension| steps(dimension).collect())
+    }
+
     /// Returns the coordinates of a cell. If neither row nor group nor column gives the series or
     /// the kind, the first series and all kinds together are the default.
     fn place<'a>(
@@ -284,14 +291,7 @@ fn read(printed: &str) -> Option<f64> {
 }
 
 pub(crate) fn table(entry: &TableEntry, results: &Results<'_>) -> Table {
-    let groups = match entry.groups {
-        Some(dimension) => entry
-            .steps(dimension, results)
-            .into_iter()
-            .map(Some)
-            .collect(),
-        None => vec![None],
-    };
+    let groups = entry.groups(results);
     let group = |(g, group): (usize, &Option<Coordinate<'_>>)| {
         let row = |(r, row): (usize, Coordinate<'_>)| {
             let steps: Vec<Coordinate<'_>> = group.iter().copied().chain([row]).collect();
@@ -476,14 +476,7 @@ fn papers(
 ) -> Vec<(f64, Option<f64>)> {
     let mut points = Vec::new();
     for table in tables.iter().filter(|table| table.rows == Dimension::X) {
-        let groups = match table.groups {
-            Some(dimension) => table
-                .steps(dimension, results)
-                .into_iter()
-                .map(Some)
-                .collect(),
-            None => vec![None],
-        };
+        let groups = table.groups(results);
         for column in table
             .columns
             .iter()

@@ -19,19 +19,18 @@ pub(crate) struct Observed<'a, S> {
 }
 
 impl<'a, S> Observed<'a, S> {
-    pub(crate) fn new(source: S, progress: &'a dyn Progress) -> Self {
+    /// Returns a source that records the outcomes of requests in these timelines.
+    pub(crate) fn new(
+        source: S,
+        progress: &'a dyn Progress,
+        timelines: [Option<Timeline>; 2],
+    ) -> Self {
         Self {
             source,
             progress,
             untold: 0,
-            timelines: [None, None],
+            timelines,
         }
-    }
-
-    /// Sets the timelines in which the outcomes of requests are recorded.
-    pub(crate) fn over(mut self, timelines: [Option<Timeline>; 2]) -> Self {
-        self.timelines = timelines;
-        self
     }
 
     /// Removes and returns the recorded timelines.

@@ -18,7 +18,6 @@ use headgate_core::stage::{Outcome as Completion, Stage, Upstream};
 use headgate_core::strategy::TypeId;
 use headgate_core::time::{Instant, nanos};
 use headgate_mesh::Engine;
-use headgate_mesh::class_admission::SettingsError;
 
 use crate::backend::{Backend, Network};
 use crate::host::Local;
@@ -35,7 +34,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// An error that ends a run.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
-    /// The stage's configuration is invalid. The filter would reject this configuration, too.
+    /// The configuration of the stage or of class admission is invalid. The filter would reject
+    /// this configuration, too.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The engine failed.
@@ -44,9 +44,6 @@ pub enum SimulationError {
     /// The workload's arrivals can't be drawn.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// The setup of class admission is invalid for the algorithm.
-    #[error(transparent)]
-    ClassAdmission(#[from] SettingsError),
     /// The histograms for the results can't be created.
     #[error("results can't be kept: {0}")]
     Results(String),
@@ -62,8 +59,6 @@ pub enum Until {
     Requests(u64),
     /// This time after the start has passed.
     Time(Duration),
-    /// The source is exhausted.
-    Exhausted,
 }
 
 /// A run of a stage with any source and backend.
@@ -104,7 +99,6 @@ impl Run<'_> {
         let (until, requests) = match self.until {
             Until::Requests(requests) => (u64::MAX, requests),
             Until::Time(time) => (nanos(time).max(warm_up), u64::MAX),
-            Until::Exhausted => (u64::MAX, u64::MAX),
         };
         world.play(until, requests)?;
         let utilization = world.utilization_since(warm_up);

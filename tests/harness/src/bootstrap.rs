@@ -156,15 +156,6 @@ impl Bootstrap {
         Ok(())
     }
 
-    /// Allows upgrades to `protocol`.
-    ///
-    /// # Errors
-    /// If there is no HTTP connection manager.
-    pub fn allow_upgrade(&mut self, protocol: &str) -> Result<()> {
-        self.manager()?["upgrade_configs"] = json!([{"upgrade_type": protocol}]);
-        Ok(())
-    }
-
     /// Returns the routes of the first virtual host.
     ///
     /// # Errors

@@ -344,17 +344,6 @@ impl EnvoyProcess {
         self.child.cpu_time()
     }
 
-    /// Returns the CPU time of each worker thread since the start of the thread.
-    ///
-    /// # Errors
-    /// If Envoy has ended.
-    pub fn worker_cpu_times(&self) -> Result<Vec<Duration>> {
-        let mut times = self.child.thread_cpu_times()?;
-        times.retain(|(name, _)| name.starts_with("wrk:"));
-        times.sort();
-        Ok(times.into_iter().map(|(_, time)| time).collect())
-    }
-
     /// Returns Envoy's resident memory, bytes.
     ///
     /// # Errors

@@ -26,24 +26,37 @@ pub enum Protection {
         title: &'static str,
         /// The AdmissionPolicy.
         policy: Value,
-    },
-    /// Headgate's native filter with this policy.
-    NativeHeadgate {
-        /// Short name for `--only` and JSON.
-        name: &'static str,
-        /// A description in a few words.
-        title: &'static str,
-        /// The AdmissionPolicy.
-        policy: Value,
+        /// Whether Envoy loads the native filter in place of the Wasm filter.
+        native: bool,
     },
 }
 
 impl Protection {
+    /// Returns Headgate's Wasm filter with this policy.
+    pub fn headgate(name: &'static str, title: &'static str, policy: Value) -> Self {
+        Self::Headgate {
+            name,
+            title,
+            policy,
+            native: false,
+        }
+    }
+
+    /// Returns Headgate's native filter with this policy.
+    pub fn native_headgate(name: &'static str, title: &'static str, policy: Value) -> Self {
+        Self::Headgate {
+            name,
+            title,
+            policy,
+            native: true,
+        }
+    }
+
     /// Returns the short name for `--only` and JSON.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Native(filter) => filter.name,
-            Self::Headgate { name, .. } | Self::NativeHeadgate { name, .. } => name,
+            Self::Headgate { name, .. } => name,
         }
     }
 
@@ -51,7 +64,7 @@ impl Protection {
     pub fn title(&self) -> &'static str {
         match self {
             Self::Native(filter) => filter.title,
-            Self::Headgate { title, .. } | Self::NativeHeadgate { title, .. } => title,
+            Self::Headgate { title, .. } => title,
         }
     }
 
@@ -59,7 +72,7 @@ impl Protection {
     pub fn policy(&self) -> Option<&Value> {
         match self {
             Self::Native(_) => None,
-            Self::Headgate { policy, .. } | Self::NativeHeadgate { policy, .. } => Some(policy),
+            Self::Headgate { policy, .. } => Some(policy),
         }
     }
 
@@ -67,7 +80,7 @@ impl Protection {
     pub fn policy_mut(&mut self) -> Option<&mut Value> {
         match self {
             Self::Native(_) => None,
-            Self::Headgate { policy, .. } | Self::NativeHeadgate { policy, .. } => Some(policy),
+            Self::Headgate { policy, .. } => Some(policy),
         }
     }
 }
@@ -131,9 +144,9 @@ impl Lab {
     ) -> Result<Self> {
         match protection {
             Protection::Native(filter) => native(filter, &backend, workers, change),
-            Protection::Headgate { policy, .. } | Protection::NativeHeadgate { policy, .. } => {
+            Protection::Headgate { policy, native, .. } => {
                 let mut rig = Rig::builder(backend, policy.clone()).concurrency(workers);
-                if matches!(protection, Protection::NativeHeadgate { .. }) {
+                if *native {
                     rig = rig.native();
                 }
                 rig.change(change).start().map(Self::Headgate)

@@ -107,11 +107,6 @@ impl Child {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Returns the path of the file with the output of the process.
-    pub fn log_path(&self) -> &Path {
-        &self.log
-    }
-
     /// Returns the last lines of output of the process, for messages.
     pub fn tail(&self) -> String {
         let output = self.output();
@@ -222,27 +217,6 @@ impl Child {
     /// If the process has ended.
     pub fn cpu_time(&self) -> Result<Duration> {
         cpu_time(&format!("/proc/{}/stat", self.pid()))
-    }
-
-    /// Returns the CPU time of every thread since its start, with the name of the thread. Equal
-    /// names are several entries.
-    ///
-    /// # Errors
-    /// If the process has ended.
-    pub fn thread_cpu_times(&self) -> Result<Vec<(String, Duration)>> {
-        let mut times = Vec::new();
-        for entry in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
-            let task = entry?.path();
-            // A thread may end between the two reads.
-            let Ok(name) = fs::read_to_string(task.join("comm")) else {
-                continue;
-            };
-            let Ok(time) = cpu_time(&task.join("stat").to_string_lossy()) else {
-                continue;
-            };
-            times.push((name.trim().to_owned(), time));
-        }
-        Ok(times)
     }
 
     /// Returns the resident memory of the process, bytes.

@@ -126,11 +126,7 @@ pub fn protections(mix: &[QueryType], parallelism: usize, scale: f64) -> Vec<Pro
         "type": "MaxQueueWait",
         "maxQueueWait": {"limit": limit, "window": "5s", "step": "100ms"},
     });
-    let headgate = |name, title, policy| Protection::Headgate {
-        name,
-        title,
-        policy,
-    };
+    let headgate = Protection::headgate;
     vec![
         headgate("bouncer", "Bouncer, FIFO", bouncer()),
         headgate(

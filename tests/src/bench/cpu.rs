@@ -83,7 +83,7 @@ impl Variant {
             |_: &mut _| Ok(())
         };
         match (&self.protection, self.module) {
-            (Protection::NativeHeadgate { policy, .. }, Some(module)) => {
+            (Protection::Headgate { policy, .. }, Some(module)) => {
                 let rig = Rig::builder(backend, policy.clone()).concurrency(1);
                 let rig = rig.native().module(variant_module(module)?);
                 rig.change(change).start().map(Lab::Headgate)
@@ -210,7 +210,7 @@ fn variants() -> Result<Vec<Variant>> {
     let traces = |name, title, module| Variant {
         traces: true,
         module,
-        ..accepts(with_native_headgate(
+        ..accepts(Protection::native_headgate(
             name,
             title,
             policy::for_mix(ROOMY, &mix::bouncer(1.0)),
@@ -222,12 +222,12 @@ fn variants() -> Result<Vec<Variant>> {
     Ok(vec![
         accepts(Protection::Native(native_filters::plain())),
         accepts(empty_wasm()?),
-        accepts(with_headgate(
+        accepts(Protection::headgate(
             "headgate_accepting",
             "Headgate, accepting",
             policy::for_mix(ROOMY, &mix::bouncer(1.0)),
         )),
-        accepts(with_native_headgate(
+        accepts(Protection::native_headgate(
             "native_headgate_accepting",
             "Headgate's native filter, accepting",
             policy::for_mix(ROOMY, &mix::bouncer(1.0)),
@@ -252,12 +252,12 @@ fn variants() -> Result<Vec<Variant>> {
             "adaptive_concurrency",
             calm(adaptive),
         )),
-        refuses(with_headgate(
+        refuses(Protection::headgate(
             "headgate_refusing",
             "Headgate, refusing",
             refuse_most(),
         )),
-        refuses(with_native_headgate(
+        refuses(Protection::native_headgate(
             "native_headgate_refusing",
             "Headgate's native filter, refusing",
             refuse_most(),
@@ -268,22 +268,6 @@ fn variants() -> Result<Vec<Variant>> {
             native_filters::token_bucket(1.0),
         )),
     ])
-}
-
-fn with_headgate(name: &'static str, title: &'static str, policy: Value) -> Protection {
-    Protection::Headgate {
-        name,
-        title,
-        policy,
-    }
-}
-
-fn with_native_headgate(name: &'static str, title: &'static str, policy: Value) -> Protection {
-    Protection::NativeHeadgate {
-        name,
-        title,
-        policy,
-    }
 }
 
 /// Returns a policy with few slots: nearly all requests are refused because they would wait too

@@ -37,16 +37,16 @@ pub fn run(mut progress: impl FnMut(&str)) -> Result<Vec<Row>> {
     let variants = [
         Protection::Native(native_filters::plain()),
         empty_wasm()?,
-        Protection::Headgate {
-            name: "headgate",
-            title: "Headgate",
-            policy: policy::for_mix(64, &mix::bouncer(1.0)),
-        },
-        Protection::NativeHeadgate {
-            name: "native_headgate",
-            title: "Headgate's native filter",
-            policy: policy::for_mix(64, &mix::bouncer(1.0)),
-        },
+        Protection::headgate(
+            "headgate",
+            "Headgate",
+            policy::for_mix(64, &mix::bouncer(1.0)),
+        ),
+        Protection::native_headgate(
+            "native_headgate",
+            "Headgate's native filter",
+            policy::for_mix(64, &mix::bouncer(1.0)),
+        ),
     ];
     let mut rows = Vec::new();
     for variant in &variants {

@@ -119,23 +119,23 @@ pub fn protections(backend: Protected, mix: &[QueryType]) -> Vec<Protection> {
     // All types have the same objectives.
     let target = mix.iter().map(|query| query.p50).max().unwrap_or_default();
     let headgate = [
-        ("headgate", "Headgate, Bouncer", bouncer.clone()),
-        (
+        Protection::headgate("headgate", "Headgate, Bouncer", bouncer.clone()),
+        Protection::headgate(
             "headgate_allowance",
             "Headgate + acceptance allowance 0.1",
             policy::with_allowance(bouncer.clone(), 0.1),
         ),
-        (
+        Protection::headgate(
             "headgate_helping",
             "Headgate + helping the underserved",
             policy::with_helping(bouncer.clone(), 1.0),
         ),
-        (
+        Protection::headgate(
             "headgate_response_time",
             "Headgate, ResponseTimeController",
             policy::with_response_time_controller(bouncer.clone()),
         ),
-        (
+        Protection::headgate(
             "headgate_backlog",
             "Headgate, BacklogControl of the median objective",
             policy::with_backlog_control(bouncer.clone(), target),
@@ -144,33 +144,21 @@ pub fn protections(backend: Protected, mix: &[QueryType]) -> Vec<Protection> {
     let controllers = CONTROLLERS.map(|(name, native_name, title, native_title)| {
         let policy = controller(name, &bouncer, mix);
         [
-            Protection::Headgate {
-                name,
-                title,
-                policy: policy.clone(),
-            },
-            Protection::NativeHeadgate {
-                name: native_name,
-                title: native_title,
-                policy,
-            },
+            Protection::headgate(name, title, policy.clone()),
+            Protection::native_headgate(native_name, native_title, policy),
         ]
     });
     let native = native_filters::all(backend)
         .into_iter()
         .map(Protection::Native);
-    let natively = Protection::NativeHeadgate {
-        name: "native_headgate",
-        title: "Headgate's native filter, Bouncer",
-        policy: policy::for_mix(backend.parallelism, mix),
-    };
+    let natively = Protection::native_headgate(
+        "native_headgate",
+        "Headgate's native filter, Bouncer",
+        policy::for_mix(backend.parallelism, mix),
+    );
     native
         .chain([natively])
-        .chain(headgate.map(|(name, title, policy)| Protection::Headgate {
-            name,
-            title,
-            policy,
-        }))
+        .chain(headgate)
         .chain(controllers.into_iter().flatten())
         .collect()
 }

@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use super::table::Table;
 use crate::quantiles::Durations;
+use crate::xds::Claims;
 use crate::xds_clients::{ClientSpec, Fleet};
 
 pub use source::Source;
@@ -191,12 +192,13 @@ fn connect(
 
 fn spec(running: &Running, client: usize, policy: usize) -> Result<ClientSpec> {
     let (namespace, name) = (namespace(policy), name(policy));
+    let id = format!("proxy-{client}");
     Ok(ClientSpec {
-        node: format!("proxy-{client}"),
-        labels: vec![("app".to_owned(), name.clone())],
-        target: Some(format!("Service/{namespace}/{name}")),
+        claims: Claims {
+            target: Some(format!("Service/{namespace}/{name}")),
+            ..Claims::pod(&id, &namespace, &[("app", &name)])
+        },
         tls: running.tls(&namespace)?,
-        namespace,
     })
 }
 

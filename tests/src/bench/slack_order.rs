@@ -42,11 +42,7 @@ pub fn mix() -> Vec<QueryType> {
 fn protections(mix: &[QueryType]) -> [Protection; 4] {
     let allowance = policy::with_allowance(policy::for_mix(P, mix), 0.3);
     let helping = policy::with_helping(policy::for_mix(P, mix), 1.0);
-    let headgate = |name, title, policy| Protection::Headgate {
-        name,
-        title,
-        policy,
-    };
+    let headgate = Protection::headgate;
     [
         headgate(
             "allowance_fifo",

@@ -36,16 +36,16 @@ pub fn run(measured: Duration, rounds: usize, mut progress: impl FnMut(&str)) ->
     let variants = [
         Protection::Native(native_filters::plain()),
         empty_wasm()?,
-        Protection::Headgate {
-            name: "headgate",
-            title: "Headgate",
-            policy: policy::for_mix(CLIENTS * 4, &mix::bouncer(1.0)),
-        },
-        Protection::NativeHeadgate {
-            name: "native_headgate",
-            title: "Headgate's native filter",
-            policy: policy::for_mix(CLIENTS * 4, &mix::bouncer(1.0)),
-        },
+        Protection::headgate(
+            "headgate",
+            "Headgate",
+            policy::for_mix(CLIENTS * 4, &mix::bouncer(1.0)),
+        ),
+        Protection::native_headgate(
+            "native_headgate",
+            "Headgate's native filter",
+            policy::for_mix(CLIENTS * 4, &mix::bouncer(1.0)),
+        ),
     ];
     let mut samples = vec![Vec::new(); variants.len()];
     for round in 1..=rounds {

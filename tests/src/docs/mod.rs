@@ -69,6 +69,21 @@ fn shown(file: &Path) -> String {
     file.display().to_string()
 }
 
+/// Returns the texts that a text with alternatives in braces means. `a/{b,c}.rs` means `a/b.rs` and
+/// `a/c.rs`.
+fn expanded(text: &str) -> Vec<String> {
+    let parts = text
+        .split_once('{')
+        .and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
+    match parts {
+        Some((before, (choices, after))) => choices
+            .split(',')
+            .flat_map(|choice| expanded(&format!("{before}{choice}{after}")))
+            .collect(),
+        None => vec![text.to_owned()],
+    }
+}
+
 fn collect(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) -> Result<()> {
     let listed = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     for entry in listed {

@@ -6,7 +6,7 @@ use std::fs;
 
 use regex_lite::Regex;
 
-use super::{files, shown};
+use super::{expanded, files, shown};
 use crate::kube::programs::repository;
 
 const TABLE: &str = "filter/simulator/PAPERS.md";
@@ -43,20 +43,6 @@ fn functions() -> BTreeSet<String> {
 fn scenarios() -> BTreeSet<String> {
     let all = headgate_scenarios::all().unwrap();
     all.iter().map(|s| s.name().to_owned()).collect()
-}
-
-/// Returns the paths that a path with alternatives means. `a/{b,c}.rs` means `a/b.rs` and `a/c.rs`.
-fn expanded(path: &str) -> Vec<String> {
-    let parts = path
-        .split_once('{')
-        .and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
-    match parts {
-        Some((before, (choices, after))) => choices
-            .split(',')
-            .map(|choice| format!("{before}{choice}{after}"))
-            .collect(),
-        None => vec![path.to_owned()],
-    }
 }
 
 /// Returns the missing paths of a cell such as "core `a.rs`, `b`, mesh `c.rs`". A name without an

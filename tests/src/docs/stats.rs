@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, Result, ensure};
 
+use super::expanded;
 use super::reference::{cell, head, read};
 
 /// The files of `filter` that define stats of a policy, each with the heading of its stats.
@@ -66,18 +67,8 @@ pub(super) fn page() -> Result<String> {
 /// Writes a row for `name`. If the name contains a list such as `{a,b}`, each alternative gets a
 /// row.
 fn row(page: &mut String, name: &str, kind: &str, text: &str) {
-    match name
-        .split_once('{')
-        .and_then(|(a, rest)| Some((a, rest.split_once('}')?)))
-    {
-        Some((before, (names, after))) => {
-            for one in names.split(',') {
-                row(page, &format!("{before}{one}{after}"), kind, text);
-            }
-        }
-        None => {
-            let _ = writeln!(page, "| `{name}` | {kind} | {} |", cell(text));
-        }
+    for name in expanded(name) {
+        let _ = writeln!(page, "| `{name}` | {kind} | {} |", cell(text));
     }
 }
 

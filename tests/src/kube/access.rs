@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use super::programs;
 use crate::process;
@@ -37,6 +38,15 @@ impl Access {
     /// If kubectl fails. The error contains kubectl's message.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.kubectl_as(&self.kubeconfig, arguments, None)
+    }
+
+    /// Returns the object or list that `kubectl get` finds with these arguments.
+    ///
+    /// # Errors
+    /// If kubectl fails. The error contains kubectl's message.
+    pub fn get(&self, arguments: &[&str]) -> Result<Value> {
+        let all = [&["get", "--output=json"], arguments].concat();
+        Ok(serde_json::from_str(&self.kubectl(&all)?)?)
     }
 
     /// Runs kubectl with a kubeconfig and standard input, and returns its output.

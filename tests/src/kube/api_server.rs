@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Result, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::Value;
 
 use super::access::Access;
 use super::audit::{self, AuditEvent, AuditMark};
@@ -146,6 +147,14 @@ impl ApiServer {
     /// If kubectl fails. The error contains kubectl's message.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.access.kubectl(arguments)
+    }
+
+    /// Returns the object or list that `kubectl get` finds with these arguments.
+    ///
+    /// # Errors
+    /// If kubectl fails. The error contains kubectl's message.
+    pub fn get(&self, arguments: &[&str]) -> Result<Value> {
+        self.access.get(arguments)
     }
 
     /// Runs kubectl with a kubeconfig and standard input, and returns its output.

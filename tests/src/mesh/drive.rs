@@ -214,9 +214,4 @@ impl Span {
         }
         self.ok as f64 / self.offered as f64
     }
-
-    /// Returns the served requests per second.
-    pub fn ok_rps(&self) -> f64 {
-        self.ok as f64 / self.seconds
-    }
 }

@@ -276,16 +276,6 @@ impl Mesh {
         })
     }
 
-    /// Kills the sidecar of a process.
-    ///
-    /// # Errors
-    /// If no process has this name.
-    pub fn kill_sidecar(&mut self, name: &str) -> Result<()> {
-        // The sidecar is killed when it is dropped.
-        self.node_mut(name)?.sidecar = None;
-        Ok(())
-    }
-
     /// Starts the sidecar of a process again, on the same ports.
     ///
     /// # Errors

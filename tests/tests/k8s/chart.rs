@@ -33,8 +33,7 @@ fn inventory(server: &ApiServer) -> Result<Inventory> {
     // One kubectl lists all resources, because each kubectl first asks the server which resources
     // it has.
     let resources = resources.join(",");
-    let list = server.kubectl(&["get", &resources, "--all-namespaces", "--output=json"])?;
-    let list: Value = serde_json::from_str(&list)?;
+    let list = server.get(&[&resources, "--all-namespaces"])?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let entry = |object: &Value| {
         let [kind, version] = ["kind", "apiVersion"].map(|key| text(&object[key]));
@@ -88,12 +87,6 @@ fn helm(server: &ApiServer, command: &str, arguments: &[&str]) -> String {
     all.extend(["--namespace", NAMESPACE]);
     all.extend(arguments);
     server.helm(&all).unwrap()
-}
-
-fn get(server: &ApiServer, arguments: &[&str]) -> Value {
-    let mut all = vec!["get", "--output=json"];
-    all.extend(arguments);
-    serde_json::from_str(&server.kubectl(&all).unwrap()).unwrap()
 }
 
 /// A release in a namespace of its own, on the API server that the tests share. Only one release
@@ -194,7 +187,9 @@ fn the_api_server_accepts_all_that_is_rendered() {
 
 /// Returns the IP families of a Service of the chart.
 fn families(server: &ApiServer, service: &str) -> Value {
-    let service = get(server, &["service", service, "--namespace", NAMESPACE]);
+    let service = server
+        .get(&["service", service, "--namespace", NAMESPACE])
+        .unwrap();
     service["spec"]["ipFamilies"].clone()
 }
 
@@ -245,7 +240,9 @@ fn what_is_applied_again_differs_in_nothing() {
     let operator = Operator::start(&kubeconfig, &options).unwrap();
     operator.until_leading().unwrap();
     let ca = || {
-        let webhook = get(&server, &["mutatingwebhookconfiguration", "headgate"]);
+        let webhook = server
+            .get(&["mutatingwebhookconfiguration", "headgate"])
+            .unwrap();
         webhook["webhooks"][0]["clientConfig"]["caBundle"].clone()
     };
     wait::until("the CA in the webhook", || match ca() {
@@ -358,7 +355,7 @@ fn a_release_loses_nothing_and_leaves_nothing() {
         difference(&before, &installed)
     );
     wait::until("two Pods in a restricted namespace", || {
-        let pods = get(&server, &["pods", "--namespace", NAMESPACE]);
+        let pods = server.get(&["pods", "--namespace", NAMESPACE]).unwrap();
         match pods["items"].as_array().map_or(0, Vec::len) {
             2 => Ok(()),
             n => Err(format!("{n} Pods")),
@@ -370,26 +367,24 @@ fn a_release_loses_nothing_and_leaves_nothing() {
         server.apply(POLICY).map_err(|error| format!("{error:#}"))
     })
     .unwrap();
-    let policy = get(&server, &["admissionpolicy", "search"]);
+    let policy = server.get(&["admissionpolicy", "search"]).unwrap();
 
     // Upgrades and rollbacks keep policies.
     helm(&server, "upgrade", &["--set", "replicas=3,log.level=debug"]);
-    let deployment = get(
-        &server,
-        &["deployment", "headgate", "--namespace", NAMESPACE],
-    );
+    let deployment = server
+        .get(&["deployment", "headgate", "--namespace", NAMESPACE])
+        .unwrap();
     assert_eq!(deployment["spec"]["replicas"], 3);
     helm(&server, "rollback", &["1"]);
-    let deployment = get(
-        &server,
-        &["deployment", "headgate", "--namespace", NAMESPACE],
-    );
+    let deployment = server
+        .get(&["deployment", "headgate", "--namespace", NAMESPACE])
+        .unwrap();
     assert_eq!(deployment["spec"]["replicas"], 2);
-    assert_eq!(get(&server, &["admissionpolicy", "search"]), policy);
+    assert_eq!(server.get(&["admissionpolicy", "search"]).unwrap(), policy);
 
     // Uninstalling a release leaves the CRD and the policies. No node could run the hook's Job.
     helm(&server, "uninstall", &["--no-hooks"]);
-    assert_eq!(get(&server, &["admissionpolicy", "search"]), policy);
+    assert_eq!(server.get(&["admissionpolicy", "search"]).unwrap(), policy);
     let kept = [
         "AdmissionPolicy headgate.dev/v1alpha1 default/search",
         "/admissionpolicies.headgate.dev",
@@ -400,7 +395,7 @@ fn a_release_loses_nothing_and_leaves_nothing() {
     // The next release takes over the CRD and the policies. After its upgrade to `crds.keep=false`,
     // uninstalling it leaves nothing.
     helm(&server, "install", &[]);
-    assert_eq!(get(&server, &["admissionpolicy", "search"]), policy);
+    assert_eq!(server.get(&["admissionpolicy", "search"]).unwrap(), policy);
     helm(
         &server,
         "upgrade",
@@ -428,7 +423,7 @@ fn an_upgrade_upgrades_the_crd() {
         ])
         .unwrap();
     let description = || {
-        get(server, &["crd", NAME])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        server.get(&["crd", NAME]).unwrap()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
             ["description"]
             .clone()
     };
@@ -466,7 +461,7 @@ data: {tls.crt: {{ $ca.Cert | b64enc }}, tls.key: {{ $ca.Key | b64enc }}}
     release.helm(&["install", "headgate", older]);
     let secret = || {
         let name = ["secret", "headgate-ca", "--namespace", &release.namespace];
-        get(release.server, &name)["data"].clone()
+        release.server.get(&name).unwrap()["data"].clone()
     };
     let before = secret();
     assert!(before["tls.key"].is_string(), "{before}");
@@ -494,7 +489,10 @@ fn an_upgrade_with_the_values_of_the_first_release_has_the_same_rights() {
     release.upgrade(&["--reuse-values"]);
     let roles = |kind: &str| -> BTreeMap<String, Value> {
         let all = "--selector=app.kubernetes.io/instance=headgate";
-        let list = get(release.server, &[kind, "--all-namespaces", all]);
+        let list = release
+            .server
+            .get(&[kind, "--all-namespaces", all])
+            .unwrap();
         let items = list["items"].as_array().unwrap().iter();
         let of = |object: &Value| (chart::label(object), object["rules"].clone());
         items.map(of).collect()

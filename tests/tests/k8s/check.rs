@@ -173,11 +173,8 @@ impl<'a> Release<'a> {
     /// Runs the operator with the Deployment's arguments, except for addresses and paths, which are
     /// of this machine.
     fn start(&self, folder: &Path) -> Result<Operator> {
-        let get = ["get", "deployment/headgate", "--namespace", NAMESPACE];
-        let found = self
-            .server
-            .kubectl(&[&get[..], &["--output=json"]].concat())?;
-        let found: Value = serde_json::from_str(&found)?;
+        let deployment = ["deployment/headgate", "--namespace", NAMESPACE];
+        let found = self.server.get(&deployment)?;
         let arguments = &found["spec"]["template"]["spec"]["containers"][0]["args"];
         let own = folder.display();
         let adapted = |argument: &Value| {

@@ -92,9 +92,7 @@ fn a_policy_lives_from_apply_to_delete() -> Result<()> {
     ensure!(done["message"] == "1 of 1 proxies run it", "{done}");
 
     cluster.apply(&policy(&space, "search", "Service", "search", 7))?;
-    proxy.until("the edit", |c| {
-        c.stages.first().is_some_and(|s| s.parallelism == 7)
-    })?;
+    proxy.until_slots(7)?;
     let edited = cluster.until_generation(&space, "search", 2)?;
     // `kubectl wait` can wait for the condition, without Headgate's tool.
     cluster.kubectl(&[
@@ -510,19 +508,14 @@ fn slots_follow_the_pods_that_share_them() -> Result<()> {
         operator.xds(),
         Claims::pod("p0", &space, &[("app", "search")]),
     )?;
-    let slots = |wanted: u32| {
-        proxy.until(&format!("{wanted} slots"), |c| {
-            c.stages.first().is_some_and(|s| s.parallelism == wanted)
-        })
-    };
-    slots(12)?;
+    proxy.until_slots(12)?;
     for n in 0..3 {
         cluster.apply(&pod(&space, &format!("p{n}"), "app: search"))?;
         cluster.pod_is_ready(&space, &format!("p{n}"), true)?;
     }
-    slots(4)?;
+    proxy.until_slots(4)?;
     cluster.pod_is_ready(&space, "p2", false)?;
-    slots(6)?;
+    proxy.until_slots(6)?;
     cluster.kubectl(&[
         "delete",
         "pod",
@@ -532,7 +525,7 @@ fn slots_follow_the_pods_that_share_them() -> Result<()> {
         "--force",
         "--grace-period=0",
     ])?;
-    slots(12)?;
+    proxy.until_slots(12)?;
     Ok(())
 }
 
@@ -548,12 +541,7 @@ fn labels_of_another_namespaces_pods_take_no_slots() -> Result<()> {
     cluster.apply(&policy(&infra, "edge", "Gateway", "edge", 20))?;
     let labels = [("gateway.networking.k8s.io/gateway-name", "edge")];
     let proxy = XdsProxy::start(operator.xds(), Claims::pod("g1", &infra, &labels))?;
-    let slots = |wanted: u32| {
-        proxy.until(&format!("{wanted} slots"), |c| {
-            c.stages.first().is_some_and(|s| s.parallelism == wanted)
-        })
-    };
-    slots(20)?;
+    proxy.until_slots(20)?;
     let owning = "gateway.envoyproxy.io/owning-gateway";
     let labels = format!("{owning}-namespace: {infra}, {owning}-name: edge");
     let run = |space: &str, pods: u32| -> Result<()> {
@@ -565,9 +553,9 @@ fn labels_of_another_namespaces_pods_take_no_slots() -> Result<()> {
     };
     run(&evil, 4)?;
     cluster.apply(&policy(&infra, "edge", "Gateway", "edge", 24))?;
-    slots(24)?;
+    proxy.until_slots(24)?;
     run("envoy-gateway-system", 2)?;
-    slots(12)?;
+    proxy.until_slots(12)?;
     Ok(())
 }
 

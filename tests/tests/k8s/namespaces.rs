@@ -52,13 +52,6 @@ fn apply(cluster: &Cluster<'_>, space: &str, slots: u32) -> Result<()> {
     Ok(())
 }
 
-fn until_slots(proxy: &XdsProxy, slots: u32) -> Result<()> {
-    let is_so = |c: &headgate_core::config::FilterConfig| {
-        c.stages.first().is_some_and(|s| s.parallelism == slots)
-    };
-    proxy.until(&format!("{slots} slots"), is_so).map(drop)
-}
-
 /// Waits until the ConfigMap for the policy's target has this many slots.
 fn until_delivered(cluster: &Cluster<'_>, space: &str, slots: u32) -> Result<()> {
     let wanted = format!("\"parallelism\":{slots}");
@@ -115,7 +108,7 @@ fn a_watched_namespace_that_is_deleted_stops_no_other_and_may_come_back() -> Res
         until_delivered(&cluster, space, 4)?;
     }
     let kept = proxy(first.xds(), "p1", KEPT)?;
-    until_slots(&kept, 4)?;
+    kept.until_slots(4)?;
 
     let mark = cluster.audit_mark();
     cluster.kubectl(&["delete", "namespace", GONE])?;
@@ -124,7 +117,7 @@ fn a_watched_namespace_that_is_deleted_stops_no_other_and_may_come_back() -> Res
     server.restart_api_server()?;
     until_refused(&cluster, mark)?;
     apply(&cluster, KEPT, 5)?;
-    until_slots(&kept, 5)?;
+    kept.until_slots(5)?;
     until_delivered(&cluster, KEPT, 5)?;
     cluster.until_generation(KEPT, "search", 2)?;
     ensure!(first.ready()?.0 == 200, "{:?}", first.ready());
@@ -146,20 +139,20 @@ fn a_watched_namespace_that_is_deleted_stops_no_other_and_may_come_back() -> Res
     })?;
     let xds = address(&second.wait_for_line("headgate: xds=")?, "xds")?;
     let of_second = proxy(xds, "p2", KEPT)?;
-    until_slots(&of_second, 5)?;
+    of_second.until_slots(5)?;
 
     // The next upgrade creates the chart's Role again.
     cluster.kubectl(&["create", "namespace", GONE])?;
     helm(server, "upgrade", &["--reuse-values"])?;
     apply(&cluster, GONE, 6)?;
     for xds in [first.xds(), xds] {
-        until_slots(&proxy(xds, "p3", GONE)?, 6)?;
+        proxy(xds, "p3", GONE)?.until_slots(6)?;
     }
     until_delivered(&cluster, GONE, 6)?;
     cluster.until_condition(GONE, "search", 0, "Accepted", "True", "Accepted")?;
     apply(&cluster, KEPT, 7)?;
-    until_slots(&kept, 7)?;
-    until_slots(&of_second, 7)?;
+    kept.until_slots(7)?;
+    of_second.until_slots(7)?;
     second.stop()?;
     first.stop().map(drop)
 }

@@ -10,7 +10,6 @@ use headgate_tests::docs::commands::{self, Page, Runs, TABLE, pages};
 use headgate_tests::kube::ApiServer;
 use headgate_tests::process;
 use headgate_tests::wait;
-use serde_json::Value;
 
 use crate::cli;
 
@@ -95,13 +94,7 @@ impl<'a> Folder<'a> {
 
 /// Sets every policy's status to programmed, as an operator does when proxies run the policy.
 fn program_all(server: &ApiServer) -> Result<()> {
-    let list = [
-        "get",
-        "admissionpolicies",
-        "--all-namespaces",
-        "--output=json",
-    ];
-    let list: Value = serde_json::from_str(&server.kubectl(&list)?)?;
+    let list = server.get(&["admissionpolicies", "--all-namespaces"])?;
     for policy in list["items"].as_array().into_iter().flatten() {
         let metadata = &policy["metadata"];
         let text = |key: &str| metadata[key].as_str().unwrap_or_default();

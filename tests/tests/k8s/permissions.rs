@@ -186,10 +186,9 @@ impl<'a> Operator<'a> {
         let folder = tempfile::tempdir().unwrap();
         let token = token(server, NAMESPACE, "headgate", AUDIENCE);
         fs::write(folder.path().join("token"), token).unwrap();
-        let deployment = get(
-            server,
-            &["deployment", "headgate", "--namespace", NAMESPACE],
-        );
+        let deployment = server
+            .get(&["deployment", "headgate", "--namespace", NAMESPACE])
+            .unwrap();
         let modules = free_port();
         let mut command = Command::new(binary_path());
         for argument in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -234,10 +233,10 @@ impl<'a> Operator<'a> {
     /// Waits until a condition of a policy at its first target has a reason.
     fn wait_for(&self, policy: &str, condition: &str, reason: &str) {
         let found = wait::until(&format!("{condition} {reason} of {policy}"), || {
-            let object = get(
-                self.server,
-                &["admissionpolicy", policy, "--namespace=shop"],
-            );
+            let object = self
+                .server
+                .get(&["admissionpolicy", policy, "--namespace=shop"])
+                .unwrap();
             let conditions = object["status"]["ancestors"][0]["conditions"].clone();
             let found = conditions
                 .as_array()
@@ -353,12 +352,6 @@ fn token_of_service_monitor(server: &ApiServer) -> String {
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     listener.local_addr().unwrap().port()
-}
-
-fn get(server: &ApiServer, arguments: &[&str]) -> Value {
-    let mut all = vec!["get", "--output=json"];
-    all.extend(arguments);
-    serde_json::from_str(&server.kubectl(&all).unwrap()).unwrap()
 }
 
 const SHOP: &str = "
@@ -669,7 +662,9 @@ fn delivery_needs_what_it_is_granted_and_no_more() {
     chart::install_some_crds(&server, "istio", before_1_30).unwrap();
     let values = ",injection.enabled=true,leaderElection.leaseDuration=20s";
     let operator = deliver(&server, &LEFT[..1], values);
-    let lease = get(&server, &["lease", "headgate", "--namespace", NAMESPACE]);
+    let lease = server
+        .get(&["lease", "headgate", "--namespace", NAMESPACE])
+        .unwrap();
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 20);
     operator.wait_for_writes("patch", 200, &["mutatingwebhookconfigurations"]);
     writes(
@@ -705,7 +700,7 @@ fn delivery_in_one_namespace_needs_what_it_is_granted_and_no_more() {
     writes(&operator, &kinds, ["17ms", "16ms"]);
     deletes(&operator, &kinds);
     let ignored = ["admissionpolicy", "search", "--namespace=elsewhere"];
-    assert_eq!(get(&server, &ignored)["status"], Value::Null);
+    assert_eq!(server.get(&ignored).unwrap()["status"], Value::Null);
     let granted = granted(&server);
     // The operator publishes the CA only in the namespaces that the values name.
     let others = permissions(&[("/namespaces", "list watch")]);
@@ -757,7 +752,7 @@ fn what_a_delivery_left_that_was_turned_off_is_removed() {
     let kinds: Vec<&str> = left.iter().map(|(kind, _)| *kind).collect();
     operator.wait_for_writes("delete", 200, &kinds);
     for kind in kinds {
-        let theirs = get(&server, &[kind, "--namespace=shop"]);
+        let theirs = server.get(&[kind, "--namespace=shop"]).unwrap();
         let names: Vec<&Value> = { theirs["items"].as_array().into_iter().flatten() }
             .map(|o| &o["metadata"]["name"])
             .collect();
@@ -865,7 +860,9 @@ fn the_test_of_the_release_may_do_what_it_does_and_no_more() {
         .unwrap();
     server.apply(&hooks).unwrap();
     server.apply(OPERATOR).unwrap();
-    let pod = get(&server, &["pod", "headgate-test", "--namespace", NAMESPACE]);
+    let pod = server
+        .get(&["pod", "headgate-test", "--namespace", NAMESPACE])
+        .unwrap();
     let arguments = pod["spec"]["containers"][0]["args"].as_array().unwrap();
     let kubeconfig = server
         .service_account_kubeconfig(NAMESPACE, "headgate-test")
@@ -891,10 +888,9 @@ fn the_test_of_the_release_may_do_what_it_does_and_no_more() {
     })
     .unwrap();
     assert!(used.iter().all(|event| event.code != 403), "{used:#?}");
-    let role = get(
-        &server,
-        &["role", "headgate-test", "--namespace", NAMESPACE],
-    );
+    let role = server
+        .get(&["role", "headgate-test", "--namespace", NAMESPACE])
+        .unwrap();
     assert_eq!(role["rules"].as_array().unwrap().len(), 3);
     let lines = permissions(&[
         ("discovery.k8s.io/endpointslices", "list"),
@@ -971,7 +967,9 @@ spec:
         .unwrap();
     let pods = || {
         let selector = "--selector=app.kubernetes.io/component=operator";
-        let pods = get(&server, &["pods", "--namespace", NAMESPACE, selector]);
+        let pods = server
+            .get(&["pods", "--namespace", NAMESPACE, selector])
+            .unwrap();
         pods["items"].as_array().unwrap().len()
     };
     wait::until("the operators' Pods", || match pods() {
@@ -993,10 +991,9 @@ spec:
     ])
     .unwrap();
     server.apply(&hooks).unwrap();
-    let job = get(
-        &server,
-        &["job", "headgate-clean-up", "--namespace", NAMESPACE],
-    );
+    let job = server
+        .get(&["job", "headgate-clean-up", "--namespace", NAMESPACE])
+        .unwrap();
     let container = &job["spec"]["template"]["spec"]["containers"][0];
     let kubeconfig = server
         .service_account_kubeconfig(NAMESPACE, "headgate-clean-up")
@@ -1040,7 +1037,7 @@ spec:
         "warning: ConfigMap shop/mounted stays: a Pod mounts it\n"
     );
     let left = |kind: &str| -> Vec<String> {
-        let list = get(&server, &[kind, "--namespace=shop"]);
+        let list = server.get(&[kind, "--namespace=shop"]).unwrap();
         let items = list["items"].as_array().unwrap().iter();
         let names = items.map(|o| o["metadata"]["name"].as_str().unwrap().to_owned());
         names.filter(|name| name != "kube-root-ca.crt").collect()
@@ -1054,10 +1051,9 @@ spec:
     let user = format!("system:serviceaccount:{NAMESPACE}:headgate-clean-up");
     let mut granted = Permissions::new();
     for role in ["clusterrole", "role"] {
-        let role = get(
-            &server,
-            &[role, "headgate-clean-up", "--namespace", NAMESPACE],
-        );
+        let role = server
+            .get(&[role, "headgate-clean-up", "--namespace", NAMESPACE])
+            .unwrap();
         granted.extend(of_rules(&role));
     }
     // This cluster has no CRD of Envoy Gateway, and no object of the kind that came with Istio

@@ -2,7 +2,6 @@
 //! and stops when the label is removed, while it continues to serve another one.
 
 use anyhow::Result;
-use headgate_core::config::FilterConfig;
 use headgate_tests::kube::ApiServer;
 use headgate_tests::operator::{Operator, OperatorOptions};
 use headgate_tests::policies::{Cluster, policy, service};
@@ -14,15 +13,6 @@ const MOVING: &str = "moving";
 const KEPT: &str = "kept";
 /// A namespace that never has the label.
 const OTHER: &str = "other";
-
-fn has_slots(slots: u32) -> impl Fn(&FilterConfig) -> bool {
-    move |config| {
-        config
-            .stages
-            .first()
-            .is_some_and(|s| s.parallelism == slots)
-    }
-}
 
 /// Waits until the ConfigMap for the policy's target exists, or doesn't exist, as `exists` says.
 fn until_delivered(cluster: &Cluster<'_>, space: &str, exists: bool) -> Result<()> {
@@ -77,13 +67,13 @@ fn namespaces_are_served_while_they_have_the_label() -> Result<()> {
         XdsProxy::start(operator.xds(), claims)
     };
     let (kept, moving) = (proxy(KEPT)?, proxy(MOVING)?);
-    kept.until("4 slots", has_slots(4))?;
+    kept.until_slots(4)?;
     until_delivered(&cluster, KEPT, true)?;
     until_delivered(&cluster, MOVING, false)?;
 
     for round in 0..2 {
         label(MOVING, "watched=yes")?;
-        moving.until("4 slots", has_slots(4))?;
+        moving.until_slots(4)?;
         until_delivered(&cluster, MOVING, true)?;
 
         label(MOVING, "watched=no")?;
@@ -91,15 +81,15 @@ fn namespaces_are_served_while_they_have_the_label() -> Result<()> {
         until_delivered(&cluster, MOVING, false)?;
         // The operator continues to watch the other namespace.
         cluster.apply(&policy(KEPT, "search", "Service", "search", 5 + round))?;
-        kept.until("more slots", has_slots(5 + round))?;
+        kept.until_slots(5 + round)?;
         until_delivered(&cluster, KEPT, true)?;
     }
     // A deleted namespace loses its label, so the operator stops serving it.
     label(MOVING, "watched=yes")?;
-    moving.until("4 slots", has_slots(4))?;
+    moving.until_slots(4)?;
     cluster.kubectl(&["delete", "namespace", MOVING])?;
     cluster.apply(&policy(KEPT, "search", "Service", "search", 9))?;
-    kept.until("9 slots", has_slots(9))?;
+    kept.until_slots(9)?;
     until_delivered(&cluster, OTHER, false)?;
     let untouched = [
         "get",

@@ -203,14 +203,8 @@ impl Shop {
 
     /// Returns the addresses of Envoys' stats in all Pods that run and aren't being deleted.
     fn proxies(&self) -> Result<Vec<SocketAddr>> {
-        let arguments = [
-            "get",
-            "pods",
-            SHOP,
-            "--selector=app=search",
-            "--output=json",
-        ];
-        let pods: Value = serde_json::from_str(&self.node.kubectl(&arguments)?)?;
+        let access = self.node.access();
+        let pods = access.get(&["pods", SHOP, "--selector=app=search"])?;
         let pods = pods["items"].as_array().context("a list")?.iter();
         // A terminating Pod has phase `Running` until its deletion, but its address no longer
         // answers.

@@ -255,8 +255,8 @@ impl Cluster {
 
     /// Returns the SHA-256 of the module in the only object of this kind.
     fn module(&self, namespace: &str, resource: &str) -> Result<String> {
-        let get = ["get", resource, "--namespace", namespace, "--output=json"];
-        let list: Value = serde_json::from_str(&self.node.kubectl(&get)?)?;
+        let access = self.node.access();
+        let list = access.get(&[resource, "--namespace", namespace])?;
         let spec = &list["items"][0]["spec"];
         let hashes = ["/wasm/sha256", "/sha256", "/wasm/0/code/http/sha256"];
         let hash = hashes.iter().find_map(|at| spec.pointer(at)?.as_str());
@@ -306,16 +306,8 @@ impl Cluster {
 
     /// Returns the ready Pods with these labels that aren't being deleted.
     pub(crate) fn proxies(&self, namespace: &str, labels: &str) -> Result<Vec<Proxy>> {
-        let arguments = [
-            "get",
-            "pods",
-            "--namespace",
-            namespace,
-            "--selector",
-            labels,
-            "--output=json",
-        ];
-        let pods: Value = serde_json::from_str(&self.node.kubectl(&arguments)?)?;
+        let arguments = ["pods", "--namespace", namespace, "--selector", labels];
+        let pods = self.node.access().get(&arguments)?;
         let ready = |pod: &&Value| {
             let conditions = pod["status"]["conditions"].as_array();
             let is_ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
@@ -374,17 +366,9 @@ impl Cluster {
     pub(crate) fn programmed(&self, policy: &str, status: &str) -> Result<String> {
         let (namespace, name) = policy.split_once('/').context("namespace/name")?;
         until_within(PATIENCE, &format!("{policy}: Programmed {status}"), || {
-            let arguments = [
-                "get",
-                "admissionpolicy",
-                name,
-                "--namespace",
-                namespace,
-                "--output=json",
-            ];
-            let object = self.node.kubectl(&arguments);
-            let object: Value = serde_json::from_str(&object.map_err(|e| format!("{e:#}"))?)
-                .map_err(|error| error.to_string())?;
+            let arguments = ["admissionpolicy", name, "--namespace", namespace];
+            let object = self.node.access().get(&arguments);
+            let object = object.map_err(|e| format!("{e:#}"))?;
             let ancestors = object["status"]["ancestors"].as_array().cloned();
             let conditions = ancestors.unwrap_or_default().into_iter().flat_map(|entry| {
                 let all = entry["conditions"].as_array().cloned().unwrap_or_default();

@@ -333,8 +333,7 @@ const COPY: &str = "copy";
 
 /// Returns a copy of the operator's only plugin of this kind, without the operator's labels.
 fn copy(cluster: &Cluster, kind: &str) -> Result<String> {
-    let get = ["get", kind, "--namespace=shop", "--output=json"];
-    let list: Value = serde_json::from_str(&cluster.node.kubectl(&get)?)?;
+    let list = cluster.node.access().get(&[kind, "--namespace=shop"])?;
     let plugins = list["items"].as_array().map(Vec::as_slice);
     let Some([plugin]) = plugins else {
         bail!("not one plugin: {list}");

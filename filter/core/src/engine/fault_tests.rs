@@ -4,6 +4,7 @@
 mod edits;
 mod leases;
 
+use super::tests::config;
 use super::*;
 use crate::config::*;
 use crate::host::*;
@@ -117,19 +118,6 @@ impl Shared for H<'_> {
     }
 }
 
-fn config(p: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
-    let json = format!(
-        r#"{{"revision":"r","stages":[{{"policy":"ns/p","parallelism":{p},
-        "queue":{{"max_length":100,"timeout_us":1000000}},
-        "strategy":{{"type":"MaxQueueLength"}},
-        "service_times":{{"interval_us":1000000,"min_samples":10}},
-        "types":[{{"name":"slow","matches":[{{"path":{{"type":"Exact","value":"/slow"}}}}]}},
-                 {{"name":"default"}}]}}]}}"#
-    );
-    let mut c = FilterConfig::from_json(json.as_bytes()).unwrap();
-    change(&mut c.stages[0]);
-    c
-}
 fn t(ms: u64) -> Instant {
     Instant::from_nanos(1_000_000_000_000 + ms * 1_000_000)
 }

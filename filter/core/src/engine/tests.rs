@@ -26,7 +26,7 @@ mod tokens;
 /// An engine with stages only.
 type Engine = super::Engine;
 
-fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
+pub(super) fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
     let json = format!(
         r#"{{"revision":"r","stages":[{{"policy":"ns/p","parallelism":{parallelism},
         "queue":{{"max_length":100,"timeout_us":1000000}},

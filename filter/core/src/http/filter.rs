@@ -178,7 +178,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
                 let built = engine.build(&self.host, now, actions);
                 self.check(proxy, built);
             }
-            Direction::Outbound => engine.call_by(&self.host, config)?,
+            Direction::Outbound => engine.beside_mut().call_by(&self.host, config)?,
         }
         self.configured = true;
         let (revision, stages) = (&config.revision, config.stages.len());
@@ -220,7 +220,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         if left.newest(direction).is_none() {
             match direction {
                 Direction::Inbound => self.leave(proxy),
-                Direction::Outbound => self.engine.forget_calls(),
+                Direction::Outbound => self.engine.beside_mut().forget_calls(),
             }
         } else if left.configs(direction) != before.configs(direction) {
             self.apply_again(proxy, direction);

@@ -167,7 +167,7 @@ impl<S: Stream> RequestView for Headers<'_, S> {
         if self.disowned && name.as_bytes().starts_with(OURS) {
             return None;
         }
-        find(&self.bytes, name)
+        header(&self.bytes, name)
     }
 
     fn route_name(&self) -> Option<&[u8]> {
@@ -190,27 +190,10 @@ impl<S: Stream> RequestView for Headers<'_, S> {
     }
 }
 
-/// The headers of a response.
-#[derive(Debug)]
-pub struct Response {
-    bytes: Vec<u8>,
-}
-
-impl Response {
-    /// Parses the headers of a response. Headers that can't be read count as absent.
-    #[must_use]
-    pub fn parse(bytes: Vec<u8>) -> Self {
-        Self { bytes }
-    }
-
-    /// Returns the first value of a response header by its lower case name.
-    #[must_use]
-    pub fn header(&self, name: &str) -> Option<&[u8]> {
-        find(&self.bytes, name)
-    }
-}
-
-fn find<'a>(bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
+/// Returns the first value of a header in serialized headers, by its lower case name. Headers that
+/// can't be read count as absent.
+#[must_use]
+pub fn header<'a>(bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
     pairs(bytes)
         .find(|(n, _)| &bytes[n.clone()] == name.as_bytes())
         .map(|(_, value)| &bytes[value])

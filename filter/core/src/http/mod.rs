@@ -26,7 +26,7 @@ mod tests;
 mod tokens;
 
 pub use filter::Filter;
-pub use headers::{Headers, Response, serialize};
+pub use headers::{Headers, header, serialize};
 pub use inbound::Inbound;
 pub use listeners::Listeners;
 pub use reply::{LocalReply, REFUSED};

@@ -29,13 +29,14 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use headgate_config::admission_law::check_smoothing;
+use headgate_core::config::ConfigError;
 use headgate_core::request::ClassId;
 use headgate_core::rng::Rng;
 use headgate_core::time::{Instant, nanos};
 
 use super::law::ChannelLaw;
 use super::recent::Recent;
-use super::{Completion, Distributed, Limits, Scope, SettingsError, class_of};
+use super::{Completion, Distributed, Limits, Scope, class_of};
 
 /// Admit probabilities of all senders. `S` is a sender, `D` a receiver.
 #[derive(Debug, Clone)]
@@ -61,13 +62,13 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     /// ratio per call for [`Incast::completed`], and per second for [`Incast::completed_together`].
     ///
     /// # Errors
-    /// [`SettingsError`] unless 0 ≤ `past` < 1.
+    /// [`ConfigError`] unless 0 ≤ `past` < 1.
     pub fn new(
         law: ChannelLaw,
         past: f64,
         scope: Scope,
         limits: Limits,
-    ) -> Result<Self, SettingsError> {
+    ) -> Result<Self, ConfigError> {
         check_smoothing(past)?;
         Ok(Self {
             past,

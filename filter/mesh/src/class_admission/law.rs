@@ -37,10 +37,11 @@
 
 use std::time::Duration;
 
+use headgate_core::config::ConfigError;
 use headgate_core::request::ClassId;
 use headgate_core::time::{Instant, nanos};
 
-use super::{Completion, Settings, SettingsError};
+use super::{Completion, Settings};
 
 /// The law with its checked [`Settings`].
 #[derive(Debug, Clone, PartialEq)]
@@ -62,9 +63,9 @@ pub enum Change {
 }
 
 impl TryFrom<Settings> for ChannelLaw {
-    type Error = SettingsError;
+    type Error = ConfigError;
 
-    fn try_from(settings: Settings) -> Result<Self, SettingsError> {
+    fn try_from(settings: Settings) -> Result<Self, ConfigError> {
         settings.check()?;
         let targets_per_window = 100.0 / (100.0 - settings.percentile);
         // The conversion saturates. The value is rounded, since 100 − 99.9 is a little more than

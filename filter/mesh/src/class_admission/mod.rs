@@ -39,7 +39,7 @@ mod shared;
 use std::time::Duration;
 
 pub use distributed::Distributed;
-pub use headgate_config::admission_law::{Scope, Settings, SettingsError};
+pub use headgate_config::admission_law::{Scope, Settings};
 pub use incast::Incast;
 pub use law::{Change, ChannelLaw};
 pub use misses::Misses;

@@ -24,8 +24,8 @@ use std::time::Duration;
 pub use headgate_config::admission_law::Method;
 use serde::{Deserialize, Serialize};
 
-use super::{ChannelLaw, Scope, Settings, SettingsError};
-use headgate_core::config::{MAX_CLASSES, ServiceAdmissionConfig};
+use super::{ChannelLaw, Scope, Settings};
+use headgate_core::config::{ConfigError, MAX_CLASSES, ServiceAdmissionConfig};
 
 /// The path of the server's only resource.
 pub const PATH: &str = "/v1/admission";
@@ -75,8 +75,8 @@ impl Rules {
     /// Returns the law of these rules.
     ///
     /// # Errors
-    /// [`SettingsError`] with the setting at fault.
-    pub fn law(&self) -> Result<ChannelLaw, SettingsError> {
+    /// [`ConfigError`] with the setting at fault.
+    pub fn law(&self) -> Result<ChannelLaw, ConfigError> {
         let targets = self.targets_us.iter().copied();
         ChannelLaw::try_from(Settings {
             // The limit of `take` is one more than the valid maximum, which is enough to detect an

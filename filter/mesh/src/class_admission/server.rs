@@ -22,10 +22,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use headgate_core::config::ConfigError;
 use headgate_core::request::ClassId;
 use headgate_core::time::{Instant, nanos};
 
-use super::SettingsError;
 use super::incast::Incast;
 use super::misses::Misses;
 use super::protocol::{
@@ -76,7 +76,7 @@ pub enum ReportError {
         /// The index of the service.
         at: usize,
         /// The rule at fault.
-        error: SettingsError,
+        error: ConfigError,
     },
 }
 
@@ -164,7 +164,7 @@ impl Server {
 }
 
 impl Algorithm {
-    fn new(rules: &Rules) -> Result<Self, SettingsError> {
+    fn new(rules: &Rules) -> Result<Self, ConfigError> {
         let law = rules.law()?;
         let limits = Limits {
             channels: CHANNELS,

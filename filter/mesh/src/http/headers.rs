@@ -36,21 +36,6 @@ pub(super) fn token_in_baggage<'a>(headers: &'a Headers<'_, impl Stream>) -> Opt
     baggage::token(headers.values(wire::BAGGAGE))
 }
 
-/// Writes the baggage with `token` to `out`. If there is no room for the token, writes the baggage
-/// without it and returns false.
-pub(super) fn baggage_with(
-    headers: &Headers<'_, impl Stream>,
-    token: &[u8],
-    out: &mut Vec<u8>,
-) -> bool {
-    baggage::with_token(headers.values(wire::BAGGAGE), token, out)
-}
-
-/// Writes the baggage without tokens to `out`. If the baggage had only tokens, `out` is empty.
-pub(super) fn baggage_without(headers: &Headers<'_, impl Stream>, out: &mut Vec<u8>) {
-    baggage::without_token(headers.values(wire::BAGGAGE), out);
-}
-
 #[cfg(test)]
 mod tests {
     use crate::memory::MemoryStream;
@@ -98,12 +83,13 @@ mod tests {
     #[test]
     fn a_token_is_found_in_any_baggage() {
         let stream = MemoryStream::of(&[("baggage", "k=v"), ("baggage", "headgate=b,l=w")]);
-        let baggage = Headers::of_request(&stream).unwrap();
-        assert_eq!(token_in_baggage(&baggage), Some(&b"b"[..]));
+        let headers = Headers::of_request(&stream).unwrap();
+        assert_eq!(token_in_baggage(&headers), Some(&b"b"[..]));
         let mut out = Vec::new();
-        baggage_without(&baggage, &mut out);
+        baggage::without_token(headers.values(wire::BAGGAGE), &mut out);
         assert_eq!(out, b"k=v,l=w");
-        assert!(baggage_with(&baggage, b"t", &mut out));
+        let all = headers.values(wire::BAGGAGE);
+        assert!(baggage::with_token(all, b"t", &mut out));
         assert_eq!(out, b"k=v,l=w,headgate=t");
         let stream = MemoryStream::of(&[("x", "headgate=b")]);
         let other = Headers::of_request(&stream).unwrap();

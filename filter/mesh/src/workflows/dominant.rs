@@ -19,24 +19,24 @@
 use super::shares::{Claim, WaterFill};
 
 /// The number of resources.
-pub const RESOURCES: usize = 2;
+pub(crate) const RESOURCES: usize = 2;
 
 /// One workflow's claim.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DominantClaim {
+pub(crate) struct DominantClaim {
     /// The weight of the workflow, above 0.
-    pub weight: f64,
+    pub(crate) weight: f64,
     /// The guarantee of the workflow, requests/s.
-    pub floor: f64,
+    pub(crate) floor: f64,
     /// The demand of the workflow, requests/s. It is infinite for an unlimited demand.
-    pub demand: f64,
+    pub(crate) demand: f64,
     /// r, the cost of a request in each resource, in the resource's units, 0 or more.
-    pub cost: [f64; RESOURCES],
+    pub(crate) cost: [f64; RESOURCES],
 }
 
 /// The dominant shares of a number of claims. The buffers are reused from one filling to the next.
 #[derive(Debug, Default)]
-pub struct DominantShares {
+pub(crate) struct DominantShares {
     claims: Vec<DominantClaim>,
     capacity: [f64; RESOURCES],
     /// The filling of each resource without regard to the other resource.
@@ -49,7 +49,7 @@ pub struct DominantShares {
 impl DominantShares {
     /// Divides `capacity` (units/s) among `claims`. All numbers must be 0 or more, and all except
     /// demands must be finite.
-    pub fn fill(
+    pub(crate) fn fill(
         &mut self,
         capacity: [f64; RESOURCES],
         claims: impl Iterator<Item = DominantClaim>,
@@ -87,16 +87,15 @@ impl DominantShares {
     }
 
     /// Returns the rate of the claim at this index, requests/s.
-    #[must_use]
-    pub fn rate(&self, claim: usize) -> f64 {
+    #[cfg(test)]
+    fn rate(&self, claim: usize) -> f64 {
         let level = self.level(claim, WaterFill::level, WaterFill::level);
         self.claims[claim].at(level, &self.capacity)
     }
 
     /// Returns the rate that the claim would have with unlimited demand, given the other claims'
     /// actual demands, requests/s. The rate is infinite if the claim uses no resource.
-    #[must_use]
-    pub fn rate_if_unbounded(&self, claim: usize) -> f64 {
+    pub(crate) fn rate_if_unbounded(&self, claim: usize) -> f64 {
         let unbounded = |fill: &WaterFill| fill.level_if_unbounded(claim);
         let level = self.level(claim, unbounded, unbounded);
         let claim = DominantClaim {

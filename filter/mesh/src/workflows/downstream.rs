@@ -41,13 +41,13 @@ use super::quantile::quantile;
 use super::{ProcessId, ServiceId, WorkflowId};
 
 /// The maximum number of processes of one workflow.
-pub const PER_WORKFLOW: usize = 256;
+pub(crate) const PER_WORKFLOW: usize = 256;
 /// The maximum number of pairs of a workflow and a process.
-pub const TOTAL: usize = 8192;
+pub(crate) const TOTAL: usize = 8192;
 /// The number of requests at an announced rate that may pass before the rate expires.
-pub const RENEWALS: f64 = 4.0;
+pub(crate) const RENEWALS: f64 = 4.0;
 /// The longest validity of a low rate, as a multiple of the time to live.
-pub const LONGEST: u32 = 10;
+pub(crate) const LONGEST: u32 = 10;
 /// The time after which a process that was neither called nor announced a rate is removed.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// The moving sum of calls up to which a process counts as not called.
@@ -101,7 +101,7 @@ impl Pair for Callee {
 
 /// The downstream processes, in ascending order of workflow, service and process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Downstream {
+pub(crate) struct Downstream {
     pub(super) entries: Pairs<Callee>,
     #[serde(skip)]
     expired: u64,
@@ -112,21 +112,16 @@ pub struct Downstream {
 
 /// The limit that a workflow's downstream services set. It is the smallest Q.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limit {
+pub(crate) struct Limit {
     /// The rate of the workflow in this process, requests/s.
-    pub rate: f64,
+    pub(crate) rate: f64,
     /// The service that limits.
-    pub service: ServiceId,
+    pub(crate) service: ServiceId,
 }
 
 impl Downstream {
-    /// Whether the entries are within their bounds and in the order on which look-ups rely.
-    pub(super) fn is_valid(&self) -> bool {
-        self.entries.is_valid()
-    }
-
     /// Counts calls. Use this function after [`Downstream::decay`].
-    pub fn called(&mut self, key: Key, count: u64, now: Instant) {
+    pub(crate) fn called(&mut self, key: Key, count: u64, now: Instant) {
         if count == 0 {
             return;
         }
@@ -138,7 +133,7 @@ impl Downstream {
 
     /// Records an announced rate. The rate is ignored if it is invalid or older than the known
     /// rate.
-    pub fn heard(&mut self, key: Key, rate: f64, at: Instant) {
+    pub(crate) fn heard(&mut self, key: Key, rate: f64, at: Instant) {
         if rate.is_nan() || rate < 0.0 || key.2 == ProcessId::UNKNOWN {
             return;
         }
@@ -150,7 +145,7 @@ impl Downstream {
     }
 
     /// Begins an interval, and multiplies the calls of earlier intervals by `keep(workflow)`.
-    pub fn decay(&mut self, keep: impl Fn(WorkflowId) -> f64) {
+    pub(crate) fn decay(&mut self, keep: impl Fn(WorkflowId) -> f64) {
         self.entries.begin();
         for entry in self.entries.iter_mut() {
             entry.calls *= keep(entry.key.0);
@@ -158,7 +153,7 @@ impl Downstream {
     }
 
     /// Drops expired rates, and processes without a rate that have not been called for long.
-    pub fn expire(&mut self, now: Instant, ttl: Duration) {
+    pub(crate) fn expire(&mut self, now: Instant, ttl: Duration) {
         for entry in self.entries.iter_mut() {
             if let Some((rate, at)) = entry.heard
                 && now.since(at) > lifetime(rate, ttl)
@@ -177,23 +172,22 @@ impl Downstream {
 
     /// Returns the number of rates that expired since the last call of this function, and resets
     /// the number.
-    pub fn take_expired(&mut self) -> u64 {
+    pub(crate) fn take_expired(&mut self) -> u64 {
         std::mem::take(&mut self.expired)
     }
 
     /// Removes the pairs of a workflow.
-    pub fn forget(&mut self, workflow: WorkflowId) {
+    pub(crate) fn forget(&mut self, workflow: WorkflowId) {
         self.entries.retain(|entry| entry.key.0 != workflow);
     }
 
     /// Removes the pairs of a service.
-    pub fn forget_service(&mut self, service: ServiceId) {
+    pub(crate) fn forget_service(&mut self, service: ServiceId) {
         self.entries.retain(|entry| entry.key.1 != service);
     }
 
     /// Whether requests of the workflow have made no calls.
-    #[must_use]
-    pub fn is_leaf(&self, workflow: WorkflowId) -> bool {
+    pub(crate) fn is_leaf(&self, workflow: WorkflowId) -> bool {
         self.of(workflow)
             .iter()
             .all(|entry| entry.calls <= NO_CALLS)
@@ -201,7 +195,7 @@ impl Downstream {
 
     /// Returns the smallest Q of the services that requests of `workflow` call (lines 2 to 5).
     /// `completed` is the moving sum of completed requests. `None` if no service has a known limit.
-    pub fn limit(
+    pub(crate) fn limit(
         &mut self,
         workflow: WorkflowId,
         completed: f64,

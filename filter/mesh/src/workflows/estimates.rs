@@ -21,22 +21,20 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// τ, the time constant, of arrival rates and utilization, in control intervals.
-pub const DEMAND_INTERVALS: u32 = 5;
+pub(crate) const DEMAND_INTERVALS: u32 = 5;
 /// τ, the time constant, of averages over requests, in control intervals.
-pub const COST_INTERVALS: u32 = 10;
+pub(crate) const COST_INTERVALS: u32 = 10;
 /// The minimum number of requests, of any age, that an average over requests covers.
 const LEAST_REQUESTS: f64 = 10.0;
 
 /// Returns e^(−elapsed/τ), the factor for earlier intervals.
-#[must_use]
-pub fn keep(elapsed: Duration, time_constant: Duration) -> f64 {
+pub(crate) fn keep(elapsed: Duration, time_constant: Duration) -> f64 {
     (-elapsed.as_secs_f64() / time_constant.as_secs_f64().max(1e-6)).exp()
 }
 
 /// Returns the factor for earlier intervals in an average over requests that covers `requests` now.
 /// The factor is 1 up to ten requests. Above ten requests, at least ten remain.
-#[must_use]
-pub fn keep_requests(keep: f64, requests: f64) -> f64 {
+pub(crate) fn keep_requests(keep: f64, requests: f64) -> f64 {
     if requests > LEAST_REQUESTS {
         keep.max(LEAST_REQUESTS / requests)
     } else {
@@ -46,72 +44,70 @@ pub fn keep_requests(keep: f64, requests: f64) -> f64 {
 
 /// A quotient of two moving averages.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Quotient {
+pub(crate) struct Quotient {
     /// S, the moving sum of numerators.
-    pub sum: f64,
+    pub(crate) sum: f64,
     /// N, the moving sum of denominators.
-    pub count: f64,
+    pub(crate) count: f64,
 }
 
 impl Quotient {
     /// Adds an interval.
-    pub fn add(&mut self, keep: f64, sum: f64, count: f64) {
+    pub(crate) fn add(&mut self, keep: f64, sum: f64, count: f64) {
         self.sum = self.sum * keep + sum;
         self.count = self.count * keep + count;
     }
 
     /// Returns S / N, or `None` as long as N is 0 or less than `least`.
-    #[must_use]
-    pub fn value(&self, least: f64) -> Option<f64> {
+    pub(crate) fn value(&self, least: f64) -> Option<f64> {
         (self.count >= least && self.count > 0.0).then(|| self.sum / self.count)
     }
 }
 
 /// The estimates of one workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Estimates {
+pub(crate) struct Estimates {
     /// The arrival rate, the quotient of arrivals and seconds.
-    pub offered: Quotient,
+    pub(crate) offered: Quotient,
     /// The moving sum of completed requests. It is the denominator for the next three fields and
     /// for calls.
-    pub completed: f64,
+    pub(crate) completed: f64,
     /// The moving sum of slot-seconds of completed requests.
-    pub service: f64,
+    pub(crate) service: f64,
     /// The moving sum of units of the second resource that completed requests used.
-    pub resource: f64,
+    pub(crate) resource: f64,
     /// The moving sum of seconds from admission to end of completed requests.
-    pub completion: f64,
+    pub(crate) completion: f64,
 }
 
 /// The sums of one interval, over all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Sums {
+pub(crate) struct Sums {
     /// The number of requests that arrived.
-    pub offered: f64,
+    pub(crate) offered: f64,
     /// The number of completed requests.
-    pub completed: f64,
+    pub(crate) completed: f64,
     /// The slot-seconds of completed requests.
-    pub service: f64,
+    pub(crate) service: f64,
     /// The units of the second resource that completed requests used.
-    pub resource: f64,
+    pub(crate) resource: f64,
     /// The sum of the times from admission to end of completed requests, s.
-    pub completion: f64,
+    pub(crate) completion: f64,
 }
 
 /// The factors by which the sums of earlier intervals are multiplied when an interval is added.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Keep {
+pub(crate) struct Keep {
     /// The factor for arrival rates and utilization.
-    pub demand: f64,
+    pub(crate) demand: f64,
     /// The factor for averages over requests.
-    pub cost: f64,
+    pub(crate) cost: f64,
 }
 
 impl Keep {
     /// Returns the factors for an interval that took `elapsed`. `interval` is the configured
     /// length.
-    #[must_use]
-    pub fn new(elapsed: Duration, interval: Duration) -> Self {
+    pub(crate) fn new(elapsed: Duration, interval: Duration) -> Self {
         Self {
             demand: keep(elapsed, interval * DEMAND_INTERVALS),
             cost: keep(elapsed, interval * COST_INTERVALS),
@@ -121,7 +117,7 @@ impl Keep {
 
 impl Estimates {
     /// Adds an interval of `seconds`. Returns the factor for the calls of earlier intervals.
-    pub fn add(&mut self, keep: Keep, seconds: f64, sums: &Sums) -> f64 {
+    pub(crate) fn add(&mut self, keep: Keep, seconds: f64, sums: &Sums) -> f64 {
         self.offered.add(keep.demand, sums.offered, seconds);
         let kept = keep_requests(keep.cost, self.completed + sums.completed);
         self.completed = self.completed * kept + sums.completed;
@@ -132,28 +128,24 @@ impl Estimates {
     }
 
     /// Returns λ, the arrival rate, requests/s.
-    #[must_use]
-    pub fn demand(&self) -> f64 {
+    pub(crate) fn demand(&self) -> f64 {
         self.offered.value(0.0).unwrap_or(0.0)
     }
 
     /// Returns the mean slot-seconds of a request, or `None` as long as no request has completed.
-    #[must_use]
-    pub fn cost(&self) -> Option<f64> {
+    pub(crate) fn cost(&self) -> Option<f64> {
         self.by_completed(self.service)
     }
 
     /// Returns the mean units of the second resource that a request uses, or `None` as long as no
     /// request has completed.
-    #[must_use]
-    pub fn resource_cost(&self) -> Option<f64> {
+    pub(crate) fn resource_cost(&self) -> Option<f64> {
         self.by_completed(self.resource)
     }
 
     /// Returns the mean time from admission to end, s, or `None` as long as no request has
     /// completed.
-    #[must_use]
-    pub fn completion(&self) -> Option<f64> {
+    pub(crate) fn completion(&self) -> Option<f64> {
         self.by_completed(self.completion)
     }
 

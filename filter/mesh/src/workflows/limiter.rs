@@ -36,31 +36,29 @@ use headgate_core::time::Instant;
 use super::WorkflowId;
 
 /// The time in which the rate admits as many requests as an idle workflow may send in a burst.
-pub const BURST: Duration = Duration::from_millis(20);
+pub(crate) const BURST: Duration = Duration::from_millis(20);
 /// The longest time after which a refused client should retry, for any rate.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The rate of a workflow, and the level at its start.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Level {
+pub(crate) struct Level {
     /// t0, the start of the rate.
-    pub at: Instant,
+    pub(crate) at: Instant,
     /// The level at `at`.
-    pub tickets: f64,
+    pub(crate) tickets: f64,
     /// σ, the rate, requests/s. It is finite, and 0 or more.
-    pub rate: f64,
+    pub(crate) rate: f64,
 }
 
 impl Level {
     /// Returns the level at `now`.
-    #[must_use]
-    pub fn reached(&self, now: Instant) -> f64 {
+    pub(crate) fn reached(&self, now: Instant) -> f64 {
         self.tickets + self.rate * now.since(self.at).as_secs_f64()
     }
 
     /// Returns the number of unused tickets that an idle workflow keeps.
-    #[must_use]
-    pub fn burst(&self) -> f64 {
+    pub(crate) fn burst(&self) -> f64 {
         (self.rate * BURST.as_secs_f64()).max(1.0)
     }
 
@@ -77,7 +75,7 @@ impl Level {
 
 /// The limiter's decision on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// The request may pass.
     Pass,
     /// The request would wait this long. The caller must call [`Limiter::hold`] or
@@ -91,7 +89,7 @@ pub enum Verdict {
 
 /// The outcome of a held request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub(crate) enum Fate {
     /// The request passes, after this wait.
     Pass(Duration),
     /// The request is refused, because the rate fell. It would wait this much longer, beyond its
@@ -132,7 +130,7 @@ impl Line {
 
 /// The limiter, on one worker.
 #[derive(Debug)]
-pub struct Limiter {
+pub(crate) struct Limiter {
     prefix: String,
     /// The lines by workflow.
     lines: Vec<Line>,
@@ -141,8 +139,7 @@ pub struct Limiter {
 
 impl Limiter {
     /// Creates a limiter without limits. Names of gauges start with `prefix`.
-    #[must_use]
-    pub fn new(prefix: &str) -> Self {
+    pub(crate) fn new(prefix: &str) -> Self {
         Self {
             prefix: prefix.to_owned(),
             lines: Vec::new(),
@@ -151,8 +148,7 @@ impl Limiter {
     }
 
     /// Returns the number of held requests.
-    #[must_use]
-    pub fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.held
     }
 
@@ -165,15 +161,14 @@ impl Limiter {
     }
 
     /// Sets the rate and level of a workflow from now on. `level` is `None` for no limit.
-    pub fn set(&mut self, workflow: WorkflowId, level: Option<Level>) {
+    pub(crate) fn set(&mut self, workflow: WorkflowId, level: Option<Level>) {
         if level.is_some() || usize::from(workflow.0) < self.lines.len() {
             self.line(workflow).level = level;
         }
     }
 
     /// Returns the rate and level of a workflow, or `None` for no limit.
-    #[must_use]
-    pub fn level(&self, workflow: WorkflowId) -> Option<Level> {
+    pub(crate) fn level(&self, workflow: WorkflowId) -> Option<Level> {
         self.lines.get(usize::from(workflow.0))?.level
     }
 
@@ -181,7 +176,11 @@ impl Limiter {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn drawn(&mut self, host: &impl Shared, workflow: WorkflowId) -> Result<f64, HostError> {
+    pub(crate) fn drawn(
+        &mut self,
+        host: &impl Shared,
+        workflow: WorkflowId,
+    ) -> Result<f64, HostError> {
         let gauge = self.gauge(host, workflow)?;
         host.get(gauge).map(|n| n.cast_signed() as f64)
     }
@@ -202,7 +201,7 @@ impl Limiter {
     ///
     /// # Errors
     /// [`HostError`]. The caller then lets the request pass.
-    pub fn arrive(
+    pub(crate) fn arrive(
         &mut self,
         host: &impl Shared,
         now: Instant,
@@ -267,7 +266,7 @@ impl Limiter {
     }
 
     /// Holds the request for which [`Limiter::arrive`] just returned [`Verdict::Wait`].
-    pub fn hold(
+    pub(crate) fn hold(
         &mut self,
         workflow: WorkflowId,
         request: Ticket,
@@ -284,14 +283,14 @@ impl Limiter {
 
     /// Uses up the number that [`Limiter::arrive`] gave to a request that is not held. The request
     /// continues at once and counts against the rate, so later requests wait longer.
-    pub fn use_up(&mut self, workflow: WorkflowId) {
+    pub(crate) fn use_up(&mut self, workflow: WorkflowId) {
         let line = self.line(workflow);
         let at = line.waiters.len();
         line.tickets.remove(at);
     }
 
     /// Removes a held request that leaves. Returns false if the request isn't held.
-    pub fn remove(&mut self, workflow: WorkflowId, request: Ticket) -> bool {
+    pub(crate) fn remove(&mut self, workflow: WorkflowId, request: Ticket) -> bool {
         let Some(line) = self.lines.get_mut(usize::from(workflow.0)) else {
             return false;
         };
@@ -305,7 +304,7 @@ impl Limiter {
 
     /// Releases the held requests whose numbers are reached, and refuses the held requests that
     /// would wait beyond their tolerance.
-    pub fn release(&mut self, now: Instant, mut out: impl FnMut(Ticket, Fate)) {
+    pub(crate) fn release(&mut self, now: Instant, mut out: impl FnMut(Ticket, Fate)) {
         if self.held == 0 {
             return;
         }
@@ -350,7 +349,7 @@ impl Limiter {
     }
 
     /// Ends all limits and releases all held requests.
-    pub fn clear(&mut self, now: Instant, out: impl FnMut(Ticket, Fate)) {
+    pub(crate) fn clear(&mut self, now: Instant, out: impl FnMut(Ticket, Fate)) {
         for line in &mut self.lines {
             line.level = None;
             // Unused numbers are meaningless under the next rate.

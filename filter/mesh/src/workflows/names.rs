@@ -46,7 +46,7 @@ impl shared::Record for Ids {
 
 /// A worker's copy of the directory of names.
 #[derive(Debug)]
-pub struct Directory {
+pub(crate) struct Directory {
     key: String,
     changes: Number,
     /// The value of the gauge `changes` when the copy was made.
@@ -68,7 +68,7 @@ impl Directory {
     ///
     /// # Errors
     /// [`HostError`] if the host refuses the gauge.
-    pub fn new(
+    pub(crate) fn new(
         host: &impl Shared,
         key: String,
         changes: &str,
@@ -88,7 +88,7 @@ impl Directory {
     }
 
     /// Sets the maximum number of names. Names with higher ids share id 0.
-    pub fn set_cap(&mut self, cap: u16) {
+    pub(crate) fn set_cap(&mut self, cap: u16) {
         self.cap = cap;
         self.seen = None;
     }
@@ -96,7 +96,7 @@ impl Directory {
     /// Returns the id of `name`, from 1, and adds a new name to the directory. Returns `None` if
     /// the name is empty, too long or beyond the cap, and for a while after the host failed. A
     /// known name costs no host call.
-    pub fn id(&mut self, host: &impl Shared, now: Instant, name: &[u8]) -> Option<u16> {
+    pub(crate) fn id(&mut self, host: &impl Shared, now: Instant, name: &[u8]) -> Option<u16> {
         if let Some(&id) = self.by_name.get(name) {
             return Some(id);
         }
@@ -111,14 +111,12 @@ impl Directory {
     }
 
     /// Returns the name of an id.
-    #[must_use]
-    pub fn name(&self, id: u16) -> Option<&[u8]> {
+    pub(crate) fn name(&self, id: u16) -> Option<&[u8]> {
         self.place(id)?.name.as_deref()
     }
 
     /// Whether the id belonged to another name earlier.
-    #[must_use]
-    pub fn is_reused(&self, id: u16) -> bool {
+    pub(crate) fn is_reused(&self, id: u16) -> bool {
         self.place(id).is_some_and(|id| id.reused)
     }
 
@@ -128,36 +126,27 @@ impl Directory {
 
     /// Returns the ids that lost their name since the last call of this function. Each of these ids
     /// is now free or has another name.
-    pub fn take_freed(&mut self) -> Vec<u16> {
+    pub(crate) fn take_freed(&mut self) -> Vec<u16> {
         std::mem::take(&mut self.freed)
     }
 
     /// Returns a number that changes whenever the copy changes.
-    #[must_use]
-    pub fn revision(&self) -> u64 {
+    pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
     /// Returns the number of known names.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_name.len()
     }
 
-    /// Whether the directory has no names.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.by_name.is_empty()
-    }
-
     /// Whether no id is left for another name.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.by_name.len() >= usize::from(self.cap)
     }
 
     /// Yields ids and names, in ascending order of ids.
-    pub fn iter(&self) -> impl Iterator<Item = (u16, &[u8])> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &[u8])> {
         let named = (1_u16..).zip(&self.ids);
         named.filter_map(|(id, place)| Some((id, place.name.as_deref()?)))
     }
@@ -167,7 +156,7 @@ impl Directory {
     ///
     /// # Errors
     /// [`HostError`]. The next call then tries again.
-    pub fn sync(&mut self, host: &impl Shared) -> Result<bool, HostError> {
+    pub(crate) fn sync(&mut self, host: &impl Shared) -> Result<bool, HostError> {
         // The gauge is read before the blob, so that the next call notices a change between the two
         // reads.
         let changes = host.get(self.changes)?;
@@ -184,7 +173,7 @@ impl Directory {
     ///
     /// # Errors
     /// [`HostError`]. No id is then freed.
-    pub fn free(&mut self, host: &impl Shared, idle: &[u16]) -> Result<(), HostError> {
+    pub(crate) fn free(&mut self, host: &impl Shared, idle: &[u16]) -> Result<(), HostError> {
         self.update(host, |ids| {
             let mut freed = false;
             for &id in idle {

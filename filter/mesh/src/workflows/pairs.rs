@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::WorkflowId;
 
 /// The maximum number of evictions in one interval. It bounds the time of a run for any arrivals.
-pub const EVICTIONS: u32 = 16;
+pub(crate) const EVICTIONS: u32 = 16;
 /// The maximum number of pairs that are added in one interval.
-pub const ARRIVALS: u32 = 512;
+pub(crate) const ARRIVALS: u32 = 512;
 
 /// An entry for a pair.
 pub(super) trait Pair {

@@ -11,6 +11,7 @@ use headgate_core::decision::{Arrival, Ticket};
 use headgate_core::host::{Host, HostError, Number};
 use headgate_core::refusal::Reason;
 use headgate_core::requests::{Phase, Request, Requests};
+use headgate_core::rng::Rng;
 use headgate_core::stats;
 use headgate_core::time::Instant;
 use headgate_core::workers::{Membership, WorkerId};
@@ -74,20 +75,10 @@ pub struct Workflows {
     pub(super) parts: Parts,
 }
 
-/// Returns a well-mixed hash of `seed` (`splitmix64`, G. Steele et al., OOPSLA '14). Inputs that
-/// differ in one bit have unrelated hashes.
-fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 /// Returns this process's id. The first worker that calls this function draws the id.
 pub(crate) fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessId, HostError> {
-    let drawn = key
-        .bytes()
-        .fold(seed, |seed, byte| mix(seed ^ u64::from(byte)));
+    let mix = |seed, byte| Rng::new(seed ^ u64::from(byte)).next_u64();
+    let drawn = key.bytes().fold(seed, mix);
     let (process, ()) = shared::change(host, &format!("{key}/process"), |process| {
         let unknown = *process == ProcessId::UNKNOWN;
         if unknown {

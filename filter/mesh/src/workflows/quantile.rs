@@ -20,8 +20,7 @@
 
 /// Returns the q-quantile of `rates`, or `None` if there are no rates. Sorts `rates`, which must be
 /// 0 or more, or infinite. A `q` outside of 0..=1 counts as the nearer end.
-#[must_use]
-pub fn quantile(rates: &mut [f64], q: f64) -> Option<f64> {
+pub(crate) fn quantile(rates: &mut [f64], q: f64) -> Option<f64> {
     let last = rates.len().checked_sub(1)?;
     rates.sort_unstable_by(f64::total_cmp);
     let q = if q.is_nan() { 0.0 } else { q };

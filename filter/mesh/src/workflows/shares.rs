@@ -18,13 +18,13 @@
 
 /// One claimant's claim.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Claim {
+pub(crate) struct Claim {
     /// The growth of the share with the level, 0 or more.
-    pub growth: f64,
+    pub(crate) growth: f64,
     /// The guaranteed share, regardless of the capacity. It is limited by the demand.
-    pub floor: f64,
+    pub(crate) floor: f64,
     /// The demand. It is infinite for an unlimited demand.
-    pub demand: f64,
+    pub(crate) demand: f64,
 }
 
 impl Claim {
@@ -40,8 +40,7 @@ impl Claim {
     }
 
     /// Returns the share at `level` with unlimited demand.
-    #[must_use]
-    pub fn unbounded_at(&self, level: f64) -> f64 {
+    pub(crate) fn unbounded_at(&self, level: f64) -> f64 {
         Self {
             demand: f64::INFINITY,
             ..*self
@@ -68,7 +67,7 @@ struct Corner {
 
 /// The table of corners, and the water level. The buffers are reused from one filling to the next.
 #[derive(Debug, Default)]
-pub struct WaterFill {
+pub(crate) struct WaterFill {
     capacity: f64,
     claims: Vec<Claim>,
     corners: Vec<Corner>,
@@ -78,7 +77,7 @@ pub struct WaterFill {
 impl WaterFill {
     /// Divides `capacity` among `claims`. All numbers must be 0 or more, and all except demands
     /// must be finite.
-    pub fn fill(&mut self, capacity: f64, claims: impl Iterator<Item = Claim>) {
+    pub(crate) fn fill(&mut self, capacity: f64, claims: impl Iterator<Item = Claim>) {
         self.capacity = capacity;
         self.claims.clear();
         self.claims.extend(claims);
@@ -117,27 +116,24 @@ impl WaterFill {
     }
 
     /// Returns the water level. It is infinite if all demands are met.
-    #[must_use]
-    pub fn level(&self) -> f64 {
+    pub(crate) fn level(&self) -> f64 {
         self.level
     }
 
     /// Returns the share of the claim at this index.
-    #[must_use]
-    pub fn share(&self, claim: usize) -> f64 {
+    #[cfg(test)]
+    pub(crate) fn share(&self, claim: usize) -> f64 {
         self.claims[claim].at(self.level)
     }
 
     /// Returns the level that results if this claim has unlimited demand.
-    #[must_use]
-    pub fn level_if_unbounded(&self, claim: usize) -> f64 {
+    pub(crate) fn level_if_unbounded(&self, claim: usize) -> f64 {
         self.solve(Some(&self.claims[claim]))
     }
 
     /// Returns the share that a claim would have with unlimited demand, given the others' actual
     /// demands. It is at least the claim's share.
-    #[must_use]
-    pub fn share_if_unbounded(&self, claim: usize) -> f64 {
+    pub(crate) fn share_if_unbounded(&self, claim: usize) -> f64 {
         let claim = &self.claims[claim];
         claim.unbounded_at(self.solve(Some(claim)))
     }

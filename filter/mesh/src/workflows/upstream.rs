@@ -30,13 +30,13 @@ use super::pairs::{Pair, Pairs};
 use super::{ProcessId, WorkflowId};
 
 /// The maximum number of processes of one workflow.
-pub const PER_WORKFLOW: usize = 1024;
+pub(crate) const PER_WORKFLOW: usize = 1024;
 /// The maximum number of pairs of a workflow and a process.
-pub const TOTAL: usize = 8192;
+pub(crate) const TOTAL: usize = 8192;
 /// ε, the ratio of the demand that is split evenly.
-pub const EVEN: f64 = 0.05;
+pub(crate) const EVEN: f64 = 0.05;
 /// The time without requests after which a process gets no share.
-pub const SILENT: Duration = Duration::from_secs(10);
+pub(crate) const SILENT: Duration = Duration::from_secs(10);
 
 type Key = (WorkflowId, ProcessId);
 
@@ -85,19 +85,14 @@ impl Pair for Caller {
 
 /// The upstream processes, in ascending order of workflow and process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Upstream {
+pub(crate) struct Upstream {
     pub(super) entries: Pairs<Caller>,
 }
 
 impl Upstream {
-    /// Whether the entries are within their bounds and in the order on which look-ups rely.
-    pub(super) fn is_valid(&self) -> bool {
-        self.entries.is_valid()
-    }
-
     /// Begins an interval. Multiplies the counts of earlier intervals by `keep`, and drops silent
     /// processes.
-    pub fn decay(&mut self, keep: f64, now: Instant) {
+    pub(crate) fn decay(&mut self, keep: f64, now: Instant) {
         self.entries.begin();
         self.entries.retain(|e| now.since(e.last) <= SILENT);
         for processes in self
@@ -113,7 +108,13 @@ impl Upstream {
     }
 
     /// Counts requests that a process sent.
-    pub fn sent(&mut self, workflow: WorkflowId, process: ProcessId, count: u64, now: Instant) {
+    pub(crate) fn sent(
+        &mut self,
+        workflow: WorkflowId,
+        process: ProcessId,
+        count: u64,
+        now: Instant,
+    ) {
         if count == 0 {
             return;
         }
@@ -125,7 +126,7 @@ impl Upstream {
 
     /// Splits `rate` (σ, requests/s) of a workflow whose arrival rate is `demand` (λ, requests/s)
     /// among its callers.
-    pub fn split(&mut self, workflow: WorkflowId, rate: f64, demand: f64) {
+    pub(crate) fn split(&mut self, workflow: WorkflowId, rate: f64, demand: f64) {
         let range = self.entries.range(workflow);
         let processes = &mut self.entries[range];
         let count = processes.len() as f64;
@@ -144,18 +145,17 @@ impl Upstream {
 
     /// Returns the rate at which an unknown process may send requests of a workflow with rate
     /// `rate`, requests/s.
-    #[must_use]
-    pub fn newcomer(&self, workflow: WorkflowId, rate: f64) -> f64 {
+    pub(crate) fn newcomer(&self, workflow: WorkflowId, rate: f64) -> f64 {
         rate / (self.entries.range(workflow).len() + 1) as f64
     }
 
     /// Yields the processes and the rates at which they may send, requests/s.
-    pub fn iter(&self) -> impl Iterator<Item = (WorkflowId, ProcessId, f64)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (WorkflowId, ProcessId, f64)> + '_ {
         self.entries.iter().map(|e| (e.key.0, e.key.1, e.rate))
     }
 
     /// Removes the entries of a workflow.
-    pub fn forget(&mut self, workflow: WorkflowId) {
+    pub(crate) fn forget(&mut self, workflow: WorkflowId) {
         self.entries.retain(|entry| entry.key.0 != workflow);
     }
 }

@@ -79,7 +79,8 @@ fn an_edit_reorders_those_who_wait_as_if_it_had_always_been_so() {
 /// order. No slot is idle and no request is forgotten.
 #[test]
 fn an_edit_that_has_reached_only_some_workers_idles_no_slot() {
-    for (before, after) in all().into_iter().flat_map(|b| all().map_with(b)) {
+    let afters = |before: Discipline| all().into_iter().map(move |after| (before.clone(), after));
+    for (before, after) in all().into_iter().flat_map(afters) {
         let mut process = Process::new(2, &config(2, &before));
         let running: Vec<u32> = (0..2).map(|worker| process.arrive(worker, A)).collect();
         let waiting: Vec<u32> = (0..8)
@@ -104,16 +105,5 @@ fn an_edit_that_has_reached_only_some_workers_idles_no_slot() {
         }
         assert_eq!(served, running.len() + waiting.len());
         process.assert_nothing_booked();
-    }
-}
-
-trait MapWith {
-    /// Returns the pairs of `first` and each discipline in `self`.
-    fn map_with(self, first: Discipline) -> Vec<(Discipline, Discipline)>;
-}
-
-impl MapWith for Vec<Discipline> {
-    fn map_with(self, first: Discipline) -> Vec<(Discipline, Discipline)> {
-        self.into_iter().map(|d| (first.clone(), d)).collect()
     }
 }

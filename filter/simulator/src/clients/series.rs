@@ -52,18 +52,6 @@ impl Series {
         }
     }
 
-    /// Returns the number of intervals up to the last interval with an answer.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.intervals.len()
-    }
-
-    /// Whether there were no answers.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.intervals.is_empty()
-    }
-
     fn of(&self, intervals: std::ops::Range<usize>) -> impl Iterator<Item = &Interval> {
         let end = intervals.end.min(self.intervals.len());
         self.intervals[intervals.start.min(end)..end].iter()

@@ -11,13 +11,14 @@ use super::seen::Ending;
 pub(super) type Said = (Announcement, Progress);
 
 /// The recipient of the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Caller {
     /// A client, as the index of the client's load.
     Client(u32),
     /// A request of another process.
     Span(SpanId),
     /// The caller no longer waits.
+    #[default]
     Gone,
 }
 
@@ -29,11 +30,12 @@ pub(super) struct SpanId {
 }
 
 /// The state of a span.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum SpanState {
     /// The index is free.
     Free,
     /// The request is on its way to the process, in one of its queues, or in service.
+    #[default]
     Open,
     /// The request has ended, and its answer is on the way back.
     Answered(Ending),
@@ -42,7 +44,7 @@ pub(super) enum SpanState {
 }
 
 /// A request at a process.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Span {
     pub(super) generation: u32,
     pub(super) state: SpanState,

@@ -15,7 +15,7 @@ use super::load::{Load, partition};
 use super::policy::Setup;
 use super::process::Process;
 use super::seen::{Ended, Ending, Sample, Seen};
-use super::spans::{Caller, Span, SpanId, SpanState, Spans};
+use super::spans::{Caller, Span, SpanId, Spans};
 use crate::simulation::SimulationError;
 use crate::workload::dice::Dice;
 
@@ -218,8 +218,6 @@ impl<'a> World<'a> {
         let deadline = item.deadline.or(workflow.deadline);
         let deadline = deadline.map_or(u64::MAX, |d| self.now + nanos(d));
         let id = self.spans.insert(Span {
-            generation: 0,
-            state: SpanState::Open,
             caller: Caller::Client(at),
             workflow: item.workflow as u16,
             task: workflow.entry as u16,
@@ -229,15 +227,7 @@ impl<'a> World<'a> {
             size: item.size,
             deadline,
             sent: self.now,
-            began: 0,
-            ticket: None,
-            token: None,
-            upstream: None,
-            call: None,
-            said: None,
-            step: 0,
-            left: 0,
-            outstanding: 0,
+            ..Span::default()
         });
         self.after_delay(Event::Arrive(id.index));
         if let Some(timeout) = workflow.timeout {

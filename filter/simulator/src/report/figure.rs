@@ -66,8 +66,6 @@ pub enum Style {
     Line,
     /// A dashed line.
     Dashed,
-    /// A horizontal line from each point to the next.
-    Steps,
     /// Dots.
     Points,
     /// Hollow dots: the values of a paper.

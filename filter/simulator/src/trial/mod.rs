@@ -379,22 +379,22 @@ impl Trial {
         let (outcome, [phases, curve]) = match &self.plan.offered {
             Offered::Loads { workload, .. } => {
                 let traffic = Traffic::steady(workload, case.per_second, seed);
-                let mut source = Observed::new(traffic, progress).over(timelines);
+                let mut source = Observed::new(traffic, progress, timelines);
                 (run.with(&mut source, backend)?, source.timelines())
             }
             Offered::Phases { workload, phases } => {
                 let traffic = Traffic::new(workload, self.pace(workload, phases, amount), seed);
-                let mut source = Observed::new(traffic, progress).over(timelines);
+                let mut source = Observed::new(traffic, progress, timelines);
                 (run.with(&mut source, backend)?, source.timelines())
             }
             Offered::Clients { workload, clients } => {
                 let clients = Callers::start(workload, clients, seed);
-                let mut source = Observed::new(clients, progress).over(timelines);
+                let mut source = Observed::new(clients, progress, timelines);
                 (run.with(&mut source, backend)?, source.timelines())
             }
             Offered::Recorded { recording, .. } => {
                 let replay = recording.replay(case.factor, nanos(amount.warm_up));
-                let mut source = Observed::new(replay, progress).over(timelines);
+                let mut source = Observed::new(replay, progress, timelines);
                 (run.with(&mut source, backend)?, source.timelines())
             }
         };

@@ -1,9 +1,9 @@
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 
+use super::value_tests::{number, row};
 use super::*;
 use crate::progress::Silent;
-use crate::report::ReportRow;
 use crate::report::json::json;
 use crate::samples;
 use crate::source::{Request, Source as _};
@@ -30,15 +30,6 @@ fn run(plan: Plan, size: &Size) -> Report {
     let (stage, _) = stage_and_workload();
     let trial = Trial::new(stage, "default/simulated", plan, "workload.yaml");
     trial.run(size, &Silent).unwrap()
-}
-
-fn number(row: &ReportRow, name: &str) -> f64 {
-    row.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN)
-}
-
-fn row<'a>(report: &'a Report, kind: &str) -> &'a ReportRow {
-    let of_kind = |row: &&ReportRow| row.get("type") == Some(&Value::from(kind));
-    report.rows.iter().find(of_kind).unwrap()
 }
 
 #[test]

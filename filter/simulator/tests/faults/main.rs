@@ -18,12 +18,11 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
-use headgate_simulator::backend::{Backend, Resource};
-use headgate_simulator::source::Request;
+use headgate_simulator::backend::Resource;
 
 use endpoints::Endpoints;
 use faulty::{Effect, Fault, Faulty};
-use service::{Found, Kind, SECOND, Service, UNFILTERED};
+use service::{Found, Kind, Peak, SECOND, Service, UNFILTERED};
 
 const SLEEP: &[(f64, Resource)] = &[(1.0, Resource::Sleep)];
 const WORKERS: u32 = 8;
@@ -228,42 +227,6 @@ fn an_endpoint_that_hangs_does_not_lower_p_below_the_slots_that_work() {
     assert!(kept.iter().all(|kept| *kept >= 0.97), "{kept:.3?}");
 }
 
-/// Endpoints, with the maximum number of requests that they had at once.
-struct Counted<'a> {
-    inner: Endpoints,
-    count: u32,
-    most: &'a Cell<u32>,
-}
-
-impl Backend for Counted<'_> {
-    fn take(&mut self, now: u64, job: u32, request: &Request) {
-        self.count += 1;
-        self.most.set(self.most.get().max(self.count));
-        self.inner.take(now, job, request);
-    }
-
-    fn next_end(&self) -> u64 {
-        self.inner.next_end()
-    }
-
-    fn end(&mut self, now: u64) -> Option<u32> {
-        self.count -= 1;
-        self.inner.end(now)
-    }
-
-    fn endpoint(&self, job: u32) -> Option<u32> {
-        self.inner.endpoint(job)
-    }
-
-    fn busy(&self) -> u32 {
-        self.inner.busy()
-    }
-
-    fn servers(&self) -> u32 {
-        self.inner.servers()
-    }
-}
-
 /// Slow requests of endpoints that answer keep their slots, even under overload.
 #[test]
 fn endpoints_that_answer_never_have_more_than_p_requests() {
@@ -271,11 +234,7 @@ fn endpoints_that_answer_never_have_more_than_p_requests() {
         let most = Cell::new(0);
         for seed in 1..5 {
             let endpoint = |_| Faulty::new(WORKERS / 4, Duration::from_secs(3), &[]);
-            let backend = Counted {
-                inner: Endpoints::new((0..4).map(endpoint), None),
-                count: 0,
-                most: &most,
-            };
+            let backend = Peak::new(Endpoints::new((0..4).map(endpoint), None), &most);
             let service = Service {
                 kinds,
                 ..three(load, seed)

@@ -3,6 +3,7 @@
 #[path = "paced.rs"]
 pub(crate) mod paced;
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use headgate_core::config::{
@@ -268,6 +269,61 @@ impl Service {
             kinds,
             times,
         }
+    }
+}
+
+/// A backend that records the largest number of requests that it had at once.
+pub(crate) struct Peak<'a, B> {
+    inner: B,
+    jobs: u32,
+    most: &'a Cell<u32>,
+}
+
+impl<'a, B> Peak<'a, B> {
+    pub(crate) fn new(inner: B, most: &'a Cell<u32>) -> Self {
+        Self {
+            inner,
+            jobs: 0,
+            most,
+        }
+    }
+}
+
+impl<B: Backend> Backend for Peak<'_, B> {
+    fn take(&mut self, now: u64, job: u32, request: &Request) {
+        self.jobs += 1;
+        self.most.set(self.most.get().max(self.jobs));
+        self.inner.take(now, job, request);
+    }
+
+    fn work(&self, request: &Request, quality: f64) -> u64 {
+        self.inner.work(request, quality)
+    }
+
+    fn next_end(&self) -> u64 {
+        self.inner.next_end()
+    }
+
+    fn end(&mut self, now: u64) -> Option<u32> {
+        let ended = self.inner.end(now);
+        self.jobs -= u32::from(ended.is_some());
+        ended
+    }
+
+    fn failed(&self) -> bool {
+        self.inner.failed()
+    }
+
+    fn endpoint(&self, job: u32) -> Option<u32> {
+        self.inner.endpoint(job)
+    }
+
+    fn busy(&self) -> u32 {
+        self.inner.busy()
+    }
+
+    fn servers(&self) -> u32 {
+        self.inner.servers()
     }
 }
 

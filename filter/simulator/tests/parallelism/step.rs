@@ -2,57 +2,15 @@
 
 use std::cell::Cell;
 
-use headgate_simulator::Request;
-use headgate_simulator::backend::{Backend, Resource};
+use headgate_simulator::backend::Resource;
 
 use crate::service::paced::Paced;
-use crate::service::{Found, Kind, NATURAL, PAPER, PAPER_NATURAL, Service, UNFILTERED};
+use crate::service::{Found, Kind, NATURAL, PAPER, PAPER_NATURAL, Peak, Service, UNFILTERED};
 use crate::{CORES, SLEEP};
-
-/// A backend that records the largest number of requests that it had at once.
-struct Peak<'a, B> {
-    inner: B,
-    jobs: u32,
-    most: &'a Cell<u32>,
-}
-
-impl<B: Backend> Backend for Peak<'_, B> {
-    fn take(&mut self, now: u64, job: u32, request: &Request) {
-        self.jobs += 1;
-        self.most.set(self.most.get().max(self.jobs));
-        self.inner.take(now, job, request);
-    }
-
-    fn work(&self, request: &Request, quality: f64) -> u64 {
-        self.inner.work(request, quality)
-    }
-
-    fn next_end(&self) -> u64 {
-        self.inner.next_end()
-    }
-
-    fn end(&mut self, now: u64) -> Option<u32> {
-        let ended = self.inner.end(now);
-        self.jobs -= u32::from(ended.is_some());
-        ended
-    }
-
-    fn busy(&self) -> u32 {
-        self.inner.busy()
-    }
-
-    fn servers(&self) -> u32 {
-        self.inner.servers()
-    }
-}
 
 fn run(service: &Service, slots: Option<u32>) -> (u32, Found) {
     let most = Cell::new(0);
-    let backend = Peak {
-        inner: Paced::new(service.network(), &[], &[]),
-        jobs: 0,
-        most: &most,
-    };
+    let backend = Peak::new(Paced::new(service.network(), &[], &[]), &most);
     let found = service.run_on(slots, backend);
     (most.get(), found)
 }

@@ -86,14 +86,6 @@ impl TypeReport {
     pub fn status(&self, code: u16) -> u64 {
         self.status.get(&code).copied().unwrap_or(0)
     }
-
-    /// Whether the measured p50 and p90 are within their objectives. A missing objective counts as
-    /// met.
-    pub fn meets_objectives(&self) -> bool {
-        let met = |objective: Option<f64>, measured: f64| objective.is_none_or(|o| measured <= o);
-        met(self.objective_p50_ms, self.latency_ms.p50)
-            && met(self.objective_p90_ms, self.latency_ms.p90)
-    }
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {

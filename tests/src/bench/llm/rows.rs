@@ -75,18 +75,11 @@ pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
         (setting.to_owned(), headgate(types, by, p))
     };
     let candidate = |name, title, native: bool, (setting, policy): (String, Value)| {
-        let protection = if native {
-            Protection::NativeHeadgate {
-                name,
-                title,
-                policy,
-            }
-        } else {
-            Protection::Headgate {
-                name,
-                title,
-                policy,
-            }
+        let protection = Protection::Headgate {
+            name,
+            title,
+            policy,
+            native,
         };
         Candidate {
             setting,

@@ -108,16 +108,7 @@ pub fn tenants(options: &Options, mut progress: impl FnMut(&str)) -> Result<Tena
 
 /// Returns the protections to compare.
 fn rows() -> Vec<Protection> {
-    let wasm = |name, title, policy| Protection::Headgate {
-        name,
-        title,
-        policy,
-    };
-    let native = |name, title, policy| Protection::NativeHeadgate {
-        name,
-        title,
-        policy,
-    };
+    let (wasm, native) = (Protection::headgate, Protection::native_headgate);
     let (time, tokens) = (by_class(false), by_class(true));
     let workflows = by_workflow();
     vec![

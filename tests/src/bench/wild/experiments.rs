@@ -241,16 +241,9 @@ pub fn run(
 fn rows(case: &Case) -> Vec<Protection> {
     let given = policy::for_mix(case.parallelism, &case.mix);
     let found = policy::without_parallelism(given.clone());
-    let wasm = |name, title, policy: &Value| Protection::Headgate {
-        name,
-        title,
-        policy: policy.clone(),
-    };
-    let native = |name, title, policy: &Value| Protection::NativeHeadgate {
-        name,
-        title,
-        policy: policy.clone(),
-    };
+    let wasm = |name, title, policy: &Value| Protection::headgate(name, title, policy.clone());
+    let native =
+        |name, title, policy: &Value| Protection::native_headgate(name, title, policy.clone());
     vec![
         Protection::Native(native_filters::plain()),
         wasm("wasm-p", "Headgate, Wasm, P given", &given),

@@ -49,11 +49,11 @@ pub(super) struct Family {
 pub(super) fn families(mix: &[QueryType], parallelism: &[usize]) -> Vec<Family> {
     let headgate = |p: Option<usize>, shed: Option<bool>| Variant {
         name: headgate_name(p, shed),
-        front: Front::Envoy(Protection::Headgate {
-            name: "headgate",
-            title: "Headgate",
-            policy: headgate_policy(mix, p, shed),
-        }),
+        front: Front::Envoy(Protection::headgate(
+            "headgate",
+            "Headgate",
+            headgate_policy(mix, p, shed),
+        )),
     };
     let sweep = |shed| {
         parallelism
@@ -138,11 +138,11 @@ pub(super) fn families(mix: &[QueryType], parallelism: &[usize]) -> Vec<Family> 
             "Headgate's native filter, types and objectives only",
             vec![Variant {
                 name: "headgate-native".into(),
-                front: Front::Envoy(Protection::NativeHeadgate {
-                    name: "headgate-native",
-                    title: "Headgate, native",
-                    policy: headgate_policy(mix, None, None),
-                }),
+                front: Front::Envoy(Protection::native_headgate(
+                    "headgate-native",
+                    "Headgate, native",
+                    headgate_policy(mix, None, None),
+                )),
             }],
         ),
     ]

@@ -19,7 +19,6 @@ mod work;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -42,8 +41,6 @@ pub(crate) struct Service {
     station: Arc<Station>,
     threads: Option<Arc<Semaphore>>,
     client: call::Client,
-    /// The divisor of service times, as the bits of an `f64`.
-    speed: AtomicU64,
     rng: Mutex<SmallRng>,
     tally: Mutex<stats::Tally>,
 }
@@ -65,15 +62,10 @@ impl Service {
             station: Arc::new(Station::new(&workers)?),
             threads: behaviour.threads.map(|n| Arc::new(Semaphore::new(n))),
             client: call::Client::new(config.outbound),
-            speed: AtomicU64::new(behaviour.speed.to_bits()),
             rng: Mutex::new(SmallRng::seed_from_u64(config.seed)),
             tally: Mutex::default(),
             config,
         }))
-    }
-
-    fn speed(&self) -> f64 {
-        f64::from_bits(self.speed.load(Ordering::Relaxed))
     }
 
     fn count<T>(&self, change: impl FnOnce(&mut stats::Tally) -> T) -> T {

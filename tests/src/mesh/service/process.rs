@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use tempfile::NamedTempFile;
 
 use super::{ServiceConfig, ServiceStats};
@@ -71,20 +71,6 @@ impl ServiceProcess {
     /// If the service doesn't answer.
     pub fn reset(&self) -> Result<()> {
         http::post(self.control, "/reset", "").map(|_| ())
-    }
-
-    /// Sets the divisor of the service times of all steps that begin from now on.
-    ///
-    /// # Errors
-    /// If the service doesn't answer, or `speed` isn't a number above 0.
-    pub fn set_speed(&self, speed: f64) -> Result<()> {
-        let answer = http::post(self.control, "/speed", &speed.to_string())?;
-        ensure!(
-            answer.status == 200,
-            "speed {speed}: {}",
-            answer.body.trim()
-        );
-        Ok(())
     }
 
     /// Suspends the process (SIGSTOP). It keeps its sockets and answers nothing.

@@ -130,7 +130,7 @@ impl Service {
     async fn compute(&self, compute: &Compute, context: &Context) {
         let time = {
             let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
-            compute.draw(self.speed(), &mut rng)
+            compute.draw(self.config.behaviour.speed, &mut rng)
         };
         let mut ticket = self
             .station

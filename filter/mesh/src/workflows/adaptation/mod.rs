@@ -201,8 +201,8 @@ impl State {
             && self.memory.len() == self.workflows.len()
             && self.workflows.len() <= usize::from(MAX_WORKFLOWS) + 1
             && self.services.len() <= MAX_SERVICES
-            && self.downstream.is_valid()
-            && self.upstream.is_valid()
+            && self.downstream.entries.is_valid()
+            && self.upstream.entries.is_valid()
     }
 }
 

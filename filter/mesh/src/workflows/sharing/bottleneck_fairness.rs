@@ -27,7 +27,7 @@ use crate::workflows::shares::{Claim, WaterFill};
 
 /// Bottleneck fairness with its parameters and buffers.
 #[derive(Debug)]
-pub struct BottleneckFairness {
+pub(crate) struct BottleneckFairness {
     probing: Probing,
     shares: WaterFill,
 }
@@ -36,8 +36,7 @@ impl BottleneckFairness {
     /// Creates the policy. `probe` is β, the increase of a rate in an interval if all of the
     /// capacity is spare, requests/s. `max_utilization` is u, the allowed ratio of slot time in
     /// use.
-    #[must_use]
-    pub fn new(probe: f64, max_utilization: f64) -> Self {
+    pub(crate) fn new(probe: f64, max_utilization: f64) -> Self {
         Self {
             probing: Probing::new(probe, max_utilization),
             shares: WaterFill::default(),

@@ -11,7 +11,7 @@ use crate::workflows::dominant::{DominantClaim, DominantShares, RESOURCES};
 
 /// Dominant resource fairness with its parameters and buffers.
 #[derive(Debug)]
-pub struct DominantResource {
+pub(crate) struct DominantResource {
     probing: Probing,
     /// The capacity of the second resource, units/s.
     resource: f64,
@@ -22,19 +22,12 @@ impl DominantResource {
     /// Creates the policy. `probe` is β, the increase of a rate in an interval if all of the
     /// capacity is spare, requests/s. `max_utilization` is the allowed ratio of each resource in
     /// use, and `resource` the capacity of the second resource, units/s.
-    #[must_use]
-    pub fn new(probe: f64, max_utilization: f64, resource: f64) -> Self {
+    pub(crate) fn new(probe: f64, max_utilization: f64, resource: f64) -> Self {
         Self {
             probing: Probing::new(probe, max_utilization),
             resource: number(resource),
             shares: DominantShares::default(),
         }
-    }
-
-    /// Returns the capacity of the second resource, units/s.
-    #[must_use]
-    pub fn resource(&self) -> f64 {
-        self.resource
     }
 
     pub(super) fn run(

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use bottleneck_fairness::BottleneckFairness;
-pub use dominant_resource::DominantResource;
-pub use static_guarantees::StaticGuarantees;
+pub(crate) use bottleneck_fairness::BottleneckFairness;
+pub(crate) use dominant_resource::DominantResource;
+pub(crate) use static_guarantees::StaticGuarantees;
 
 use super::WorkflowId;
 use super::dominant::RESOURCES;
@@ -25,34 +25,34 @@ use headgate_core::config::SharingConfig;
 
 /// The capacity of a process, and how much of it is in use.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Capacity {
+pub(crate) struct Capacity {
     /// P, the number of slots.
-    pub slots: f64,
+    pub(crate) slots: f64,
     /// The utilization of each resource, as a moving average, ratio 0..=1.
-    pub utilization: [f64; RESOURCES],
+    pub(crate) utilization: [f64; RESOURCES],
     /// The number of configured intervals since the policy last ran.
-    pub intervals: f64,
+    pub(crate) intervals: f64,
 }
 
 /// The load of a workflow.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Load {
+pub(crate) struct Load {
     /// The workflow.
-    pub workflow: WorkflowId,
+    pub(crate) workflow: WorkflowId,
     /// λ, the arrival rate including refused requests, requests/s.
-    pub demand: f64,
+    pub(crate) demand: f64,
     /// The rate that the called processes accept according to the last run, requests/s. It is
     /// infinite for no limit. This process admits no more than this rate.
-    pub downstream: f64,
+    pub(crate) downstream: f64,
     /// The cost of a request, in slot-seconds and in units of the second resource. `None` as long
     /// as no workflow has measurements.
-    pub cost: Option<[f64; RESOURCES]>,
+    pub(crate) cost: Option<[f64; RESOURCES]>,
     /// Whether the workflow's requests make no calls.
-    pub leaf: bool,
+    pub(crate) leaf: bool,
     /// The workflow's weight in fair shares, above 0.
-    pub weight: f64,
+    pub(crate) weight: f64,
     /// The rate that is always admitted, requests/s.
-    pub guarantee: f64,
+    pub(crate) guarantee: f64,
 }
 
 impl Load {
@@ -72,7 +72,7 @@ fn number(x: f64) -> f64 {
 
 /// A local policy.
 #[derive(Debug)]
-pub enum Sharing {
+pub(crate) enum Sharing {
     /// Static throughput guarantees.
     StaticGuarantees(StaticGuarantees),
     /// Bottleneck fairness over the slots.
@@ -83,18 +83,17 @@ pub enum Sharing {
 
 /// A policy's state for a workflow from one run to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Memory {
+pub(crate) struct Memory {
     /// The workflow's rate, requests/s, or `None` if the workflow is new.
-    pub rate: Option<f64>,
+    pub(crate) rate: Option<f64>,
     /// Whether the demand was near the rate or above it. The real demand may then be higher by any
     /// amount.
-    pub wants_more: bool,
+    pub(crate) wants_more: bool,
 }
 
 impl Sharing {
     /// Creates the policy of `config`.
-    #[must_use]
-    pub fn new(config: &SharingConfig) -> Self {
+    pub(crate) fn new(config: &SharingConfig) -> Self {
         match *config {
             SharingConfig::StaticGuarantees => Self::StaticGuarantees(StaticGuarantees::default()),
             SharingConfig::BottleneckFairness {
@@ -114,7 +113,7 @@ impl Sharing {
 
     /// Runs line 1. Sets `rates[i]`, requests/s, for `loads[i]`. A rate is infinite for no limit.
     /// `memory` is indexed by workflow, and must have an entry for each of `loads`.
-    pub fn run(
+    pub(crate) fn run(
         &mut self,
         capacity: &Capacity,
         loads: &[Load],
@@ -132,8 +131,7 @@ impl Sharing {
 
 /// Returns the number of intervals that passed. It is at most 10, so that rates don't jump after a
 /// long pause.
-#[must_use]
-pub fn intervals(elapsed: Duration, interval: Duration) -> f64 {
+pub(crate) fn intervals(elapsed: Duration, interval: Duration) -> f64 {
     (elapsed.as_secs_f64() / interval.as_secs_f64().max(1e-6)).min(10.0)
 }
 

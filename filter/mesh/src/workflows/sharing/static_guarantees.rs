@@ -22,7 +22,7 @@ const SENDS: f64 = 0.01;
 
 /// The policy of static guarantees.
 #[derive(Debug, Default)]
-pub struct StaticGuarantees {}
+pub(crate) struct StaticGuarantees {}
 
 impl StaticGuarantees {
     pub(super) fn run(&self, capacity: &Capacity, loads: &[Load], rates: &mut Vec<f64>) {

@@ -26,22 +26,18 @@ impl World<'_> {
         let caller = &mut self.processes[parent.process as usize];
         let (upstream, call) = caller.calls(self.now, &parent, service).unzip();
         let id = self.spans.insert(Span {
-            state: SpanState::Open,
             caller: Caller::Span(self.spans.id(at)),
+            workflow: parent.workflow,
             task: calls.task as u16,
             process: process as u32,
             called_by: parent.process,
+            partition: parent.partition,
+            size: parent.size,
+            deadline: parent.deadline,
             sent: self.now,
-            began: 0,
-            ticket: None,
-            token: None,
             upstream,
             call,
-            said: None,
-            step: 0,
-            left: 0,
-            outstanding: 0,
-            ..parent
+            ..Span::default()
         });
         self.after_delay(Event::Arrive(id.index));
         if let Some(timeout) = self.graph.network.timeout {

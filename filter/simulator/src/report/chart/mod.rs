@@ -225,15 +225,14 @@ impl<'a> Plot<'a> {
     fn series(&self, out: &mut String, series: &Series, colour: usize) {
         let runs = self.runs(series);
         match series.style {
-            Style::Line | Style::Dashed | Style::Steps => {
-                let path = path(&runs, series.style);
+            Style::Line | Style::Dashed => {
+                let path = path(&runs);
                 let dashed = match series.style {
                     Style::Dashed => " dashed",
                     _ => "",
                 };
                 let _ = write!(out, r#"<path class="line c{colour}{dashed}" d="{path}"/>"#);
-                let few = series.points.len() <= MOST_DOTS;
-                if few && series.style != Style::Steps {
+                if series.points.len() <= MOST_DOTS {
                     self.dots(out, series, "dot", colour, 2.8);
                 }
             }
@@ -307,14 +306,13 @@ impl<'a> Plot<'a> {
     }
 }
 
-fn path(runs: &[Vec<(f64, f64)>], style: Style) -> String {
+fn path(runs: &[Vec<(f64, f64)>]) -> String {
     let mut path = String::new();
     for run in runs {
         for (i, (x, y)) in run.iter().enumerate() {
-            let _ = match (i, style) {
+            let _ = match i {
                 // Round caps draw a single point between two gaps as a dot.
-                (0, _) => write!(path, "M{x:.1} {y:.1}h0"),
-                (_, Style::Steps) => write!(path, "H{x:.1}V{y:.1}"),
+                0 => write!(path, "M{x:.1} {y:.1}h0"),
                 _ => write!(path, "L{x:.1} {y:.1}"),
             };
         }
@@ -379,7 +377,7 @@ mod tests {
     fn nothing_to_draw_is_no_trouble() {
         let mut empty = Figure::default();
         assert!(!svg(&empty).contains("NaN"));
-        empty.series = vec![Series::new("one", Style::Steps, [(1.0, Some(f64::NAN))])];
+        empty.series = vec![Series::new("one", Style::Line, [(1.0, Some(f64::NAN))])];
         empty.y.scale = Scale::Log;
         assert!(!svg(&empty).contains("NaN"));
         empty.series = vec![Series::new(

@@ -23,11 +23,12 @@ const STEP_OF_DUAL_BUFFER: &str = "given with type DualBuffer; leave it out or u
 pub(super) fn config(
     settings: Option<&BouncerSettings>,
     capacity: Option<AcceptFractionConfig>,
+    at: &At<'_>,
 ) -> StrategyConfig {
     let logic = settings.map(|s| s.logic).unwrap_or_default();
     StrategyConfig::Bouncer {
         logic,
-        shed_by_value: settings.and_then(|s| s.shed_by_value).unwrap_or(true),
+        shed_by_value: at.field("shedByValue").flag(),
         capacity,
     }
 }

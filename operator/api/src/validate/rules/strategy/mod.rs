@@ -51,9 +51,9 @@ fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig {
     let types = spec.type_names();
     match strategy.kind {
         StrategyType::Bouncer => {
-            let at = at.field("acceptFraction");
-            let capacity = at.is_given().then(|| accept_fraction::config(&at));
-            bouncer::config(strategy.bouncer.as_ref(), capacity)
+            let given = at.field("acceptFraction");
+            let capacity = given.is_given().then(|| accept_fraction::config(&given));
+            bouncer::config(strategy.bouncer.as_ref(), capacity, &at.field("bouncer"))
         }
         StrategyType::MaxQueueLength => StrategyConfig::MaxQueueLength,
         StrategyType::MaxQueueWait => max_queue_wait::config(
