@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use super::value_tests::{number, row};
 use super::*;
 use crate::progress::Silent;
+use crate::report::ReportRow;
 use crate::report::json::json;
 use crate::samples;
 use crate::source::{Request, Source as _};
