@@ -337,7 +337,7 @@ pub enum Discipline {
     Drr {
         /// The flows that take turns.
         by: Flow,
-        /// Processing time that a flow of weight 1 may use in a round, µs.
+        /// Slot time that a flow of weight 1 may use in a round, µs.
         quantum_us: u64,
         /// Weights of flows, by the name of the type or class or by the id of the workflow. Other
         /// flows have weight 1.
@@ -506,7 +506,8 @@ fn is_one(value: &f64) -> bool {
 pub struct ClassConfig {
     /// The class's name in stats: `[A-Za-z0-9_-]{1,63}`.
     pub name: String,
-    /// The conditions, of which a request of this class meets any. Empty only for the last class.
+    /// The conditions. A request of this class meets at least one of them. Empty only for the last
+    /// class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
     /// Factor of the types' values for requests of this class: 0.001 to 1000.

@@ -99,8 +99,8 @@ pub trait Shared {
     /// without such a clock.
     fn wall_clock_offset(&self) -> Duration;
 
-    /// Returns the id of the number `name`, which is 0 at first. The same name gives the same
-    /// number in every worker.
+    /// Returns the id of the number `name`. The number's value is 0 at first. The same name gives
+    /// the same number in every worker.
     ///
     /// # Errors
     /// [`HostError::Call`] when the host refuses the name.

@@ -169,7 +169,7 @@ impl Requests {
                 generation: 0,
                 request: None,
             });
-            // The cast loses nothing, because 2^32 requests don't fit in a wasm32 VM.
+            // The cast loses nothing, because 2^32 requests at once don't fit into memory.
             (self.rows.len() - 1) as u32
         });
         let row = &mut self.rows[slot as usize];

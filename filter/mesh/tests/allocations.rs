@@ -331,7 +331,7 @@ fn run_requests() -> u64 {
     counted - measured
 }
 
-/// A proxy for configuration that logs nothing.
+/// The proxy that is passed when the filter is configured. It logs nothing.
 struct Quiet;
 
 impl Proxy for Quiet {

@@ -44,7 +44,7 @@ pub(crate) const PANICS: &str = "headgate.panics";
 /// The status of [`HostError::Call`] for an unknown name. It is proxy-wasm's `Status::NotFound`.
 const NOT_FOUND: u32 = 1;
 
-/// The function by which a library wakes its own engine.
+/// A function of a library that wakes this library's engine. Other libraries call the function.
 type Wake = extern "C" fn();
 
 /// The functions that one library offers the others. A version of 0 means that the blob is absent.

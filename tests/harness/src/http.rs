@@ -48,7 +48,8 @@ impl Answer {
 pub struct Pending {
     reader: BufReader<TcpStream>,
     head: bool,
-    // The owner is dropped after the stream, so that the count includes every open connection.
+    // This field is dropped after `reader`, which closes the connection. So the strong count of the
+    // `Arc` includes every open connection.
     counted: Option<Arc<()>>,
 }
 

@@ -8,8 +8,9 @@ use crate::mix::QueryType;
 /// Namespace and name of the policies of this module.
 pub const NAME: &str = "default/search";
 
-/// Returns a policy `default/search` for `Service/default/search` with P = `parallelism` and basic
-/// Bouncer. The last of `types` is named `default`.
+/// Returns a policy `default/search` for `Service/default/search` with P = `parallelism` and the
+/// default strategy, which is Bouncer with shedding by value. One of `types` must be named
+/// `default`.
 pub fn policy(parallelism: usize, types: &[Value]) -> Value {
     json!({
         "apiVersion": "headgate.dev/v1alpha1",

@@ -298,7 +298,7 @@ impl Rig {
     /// no request in the backend.
     ///
     /// # Errors
-    /// If one of them stays in use, which is a leak.
+    /// If the system doesn't become idle in time, for example because a slot leaked.
     pub fn wait_until_idle(&self) -> Result<()> {
         for gauge in ["slots_in_use", "queue_length", "queued_work_us"] {
             self.wait_for_stat(gauge, 0)?;

@@ -45,8 +45,9 @@ pub struct InGuest {
     pub p99_us: f64,
 }
 
-/// Measures the paper's mix at `loads` times the backend's capacity, in an Envoy with `workers`
-/// worker threads. Some hundred requests per second leave the caches cold between two decisions.
+/// Measures the time of decisions in an Envoy with `workers` worker threads, under the paper's mix
+/// at `loads` times the backend's capacity. This capacity is some hundred requests per second, so
+/// the caches are cold at each decision.
 ///
 /// # Errors
 /// If the system doesn't start or the filter reports nothing.

@@ -56,7 +56,7 @@ struct Args {
     /// Simulated proxies in `scale`.
     #[arg(long, default_value_t = 1_000)]
     clients: usize,
-    /// Edits of each shape in `scale`.
+    /// Edits in each part of `scale`: with a policy for each proxy, and with one policy for all.
     #[arg(long, default_value_t = 50)]
     edits: usize,
     /// Service of `wild`. May be given several times. Without it, all services are measured.

@@ -109,7 +109,7 @@ impl Driving {
         crate::clock::sleep_until(at);
     }
 
-    /// Sends no further requests.
+    /// Stops sending requests. Outstanding requests may still be answered.
     pub fn stop(&self) {
         self.workflows.iter().for_each(|(_, load)| load.stop());
     }

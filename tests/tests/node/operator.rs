@@ -62,7 +62,8 @@ fn the_operators_whole_life_on_a_real_node() -> Result<()> {
     shop.node
         .helm(&["uninstall", "headgate", "--namespace", OPERATOR, "--wait"])?;
     shop.node.kubectl(&["delete", "namespace", OPERATOR])?;
-    // The objects of the namespace are removed a moment later.
+    // The namespace and its objects are gone once `kubectl delete` returns. Kubernetes may remove
+    // objects outside of the namespace a moment later.
     until_within(PATIENCE, "nothing to be left behind", || {
         let left = objects(&shop.node).map_err(|e| format!("{e:#}"))?;
         let left: Vec<&String> = left.difference(&before).collect();

@@ -233,8 +233,9 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// Returns the moments of requests whose normalised time is `up` u − `down` d, with noise that
-    /// the requests of a block share.
+    /// Returns the moments of requests whose normalised time is `up` u − `down` d plus noise. One
+    /// part of the noise is the same for all requests of a slot of the schedule. This part has the
+    /// range `shared`.
     fn moments(up: f64, down: f64, blocks: u32, shared: f64, rng: &mut Rng) -> Moments {
         let mut moments = Moments::default();
         for _ in 0..blocks {

@@ -201,8 +201,8 @@ pub struct Bound {
 /// A base with its starvation avoidance and its limit on utilization.
 #[derive(Debug)]
 pub struct Strategy {
-    /// The base. Callers use [`Strategy::decide`] and [`Strategy::withdrawn`] instead of the base's
-    /// own methods.
+    /// The base. If [`Strategy`] and the base have a method of the same name, such as
+    /// [`Strategy::decide`], callers use the method of [`Strategy`].
     pub base: Box<dyn Admission>,
     /// The rule of starvation avoidance, Bouncer's Alg. 2 or 3.
     pub avoidance: Option<Avoidance>,

@@ -116,7 +116,8 @@ impl Keep {
 }
 
 impl Estimates {
-    /// Adds an interval of `seconds`. Returns the factor for the calls of earlier intervals.
+    /// Adds an interval of `seconds`. Returns the factor by which the caller must multiply the
+    /// numbers of calls of earlier intervals.
     pub(crate) fn add(&mut self, keep: Keep, seconds: f64, sums: &Sums) -> f64 {
         self.offered.add(keep.demand, sums.offered, seconds);
         let kept = keep_requests(keep.cost, self.completed + sums.completed);

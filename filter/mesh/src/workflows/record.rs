@@ -194,7 +194,8 @@ impl Record {
             let averages = *self.averages(workflow);
             let mut waiting = 0;
             let limit = found.rate.is_finite().then(|| {
-                // On a host error, the level continues from the level of the previous rate.
+                // On a host error, the number of drawn tickets is unknown. The level then follows
+                // from the previous rate alone, and no request counts as waiting.
                 let drawn = limiter.drawn(host, workflow).ok();
                 let before = self.published.level(workflow);
                 let rate = found.rate.max(0.0);

@@ -101,8 +101,8 @@ impl Identification {
         segment
     }
 
-    /// Measures the closed loop of the paper's gains, with Eq. 5 as printed, with the opposite sign
-    /// of a₂, and with the additional integration of Eq. 1.
+    /// Measures three closed loops with the paper's gains. The first has Eq. 5 as printed, the
+    /// second has the opposite sign of a₂, and the third has the additional integration of Eq. 1.
     fn papers_gains(&self, measured: &mut Measured) {
         let [a, b] = &self.plant;
         let gains = Gains {

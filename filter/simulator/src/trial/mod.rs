@@ -446,7 +446,7 @@ impl Trial {
     }
 }
 
-/// The size of a trial, with its defaults.
+/// The size of a trial, in which defaults have replaced the missing values.
 #[derive(Debug, Clone, Copy)]
 struct Amount {
     requests: u64,

@@ -60,7 +60,8 @@ impl<T> Decoded<T> {
     }
 }
 
-/// Returns an example of a missing field, by the place and the name of the field.
+/// A function that returns a hint about a missing field, such as an example of its value, by the
+/// path and the name of the field.
 pub(crate) type Example = fn(&Path, &str) -> &'static str;
 
 /// Reads `document`, and repairs it if necessary.

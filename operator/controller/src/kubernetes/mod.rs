@@ -38,5 +38,5 @@ pub mod writer;
 
 /// The `controllerName` of this controller's entries in `status.ancestors`.
 pub const CONTROLLER_NAME: &str = "headgate.dev/controller";
-/// The field manager of all writes of this controller.
+/// The field manager of this controller's patches, except those of Events.
 pub const FIELD_MANAGER: &str = "headgate";

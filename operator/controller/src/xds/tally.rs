@@ -18,8 +18,9 @@ use headgate_api::plan::TargetRef;
 #[serde(transparent)]
 pub struct Tallies(BTreeMap<String, Counts>);
 
-/// The changes of counts by policy, as a JSON merge patch (RFC 7396) of [`Tallies`]. `None` removes
-/// a policy that no proxy should enforce any more.
+/// The changes of counts by policy. The counts of a policy replace its earlier counts as a whole,
+/// unlike those in a JSON merge patch (RFC 7396), which would keep an absent `rejected`. `None`
+/// removes a policy that no proxy should enforce any more.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Changes(BTreeMap<String, Option<Counts>>);

@@ -52,7 +52,7 @@ pub struct BackendStats {
 }
 
 impl BackendStats {
-    /// Returns the utilization of the workers between `earlier` and now, ratio 0..=1.
+    /// Returns the utilization of the workers between `earlier` and these counts, ratio 0..=1.
     pub fn utilization_since(&self, earlier: &BackendStats) -> f64 {
         let elapsed = self.elapsed_ms - earlier.elapsed_ms;
         if elapsed > 0.0 {

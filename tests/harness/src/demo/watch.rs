@@ -56,7 +56,8 @@ impl<'a> Watch<'a> {
         self.started.elapsed()
     }
 
-    /// Continues the load until `end` after its start. The first call ends the counted span.
+    /// Waits until the load has run for `end`, and reports progress. The counted span ends when the
+    /// first call returns.
     pub(super) fn until(&mut self, end: Duration, progress: &mut dyn Progress) -> Result<()> {
         let begun = self.now();
         while self.now() < end {

@@ -84,7 +84,7 @@ impl Running {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Sends no further requests. Outstanding requests may still be answered.
+    /// Stops sending requests. Outstanding requests may still be answered.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }

@@ -181,6 +181,7 @@ impl Rig {
 
 struct IdleConnection {
     _stream: TcpStream,
-    // The owner is dropped after the stream, so that the count includes every open connection.
+    // This field is dropped after `_stream`, so the strong count of the `Arc` includes every open
+    // connection.
     _counted: Arc<()>,
 }

@@ -3,7 +3,8 @@
 /// The number of requests that the server processes at once, unless a row sets another.
 pub(crate) const SLOTS: usize = 8;
 
-/// A type of request. The usual sizes are divided by four, because this server is slow.
+/// A type of request. Prompts and answers have a quarter of their usual lengths, because the server
+/// of this benchmark is slow.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     /// Share of the requests.

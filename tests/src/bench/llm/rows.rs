@@ -183,7 +183,8 @@ fn row(name: &'static str, title: &'static str, candidates: Vec<Candidate>) -> R
 /// the longest type.
 const BUDGETS: [usize; 3] = [750, 1_100, 1_650];
 
-/// The part of each type's requests that a floor admits. A policy has one floor for all types.
+/// The share of each type's requests that the policies with a floor admit at least
+/// (`AcceptanceAllowance`). A policy has one such share for all types.
 const FLOOR: f64 = 0.2;
 
 /// The knowledge of a policy about requests.

@@ -91,7 +91,8 @@ fn remove_left_behind(hierarchy: &Path) {
     }
 }
 
-/// Removes groups one by one, the deepest first. Their files disappear with them.
+/// Removes `group` and all groups below it, the deepest first. The files of a group can't be
+/// removed, and disappear with the group.
 fn remove_tree(group: &Path) -> std::io::Result<()> {
     if !group.exists() {
         return Ok(());

@@ -106,8 +106,9 @@ pub struct Law {
     found: f64,
     /// The moving average of the lateness of answers.
     late: f64,
-    /// While P is limited, the slot time that refused requests would have taken, s, and the time of
-    /// the last reading of slots in use.
+    /// Two values that are used only while P is limited. The first is the slot time that refused
+    /// requests would have taken since the law last decided whether to open, s. The second is the
+    /// time at which the slots in use were last read.
     shed: f64,
     looked: f64,
     /// The number of answers so far.

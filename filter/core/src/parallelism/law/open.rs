@@ -99,7 +99,8 @@ const FORGET: f64 = 10.0;
 const MOST: f64 = 0.5;
 /// The part of the ceiling from which the ceiling counts as reached.
 const FULL: f64 = 0.8;
-/// The least time at the ceiling before requests in the backend are judged, mean service times.
+/// The least time at the ceiling before the law judges whether requests wait in the backend, as a
+/// multiple of the mean service time.
 const TURNS: f64 = 2.0;
 /// The number of slots that may be in use in addition to those that follow from the work.
 const CEILING: f64 = 16.0;

@@ -34,7 +34,8 @@ const LONGEST_STAGE: f64 = 2e9;
 const USED: f64 = 0.5;
 
 impl Law {
-    /// Doubles the slots until service times are stretched, and then ends the start.
+    /// Ends the current stage of the start if its samples suffice. Either doubles the slots for the
+    /// next stage or ends the start, by the rules in the head of this module.
     pub(super) fn start(&mut self, now: Instant, view: &View) {
         let [samples, pt, reference, doubt, squares] = self.times;
         if samples <= 0.0 {

@@ -30,11 +30,13 @@
 //!   stay. The rule above ensures that such periods end.
 //! - d_t(0) is "a small positive integer", of an unknown unit. If it is too small, a cold start
 //!   refuses all requests that come while all slots are busy, for many periods. If it is too large,
-//!   the first burst overshoots. So all requests are admitted until 20 requests were served (or
-//!   one, and a period has ended), which takes milliseconds. Then the bound starts at half of the
-//!   bound that should keep the target: (S_t − mean processing time) / 2 · P / c̄, at least 1. c̄
+//!   the first burst overshoots. So all requests are admitted until 20 requests were served, which
+//!   takes milliseconds under load. If a period ends before that, one served request is enough.
+//!   Then the bound starts at half of the bound that should keep the target: (S_t − mean processing
+//!   time) / 2 · P / c̄, at least 1. Here c̄ is the time that a unit of cost takes in a slot. It
 //!   may be wrong by a factor of two without an overshoot.
-//! - max-data is the configured value, or the longest queue times the largest cost served.
+//! - max-data is the configured value. By default it is the longest queue, which FC-D multiplies by
+//!   the largest cost that was served or is configured for a type.
 //!
 //! These parts of the paper are left out: the TCP connection delay c_i of §2 (a connection to a
 //! proxy carries many requests), waits before the stage, delays of requests that expired in the
@@ -128,8 +130,8 @@ impl BacklogControl {
         }
     }
 
-    /// Returns the bound on the controlled signal, or AC's probability. Returns `None` before
-    /// anything was measured.
+    /// Returns the bound on the controlled signal, or AC's probability. Returns `None` until enough
+    /// requests were served for the first bound.
     #[must_use]
     pub fn bound(&self) -> Option<f64> {
         (self.known.bounded != 0.0).then(|| self.bound_of(&self.known))

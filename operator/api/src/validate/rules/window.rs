@@ -1,4 +1,4 @@
-//! Rules for sliding windows: D in steps of Δ.
+//! Rules for sliding windows. A window of length D slides by Δ at a time.
 
 use std::time::Duration as Span;
 

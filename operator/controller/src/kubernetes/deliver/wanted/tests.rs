@@ -652,7 +652,8 @@ fn nothing_for_what_is_not_installed_or_not_asked_for() {
     };
     assert_eq!(without(&off, &installed()), [""; 0]);
     assert_eq!(without(&settings(), &Installed::default()), [""; 0]);
-    // Without its plugin kinds, Istio counts as not installed, unless these kinds aren't watched.
+    // Served EnvoyFilters alone show that Istio is installed only if Istio's plugin kinds aren't
+    // watched, as with a native module and `keep_leftovers`.
     let only_filters = Installed {
         served: BTreeSet::from([Adapter::IstioNative]),
         ..Installed::default()
