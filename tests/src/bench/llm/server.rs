@@ -88,7 +88,7 @@ impl Costs {
     /// is then within 15% of the server's in each of 16 closed loops. Its times to the first token
     /// are within 27% except for one loop (46%), and those for an output token within 21% except
     /// for one loop (61%). In a third run, its throughput is within 28%. The three runs of the
-    /// server differ by up to 55% in the throughput of a loop, and by more in these times.
+    /// server differ by up to 49% in the throughput of a loop, and by more in these times.
     pub(crate) const LLAMA_SERVER: Self = Self {
         micro_batch: 990_000.0,
         token: 74_000.0,
