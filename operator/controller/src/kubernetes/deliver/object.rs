@@ -50,42 +50,79 @@ const MAX_LABEL: usize = 63;
 /// The largest number of characters of a target's name that go into an object's name.
 const MAX_NAME: usize = 30;
 
-/// The writer of objects of one kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Adapter {
+/// Defines [`Adapter`] and the properties of each adapter from one list.
+macro_rules! adapters {
+    ($($(#[$doc:meta])+ $adapter:ident { $($field:ident: $value:expr,)+ })+) => {
+        /// The writer of objects of one kind.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Adapter {
+            $($(#[$doc])+ $adapter,)+
+        }
+
+        impl Adapter {
+            /// All adapters.
+            pub const ALL: [Self; [$(Self::$adapter),+].len()] = [$(Self::$adapter),+];
+
+            const fn properties(self) -> Properties {
+                match self {
+                    $(Self::$adapter => Properties { $($field: $value),+ },)+
+                }
+            }
+        }
+    };
+}
+
+/// The properties of an adapter.
+struct Properties {
+    /// The adapter's name in labels.
+    name: &'static str,
+    /// The operator's argument that turns the adapter on, or another condition, in one word, that
+    /// `headgate check` evaluates.
+    condition: &'static str,
+    /// The group, version and plural of the adapter's objects.
+    resource: (&'static str, &'static str, &'static str),
+    kind: &'static str,
+}
+
+adapters! {
     /// `ConfigMap` with a `DiscoveryResponse`.
-    ConfigMap,
+    ConfigMap {
+        name: "config-map",
+        condition: "deliver-config-maps",
+        resource: ("", "v1", "configmaps"),
+        kind: "ConfigMap",
+    }
     /// `EnvoyExtensionPolicy`.
-    EnvoyGateway,
+    EnvoyGateway {
+        name: "envoy-gateway",
+        condition: "envoy-gateway",
+        resource: ("gateway.envoyproxy.io", "v1alpha1", "envoyextensionpolicies"),
+        kind: "EnvoyExtensionPolicy",
+    }
     /// `WasmPlugin`.
-    Istio,
+    Istio {
+        name: "istio",
+        condition: "istio-wasm",
+        resource: ("extensions.istio.io", "v1alpha1", "wasmplugins"),
+        kind: "WasmPlugin",
+    }
     /// `TrafficExtension`.
-    IstioExtension,
+    IstioExtension {
+        name: "istio-extension",
+        condition: "istio-wasm",
+        resource: ("extensions.istio.io", "v1alpha1", "trafficextensions"),
+        kind: "TrafficExtension",
+    }
     /// `EnvoyFilter` with the native filter.
-    IstioNative,
+    IstioNative {
+        name: "istio-native",
+        condition: "istio-native",
+        resource: ("networking.istio.io", "v1alpha3", "envoyfilters"),
+        kind: "EnvoyFilter",
+    }
 }
 
 impl Adapter {
-    /// All adapters.
-    pub const ALL: [Self; 5] = [
-        Self::ConfigMap,
-        Self::EnvoyGateway,
-        Self::Istio,
-        Self::IstioExtension,
-        Self::IstioNative,
-    ];
-
-    /// Returns the adapter's name in labels.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "config-map",
-            Self::EnvoyGateway => "envoy-gateway",
-            Self::Istio => "istio",
-            Self::IstioExtension => "istio-extension",
-            Self::IstioNative => "istio-native",
-        }
-    }
-
     /// Whether Istio reads the adapter's objects. Istio doesn't report whether a proxy has accepted
     /// them.
     #[must_use]
@@ -103,40 +140,19 @@ impl Adapter {
     /// word, that `headgate check` evaluates.
     #[must_use]
     pub const fn condition(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "deliver-config-maps",
-            Self::EnvoyGateway => "envoy-gateway",
-            Self::Istio | Self::IstioExtension => "istio-wasm",
-            Self::IstioNative => "istio-native",
-        }
+        self.properties().condition
     }
 
     /// Returns the kind of the adapter's objects.
     #[must_use]
     pub const fn kind(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "ConfigMap",
-            Self::EnvoyGateway => "EnvoyExtensionPolicy",
-            Self::Istio => "WasmPlugin",
-            Self::IstioExtension => "TrafficExtension",
-            Self::IstioNative => "EnvoyFilter",
-        }
+        self.properties().kind
     }
 
     /// Returns the API resource of the adapter's objects.
     #[must_use]
     pub fn resource(self) -> ApiResource {
-        let (group, version, plural) = match self {
-            Self::ConfigMap => ("", "v1", "configmaps"),
-            Self::EnvoyGateway => (
-                "gateway.envoyproxy.io",
-                "v1alpha1",
-                "envoyextensionpolicies",
-            ),
-            Self::Istio => ("extensions.istio.io", "v1alpha1", "wasmplugins"),
-            Self::IstioExtension => ("extensions.istio.io", "v1alpha1", "trafficextensions"),
-            Self::IstioNative => ("networking.istio.io", "v1alpha3", "envoyfilters"),
-        };
+        let (group, version, plural) = self.properties().resource;
         let kind = GroupVersionKind::gvk(group, version, self.kind());
         ApiResource::from_gvk_with_plural(&kind, plural)
     }
@@ -298,7 +314,7 @@ impl Object {
 fn labels(adapter: Adapter, targets: &[TargetRef]) -> BTreeMap<&'static str, String> {
     let mut labels = BTreeMap::from([
         (MANAGED_BY.0, MANAGED_BY.1.to_owned()),
-        (ADAPTER_LABEL, adapter.name().to_owned()),
+        (ADAPTER_LABEL, adapter.properties().name.to_owned()),
     ]);
     if let Some(first) = targets.first() {
         labels.insert(TARGET_KIND_LABEL, first.kind.as_str().to_owned());
