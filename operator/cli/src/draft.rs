@@ -34,12 +34,12 @@ spec:
     )
 }
 
-/// Returns a type of the policy. A type without a `rule` is for all other requests. `objectives` is
-/// a mapping of percentiles.
-pub(super) fn kind(name: &str, rule: Option<&str>, objectives: &str) -> String {
+/// Returns a type of the policy. `comment` follows the name on its line. A type without a `rule` is
+/// for all other requests. `objectives` is a mapping of percentiles.
+pub(super) fn kind(name: &str, comment: &str, rule: Option<&str>, objectives: &str) -> String {
     let matches = rule.map(|rule| format!("    matches:\n    - {rule}\n"));
     let matches = matches.unwrap_or_default();
-    format!("  - name: {name}\n{matches}    slo: {objectives}\n")
+    format!("  - name: {name}{comment}\n{matches}    slo: {objectives}\n")
 }
 
 /// Returns `parts` as a name of at most 63 lower case letters, digits and `-`. A number is appended

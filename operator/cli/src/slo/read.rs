@@ -274,14 +274,14 @@ fn printed(file: &str, types: &[Type], namespace: &str, name: &str) -> String {
     for of in types {
         let path = format!("{{path: {{type: PathPrefix, value: /{}}}}}", of.name);
         let path = (of.name != DEFAULT_TYPE).then_some(&*path);
-        text += &kind(&of.name, path, &slo(of));
+        text += &kind(&of.name, "", path, &slo(of));
     }
     let longest = |of: &&Type| of.slo.values().max().copied();
     if let Some(of) = types.iter().max_by_key(longest)
         && !types.iter().any(|of| of.name == DEFAULT_TYPE)
     {
-        let which = format!("# all other requests; the objectives of {}", of.name);
-        text += &kind(&format!("{DEFAULT_TYPE}       {which}"), None, &slo(of));
+        let comment = format!("       # all other requests; the objectives of {}", of.name);
+        text += &kind(DEFAULT_TYPE, &comment, None, &slo(of));
     }
     text
 }
