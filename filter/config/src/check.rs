@@ -124,7 +124,7 @@ impl StageConfig {
         self.service_times.check(&format!("{at}.service_times"))?;
         self.strategy.check(at, self)?;
         if let Some(avoidance) = &self.starvation_avoidance {
-            avoidance.check(&format!("{at}.starvation_avoidance"))?;
+            avoidance.check(&format!("{at}.starvation_avoidance"), self)?;
         }
         let types = self.types.len();
         check("types", (1..=MAX_TYPES).contains(&types), &|| {

@@ -97,13 +97,8 @@ impl StrategyConfig {
                 step_us,
                 ..
             } => {
-                for name in type_limits_us.keys() {
-                    let is_known = stage.types.iter().any(|t| t.name == *name);
-                    let field = format_args!("{strategy}.type_limits_us");
-                    ensure(is_known, field, || {
-                        format!("{name:?}; no type has that name")
-                    })?;
-                }
+                let field = format!("{strategy}.type_limits_us");
+                known_types(&field, type_limits_us, stage)?;
                 window(strategy, *window_us, *step_us)
             }
             Self::AcceptFraction(limit) => limit.check(&strategy),
@@ -111,6 +106,18 @@ impl StrategyConfig {
             Self::ResponseTimeController(settings) => settings.check(at, stage),
         }
     }
+}
+
+/// Checks that the keys of the map at `at` are names of types of `stage`.
+fn known_types<T>(
+    at: &str,
+    map: &BTreeMap<String, T>,
+    stage: &StageConfig,
+) -> Result<(), ConfigError> {
+    map.keys().try_for_each(|name| {
+        let is_known = stage.types.iter().any(|kind| kind.name == *name);
+        ensure(is_known, at, || format!("{name:?}; no type has that name"))
+    })
 }
 
 /// A limit on the backend's utilization (Bouncer §5.2.3).
@@ -361,6 +368,9 @@ pub enum StarvationAvoidance {
     AcceptanceAllowance {
         /// A, the allowance, a ratio 0..=1.
         allowance: f64,
+        /// A of the types with an allowance of their own.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        type_allowances: BTreeMap<String, f64>,
         /// D, the length of the window, µs.
         window_us: u64,
         /// Δ, the step of the window, µs.
@@ -378,15 +388,21 @@ pub enum StarvationAvoidance {
 }
 
 impl StarvationAvoidance {
-    /// Checks the settings at `at`.
-    pub(crate) fn check(&self, at: &str) -> Result<(), ConfigError> {
-        let (window_us, step_us) = match *self {
+    /// Checks the settings of `stage`, which are at `at`.
+    pub(crate) fn check(&self, at: &str, stage: &StageConfig) -> Result<(), ConfigError> {
+        let (window_us, step_us) = match self {
             Self::AcceptanceAllowance {
                 allowance,
+                type_allowances,
                 window_us,
                 step_us,
             } => {
-                within(format_args!("{at}.allowance"), allowance, 0.0..=1.0)?;
+                within(format_args!("{at}.allowance"), *allowance, 0.0..=1.0)?;
+                let field = format!("{at}.type_allowances");
+                known_types(&field, type_allowances, stage)?;
+                for (name, allowance) in type_allowances {
+                    within(format_args!("{field}.{name}"), *allowance, 0.0..=1.0)?;
+                }
                 (window_us, step_us)
             }
             Self::HelpingTheUnderserved {
@@ -394,10 +410,10 @@ impl StarvationAvoidance {
                 window_us,
                 step_us,
             } => {
-                positive(format_args!("{at}.alpha"), alpha, 1.0)?;
+                positive(format_args!("{at}.alpha"), *alpha, 1.0)?;
                 (window_us, step_us)
             }
         };
-        window(at, window_us, step_us)
+        window(at, *window_us, *step_us)
     }
 }

@@ -77,6 +77,9 @@ pub struct Options {
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
+    /// The largest number of tokens in an iteration of the server (`--batch-size`), or `None` for
+    /// the server's default.
+    pub server_batch: Option<u32>,
 }
 
 /// The server's files, and the results of its calibration.
@@ -306,6 +309,9 @@ impl<'a> Bench<'a> {
             .args(["--ctx-size", &(slots * CONTEXT).to_string()])
             .args(["--threads", "1", "--no-cache-prompt", "--cache-ram", "0"])
             .arg("--no-ui");
+        if let Some(tokens) = self.options.server_batch {
+            command.args(["--batch-size", &tokens.to_string()]);
+        }
         let log = self.dir.path().join("llama-server.log");
         let child = Child::spawn_tied("llama-server", &command, &log)?;
         wait::until("llama-server to answer", || {

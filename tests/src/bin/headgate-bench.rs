@@ -69,6 +69,11 @@ struct Args {
     /// Compares the simulator's model of the server of `llm` with the server, and nothing else.
     #[arg(long)]
     model: bool,
+    /// The largest number of tokens that the server of `llm` processes between two tokens of an
+    /// answer (its `--batch-size`), in place of the server's default of 2048. A prompt of more
+    /// tokens is processed in several parts.
+    #[arg(long)]
+    server_batch: Option<u32>,
     /// An experiment of `wild` in place of the services, or of `llm` in place of the mix. May be
     /// given several times. `--only` names its cases and its rows. The rows in `wild` are none,
     /// wasm-p, wasm, native-p and native. The rows in `llm` are none, and wasm or native with
@@ -462,6 +467,7 @@ fn llm(args: &Args) -> Result<Value> {
         rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
         only: args.only.clone(),
         workers: args.workers,
+        server_batch: args.server_batch,
     };
     if args.model {
         let fit = llm::fit(&options)?;

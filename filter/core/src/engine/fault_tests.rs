@@ -147,6 +147,7 @@ fn avoidance_with_envoys_counters() {
         s.strategy = StrategyConfig::MaxQueueLength;
         s.starvation_avoidance = Some(StarvationAvoidance::AcceptanceAllowance {
             allowance: 0.1,
+            type_allowances: Default::default(),
             window_us: 1_000_000,
             step_us: 10_000,
         });

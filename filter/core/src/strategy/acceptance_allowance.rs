@@ -14,33 +14,38 @@
 //! own decision, and a second part that overrides rejections "on the spot uniformly at random with
 //! probability equal to A". A type without requests in the window has no ratio, so the strategy
 //! decides. A rare type then gets its allowance on average, instead of always passing.
+//!
+//! The paper has one A for all types. Here each type may have its own, because some types must not
+//! starve, and others only take slots from them.
 
 use crate::request::TypeId;
 use crate::rng::Rng;
 use crate::window::Window;
 
-/// Starvation avoidance that keeps each type's acceptance ratio at `allowance` or above.
-#[derive(Debug, Clone, Copy)]
+/// Starvation avoidance that keeps each type's acceptance ratio at its allowance or above.
+#[derive(Debug, Clone)]
 pub struct AcceptanceAllowance {
-    allowance: f64,
+    allowances: Vec<f64>,
 }
 
 impl AcceptanceAllowance {
-    /// Creates the strategy. `allowance` is A, ratio 0..=1.
+    /// Creates the strategy. `allowances` is A by type, ratios 0..=1.
     #[must_use]
-    pub const fn new(allowance: f64) -> Self {
-        Self { allowance }
+    pub const fn new(allowances: Vec<f64>) -> Self {
+        Self { allowances }
     }
 
     /// Returns the probability with which a refusal of a type with AR ≥ A is overridden.
-    pub(super) const fn floor(&self) -> f64 {
-        self.allowance
+    pub(super) fn floor(&self, kind: TypeId) -> f64 {
+        let allowance = self.allowances.get(usize::from(kind.0));
+        allowance.copied().unwrap_or(0.0)
     }
 
     /// Whether a request of type `kind` is accepted although the strategy refused it.
     pub(super) fn overrides(&self, kind: TypeId, window: &Window, rng: &mut Rng) -> bool {
+        let allowance = self.floor(kind);
         let ratio = window.acceptance_ratio(kind);
-        let starving = ratio.is_some_and(|ar| ar < self.allowance);
-        starving || rng.chance(self.allowance)
+        let starving = ratio.is_some_and(|ar| ar < allowance);
+        starving || rng.chance(allowance)
     }
 }

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use super::{AcceptanceAllowance, HelpingTheUnderserved};
-use crate::config::{StageConfig, StarvationAvoidance};
+use crate::config::{StageConfig, StarvationAvoidance, TypeConfig};
 use crate::refusal::Reason;
 use crate::request::TypeId;
 use crate::rng::Rng;
@@ -19,7 +19,7 @@ use crate::time::Instant;
 use crate::window::Window;
 
 /// The rule that overrides a refusal.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Rule {
     /// The acceptance allowance, Bouncer's Alg. 2.
     AcceptanceAllowance(AcceptanceAllowance),
@@ -42,10 +42,12 @@ impl Avoidance {
         let (rule, window_us, step_us) = match config.starvation_avoidance.clone()? {
             StarvationAvoidance::AcceptanceAllowance {
                 allowance,
+                type_allowances,
                 window_us,
                 step_us,
             } => {
-                let rule = AcceptanceAllowance::new(allowance);
+                let of = |kind: &TypeConfig| type_allowances.get(&kind.name).unwrap_or(&allowance);
+                let rule = AcceptanceAllowance::new(config.types.iter().map(of).copied().collect());
                 (Rule::AcceptanceAllowance(rule), window_us, step_us)
             }
             StarvationAvoidance::HelpingTheUnderserved {
@@ -71,7 +73,7 @@ impl Avoidance {
     #[must_use]
     pub fn floor(&self, kind: TypeId) -> f64 {
         match &self.rule {
-            Rule::AcceptanceAllowance(rule) => rule.floor(),
+            Rule::AcceptanceAllowance(rule) => rule.floor(kind),
             Rule::HelpingTheUnderserved(rule) => rule.help(kind, &self.window),
         }
     }

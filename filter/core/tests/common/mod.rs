@@ -35,6 +35,7 @@ pub(crate) fn starvation_avoidances() -> [Option<StarvationAvoidance>; 3] {
         None,
         Some(StarvationAvoidance::AcceptanceAllowance {
             allowance: 0.1,
+            type_allowances: Default::default(),
             window_us,
             step_us,
         }),

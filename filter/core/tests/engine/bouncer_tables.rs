@@ -259,7 +259,7 @@ fn basic(load: f64) -> Outcome {
 }
 
 fn allowance(a: f64, load: f64) -> Outcome {
-    let rule = Rule::AcceptanceAllowance(AcceptanceAllowance::new(a));
+    let rule = Rule::AcceptanceAllowance(AcceptanceAllowance::new(vec![a; TYPES.len()]));
     simulate(bouncer(Some(rule)), load, 2)
 }
 

@@ -438,6 +438,7 @@ fn beside_bouncer_accept_fraction_judges_what_bouncer_admits() {
     // Four slots may be in use.
     let always = Some(StarvationAvoidance::AcceptanceAllowance {
         allowance: 1.0,
+        type_allowances: Default::default(),
         window_us: 1_000_000,
         step_us: 10_000,
     });
@@ -576,6 +577,7 @@ fn requests_that_are_refused_after_all_spend_no_error_budget() {
 fn a_cold_type_is_let_in_with_leniency_until_it_is_measured() {
     let allowance = StarvationAvoidance::AcceptanceAllowance {
         allowance: 0.2,
+        type_allowances: Default::default(),
         window_us: 1_000_000,
         step_us: 10_000,
     };
@@ -690,6 +692,28 @@ fn the_allowance_is_kept_and_not_much_exceeded() {
         assert!(
             share >= a && share <= a * 1.2 + 0.003,
             "{share} admitted, allowance {a}"
+        );
+    }
+}
+
+#[test]
+fn a_type_with_an_allowance_of_its_own_has_that_one() {
+    let (_, mut config) = all().swap_remove(1);
+    for (general, own, name) in [(0.0, 0.2, "slow"), (0.5, 0.2, "slow"), (0.2, 0.7, "fast")] {
+        let Some(StarvationAvoidance::AcceptanceAllowance {
+            allowance,
+            type_allowances,
+            ..
+        }) = &mut config.starvation_avoidance
+        else {
+            panic!("the second of all() is Bouncer with acceptance allowance");
+        };
+        *allowance = general;
+        *type_allowances = [(name.to_owned(), own)].into();
+        let share = share_of_slow(&config, 1, 50_000);
+        assert!(
+            (0.2..=0.243).contains(&share),
+            "{share} admitted, {name} {own}"
         );
     }
 }

@@ -257,6 +257,7 @@ fn floors_that_fit_break_no_objective() {
     let mut stage = stage(&kinds, 16);
     stage.starvation_avoidance = Some(StarvationAvoidance::AcceptanceAllowance {
         allowance: 0.3,
+        type_allowances: Default::default(),
         window_us: 1_000_000,
         step_us: 10_000,
     });

@@ -169,6 +169,8 @@ pub struct AcceptanceAllowance {
     /// A, the share of a type's requests that is admitted whatever the strategy decides, if the
     /// queue has room: 0 to 1; 0.1 by default.
     pub allowance: Option<f64>,
+    /// A of single types, by their names; 0 to 1 each. The other types have `allowance`.
+    pub allowances: BTreeMap<String, f64>,
     /// D, the window over which shares are counted, 1ms to 1h; 1s by default.
     pub window: Option<Duration>,
     /// Δ, the step by which the window slides, 1ms to 1h; 10ms by default. 2 to 10000 steps make

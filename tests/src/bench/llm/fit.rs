@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::mix;
 use super::server::{Batching, Costs, Limits};
-use super::{Bench, MIX, Options, SIZES, SLOTS, answer};
+use super::{Bench, MIX, Options, SIZES, SLOTS, Server, answer};
 use crate::bench::cpu;
 use crate::bench::table::{Table, times};
 use crate::load::{RequestType, Stream};
@@ -37,8 +37,34 @@ struct Row {
     /// The type, whose requests have its mean size. `None` for the mix.
     kind: Option<usize>,
     clients: usize,
-    server: Figures,
+    /// The server's figures in each round.
+    rounds: Vec<Figures>,
     model: Figures,
+}
+
+/// The geometric mean of the server's figures over some rounds.
+fn mean<'a>(rounds: impl Iterator<Item = &'a Figures> + Clone) -> Figures {
+    let of = |figure: fn(&Figures) -> f64| {
+        let logs: Vec<f64> = rounds.clone().map(|round| figure(round).ln()).collect();
+        (logs.iter().sum::<f64>() / logs.len() as f64).exp()
+    };
+    Figures {
+        answers_per_s: of(|figures| figures.answers_per_s),
+        ttft_p50_ms: of(|figures| figures.ttft_p50_ms),
+        tpot_p50_ms: of(|figures| figures.tpot_p50_ms),
+    }
+}
+
+impl Row {
+    fn server(&self) -> Figures {
+        mean(self.rounds.iter())
+    }
+
+    /// Returns the throughput of the even rounds divided by that of the odd rounds.
+    fn halves(&self) -> f64 {
+        let half = |first| mean(self.rounds.iter().skip(first).step_by(2)).answers_per_s;
+        half(1) / half(0)
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -58,30 +84,26 @@ pub fn fit(options: &Options) -> Result<Fit> {
     let server = bench.server(SLOTS)?;
     let loads = [Some(0), Some(1), Some(2), None].into_iter();
     let loads = loads.flat_map(|kind| CLIENTS.map(|clients| (kind, clients)));
-    let row = |(kind, clients): (Option<usize>, usize)| {
-        let until = if kind.is_some() { ONE_SIZE } else { MIXED };
-        let samples = super::closed_loop(&server, requests(kind), clients, until)?;
-        let answers = samples
-            .iter()
-            .filter_map(|sample| Some((sample.at + sample.latency, answer(sample)?)));
-        let streams: Vec<(Duration, Stream)> =
-            answers.filter(|(ended, _)| *ended < until).collect();
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let last = streams.iter().map(|(ended, _)| *ended).max();
-        Ok(Row {
+    let mut rows: Vec<Row> = loads
+        .map(|(kind, clients)| Row {
             kind,
             clients,
-            server: Figures {
-                answers_per_s: streams.len() as f64 / last.unwrap_or(until).as_secs_f64(),
-                ttft_p50_ms: median(streams.iter().map(|(_, stream)| ms(stream.first))),
-                tpot_p50_ms: median(streams.iter().map(|(_, stream)| ms(stream.per_token()))),
-            },
-            model: Figures::of_model(kind, clients, until),
+            rounds: Vec::new(),
+            model: Figures::of_model(kind, clients, time(kind)),
         })
-    };
-    Ok(Fit {
-        rows: loads.map(row).collect::<Result<_>>()?,
-    })
+        .collect();
+    // Each round has all loads, so that a change of the machine's speed concerns all of them.
+    for _ in 0..options.rounds {
+        for row in &mut rows {
+            let measured = Figures::of_server(&server, row.kind, row.clients)?;
+            row.rounds.push(measured);
+        }
+    }
+    Ok(Fit { rows })
+}
+
+fn time(kind: Option<usize>) -> Duration {
+    if kind.is_some() { ONE_SIZE } else { MIXED }
 }
 
 fn requests(kind: Option<usize>) -> Vec<RequestType> {
@@ -96,6 +118,23 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 impl Figures {
+    fn of_server(server: &Server, kind: Option<usize>, clients: usize) -> Result<Self> {
+        let until = time(kind);
+        let samples = super::closed_loop(server, requests(kind), clients, until)?;
+        let answers = samples
+            .iter()
+            .filter_map(|sample| Some((sample.at + sample.latency, answer(sample)?)));
+        let streams: Vec<(Duration, Stream)> =
+            answers.filter(|(ended, _)| *ended < until).collect();
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let last = streams.iter().map(|(ended, _)| *ended).max();
+        Ok(Self {
+            answers_per_s: streams.len() as f64 / last.unwrap_or(until).as_secs_f64(),
+            ttft_p50_ms: median(streams.iter().map(|(_, stream)| ms(stream.first))),
+            tpot_p50_ms: median(streams.iter().map(|(_, stream)| ms(stream.per_token()))),
+        })
+    }
+
     fn of_model(kind: Option<usize>, clients: usize, time: Duration) -> Self {
         // The mix is random, so short runs of it differ.
         let time = if kind.is_some() { time } else { time * 10 };
@@ -129,11 +168,12 @@ impl Figures {
 impl Fit {
     /// Returns the factor by which the model's times are multiplied.
     fn slowness(&self) -> f64 {
-        let ratio = |row: &Row| (row.model.answers_per_s / row.server.answers_per_s).ln();
+        let ratio = |row: &Row| (row.model.answers_per_s / row.server().answers_per_s).ln();
         (self.rows.iter().map(ratio).sum::<f64>() / self.rows.len() as f64).exp()
     }
 
-    /// Returns the server's figures, and the model's divided by them.
+    /// Returns the server's figures, and the model's divided by them. The column between them
+    /// tells how much the server itself differs between rounds.
     #[must_use]
     pub fn table(&self) -> String {
         let slowness = self.slowness();
@@ -141,6 +181,7 @@ impl Fit {
             "",
             "clients",
             "answers/s",
+            "even ÷ odd rounds",
             "model",
             "TTFT p50, ms",
             "model",
@@ -148,11 +189,12 @@ impl Fit {
             "model",
         ]);
         for row in &self.rows {
-            let (server, model) = (row.server, row.model);
+            let (server, model) = (row.server(), row.model);
             table.row(vec![
                 row.kind.map_or("mix", |kind| MIX[kind].name).to_owned(),
                 row.clients.to_string(),
                 format!("{:.1}", server.answers_per_s),
+                times(row.halves()),
                 times(model.answers_per_s / slowness / server.answers_per_s),
                 format!("{:.1}", server.ttft_p50_ms),
                 times(model.ttft_p50_ms * slowness / server.ttft_p50_ms),

@@ -90,12 +90,12 @@ pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
     let on_headgate = |name, title, native, policy| {
         row(name, title, vec![candidate(name, title, native, policy)])
     };
-    let with_budget = |name, title, native, floor: Option<f64>| {
+    let with_budget = |name, title, native, floor: bool| {
         let of = |bytes| {
             let (setting, policy) = policy(By::Budget(bytes), None);
             let policy = match floor {
-                Some(share) => policy::with_allowance(policy, share),
-                None => policy,
+                true => with_floor(policy),
+                false => policy,
             };
             candidate(
                 name,
@@ -155,18 +155,18 @@ pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
             policy(By::Tokens, Some(SLOTS)),
         ),
         on_headgate("native", "Headgate, native", true, policy(By::Tokens, None)),
-        with_budget("wasm-budget", "Headgate with a budget, Wasm", false, None),
+        with_budget("wasm-budget", "Headgate with a budget, Wasm", false, false),
         with_budget(
             "native-budget",
             "Headgate with a budget, native",
             true,
-            None,
+            false,
         ),
         with_budget(
             "native-floor",
-            "Headgate with a budget and a floor of 20%, native",
+            "Headgate with a budget and a floor of 20% for batch, native",
             true,
-            Some(FLOOR),
+            true,
         ),
     ]
 }
@@ -183,9 +183,9 @@ fn row(name: &'static str, title: &'static str, candidates: Vec<Candidate>) -> R
 /// the longest type.
 const BUDGETS: [usize; 3] = [750, 1_100, 1_650];
 
-/// The share of each type's requests that the policies with a floor admit at least
-/// (`AcceptanceAllowance`). A policy has one such share for all types.
-const FLOOR: f64 = 0.2;
+/// The type with a floor (`AcceptanceAllowance`), and the share of its requests that policies with
+/// a floor admit at least.
+const FLOOR: (&str, f64) = ("batch", 0.2);
 
 /// The knowledge of a policy about requests.
 #[derive(Clone, Copy)]
@@ -230,6 +230,14 @@ fn headgate(types: &[TypeReport], by: By, p: Option<usize>) -> Value {
     policy
 }
 
+fn with_floor(policy: Value) -> Value {
+    let (name, share) = FLOOR;
+    let mut policy = policy::with_allowance(policy, 0.0);
+    let avoidance = &mut policy["spec"]["strategy"]["starvationAvoidance"];
+    avoidance["acceptanceAllowance"]["allowances"] = json!({name: share});
+    policy
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::MIX;
@@ -255,7 +263,7 @@ mod tests {
                 let avoidance =
                     policy.map(|policy| &policy["spec"]["strategy"]["starvationAvoidance"]);
                 if let Some(avoidance) = avoidance.filter(|avoidance| avoidance.is_object()) {
-                    assert_eq!(avoidance["acceptanceAllowance"]["allowance"], 0.2);
+                    assert_eq!(avoidance["acceptanceAllowance"]["allowances"]["batch"], 0.2);
                     with_floor.push(row.name);
                 }
             }

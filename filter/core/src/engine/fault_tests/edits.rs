@@ -167,6 +167,7 @@ fn an_edit_that_fails_is_made_or_not_made() {
                 s.queue.discipline = discipline;
                 s.starvation_avoidance = Some(StarvationAvoidance::AcceptanceAllowance {
                     allowance: 0.1 * n as f64,
+                    type_allowances: Default::default(),
                     window_us: 1_000_000,
                     step_us: 10_000,
                 });

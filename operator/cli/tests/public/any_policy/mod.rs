@@ -645,7 +645,9 @@ fn strategy(dice: &mut Dice, outline: &Outline) -> Value {
         strategy.insert("acceptFraction".into(), Value::Object(settings));
     }
     if tells_types_apart || dice.breaks() {
-        dice.perhaps(&mut strategy, "starvationAvoidance", starvation_avoidance);
+        dice.perhaps(&mut strategy, "starvationAvoidance", |d| {
+            starvation_avoidance(d, &outline.types)
+        });
     }
     Value::Object(strategy)
 }
@@ -672,12 +674,14 @@ fn sliding(dice: &mut Dice, settings: &mut Map<String, Value>) {
     settings.insert("window".into(), window);
 }
 
-fn starvation_avoidance(dice: &mut Dice) -> Value {
+fn starvation_avoidance(dice: &mut Dice, types: &[&'static str]) -> Value {
     let mut settings = Map::new();
     dice.window(&mut settings);
     if dice.one_in(2) {
         let share = |d: &mut Dice| d.real(0.0, 1.0, (false, false));
         dice.perhaps(&mut settings, "allowance", share);
+        let allowances = dice.by_name(types, 0, share);
+        settings.insert("allowances".into(), allowances);
         json!({"type": "AcceptanceAllowance", "acceptanceAllowance": settings})
     } else {
         let alpha = |d: &mut Dice| d.real(0.0, 1.0, (true, false));

@@ -41,6 +41,7 @@ pub(super) fn strategy(spec: &AdmissionPolicySpec, at: &At<'_>) -> Strategy {
         service_times: bouncer::service_times(strategy, &at.field("bouncer")),
         starvation_avoidance: starvation_avoidance::starvation_avoidance(
             strategy,
+            &spec.type_names(),
             &at.field("starvationAvoidance"),
         ),
     }
@@ -84,7 +85,6 @@ pub(super) fn schema(spec: &mut SchemaField<'_>) {
     window::schema(&mut spec.at("strategy.acceptFraction"));
     response_time_controller::schema(spec);
     backlog_control::schema(spec);
-    let mut strategy = spec.at("strategy");
-    starvation_avoidance::schema(&mut strategy);
-    strategy.only_blocks_of(&BLOCKS);
+    starvation_avoidance::schema(spec);
+    spec.at("strategy").only_blocks_of(&BLOCKS);
 }

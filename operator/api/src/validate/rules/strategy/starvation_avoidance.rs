@@ -1,10 +1,14 @@
 //! Starvation avoidance around a strategy. It is allowed only if the strategy refuses some types
 //! more than others.
 
+use std::collections::BTreeMap;
+
 use headgate_core::config::{ControlScope, StarvationAvoidance};
 
+use super::super::names::{all_known, check_known};
+use super::super::types::MAX_TYPES;
 use super::super::window::{self, window};
-use super::super::{At, Block, Stored, Table, real};
+use super::super::{At, Block, Field, Open, Stored, Table, real};
 use crate::validate::schema::{self as cel, Rule, SchemaField, some};
 use crate::{StarvationAvoidanceType, StrategyType};
 
@@ -17,6 +21,8 @@ const BLOCKS: [Block<StarvationAvoidanceType>; 2] = {
 };
 pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "acceptanceAllowance.allowance" => real(Stored(0.1), 0.0, 1.0, "a share of a type's requests"),
+    "acceptanceAllowance.allowances" => Field::Map(MAX_TYPES, "allowances"),
+    "acceptanceAllowance.allowances{}" => real(Open, 0.0, 1.0, "a share of the type's requests"),
     "helpingTheUnderserved.alpha" =>
         real(Stored(1.0), 0.0, 1.0, "").above().words("a probability above 0, at most 1"),
 };
@@ -25,6 +31,7 @@ const WITH_TYPES: &str = "leave it out, or use Bouncer, MaxQueueWait with limits
 
 pub(super) fn starvation_avoidance(
     strategy: &crate::Strategy,
+    types: &[&str],
     at: &At<'_>,
 ) -> Option<StarvationAvoidance> {
     let avoidance = strategy.starvation_avoidance.as_ref()?;
@@ -36,8 +43,17 @@ pub(super) fn starvation_avoidance(
         StarvationAvoidanceType::AcceptanceAllowance => {
             let at = at.field("acceptanceAllowance");
             let (window_us, step_us) = window(&at);
+            let given = avoidance.acceptance_allowance.as_ref();
+            let allowances = at.field("allowances");
+            let type_allowances = given.map_or_else(BTreeMap::new, |given| {
+                check_known(given.allowances.keys(), "type", types, &allowances);
+                let of_type =
+                    |name: &String| Some((name.clone(), allowances.key(name).given_real()?));
+                given.allowances.keys().filter_map(of_type).collect()
+            });
             StarvationAvoidance::AcceptanceAllowance {
                 allowance: at.field("allowance").real(),
+                type_allowances,
                 window_us,
                 step_us,
             }
@@ -70,7 +86,14 @@ fn distinguishes_types(strategy: &crate::Strategy) -> bool {
     }
 }
 
-pub(super) fn schema(strategy: &mut SchemaField<'_>) {
+pub(super) fn schema(spec: &mut SchemaField<'_>) {
+    let block = "self.strategy.starvationAvoidance.acceptanceAllowance";
+    let allowances = format!("{block}.allowances");
+    let given =
+        format!("has(self.strategy.starvationAvoidance) && has({block}) && has({allowances})");
+    let known = all_known(&given, &allowances, "type", "self.types");
+    spec.rule(known.on(".strategy.starvationAvoidance.acceptanceAllowance.allowances"));
+    let mut strategy = spec.at("strategy");
     let rule = format!(
         "!has(self.starvationAvoidance) || self.type == 'Bouncer' || \
          self.type == 'MaxQueueWait' && has(self.maxQueueWait) && {} || \
