@@ -26,7 +26,7 @@ const MAX_BUFFER: usize = 16 << 10;
 pub struct HttpLimits {
     /// The largest number of open connections. Further connections are closed at once.
     pub connections: usize,
-    /// The largest number of open connections from one address. An IPv6 /64 counts as one address.
+    /// The largest number of open connections from one address.
     pub connections_per_address: usize,
     /// The time within which a request's head must arrive.
     pub head: Duration,

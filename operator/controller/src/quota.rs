@@ -1,7 +1,7 @@
 //! Quotas of connections, streams and bytes, in total and for each address or namespace.
 
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -17,8 +17,8 @@ pub(crate) struct Quota<K> {
     pub(crate) max_each: usize,
 }
 
-/// A quota of connections by address. IPv6 addresses count by /64, because one client usually has a
-/// whole /64.
+/// A quota of connections by address. IPv6 addresses aren't grouped by /64, because a /64 is often
+/// the range of a whole cluster.
 pub(crate) type Addresses = Quota<IpAddr>;
 
 /// An amount counted for one key. Dropping the slot frees the amount.
@@ -71,15 +71,7 @@ impl<K: Eq + Hash> Quota<K> {
 impl Addresses {
     /// Counts one more connection of `address`, unless a limit is reached.
     pub(crate) fn enter(&self, address: IpAddr) -> Result<Slot, Full> {
-        self.take(group(address), 1)
-    }
-}
-
-/// Returns the address under which `address` is counted. For IPv6, this is its /64.
-pub(crate) fn group(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(v4) => IpAddr::V4(v4),
-        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64))),
+        self.take(address.to_canonical(), 1)
     }
 }
 
@@ -110,11 +102,12 @@ mod tests {
         );
     }
 
+    /// The range fd00::/104 is Cilium's default for all Pods of a cluster.
     #[test]
-    fn a_network_of_addresses_counts_as_one() {
+    fn pods_with_a_common_ipv6_network_have_a_share_each() {
         let all = Addresses::new(10, 1);
-        let _one = all.enter(ip("2001:db8::1")).unwrap();
-        assert_eq!(all.enter(ip("2001:db8::ffff:2")).unwrap_err(), Full::Each);
-        assert!(all.enter(ip("2001:db8:0:1::1")).is_ok());
+        let _one = all.enter(ip("fd00::1")).unwrap();
+        assert_eq!(all.enter(ip("fd00::1")).unwrap_err(), Full::Each);
+        assert!(all.enter(ip("fd00::2")).is_ok());
     }
 }

@@ -17,8 +17,7 @@ use crate::in_use::InUse;
 const MAX: usize = 32;
 /// The largest number of reviews in flight whose tokens claim the same namespace, or none.
 const OF_NAMESPACE: usize = MAX / 4;
-/// The largest number of reviews in flight of one client address. IPv6 addresses aren't grouped by
-/// /64, which all Pods of a node may share.
+/// The largest number of reviews in flight of one client address.
 const OF_ADDRESS: usize = 2;
 
 /// The turns of all clients.

@@ -1,8 +1,10 @@
 //! Limits that bound the server's memory and work against any behaviour of its peers.
 //!
 //! Unverified peers cause the highest cost, so handshakes have their own limit for each address. A
-//! flood from some addresses leaves room for others, and doesn't affect open streams. Handshakes
-//! don't wait for each other. Each handshake costs one signature, made after the peer's hello.
+//! flood from a few addresses leaves room for others, and doesn't affect open streams. A client
+//! with many addresses, such as a machine with an IPv6 /64 of its own, can take all connections.
+//! Only a NetworkPolicy or a firewall prevents that. Handshakes don't wait for each other. Each
+//! handshake costs one signature, made after the peer's hello.
 
 use std::time::Duration;
 
@@ -14,8 +16,8 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 pub struct Limits {
     /// The largest number of open connections. Further connections are closed immediately.
     pub connections: usize,
-    /// The largest number of connections from one address. An IPv6 /64 counts as one address. A
-    /// node that masquerades the addresses of its Pods has up to 250 proxies at one address.
+    /// The largest number of connections from one address. A node that masquerades the addresses of
+    /// its Pods has up to 250 proxies at one address.
     pub connections_per_address: usize,
     /// The largest number of connections of proxies that have proven the same namespace.
     pub connections_per_namespace: usize,

@@ -15,7 +15,7 @@ use super::limits::Limits;
 use super::peer::Peer;
 use crate::kubernetes::review::bearer;
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
-use crate::quota::{Full, Quota, Slot, group};
+use crate::quota::{Full, Quota, Slot};
 
 /// A tenant, which is the namespace that a certificate or token proves or, without a proven
 /// namespace, the peer's address.
@@ -29,7 +29,7 @@ impl Tenant {
     fn of(peer: &Peer) -> Self {
         match peer.proven.as_deref() {
             Some(Ok(spiffe)) => Self::Namespace(spiffe.namespace.clone()),
-            _ => Self::Address(group(peer.address.ip())),
+            _ => Self::Address(peer.address.ip()),
         }
     }
 }
@@ -168,10 +168,11 @@ mod tests {
         ProxyTokens::new(Client::new(tower::service_fn(answer), "default"))
     }
 
-    /// Returns the peer with this number, which has an address of its own.
+    /// Returns the peer with this number, which has an address of its own in a network of all.
     fn peer(number: usize) -> Peer {
-        let [_, a, b, c] = u32::try_from(number).unwrap().to_be_bytes();
-        Peer::new(SocketAddr::from(([10, a, b, c], 1)), Some(&[]))
+        let number = u16::try_from(number).unwrap();
+        let address = [0xfd00, 0, 0, 0, 0, 0, 0, number];
+        Peer::new(SocketAddr::from((address, 1)), Some(&[]))
     }
 
     /// Opens a stream of `peer` with `token`.
