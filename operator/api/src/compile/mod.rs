@@ -33,37 +33,59 @@ pub struct Compiled {
 /// endpoints of each target. For a folder, where both numbers are unknown, both numbers are 1.
 #[must_use]
 pub fn compile(policies: &[&ValidPolicy], endpoints: u64, proxies: u32) -> Compiled {
-    let mut by_age = policies.to_vec();
-    by_age.sort_by(|a, b| precedence(a).cmp(&precedence(b)));
-
-    let promises = promises(by_age.iter().copied());
+    let winners = winners(policies);
+    let promises = promises(&winners);
     let mut compiled = Compiled::default();
-    let mut winners: BTreeMap<&TargetRef, &ValidPolicy> = BTreeMap::new();
-    for policy in by_age {
-        if let Some(calls) = calls(policy, &promises) {
-            compiled
-                .outbound
-                .insert(policy.full_name(), Arc::new(outbound(calls)));
+    for (&target, policy) in &winners {
+        let config = Arc::new(enforcing(policy, endpoints, proxies));
+        compiled.workloads.insert(target.clone(), config);
+    }
+    for policy in policies {
+        let lost = conflicts(precedence(policy), &policy.targets, &winners);
+        if !lost.is_empty() {
+            compiled.conflicts.insert(policy.full_name(), lost);
         }
-        for target in &policy.targets {
-            if let Some(winner) = winners.get(target) {
-                let conflict = Conflict {
-                    target: target.clone(),
-                    winner: winner.full_name(),
-                };
-                compiled
-                    .conflicts
-                    .entry(policy.full_name())
-                    .or_default()
-                    .push(conflict);
-            } else {
-                winners.insert(target, policy);
-                let config = Arc::new(enforcing(policy, endpoints, proxies));
-                compiled.workloads.insert(target.clone(), config);
-            }
+        if let Some(calls) = calls(policy, &promises) {
+            let config = Arc::new(outbound(calls));
+            compiled.outbound.insert(policy.full_name(), config);
         }
     }
     compiled
+}
+
+/// The policy that applies at each target.
+pub type Winners<'a> = BTreeMap<&'a TargetRef, &'a ValidPolicy>;
+
+/// Returns the oldest of `policies` at each of their targets.
+#[must_use]
+pub fn winners<'a>(policies: &[&'a ValidPolicy]) -> Winners<'a> {
+    let mut by_age = policies.to_vec();
+    by_age.sort_by_key(|policy| precedence(policy));
+    let mut winners = Winners::new();
+    for policy in by_age {
+        for target in &policy.targets {
+            winners.entry(target).or_insert(policy);
+        }
+    }
+    winners
+}
+
+/// Returns the conflicts of a policy with the `winners` that have precedence over it. The policy
+/// may be invalid. Then no version of it would be in force at these targets.
+#[must_use]
+pub fn conflicts(
+    policy: Precedence<'_>,
+    targets: &[TargetRef],
+    winners: &Winners<'_>,
+) -> Vec<Conflict> {
+    let lost = targets.iter().filter_map(|target| {
+        let winner = winners.get(target).filter(|w| precedence(w) < policy)?;
+        Some(Conflict {
+            target: target.clone(),
+            winner: winner.full_name(),
+        })
+    });
+    lost.collect()
 }
 
 /// Returns the configuration that enforces `policy` alone, in front of `endpoints` endpoints.
@@ -80,20 +102,17 @@ fn enforcing(policy: &ValidPolicy, endpoints: u64, proxies: u32) -> FilterConfig
 /// The class admission settings of Services, by namespace and name.
 pub type Promises<'a> = BTreeMap<(&'a str, &'a str), &'a ServiceAdmissionConfig>;
 
-/// Returns the class admission settings of the Services that these policies target. The policies
-/// are in order of precedence.
-pub fn promises<'a>(policies: impl Iterator<Item = &'a ValidPolicy>) -> Promises<'a> {
-    let mut promises = Promises::new();
-    for policy in policies {
-        let targets = policy.targets.iter();
-        for target in targets.filter(|t| t.kind == TargetKind::Service) {
-            let service = (target.namespace.as_str(), target.name.as_str());
-            if let Some(promised) = &policy.promises {
-                promises.entry(service).or_insert(promised);
-            }
-        }
-    }
-    promises
+/// Returns the class admission settings of the Services among the targets of `winners`. A policy
+/// that isn't in force at a Service doesn't count there, because the Service's proxies don't know
+/// its classes.
+pub fn promises<'a>(winners: &Winners<'a>) -> Promises<'a> {
+    let services = winners.iter();
+    let services = services.filter(|(target, _)| target.kind == TargetKind::Service);
+    let promised = services.filter_map(|(target, policy)| {
+        let service = (target.namespace.as_str(), target.name.as_str());
+        Some((service, policy.promises.as_ref()?))
+    });
+    promised.collect()
 }
 
 /// Returns the settings for the outbound calls of a backend behind `policy`, with the class targets
@@ -151,16 +170,25 @@ fn revised(mut config: FilterConfig) -> FilterConfig {
     config
 }
 
-/// Returns the sort key of GEP-713: the oldest first, then by namespace and name. A policy of
-/// unknown age, as in a folder, comes after policies of known age.
-pub fn precedence(policy: &ValidPolicy) -> impl Ord + '_ {
-    let age = policy.created.as_deref();
-    (
-        age.is_none(),
-        age,
-        policy.namespace.as_str(),
-        policy.name.as_str(),
-    )
+/// The sort key of GEP-713: the oldest first, then by namespace and name. A policy of unknown age,
+/// as in a folder, comes after policies of known age.
+pub type Precedence<'a> = (bool, Option<&'a str>, &'a str, &'a str);
+
+/// Returns the precedence of a policy.
+#[must_use]
+pub fn precedence(policy: &ValidPolicy) -> Precedence<'_> {
+    let (namespace, name) = (&policy.namespace, &policy.name);
+    precedence_of(policy.created.as_deref(), namespace, name)
+}
+
+/// Returns the precedence of a policy, which may be invalid, with this `creationTimestamp`.
+#[must_use]
+pub fn precedence_of<'a>(
+    created: Option<&'a str>,
+    namespace: &'a str,
+    name: &'a str,
+) -> Precedence<'a> {
+    (created.is_none(), created, namespace, name)
 }
 
 /// Returns the first 12 hexadecimal digits of the SHA-256 of the configuration's JSON without its

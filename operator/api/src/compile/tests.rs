@@ -181,10 +181,11 @@ proptest! {
     }
 }
 
-/// A sender's outbound slot has the targets of the services that the sender calls.
+/// A sender's outbound slot has the targets of the services that the sender calls, as the policies
+/// in force there say.
 #[test]
 fn callers_know_what_services_promise() {
-    let policies = |of_caller: &str, of_stock: &str| {
+    let policies = |of_caller: &str, of_stock: &str, older: &str| {
         let object = |name: &str, namespace: &str, spec: &str| {
             format!(
                 "---\napiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: \
@@ -205,6 +206,7 @@ fn callers_know_what_services_promise() {
             object("stock", "near", &(promise("20ms") + of_stock)),
             object("stock", "far", &promise("30ms")),
             object("shop", "near", &of_caller.replace("OUTBOUND", services)),
+            older.to_owned(),
         ];
         let report = check_file("test.yaml", yaml.concat().as_bytes());
         let problems: Vec<String> = report.all_problems().map(ToString::to_string).collect();
@@ -225,9 +227,13 @@ fn callers_know_what_services_promise() {
         "  classAdmission: {outbound: OUTBOUND}\n",
         "  workflows: {outbound: OUTBOUND}\n",
     ] {
-        assert_eq!(policies(calls, ""), both(true, true));
-        assert_eq!(policies(calls, "  mode: DryRun\n"), both(false, true));
+        assert_eq!(policies(calls, "", ""), both(true, true));
+        assert_eq!(policies(calls, "  mode: DryRun\n", ""), both(false, true));
         let dry = format!("{calls}  mode: DryRun\n");
-        assert_eq!(policies(&dry, ""), both(false, false));
+        assert_eq!(policies(&dry, "", ""), both(false, false));
+        let older = "---\napiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: \
+                     {name: older, namespace: near}\nspec:\n  targetRefs: [{kind: Service, name: \
+                     stock}]\n  strategy: {type: MaxQueueLength}\n  types: [{name: default}]\n";
+        assert_eq!(policies(calls, "", older), both(true, true)[1..]);
     }
 }

@@ -27,7 +27,7 @@ use self::proxies::{Claims, Count, count};
 use self::targets::{Finder, Found};
 use super::cluster::{Cluster, ObjectKey, PolicyObject};
 use super::deliver::settings::ENVOY_GATEWAY_NAMESPACE;
-use headgate_api::compile::{precedence, promises};
+use headgate_api::compile::{Winners, precedence, promises};
 use headgate_api::plan::{
     Attachment, Attachments, Bid, Configurations, Conflict, Endpoints, Enforced, InForce, Plan,
     PolicyState, ProxySelector, Selectors, Share, TargetKind, TargetRef,
@@ -124,6 +124,7 @@ impl Planner {
         }
         let mut workloads = BTreeMap::new();
         let mut shares = Vec::with_capacity(won.len());
+        let mut in_force = Winners::new();
         for (won, counts) in won.iter().zip(&of_target) {
             let Some(candidate) = candidates.get_mut(won.candidate) else {
                 continue;
@@ -136,10 +137,12 @@ impl Planner {
                     target: won.target.clone(),
                     winner: winner.policy.full_name(),
                 }),
-                None if candidate.state.revision.is_empty() => {
-                    candidate.state.revision.clone_from(&config.revision);
+                None => {
+                    in_force.insert(won.target, won.policy);
+                    if candidate.state.revision.is_empty() {
+                        candidate.state.revision.clone_from(&config.revision);
+                    }
                 }
-                None => {}
             }
             let others = counts.iter().filter_map(|c| c.workflows_of).min();
             if let Some(other) = others.and_then(|at| drafts.get(at)) {
@@ -174,7 +177,7 @@ impl Planner {
         drop(drafts);
         drop(won);
 
-        let promises = promises(candidates.iter().map(|c| c.policy));
+        let promises = promises(&in_force);
         let outbound = candidates.iter_mut().filter_map(|c| {
             let calls = c.known.outbound(c.policy, &promises)?;
             Some((c.policy.full_name(), calls))

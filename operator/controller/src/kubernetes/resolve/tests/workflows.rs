@@ -33,6 +33,30 @@ impl World {
         });
         self
     }
+
+    /// Gives the policy class targets, and calls to Service `x` in its namespace.
+    fn with_class_admission(mut self, name: &str) -> Self {
+        let yaml = "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {name: p}\n\
+                    spec:\n  targetRefs: [{kind: Service, name: x}]\n  parallelism: {total: 1}\n  \
+                    types: [{name: default, slo: {p50: 18ms}}]\n  \
+                    classes: [{name: high, matches: [{path: {value: /}}]}, {name: low}]\n  \
+                    classAdmission: {targets: {high: 20ms}, \
+                    outbound: {services: [{cluster: c, name: x}]}}\n";
+        let report = check_file("test.yaml", yaml.as_bytes());
+        let made = report.policies().next().unwrap().clone();
+        let object = Arc::make_mut(&mut self.cluster.policies).get_mut(&key(name));
+        let object = Arc::make_mut(object.unwrap());
+        let policy = object.checked.as_mut().unwrap();
+        (policy.promises, policy.outbound) = (made.promises, made.outbound);
+        self
+    }
+}
+
+/// Returns the Services whose class targets the calls of a Pod with policy `a/front` follow.
+fn followed(world: &World) -> Vec<String> {
+    let plan = world.plan();
+    let calls = plan.outbound["a/front"].outbound.as_ref().unwrap();
+    calls.class_admission.keys().cloned().collect()
 }
 
 /// Returns the guarantee of `checkout` and the capacity of the resource at the proxies with these
@@ -188,4 +212,28 @@ fn one_policy_s_workflows_are_in_force_at_a_proxy() {
         state.remarks(Some(&target("HTTPRoute/a/s"))).unwrap(),
         "its workflows are left out at proxies of HTTPRoute/a/s, where those of a/r are in force"
     );
+}
+
+/// Proxies that don't run a policy neither know its classes nor report what its callers need.
+#[test]
+fn callers_follow_only_the_policy_in_force_at_a_service() {
+    let world = World::default()
+        .service("a/x", "app=x", 1)
+        .service("a/y", "app=x", 1)
+        .service("a/front", "app=front", 1)
+        .pod("a/x-0", "app=x")
+        .policy_of_age("a/front", 1, "total: 4", &["Service/a/front"])
+        .with_class_admission("a/front")
+        .policy_of_age("a/p", 2, "total: 4", &["Service/a/x"])
+        .with_class_admission("a/p");
+    assert_eq!(followed(&world), ["x"]);
+    // Of two older policies, one has the Service and the other one all of its Pods.
+    let conflict = |of: &PolicyState| (of.conflicts.len(), of.overridden.len());
+    for (target, expected) in [("Service/a/x", (1, 0)), ("Service/a/y", (0, 1))] {
+        let older = world
+            .clone()
+            .policy_of_age("a/old", 0, "total: 4", &[target]);
+        assert_eq!(conflict(&older.state("a/p")), expected, "{target}");
+        assert_eq!(followed(&older), [""; 0], "{target}");
+    }
 }
