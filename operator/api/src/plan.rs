@@ -128,7 +128,8 @@ pub struct PolicyState {
     /// Whether the policy is valid; `Err` has one problem on each line. If an invalid policy has a
     /// last good version, that version stays in force, and `revision` belongs to it.
     pub accepted: Result<(), String>,
-    /// Targets to which an older policy applies instead of this policy.
+    /// Targets to which an older policy applies instead of this policy, even if this policy is
+    /// invalid.
     pub conflicts: Vec<Conflict>,
     /// Targets at which this policy has no effect, because a policy with precedence is in force on
     /// all their proxies: a policy with a more specific target, or an older policy for the same

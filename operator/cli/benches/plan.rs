@@ -49,6 +49,7 @@ fn edit(cluster: &mut Cluster, n: usize, max_length: usize) {
     let object = PolicyObject {
         uid: n.to_string(),
         generation: policy.generation,
+        created: policy.created.clone(),
         targets: policy.targets.clone(),
         checked: Ok(policy),
         last_good: None,

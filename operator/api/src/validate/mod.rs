@@ -59,6 +59,8 @@ pub struct Document {
     pub name: Option<String>,
     /// `metadata.generation`, 0 when not given.
     pub generation: i64,
+    /// `metadata.creationTimestamp`.
+    pub created: Option<String>,
     /// The valid targets, even of an invalid policy.
     pub targets: Vec<TargetRef>,
     /// The line, from 1, on which the document starts.
@@ -215,6 +217,7 @@ fn check_document(file: &str, mut document: Node) -> Document {
     Document {
         name: name.map(|p| format!("{}/{}", namespace(p), p.metadata.name)),
         generation: name.and_then(|p| p.metadata.generation).unwrap_or(0),
+        created: name.and_then(|p| p.metadata.creation_timestamp.clone()),
         targets: valid
             .as_ref()
             .map(|v| v.targets.clone())

@@ -80,6 +80,8 @@ pub struct PolicyObject {
     pub uid: String,
     /// `metadata.generation`.
     pub generation: i64,
+    /// `metadata.creationTimestamp`.
+    pub created: Option<String>,
     /// The valid targets, even if the policy is invalid.
     pub targets: Vec<TargetRef>,
     /// The valid policy, or its errors, one line each.

@@ -33,14 +33,14 @@ pub fn judge(policy: &PolicyResource, before: Option<&PolicyObject>) -> PolicyOb
     let name = key(&policy.metadata).to_string();
     let mut report = check_file(&name, document.to_string().as_bytes());
     let lost: Vec<String> = report.problems.iter().map(|p| p.text()).collect();
-    let (targets, checked) = match report.documents.pop() {
+    let (created, targets, checked) = match report.documents.pop() {
         Some(found) => {
             let checked = found
                 .policy
                 .map_err(|problems| problems.iter().map(|p| p.text()).collect());
-            (found.targets, checked)
+            (found.created, found.targets, checked)
         }
-        None => (Vec::new(), Err(lost)),
+        None => (None, Vec::new(), Err(lost)),
     };
     let last_good = match (&checked, before.filter(|b| b.uid == uid)) {
         (Ok(policy), _) => Some(policy.clone()),
@@ -50,6 +50,7 @@ pub fn judge(policy: &PolicyResource, before: Option<&PolicyObject>) -> PolicyOb
     PolicyObject {
         uid,
         generation,
+        created,
         targets,
         checked,
         last_good,
@@ -88,6 +89,7 @@ mod tests {
             "{problems:?}"
         );
         assert_eq!(bad.targets.len(), 1, "its targets are still known");
+        assert_eq!(bad.created.as_deref(), Some("2026-01-01T00:00:00Z"));
     }
 
     #[test]

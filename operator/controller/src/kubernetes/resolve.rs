@@ -27,7 +27,7 @@ use self::proxies::{Claims, Count, count};
 use self::targets::{Finder, Found};
 use super::cluster::{Cluster, ObjectKey, PolicyObject};
 use super::deliver::settings::ENVOY_GATEWAY_NAMESPACE;
-use headgate_api::compile::{Winners, precedence, promises};
+use headgate_api::compile::{Winners, conflicts, precedence, precedence_of, promises};
 use headgate_api::plan::{
     Attachment, Attachments, Bid, Configurations, Conflict, Endpoints, Enforced, InForce, Plan,
     PolicyState, ProxySelector, Selectors, Share, TargetKind, TargetRef,
@@ -175,6 +175,7 @@ impl Planner {
             });
         }
         drop(drafts);
+        let winners: Winners<'_> = won.iter().map(|won| (won.target, won.policy)).collect();
         drop(won);
 
         let promises = promises(&in_force);
@@ -190,7 +191,12 @@ impl Planner {
         let mut policies: Vec<_> = cluster
             .policies
             .iter()
-            .map(|(key, object)| states.remove(key).unwrap_or_else(|| state(key, object)))
+            .map(|(key, object)| {
+                states.remove(key).unwrap_or_else(|| PolicyState {
+                    conflicts: taken(key, object, &winners),
+                    ..state(key, object)
+                })
+            })
             .collect();
         policies.sort_by(|a, b| a.name.cmp(&b.name));
         for places in crowded {
@@ -201,7 +207,7 @@ impl Planner {
             workloads,
             attachments,
             outbound,
-            lost: lost(cluster, &finder, &claims),
+            lost: lost(cluster, &winners, &finder, &claims),
             in_cluster: true,
             problems: Vec::new(),
         }
@@ -296,11 +302,31 @@ fn contest<'a>(
     all
 }
 
-/// Returns the proxies of the policies without an effective version, except proxies of other
-/// namespaces, such as those of a shared Gateway. A mistake of one tenant must not affect others.
-fn lost(cluster: &Cluster, finder: &Finder<'_>, claims: &Claims<'_>) -> Vec<ProxySelector> {
+/// Returns the conflicts of a policy without an effective version, which is no candidate.
+fn taken(key: &ObjectKey, object: &PolicyObject, winners: &Winners<'_>) -> Vec<Conflict> {
+    let own = precedence_of(object.created.as_deref(), &key.namespace, &key.name);
+    conflicts(own, &object.targets, winners)
+}
+
+/// Returns the proxies on which policies without an effective version may be in force. Proxies of
+/// targets that older policies have aren't among them. Neither are proxies of other namespaces,
+/// such as those of a shared Gateway, because a mistake of one tenant must not affect others.
+fn lost(
+    cluster: &Cluster,
+    winners: &Winners<'_>,
+    finder: &Finder<'_>,
+    claims: &Claims<'_>,
+) -> Vec<ProxySelector> {
     let lost = { cluster.policies.iter() }.filter(|(_, object)| object.effective().is_none());
-    let targets = lost.flat_map(|(key, o)| o.targets.iter().map(|t| (&key.namespace, t)));
+    let targets = lost.flat_map(|(key, object)| {
+        let taken = taken(key, object, winners);
+        let is_taken = move |target: &TargetRef| taken.iter().any(|c| c.target == *target);
+        let targets = object
+            .targets
+            .iter()
+            .filter(move |target| !is_taken(target));
+        targets.map(|target| (&key.namespace, target))
+    });
     let proxies = targets.flat_map(|(namespace, target)| {
         let found = finder.find(namespace, target, claims.any(target)).ok();
         let reach = found.into_iter().flat_map(|found| found.reach);

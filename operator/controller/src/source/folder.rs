@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use super::read::Scan;
-use headgate_api::compile::{Compiled, compile};
-use headgate_api::plan::{Plan, PolicyState, SourceProblem};
+use headgate_api::compile::{Compiled, Winners, compile, conflicts, precedence_of, winners};
+use headgate_api::plan::{Conflict, Plan, PolicyState, SourceProblem};
 use headgate_api::validate::{
     Document, FileReport, Problem, ValidPolicy, check_file, leave_out_other_apis, refuse_duplicates,
 };
@@ -87,6 +87,7 @@ impl Folder {
 
         let effective: Vec<&ValidPolicy> = self.files.values().flat_map(|f| &f.good).collect();
         let compiled = compile(&effective, 1, 1);
+        let winners = winners(&effective);
         let mut plan = Plan::default();
         plan.problems
             .extend(self.problem.iter().map(|message| SourceProblem {
@@ -94,7 +95,7 @@ impl Folder {
                 message: message.clone(),
             }));
         for (file, report) in self.files.values().zip(&reports) {
-            describe(&file.good, report, &compiled, &mut plan);
+            describe(&file.good, report, &compiled, &winners, &mut plan);
         }
         plan.policies
             .sort_by(|a, b| (&a.name, &a.source).cmp(&(&b.name, &b.source)));
@@ -138,7 +139,13 @@ fn is_unclear(report: &FileReport) -> bool {
 }
 
 /// Adds the policies and problems of one file to `plan`.
-fn describe(good: &[ValidPolicy], report: &FileReport, compiled: &Compiled, plan: &mut Plan) {
+fn describe(
+    good: &[ValidPolicy],
+    report: &FileReport,
+    compiled: &Compiled,
+    winners: &Winners<'_>,
+    plan: &mut Plan,
+) {
     let mut described: HashSet<String> = HashSet::new();
     for document in &report.documents {
         let problems = document.policy.as_ref().err();
@@ -149,7 +156,10 @@ fn describe(good: &[ValidPolicy], report: &FileReport, compiled: &Compiled, plan
         };
         let enforced = good.iter().find(|p| p.full_name() == *name);
         let accepted = problems.map_or(Ok(()), |problems| Err(lines(problems)));
-        let state = state(name, report, Some(document), enforced, accepted, compiled);
+        let mut state = state(name, report, Some(document), enforced, accepted, compiled);
+        if enforced.is_none() {
+            state.conflicts = taken(name, document, winners);
+        }
         plan.policies.push(state);
         described.insert(name.clone());
     }
@@ -166,6 +176,13 @@ fn describe(good: &[ValidPolicy], report: &FileReport, compiled: &Compiled, plan
                 .push(state(&name, report, None, Some(policy), accepted, compiled));
         }
     }
+}
+
+/// Returns the conflicts of a policy that has no last good version.
+fn taken(name: &str, document: &Document, winners: &Winners<'_>) -> Vec<Conflict> {
+    let (namespace, name) = name.split_once('/').unwrap_or(("", name));
+    let own = precedence_of(document.created.as_deref(), namespace, name);
+    conflicts(own, &document.targets, winners)
 }
 
 fn state(

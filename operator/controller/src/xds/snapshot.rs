@@ -15,7 +15,7 @@ use super::resource::Resource;
 use super::sotw::Offer;
 use super::{direction, is_headgate_slot};
 use headgate_api::plan::{
-    Enforced, InForce, NATIVE_MODULE_METADATA, Plan, PolicyState, ProxyClaims,
+    Enforced, InForce, NATIVE_MODULE_METADATA, Plan, PolicyState, ProxyClaims, TargetRef,
 };
 
 /// The plan and modules at one moment.
@@ -33,9 +33,16 @@ pub struct Snapshot {
     no_calls: Arc<FilterConfig>,
 }
 
-/// Returns the policies that are invalid and have no last valid version.
+/// Returns the policies that are invalid and have no last valid version. A policy of a folder isn't
+/// among them if another file has a valid one of the same name, which replaces it.
 fn lost(plan: &Plan) -> impl Iterator<Item = &PolicyState> {
-    { plan.policies.iter() }.filter(|p| p.accepted.is_err() && p.revision.is_empty())
+    let policies = plan.policies.iter();
+    let lost = policies.filter(|p| p.accepted.is_err() && p.revision.is_empty());
+    let is_replaced = |policy: &PolicyState| {
+        let mut policies = plan.policies.iter();
+        policies.any(|p| p.name == policy.name && (p.accepted.is_ok() || !p.revision.is_empty()))
+    };
+    lost.filter(move |policy| !is_replaced(policy))
 }
 
 /// The configuration assigned to one proxy, and the reason if it is empty.
@@ -207,8 +214,12 @@ impl Snapshot {
     /// Whether a policy without a valid version may have been in force on this proxy.
     #[must_use]
     pub fn lacks_a_policy_of(&self, identity: &Identity) -> bool {
+        let had = |policy: &PolicyState, target: &TargetRef| {
+            let is_lost = policy.conflicts.iter().any(|c| c.target == *target);
+            !is_lost && policy.targets.contains(target)
+        };
         match (&identity.target, &identity.namespace) {
-            (Some(target), _) => lost(&self.plan).any(|policy| policy.targets.contains(target)),
+            (Some(target), _) => lost(&self.plan).any(|policy| had(policy, target)),
             (_, Some(namespace)) => {
                 let mut lost = self.plan.lost.iter();
                 lost.any(|proxies| proxies.matches(namespace, &identity.labels))

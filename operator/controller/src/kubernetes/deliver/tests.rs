@@ -102,6 +102,7 @@ impl Example {
             PolicyObject {
                 uid,
                 generation: 1,
+                created: None,
                 targets: vec![target.clone()],
                 checked: Err(Vec::new()),
                 last_good: None,

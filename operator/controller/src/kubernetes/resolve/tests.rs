@@ -93,6 +93,7 @@ impl World {
         let object = PolicyObject {
             uid: name.to_owned(),
             generation: policy.generation,
+            created: policy.created.clone(),
             targets: policy.targets.clone(),
             checked: Ok(policy),
             last_good: None,
@@ -374,4 +375,29 @@ fn a_policy_that_was_never_right_wins_nothing() {
         labels: labels("app=x"),
     };
     assert_eq!(plan.lost, [its_own]);
+}
+
+/// Proxies don't miss a policy that wouldn't be in force on them even if it were valid.
+#[test]
+fn a_policy_is_not_missed_where_an_older_one_applies() {
+    let mut world = World::default()
+        .policy("a/old", "total: 8", &["Service/a/x"])
+        .policy("a/young", "total: 4", &["Service/a/x", "Service/a/y"])
+        .service("a/x", "app=x", 1)
+        .service("a/y", "app=y", 1);
+    let young = Arc::make_mut(&mut world.cluster.policies).get_mut(&key("a/young"));
+    let young = Arc::make_mut(young.unwrap());
+    young.checked = Err(vec!["spec.types: none".into()]);
+    let its_own = ProxySelector {
+        namespace: "a".to_owned(),
+        labels: labels("app=y"),
+    };
+    assert_eq!(world.plan().lost, [its_own]);
+    assert_eq!(
+        world.state("a/young").conflicts,
+        [Conflict {
+            target: target("Service/a/x"),
+            winner: "a/old".into()
+        }]
+    );
 }

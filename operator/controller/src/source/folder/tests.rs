@@ -1,4 +1,8 @@
+use std::sync::Arc;
+
 use super::*;
+use crate::xds::node::Identity;
+use crate::xds::snapshot::Snapshot;
 
 /// Returns a document of a policy file. An objective of 0ms is a mistake.
 fn policy(name: &str, target: &str, p50: &str) -> String {
@@ -206,6 +210,27 @@ fn conflicts_are_shown_with_the_policy_that_lost() {
         (Ok(()), "")
     );
     assert_eq!(lost.conflicts[0].winner, "default/a");
+}
+
+/// A proxy that connects to an operator that has started keeps its own configuration if it may lack
+/// a policy.
+#[test]
+fn proxies_lack_no_policy_that_another_one_replaces() {
+    let lacks = |name: &str, first: &str, second: &str| {
+        let (a, b) = (policy("a", "x", first), policy(name, "x", second));
+        let plan = update(&mut Folder::default(), &[("a.yaml", &a), ("b.yaml", &b)]);
+        let identity = Identity {
+            target: Some("Service/default/x".parse().unwrap()),
+            ..Identity::default()
+        };
+        Snapshot::new(Arc::new(plan), Arc::default()).lacks_a_policy_of(&identity)
+    };
+    assert!(lacks("b", "0ms", "18ms"), "the broken one has precedence");
+    assert!(!lacks("b", "18ms", "0ms"));
+    assert!(
+        !lacks("a", "18ms", "18ms"),
+        "two files have the same policy"
+    );
 }
 
 #[test]
