@@ -47,6 +47,7 @@ use crate::xds::status::Report;
 const LIMITS: HttpLimits = HttpLimits {
     connections: 64,
     connections_per_address: 16,
+    waiting: 0,
     head: Duration::from_secs(5),
     connection: Duration::from_secs(30),
     keep_alive: false,
@@ -56,6 +57,7 @@ const LIMITS: HttpLimits = HttpLimits {
 const PROBES: HttpLimits = HttpLimits {
     connections: 1_024,
     connections_per_address: 16,
+    waiting: 0,
     head: Duration::from_secs(2),
     connection: Duration::from_secs(4),
     keep_alive: false,

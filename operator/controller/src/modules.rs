@@ -37,6 +37,7 @@ const CHUNK: usize = 64 << 10;
 pub const LIMITS: HttpLimits = HttpLimits {
     connections: 256,
     connections_per_address: 64,
+    waiting: 0,
     head: Duration::from_secs(5),
     connection: Duration::from_secs(120),
     keep_alive: true,

@@ -3,8 +3,9 @@
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 use crate::in_use::InUse;
 
@@ -72,6 +73,41 @@ impl Addresses {
     /// Counts one more connection of `address`, unless a limit is reached.
     pub(crate) fn enter(&self, address: IpAddr) -> Result<Slot, Full> {
         self.take(address.to_canonical(), 1)
+    }
+
+    /// Waits until one more connection of `address` is within the limits, and counts it.
+    /// Connections of one address are first in, first out. The error, a closed semaphore, never
+    /// occurs.
+    pub(crate) async fn wait(&self, address: IpAddr) -> Result<Slot, AcquireError> {
+        // The share of the address is taken first, so that a waiting connection holds nothing that
+        // others could use.
+        let address = address.to_canonical();
+        let of_each = self.of_each.get(address, || Semaphore::new(self.max_each));
+        let of_each = of_each.acquire_owned().await?;
+        let of_all = Arc::clone(&self.all).acquire_owned().await?;
+        Ok(Slot {
+            _permits: [of_all, of_each],
+        })
+    }
+}
+
+/// Limits how often a log line about rejected connections is written, so that a flood doesn't fill
+/// the log.
+#[derive(Debug, Default)]
+pub(crate) struct Pace(Option<Instant>);
+
+impl Pace {
+    /// The shortest interval between two lines.
+    const INTERVAL: Duration = Duration::from_secs(10);
+
+    /// Whether a line is due now. Then the next one is due after the interval.
+    pub(crate) fn is_due(&mut self) -> bool {
+        let now = Instant::now();
+        let is_due = { self.0 }.is_none_or(|last| now.duration_since(last) >= Self::INTERVAL);
+        if is_due {
+            self.0 = Some(now);
+        }
+        is_due
     }
 }
 

@@ -34,10 +34,13 @@ const PATH: &str = "/inject";
 /// The largest AdmissionReview, in bytes. Pods take some KiB.
 const MAX_BYTES: usize = 1 << 20;
 /// Limits of the webhook. A connection carries one request. If the API server reused a connection
-/// just as the webhook closes it, a Pod would be created without Envoy.
+/// just as the webhook closes it, a Pod would be created without Envoy. The same would happen if
+/// the webhook closed a connection because many others are open. So further connections wait. An
+/// API server opens one for each Pod that is created, all from one address.
 const LIMITS: HttpLimits = HttpLimits {
     connections: 64,
     connections_per_address: 32,
+    waiting: 1_024,
     head: Duration::from_secs(5),
     connection: Duration::from_secs(10),
     keep_alive: false,
@@ -67,13 +70,17 @@ pub struct Webhook {
 impl Webhook {
     /// Serves over HTTPS until `shutdown` holds `true`.
     pub async fn run(self, shutdown: watch::Receiver<bool>) {
-        let app = Router::new()
-            .route(PATH, post(review))
-            .layer(DefaultBodyLimit::max(MAX_BYTES))
-            .with_state(Arc::new(self.settings));
+        let app = app(self.settings);
         let (listener, trust) = (self.listener, Some(self.trust));
         serve(listener, "injection", LIMITS, trust, app, || {}, shutdown).await;
     }
+}
+
+fn app(settings: Settings) -> Router {
+    Router::new()
+        .route(PATH, post(review))
+        .layer(DefaultBodyLimit::max(MAX_BYTES))
+        .with_state(Arc::new(settings))
 }
 
 async fn review(State(settings): State<Arc<Settings>>, body: Bytes) -> Response {

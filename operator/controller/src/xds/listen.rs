@@ -10,7 +10,7 @@
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::extract::Extension;
@@ -33,10 +33,7 @@ use super::registry::Registry;
 use super::stream::stopped;
 use super::tls::Trust;
 use crate::kubernetes::watch::random;
-use crate::quota::{Addresses, Full, Slot};
-
-/// The shortest interval between two log lines about rejected connections.
-const SAY_AGAIN: Duration = Duration::from_secs(10);
+use crate::quota::{Addresses, Full, Pace, Slot};
 
 /// The server of one listening address.
 #[derive(Clone)]
@@ -63,7 +60,7 @@ impl Connections {
         } = self.limits;
         let all = Addresses::new(connections, connections_per_address);
         let shaking = Addresses::new(connections, handshakes_per_address);
-        let mut said = None;
+        let mut pace = Pace::default();
         let mut shutdown = self.shutdown.clone();
         let mut open = JoinSet::new();
         loop {
@@ -87,7 +84,7 @@ impl Connections {
                         drop(slot);
                     });
                 }
-                Err(full) => self.turn_away(address, full, &mut said),
+                Err(full) => self.turn_away(address, full, &mut pace),
             }
         }
         drop(listener);
@@ -162,15 +159,12 @@ impl Connections {
         }
     }
 
-    /// Logs a rejected connection, which the caller drops. Log lines are rate-limited, so that a
-    /// flood doesn't fill the log.
-    fn turn_away(&self, address: SocketAddr, full: Full, said: &mut Option<Instant>) {
+    /// Counts and logs a rejected connection, which the caller drops.
+    fn turn_away(&self, address: SocketAddr, full: Full, pace: &mut Pace) {
         self.registry.metrics.xds.connections_refused.inc();
-        let now = Instant::now();
-        if said.is_some_and(|at| now.duration_since(at) < SAY_AGAIN) {
+        if !pace.is_due() {
             return;
         }
-        *said = Some(now);
         match full {
             Full::All => warn!(
                 peer = %address,

@@ -1,3 +1,8 @@
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
 use super::*;
 use crate::inject::tests::settings;
 use crate::inject::{INJECT_ANNOTATION, names, uninject};
@@ -172,5 +177,35 @@ fn what_is_no_review_has_no_answer() {
     for review in [json!(null), json!([]), json!({"request": {"uid": ""}})] {
         let problem = answer(&review, &settings()).unwrap_err();
         assert_eq!(problem, "request.uid: missing; an AdmissionReview has it");
+    }
+}
+
+/// All reviews of an API server come from one address. A review that the webhook closes is a Pod
+/// without Envoy.
+#[tokio::test]
+async fn reviews_wait_while_others_of_the_same_address_are_open() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address: SocketAddr = listener.local_addr().unwrap();
+    let (_shutdown, stop) = watch::channel(false);
+    let app = app(settings());
+    tokio::spawn(serve(listener, "test", LIMITS, None, app, || {}, stop));
+    let review = json!({"request": {"uid": "u", "object": pod("nodeName: n")}}).to_string();
+    let request = format!(
+        "POST {PATH} HTTP/1.1\r\nhost: h\r\ncontent-length: {}\r\n\r\n{review}",
+        review.len()
+    );
+    let (most, last) = request.split_at(request.len() - 1);
+    let mut open = Vec::new();
+    for _ in 0..2 * LIMITS.connections {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(most.as_bytes()).await.unwrap();
+        open.push(stream);
+    }
+    for (at, mut stream) in open.into_iter().enumerate() {
+        stream.write_all(last.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let read = stream.read_to_string(&mut answer).await;
+        let is_patched = answer.starts_with("HTTP/1.1 200") && answer.contains("JSONPatch");
+        assert!(read.is_ok() && is_patched, "review {at}: {read:?} {answer}");
     }
 }
