@@ -26,7 +26,7 @@ pub use share::{Endpoints, Portion, Share};
 pub use target::{ParseTargetError, TargetKind, TargetRef};
 
 pub use enforced::Configurations;
-pub use precedence::{Bid, winners};
+pub use precedence::{Bid, outcomes};
 pub use selectors::Selectors;
 pub use share::with_share_of;
 

@@ -107,7 +107,8 @@ pub struct BootstrapArgs {
     #[arg(long, value_name = "FILE")]
     pub labels_file: Option<PathBuf>,
     /// Copy the filter module into this folder under its content's name, and load it from there;
-    /// with --filter native both modules. The proxy must see the folder under the same path
+    /// with --filter native both modules. The proxy must see the folder under the same path.
+    /// Earlier copies stay, because other proxies may load them; delete those that none does
     #[arg(long, value_name = "DIR")]
     pub install_module: Option<PathBuf>,
     /// The filter module that --install-module copies [default: dist/headgate.wasm, else

@@ -269,6 +269,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     if let Some(renewing) = renewing {
         tasks.spawn(renewing);
     }
+    tasks.spawn(module::keep(modules.subscribe()));
     let native = native.map(|file| (Kind::Native, file.clone()));
     for (kind, file) in [(Kind::Wasm, wasm)].into_iter().chain(native) {
         tasks.spawn(module::watch(kind, file, folder.clone(), modules.clone()));

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use headgate_core::config::{FilterConfig, MAX_STAGES, StageConfig};
 use serde::{Deserialize, Serialize};
 
-use super::precedence::{Bid, winners};
+use super::precedence::{Bid, outcomes};
 use super::{Attachment, Portion, Share, TargetRef};
 use crate::compile;
 
@@ -65,28 +65,37 @@ impl Enforced {
     /// Returns the result for a proxy that matches these attachments, which are in order of
     /// precedence.
     pub fn by_labels(matching: &[&Attachment], known: &Configurations) -> Self {
-        let winners = winners(matching.iter().map(|a| Bid::of(&a.stage)));
+        let outcomes = outcomes(matching.iter().map(|a| Bid::of(&a.stage)));
         let mut enforced = Self::default();
         let mut stages: Vec<Part<'_>> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
-        for (attachment, winner) in matching.iter().zip(winners) {
-            if winner.is_some() {
+        for (last, (attachment, outcome)) in matching.iter().zip(outcomes).enumerate() {
+            let Ok(mut routes) = outcome else {
                 continue;
-            }
+            };
             let policy = attachment.stage.policy.clone();
             let target = attachment.target.clone();
             let at = *places
                 .entry(&attachment.stage.policy)
                 .or_insert(stages.len());
             match stages.get_mut(at) {
-                Some(part) => part.0.push(attachment),
-                None => stages.push(Part(vec![attachment])),
+                Some(part) => {
+                    part.attachments.push(attachment);
+                    part.routes.append(&mut routes);
+                    part.last = last;
+                }
+                None => stages.push(Part {
+                    attachments: vec![attachment],
+                    routes,
+                    last,
+                }),
             }
             enforced.in_force.push(InForce { policy, target });
         }
         // Stages for routes come first: a stage for all requests would take the requests of later
-        // stages. The sort is stable.
-        stages.sort_by_key(Part::is_for_all);
+        // stages. A policy's last attachment may be for a whole route, and another policy's for a
+        // rule of this route. So the last attachments determine the order.
+        stages.sort_by_key(|part| (part.is_for_all(), part.last));
         let dropped = drop_beyond_limit(&mut stages);
         if !dropped.is_empty() {
             let is_dropped = |f: &InForce| dropped.contains(&f.policy);
@@ -105,38 +114,54 @@ impl Enforced {
 
 /// The attachments of one policy at one proxy, of which there is at least one. The attachments make
 /// one stage.
-struct Part<'a>(Vec<&'a Attachment>);
+struct Part<'a> {
+    attachments: Vec<&'a Attachment>,
+    /// The routes for which these attachments have precedence. Other policies' stages may come
+    /// later, so the stage must not have more.
+    routes: Vec<&'a str>,
+    /// The last attachment's place in the order of precedence.
+    last: usize,
+}
 
 impl Part<'_> {
     fn policy(&self) -> &str {
-        &self.0[0].stage.policy
+        &self.attachments[0].stage.policy
     }
 
     fn is_for_all(&self) -> bool {
-        self.0.iter().any(|a| a.stage.routes.is_empty())
+        self.attachments.iter().any(|a| a.stage.routes.is_empty())
+    }
+
+    /// Returns the routes of the stage.
+    fn routes(&self) -> Vec<String> {
+        match self.is_for_all() {
+            true => Vec::new(),
+            false => self.routes.iter().map(|&route| route.to_owned()).collect(),
+        }
     }
 
     fn stage(&self) -> StageConfig {
-        let mut stage = StageConfig::clone(&self.0[0].stage);
-        if self.0.len() == 1 {
+        let first = self.attachments[0];
+        let stage = StageConfig {
+            routes: self.routes(),
+            ..StageConfig::clone(&first.stage)
+        };
+        if self.attachments.len() == 1 {
             return stage;
         }
-        stage.routes = match self.is_for_all() {
-            true => Vec::new(),
-            false => self.0.iter().flat_map(|a| a.stage.routes.clone()).collect(),
-        };
-        self.share().instead_of(&self.0[0].share, &stage)
+        self.share().instead_of(&first.share, &stage)
     }
 
     /// Returns the combined share of all attachments.
     fn share(&self) -> Share {
         let and = |all: Share, a: &&Attachment| all.and(&a.share);
-        self.0[1..].iter().fold(self.0[0].share.clone(), and)
+        let first = self.attachments[0].share.clone();
+        self.attachments[1..].iter().fold(first, and)
     }
 
     /// Returns a key that identifies this stage while the attachments' stages exist in memory.
     fn key(&self) -> StageKey {
-        let portion = match self.0.as_slice() {
+        let portion = match self.attachments.as_slice() {
             [only] => Portion {
                 parallelism: only.stage.parallelism,
                 factor: 1.0,
@@ -145,7 +170,8 @@ impl Part<'_> {
         };
         let address = |a: &&Attachment| Arc::as_ptr(&a.stage) as usize;
         StageKey {
-            stages: self.0.iter().map(address).collect(),
+            stages: self.attachments.iter().map(address).collect(),
+            routes: self.routes(),
             parallelism: portion.parallelism,
             factor: portion.factor.to_bits(),
         }
@@ -193,6 +219,8 @@ fn keep_first_workflows(stages: &mut [StageConfig]) {
 struct StageKey {
     /// The addresses of the attachments' stages.
     stages: Vec<usize>,
+    /// The routes that other policies leave to the stage.
+    routes: Vec<String>,
     parallelism: u32,
     /// The bits of the factor for fractional quantities.
     factor: u64,
@@ -235,7 +263,7 @@ impl Configurations {
         let config = Arc::new(compile::of_stages(whole));
         let stages = parts
             .iter()
-            .flat_map(|part| &part.0)
+            .flat_map(|part| &part.attachments)
             .map(|a| Arc::clone(&a.stage))
             .collect();
         let mut known = self.made();

@@ -24,28 +24,35 @@ impl<'a> Bid<'a> {
     }
 }
 
-/// Returns, for each bid, `None` if the bid is in force, else the index of the bid that overrides
-/// this bid. Bids are in order of precedence. Of several bids for the same requests, the first is
-/// in force. A bid is overridden if other policies have taken all its routes before. A policy never
-/// overrides itself.
-pub fn winners<'a>(bids: impl IntoIterator<Item = Bid<'a>>) -> Vec<Option<usize>> {
+/// Returns the outcome of each bid. Bids are in order of precedence. Of several bids for the same
+/// requests, the first is in force.
+///
+/// `Ok` is a bid in force, with those of its routes that no earlier bid has. These are none if the
+/// bid is for all requests, or if the policy's own earlier bids have them. `Err` is a bid all of
+/// whose requests other policies have taken before, with the index of the bid that overrides it. A
+/// policy never overrides itself.
+pub fn outcomes<'a>(bids: impl IntoIterator<Item = Bid<'a>>) -> Vec<Result<Vec<&'a str>, usize>> {
     // All requests are represented by the empty name, which no route has.
     const ALL: &[String] = &[String::new()];
     let mut first: HashMap<&str, (usize, &str)> = HashMap::new();
-    let winner = |(at, bid): (usize, Bid<'a>)| {
+    let outcome = |(at, bid): (usize, Bid<'a>)| {
         let routes = if bid.routes.is_empty() {
             ALL
         } else {
             bid.routes
         };
-        let mut winner = Some(usize::MAX);
+        let (mut winner, mut own) = (Some(usize::MAX), Vec::new());
         for route in routes {
-            let (by, policy) = *first.entry(route).or_insert((at, bid.policy));
+            let (by, policy) = *first.entry(route).or_insert_with(|| {
+                own.push(route.as_str());
+                (at, bid.policy)
+            });
             winner = winner.filter(|_| policy != bid.policy).map(|w| w.min(by));
         }
-        winner
+        own.retain(|route| !route.is_empty());
+        winner.map_or(Ok(own), Err)
     };
-    bids.into_iter().enumerate().map(winner).collect()
+    bids.into_iter().enumerate().map(outcome).collect()
 }
 
 #[cfg(test)]
@@ -70,19 +77,20 @@ mod tests {
             ("z", &c),
         ];
         let bids = bids.map(|(policy, routes)| Bid { policy, routes });
+        let own = |names: &[&'static str]| Ok(names.to_vec());
         assert_eq!(
-            winners(bids),
+            outcomes(bids),
             [
-                None,
-                None,
-                Some(0),
-                None,
-                None,
-                Some(4),
-                Some(0),
-                None,
-                None,
-                Some(8)
+                own(&["a"]),
+                own(&["b"]),
+                Err(0),
+                own(&[]),
+                own(&[]),
+                Err(4),
+                Err(0),
+                own(&[]),
+                own(&["c"]),
+                Err(8)
             ],
             "by place"
         );

@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::r#type::v3::SemanticVersion;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Struct, Value};
 use headgate_api::plan::{
-    ARCHITECTURE_METADATA, FILTER_METADATA, MODULE_METADATA, NATIVE_MODULE_METADATA,
+    ARCHITECTURE_METADATA, FILTER_METADATA, MODULE_METADATA, NATIVE_MODULE_METADATA, Plan,
     TARGET_METADATA, VERSION_METADATA,
 };
 use headgate_controller::xds::Limits;
@@ -252,6 +252,23 @@ async fn a_refusal_by_a_module_of_another_version_says_so() {
     }
 }
 
+/// Returns a plan whose policy has a new field.
+fn with_errors(revision: &str, slots: u32) -> Plan {
+    let mut plan = plan(&[(SEARCH, revision)]);
+    for config in plan.workloads.values_mut() {
+        let stage = &mut Arc::make_mut(config).stages[0];
+        stage.errors.http = vec![(500, 503)];
+        stage.parallelism = slots;
+    }
+    plan
+}
+
+/// Returns the new field of [`with_errors`], and the slots.
+fn has(response: &DiscoveryResponse) -> (Vec<(u16, u16)>, u32) {
+    let stage = configuration(&response.resources[0]).stages.remove(0);
+    (stage.errors.http, stage.parallelism)
+}
+
 /// A module of the previous version refuses a policy with a new field. Such a module gets the
 /// policy without the field, so that its slots still change as Pods come and go.
 #[tokio::test]
@@ -261,21 +278,8 @@ async fn an_older_module_follows_a_policy_without_its_new_field() {
     let mut proxy = sotw(&world, envoy(40, &[own, (VERSION_METADATA, "0.0.9")])).await;
     let first = proxy.next().await;
     proxy.send(ack(&first)).await;
-    let with_errors = |revision: &str, slots: u32| {
-        let mut plan = plan(&[(SEARCH, revision)]);
-        for config in plan.workloads.values_mut() {
-            let stage = &mut Arc::make_mut(config).stages[0];
-            stage.errors.http = vec![(500, 503)];
-            stage.parallelism = slots;
-        }
-        Arc::new(plan)
-    };
-    let has = |response: &DiscoveryResponse| {
-        let stage = configuration(&response.resources[0]).stages.remove(0);
-        (stage.errors.http, stage.parallelism)
-    };
     let state = || world.report().proxies[0].state.clone();
-    world.plans.send_replace(with_errors("r2", 3));
+    world.plans.send_replace(Arc::new(with_errors("r2", 3)));
     let second = proxy.next().await;
     assert_eq!(has(&second), (vec![(500, 503)], 3));
     proxy.send(nack(&second, &first.version_info)).await;
@@ -284,7 +288,7 @@ async fn an_older_module_follows_a_policy_without_its_new_field() {
     assert_eq!(state(), "Rejected");
     proxy.send(ack(&third)).await;
 
-    world.plans.send_replace(with_errors("r3", 2));
+    world.plans.send_replace(Arc::new(with_errors("r3", 2)));
     let fourth = proxy.next().await;
     assert_eq!(has(&fourth), (vec![(500, 599)], 2), "not tried again");
     assert_eq!(state(), "Rejected");
@@ -296,4 +300,84 @@ async fn an_older_module_follows_a_policy_without_its_new_field() {
     proxy.send(ack(&fifth)).await;
     let runs = |r: &Report| r.proxies[0].state == "Running";
     world.until("all of it runs", runs).await;
+}
+
+const OWN: &str = "/pod/headgate.wasm";
+const OWN_NATIVE: &str = "/pod/headgate.so";
+
+/// Returns the first request of an Envoy with modules of its own, of an earlier version, that
+/// requests the native filter.
+fn older_native() -> DiscoveryRequest {
+    let metadata = [
+        (FILTER_METADATA, "native"),
+        (MODULE_METADATA, OWN),
+        (NATIVE_MODULE_METADATA, OWN_NATIVE),
+        (VERSION_METADATA, "0.0.9"),
+    ];
+    envoy(40, &metadata)
+}
+
+/// An older native module that refuses a new field in its first configuration can be loaded. On the
+/// Wasm module, the proxy would lose what the native one has learned.
+#[tokio::test]
+async fn an_older_native_module_stays_and_gets_the_policy_without_its_new_field() {
+    let world = World::start_with(with_errors("r1", 3), modules(None), Limits::default(), 0).await;
+    let mut proxy = sotw(&world, older_native()).await;
+    let first = proxy.next().await;
+    assert_eq!(has(&first), (vec![(500, 503)], 3));
+    proxy.send(nack(&first, "")).await;
+    let second = proxy.next().await;
+    assert!(names(&second, OWN_NATIVE));
+    assert_eq!(has(&second), (vec![(500, 599)], 3));
+    proxy.send(ack(&second)).await;
+    let runs_native = |r: &Report| r.proxies[0].filter == "native";
+    let report = world.until("the native filter runs", runs_native).await;
+    assert_eq!(report.proxies[0].fallback, None);
+    assert_eq!(report.proxies[0].state, "Rejected");
+
+    // The operator doesn't know after a reconnect which fields the module refuses.
+    drop(proxy);
+    let has_left = |r: &Report| r.proxies[0].state == "Disconnected";
+    world.until("it has left", has_left).await;
+    let mut again = older_native();
+    again.version_info = second.version_info.clone();
+    let mut proxy = sotw(&world, again).await;
+    let third = proxy.next().await;
+    assert!(names(&third, OWN_NATIVE));
+    assert_eq!(has(&third).0, [(500, 503)]);
+    proxy.send(nack(&third, &second.version_info)).await;
+    world.until("the native filter is known", runs_native).await;
+    world.plans.send_replace(Arc::new(with_errors("r2", 2)));
+    let fourth = proxy.next().await;
+    assert!(names(&fourth, OWN_NATIVE));
+    assert_eq!(has(&fourth), (vec![(500, 599)], 2));
+    proxy.send(nack(&fourth, &second.version_info)).await;
+    world.plans.send_replace(Arc::new(with_errors("r3", 1)));
+    let fifth = proxy.next().await;
+    assert!(names(&fifth, OWN_NATIVE), "it has run");
+}
+
+#[tokio::test]
+async fn an_older_native_module_that_cannot_be_loaded_is_replaced_by_wasm_with_all_fields() {
+    let world = World::start_with(with_errors("r1", 3), modules(None), Limits::default(), 0).await;
+    let mut proxy = sotw(&world, older_native()).await;
+    for errors in [(500, 503), (500, 599)] {
+        let response = proxy.next().await;
+        assert!(names(&response, OWN_NATIVE));
+        assert_eq!(has(&response).0, [errors]);
+        proxy.send(nack(&response, "")).await;
+    }
+    let third = proxy.next().await;
+    assert!(names(&third, OWN));
+    assert_eq!(has(&third).0, [(500, 503)]);
+    proxy.send(nack(&third, "")).await;
+    let fourth = proxy.next().await;
+    assert!(names(&fourth, OWN));
+    assert_eq!(has(&fourth).0, [(500, 599)]);
+    proxy.send(ack(&fourth)).await;
+    let report = world
+        .until("Wasm runs", |r| r.proxies[0].filter == "wasm")
+        .await;
+    let fallback = report.proxies[0].fallback.clone().unwrap();
+    assert!(fallback.contains("Envoy refused it"), "{fallback}");
 }

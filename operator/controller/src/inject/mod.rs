@@ -277,8 +277,12 @@ fn application_ports(spec: &Value) -> Vec<u16> {
 /// Returns the TCP ports of a container.
 fn tcp_ports(container: &Value) -> impl Iterator<Item = u16> {
     let ports = container["ports"].as_array().into_iter().flatten();
-    let tcp = ports.filter(|port| matches!(port["protocol"].as_str(), None | Some("TCP")));
+    let tcp = ports.filter(|port| is_tcp(port));
     tcp.filter_map(|port| u16::try_from(port["containerPort"].as_u64()?).ok())
+}
+
+fn is_tcp(port: &Value) -> bool {
+    matches!(port["protocol"].as_str(), None | Some("TCP"))
 }
 
 /// Checks that no container has a port on which Envoy will listen.
@@ -308,13 +312,14 @@ fn keep_ports_free(spec: &Value, settings: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the container port with this number.
+/// Returns the TCP port of a container with this number.
 fn port_of(spec: &mut Value, number: u16) -> Option<&mut Value> {
     let containers = spec["containers"].as_array_mut()?;
     let ports = containers
         .iter_mut()
         .filter_map(|container| container["ports"].as_array_mut());
-    ports.flatten().find(|port| port["containerPort"] == number)
+    let mut tcp = ports.flatten().filter(|port| is_tcp(port));
+    tcp.find(|port| port["containerPort"] == number)
 }
 
 /// Removes the name of the application's port, and replaces it by the number in probes and hooks.

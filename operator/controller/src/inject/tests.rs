@@ -192,6 +192,34 @@ fn services_reach_envoy() {
     }
 }
 
+/// HTTP/3 listens on the same number as HTTPS.
+#[test]
+fn a_udp_port_with_the_number_of_the_applications_port_keeps_its_name() {
+    let mut object = deployment();
+    let container = &mut object["spec"]["template"]["spec"]["containers"][0];
+    container["ports"] = json!([
+        {"name": "quic", "containerPort": 8443, "protocol": "UDP"},
+        {"name": "http", "containerPort": 8443, "protocol": "TCP"},
+    ]);
+    let before = object.clone();
+    let injected = injected(&mut object);
+    assert_eq!(
+        (injected.app_port, injected.port_name.as_str()),
+        (8443, "http")
+    );
+    let spec = &object["spec"]["template"]["spec"];
+    assert_eq!(
+        spec["containers"][0]["ports"],
+        json!([
+            {"name": "quic", "containerPort": 8443, "protocol": "UDP"},
+            {"containerPort": 8443, "protocol": "TCP"},
+        ])
+    );
+    assert_eq!(spec["initContainers"][1]["ports"][0]["name"], "http");
+    assert_eq!(uninject(&mut object), Ok(true));
+    assert_eq!(object, before);
+}
+
 #[test]
 fn a_port_that_nothing_names_has_to_be_said() {
     let mut object = deployment();

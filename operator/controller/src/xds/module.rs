@@ -3,8 +3,14 @@
 //! Envoy caches code by file name and ignores new content under an old name. So the module is
 //! copied to `headgate-<hash>.wasm` (or `.so`), with the first 16 hex digits of its SHA-256, and
 //! proxies get the new name when the source file is replaced. A copy is complete before its name
-//! exists. Old copies are kept for a day, for proxies that are slow to follow.
+//! exists.
+//!
+//! Operators may share a folder. Each marks the copies that it serves as used, by their
+//! modification time, and removes copies that no operator has served for a day. Until then, proxies
+//! that are slow to follow can load them. `headgate bootstrap` removes none, because Envoys run on
+//! with the paths of earlier bootstraps.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,6 +29,8 @@ use crate::files::replace;
 const MAX_BYTES: u64 = 64 << 20;
 /// The time for which a copy that is no longer served is kept.
 const KEEP_OLD: Duration = Duration::from_secs(24 * 3_600);
+/// The interval at which the copies that are served are marked as used, well below [`KEEP_OLD`].
+const MARK_USED: Duration = Duration::from_secs(3_600);
 /// The interval at which the source file is checked.
 const POLL: Duration = Duration::from_millis(500);
 /// The number of hex digits of the SHA-256 in a copy's name.
@@ -124,6 +132,38 @@ impl Modules {
         [&self.wasm].into_iter().chain(&self.native)
     }
 
+    /// Marks these copies as used at `now`, and removes copies in their folders that have been
+    /// unused for a day. A failed removal has no effect except that the file stays.
+    pub fn keep(&self, now: SystemTime) {
+        for module in self.iter() {
+            mark_used(&module.path, now);
+        }
+        let folders: BTreeSet<&Path> = self.iter().filter_map(|m| m.path.parent()).collect();
+        for folder in folders {
+            self.prune(folder, now);
+        }
+    }
+
+    fn prune(&self, folder: &Path, now: SystemTime) {
+        let Ok(entries) = fs::read_dir(folder) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.to_string_lossy();
+            let is_copy = name.trim_start_matches('.').starts_with("headgate-");
+            let is_old = entry
+                .metadata()
+                .and_then(|m| m.modified())
+                .is_ok_and(|at| now.duration_since(at).unwrap_or_default() > KEEP_OLD);
+            // Marking fails for a copy of another user.
+            let is_served = self.iter().any(|module| module.path == path);
+            if is_copy && is_old && !is_served {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+
     /// Replaces the module of the same kind by `module`. Returns whether they differ.
     fn replace(&mut self, module: Module) -> bool {
         let known = match module.kind() {
@@ -175,7 +215,6 @@ impl Module {
                 "module folder {folder}: {e}; name a folder that can be written with --module-dir DIR"
             )
         })?;
-        prune(folder, &path, SystemTime::now());
         Ok(Self {
             path,
             hash,
@@ -186,8 +225,7 @@ impl Module {
     }
 }
 
-/// Writes the copy, unless it exists, and returns its path. An existing copy gets a new
-/// modification time.
+/// Writes the copy, unless it exists, and returns its path. An existing copy is marked as used.
 fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let folder = folder.canonicalize()?;
@@ -197,10 +235,7 @@ fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
     };
     let path = folder.join(format!("headgate-{hash}.{}", kind.extension()));
     if fs::read(&path).is_ok_and(|old| old == code) {
-        fs::File::options()
-            .append(true)
-            .open(&path)?
-            .set_modified(SystemTime::now())?;
+        mark_used(&path, SystemTime::now());
         return Ok(path);
     }
     // The copy is readable for all users, because Envoy often runs as another user.
@@ -208,24 +243,11 @@ fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes copies that have been unused for [`KEEP_OLD`]. A failed removal has no effect except
-/// that the file stays.
-fn prune(folder: &Path, current: &Path, now: SystemTime) {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let ours = name.trim_start_matches('.').starts_with("headgate-");
-        let old = entry
-            .metadata()
-            .and_then(|m| m.modified())
-            .is_ok_and(|at| now.duration_since(at).unwrap_or_default() > KEEP_OLD);
-        if ours && old && entry.file_name() != current.file_name().unwrap_or_default() {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
+/// Sets the modification time of a copy. A failure means that other operators may remove the copy
+/// earlier.
+fn mark_used(copy: &Path, now: SystemTime) {
+    let file = fs::File::options().append(true).open(copy);
+    let _ = file.and_then(|file| file.set_modified(now));
 }
 
 /// Returns the processor architecture of a shared object (ELF, `e_machine`).
@@ -314,6 +336,16 @@ pub async fn watch(
     }
 }
 
+/// Calls [`Modules::keep`] now and every hour, until it is dropped.
+pub async fn keep(modules: watch::Receiver<Arc<Modules>>) {
+    let mut tick = tokio::time::interval(MARK_USED);
+    loop {
+        tick.tick().await;
+        let served = Arc::clone(&modules.borrow());
+        served.keep(SystemTime::now());
+    }
+}
+
 /// Returns the modification time and the size, which change when a file is replaced.
 fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
     let metadata = fs::metadata(path).ok()?;
@@ -376,19 +408,52 @@ mod tests {
     }
 
     #[test]
-    fn old_copies_go_and_the_current_one_stays() {
+    fn a_copy_goes_a_day_after_it_was_last_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, folder) = (dir.path().join("f"), dir.path().join("modules"));
+        let install = |code: &[u8]| {
+            fs::write(&source, code).unwrap();
+            Module::install(&source, &folder).unwrap()
+        };
+        let shared_object = |content: &[u8]| [&ELF[..], content].concat();
+        let (hour, start) = (Duration::from_secs(3_600), SystemTime::now());
+        let mut modules = Modules::from(install(&module(b"one")));
+        modules.replace(install(&shared_object(b"one")));
+        let one = modules.clone();
+        let another = Modules::from(install(&module(b"of another operator")));
+        let unused = install(&module(b"unused"));
+        for hours in 1..=48 {
+            for served in [&modules, &another] {
+                served.keep(start + hours * hour);
+            }
+        }
+        let exist = |modules: &Modules| modules.iter().all(|module| module.path.exists());
+        assert!(exist(&modules) && exist(&another));
+        assert!(!unused.path.exists());
+
+        // Proxies still load the copies that are replaced.
+        modules.replace(install(&module(b"two")));
+        modules.keep(start + 49 * hour);
+        modules.replace(install(&shared_object(b"two")));
+        for hours in 50..=72 {
+            modules.keep(start + hours * hour);
+        }
+        assert!(exist(&modules) && exist(&one) && exist(&another));
+        modules.keep(start + 74 * hour);
+        assert!(exist(&modules) && one.iter().all(|module| !module.path.exists()));
+        assert!(!exist(&another), "its operator has stopped");
+    }
+
+    #[test]
+    fn installing_a_module_removes_none() {
         let dir = tempfile::tempdir().unwrap();
         let (source, folder) = (dir.path().join("f.wasm"), dir.path().join("modules"));
         fs::write(&source, module(b"one")).unwrap();
         let one = Module::install(&source, &folder).unwrap();
+        mark_used(&one.path, SystemTime::UNIX_EPOCH);
         fs::write(&source, module(b"two")).unwrap();
-        let two = Module::install(&source, &folder).unwrap();
-        prune(
-            &folder,
-            &two.path,
-            SystemTime::now() + KEEP_OLD + Duration::from_secs(60),
-        );
-        assert!(!one.path.exists() && two.path.exists());
+        Module::install(&source, &folder).unwrap();
+        assert!(one.path.exists());
     }
 
     #[test]

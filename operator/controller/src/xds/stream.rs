@@ -59,6 +59,8 @@ struct Session {
     /// Whether the proxy's own module, of another version, has refused a configuration on this
     /// stream.
     is_older: bool,
+    /// Whether the last response has fields that can be left out for such a module.
+    has_new_fields: bool,
     /// The time at which the stream began.
     began: Instant,
     /// The time of the snapshot of the last response.
@@ -117,6 +119,7 @@ async fn serve(
         native: None,
         runs_native: false,
         is_older: false,
+        has_new_fields: false,
         began: Instant::now(),
         sent_of: Instant::now(),
     };
@@ -177,13 +180,12 @@ impl Session {
             .receive(request)
             .map_err(|e| Status::invalid_argument(e.to_string()))?;
         if let Some(verdict) = verdict {
-            let native_fits = self.identity.refused.is_none();
-            self.learn_what_it_loads(&verdict);
-            // The refusal of a native module that can't be loaded isn't about fields of the
-            // configuration.
-            let falls_back = native_fits && self.identity.refused.is_some();
-            let is_refused = matches!(verdict, Verdict::Nack { .. }) && !falls_back;
+            let falls_back = self.learn_what_it_loads(&verdict);
+            let is_refused = matches!(verdict, Verdict::Nack { .. });
             self.is_older |= is_refused && self.identity.is_older();
+            // The refusal of a native module that can't be loaded isn't about fields of the
+            // configuration, so the Wasm module gets all of them.
+            self.is_older &= !falls_back;
             // The time isn't counted for a snapshot from before the stream, because its age is the
             // time since the last edit, not a delay.
             if matches!(verdict, Verdict::Ack(_)) && self.sent_of > self.began {
@@ -218,12 +220,21 @@ impl Session {
         if self.sotw.busy() {
             return None;
         }
-        let less = self.is_older.then(|| assignment.for_older_filter());
-        let response = match less.flatten() {
-            Some(less) => {
+        let less = self
+            .identity
+            .is_older()
+            .then(|| assignment.for_older_filter());
+        let less = less.flatten().map(|less| {
+            let offer = snapshot.offer(&less, self.sotw.names());
+            (offer, less)
+        });
+        // Only the proxy's other slots may have new fields.
+        let less = less.filter(|(less, _)| less.version != offer.version);
+        self.has_new_fields = less.is_some() && !self.is_older;
+        let response = match less.filter(|_| self.is_older) {
+            Some((less, assignment)) => {
                 self.connection.withheld(&offer.version);
-                let offer = snapshot.offer(&less, self.sotw.names());
-                self.send(&offer, &less)
+                self.send(&less, &assignment)
             }
             None => self.send(&offer, &assignment),
         };
@@ -237,22 +248,28 @@ impl Session {
 
     /// Falls back to the Wasm module if the proxy refuses a native module before it has run any.
     /// Its C library may be too old, or its processor may have another architecture. Once the proxy
-    /// has run a native module, there is no fallback, because the configuration may be at fault.
-    fn learn_what_it_loads(&mut self, verdict: &Verdict) {
+    /// has run a native module, there is no fallback, because the configuration may be at fault. An
+    /// older module may have refused new fields, so it is tried without them first. Returns whether
+    /// the proxy falls back.
+    fn learn_what_it_loads(&mut self, verdict: &Verdict) -> bool {
         let Some(sent) = self.native.clone() else {
-            return;
+            return false;
         };
         match verdict {
-            Verdict::Ack(_) => self.runs_native = true,
-            Verdict::Nack { message, .. } if !self.runs_native => {
+            Verdict::Ack(_) => {
+                self.runs_native = true;
+                false
+            }
+            Verdict::Nack { message, .. } if !self.runs_native && !self.has_new_fields => {
                 let why = clip(message, MAX_REASON);
                 warn!(
                     node = self.identity.id,
                     "the proxy gets the Wasm filter, as it refused the native one: {why}"
                 );
                 self.identity.refused = Some((sent, why));
+                true
             }
-            Verdict::Nack { .. } => {}
+            Verdict::Nack { .. } => false,
         }
     }
 

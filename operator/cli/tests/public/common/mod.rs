@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use envoy_types::pb::envoy::config::core::v3::{Node, TypedExtensionConfig};
+use envoy_types::pb::envoy::extensions::filters::http::dynamic_modules::v3::DynamicModuleFilter;
 use envoy_types::pb::envoy::extensions::filters::http::wasm::v3::Wasm;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Any, StringValue, Struct, Value};
@@ -20,7 +21,7 @@ use headgate_controller::xds::snapshot::Snapshot;
 use headgate_controller::xds::status::Report;
 use headgate_controller::xds::{Limits, Server};
 use headgate_core::config::{FilterConfig, Mode};
-use prost::Message as _;
+use prost::{Message as _, Name as _};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -284,8 +285,15 @@ pub fn node_with(id: &str, metadata: &[(&str, &str)]) -> Option<Node> {
 /// Returns the configuration that a module reads from this resource.
 pub fn configuration(resource: &Any) -> FilterConfig {
     let extension = TypedExtensionConfig::decode(&resource.value[..]).unwrap();
-    let wasm = Wasm::decode(&extension.typed_config.unwrap().value[..]).unwrap();
-    let text = StringValue::decode(&wasm.config.unwrap().configuration.unwrap().value[..]).unwrap();
+    let filter = extension.typed_config.unwrap();
+    let configuration = if filter.type_url == Wasm::type_url() {
+        let wasm = Wasm::decode(&filter.value[..]).unwrap();
+        wasm.config.unwrap().configuration
+    } else {
+        let native = DynamicModuleFilter::decode(&filter.value[..]).unwrap();
+        native.filter_config
+    };
+    let text = StringValue::decode(&configuration.unwrap().value[..]).unwrap();
     FilterConfig::from_json(text.value.as_bytes()).unwrap()
 }
 

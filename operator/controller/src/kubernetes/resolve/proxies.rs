@@ -6,7 +6,7 @@ use headgate_core::config::MAX_STAGES;
 
 use super::Draft;
 use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
-use headgate_api::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, winners};
+use headgate_api::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, outcomes};
 
 /// The labels that Envoy Gateway sets on the Pods of a Gateway. By default these Pods run in Envoy
 /// Gateway's own namespace, and lack the label that all implementations share.
@@ -143,28 +143,35 @@ pub(super) fn count(
 /// Records which drafts are in force on proxies that match the drafts of `set`.
 fn settle(set: &[usize], drafts: &[Draft<'_>], counts: &mut [Count]) {
     let bids = set.iter().filter_map(|at| drafts.get(*at)).map(Draft::bid);
-    // A proxy enforces the workflows of only the first policy that has workflows.
-    let mut first: Option<(usize, &str)> = None;
-    for (at, winner) in set.iter().zip(winners(bids)) {
+    let mut with_workflows: Vec<(usize, &str)> = Vec::new();
+    for (at, outcome) in set.iter().zip(outcomes(bids)) {
         let (Some(count), Some(draft)) = (counts.get_mut(*at), drafts.get(*at)) else {
             continue;
         };
-        match winner.and_then(|place| set.get(place)) {
-            None => {
-                count.in_force = true;
-                let stage = &draft.policy.stage;
-                if stage.workflows.is_some() {
-                    let (other, policy) = *first.get_or_insert((*at, &stage.policy));
-                    if policy != stage.policy {
-                        let known = count.workflows_of.map_or(other, |known| known.min(other));
-                        count.workflows_of = Some(known);
-                    }
-                }
-            }
-            Some(winner) => {
+        match outcome.map_err(|place| set.get(place)) {
+            Err(Some(winner)) => {
                 let first = count.lost_to.map_or(*winner, |known| known.min(*winner));
                 count.lost_to = Some(first);
             }
+            Ok(_) | Err(None) => {
+                count.in_force = true;
+                if draft.policy.stage.workflows.is_some() {
+                    with_workflows.push((*at, &draft.policy.stage.policy));
+                }
+            }
+        }
+    }
+    // A proxy enforces the workflows of only the first stage that has workflows. A policy's last
+    // draft determines the place of its stage.
+    let last = with_workflows.iter().map(|(at, policy)| (*policy, *at));
+    let last: HashMap<&str, usize> = last.collect();
+    let Some((first, other)) = last.into_iter().min_by_key(|(_, at)| *at) else {
+        return;
+    };
+    for (at, _) in with_workflows.iter().filter(|(_, policy)| *policy != first) {
+        if let Some(count) = counts.get_mut(*at) {
+            let known = count.workflows_of.map_or(other, |known| known.min(other));
+            count.workflows_of = Some(known);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Looks up targets. The result is the proxies that serve a target and the endpoints behind them,
 //! or a message about what is missing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use headgate_core::config::MAX_ROUTES;
@@ -91,6 +91,10 @@ pub(super) struct Finder<'a> {
     routes: HashMap<&'a ObjectKey, Routes<'a>>,
     /// The routes to each pool, in the pool's own namespace.
     to_pools: HashMap<&'a TargetRef, Routes<'a>>,
+    /// Routes whose rules are named one by one in their own namespace, because one policy is for a
+    /// pool behind some of the rules and for other targets. Then its stage can stand behind a stage
+    /// for another rule, or for the rest of the route.
+    split: HashSet<&'a TargetRef>,
     /// The number of rules at a Gateway that have this name.
     named: BTreeMap<(&'a ObjectKey, &'a str), usize>,
     /// The ready endpoints of each pool.
@@ -116,8 +120,16 @@ impl<'a> Finder<'a> {
                 }
             }
         }
+        let targets = cluster.policies.values().filter_map(|object| {
+            let targets = &object.effective()?.targets;
+            let is_pool = |target: &&TargetRef| target.kind == TargetKind::InferencePool;
+            (!targets.iter().all(|target| is_pool(&target))).then(|| targets.iter().filter(is_pool))
+        });
+        let pools_among_others = targets.flatten().filter_map(|pool| to_pools.get(pool));
+        let split = pools_among_others.flatten().map(|(name, _)| *name);
         Self {
             cluster,
+            split: split.collect(),
             routes,
             to_pools,
             named,
@@ -297,7 +309,10 @@ impl<'a> Finder<'a> {
         for (name, route) in routes {
             let rules = { route.rules.iter().enumerate() }.filter(|(_, rule)| is_of(rule));
             let numbers: Vec<usize> = rules.map(|(number, _)| number).collect();
-            if numbers.len() == route.rules.len() {
+            let is_split = numbers.len() > 1
+                && name.namespace == target.namespace
+                && self.split.contains(name);
+            if numbers.len() == route.rules.len() && !is_split {
                 reach.routes.extend(route_names(name));
                 left_out.extend(self.taken_in(target, gateway, name, route));
             } else {

@@ -178,6 +178,86 @@ fn a_policy_with_two_routes_is_one_stage_for_both() {
     );
 }
 
+/// The policies in order of age are those of a route and a listener, and of a route there.
+#[test]
+fn a_policy_does_not_take_the_requests_of_a_more_specific_one_along_with_another_target() {
+    let world = World::default()
+        .gateway_with("a/edge", &["http", "https"])
+        .service("a/x", "app=x", 3)
+        .route("HTTPRoute/a/plain", &["a/edge/http"], &["a/x"])
+        .route("HTTPRoute/a/other", &["a/edge/https"], &["a/x"])
+        .route("HTTPRoute/b/tls", &["a/edge/https"], &["a/x"])
+        .policy(
+            "a/x",
+            "total: 8",
+            &["HTTPRoute/a/plain", "Gateway/a/edge/https"],
+        )
+        .policy("b/y", "total: 4", &["HTTPRoute/b/tls"]);
+    let routes = |all: &[&str]| all.iter().map(|&n| n.to_owned()).collect::<Vec<_>>();
+    let of = ["httproute/a/plain/*", "a.plain.*"];
+    let of_both = [&of[..], &["httproute/a/other/*", "a.other.*"]].concat();
+    assert_eq!(
+        stages(&at_edge(&world)),
+        [
+            ("b/y".into(), 4, routes(&["httproute/b/tls/*", "b.tls.*"])),
+            ("a/x".into(), 8, routes(&of_both)),
+        ]
+    );
+    for policy in ["a/x", "b/y"] {
+        assert_eq!(world.state(policy).overridden, [], "{policy}");
+    }
+    // Another Gateway-wide policy doesn't lose its route to a listener's.
+    let all = world
+        .policy_of_age(
+            "a/all",
+            0,
+            "total: 20",
+            &["HTTPRoute/a/other", "Gateway/a/edge"],
+        )
+        .policy_of_age("a/x", 1, "total: 8", &["Gateway/a/edge/https"])
+        .policy_of_age("a/plain", 1, "total: 7", &["HTTPRoute/a/plain"]);
+    let policies: Vec<_> = { stages(&at_edge(&all)).into_iter() }
+        .map(|(policy, _, routes)| (policy, routes))
+        .collect();
+    assert_eq!(
+        policies,
+        [
+            ("a/plain".to_owned(), routes(&of)),
+            ("b/y".to_owned(), routes(&["httproute/b/tls/*", "b.tls.*"])),
+            ("a/all".to_owned(), vec![]),
+        ]
+    );
+}
+
+/// The stage of the pool and the Gateway is the last, so the stage of the route must leave the
+/// pool's rule to it.
+#[test]
+fn a_policy_for_a_pool_and_its_gateway_keeps_the_pool_s_rule_of_another_policy_s_route() {
+    let world = pooled()
+        .policy(
+            "a/p",
+            "total: 8",
+            &["InferencePool/a/llm", "Gateway/a/edge"],
+        )
+        .policy("a/chat", "total: 8", &["HTTPRoute/a/chat"]);
+    let of_rule = |n: u8| {
+        vec![
+            format!("httproute/a/chat/rule/{n}/*"),
+            format!("a.chat.{n}"),
+        ]
+    };
+    let policies: Vec<_> = { stages(&at_edge(&world)).into_iter() }
+        .map(|(policy, _, routes)| (policy, routes))
+        .collect();
+    assert_eq!(
+        policies,
+        [
+            ("a/chat".to_owned(), of_rule(1)),
+            ("a/p".to_owned(), vec![])
+        ]
+    );
+}
+
 #[test]
 fn a_route_of_several_gateways_shares_its_slots_among_all_their_pods() {
     let world = edge(2)

@@ -117,6 +117,55 @@ fn cluster() -> impl Strategy<Value = World> {
     )
 }
 
+/// Generates policies at one Gateway with two listeners, for routes of two namespaces.
+fn gateway() -> impl Strategy<Value = World> {
+    let namespace = || prop_oneof![3 => Just("a"), 1 => Just("b")];
+    let a_target = prop_oneof![
+        3 => (0..2_u8).prop_map(|n| ("InferencePool", format!("l{n}"))),
+        3 => (0..4_u8).prop_map(|n| ("HTTPRoute", format!("r{n}"))),
+        1 => Just(("Gateway", "edge".to_owned())),
+        2 => prop_oneof!["edge/http", "edge/https"].prop_map(|name| ("Gateway", name)),
+    ];
+    let targets = proptest::collection::btree_set(a_target, 1..5);
+    let policies = proptest::collection::vec((namespace(), 0..4_u32, targets), 2..6);
+    let parent = prop_oneof![Just("a/edge"), Just("a/edge/http"), Just("a/edge/https")];
+    let backends = proptest::collection::vec(0..3_u8, 0..4);
+    let routes = proptest::collection::btree_map((namespace(), 0..4_u8), (parent, backends), 1..7);
+    (policies, routes).prop_map(|(policies, routes)| {
+        let mut world = World::default().gateway_with("a/edge", &["http", "https"]);
+        for pool in ["a/l0", "a/l1", "b/l0", "b/l1"] {
+            world = world.pool(pool, "app=llm", 1);
+        }
+        for (i, (namespace, age, targets)) in policies.iter().enumerate() {
+            let targets: Vec<String> = targets
+                .iter()
+                .map(|(kind, name)| format!("{kind}/{namespace}/{name}"))
+                .collect();
+            let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+            world = world.policy_of_age(&format!("{namespace}/p{i}"), *age, "total: 9", &targets);
+        }
+        for ((namespace, n), (parent, backends)) in routes {
+            let backend = |n: u8| match n {
+                2 => format!("{namespace}/service"),
+                _ => format!("InferencePool/{namespace}/l{n}"),
+            };
+            let backends: Vec<String> = backends.into_iter().map(backend).collect();
+            let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
+            world = world.route(&format!("HTTPRoute/{namespace}/r{n}"), &[parent], &backends);
+        }
+        world
+    })
+}
+
+/// Whether `routes` cover requests of an Envoy route, as in the filter.
+fn cover(routes: &[String], name: &str) -> bool {
+    let covers = |pattern: &String| match pattern.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => pattern == name,
+    };
+    routes.is_empty() || routes.iter().any(covers)
+}
+
 /// Returns the configuration that each Pod's proxy enforces.
 fn enforced(world: &World, plan: &Plan) -> Vec<(ObjectKey, bool, Arc<Enforced>)> {
     let of = |(key, pod): (&ObjectKey, &Pod)| {
@@ -270,6 +319,36 @@ proptest! {
             })
             .collect();
         prop_assert!(order.is_sorted(), "{order:?}");
+    }
+
+    /// A request meets the policy of the first attachment that covers its route.
+    #[test]
+    fn requests_meet_the_policy_with_precedence(world in gateway()) {
+        let plan = world.plan();
+        let with = format!("{GATEWAY_NAME_LABEL}=edge");
+        let enforced = by_labels(&plan, "a", &with);
+        let here = |a: &&headgate_api::plan::Attachment| a.proxies.matches("a", &labels(&with));
+        let attachments: Vec<_> = plan.attachments.iter().filter(here).collect();
+        let mut names: BTreeSet<String> = attachments
+            .iter()
+            .flat_map(|a| &a.stage.routes)
+            .map(|pattern| pattern.replace('*', "another"))
+            .collect();
+        for (TargetRef { namespace, name, .. }, route) in world.cluster.routes.iter() {
+            for rule in 0..route.rules.len() {
+                names.insert(format!("httproute/{namespace}/{name}/rule/{rule}/match/0/host"));
+                names.insert(format!("{namespace}.{name}.{rule}"));
+            }
+        }
+        for name in names {
+            let first = attachments.iter().find(|a| cover(&a.stage.routes, &name));
+            let met = enforced.config.stages.iter().find(|s| cover(&s.routes, &name));
+            prop_assert_eq!(
+                met.map(|stage| &stage.policy),
+                first.map(|a| &a.stage.policy),
+                "{}", name
+            );
+        }
     }
 
     #[test]

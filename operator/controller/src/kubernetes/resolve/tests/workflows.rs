@@ -212,6 +212,19 @@ fn one_policy_s_workflows_are_in_force_at_a_proxy() {
         state.remarks(Some(&target("HTTPRoute/a/s"))).unwrap(),
         "its workflows are left out at proxies of HTTPRoute/a/s, where those of a/r are in force"
     );
+
+    // A policy's last target determines the place of its stage.
+    let targets = ["HTTPRoute/a/q", "Gateway/a/edge"];
+    let both = world
+        .route("HTTPRoute/a/q", &["a/edge"], &["a/x"])
+        .policy_of_age("a/gateway", 0, "total: 20", &targets)
+        .with_workflows("a/gateway")
+        .with_workflows("a/r");
+    let enforced = by_labels(&both.plan(), "a", &gateway);
+    let first = &enforced.config.stages[0];
+    assert!(first.policy == "a/r" && first.workflows.is_some());
+    assert_eq!(both.state("a/r").without_workflows, []);
+    assert_eq!(both.state("a/gateway").without_workflows, targets.map(lost));
 }
 
 /// Proxies that don't run a policy neither know its classes nor report what its callers need.
