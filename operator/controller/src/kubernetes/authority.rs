@@ -80,8 +80,8 @@ impl OwnCertificate {
         loop {
             let data = match self.authority().await {
                 Ok(data) => data,
-                Err(Error::Api(status)) if (400..500).contains(&status.code) => {
-                    return Err(anyhow::Error::from(Error::Api(status)).context(named()));
+                Err(error) if is_refusal(&error) => {
+                    return Err(anyhow::Error::from(error).context(named()));
                 }
                 Err(error) => {
                     warn!(
@@ -206,6 +206,13 @@ impl OwnCertificate {
     }
 }
 
+/// Whether the API server refuses a request, so that repeating it is useless. An overloaded API
+/// server answers 429 to requests that it would accept.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::Api(status)
+        if (400..500).contains(&status.code) && status.code != 429)
+}
+
 /// Returns the CA of a Secret.
 fn signer(data: &Data) -> anyhow::Result<Authority> {
     let part = |key: &str| {
@@ -221,6 +228,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use http::Method;
+    use kube::core::Status;
     use serde_json::{Value, json};
 
     use super::super::fake::api_server;
@@ -237,6 +245,14 @@ mod tests {
             let found = secret.clone().map(|secret| (200, secret));
             found.or_else(|| Some((404, missing())))
         })
+    }
+
+    #[test]
+    fn an_overloaded_api_server_is_asked_again() {
+        for (code, refuses) in [(403, true), (422, true), (429, false), (503, false)] {
+            let error = Error::Api(Status::failure("", "").with_code(code).boxed());
+            assert_eq!(is_refusal(&error), refuses, "{code}");
+        }
     }
 
     #[tokio::test]
