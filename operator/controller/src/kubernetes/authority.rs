@@ -47,6 +47,11 @@ const OVERLAP: Duration = Duration::from_secs(600);
 /// The pause after a failed request to the API server.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// The annotation that keeps Helm from deleting the Secret. A release that kept the CA of a chart
+/// before 0.2 has a Secret of this name in its manifest. If the Secret was replaced by one that the
+/// operator made, the chart leaves it out, and Helm deletes what a manifest no longer has.
+const KEEP: (&str, &str) = ("helm.sh/resource-policy", "keep");
+
 /// The data of a Secret.
 type Data = BTreeMap<String, ByteString>;
 
@@ -180,6 +185,7 @@ impl OwnCertificate {
             metadata: ObjectMeta {
                 name: Some(self.secret.name.clone()),
                 labels: Some([(MANAGED_BY.0.to_owned(), FIELD_MANAGER.to_owned())].into()),
+                annotations: Some([(KEEP.0.to_owned(), KEEP.1.to_owned())].into()),
                 ..ObjectMeta::default()
             },
             type_: Some("kubernetes.io/tls".to_owned()),
@@ -225,6 +231,7 @@ fn signer(data: &Data) -> anyhow::Result<Authority> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
     use std::sync::{Arc, Mutex};
 
     use http::Method;
@@ -247,6 +254,19 @@ mod tests {
         })
     }
 
+    /// Returns a signer with files in `folder`.
+    fn own_certificate(client: Client, folder: &Path) -> OwnCertificate {
+        let files = TlsFiles {
+            cert: folder.join("tls.crt"),
+            key: folder.join("tls.key"),
+            client_ca: folder.join("ca.crt"),
+            tokens: true,
+        };
+        let key = ObjectKey::new("system", "headgate-ca");
+        let names = vec!["headgate.system.svc".to_owned()];
+        OwnCertificate::new(client, key, names, files)
+    }
+
     #[test]
     fn an_overloaded_api_server_is_asked_again() {
         for (code, refuses) in [(403, true), (422, true), (429, false), (503, false)] {
@@ -256,19 +276,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_ca_is_trusted_before_it_signs_and_the_old_one_until_all_have_changed() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = |name: &str| dir.path().join(name);
-        let files = TlsFiles {
-            cert: file("tls.crt"),
-            key: file("tls.key"),
-            client_ca: file("ca.crt"),
-            tokens: true,
-        };
+    async fn helm_does_not_delete_the_secret() {
+        let folder = tempfile::tempdir().unwrap();
         let secret = Arc::new(Mutex::new(None));
-        let key = ObjectKey::new("system", "headgate-ca");
-        let names = vec!["headgate.system.svc".to_owned()];
-        let own = OwnCertificate::new(server(Arc::clone(&secret)), key, names, files.clone());
+        let own = own_certificate(server(Arc::clone(&secret)), folder.path());
+        own.issue().await.unwrap();
+        let made = secret.lock().unwrap().take().unwrap();
+        let annotations = &made["metadata"]["annotations"];
+        assert_eq!(*annotations, json!({"helm.sh/resource-policy": "keep"}));
+    }
+
+    #[tokio::test]
+    async fn another_ca_is_trusted_before_it_signs_and_the_old_one_until_all_have_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = Arc::new(Mutex::new(None));
+        let own = own_certificate(server(Arc::clone(&secret)), folder.path());
+        let files = own.files.clone();
         let first = own.issue().await.unwrap();
         let state = || [&files.cert, &files.client_ca].map(|f| fs::read_to_string(f).unwrap());
         let states = Mutex::new(vec![state()]);
