@@ -132,6 +132,9 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{- if and (include "headgate.injects" .) (eq .Values.tls.mode "Disabled") }}
 {{- fail "injection.enabled is true and tls.mode is Disabled; the API server calls webhooks over HTTPS only" }}
 {{- end }}
+{{- if and (include "headgate.injects" .) (semverCompare "<1.33.0-0" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "injection.enabled is true and Kubernetes is %s; before 1.33, Services don't find the named port of a sidecar (tell helm template the cluster's version: --kube-version)" .Capabilities.KubeVersion.Version) }}
+{{- end }}
 {{- if and (not (include "headgate.elects" .)) (or .Values.autoscaling.enabled (gt (int .Values.replicas) 1)) }}
 {{- fail "leaderElection.enabled is false, and several operators may run; set replicas to 1 and autoscaling.enabled to false" }}
 {{- end }}

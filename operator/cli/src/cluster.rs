@@ -180,6 +180,7 @@ impl Cluster {
     }
 
     /// Returns the reports of all operators, ordered by Pod. The list is empty without operators.
+    /// Operators that are being terminated don't answer any more, so they are left out.
     ///
     /// # Errors
     /// Returns the reason why the operators can't be listed, in one line.
@@ -195,6 +196,10 @@ impl Cluster {
             let admin = { ports }.find(|p| p.name.as_deref() == Some(ADMIN_PORT_NAME));
             let port = admin.and_then(|p| p.port).unwrap_or(ADMIN_PORT);
             for endpoint in slice.endpoints.into_iter().flatten() {
+                let conditions = endpoint.conditions.unwrap_or_default();
+                if conditions.terminating == Some(true) {
+                    continue;
+                }
                 let pod = endpoint
                     .target_ref
                     .filter(|t| t.kind.as_deref() == Some("Pod"));

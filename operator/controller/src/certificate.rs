@@ -1,5 +1,6 @@
 //! The operator's own CA and the certificates that it signs, for clusters without a PKI.
 
+use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{anyhow, bail};
@@ -7,9 +8,10 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use x509_parser::prelude::{FromDer as _, X509Certificate};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
+use x509_parser::asn1_rs::{Any, OctetString, Sequence, ToDer as _};
+use x509_parser::prelude::{FromDer as _, SubjectPublicKeyInfo, X509Certificate};
 
 /// The time before now at which a certificate's validity begins, because clocks differ.
 const SKEW: Duration = Duration::from_secs(3_600);
@@ -52,6 +54,7 @@ pub fn new_authority(name: &str, life: Duration, now: SystemTime) -> anyhow::Res
 
 impl Authority {
     /// Returns the CA of these PEM texts. If there are several certificates, the first one signs.
+    /// The key is PKCS #8, or SEC 1 as cert-manager and openssl write keys of elliptic curves.
     ///
     /// # Errors
     /// Returns one line that names the text that doesn't parse, or says that the certificate and
@@ -64,9 +67,17 @@ impl Authority {
         if !parsed.is_ca() {
             bail!("the CA's certificate isn't a CA's (basicConstraints CA:TRUE is missing)");
         }
-        let key = String::from_utf8_lossy(key);
-        let key = KeyPair::from_pem(&key)
-            .map_err(|e| anyhow!("the CA's key can't be used: {e}; it is to be PKCS #8"))?;
+        let unusable = |why: &dyn Display| {
+            anyhow!(
+                "the CA's key can't be used: {why}; give it as PKCS #8 or SEC 1, or delete its \
+                 Secret, and the operator makes a new CA"
+            )
+        };
+        let key = match PrivateKeyDer::from_pem_slice(key).map_err(|e| unusable(&e))? {
+            PrivateKeyDer::Sec1(key) => pkcs8(&key, parsed.public_key())?.into(),
+            key => key,
+        };
+        let key = KeyPair::try_from(&key).map_err(|e| unusable(&e))?;
         if parsed.public_key().subject_public_key.data.as_ref() != key.public_key_raw() {
             bail!("the CA's certificate and key don't belong together");
         }
@@ -124,6 +135,21 @@ impl Authority {
             key: key.serialize_pem(),
         })
     }
+}
+
+/// Returns a SEC 1 key as PKCS #8, which adds the algorithm. The certificate's public key has the
+/// same algorithm.
+fn pkcs8(
+    key: &PrivateSec1KeyDer<'_>,
+    public: &SubjectPublicKeyInfo<'_>,
+) -> anyhow::Result<PrivatePkcs8KeyDer<'static>> {
+    const VERSION: [u8; 3] = [2, 1, 0];
+    let (_, info) = Sequence::from_der(public.raw)?;
+    let (rest, _) = Any::from_der(&info.content)?;
+    let algorithm = &info.content[..info.content.len() - rest.len()];
+    let key = OctetString::new(key.secret_sec1_der()).to_der_vec()?;
+    let content = [&VERSION, algorithm, &key].concat();
+    Ok(Sequence::new(content.into()).to_der_vec()?.into())
 }
 
 /// Returns the first and the last moment at which a certificate is valid.

@@ -469,6 +469,32 @@ data: {tls.crt: {{ $ca.Cert | b64enc }}, tls.key: {{ $ca.Key | b64enc }}}
         release.upgrade(&[]);
         assert_eq!(secret(), before);
     }
+
+    // The Secret is deleted, and the operator makes another CA. The first upgrade then leaves it
+    // out of the release's manifest.
+    let (server, namespace) = (release.server, &release.namespace);
+    let delete = [
+        "delete",
+        "secret",
+        "headgate-ca",
+        "--namespace",
+        namespace.as_str(),
+    ];
+    server.kubectl(&delete).unwrap();
+    let another = json!({"tls.crt": "bmV3", "tls.key": "bmV3"});
+    let of_operator = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "data": another,
+        "metadata": {
+            "name": "headgate-ca", "namespace": namespace,
+            "labels": {"app.kubernetes.io/managed-by": "headgate"},
+            "annotations": {"helm.sh/resource-policy": "keep"},
+        },
+    });
+    server.apply(&of_operator.to_string()).unwrap();
+    for _ in 0..2 {
+        release.upgrade(&[]);
+        assert_eq!(secret(), another);
+    }
 }
 
 /// `--reuse-values` uses the old chart's values for the new chart, so values that 0.1.0 didn't have

@@ -78,6 +78,19 @@ fn bad_values_are_refused_with_the_message_they_expect() {
     }
 }
 
+/// Services of Kubernetes before 1.33 find no named port of a sidecar.
+#[test]
+fn injection_needs_a_newer_kubernetes_than_the_rest() {
+    let rendered = |values: &str, version: &str| {
+        chart::render(&good(values), &[&format!("--kube-version={version}")])
+    };
+    rendered("defaults", "1.30.0").unwrap();
+    rendered("injection", "1.33.0-gke.1").unwrap();
+    let error = format!("{:#}", rendered("injection", "1.32.8").unwrap_err());
+    let expected = "injection.enabled is true and Kubernetes is v1.32.8; before 1.33, ";
+    assert!(error.contains(expected), "{error}");
+}
+
 /// A chart uses the image of its own version, unless values say otherwise.
 #[test]
 fn the_image_is_that_of_the_charts_version() {

@@ -965,15 +965,33 @@ spec:
     server
         .helm(&["install", "headgate", folder, "--namespace", NAMESPACE])
         .unwrap();
-    let pods = || {
+    let operators = || {
         let selector = "--selector=app.kubernetes.io/component=operator";
         let pods = server
             .get(&["pods", "--namespace", NAMESPACE, selector])
             .unwrap();
-        pods["items"].as_array().unwrap().len()
+        pods["items"].as_array().unwrap().clone()
     };
+    let pods = || operators().len();
     wait::until("the operators' Pods", || match pods() {
         2 => Ok(()),
+        n => Err(format!("{n} Pods")),
+    })
+    .unwrap();
+    // Scaling the Deployment to zero leaves a Pod that was evicted.
+    let evicted = &operators()[0]["metadata"]["name"];
+    let patch = [
+        "patch",
+        "pod",
+        evicted.as_str().unwrap(),
+        "--namespace",
+        NAMESPACE,
+        "--subresource=status",
+        r#"--patch={"status": {"phase": "Failed", "reason": "Evicted"}}"#,
+    ];
+    server.kubectl(&patch).unwrap();
+    wait::until("another Pod in place of the evicted one", || match pods() {
+        3 => Ok(()),
         n => Err(format!("{n} Pods")),
     })
     .unwrap();
@@ -1026,7 +1044,7 @@ spec:
         (out, err)
     };
     let (out, err) = clean_up();
-    assert_eq!(pods(), 0);
+    assert_eq!(pods(), 1, "the evicted one");
     assert_eq!(
         out,
         "deleted WasmPlugin shop/plugin\ndeleted EnvoyFilter shop/native\n\

@@ -18,7 +18,7 @@ use crate::cluster::Operator;
 use crate::status::view::View;
 use crate::table::one_line;
 use headgate_controller::certificate;
-use headgate_controller::inject::{INJECTED_ANNOTATION, injected_port};
+use headgate_controller::inject::{INJECTED_ANNOTATION, injected_ports};
 use headgate_controller::kubernetes::deliver::istio::{is_before, is_older};
 use headgate_controller::kubernetes::resource::VERSION;
 use headgate_controller::modules::PREFIX;
@@ -30,6 +30,9 @@ use headgate_controller::xds::timestamp::{age, rfc3339};
 pub const OWN: &str = env!("CARGO_PKG_VERSION");
 /// The oldest supported minor version of Kubernetes 1. The chart requires the same version.
 const OLDEST_MINOR: u32 = 30;
+/// The minor version of Kubernetes 1 since which EndpointSlices have the named ports of restartable
+/// init containers (kubernetes/kubernetes#128850). The chart requires it for injection.
+const SIDECAR_PORTS_SINCE: u32 = 33;
 /// The greatest accepted difference between clocks.
 const SKEW: Duration = Duration::from_secs(30);
 /// The time before expiry from which a certificate is reported. All issuers renew certificates
@@ -391,10 +394,13 @@ pub fn pods(injected: &[(String, String)], operators: &[Operator]) -> Finding {
     }
 }
 
-/// Judges Services by the port at which they reach running Pods that `headgate inject` changed.
+/// Judges Services by the port at which they reach running Pods that `headgate inject` changed, in
+/// a cluster of this version.
 #[must_use]
-pub fn services(services: &[Service], injected: &[ObjectMeta]) -> Finding {
-    let mut passing = Vec::new();
+pub fn services(services: &[Service], injected: &[ObjectMeta], version: Option<&str>) -> Finding {
+    let is_before = |v: (u32, u32)| v < (1, SIDECAR_PORTS_SINCE);
+    let finds_no_name = version.and_then(minor).is_some_and(is_before);
+    let (mut passing, mut unreachable) = (Vec::new(), Vec::new());
     for service in services {
         let Some(spec) = &service.spec else { continue };
         let selector = spec.selector.clone().unwrap_or_default();
@@ -410,30 +416,39 @@ pub fn services(services: &[Service], injected: &[ObjectMeta]) -> Finding {
             continue;
         }
         let annotations = injected.iter().filter(selects).flat_map(|p| &p.annotations);
-        let apps: BTreeSet<i32> = annotations
-            .filter_map(|a| Some(injected_port(a.get(INJECTED_ANNOTATION)?)?.into()))
-            .collect();
-        let numbers = spec
-            .ports
-            .iter()
-            .flatten()
-            .filter(|p| matches!(p.protocol.as_deref(), None | Some("TCP")))
-            .filter_map(|p| match p.target_port {
-                Some(IntOrString::Int(number)) => Some(number),
-                Some(IntOrString::String(_)) => None,
-                None => Some(p.port),
-            });
-        for number in numbers.filter(|n| apps.contains(n)) {
+        let (apps, names): (BTreeSet<i32>, BTreeSet<String>) = annotations
+            .filter_map(|a| injected_ports(a.get(INJECTED_ANNOTATION)?))
+            .map(|(app, name)| (i32::from(app), name))
+            .unzip();
+        let ports = spec.ports.iter().flatten();
+        for port in ports.filter(|p| matches!(p.protocol.as_deref(), None | Some("TCP"))) {
+            let target = port.target_port.clone();
+            let (among, target) = match target.unwrap_or(IntOrString::Int(port.port)) {
+                IntOrString::Int(number) if apps.contains(&number) => {
+                    (&mut passing, number.to_string())
+                }
+                IntOrString::String(name) if finds_no_name && names.contains(&name) => {
+                    (&mut unreachable, name)
+                }
+                _ => continue,
+            };
             let name = service.metadata.name.as_deref().unwrap_or_default();
             let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
-            passing.push(format!("{namespace}/{name} (targetPort {number})"));
+            among.push(format!("{namespace}/{name} (targetPort {target})"));
         }
     }
-    match passing.as_slice() {
-        [] => Finding::ok("none sends requests past Envoy"),
-        passing => Finding::warning(
+    match (unreachable.as_slice(), passing.as_slice()) {
+        ([], []) => Finding::ok("none sends requests past Envoy"),
+        ([], passing) => Finding::warning(
             counted(passing, "send requests past Envoy"),
             "name the port in the workload, and set targetPort to this name",
+        ),
+        (unreachable, _) => Finding::error(
+            counted(
+                unreachable,
+                "find no port of a sidecar by its name, which needs Kubernetes 1.33",
+            ),
+            "upgrade the cluster, or remove the sidecars: headgate uninject",
         ),
     }
 }

@@ -81,6 +81,7 @@ async fn check(args: &CheckArgs) -> anyhow::Result<Vec<Checked>> {
     let mut checks = Checks {
         cluster: &cluster,
         namespace: args.namespace.as_deref(),
+        version: None,
         time: (SystemTime::now(), Instant::now()),
         findings: Vec::new(),
     };
@@ -122,6 +123,8 @@ struct Checks<'a> {
     cluster: &'a Cluster,
     /// The only namespace to check.
     namespace: Option<&'a str>,
+    /// The API server's version.
+    version: Option<String>,
     /// A time on the API server's clock, and the moment at which it was received.
     time: (SystemTime, Instant),
     findings: Vec<Checked>,
@@ -172,7 +175,8 @@ impl Checks<'_> {
         let date = response.headers().get(header::DATE);
         let date = date.and_then(|d| rfc2822::parse(d.to_str().ok()?).ok());
         let version: Value = serde_json::from_slice(response.body()).unwrap_or_default();
-        self.add("api-server", judge::server(version["gitVersion"].as_str()));
+        self.version = version["gitVersion"].as_str().map(str::to_owned);
+        self.add("api-server", judge::server(self.version.as_deref()));
         if let Some(date) = date {
             let date = date.timestamp().into();
             self.time = (date, Instant::now());
@@ -468,7 +472,9 @@ impl Checks<'_> {
             .read("services", api.list(&ListParams::default()))
             .await
         {
-            self.add("services", judge::services(&services.items, &pods));
+            let version = self.version.as_deref();
+            let judged = judge::services(&services.items, &pods, version);
+            self.add("services", judged);
         }
     }
 

@@ -228,6 +228,21 @@ fn version_asks_the_operators_when_told_to() {
     assert_eq!(other.status.code(), Some(1));
 }
 
+/// Such as just after an upgrade, when the last Pod of the version before ends.
+#[test]
+fn an_operator_that_ends_is_not_asked() {
+    let mut slices = slices(&["a", "gone"]);
+    slices["items"][0]["endpoints"][1]["conditions"] = json!({"terminating": true});
+    let cluster = Cluster::new(BTreeMap::from([
+        (SLICES, slices),
+        (TOKEN, token()),
+        (POD_A, report("aaa")),
+    ]));
+    let server = cluster.ask(&["version", "--server"]);
+    assert_eq!(server.status.code(), Some(0), "{}", text(&server.stdout));
+    assert!(!text(&server.stdout).contains("gone"));
+}
+
 #[test]
 fn as_a_plugin_it_calls_itself_what_people_typed() {
     let home = tempfile::tempdir().unwrap();

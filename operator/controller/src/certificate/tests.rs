@@ -77,3 +77,34 @@ fn wrong_input_is_named() {
         assert!(why.to_string().contains(says), "{why}");
     }
 }
+
+/// The key of a CA that cert-manager made, as it writes keys by default.
+#[test]
+fn a_sec_1_key_signs() {
+    const CERT: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBhDCCASmgAwIBAgIUMJ818Pf5WfWl+qfXkyV/fVatnKUwCgYIKoZIzj0EAwIw
+FjEUMBIGA1UEAwwLaGVhZGdhdGUgQ0EwIBcNMjYxMTI5MTIzODExWhgPMjEyNjEx
+MDUxMjM4MTFaMBYxFDASBgNVBAMMC2hlYWRnYXRlIENBMFkwEwYHKoZIzj0CAQYI
+KoZIzj0DAQcDQgAEc2OXyh/dJGgTSc+bUDeHe9M3ioETApsQITNE3Hk/4fwgPmyA
+yp1o1yjcW/M0n7nfm3LgQvwChnEvFHp4szRGuKNTMFEwHQYDVR0OBBYEFG1sNfaE
+d5sLKTgFiDzY39EkSZ2cMB8GA1UdIwQYMBaAFG1sNfaEd5sLKTgFiDzY39EkSZ2c
+MA8GA1UdEwEB/wQFMAMBAf8wCgYIKoZIzj0EAwIDSQAwRgIhALFrylx8jxlWj103
+aL8QfoWS1SoFfuJOt9Y3v/4aagcsAiEA4QD/VZFsNoblEo7uCTeAOe7bW+7roEXb
+UBscbB7tphk=
+-----END CERTIFICATE-----
+";
+    const KEY: &str = "\
+-----BEGIN EC PRIVATE KEY-----
+MHcCAQEEICs09Zwm1E/389KiF44fHuWCODJSKnrewUEnmoTuYQrdoAoGCCqGSM49
+AwEHoUQDQgAEc2OXyh/dJGgTSc+bUDeHe9M3ioETApsQITNE3Hk/4fwgPmyAyp1o
+1yjcW/M0n7nfm3LgQvwChnEvFHp4szRGuA==
+-----END EC PRIVATE KEY-----
+";
+    let ca = Authority::from_pem(CERT.as_bytes(), KEY.as_bytes()).unwrap();
+    let server = der(&issue(&ca, DAY, SystemTime::now()).unwrap());
+    let ca = CertificateDer::from_pem_slice(CERT.as_bytes()).unwrap();
+    let (_, ca) = X509Certificate::from_der(&ca).unwrap();
+    let (_, server) = X509Certificate::from_der(&server).unwrap();
+    server.verify_signature(Some(ca.public_key())).unwrap();
+}

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::port_of;
+use super::{PORT_NAME, port_of};
 
 /// The annotation that records an injection, on Pods and on Services.
 pub const INJECTED_ANNOTATION: &str = "headgate.dev/injected";
@@ -22,7 +22,7 @@ pub(super) struct Mark {
     pub(super) labels: Vec<String>,
     /// The application's port.
     pub(super) app_port: u16,
-    /// The original name of the application's port.
+    /// The original name of the application's port, which Envoy's port has since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) port_name: Option<String>,
     /// JSON pointers, into the spec, to the ports of probes and hooks that referred to the port by
@@ -45,11 +45,13 @@ pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<Option<T>, Str
     })
 }
 
-/// Returns the application's port that an injected Pod's annotation records.
+/// Returns the application's port and the name of Envoy's port, as an injected Pod's annotation
+/// records them.
 #[must_use]
-pub fn injected_port(annotation: &str) -> Option<u16> {
+pub fn injected_ports(annotation: &str) -> Option<(u16, String)> {
     let mark = serde_json::from_str::<Mark>(annotation).ok()?;
-    Some(mark.app_port)
+    let name = mark.port_name.unwrap_or_else(|| PORT_NAME.to_owned());
+    Some((mark.app_port, name))
 }
 
 /// Sets a label or an annotation. Returns false if the object's metadata isn't a mapping.

@@ -6,7 +6,8 @@
 //!
 //! Envoy's port takes over the name of the application's port, so Services that refer to the port
 //! by name reach Envoy without a change. Services that refer to it by number are changed if they
-//! are in the same input as the workload ([`redirect`]).
+//! are in the same input as the workload ([`redirect`]). Kubernetes finds the named port of a
+//! sidecar for Services since 1.33.
 
 mod mark;
 mod network;
@@ -23,7 +24,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use mark::Mark;
-pub use mark::{INJECTED_ANNOTATION, injected_port};
+pub use mark::{INJECTED_ANNOTATION, injected_ports};
 pub use network::cut_off;
 pub use service::redirect;
 pub use settings::Settings;

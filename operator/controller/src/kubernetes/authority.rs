@@ -47,6 +47,11 @@ const OVERLAP: Duration = Duration::from_secs(600);
 /// The pause after a failed request to the API server.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// The annotation that keeps Helm from deleting the Secret. A release that kept the CA of a chart
+/// before 0.2 has a Secret of this name in its manifest. If the Secret was replaced by one that the
+/// operator made, the chart leaves it out, and Helm deletes what a manifest no longer has.
+const KEEP: (&str, &str) = ("helm.sh/resource-policy", "keep");
+
 /// The data of a Secret.
 type Data = BTreeMap<String, ByteString>;
 
@@ -80,8 +85,8 @@ impl OwnCertificate {
         loop {
             let data = match self.authority().await {
                 Ok(data) => data,
-                Err(Error::Api(status)) if (400..500).contains(&status.code) => {
-                    return Err(anyhow::Error::from(Error::Api(status)).context(named()));
+                Err(error) if is_refusal(&error) => {
+                    return Err(anyhow::Error::from(error).context(named()));
                 }
                 Err(error) => {
                     warn!(
@@ -180,6 +185,7 @@ impl OwnCertificate {
             metadata: ObjectMeta {
                 name: Some(self.secret.name.clone()),
                 labels: Some([(MANAGED_BY.0.to_owned(), FIELD_MANAGER.to_owned())].into()),
+                annotations: Some([(KEEP.0.to_owned(), KEEP.1.to_owned())].into()),
                 ..ObjectMeta::default()
             },
             type_: Some("kubernetes.io/tls".to_owned()),
@@ -206,6 +212,13 @@ impl OwnCertificate {
     }
 }
 
+/// Whether the API server refuses a request, so that repeating it is useless. An overloaded API
+/// server answers 429 to requests that it would accept.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::Api(status)
+        if (400..500).contains(&status.code) && status.code != 429)
+}
+
 /// Returns the CA of a Secret.
 fn signer(data: &Data) -> anyhow::Result<Authority> {
     let part = |key: &str| {
@@ -218,9 +231,11 @@ fn signer(data: &Data) -> anyhow::Result<Authority> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
     use std::sync::{Arc, Mutex};
 
     use http::Method;
+    use kube::core::Status;
     use serde_json::{Value, json};
 
     use super::super::fake::api_server;
@@ -239,20 +254,44 @@ mod tests {
         })
     }
 
-    #[tokio::test]
-    async fn another_ca_is_trusted_before_it_signs_and_the_old_one_until_all_have_changed() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = |name: &str| dir.path().join(name);
+    /// Returns a signer with files in `folder`.
+    fn own_certificate(client: Client, folder: &Path) -> OwnCertificate {
         let files = TlsFiles {
-            cert: file("tls.crt"),
-            key: file("tls.key"),
-            client_ca: file("ca.crt"),
+            cert: folder.join("tls.crt"),
+            key: folder.join("tls.key"),
+            client_ca: folder.join("ca.crt"),
             tokens: true,
         };
-        let secret = Arc::new(Mutex::new(None));
         let key = ObjectKey::new("system", "headgate-ca");
         let names = vec!["headgate.system.svc".to_owned()];
-        let own = OwnCertificate::new(server(Arc::clone(&secret)), key, names, files.clone());
+        OwnCertificate::new(client, key, names, files)
+    }
+
+    #[test]
+    fn an_overloaded_api_server_is_asked_again() {
+        for (code, refuses) in [(403, true), (422, true), (429, false), (503, false)] {
+            let error = Error::Api(Status::failure("", "").with_code(code).boxed());
+            assert_eq!(is_refusal(&error), refuses, "{code}");
+        }
+    }
+
+    #[tokio::test]
+    async fn helm_does_not_delete_the_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = Arc::new(Mutex::new(None));
+        let own = own_certificate(server(Arc::clone(&secret)), folder.path());
+        own.issue().await.unwrap();
+        let made = secret.lock().unwrap().take().unwrap();
+        let annotations = &made["metadata"]["annotations"];
+        assert_eq!(*annotations, json!({"helm.sh/resource-policy": "keep"}));
+    }
+
+    #[tokio::test]
+    async fn another_ca_is_trusted_before_it_signs_and_the_old_one_until_all_have_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = Arc::new(Mutex::new(None));
+        let own = own_certificate(server(Arc::clone(&secret)), folder.path());
+        let files = own.files.clone();
         let first = own.issue().await.unwrap();
         let state = || [&files.cert, &files.client_ca].map(|f| fs::read_to_string(f).unwrap());
         let states = Mutex::new(vec![state()]);

@@ -283,21 +283,28 @@ fn an_injected_pod_that_no_operator_knows_is_named() {
     assert_eq!(apart.message, named);
 }
 
-#[test]
-fn a_service_that_passes_envoy_by_is_named() {
-    let mark = r#"{"initContainers": [], "volumes": [], "labels": [], "appPort": 8080}"#;
-    let pods: [ObjectMeta; 1] = [serde_json::from_value(json!({
+/// Returns the Pods of `search` with a sidecar. The application's port had the name `http` before.
+fn injected_pods() -> [ObjectMeta; 1] {
+    let mark = r#"{"initContainers": [], "volumes": [], "labels": [], "appPort": 8080,
+                   "portName": "http"}"#;
+    [serde_json::from_value(json!({
         "name": "search-1", "namespace": "shop", "labels": {"app": "search", "v": "1"},
         "annotations": {INJECTED_ANNOTATION: mark},
     }))
-    .unwrap()];
-    let service = |namespace: &str, app: &str, port: &Value| -> Service {
-        serde_json::from_value(json!({
-            "metadata": {"name": "search", "namespace": namespace},
-            "spec": {"selector": {"app": app}, "ports": [port]},
-        }))
-        .unwrap()
-    };
+    .unwrap()]
+}
+
+fn service(namespace: &str, app: &str, port: &Value) -> Service {
+    serde_json::from_value(json!({
+        "metadata": {"name": "search", "namespace": namespace},
+        "spec": {"selector": {"app": app}, "ports": [port]},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_service_that_passes_envoy_by_is_named() {
+    let pods = injected_pods();
     let number = json!({"port": 80, "targetPort": 8080});
     for (passes, namespace, app, port) in [
         (true, "shop", "search", &number),
@@ -323,18 +330,39 @@ fn a_service_that_passes_envoy_by_is_named() {
         (false, "shop", "other", &number),
         (false, "bank", "search", &number),
     ] {
-        let judged = services(&[service(namespace, app, port)], &pods);
+        let judged = services(&[service(namespace, app, port)], &pods, None);
         let verdict = if passes { Warning } else { Fine };
         assert_eq!(judged.verdict, verdict, "{namespace} {app} {port}");
     }
-    let judged = services(&[service("shop", "search", &number)], &pods);
+    let judged = services(&[service("shop", "search", &number)], &pods, None);
     let named = "1 send requests past Envoy: shop/search (targetPort 8080)";
     assert_eq!(judged.message, named);
     let without_selector: Service = serde_json::from_value(json!({
         "metadata": {"name": "search", "namespace": "shop"}, "spec": {"ports": [number]},
     }))
     .unwrap();
-    assert_eq!(services(&[without_selector], &pods).verdict, Fine);
+    assert_eq!(services(&[without_selector], &pods, None).verdict, Fine);
+}
+
+/// Kubernetes before 1.33 looks for a port's name in ordinary containers only.
+#[test]
+fn a_service_that_finds_no_port_of_a_sidecar_is_named() {
+    let pods = injected_pods();
+    for (version, target, verdict) in [
+        ("v1.32.8", json!("http"), Error),
+        ("v1.33.0", json!("http"), Fine),
+        ("v1.32.8", json!("metrics"), Fine),
+        ("v1.32.8", json!(10_000), Fine),
+        ("v1.32.8", json!(8080), Warning),
+    ] {
+        let port = json!({"port": 80, "targetPort": target});
+        let judged = services(&[service("shop", "search", &port)], &pods, Some(version));
+        assert_eq!(judged.verdict, verdict, "{version} {target}");
+        if verdict == Error {
+            let named = "shop/search (targetPort http)";
+            assert!(judged.message.ends_with(named), "{}", judged.message);
+        }
+    }
 }
 
 #[test]

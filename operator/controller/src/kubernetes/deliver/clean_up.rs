@@ -55,7 +55,10 @@ pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String>
     let selector = found.spec.map(|spec| spec.selector).unwrap_or_default();
     let selector = Selector::try_from(selector).map_err(|e| e.to_string())?;
     let pods = Api::<PartialObjectMeta<Pod>>::namespaced(client.clone(), &deployment.namespace);
-    let config = watcher::Config::default().labels_from(&selector);
+    // The ReplicaSet leaves Pods that have ended, such as evicted ones, in place for weeks.
+    let config = watcher::Config::default()
+        .labels_from(&selector)
+        .fields("status.phase!=Failed,status.phase!=Succeeded");
     // During a new list, the store keeps the Pods of the previous one.
     let (left, writer) = reflector::store();
     let events = watcher(pods, config).default_backoff().reflect(writer);
@@ -165,6 +168,48 @@ mod tests {
     use super::*;
     use crate::kubernetes::fake::api_server;
 
+    /// Returns the API server's answer to a request about the Deployment of the operators.
+    fn of_deployment(uri: &http::Uri) -> serde_json::Value {
+        match uri.path().ends_with("/scale") {
+            true => json!({"metadata": {"name": "d"}}),
+            false => json!({
+                "metadata": {"name": "d"},
+                "spec": {"selector": {"matchLabels": {"app": "d"}}, "template": {}},
+            }),
+        }
+    }
+
+    /// The API server applies field selectors. Nothing deletes the only Pod, which was evicted.
+    #[tokio::test]
+    async fn a_pod_that_was_evicted_is_not_waited_for() {
+        let watched = Arc::new(Notify::new());
+        let waits = Arc::clone(&watched);
+        let client = api_server(move |_, uri, _| {
+            if !uri.path().ends_with("/pods") {
+                return Some((200, of_deployment(uri)));
+            }
+            let query = uri.query().unwrap_or_default();
+            if query.contains("watch=") {
+                waits.notify_one();
+                return None;
+            }
+            let failed = json!({"metadata": {"name": "p", "namespace": "a"}});
+            let items = match query.contains("status.phase%21%3DFailed") {
+                true => json!([]),
+                false => json!([failed]),
+            };
+            Some((
+                200,
+                json!({"metadata": {"resourceVersion": "1"}, "items": items}),
+            ))
+        });
+        let deployment = ObjectKey::new("a", "d");
+        tokio::select! {
+            stopped = stop(&client, &deployment) => stopped.unwrap(),
+            () = watched.notified() => panic!("it waits for the Pod"),
+        }
+    }
+
     #[tokio::test]
     async fn pods_have_not_ended_when_their_list_begins_anew() {
         let (listed, again) = (AtomicBool::new(false), Arc::new(Notify::new()));
@@ -187,11 +232,7 @@ mod tests {
                         return None;
                     }
                 },
-                Some("scale") => json!({"metadata": {"name": "d"}}),
-                _ => json!({
-                    "metadata": {"name": "d"},
-                    "spec": {"selector": {"matchLabels": {"app": "d"}}, "template": {}},
-                }),
+                _ => of_deployment(uri),
             };
             Some((200, body))
         });
