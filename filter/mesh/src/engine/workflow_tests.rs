@@ -53,6 +53,8 @@ struct Proxy {
     passed: Vec<u64>,
     /// The service time of the backend, ms.
     service: u64,
+    /// The outcome in the backend, by stream.
+    outcome: fn(u32) -> Outcome,
 }
 
 impl Proxy {
@@ -69,6 +71,7 @@ impl Proxy {
             refused: Vec::new(),
             passed: Vec::new(),
             service: 5,
+            outcome: |_| Outcome::Completed,
         };
         this.configure(config);
         this
@@ -151,7 +154,7 @@ impl Proxy {
         };
         let done: Vec<u32> = self.running.iter().filter_map(done).collect();
         for stream in done {
-            self.finish(stream, Outcome::Completed);
+            self.finish(stream, (self.outcome)(stream));
         }
         for worker in 0..self.workers.len() {
             let period = match &self.workers[worker] {
@@ -252,6 +255,37 @@ fn a_rate_holds_over_all_workers() {
         proxy.stat("workflow.a.rq_rate_limited")
     );
     proxy.assert_nothing_is_left();
+}
+
+/// A request costs its slot time, whatever its answer. Otherwise a workflow whose requests fail late,
+/// or whose clients give up, would have no rate.
+#[test]
+fn requests_that_end_without_an_answer_cost_their_slot_time() {
+    let outcomes: [fn(u32) -> Outcome; 3] = [
+        |_| Outcome::Completed,
+        |stream| match stream % 5 {
+            0 => Outcome::Completed,
+            _ => Outcome::Failed,
+        },
+        |_| Outcome::Abandoned,
+    ];
+    let config = config(|stage| {
+        let workflows = stage.workflows.as_mut().unwrap();
+        workflows.sharing = SharingConfig::BottleneckFairness {
+            probe: 10.0,
+            max_utilization: 0.9,
+        };
+    });
+    for outcome in outcomes {
+        let mut proxy = Proxy::new(2, &config);
+        (proxy.service, proxy.outcome) = (500, outcome);
+        proxy.load("a", 200, 10_000);
+        // Of 50 slots, 90% are shared, and a request has one for 500 ms.
+        let rate = proxy.stat("workflow.a.local_rate_mhz");
+        assert!((85_000..=95_000).contains(&rate), "{rate}");
+        proxy.service = 5;
+        proxy.assert_nothing_is_left();
+    }
 }
 
 #[test]

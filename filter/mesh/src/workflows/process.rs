@@ -10,7 +10,7 @@ use headgate_core::config::{Discipline, Flow, Mode, StageConfig, WorkflowsConfig
 use headgate_core::decision::{Arrival, Ticket};
 use headgate_core::host::{Host, HostError, Number};
 use headgate_core::refusal::Reason;
-use headgate_core::requests::{Phase, Request, Requests};
+use headgate_core::requests::{Request, Requests};
 use headgate_core::rng::Rng;
 use headgate_core::stats;
 use headgate_core::time::Instant;
@@ -331,8 +331,9 @@ impl Workflows {
         self.accounted = self.accounted.max(now);
     }
 
-    /// Records the end of the request of `ticket`. The request counts as served if it is `answered`
-    /// and entered the stage.
+    /// Records the end of the request of `ticket`. A request that went to the backend counts in
+    /// costs and in calls per request even if it isn't `answered`, because its slot time and its
+    /// calls count as well. Otherwise a workflow whose requests fail late would cost nothing.
     pub(crate) fn ended(
         &mut self,
         host: &impl Host,
@@ -344,7 +345,7 @@ impl Workflows {
         let Some((request, part)) = self.parts.of(requests, ticket) else {
             return;
         };
-        let (part, phase) = (*part, request.phase);
+        let (part, slot_time) = (*part, request.slot_time(now));
         let Origin { workflow, upstream } = origin(request);
         self.account(now);
         if part.passed.is_none() {
@@ -354,26 +355,23 @@ impl Workflows {
             return;
         };
         self.running = self.running.saturating_sub(1);
-        let dequeued = match phase {
-            Phase::Running { dequeued } if answered => dequeued,
-            Phase::Queued if answered => None,
-            _ => return,
-        };
-        let mut done = part.done;
-        if upstream.is_none() && done.is_none() {
-            done = Some(self.done(host, now, &part, workflow, started));
-        }
-        self.stats.count(workflow, Count::Completed);
-        let row = self.tally.row(workflow);
-        let measured = &mut row.measured;
+        let measured = &mut self.tally.row(workflow).measured;
         measured.completed += 1;
-        let service = now.since(dequeued.unwrap_or(started));
+        let service = slot_time.unwrap_or(now.since(started));
         measured.service = measured.service.saturating_add(service);
         let completion = now.since(part.passed.unwrap_or(started));
         measured.completion = measured.completion.saturating_add(completion);
         measured.resource += part.resource;
+        if !answered {
+            return;
+        }
+        self.stats.count(workflow, Count::Completed);
+        let mut done = part.done;
+        if upstream.is_none() && done.is_none() {
+            done = Some(self.done(host, now, &part, workflow, started));
+        }
         if let Some(done) = done.filter(|_| upstream.is_none()) {
-            let entered = &mut row.entered;
+            let entered = &mut self.tally.row(workflow).entered;
             entered.requests += 1;
             entered.service = entered.service.saturating_add(done.elapsed);
             entered.work = entered.work.saturating_add(done.work);

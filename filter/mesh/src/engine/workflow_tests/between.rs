@@ -143,6 +143,31 @@ fn a_rate_is_announced_and_adopted_with_its_amplification() {
     a.assert_nothing_is_left();
 }
 
+/// The calls of a request count whatever its answer, so the request counts as well.
+#[test]
+fn requests_that_fail_after_their_calls_do_not_raise_the_amplification() {
+    let back = config(|stage| {
+        stage.workflows.as_mut().unwrap().max_queue_length = 0;
+    });
+    let (mut a, mut b) = (Proxy::new(2, &front()), Proxy::new(1, &back));
+    a.configure(&outbound());
+    a.outcome = |stream| match stream % 5 {
+        0 => Outcome::Completed,
+        _ => Outcome::Failed,
+    };
+    for ms in 0..6_000_u64 {
+        a.step();
+        b.step();
+        if ms.is_multiple_of(10) {
+            request(&mut a, &mut b, 1);
+        }
+    }
+    // Each request makes one call, of which 50 requests/s pass.
+    let rate = a.stat("workflow.a.rate_mhz");
+    assert!((46_000..=54_000).contains(&rate), "{rate}");
+    a.assert_nothing_is_left();
+}
+
 #[test]
 fn progress_comes_up_and_goes_down_the_tree() {
     let (mut a, mut b) = (Proxy::new(2, &front()), Proxy::new(1, &front()));
