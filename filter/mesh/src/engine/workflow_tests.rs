@@ -257,8 +257,8 @@ fn a_rate_holds_over_all_workers() {
     proxy.assert_nothing_is_left();
 }
 
-/// A request costs its slot time, whatever its answer. Otherwise a workflow whose requests fail late,
-/// or whose clients give up, would have no rate.
+/// A request costs its slot time, whatever its answer. Otherwise a workflow whose requests fail
+/// late, or whose clients give up, would have no rate.
 #[test]
 fn requests_that_end_without_an_answer_cost_their_slot_time() {
     let outcomes: [fn(u32) -> Outcome; 3] = [

@@ -61,6 +61,8 @@ pub struct Workflows {
     pub(super) deadlines: Vec<Option<Duration>>,
     /// The revision of the workflow names that stats and deadlines use.
     pub(super) named: Option<u64>,
+    /// Whether each configured workflow has an id.
+    pub(super) reserved: bool,
     /// The revision of the service names that stats use.
     pub(super) served: Option<u64>,
     pub(super) exchanged: Instant,
@@ -143,6 +145,7 @@ impl Workflows {
             adaptation: Adaptation::new(config),
             deadlines: Vec::new(),
             named: None,
+            reserved: false,
             served: None,
             exchanged: now,
             running: 0,
@@ -156,7 +159,7 @@ impl Workflows {
         };
         this.adaptation.share_slots(!takes_turns_by_tokens(stage));
         this.names.sync(host)?;
-        this.reserve(host, now);
+        this.reserve(host);
         this.learn_names(host)?;
         this.learn_rates(host)?;
         Ok(Some(this))
