@@ -26,6 +26,7 @@ use headgate_core::host::{Host, HostError};
 use headgate_core::progress;
 use headgate_core::request::{Attributes, ClassId, Progress};
 use headgate_core::requests::Phase;
+use headgate_core::stage::Outcome;
 use headgate_core::strategy::hint;
 use headgate_core::time::Instant;
 
@@ -318,8 +319,9 @@ pub struct Reply<'a> {
     pub rejection: Option<&'a [u8]>,
     /// The SPIFFE id of the peer that answered.
     pub peer: Option<&'a [u8]>,
-    /// Whether the call was refused for lack of room or not answered in time.
-    pub failed: bool,
+    /// [`Outcome::Failed`] if the call was refused for lack of room or not answered in time, and
+    /// [`Outcome::Completed`] if the called application answered. `None` without class admission.
+    pub outcome: Option<Outcome>,
 }
 
 /// Whether Headgate's headers of a request are trusted. On `Some(false)`, the headers are hidden
@@ -629,9 +631,11 @@ impl Mesh {
             let progress = reply.progress.filter(|_| trusted);
             let progress = progress.and_then(|value| std::str::from_utf8(value).ok());
             below = progress.and_then(progress::parse);
-            heard = match reply.failed {
-                true => Some(Heard::Failed),
-                false => progress.and_then(wire::spent).map(Heard::Spent),
+            let spent = progress.and_then(wire::spent).map(Heard::Spent);
+            heard = match reply.outcome {
+                Some(Outcome::Failed) => Some(Heard::Failed),
+                Some(Outcome::Completed) => spent.or(Some(Heard::Untimed)),
+                _ => spent,
             };
         }
         let mut learned = Ok(());

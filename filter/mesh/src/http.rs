@@ -335,7 +335,7 @@ pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, cal
         progress,
         rejection,
         peer: peer.as_deref().filter(|id| !id.is_empty()),
-        failed: mesh.admits_calls() && has_failed(stream, &response),
+        outcome: mesh.admits_calls().then(|| outcome(stream, &response)),
     };
     // Remove this header from the answers to calls that are delayed here. Otherwise an application
     // that delays its own requests would delay them again.
@@ -366,18 +366,23 @@ pub(crate) fn unanswered(filter: &mut Filter<impl Host>, stream: &impl Stream, c
     }
 }
 
-/// Whether the call was refused for lack of room or not answered in time. A refusal because of the
-/// workflow's rate doesn't count. A response with progress comes from the called application. A
-/// refusal in such a response was only passed on, so it doesn't count either.
-fn has_failed(stream: &impl Stream, response: &[u8]) -> bool {
+/// Returns [`Outcome::Failed`] for a call that was refused for lack of room or not answered in
+/// time, and [`Outcome::Completed`] for an answer of the called application. A response with
+/// progress comes from the application. A refusal in such a response was only passed on. A refusal
+/// because of the workflow's rate is neither.
+fn outcome(stream: &impl Stream, response: &[u8]) -> Outcome {
     if header(response, wire::PROGRESS).is_some() {
-        return false;
+        return Outcome::Completed;
     }
     if let Some(refused) = header(response, REFUSED) {
-        return !refused.ends_with(format!("reason={}", Reason::RateLimited).as_bytes());
+        let by_rate = refused.ends_with(format!("reason={}", Reason::RateLimited).as_bytes());
+        return match by_rate {
+            true => Outcome::Unmeasured,
+            false => Outcome::Failed,
+        };
     }
     let details = stream.property(Property::ResponseCodeDetails);
-    answer::of_details(details.ok().flatten().as_deref()) == Outcome::Failed
+    answer::of_details(details.ok().flatten().as_deref())
 }
 
 #[cfg(test)]

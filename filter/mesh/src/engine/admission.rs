@@ -11,8 +11,9 @@
 //! ```
 //!
 //! A class's target excludes the service time, so an answer that doesn't report its service time is
-//! skipped. A refusal for lack of room and the lack of an answer in time count as misses without a
-//! service time, regardless of the call's size.
+//! no miss. A refusal for lack of room and the lack of an answer in time count as misses without a
+//! service time, regardless of the call's size. If a service reports no times, as one without
+//! Headgate, only these misses lower the probability, and its answers end windows and raise it.
 //!
 //! If a server decides for all senders ([`super::central`]), the sender's own law is still updated,
 //! because it is the fallback if the server doesn't answer.
@@ -87,6 +88,8 @@ pub(crate) struct Admitted {
 pub(crate) enum Heard {
     /// The call was refused for lack of room, or not answered in time.
     Failed,
+    /// The called application answered, and the answer reports no times.
+    Untimed,
     /// The queue wait and the time in the slot.
     Spent(Spent),
 }
@@ -318,18 +321,22 @@ impl Admission {
             class: call.class,
             latency: match heard {
                 Heard::Failed => Duration::MAX,
+                Heard::Untimed => Duration::ZERO,
                 Heard::Spent(spent) => now.since(call.began).saturating_sub(spent.slot),
             },
             size: call.size,
         };
         let changed = of.channels.completed(host, now, &completion)?;
         if let Some(central) = &of.central {
-            let waited = match heard {
-                Heard::Failed => None,
-                Heard::Spent(spent) => Some(spent.wait),
-            };
             let missed = of.channels.law().missed(&completion);
-            central.completed(host, &completion, missed, waited)?;
+            match heard {
+                Heard::Failed => central.completed(host, &completion, missed, None)?,
+                // The server averages times, of which there are none.
+                Heard::Untimed => {}
+                Heard::Spent(spent) => {
+                    central.completed(host, &completion, missed, Some(spent.wait))?;
+                }
+            }
             if central.falls_back_to_all() || central.is_heard(host, now)? {
                 return Ok(());
             }

@@ -94,7 +94,7 @@ fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
             progress: Some(progress.as_bytes()).filter(|p| !p.is_empty()),
             rejection: None,
             peer: None,
-            failed: false,
+            outcome: None,
         };
         front.with(away, |e, h, now, _| {
             e.beside_mut()

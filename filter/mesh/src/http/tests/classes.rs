@@ -176,7 +176,7 @@ fn misses_are_late_answers_refusals_for_lack_of_room_and_timeouts() {
     for (answer, details, missed) in [
         (&IN_TIME[..], VIA_UPSTREAM, false),
         (&LATE[..], VIA_UPSTREAM, true),
-        // Without a service time in the answer, the call doesn't count.
+        // Without a service time in the answer, the call is no miss.
         (&[(":status", "200")], VIA_UPSTREAM, false),
         (
             &[(wire::PROGRESS, "elapsed=9, work=9")],
@@ -214,6 +214,39 @@ fn misses_are_late_answers_refusals_for_lack_of_room_and_timeouts() {
     assert!(outbound.request_headers(&mut proxy.filter, &other));
     assert!(!outbound.is_pending());
     assert_eq!(*other.request.borrow(), pairs(&HIGH));
+}
+
+/// Without the times of answers, failures lower the probability. So answers must raise it.
+#[test]
+fn a_service_that_reports_no_times_recovers_from_a_failure() {
+    let mut proxy = Proxy::new("");
+    let steps = PROMISE.replace(
+        r#""increase":0.01,"decrease":1.0"#,
+        r#""increase":0.5,"decrease":0.5"#,
+    );
+    proxy.configure(&outbound(&steps));
+    let refused = |reason: &'static str| [(":status", "503"), ("x-headgate-refused", reason)];
+    let mut call = proxy.call(&HIGH);
+    proxy.answer(
+        &mut call,
+        100,
+        &refused("policy=ns/p; type=t; reason=queue_full"),
+    );
+    assert_eq!(proxy.of_class("admit_permille"), 500);
+    // A window is 5 s. Refusals because of a rate don't end it.
+    let mut answers = |answer: &[(&str, &str)]| {
+        for _ in 0..100 {
+            let mut call = proxy.call(&HIGH);
+            call.0.set(Property::ResponseCodeDetails, VIA_UPSTREAM);
+            proxy.answer(&mut call, 100, answer);
+        }
+        proxy.of_class("admit_permille")
+    };
+    assert_eq!(
+        answers(&refused("policy=ns/p; type=t; reason=rate_limit")),
+        500
+    );
+    assert_eq!(answers(&[(":status", "200")]), 1_000);
 }
 
 #[test]
