@@ -159,8 +159,7 @@ fn forward<H: Host, S: Stream>(
     Ok(())
 }
 
-/// Handles the start of the response to a call that was held, or to a request that a gateway
-/// forwarded.
+/// Handles the start of the response to a request that a gateway forwarded.
 pub(crate) fn forwarded_answered(filter: &mut Filter<impl Host>, stream: &impl Stream) {
     if let Some(calling) = mesh(filter).forwarded.remove(&stream.id()) {
         answered(filter, stream, calling);
@@ -173,6 +172,13 @@ pub(crate) fn forwarded_ended(filter: &mut Filter<impl Host>, stream: &impl Stre
     if let Some(calling) = mesh(filter).forwarded.remove(&stream.id()) {
         unanswered(filter, stream, calling);
     }
+}
+
+/// Handles the start of the response to a call that was held for its delay. If it is still held,
+/// the proxy has answered the call itself, such as after a timeout, and the call isn't sent.
+pub(crate) fn held_answered(filter: &mut Filter<impl Host>, stream: &impl Stream) {
+    mesh(filter).forget_call(stream.id());
+    forwarded_answered(filter, stream);
 }
 
 /// Records the end of a call, which may still be held for its delay.
@@ -230,10 +236,12 @@ fn learn_use(filter: &mut Filter<impl Host>, stream: &impl Stream, ticket: Ticke
     }
 }
 
-/// Sends a call that was held.
+/// Sends a call that was held. Does nothing if the call has been answered or has ended.
 pub fn send(filter: &mut Filter<impl Host>, stream: &impl Stream) {
-    let since = mesh(filter).held.take(stream.id());
-    if let Called::Sent(Some(calling)) = call(filter, stream, since) {
+    let Some(since) = mesh(filter).held.take(stream.id()) else {
+        return;
+    };
+    if let Called::Sent(Some(calling)) = call(filter, stream, Some(since)) {
         mesh(filter).forwarded.insert(stream.id(), calling);
     }
 }
