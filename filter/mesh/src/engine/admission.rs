@@ -25,7 +25,7 @@ use headgate_core::classify::{Classes, RequestView};
 use headgate_core::config::{ConfigError, OutboundConfig, ServiceAdmissionConfig};
 use headgate_core::host::{Host, HostError, MetricId, MetricKind, Metrics};
 use headgate_core::request::ClassId;
-use headgate_core::rng::Rng;
+use headgate_core::rng::{self, Rng};
 use headgate_core::stats;
 use headgate_core::time::Instant;
 use headgate_core::work;
@@ -94,6 +94,16 @@ pub(crate) enum Heard {
     Spent(Spent),
 }
 
+/// Returns a part of the names of a service's numbers. It differs between services, unlike
+/// [`stat_name`], which cuts long names.
+fn key(service: &str) -> String {
+    let part = stat_name(service.as_bytes());
+    match part == service {
+        true => part,
+        false => format!("{part}-{:016x}", rng::hash(service.bytes())),
+    }
+}
+
 impl ClassStats {
     fn new(host: &impl Metrics, service: &str, class: &str) -> Result<Self, HostError> {
         let metric =
@@ -117,22 +127,20 @@ impl Service {
         let of_host = |error: HostError| ConfigError::new(&at, error.to_string());
         let law = ChannelLaw::try_from(config.settings());
         let law = law.map_err(|error| ConfigError::new(&at, error.to_string()))?;
-        let prefix = format!(
-            "{}.service.{}",
-            stats::prefix(policy),
-            stat_name(name.as_bytes())
-        );
+        let service = |part: &str| format!("{}.service.{part}", stats::prefix(policy));
+        let prefix = service(&stat_name(name.as_bytes()));
+        let key = service(&key(name));
         let names: Vec<String> = config.classes.iter().map(|c| c.name.clone()).collect();
         let number = |class: ClassId| {
             let class = names.get(usize::from(class.0)).map_or("", String::as_str);
-            format!("{prefix}.admit.{class}")
+            format!("{key}.admit.{class}")
         };
         let channels = SharedChannels::new(host, law, number).map_err(of_host)?;
         let promised = names.iter().take(names.len().saturating_sub(1));
         let stats = promised.map(|class| ClassStats::new(host, &prefix, class));
         let stats: Vec<ClassStats> = stats.collect::<Result<_, _>>().map_err(of_host)?;
         let shown = stats.iter().map(|stats| stats.admit);
-        let central = Central::new(host, config, &prefix, shown).map_err(of_host)?;
+        let central = Central::new(host, config, &key, shown).map_err(of_host)?;
         Ok(Self {
             rules: Classes::new(&config.classes)?,
             stats,

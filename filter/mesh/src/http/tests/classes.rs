@@ -250,6 +250,29 @@ fn a_service_that_reports_no_times_recovers_from_a_failure() {
 }
 
 #[test]
+fn services_whose_names_begin_alike_have_probabilities_of_their_own() {
+    let mut proxy = Proxy::new("");
+    let of = |region: &str| format!("{}-{region}", "payment-authorization-gateway.".repeat(3));
+    let promises = ["eu", "us"].map(|region| PROMISE.replace("stock", &of(region)));
+    let services = r#""services":{"stock*":"stock"}"#;
+    let named = format!(r#""services":{{"eu":"{}","us":"{}"}}"#, of("eu"), of("us"));
+    proxy.configure(&outbound(&promises.join(",")).replace(services, &named));
+    let calls = |proxy: &mut Proxy, cluster: &str| {
+        let call = proxy.stream(&HIGH);
+        call.set(Property::ClusterName, cluster);
+        let mut outbound = Outbound::default();
+        assert!(outbound.request_headers(&mut proxy.filter, &call));
+        (call, outbound)
+    };
+    let mut late = calls(&mut proxy, "eu");
+    proxy.answer(&mut late, 100, &LATE);
+    for (cluster, class) in [("eu", Some("low")), ("us", None)] {
+        let (call, _) = calls(&mut proxy, cluster);
+        assert_eq!(call.in_request(wire::CLASS).as_deref(), class, "{cluster}");
+    }
+}
+
+#[test]
 fn a_strangers_class_counts_for_nothing() {
     let mut proxy = Proxy::new(&receiver());
     let says = MemoryStream::of(&[
