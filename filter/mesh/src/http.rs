@@ -13,7 +13,7 @@ use headgate_core::classify::RequestView as _;
 use headgate_core::config::{Direction, ResourceReport};
 use headgate_core::decision::Ticket;
 use headgate_core::host::{Host, HostError};
-use headgate_core::http::{Headers, Property, REFUSED, Stream, answer, header};
+use headgate_core::http::{BY_RATE, Headers, Property, REFUSED, Stream, answer, header};
 use headgate_core::refusal::Reason;
 use headgate_core::stage::Outcome;
 use headgate_core::strategy::hint;
@@ -383,8 +383,9 @@ fn outcome(stream: &impl Stream, response: &[u8]) -> Outcome {
         return Outcome::Completed;
     }
     if let Some(refused) = header(response, REFUSED) {
-        let by_rate = refused.ends_with(format!("reason={}", Reason::RateLimited).as_bytes());
-        return match by_rate {
+        let limited = refused.ends_with(format!("reason={}", Reason::RateLimited).as_bytes());
+        let mut members = refused.windows(BY_RATE.len());
+        return match limited || members.any(|part| part == BY_RATE.as_bytes()) {
             true => Outcome::Unmeasured,
             false => Outcome::Failed,
         };

@@ -347,7 +347,8 @@ fn a_request_waits_only_if_its_deadline_can_be_met() {
         (3..=5).contains(&held) && held + refused >= 14,
         "{held} {refused}"
     );
-    assert!(proxy.refused.iter().all(|r| r.reason == Reason::Deadline));
+    let by_rate = |r: &Refusal| r.reason == Reason::Deadline && r.by_rate;
+    assert!(proxy.refused.iter().all(by_rate));
     assert_eq!(proxy.stat("workflow.a.rq_rate_limited"), 0);
     proxy.idle(100);
     assert_eq!(proxy.stat("workflow.a.rq_deadline") as usize, refused);
@@ -409,7 +410,8 @@ fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
         proxy.arrive(0, &of("a"), Some(Duration::from_millis(3)));
     }
     assert_eq!(proxy.refused.len(), refused + 3);
-    assert_eq!(proxy.refused.last().unwrap().reason, Reason::Deadline);
+    let refusal = proxy.refused.last().unwrap();
+    assert_eq!((refusal.reason, refusal.by_rate), (Reason::Deadline, false));
     // At 50 requests/s, one request at a time passes the limiter without a wait.
     let stream = proxy.arrive(0, &of("a"), None);
     assert!(proxy.running.contains_key(&stream), "it need not wait");

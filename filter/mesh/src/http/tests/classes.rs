@@ -171,6 +171,8 @@ fn misses_are_late_answers_refusals_for_lack_of_room_and_timeouts() {
         refused("policy=ns/p; type=default; reason=queue_full"),
         refused("policy=ns/p; type=default; reason=rate_limit"),
     );
+    let late = refused("policy=ns/p; type=default; reason=deadline");
+    let late_by_rate = refused("policy=ns/p; type=default; by=rate; reason=deadline");
     let passed_on = [&full[..], &IN_TIME[1..]].concat();
     let timeout = [(":status", "504")];
     for (answer, details, missed) in [
@@ -185,6 +187,8 @@ fn misses_are_late_answers_refusals_for_lack_of_room_and_timeouts() {
         ),
         (&full, VIA_UPSTREAM, true),
         (&limited, VIA_UPSTREAM, false),
+        (&late, VIA_UPSTREAM, true),
+        (&late_by_rate, VIA_UPSTREAM, false),
         (&passed_on, VIA_UPSTREAM, false),
         (&timeout, "response_timeout", true),
         (&timeout, "upstream_per_try_timeout", true),
