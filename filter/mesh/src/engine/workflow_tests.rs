@@ -541,6 +541,17 @@ fn without_workflows_there_is_no_more_host_call() {
     assert_eq!(cost(2, 3), (5, 6));
 }
 
+/// Otherwise a client would have the settings of `_other` a second time, in the same stats.
+#[test]
+fn a_client_that_calls_itself_other_is_one_of_the_others() {
+    let mut proxy = Proxy::new(1, &config(|_| {}));
+    proxy.arrive(0, &of("_other"), None);
+    proxy.idle(200);
+    assert_eq!(proxy.stat("workflows"), 2);
+    assert_eq!(proxy.stat("workflow._other.rq_offered"), 1);
+    proxy.assert_nothing_is_left();
+}
+
 #[test]
 fn names_that_are_too_long_are_counted() {
     let mut proxy = Proxy::new(1, &config(|_| {}));

@@ -24,7 +24,7 @@ use super::part::{Part, Parts, origin};
 use super::published::Published;
 use super::stats::{Count, ProcessCount, WorkflowStats};
 use super::tally::Tally;
-use super::{OTHER, Origin, ProcessId, ServiceId, WorkflowId};
+use super::{OTHER, OTHER_NAME, Origin, ProcessId, ServiceId, WorkflowId};
 use crate::shared;
 
 /// The maximum number of downstream services with their own id.
@@ -177,9 +177,13 @@ impl Workflows {
         self.process
     }
 
-    /// Returns the id of the workflow `name`, or [`OTHER`] if the name is empty, too long, or
-    /// beyond the cap. Neither a known name nor a name beyond the cap costs a host call.
+    /// Returns the id of the workflow `name`, or [`OTHER`] if the name is empty, too long, beyond
+    /// the cap, or that of [`OTHER`]. Neither a known name nor a name beyond the cap costs a host
+    /// call.
     pub fn identify(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> WorkflowId {
+        if name == OTHER_NAME.as_bytes() {
+            return OTHER;
+        }
         self.names.id(host, now, name).map_or(OTHER, WorkflowId)
     }
 
