@@ -275,10 +275,13 @@ fn describe(
     let now = stream.now()?;
     let mesh = filter.engine().beside();
     let workflows = mesh.workflows;
+    // The token may be in any of several `baggage` headers.
+    let token = headers.header(wire::REQUEST);
+    let token = token.or_else(|| token_in_baggage(&headers));
     let mut result = Ok(());
     let set_header = |name: &str, value: &[u8]| stream.set_request_header(name, value);
     if since.is_none() && mesh.smooths_calls() {
-        let call = (stream.id(), &headers);
+        let call = (stream.id(), &headers, token);
         let set = setter(&mut result, set_header);
         let (host, engine, actions) = filter.parts();
         match engine::delay(engine, host, now, call, &cluster, actions, set) {
@@ -296,7 +299,7 @@ fn describe(
         result = result.and(stream.remove_request_header(name));
     }
     let set = setter(&mut result, set_header);
-    let call = (&headers, None, since);
+    let call = (&headers, token, since);
     let (host, engine, actions) = filter.parts();
     let calling = engine::call(engine, host, now, call, &cluster, actions, set);
     filter.check(stream, result);
