@@ -623,11 +623,12 @@ impl Mesh {
         reply: Option<&Reply<'_>>,
     ) -> Result<(), HostError> {
         let peers = self.outbound.as_ref().map(|o| o.config.peers.as_slice());
-        let trusted = reply.is_some_and(|r| is_one_of(peers.unwrap_or_default(), r.peer));
+        // Without a configuration no peer is known, so nobody is trusted.
+        let trusted = reply.is_some_and(|r| peers.is_some_and(|peers| is_one_of(peers, r.peer)));
         let (mut rate, mut below, mut heard, mut nonsense) = (None, None, None, false);
         if let Some(reply) = reply {
             rate = reply.rate.filter(|_| trusted).and_then(wire::parse_rate);
-            nonsense = reply.rate.is_some() && rate.is_none();
+            nonsense = peers.is_some() && reply.rate.is_some() && rate.is_none();
             let progress = reply.progress.filter(|_| trusted);
             let progress = progress.and_then(|value| std::str::from_utf8(value).ok());
             below = progress.and_then(progress::parse);

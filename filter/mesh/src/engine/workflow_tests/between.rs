@@ -277,6 +277,33 @@ fn a_call_that_nobody_knows_counts_by_what_it_says_itself() {
     assert_eq!(a.stat("rates_refused"), 3);
 }
 
+#[test]
+fn an_answer_that_comes_after_the_configuration_of_calls_is_not_believed() {
+    let mut a = Proxy::new(1, &front());
+    let mut calls = outbound();
+    calls.outbound.as_mut().unwrap().peers = vec!["spiffe://mesh/*".into()];
+    a.configure(&calls);
+    a.arrive(0, &of("a"), None);
+    let calling = a.with(0, |e, h, now, acts| {
+        let call = of("a");
+        engine::call(e, h, now, (&call, None, None), "b", acts, |_, _: &str| {})
+    });
+    let calling = calling.unwrap().unwrap().unwrap();
+    a.with(0, |e, h, now, _| {
+        e.beside_mut().forget_calls();
+        let reply = Reply {
+            rate: Some(b"process=\"0000000000000009\", rate=5"),
+            ..Reply::default()
+        };
+        e.beside_mut()
+            .answered(h, now, calling, Some(&reply))
+            .unwrap();
+    });
+    a.load("a", 100, 1_000);
+    assert_eq!(a.stat("workflow.a.rate_mhz"), 1_000_000);
+    assert_eq!(a.stat("rates_refused"), 0);
+}
+
 /// A gateway learns from the answers to its own requests. It has no application between request and
 /// call, and one configuration for both.
 #[test]
