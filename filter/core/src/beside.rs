@@ -178,7 +178,7 @@ pub trait Beside: Debug + Sized {
     fn started(&mut self, now: Instant, requests: &mut Requests, ticket: Ticket) {}
 
     /// Records the end of a request that is still in the table. `answered` says whether the backend
-    /// answered the request.
+    /// answered the request without a failure.
     fn ended(
         &mut self,
         host: &impl Host,

@@ -215,6 +215,8 @@ pub struct Refusal {
     pub retry_after: Duration,
     /// The request's origin, if [`Beside`](crate::beside::Beside) has set it.
     pub origin: Option<Origin>,
+    /// Whether the request would have waited for the rate of its workflow.
+    pub by_rate: bool,
 }
 
 impl Refusal {
@@ -235,6 +237,7 @@ impl Refusal {
             reason,
             retry_after: base + base.mul_f64(rng.next_f64()),
             origin,
+            by_rate: false,
         }
     }
 

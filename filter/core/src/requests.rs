@@ -128,6 +128,17 @@ impl Request {
         }
     }
 
+    /// Returns the time for which the request has had its slot at `now`. Returns `None` if the time
+    /// isn't known.
+    #[must_use]
+    pub fn slot_time(&self, now: Instant) -> Option<Duration> {
+        let Phase::Running { dequeued } = self.phase else {
+            return None;
+        };
+        let until = self.freed.map_or(now, |(at, _)| at);
+        Some(until.since(dequeued?))
+    }
+
     /// Returns the number of output tokens that were counted. Returns the expected number if tokens
     /// weren't counted, or if no output was expected.
     pub(crate) fn real_output(&self) -> u32 {

@@ -26,6 +26,7 @@ use headgate_core::host::{Host, HostError};
 use headgate_core::progress;
 use headgate_core::request::{Attributes, ClassId, Progress};
 use headgate_core::requests::Phase;
+use headgate_core::stage::Outcome;
 use headgate_core::strategy::hint;
 use headgate_core::time::Instant;
 
@@ -318,8 +319,9 @@ pub struct Reply<'a> {
     pub rejection: Option<&'a [u8]>,
     /// The SPIFFE id of the peer that answered.
     pub peer: Option<&'a [u8]>,
-    /// Whether the call was refused for lack of room or not answered in time.
-    pub failed: bool,
+    /// [`Outcome::Failed`] if the call was refused for lack of room or not answered in time, and
+    /// [`Outcome::Completed`] if the called application answered. `None` without class admission.
+    pub outcome: Option<Outcome>,
 }
 
 /// Whether Headgate's headers of a request are trusted. On `Some(false)`, the headers are hidden
@@ -621,17 +623,20 @@ impl Mesh {
         reply: Option<&Reply<'_>>,
     ) -> Result<(), HostError> {
         let peers = self.outbound.as_ref().map(|o| o.config.peers.as_slice());
-        let trusted = reply.is_some_and(|r| is_one_of(peers.unwrap_or_default(), r.peer));
+        // Without a configuration no peer is known, so nobody is trusted.
+        let trusted = reply.is_some_and(|r| peers.is_some_and(|peers| is_one_of(peers, r.peer)));
         let (mut rate, mut below, mut heard, mut nonsense) = (None, None, None, false);
         if let Some(reply) = reply {
             rate = reply.rate.filter(|_| trusted).and_then(wire::parse_rate);
-            nonsense = reply.rate.is_some() && rate.is_none();
+            nonsense = peers.is_some() && reply.rate.is_some() && rate.is_none();
             let progress = reply.progress.filter(|_| trusted);
             let progress = progress.and_then(|value| std::str::from_utf8(value).ok());
             below = progress.and_then(progress::parse);
-            heard = match reply.failed {
-                true => Some(Heard::Failed),
-                false => progress.and_then(wire::spent).map(Heard::Spent),
+            let spent = progress.and_then(wire::spent).map(Heard::Spent);
+            heard = match reply.outcome {
+                Some(Outcome::Failed) => Some(Heard::Failed),
+                Some(Outcome::Completed) => spent.or(Some(Heard::Untimed)),
+                _ => spent,
             };
         }
         let mut learned = Ok(());

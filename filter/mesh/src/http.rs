@@ -13,7 +13,7 @@ use headgate_core::classify::RequestView as _;
 use headgate_core::config::{Direction, ResourceReport};
 use headgate_core::decision::Ticket;
 use headgate_core::host::{Host, HostError};
-use headgate_core::http::{Headers, Property, REFUSED, Stream, answer, header};
+use headgate_core::http::{BY_RATE, Headers, Property, REFUSED, Stream, answer, header};
 use headgate_core::refusal::Reason;
 use headgate_core::stage::Outcome;
 use headgate_core::strategy::hint;
@@ -159,8 +159,7 @@ fn forward<H: Host, S: Stream>(
     Ok(())
 }
 
-/// Handles the start of the response to a call that was held, or to a request that a gateway
-/// forwarded.
+/// Handles the start of the response to a request that a gateway forwarded.
 pub(crate) fn forwarded_answered(filter: &mut Filter<impl Host>, stream: &impl Stream) {
     if let Some(calling) = mesh(filter).forwarded.remove(&stream.id()) {
         answered(filter, stream, calling);
@@ -173,6 +172,13 @@ pub(crate) fn forwarded_ended(filter: &mut Filter<impl Host>, stream: &impl Stre
     if let Some(calling) = mesh(filter).forwarded.remove(&stream.id()) {
         unanswered(filter, stream, calling);
     }
+}
+
+/// Handles the start of the response to a call that was held for its delay. If it is still held,
+/// the proxy has answered the call itself, such as after a timeout, and the call isn't sent.
+pub(crate) fn held_answered(filter: &mut Filter<impl Host>, stream: &impl Stream) {
+    mesh(filter).forget_call(stream.id());
+    forwarded_answered(filter, stream);
 }
 
 /// Records the end of a call, which may still be held for its delay.
@@ -230,10 +236,12 @@ fn learn_use(filter: &mut Filter<impl Host>, stream: &impl Stream, ticket: Ticke
     }
 }
 
-/// Sends a call that was held.
+/// Sends a call that was held. Does nothing if the call has been answered or has ended.
 pub fn send(filter: &mut Filter<impl Host>, stream: &impl Stream) {
-    let since = mesh(filter).held.take(stream.id());
-    if let Called::Sent(Some(calling)) = call(filter, stream, since) {
+    let Some(since) = mesh(filter).held.take(stream.id()) else {
+        return;
+    };
+    if let Called::Sent(Some(calling)) = call(filter, stream, Some(since)) {
         mesh(filter).forwarded.insert(stream.id(), calling);
     }
 }
@@ -267,10 +275,13 @@ fn describe(
     let now = stream.now()?;
     let mesh = filter.engine().beside();
     let workflows = mesh.workflows;
+    // The token may be in any of several `baggage` headers.
+    let token = headers.header(wire::REQUEST);
+    let token = token.or_else(|| token_in_baggage(&headers));
     let mut result = Ok(());
     let set_header = |name: &str, value: &[u8]| stream.set_request_header(name, value);
     if since.is_none() && mesh.smooths_calls() {
-        let call = (stream.id(), &headers);
+        let call = (stream.id(), &headers, token);
         let set = setter(&mut result, set_header);
         let (host, engine, actions) = filter.parts();
         match engine::delay(engine, host, now, call, &cluster, actions, set) {
@@ -288,7 +299,7 @@ fn describe(
         result = result.and(stream.remove_request_header(name));
     }
     let set = setter(&mut result, set_header);
-    let call = (&headers, None, since);
+    let call = (&headers, token, since);
     let (host, engine, actions) = filter.parts();
     let calling = engine::call(engine, host, now, call, &cluster, actions, set);
     filter.check(stream, result);
@@ -335,7 +346,7 @@ pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, cal
         progress,
         rejection,
         peer: peer.as_deref().filter(|id| !id.is_empty()),
-        failed: mesh.admits_calls() && has_failed(stream, &response),
+        outcome: mesh.admits_calls().then(|| outcome(stream, &response)),
     };
     // Remove this header from the answers to calls that are delayed here. Otherwise an application
     // that delays its own requests would delay them again.
@@ -366,18 +377,24 @@ pub(crate) fn unanswered(filter: &mut Filter<impl Host>, stream: &impl Stream, c
     }
 }
 
-/// Whether the call was refused for lack of room or not answered in time. A refusal because of the
-/// workflow's rate doesn't count. A response with progress comes from the called application. A
-/// refusal in such a response was only passed on, so it doesn't count either.
-fn has_failed(stream: &impl Stream, response: &[u8]) -> bool {
+/// Returns [`Outcome::Failed`] for a call that was refused for lack of room or not answered in
+/// time, and [`Outcome::Completed`] for an answer of the called application. A response with
+/// progress comes from the application. A refusal in such a response was only passed on. A refusal
+/// because of the workflow's rate is neither.
+fn outcome(stream: &impl Stream, response: &[u8]) -> Outcome {
     if header(response, wire::PROGRESS).is_some() {
-        return false;
+        return Outcome::Completed;
     }
     if let Some(refused) = header(response, REFUSED) {
-        return !refused.ends_with(format!("reason={}", Reason::RateLimited).as_bytes());
+        let limited = refused.ends_with(format!("reason={}", Reason::RateLimited).as_bytes());
+        let mut members = refused.windows(BY_RATE.len());
+        return match limited || members.any(|part| part == BY_RATE.as_bytes()) {
+            true => Outcome::Unmeasured,
+            false => Outcome::Failed,
+        };
     }
     let details = stream.property(Property::ResponseCodeDetails);
-    answer::of_details(details.ok().flatten().as_deref()) == Outcome::Failed
+    answer::of_details(details.ok().flatten().as_deref())
 }
 
 #[cfg(test)]

@@ -450,6 +450,22 @@ mod tests {
         assert_eq!(second.became(), Some(Became::Forwarded));
     }
 
+    /// Envoy answers a held request itself if a timeout of its own is over.
+    #[test]
+    fn a_held_request_that_envoy_answers_leaves_no_state() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        let (_running, _) = Stream::arrive(&listener, "/");
+        let (held, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Held);
+        let waiting = || super::with(|process| process.waiting.len());
+        assert_eq!(waiting(), Some(1));
+        held.answer();
+        assert_eq!(waiting(), Some(0));
+        drop(held);
+        assert_eq!(waiting(), Some(0));
+    }
+
     /// Returns the tags that were set since the last call.
     fn tags() -> Vec<String> {
         let tags = std::mem::take(&mut fake::seen().tags);

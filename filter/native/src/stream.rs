@@ -343,6 +343,8 @@ impl Request {
         let stream = self.attached(envoy);
         self.on(|side, process| {
             trap(envoy, "response");
+            // Envoy may answer a held request itself, such as after a timeout.
+            process.forget(self.id);
             match side {
                 Side::Inbound(inbound) => {
                     inbound.response_headers(&mut process.filter, &stream, end_of_stream);

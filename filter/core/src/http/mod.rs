@@ -29,7 +29,7 @@ pub use filter::Filter;
 pub use headers::{Headers, header, serialize};
 pub use inbound::Inbound;
 pub use listeners::Listeners;
-pub use reply::{LocalReply, REFUSED};
+pub use reply::{BY_RATE, LocalReply, REFUSED};
 
 use crate::host::HostError;
 use crate::time::Instant;

@@ -3,11 +3,15 @@
 use std::borrow::Cow;
 
 use crate::engine::Words;
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::rng::Rng;
 
-/// The header with the policy that refused a request, the request's type, and the reason.
+/// The header with the policy that refused a request, the request's type, and the reason, which is
+/// last.
 pub const REFUSED: &str = "x-headgate-refused";
+/// The member of [`REFUSED`] in refusals with reason `deadline`, if the request would have had to
+/// wait for the rate of its workflow.
+pub const BY_RATE: &str = "; by=rate; ";
 
 /// A response that the proxy sends itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +40,11 @@ impl LocalReply {
         let Words { policy, kind } = words;
         let reason = refusal.reason;
         let answer = reason.answer();
-        let described = format!("policy={policy}; type={kind}; reason={reason}");
+        let by = match reason {
+            Reason::Deadline if refusal.by_rate => BY_RATE,
+            _ => "; ",
+        };
+        let described = format!("policy={policy}; type={kind}{by}reason={reason}");
         let mut headers = Vec::with_capacity(6);
         headers.extend([
             ("retry-after", retry_after.to_string().into()),

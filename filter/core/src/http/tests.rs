@@ -96,6 +96,22 @@ fn a_refusal_says_who_why_and_when() {
         "{}",
         reply.body
     );
+    // The sender tells a deadline that the service can't meet from one that only the rate prevents.
+    for (by_rate, reason, described) in [
+        (true, Reason::Deadline, "by=rate; reason=deadline"),
+        (false, Reason::Deadline, "reason=deadline"),
+        (true, Reason::RateLimited, "reason=rate_limit"),
+    ] {
+        let refusal = Refusal {
+            reason,
+            by_rate,
+            ..refusal
+        };
+        let reply = proxy.filter.reply(&refusal);
+        let said = (reply.headers.iter()).find(|(name, _)| *name == "x-headgate-refused");
+        let expected = format!("policy=ns/p; type=default; {described}");
+        assert_eq!(said.map(|(_, value)| &**value), Some(&*expected));
+    }
 }
 
 #[test]

@@ -445,7 +445,7 @@ impl Stage {
     }
 
     /// Counts a request that is refused before it enters the stage. `wait` is the wait until it
-    /// would have entered.
+    /// would have entered, which is for the rate of its workflow.
     pub(crate) fn refuse_before(
         &mut self,
         now: Instant,
@@ -455,7 +455,10 @@ impl Stage {
         wait: Duration,
     ) -> Refusal {
         self.arrived(request);
-        self.refuse(now, request, Some(origin), reason, wait)
+        Refusal {
+            by_rate: !wait.is_zero(),
+            ..self.refuse(now, request, Some(origin), reason, wait)
+        }
     }
 
     /// Records the estimates of one in [`ESTIMATES`] admissions. More records would not make the

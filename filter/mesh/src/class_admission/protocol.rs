@@ -19,6 +19,7 @@
 //! Reports may be lost, and are never sent again. Readers skip unknown fields.
 
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub use headgate_config::admission_law::Method;
@@ -53,7 +54,17 @@ pub struct Rules {
     /// The scope of one state, which is the set of calls whose measurements share the state.
     pub scope: Scope,
     /// The server's method.
+    #[serde(with = "AnyMethod")]
     pub method: Method,
+}
+
+/// [`Method`] in reports, which may come from newer senders. A filter's configuration refuses
+/// unknown fields.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Method", tag = "type")]
+enum AnyMethod {
+    Misses { allowed: NonZeroU32, period_us: u64 },
+    Incast { smoothing: f64 },
 }
 
 impl Rules {

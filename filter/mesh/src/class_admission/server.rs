@@ -283,6 +283,22 @@ mod tests {
         [0, 1].map(|class: usize| (classes[class].admit, classes[class].for_us))
     }
 
+    /// The first new field of a newer sender must not make its whole report invalid.
+    #[test]
+    fn fields_of_a_newer_sender_are_skipped() {
+        let json = r#"{"process":"1","new":1,"services":[{"service":"ns/d","new":1,
+            "rules":{"targets_us":[15000],"percentile":99,"increase":0.01,"decrease":0.01,
+                     "min_probability":0.1,"scope":"Class","new":1,
+                     "method":{"type":"Misses","allowed":5,"period_us":1000000,"new":1}},
+            "classes":[{"misses":3,"new":1}]}]}"#;
+        let report: Report<'_> = serde_json::from_str(json).unwrap();
+        let answer = Server::default().exchange(Instant::default(), None, &report);
+        assert_eq!(answer.unwrap().services.len(), 1);
+        let said = serde_json::to_string(&report).unwrap();
+        let method = r#""method":{"type":"Misses","allowed":5,"period_us":1000000}"#;
+        assert!(said.contains(method), "{said}");
+    }
+
     #[test]
     fn misses_of_all_senders_end_the_class_for_all_until_the_period_does() {
         let mut server = Server::default();

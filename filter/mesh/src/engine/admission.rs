@@ -11,8 +11,9 @@
 //! ```
 //!
 //! A class's target excludes the service time, so an answer that doesn't report its service time is
-//! skipped. A refusal for lack of room and the lack of an answer in time count as misses without a
-//! service time, regardless of the call's size.
+//! no miss. A refusal for lack of room and the lack of an answer in time count as misses without a
+//! service time, regardless of the call's size. If a service reports no times, as one without
+//! Headgate, only these misses lower the probability, and its answers end windows and raise it.
 //!
 //! If a server decides for all senders ([`super::central`]), the sender's own law is still updated,
 //! because it is the fallback if the server doesn't answer.
@@ -24,7 +25,7 @@ use headgate_core::classify::{Classes, RequestView};
 use headgate_core::config::{ConfigError, OutboundConfig, ServiceAdmissionConfig};
 use headgate_core::host::{Host, HostError, MetricId, MetricKind, Metrics};
 use headgate_core::request::ClassId;
-use headgate_core::rng::Rng;
+use headgate_core::rng::{self, Rng};
 use headgate_core::stats;
 use headgate_core::time::Instant;
 use headgate_core::work;
@@ -87,8 +88,20 @@ pub(crate) struct Admitted {
 pub(crate) enum Heard {
     /// The call was refused for lack of room, or not answered in time.
     Failed,
+    /// The called application answered, and the answer reports no times.
+    Untimed,
     /// The queue wait and the time in the slot.
     Spent(Spent),
+}
+
+/// Returns a part of the names of a service's numbers. It differs between services, unlike
+/// [`stat_name`], which cuts long names.
+fn key(service: &str) -> String {
+    let part = stat_name(service.as_bytes());
+    match part == service {
+        true => part,
+        false => format!("{part}-{:016x}", rng::hash(service.bytes())),
+    }
 }
 
 impl ClassStats {
@@ -114,22 +127,20 @@ impl Service {
         let of_host = |error: HostError| ConfigError::new(&at, error.to_string());
         let law = ChannelLaw::try_from(config.settings());
         let law = law.map_err(|error| ConfigError::new(&at, error.to_string()))?;
-        let prefix = format!(
-            "{}.service.{}",
-            stats::prefix(policy),
-            stat_name(name.as_bytes())
-        );
+        let service = |part: &str| format!("{}.service.{part}", stats::prefix(policy));
+        let prefix = service(&stat_name(name.as_bytes()));
+        let key = service(&key(name));
         let names: Vec<String> = config.classes.iter().map(|c| c.name.clone()).collect();
         let number = |class: ClassId| {
             let class = names.get(usize::from(class.0)).map_or("", String::as_str);
-            format!("{prefix}.admit.{class}")
+            format!("{key}.admit.{class}")
         };
         let channels = SharedChannels::new(host, law, number).map_err(of_host)?;
         let promised = names.iter().take(names.len().saturating_sub(1));
         let stats = promised.map(|class| ClassStats::new(host, &prefix, class));
         let stats: Vec<ClassStats> = stats.collect::<Result<_, _>>().map_err(of_host)?;
         let shown = stats.iter().map(|stats| stats.admit);
-        let central = Central::new(host, config, &prefix, shown).map_err(of_host)?;
+        let central = Central::new(host, config, &key, shown).map_err(of_host)?;
         Ok(Self {
             rules: Classes::new(&config.classes)?,
             stats,
@@ -318,18 +329,22 @@ impl Admission {
             class: call.class,
             latency: match heard {
                 Heard::Failed => Duration::MAX,
+                Heard::Untimed => Duration::ZERO,
                 Heard::Spent(spent) => now.since(call.began).saturating_sub(spent.slot),
             },
             size: call.size,
         };
         let changed = of.channels.completed(host, now, &completion)?;
         if let Some(central) = &of.central {
-            let waited = match heard {
-                Heard::Failed => None,
-                Heard::Spent(spent) => Some(spent.wait),
-            };
             let missed = of.channels.law().missed(&completion);
-            central.completed(host, &completion, missed, waited)?;
+            match heard {
+                Heard::Failed => central.completed(host, &completion, missed, None)?,
+                // The server averages times, of which there are none.
+                Heard::Untimed => {}
+                Heard::Spent(spent) => {
+                    central.completed(host, &completion, missed, Some(spent.wait))?;
+                }
+            }
             if central.falls_back_to_all() || central.is_heard(host, now)? {
                 return Ok(());
             }

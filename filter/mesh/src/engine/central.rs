@@ -258,22 +258,25 @@ impl Central {
         Ok(())
     }
 
-    /// Returns the service's report, or `None` if the service wasn't called within [`KEEP`].
+    /// Returns the service's report, or `None` if the service wasn't called within [`KEEP`]. Calls
+    /// that end later are dropped, because the next report is on another time.
     fn report(
         &self,
         host: &impl Shared,
         now: Instant,
     ) -> Result<Option<ServiceReport<'_>>, HostError> {
         let called = host.get(self.called)?;
-        if called == 0 || clock(now).saturating_sub(called) > micros(KEEP) {
+        if called == 0 {
             return Ok(None);
         }
         let classes = self.classes.iter().map(|class| class.take(host));
-        Ok(Some(ServiceReport {
+        let report = ServiceReport {
             service: Cow::Borrowed(&self.service),
             rules: Cow::Borrowed(&self.rules),
             classes: classes.collect::<Result<_, _>>()?,
-        }))
+        };
+        let recent = clock(now).saturating_sub(called) <= micros(KEEP);
+        Ok(recent.then_some(report))
     }
 
     fn decided(

@@ -241,6 +241,7 @@ impl Mesh {
 
 /// Decides whether a call to Envoy's `cluster` is delayed. If true, the call waits for an
 /// [`Action::Send`] with its `stream`, and `set` lowers the deadlines in its headers by the delay.
+/// `token` is as in [`super::call`].
 /// If false, the caller sends the call at once, with [`super::call`].
 ///
 /// # Errors
@@ -249,7 +250,7 @@ pub fn delay(
     engine: &mut Engine,
     host: &impl Host,
     now: Instant,
-    (stream, request): (u32, &impl RequestView),
+    (stream, request, token): (u32, &impl RequestView, Option<&[u8]>),
     cluster: &str,
     actions: &mut Vec<Action>,
     set: impl FnMut(&'static str, &str),
@@ -267,7 +268,8 @@ pub fn delay(
     let Some((delay, stats)) = smoother.draw(now, smoothed) else {
         return Ok(false);
     };
-    let of_request = super::token_of(request).and_then(|token| mesh.time_left(now, token));
+    let token = token.or_else(|| super::token_of(request));
+    let of_request = token.and_then(|token| mesh.time_left(now, token));
     let mut left = own_deadline(request).into_iter().chain(of_request);
     if mesh.held.due.len() >= MAX_HELD || left.any(|left| left <= delay) {
         return Ok(false);

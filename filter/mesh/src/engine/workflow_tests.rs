@@ -53,6 +53,8 @@ struct Proxy {
     passed: Vec<u64>,
     /// The service time of the backend, ms.
     service: u64,
+    /// The outcome in the backend, by stream.
+    outcome: fn(u32) -> Outcome,
 }
 
 impl Proxy {
@@ -69,6 +71,7 @@ impl Proxy {
             refused: Vec::new(),
             passed: Vec::new(),
             service: 5,
+            outcome: |_| Outcome::Completed,
         };
         this.configure(config);
         this
@@ -151,7 +154,7 @@ impl Proxy {
         };
         let done: Vec<u32> = self.running.iter().filter_map(done).collect();
         for stream in done {
-            self.finish(stream, Outcome::Completed);
+            self.finish(stream, (self.outcome)(stream));
         }
         for worker in 0..self.workers.len() {
             let period = match &self.workers[worker] {
@@ -254,6 +257,37 @@ fn a_rate_holds_over_all_workers() {
     proxy.assert_nothing_is_left();
 }
 
+/// A request costs its slot time, whatever its answer. Otherwise a workflow whose requests fail
+/// late, or whose clients give up, would have no rate.
+#[test]
+fn requests_that_end_without_an_answer_cost_their_slot_time() {
+    let outcomes: [fn(u32) -> Outcome; 3] = [
+        |_| Outcome::Completed,
+        |stream| match stream % 5 {
+            0 => Outcome::Completed,
+            _ => Outcome::Failed,
+        },
+        |_| Outcome::Abandoned,
+    ];
+    let config = config(|stage| {
+        let workflows = stage.workflows.as_mut().unwrap();
+        workflows.sharing = SharingConfig::BottleneckFairness {
+            probe: 10.0,
+            max_utilization: 0.9,
+        };
+    });
+    for outcome in outcomes {
+        let mut proxy = Proxy::new(2, &config);
+        (proxy.service, proxy.outcome) = (500, outcome);
+        proxy.load("a", 200, 10_000);
+        // Of 50 slots, 90% are shared, and a request has one for 500 ms.
+        let rate = proxy.stat("workflow.a.local_rate_mhz");
+        assert!((85_000..=95_000).contains(&rate), "{rate}");
+        proxy.service = 5;
+        proxy.assert_nothing_is_left();
+    }
+}
+
 #[test]
 fn below_its_rate_nobody_waits_long() {
     let mut proxy = Proxy::new(2, &config(|_| {}));
@@ -313,7 +347,8 @@ fn a_request_waits_only_if_its_deadline_can_be_met() {
         (3..=5).contains(&held) && held + refused >= 14,
         "{held} {refused}"
     );
-    assert!(proxy.refused.iter().all(|r| r.reason == Reason::Deadline));
+    let by_rate = |r: &Refusal| r.reason == Reason::Deadline && r.by_rate;
+    assert!(proxy.refused.iter().all(by_rate));
     assert_eq!(proxy.stat("workflow.a.rq_rate_limited"), 0);
     proxy.idle(100);
     assert_eq!(proxy.stat("workflow.a.rq_deadline") as usize, refused);
@@ -375,7 +410,8 @@ fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
         proxy.arrive(0, &of("a"), Some(Duration::from_millis(3)));
     }
     assert_eq!(proxy.refused.len(), refused + 3);
-    assert_eq!(proxy.refused.last().unwrap().reason, Reason::Deadline);
+    let refusal = proxy.refused.last().unwrap();
+    assert_eq!((refusal.reason, refusal.by_rate), (Reason::Deadline, false));
     // At 50 requests/s, one request at a time passes the limiter without a wait.
     let stream = proxy.arrive(0, &of("a"), None);
     assert!(proxy.running.contains_key(&stream), "it need not wait");
@@ -503,6 +539,17 @@ fn without_workflows_there_is_no_more_host_call() {
     // The arrival reads and books queue and slots. The end returns the slot and writes three
     // records.
     assert_eq!(cost(2, 3), (5, 6));
+}
+
+/// Otherwise a client would have the settings of `_other` a second time, in the same stats.
+#[test]
+fn a_client_that_calls_itself_other_is_one_of_the_others() {
+    let mut proxy = Proxy::new(1, &config(|_| {}));
+    proxy.arrive(0, &of("_other"), None);
+    proxy.idle(200);
+    assert_eq!(proxy.stat("workflows"), 2);
+    assert_eq!(proxy.stat("workflow._other.rq_offered"), 1);
+    proxy.assert_nothing_is_left();
 }
 
 #[test]

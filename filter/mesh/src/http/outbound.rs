@@ -10,7 +10,7 @@
 use headgate_core::host::Host;
 use headgate_core::http::Stream;
 
-use super::{answered, call, forwarded_answered, held_ended, unanswered};
+use super::{answered, call, held_answered, held_ended, unanswered};
 use crate::Filter;
 use crate::engine::Calling;
 
@@ -64,7 +64,7 @@ impl Outbound {
             answered(filter, stream, calling);
         }
         if std::mem::take(&mut self.held) {
-            forwarded_answered(filter, stream);
+            held_answered(filter, stream);
         }
     }
 

@@ -129,6 +129,15 @@ fn a_call_says_what_it_belongs_to_and_its_answer_is_read() {
     assert_eq!(call.in_request(wire::REQUEST), None);
     assert_eq!(call.in_request("baggage").as_deref(), Some("k=v"));
 
+    // Several headers form one list.
+    let own = format!("headgate={token}");
+    let split = proxy.stream(&[("baggage", "k=v"), ("baggage", &own)]);
+    let mut other = Outbound::default();
+    assert!(other.request_headers(&mut proxy.filter, &split));
+    assert_eq!(split.in_request(wire::WORKFLOW).as_deref(), Some("a"));
+    assert_eq!(split.in_request("baggage").as_deref(), Some("k=v"));
+    other.done(&mut proxy.filter, &split);
+
     announcement(&call);
     outbound.response_headers(&mut proxy.filter, &call);
     assert!(!outbound.is_pending());
@@ -142,7 +151,7 @@ fn a_call_says_what_it_belongs_to_and_its_answer_is_read() {
     outbound.done(&mut proxy.filter, &lost);
     outbound.done(&mut proxy.filter, &lost);
     proxy.filter.tick(&lost);
-    assert_eq!(proxy.stat("workflow.a.calls"), 2);
+    assert_eq!(proxy.stat("workflow.a.calls"), 3);
 
     proxy.filter.gone(&lost, OUT);
     let mut outbound = Outbound::default();

@@ -66,8 +66,15 @@ impl Workflows {
     pub(super) fn learn_names(&mut self, host: &impl Host) -> Result<(), HostError> {
         self.names.sync(host)?;
         self.services.sync(host)?;
+        if !self.reserved {
+            self.reserve(host);
+        }
         if self.named != Some(self.names.revision()) {
-            self.stats.rename(host, &self.names)?;
+            let config = &self.config;
+            let configured = |name: &[u8]| {
+                std::str::from_utf8(name).is_ok_and(|name| config.workflows.contains_key(name))
+            };
+            self.stats.rename(host, &self.names, configured)?;
             self.find_deadlines();
             self.named = Some(self.names.revision());
         }
@@ -93,13 +100,12 @@ impl Workflows {
         }
     }
 
-    /// Adds the configured workflows to the directory before other names can fill it.
-    pub(super) fn reserve(&mut self, host: &impl Host, now: Instant) {
-        for name in self.config.workflows.keys() {
-            if name != super::OTHER_NAME {
-                self.names.id(host, now, name.as_bytes());
-            }
-        }
+    /// Gives each configured workflow an id, even if other names have filled the directory. On a
+    /// host error, the next tick tries again.
+    pub(super) fn reserve(&mut self, host: &impl Host) {
+        let names = self.config.workflows.keys().map(String::as_bytes);
+        let names = names.filter(|name| *name != super::OTHER_NAME.as_bytes());
+        self.reserved = self.names.reserve(host, names).is_ok();
         self.named = None;
     }
 
@@ -132,7 +138,7 @@ impl Workflows {
         self.stats
             .count_process(ProcessCount::Expired, found.expired);
         for (workflow, waiting) in &found.workflows {
-            let shown = self.stats.found(host, &self.names, workflow, *waiting);
+            let shown = self.stats.found(host, workflow, *waiting);
             done = done.and(shown);
         }
         if !found.idle.is_empty() {
@@ -262,7 +268,7 @@ impl Workflows {
         self.config.clone_from(config);
         self.names.set_cap(config.max_workflows);
         self.names.sync(host)?;
-        self.reserve(host, now);
+        self.reserve(host);
         self.adaptation.reconfigure(config);
         // Use the levels of the last run until the next run sets new ones.
         for row in &self.published.rows {

@@ -6,15 +6,16 @@
 //! record ([`crate::shared`]). Each worker keeps a copy of the directory, and updates the copy on a
 //! tick if a gauge shows a change.
 //!
-//! An id that was idle for long may be freed and assigned to another name. Until their next tick,
-//! other workers may still count requests of the old name for the new name. This lasts for
-//! milliseconds only, and comes after minutes without a request of the old name.
+//! An id that was idle for long may be freed and assigned to another name. Names with settings of
+//! their own always get an id ([`Directory::reserve`]), if necessary that of another name. Until
+//! their next tick, other workers may still count requests of the old name for the new name. This
+//! lasts for milliseconds only.
 //!
 //! **Bound.** A name is at most [`MAX_NAME`] bytes. A longer name shares id 0. For n names, a
 //! worker uses at most `1024 + n · (2 · MAX_NAME + 160)` bytes, and the blob at most `8 + n ·
 //! (MAX_NAME + 3)` bytes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use headgate_core::config::MAX_WORKFLOW_NAME as MAX_NAME;
@@ -108,6 +109,49 @@ impl Directory {
             self.retry_at = now + RETRY;
         }
         added.ok().flatten()
+    }
+
+    /// Adds those of `names` that have no id, and moves those whose id is beyond the cap. If no id
+    /// is left, the last id of a name that isn't one of `names` is assigned.
+    ///
+    /// # Errors
+    /// [`HostError`]. No name is then added.
+    pub(crate) fn reserve<'a>(
+        &mut self,
+        host: &impl Shared,
+        names: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Result<(), HostError> {
+        if names.clone().all(|name| self.by_name.contains_key(name)) {
+            return Ok(());
+        }
+        let cap = usize::from(self.cap);
+        let reserved: HashSet<&[u8]> = names.clone().collect();
+        self.update(host, |ids| {
+            let mut changed = false;
+            for name in names.clone() {
+                let known = ids.iter().position(|id| id.name.as_deref() == Some(name));
+                if known.is_some_and(|at| at < cap) {
+                    continue;
+                }
+                let free = ids.iter().position(|id| id.name.is_none());
+                let free = Some(free.unwrap_or(ids.len())).filter(|at| *at < cap);
+                let other = |id: &Id| id.name.as_ref().is_some_and(|n| !reserved.contains(&**n));
+                let Some(at) = free.or_else(|| ids.iter().take(cap).rposition(other)) else {
+                    continue;
+                };
+                ids.resize(ids.len().max(at + 1), Id::default());
+                ids[at].reused |= ids[at].name.is_some();
+                ids[at].name = Some(name.into());
+                if let Some(known) = known {
+                    ids[known] = Id {
+                        name: None,
+                        reused: true,
+                    };
+                }
+                changed = true;
+            }
+            (changed, ())
+        })
     }
 
     /// Returns the name of an id.
@@ -367,6 +411,43 @@ mod tests {
         worker.set_cap(3);
         worker.sync(&host).unwrap();
         assert_eq!(worker.id(&host, T, b"c"), Some(3));
+    }
+
+    #[test]
+    fn reserved_names_have_an_id_whoever_came_before() {
+        let host = MemoryHost::new();
+        let mut workers = [directory(&host, 3), directory(&host, 3)];
+        for name in [&b"a"[..], b"b", b"gold"] {
+            workers[0].id(&host, T, name);
+        }
+        workers[1].sync(&host).unwrap();
+        let gold = || [&b"gold"[..]].into_iter();
+        let calls = host.calls();
+        workers[0].reserve(&host, gold()).unwrap();
+        assert_eq!(host.calls(), calls, "it has an id");
+        // An id beyond a lower cap is no longer valid.
+        for worker in &mut workers {
+            worker.set_cap(2);
+            worker.sync(&host).unwrap();
+            worker.reserve(&host, gold()).unwrap();
+            assert_eq!(worker.id(&host, T, b"gold"), Some(2));
+            assert_eq!(worker.id(&host, T, b"a"), Some(1));
+            assert_eq!(worker.id(&host, T, b"b"), None);
+            let mut freed = worker.take_freed();
+            freed.sort_unstable();
+            assert_eq!(freed, [2, 3]);
+            assert!(worker.is_reused(2) && worker.len() == 2);
+        }
+        // A free id comes first.
+        workers[0].free(&host, &[1]).unwrap();
+        let both = [&b"gold"[..], b"silver"].into_iter();
+        workers[0].reserve(&host, both.clone()).unwrap();
+        assert_eq!(workers[0].id(&host, T, b"silver"), Some(1));
+        // Reserved names don't take each other's ids.
+        let more = both.chain([&b"bronze"[..]]);
+        workers[0].reserve(&host, more).unwrap();
+        assert_eq!(workers[0].id(&host, T, b"bronze"), None);
+        assert_eq!(workers[0].id(&host, T, b"gold"), Some(2));
     }
 
     #[test]

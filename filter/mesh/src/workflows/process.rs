@@ -10,7 +10,7 @@ use headgate_core::config::{Discipline, Flow, Mode, StageConfig, WorkflowsConfig
 use headgate_core::decision::{Arrival, Ticket};
 use headgate_core::host::{Host, HostError, Number};
 use headgate_core::refusal::Reason;
-use headgate_core::requests::{Phase, Request, Requests};
+use headgate_core::requests::{Request, Requests};
 use headgate_core::rng::Rng;
 use headgate_core::stats;
 use headgate_core::time::Instant;
@@ -24,7 +24,7 @@ use super::part::{Part, Parts, origin};
 use super::published::Published;
 use super::stats::{Count, ProcessCount, WorkflowStats};
 use super::tally::Tally;
-use super::{OTHER, Origin, ProcessId, ServiceId, WorkflowId};
+use super::{OTHER, OTHER_NAME, Origin, ProcessId, ServiceId, WorkflowId};
 use crate::shared;
 
 /// The maximum number of downstream services with their own id.
@@ -61,6 +61,8 @@ pub struct Workflows {
     pub(super) deadlines: Vec<Option<Duration>>,
     /// The revision of the workflow names that stats and deadlines use.
     pub(super) named: Option<u64>,
+    /// Whether each configured workflow has an id.
+    pub(super) reserved: bool,
     /// The revision of the service names that stats use.
     pub(super) served: Option<u64>,
     pub(super) exchanged: Instant,
@@ -143,6 +145,7 @@ impl Workflows {
             adaptation: Adaptation::new(config),
             deadlines: Vec::new(),
             named: None,
+            reserved: false,
             served: None,
             exchanged: now,
             running: 0,
@@ -156,7 +159,7 @@ impl Workflows {
         };
         this.adaptation.share_slots(!takes_turns_by_tokens(stage));
         this.names.sync(host)?;
-        this.reserve(host, now);
+        this.reserve(host);
         this.learn_names(host)?;
         this.learn_rates(host)?;
         Ok(Some(this))
@@ -174,9 +177,13 @@ impl Workflows {
         self.process
     }
 
-    /// Returns the id of the workflow `name`, or [`OTHER`] if the name is empty, too long, or
-    /// beyond the cap. Neither a known name nor a name beyond the cap costs a host call.
+    /// Returns the id of the workflow `name`, or [`OTHER`] if the name is empty, too long, beyond
+    /// the cap, or that of [`OTHER`]. Neither a known name nor a name beyond the cap costs a host
+    /// call.
     pub fn identify(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> WorkflowId {
+        if name == OTHER_NAME.as_bytes() {
+            return OTHER;
+        }
         self.names.id(host, now, name).map_or(OTHER, WorkflowId)
     }
 
@@ -331,8 +338,9 @@ impl Workflows {
         self.accounted = self.accounted.max(now);
     }
 
-    /// Records the end of the request of `ticket`. The request counts as served if it is `answered`
-    /// and entered the stage.
+    /// Records the end of the request of `ticket`. A request that went to the backend counts in
+    /// costs and in calls per request even if it isn't `answered`, because its slot time and its
+    /// calls count as well. Otherwise a workflow whose requests fail late would cost nothing.
     pub(crate) fn ended(
         &mut self,
         host: &impl Host,
@@ -344,7 +352,7 @@ impl Workflows {
         let Some((request, part)) = self.parts.of(requests, ticket) else {
             return;
         };
-        let (part, phase) = (*part, request.phase);
+        let (part, slot_time) = (*part, request.slot_time(now));
         let Origin { workflow, upstream } = origin(request);
         self.account(now);
         if part.passed.is_none() {
@@ -354,26 +362,23 @@ impl Workflows {
             return;
         };
         self.running = self.running.saturating_sub(1);
-        let dequeued = match phase {
-            Phase::Running { dequeued } if answered => dequeued,
-            Phase::Queued if answered => None,
-            _ => return,
-        };
-        let mut done = part.done;
-        if upstream.is_none() && done.is_none() {
-            done = Some(self.done(host, now, &part, workflow, started));
-        }
-        self.stats.count(workflow, Count::Completed);
-        let row = self.tally.row(workflow);
-        let measured = &mut row.measured;
+        let measured = &mut self.tally.row(workflow).measured;
         measured.completed += 1;
-        let service = now.since(dequeued.unwrap_or(started));
+        let service = slot_time.unwrap_or(now.since(started));
         measured.service = measured.service.saturating_add(service);
         let completion = now.since(part.passed.unwrap_or(started));
         measured.completion = measured.completion.saturating_add(completion);
         measured.resource += part.resource;
+        if !answered {
+            return;
+        }
+        self.stats.count(workflow, Count::Completed);
+        let mut done = part.done;
+        if upstream.is_none() && done.is_none() {
+            done = Some(self.done(host, now, &part, workflow, started));
+        }
         if let Some(done) = done.filter(|_| upstream.is_none()) {
-            let entered = &mut row.entered;
+            let entered = &mut self.tally.row(workflow).entered;
             entered.requests += 1;
             entered.service = entered.service.saturating_add(done.elapsed);
             entered.work = entered.work.saturating_add(done.work);

@@ -110,7 +110,9 @@ impl Record {
         }
         adaptation.exchange(std::mem::take(&mut self.state));
         for (id, name) in run.names.iter() {
-            adaptation.assign(WorkflowId(id), &String::from_utf8_lossy(name));
+            if adaptation.assign(WorkflowId(id), &String::from_utf8_lossy(name)) {
+                *self.averages(WorkflowId(id)) = Averages::default();
+            }
         }
         for (id, name) in run.services.iter() {
             adaptation.assign_service(ServiceId(id), &String::from_utf8_lossy(name));

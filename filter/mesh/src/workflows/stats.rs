@@ -34,11 +34,13 @@
 //! the changes of other workers. For `limiter.<id>.tickets`, see [`super::limiter`].
 //!
 //! A defined metric stays for the life of the process. An id that is reused for a second name is
-//! counted as `_other`. So the number of names in stats never exceeds the number of ids.
+//! counted as `_other`, unless the policy has settings for the name. So names of clients never have
+//! more stats than there are ids.
 
 use std::time::Duration;
 
 use headgate_core::host::{HostError, MetricId, MetricKind, Metrics};
+use headgate_core::rng;
 use headgate_core::time::micros;
 
 use super::adaptation::{Bottleneck, Snapshot};
@@ -98,6 +100,8 @@ struct Defined {
 struct WorkflowCounters {
     /// The metrics of the id, or `None` until the id's name is known.
     metrics: Option<Defined>,
+    /// The hash of the name that the metrics show, or `None` for metrics of [`OTHER`].
+    shows: Option<u64>,
     pending: [u32; COUNTERS.len()],
     dirty: bool,
 }
@@ -179,20 +183,34 @@ impl WorkflowStats {
         &mut self.rows[at]
     }
 
-    /// Defines the stats of new names, and lets reused ids count for [`OTHER`].
+    /// Defines the stats of new names. Reused ids count for [`OTHER`], unless their name is
+    /// `configured`.
     pub(super) fn rename(
         &mut self,
         host: &impl Metrics,
         names: &Directory,
+        configured: impl Fn(&[u8]) -> bool,
     ) -> Result<(), HostError> {
         host.record(self.known, names.len() as u64)?;
         for (id, name) in names.iter() {
             let workflow = WorkflowId(id);
-            if names.is_reused(id) {
-                self.row(workflow).metrics = self.row(OTHER).metrics;
-            } else if self.row(workflow).metrics.is_none() {
-                self.row(workflow).metrics = Some(self.define(host, &stat_name(name))?);
+            let own = !names.is_reused(id) || configured(name);
+            let shows = own.then(|| rng::hash(name.iter().copied()));
+            let row = *self.row(workflow);
+            if row.metrics.is_some() && row.shows == shows {
+                continue;
             }
+            if let Some(before) = row.metrics.filter(|_| row.shows.is_some()) {
+                for gauge in before.gauges {
+                    host.record(gauge, 0)?;
+                }
+            }
+            let metrics = match own {
+                true => Some(self.define(host, &stat_name(name))?),
+                false => self.row(OTHER).metrics,
+            };
+            let row = self.row(workflow);
+            (row.metrics, row.shows) = (metrics, shows);
         }
         Ok(())
     }
@@ -255,14 +273,12 @@ impl WorkflowStats {
     pub(super) fn found(
         &mut self,
         host: &impl Metrics,
-        names: &Directory,
         found: &Snapshot,
         waiting: u64,
     ) -> Result<(), HostError> {
-        if names.is_reused(found.workflow.0) {
-            return Ok(());
-        }
-        let Some(metrics) = self.row(found.workflow).metrics else {
+        let row = *self.row(found.workflow);
+        let own = row.shows.is_some() || found.workflow == OTHER;
+        let Some(metrics) = row.metrics.filter(|_| own) else {
             return Ok(());
         };
         // The gauge shows 0 without a limit. `limited` distinguishes the lack of a limit from a

@@ -755,6 +755,18 @@ fn validate_warns_of_what_is_seldom_meant() {
          holds at p99 only for callers with 200 calls/s in the class or more; give a longer \
          target, or more decrease or less increase in classAdmission.distributed\n"
     );
+    let inside = policy.split("    peers:").next().unwrap();
+    let of_edge = warned(&format!(
+        "{inside}  workflows: {{edge: true, identifyBy: [{{type: Type}}]}}\n"
+    ));
+    assert!(
+        of_edge.contains(
+            "default/stock: spec.classAdmission.targets: given with workflows.edge, where no \
+             caller is trusted: answers don't report their times, so callers notice only refusals \
+             and timeouts, and the service ignores the class of a downgraded call\n"
+        ),
+        "{of_edge}"
+    );
     let rates = include_str!("../../../../examples/policies/response-time-controller.yaml");
     assert_eq!(warned(rates), "");
     // By default, the first decrease of the rate starts at the throughput, so a large `maxRate`

@@ -94,7 +94,7 @@ fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
             progress: Some(progress.as_bytes()).filter(|p| !p.is_empty()),
             rejection: None,
             peer: None,
-            failed: false,
+            outcome: None,
         };
         front.with(away, |e, h, now, _| {
             e.beside_mut()
@@ -140,6 +140,31 @@ fn a_rate_is_announced_and_adopted_with_its_amplification() {
     );
     let calls = a.stat("workflow.a.calls");
     assert!(calls > 0 && a.stat("rates_refused") == 0);
+    a.assert_nothing_is_left();
+}
+
+/// The calls of a request count whatever its answer, so the request counts as well.
+#[test]
+fn requests_that_fail_after_their_calls_do_not_raise_the_amplification() {
+    let back = config(|stage| {
+        stage.workflows.as_mut().unwrap().max_queue_length = 0;
+    });
+    let (mut a, mut b) = (Proxy::new(2, &front()), Proxy::new(1, &back));
+    a.configure(&outbound());
+    a.outcome = |stream| match stream % 5 {
+        0 => Outcome::Completed,
+        _ => Outcome::Failed,
+    };
+    for ms in 0..6_000_u64 {
+        a.step();
+        b.step();
+        if ms.is_multiple_of(10) {
+            request(&mut a, &mut b, 1);
+        }
+    }
+    // Each request makes one call, of which 50 requests/s pass.
+    let rate = a.stat("workflow.a.rate_mhz");
+    assert!((46_000..=54_000).contains(&rate), "{rate}");
     a.assert_nothing_is_left();
 }
 
@@ -250,6 +275,33 @@ fn a_call_that_nobody_knows_counts_by_what_it_says_itself() {
     a.idle(200);
     assert_eq!(a.stat("workflow.a.calls"), 3);
     assert_eq!(a.stat("rates_refused"), 3);
+}
+
+#[test]
+fn an_answer_that_comes_after_the_configuration_of_calls_is_not_believed() {
+    let mut a = Proxy::new(1, &front());
+    let mut calls = outbound();
+    calls.outbound.as_mut().unwrap().peers = vec!["spiffe://mesh/*".into()];
+    a.configure(&calls);
+    a.arrive(0, &of("a"), None);
+    let calling = a.with(0, |e, h, now, acts| {
+        let call = of("a");
+        engine::call(e, h, now, (&call, None, None), "b", acts, |_, _: &str| {})
+    });
+    let calling = calling.unwrap().unwrap().unwrap();
+    a.with(0, |e, h, now, _| {
+        e.beside_mut().forget_calls();
+        let reply = Reply {
+            rate: Some(b"process=\"0000000000000009\", rate=5"),
+            ..Reply::default()
+        };
+        e.beside_mut()
+            .answered(h, now, calling, Some(&reply))
+            .unwrap();
+    });
+    a.load("a", 100, 1_000);
+    assert_eq!(a.stat("workflow.a.rate_mhz"), 1_000_000);
+    assert_eq!(a.stat("rates_refused"), 0);
 }
 
 /// A gateway learns from the answers to its own requests. It has no application between request and

@@ -93,6 +93,41 @@ fn an_edit_keeps_rates_and_those_who_wait() {
     proxy.assert_nothing_is_left();
 }
 
+/// An operator names the workflows that matter while invented names have taken all places, and the
+/// host may fail then.
+#[test]
+fn a_workflow_that_is_named_during_a_flood_gets_its_rate() {
+    for fails in [0, 16] {
+        let mut proxy = Proxy::new(2, &config(|_| {}));
+        for n in 0..100 {
+            proxy.arrive(n % 2, &of(&format!("tenant-{n}")), None);
+            proxy.step();
+        }
+        proxy.idle(200);
+        assert_eq!(proxy.stat("workflows"), 10);
+        let named = config(|stage| {
+            let workflows = &mut stage.workflows.as_mut().unwrap().workflows;
+            let gold = workflows.get_mut("a").unwrap().clone();
+            workflows.insert("gold".into(), gold);
+        });
+        proxy.host.inject(Fault::StoreConflicts, fails);
+        proxy.configure(&named);
+        proxy.host.inject(Fault::StoreConflicts, 0);
+        proxy.idle(100);
+        proxy.load("gold", 300, 3_000);
+        assert_eq!(proxy.stat("workflow.gold.rate_mhz"), 50_000, "{fails}");
+        let passed = proxy.passed_in(2_000);
+        assert!((96..=104).contains(&passed), "{passed}");
+        // The workflow that lost its place counts with the others.
+        assert_eq!(proxy.stat("workflows"), 10);
+        let other = proxy.stat("workflow._other.rq_offered");
+        proxy.arrive(0, &of("tenant-7"), None);
+        proxy.idle(200);
+        assert_eq!(proxy.stat("workflow._other.rq_offered"), other + 1);
+        proxy.assert_nothing_is_left();
+    }
+}
+
 #[test]
 fn workflows_that_are_configured_no_more_hold_nobody() {
     let mut proxy = Proxy::new(2, &config(|_| {}));

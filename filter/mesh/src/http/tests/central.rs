@@ -146,6 +146,23 @@ fn without_the_server_the_gauge_shows_the_senders_own_law() {
     assert_eq!(read, until, "a worker that reports writes over no decision");
 }
 
+/// A call may end after its service was left out of reports.
+#[test]
+fn misses_are_not_reported_for_a_later_period() {
+    let mut sender = sender(MISSES, "Admit");
+    let full = "policy=ns/p; type=default; reason=queue_full";
+    for _ in 0..2 {
+        sender.completes(11_000, &[(":status", "503"), ("x-headgate-refused", full)]);
+    }
+    assert_eq!(sender.reports(), None);
+    sender.ms += 3_600_000;
+    sender.completes(1, &LATE);
+    assert_eq!(reported(&sender.reports().unwrap()).misses, 0);
+    sender.ms += 100;
+    sender.completes(100, &LATE);
+    assert_eq!(reported(&sender.reports().unwrap()).misses, 1);
+}
+
 #[test]
 fn a_decision_ends_with_its_period() {
     let (mut sender, mut server) = (sender(MISSES, "Admit"), Server::default());

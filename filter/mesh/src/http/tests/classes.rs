@@ -171,12 +171,14 @@ fn misses_are_late_answers_refusals_for_lack_of_room_and_timeouts() {
         refused("policy=ns/p; type=default; reason=queue_full"),
         refused("policy=ns/p; type=default; reason=rate_limit"),
     );
+    let late = refused("policy=ns/p; type=default; reason=deadline");
+    let late_by_rate = refused("policy=ns/p; type=default; by=rate; reason=deadline");
     let passed_on = [&full[..], &IN_TIME[1..]].concat();
     let timeout = [(":status", "504")];
     for (answer, details, missed) in [
         (&IN_TIME[..], VIA_UPSTREAM, false),
         (&LATE[..], VIA_UPSTREAM, true),
-        // Without a service time in the answer, the call doesn't count.
+        // Without a service time in the answer, the call is no miss.
         (&[(":status", "200")], VIA_UPSTREAM, false),
         (
             &[(wire::PROGRESS, "elapsed=9, work=9")],
@@ -185,6 +187,8 @@ fn misses_are_late_answers_refusals_for_lack_of_room_and_timeouts() {
         ),
         (&full, VIA_UPSTREAM, true),
         (&limited, VIA_UPSTREAM, false),
+        (&late, VIA_UPSTREAM, true),
+        (&late_by_rate, VIA_UPSTREAM, false),
         (&passed_on, VIA_UPSTREAM, false),
         (&timeout, "response_timeout", true),
         (&timeout, "upstream_per_try_timeout", true),
@@ -214,6 +218,62 @@ fn misses_are_late_answers_refusals_for_lack_of_room_and_timeouts() {
     assert!(outbound.request_headers(&mut proxy.filter, &other));
     assert!(!outbound.is_pending());
     assert_eq!(*other.request.borrow(), pairs(&HIGH));
+}
+
+/// Without the times of answers, failures lower the probability. So answers must raise it.
+#[test]
+fn a_service_that_reports_no_times_recovers_from_a_failure() {
+    let mut proxy = Proxy::new("");
+    let steps = PROMISE.replace(
+        r#""increase":0.01,"decrease":1.0"#,
+        r#""increase":0.5,"decrease":0.5"#,
+    );
+    proxy.configure(&outbound(&steps));
+    let refused = |reason: &'static str| [(":status", "503"), ("x-headgate-refused", reason)];
+    let mut call = proxy.call(&HIGH);
+    proxy.answer(
+        &mut call,
+        100,
+        &refused("policy=ns/p; type=t; reason=queue_full"),
+    );
+    assert_eq!(proxy.of_class("admit_permille"), 500);
+    // A window is 5 s. Refusals because of a rate don't end it.
+    let mut answers = |answer: &[(&str, &str)]| {
+        for _ in 0..100 {
+            let mut call = proxy.call(&HIGH);
+            call.0.set(Property::ResponseCodeDetails, VIA_UPSTREAM);
+            proxy.answer(&mut call, 100, answer);
+        }
+        proxy.of_class("admit_permille")
+    };
+    assert_eq!(
+        answers(&refused("policy=ns/p; type=t; reason=rate_limit")),
+        500
+    );
+    assert_eq!(answers(&[(":status", "200")]), 1_000);
+}
+
+#[test]
+fn services_whose_names_begin_alike_have_probabilities_of_their_own() {
+    let mut proxy = Proxy::new("");
+    let of = |region: &str| format!("{}-{region}", "payment-authorization-gateway.".repeat(3));
+    let promises = ["eu", "us"].map(|region| PROMISE.replace("stock", &of(region)));
+    let services = r#""services":{"stock*":"stock"}"#;
+    let named = format!(r#""services":{{"eu":"{}","us":"{}"}}"#, of("eu"), of("us"));
+    proxy.configure(&outbound(&promises.join(",")).replace(services, &named));
+    let calls = |proxy: &mut Proxy, cluster: &str| {
+        let call = proxy.stream(&HIGH);
+        call.set(Property::ClusterName, cluster);
+        let mut outbound = Outbound::default();
+        assert!(outbound.request_headers(&mut proxy.filter, &call));
+        (call, outbound)
+    };
+    let mut late = calls(&mut proxy, "eu");
+    proxy.answer(&mut late, 100, &LATE);
+    for (cluster, class) in [("eu", Some("low")), ("us", None)] {
+        let (call, _) = calls(&mut proxy, cluster);
+        assert_eq!(call.in_request(wire::CLASS).as_deref(), class, "{cluster}");
+    }
 }
 
 #[test]

@@ -156,6 +156,34 @@ fn who_is_no_peer_delays_nobody_and_a_rate_is_forgotten() {
     assert_eq!(proxy.sent_within(400), []);
 }
 
+/// The proxy answers a call itself if a timeout of its own is shorter than the delay.
+#[test]
+fn a_delayed_call_that_the_proxy_answers_leaves_no_state() {
+    for due in [false, true] {
+        let mut proxy = proxy_that_delays();
+        let mut call = proxy.calls("stock.svc", &[]);
+        proxy.refuse(&mut call, PEER, "1");
+        let counted = proxy.stat("workflow._other.calls");
+        let mut call = proxy.calls("stock.svc", &[]);
+        assert!(!call.sent);
+        if due {
+            assert_eq!(proxy.sent_within(400).len(), 1);
+        }
+        *call.stream.response.borrow_mut() = pairs(&[(":status", "504")]);
+        call.outbound
+            .response_headers(&mut proxy.filter, &call.stream);
+        assert_eq!(proxy.sent_within(400), []);
+        assert!(!call.outbound.is_pending() && !proxy.filter.engine().is_busy());
+        // The call became due at the time of the answer.
+        send(&mut proxy.filter, &call.stream);
+        call.outbound.done(&mut proxy.filter, &call.stream);
+        let mesh = proxy.filter.engine().beside();
+        assert!(mesh.held.is_empty() && mesh.forwarded.is_empty());
+        proxy.sent_within(100);
+        assert_eq!(proxy.stat("workflow._other.calls"), counted, "{due}");
+    }
+}
+
 #[test]
 fn a_delayed_call_leaves_no_state_if_the_configuration_of_calls_is_removed() {
     let mut proxy = Proxy::smoothing(DELAYS);

@@ -40,7 +40,8 @@ pub struct Measured {
     pub workflow: WorkflowId,
     /// The number of requests that arrived, including refused ones.
     pub offered: u64,
-    /// The number of requests that ended in the interval after holding a slot.
+    /// The number of requests that ended in the interval after holding a slot, with or without an
+    /// answer.
     pub completed: u64,
     /// The sum of the service times of these requests.
     pub service: Duration,

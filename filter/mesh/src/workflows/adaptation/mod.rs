@@ -271,14 +271,15 @@ impl Adaptation {
     }
 
     /// Assigns a name to the id of a workflow, which then has the settings of the name. An id that
-    /// had another name loses its measurements. A call that changes nothing is cheap.
-    pub fn assign(&mut self, workflow: WorkflowId, name: &str) {
-        if self
-            .workflow(workflow)
-            .is_some_and(|known| known.name.assign(name))
-        {
+    /// had another name loses its measurements. Returns whether it had another name. A call that
+    /// changes nothing is cheap.
+    pub fn assign(&mut self, workflow: WorkflowId, name: &str) -> bool {
+        let known = self.workflow(workflow);
+        let renamed = known.is_some_and(|known| known.name.assign(name));
+        if renamed {
             self.clear(workflow);
         }
+        renamed
     }
 
     /// Assigns a name to the id of a downstream service, which then has the quantile of the name.

@@ -218,6 +218,13 @@ pub(super) fn warnings(policy: &ValidPolicy, spec: &At<'_>) {
         few_calls(promises, &spec.field("classAdmission.targets"));
     }
     let receives = stage.class_admission.as_ref().is_some_and(|a| a.receives);
+    if receives && stage.workflows.as_ref().is_some_and(|w| w.edge) {
+        spec.field("classAdmission.targets").add(
+            "given with workflows.edge, where no caller is trusted: answers don't report their \
+             times, so callers notice only refusals and timeouts, and the service ignores the \
+             class of a downgraded call",
+        );
+    }
     let by_class = matches!(
         &stage.queue.discipline,
         Discipline::Drr {
