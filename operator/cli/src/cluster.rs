@@ -250,15 +250,20 @@ impl Cluster {
     }
 
     /// Returns a text with the names of the modules that the operator in `pod` serves at `port`.
+    /// Returns `None` if the API server can't reach that port, for example because of a
+    /// NetworkPolicy.
     ///
     /// # Errors
     /// Returns the reason why the names can't be read, in one line.
-    pub async fn modules(&self, pod: &str, port: i32) -> anyhow::Result<String> {
+    pub async fn modules(&self, pod: &str, port: i32) -> anyhow::Result<Option<String>> {
         let (status, body) = self.answer(pod, port, MODULES, None).await?;
         // The response to a path that names no module lists the modules that are served.
         match status {
-            StatusCode::NOT_FOUND => Ok(String::from_utf8_lossy(&body).into_owned()),
-            _ => bail!("{}", message(status, &body)),
+            StatusCode::NOT_FOUND => Ok(Some(String::from_utf8_lossy(&body).into_owned())),
+            _ => match message(status, &body) {
+                unreached if unreached.contains("i/o timeout") => Ok(None),
+                refusal => bail!("{refusal}"),
+            },
         }
     }
 

@@ -35,11 +35,20 @@ spec:
 }
 
 /// Returns a type of the policy. `comment` follows the name on its line. A type without a `rule` is
-/// for all other requests. `objectives` is a mapping of percentiles.
-pub(super) fn kind(name: &str, comment: &str, rule: Option<&str>, objectives: &str) -> String {
+/// for all other requests. `objectives` is a mapping of percentiles for each of the fields `slo`,
+/// `ttft` and `tpot` that is given.
+pub(super) fn kind(
+    name: &str,
+    comment: &str,
+    rule: Option<&str>,
+    objectives: &[(&str, String)],
+) -> String {
     let matches = rule.map(|rule| format!("    matches:\n    - {rule}\n"));
     let matches = matches.unwrap_or_default();
-    format!("  - name: {name}{comment}\n{matches}    slo: {objectives}\n")
+    let objectives: String = { objectives.iter() }
+        .map(|(field, percentiles)| format!("    {field}: {percentiles}\n"))
+        .collect();
+    format!("  - name: {name}{comment}\n{matches}{objectives}")
 }
 
 /// Returns `parts` as a name of at most 63 lower case letters, digits and `-`. A number is appended

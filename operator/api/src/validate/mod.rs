@@ -30,7 +30,7 @@ use suggest::closest;
 
 pub use policy::{Slots, ValidPolicy};
 pub use problem::Problem;
-pub use rules::{NAME, is_label, is_name};
+pub use rules::{MAX_PATH, METHODS, NAME, is_label, is_name};
 pub use schema::constrain;
 #[cfg(feature = "simulated")]
 pub use simulated::{WorkloadDocument, mesh};

@@ -260,7 +260,7 @@ pub fn certificate(name: &str, pem: Option<&[u8]>, now: SystemTime) -> Finding {
 }
 
 /// Judges the CA in the ConfigMap of each namespace. `authority` is the operator's CA, if it can be
-/// read.
+/// read. While a CA replaces another one, the ConfigMaps have both.
 #[must_use]
 pub fn published(
     name: &str,
@@ -271,7 +271,7 @@ pub fn published(
     const FIX: &str = "see the operator's log, and whether it leads and may patch ConfigMaps";
     let missing = { namespaces.iter() }.filter(|n| !found.contains_key(*n));
     let missing: Vec<String> = missing.cloned().collect();
-    let is_other = |pem: &str| authority.is_some_and(|own| !own.contains(pem.trim()));
+    let is_other = |pem: &str| authority.is_some_and(|own| !pem.contains(own.trim()));
     let other = found.iter().filter(|(_, pem)| is_other(pem));
     let other: Vec<String> = other.map(|(namespace, _)| namespace.clone()).collect();
     if !missing.is_empty() {
@@ -349,18 +349,24 @@ pub fn proxies<'a>(proxies: impl Iterator<Item = &'a ProxyReport>, now: SystemTi
 
 /// Judges whether each operator's Pod serves the module that the operator reports.
 #[must_use]
-pub fn module(served: &[(&str, &str, Result<String, String>)]) -> Finding {
-    let mut bad = Vec::new();
+pub fn module(served: &[(&str, &str, Result<Option<String>, String>)]) -> Finding {
+    let (mut bad, mut unreached) = (Vec::new(), Vec::new());
     for (pod, hash, served) in served {
         match served {
-            Ok(served) if served.contains(&format!("{PREFIX}{hash}")) => {}
-            Ok(served) => bad.push(format!("{pod}: {}", one_line(served.trim()))),
+            Ok(None) => unreached.push((*pod).to_owned()),
+            Ok(Some(served)) if served.contains(&format!("{PREFIX}{hash}")) => {}
+            Ok(Some(served)) => bad.push(format!("{pod}: {}", one_line(served.trim()))),
             Err(why) => bad.push(format!("{pod}: {why}")),
         }
     }
     let all = served.len();
     match bad.as_slice() {
-        [] => Finding::ok(format!("served by {all} operators")),
+        [] if unreached.is_empty() => Finding::ok(format!("served by {all} operators")),
+        [] => Finding::skipped(format!(
+            "the API server can't reach the modules' port of {}; a NetworkPolicy may admit only \
+             proxies",
+            some(&unreached)
+        )),
         bad => Finding::error(
             counted(bad, &format!("of {all} operators don't serve it")),
             "see the operator's log; proxies of Istio and Envoy Gateway that start meanwhile run \

@@ -313,20 +313,25 @@ impl Checks<'_> {
             return;
         };
         let watched = operator.watched();
-        let is_watched = |n| watched.is_empty() || watched.contains(&n);
-        let namespaces: Vec<String> = match self.namespace {
-            Some(namespace) if !is_watched(namespace) => return,
-            Some(namespace) => vec![namespace.to_owned()],
-            None if !watched.is_empty() => watched.into_iter().map(str::to_owned).collect(),
-            None => {
-                let api: Api<Namespace> = Api::all(self.cluster.client());
-                let active = ListParams::default().fields("status.phase=Active");
-                match self.read("published-ca", api.list_metadata(&active)).await {
-                    Some(all) => all.iter().map(ResourceExt::name_any).collect(),
-                    None => return,
-                }
+        let mut namespaces: Vec<String> = if watched.is_empty() {
+            let api: Api<Namespace> = Api::all(self.cluster.client());
+            let mut active = ListParams::default().fields("status.phase=Active");
+            if let Some(selector) = operator.argument("namespace-selector") {
+                active = active.labels(selector);
             }
+            match self.read("published-ca", api.list_metadata(&active)).await {
+                Some(all) => all.iter().map(ResourceExt::name_any).collect(),
+                None => return,
+            }
+        } else {
+            watched.into_iter().map(str::to_owned).collect()
         };
+        if let Some(only) = self.namespace {
+            namespaces.retain(|namespace| namespace == only);
+            if namespaces.is_empty() {
+                return;
+            }
+        }
         let text = |map: ConfigMap| {
             let namespace = map.namespace().unwrap_or_default();
             Some((namespace, map.data?.remove(CA_KEY)?))

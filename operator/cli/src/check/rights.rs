@@ -18,7 +18,8 @@ const REQUESTS: &str = "
 cluster -             authentication.k8s.io/tokenreviews             -             create
 cluster -             authorization.k8s.io/subjectaccessreviews      -             create
 cluster adapters      gateway.networking.k8s.io/gatewayclasses       -             list,watch
-cluster publish-all   /namespaces                                    -             list,watch
+cluster all-namespaces /namespaces                                   -             list,watch
+cluster injection-webhook admissionregistration.k8s.io/mutatingwebhookconfigurations injection-webhook list,watch,patch
 own     elects        coordination.k8s.io/leases                     -             create
 own     elects        coordination.k8s.io/leases                     lease         get,patch
 own     tls-authority /secrets                                       -             create
@@ -59,7 +60,7 @@ pub fn needed(operator: &Installation) -> Vec<Right> {
     let has = |argument: &str| operator.has(argument) || operator.argument(argument).is_some();
     let is_needed = |condition: &str| match condition {
         "adapters" => !operator.adapters().is_empty(),
-        "publish-all" => has("publish-ca") && watched.is_empty(),
+        "all-namespaces" => has("namespace-selector") || (has("publish-ca") && watched.is_empty()),
         "istio-wasm" => delivers("istio") && !has("istio-native"),
         "istio-native" => delivers("istio") && has("istio-native"),
         "elects" => operator.elects(),

@@ -24,6 +24,11 @@ const OPENSLO: &str = "openslo/v1";
 const TYPE: &str = "headgate.dev/type";
 /// The annotation with the response time of a ratio's objective. OpenSLO has no field for it.
 const RESPONSE_TIME: &str = "headgate.dev/response-time";
+/// The annotation with the field of a type in which the objective stands. `slo` if it is absent.
+const FIELD: &str = "headgate.dev/field";
+/// The fields of a type that hold objectives: the whole response, its first byte, and each output
+/// token after the first.
+const FIELDS: [&str; 3] = ["slo", "ttft", "tpot"];
 
 /// Prints the objectives of policies for tools that track objectives, or a policy from such a file.
 ///

@@ -12,7 +12,7 @@ use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_core::config::DEFAULT_TYPE;
 use serde_json::Value;
 
-use super::{OPENSLO, RESPONSE_TIME, TYPE, Unit};
+use super::{FIELD, FIELDS, OPENSLO, RESPONSE_TIME, TYPE, Unit};
 use crate::draft::{SERVICE, free_name, head, kind};
 
 /// Kinds of OpenSLO without objectives.
@@ -95,8 +95,8 @@ impl<'v> At<'v> {
 /// A type of the policy.
 struct Type {
     name: String,
-    /// Response times by percentile, such as `p99.9`.
-    slo: BTreeMap<String, Duration>,
+    /// Times by the type's field, in the order of [`FIELDS`], and by percentile, such as `p99.9`.
+    objectives: [BTreeMap<String, Duration>; FIELDS.len()],
 }
 
 /// Returns the text of a policy with the objectives of `text`.
@@ -202,10 +202,18 @@ fn read<'v>(
     let at = at.unwrap_or_else(|| {
         types.push(Type {
             name: type_name,
-            slo: BTreeMap::new(),
+            objectives: Default::default(),
         });
         types.len() - 1
     });
+    let field = match annotation(FIELD) {
+        Some(field) => {
+            let name = field.text()?;
+            let known = FIELDS.iter().position(|known| *known == name);
+            known.ok_or_else(|| field.wrong(&FIELDS.join(" or ")))?
+        }
+        None => 0,
+    };
     let objectives = spec.need("objectives")?;
     if objectives.items()?.is_empty() {
         return Err(objectives.wrong("at least one"));
@@ -217,7 +225,8 @@ fn read<'v>(
             Some(time) => time,
             None => threshold(&objective, unit)?,
         };
-        if types[at].slo.insert(percentile.clone(), time).is_some() {
+        let known = &mut types[at].objectives[field];
+        if known.insert(percentile.clone(), time).is_some() {
             let name = &types[at].name;
             return Err(objective.wrong(&format!("type {name} has a {percentile} already")));
         }
@@ -266,22 +275,35 @@ fn printed(file: &str, types: &[Type], namespace: &str, name: &str) -> String {
          correct the matches.\n{}  types:\n",
         head(namespace, name, SERVICE)
     );
-    let slo = |of: &Type| {
-        let slo = of.slo.iter();
-        let slo = slo.map(|(p, time)| format!("{p}: {}", headgate_api::Duration::from(*time)));
-        format!("{{{}}}", slo.collect::<Vec<_>>().join(", "))
+    let objectives = |of: &Type| -> Vec<(&str, String)> {
+        let fields = FIELDS.into_iter().zip(&of.objectives);
+        let given = fields.filter(|(_, percentiles)| !percentiles.is_empty());
+        let written = given.map(|(field, percentiles)| {
+            let one = |(p, time): (&String, &Duration)| {
+                format!("{p}: {}", headgate_api::Duration::from(*time))
+            };
+            let all: Vec<String> = percentiles.iter().map(one).collect();
+            (field, format!("{{{}}}", all.join(", ")))
+        });
+        written.collect()
     };
     for of in types {
         let path = format!("{{path: {{type: PathPrefix, value: /{}}}}}", of.name);
         let path = (of.name != DEFAULT_TYPE).then_some(&*path);
-        text += &kind(&of.name, "", path, &slo(of));
+        text += &kind(&of.name, "", path, &objectives(of));
     }
-    let longest = |of: &&Type| of.slo.values().max().copied();
+    let longest = |of: &&Type| {
+        of.objectives
+            .iter()
+            .flat_map(BTreeMap::values)
+            .max()
+            .copied()
+    };
     if let Some(of) = types.iter().max_by_key(longest)
         && !types.iter().any(|of| of.name == DEFAULT_TYPE)
     {
         let comment = format!("       # all other requests; the objectives of {}", of.name);
-        text += &kind(DEFAULT_TYPE, &comment, None, &slo(of));
+        text += &kind(DEFAULT_TYPE, &comment, None, &objectives(of));
     }
     text
 }

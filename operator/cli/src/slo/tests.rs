@@ -1,6 +1,6 @@
 use std::io::Write as _;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -192,6 +192,26 @@ fn an_openslo_file_of_a_policy_is_read_as_its_types() {
     assert_eq!(types[1]["name"], "default");
     assert_eq!(types[1]["slo"]["p90"], "150ms");
     assert_eq!(back["metadata"]["name"], "search-eu");
+}
+
+#[test]
+fn objectives_of_first_bytes_and_of_tokens_are_read_as_such() {
+    let policy = file(&POLICY.replace(
+        "slo: {p90: 150ms}",
+        "ttft: {p90: 2s}\n    tpot: {p50: 40ms, p90: 60ms}",
+    ));
+    let openslo = run(&args(&policy)).unwrap().text;
+    let text = read(&openslo).unwrap();
+    let back: Value = serde_saphyr::from_str(&text).unwrap();
+    let of_default = &back["spec"]["types"][1];
+    assert_eq!(of_default["ttft"], json!({"p90": "2s"}));
+    assert_eq!(of_default["tpot"], json!({"p50": "40ms", "p90": "60ms"}));
+    assert!(of_default.get("slo").is_none(), "{text}");
+    let other = openslo
+        .replace("field: tpot", "field: tbt")
+        .replace("field\": \"tpot", "field\": \"tbt");
+    let error = read(&other).unwrap_err();
+    assert!(error.contains("\"tbt\"; slo or ttft or tpot"), "{error}");
 }
 
 const THRESHOLD: &str = "apiVersion: openslo/v1

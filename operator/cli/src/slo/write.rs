@@ -8,7 +8,7 @@ use headgate_core::config::{Measure, Objective, TypeConfig};
 use headgate_core::stats::{percentile_name, prefix, tpot_name};
 use serde_json::{Value, json};
 
-use super::{OPENSLO, RESPONSE_TIME, TYPE};
+use super::{FIELD, OPENSLO, RESPONSE_TIME, TYPE};
 use crate::draft::free_name;
 
 /// The rolling window in an OpenSLO document. Sloth's window is an option of Sloth.
@@ -19,8 +19,8 @@ struct Tracked<'a> {
     kind: &'a TypeConfig,
     percentile: f64,
     response_time: Duration,
-    /// The kind of times that the objective limits, for its description.
-    of: &'static str,
+    /// The field of the type that holds the objective.
+    field: &'static str,
     /// The name, such as `fast-p90`, unique in the policy.
     name: String,
     /// The labels of the type's counters.
@@ -44,9 +44,14 @@ impl Tracked<'_> {
     }
 
     fn description(&self) -> String {
+        let of = match self.field {
+            "ttft" => " to the first byte, from the arrival at the proxy",
+            "tpot" => " per output token",
+            _ => ", from the arrival at the proxy",
+        };
         format!(
-            "{}% of the responses of type {} within {}{}",
-            self.percentile, self.kind.name, self.response_time, self.of
+            "{}% of the responses of type {} within {}{of}",
+            self.percentile, self.kind.name, self.response_time
         )
     }
 }
@@ -58,23 +63,22 @@ fn tracked(policy: &ValidPolicy) -> Vec<Tracked<'_>> {
     let mut names = BTreeSet::new();
     let types = policy.stage.types.iter();
     let all = types.flat_map(|kind| {
-        let of = match policy.stage.measure_of(kind) {
-            Measure::LastByte => ", from the arrival at the proxy",
-            Measure::FirstByte => " to the first byte, from the arrival at the proxy",
+        let field = match policy.stage.measure_of(kind) {
+            Measure::LastByte => "slo",
+            Measure::FirstByte => "ttft",
         };
-        let named = move |o: &'_ Objective| (kind, *o, percentile_name(o.percentile), of);
-        let token =
-            move |o: &'_ Objective| (kind, *o, tpot_name(o.percentile), " per output token");
+        let named = move |o: &'_ Objective| (kind, *o, percentile_name(o.percentile), field);
+        let token = move |o: &'_ Objective| (kind, *o, tpot_name(o.percentile), "tpot");
         kind.slo
             .iter()
             .map(named)
             .chain(kind.tpot.iter().map(token))
     });
-    all.map(|(kind, objective, named, of)| Tracked {
+    all.map(|(kind, objective, named, field)| Tracked {
         kind,
         percentile: objective.percentile,
         response_time: Duration::of_micros(objective.objective_us),
-        of,
+        field,
         name: free_name([&*kind.name, &*named], &mut names),
         labels: format!(
             "headgate_policy=\"{shown}\",headgate_type=\"{}\"",
@@ -104,7 +108,11 @@ pub(super) fn openslo(policy: &ValidPolicy) -> Vec<Value> {
             "metadata": {
                 "name": name,
                 "displayName": format!("{}: {}", policy.full_name(), slo.name),
-                "annotations": {TYPE: slo.kind.name, RESPONSE_TIME: slo.response_time},
+                "annotations": {
+                    TYPE: slo.kind.name,
+                    RESPONSE_TIME: slo.response_time,
+                    FIELD: slo.field,
+                },
             },
             "spec": {
                 "description": slo.description(),

@@ -1,7 +1,7 @@
 //! The view of a cluster's policies: their status on the API server, the objects that carry them,
 //! and the proxies in the reports of all operators. It is also the view of a `headgate run`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use kube::ResourceExt as _;
@@ -448,14 +448,10 @@ fn proxies(operators: &[Operator], namespace: Option<&str>) -> Vec<Proxy> {
         let key = |p: &Proxy| (gone(p), p.report.node.clone(), p.operator.clone());
         key(a).cmp(&key(b))
     });
-    let mut connected = std::collections::BTreeSet::new();
-    all.retain(|p| match gone(p) {
-        false => {
-            connected.insert(p.report.node.clone());
-            true
-        }
-        true => !connected.contains(&p.report.node),
-    });
+    // Pods of StatefulSets in two namespaces have the same names.
+    let key = |p: &Proxy| (p.report.namespace.clone(), p.report.node.clone());
+    let connected: BTreeSet<_> = all.iter().filter(|p| !gone(p)).map(key).collect();
+    all.retain(|p| !gone(p) || !connected.contains(&key(p)));
     all.retain(|p| match (&p.report.namespace, namespace) {
         (Some(own), Some(namespace)) => own == namespace,
         (None, Some(_)) => p.report.policies.iter().any(|p| is_in(p, namespace)),

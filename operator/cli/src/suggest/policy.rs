@@ -95,14 +95,14 @@ pub(super) fn text(found: &Found, of: &ObjectKey, target: &str) -> String {
         let (took, share) = (took(&route.measured), route.of_time * 100.0);
         text += &format!("  # {took}, {share:.0}% of all time\n");
         let (name, slo) = (name(route, &mut names), slo(&route.measured, all));
-        text += &kind(&name, "", Some(&matching(route)), &slo);
+        text += &kind(&name, "", Some(&matching(route)), &[("slo", slo)]);
     }
     let which = match found.routes.is_empty() {
         true => "All requests",
         false => "All others, by what all requests took",
     };
     text += &format!("  # {which}: {}\n", took(all));
-    text + &kind(DEFAULT_TYPE, "", None, &slo(all, all))
+    text + &kind(DEFAULT_TYPE, "", None, &[("slo", slo(all, all))])
 }
 
 fn took(measured: &Measured) -> String {

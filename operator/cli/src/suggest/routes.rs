@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use headgate_api::validate::{MAX_PATH, METHODS};
 use headgate_simulator::workload::recorded::Logged;
 
 use super::ENOUGH;
@@ -32,7 +33,8 @@ type Key = (String, Vec<String>);
 pub(super) struct Routes {
     /// Service times by route, ms.
     times: BTreeMap<Key, Vec<f32>>,
-    /// Service times of requests beyond the limit of paths, or without a path.
+    /// Service times of requests beyond the limit of paths, without a path, or with a method or a
+    /// path that no policy can match.
     other: Vec<f32>,
 }
 
@@ -47,7 +49,11 @@ impl Routes {
         let Some(path) = request.path else {
             return self.other.push(ms);
         };
-        let key = (request.method.unwrap_or("GET").to_owned(), elements(path));
+        let method = request.method.unwrap_or("GET");
+        if !METHODS.contains(&method) || path.len() > MAX_PATH {
+            return self.other.push(ms);
+        }
+        let key = (method.to_owned(), elements(path));
         let known = self.times.len();
         match self.times.get_mut(&key) {
             Some(times) => times.push(ms),
@@ -117,17 +123,51 @@ impl Measured {
     }
 }
 
-/// Returns the elements of a path without its query, with ids folded (rule 1).
+/// Returns the elements of a path without its query, with ids folded (rule 1). The path is
+/// normalized as by Envoy in front of Headgate, because a policy matches only such paths. The log
+/// may be of an Envoy that doesn't normalize paths.
 fn elements(path: &str) -> Vec<String> {
     let path = path.split(['?', '#']).next().unwrap_or_default();
-    let element = |text: &str| match is_id(text) {
-        true => FOLDED.to_owned(),
-        false => text.to_owned(),
-    };
-    path.trim_start_matches('/')
-        .split('/')
-        .map(element)
-        .collect()
+    let mut elements: Vec<String> = Vec::new();
+    let mut is_folder = true;
+    for element in path.trim_start_matches('/').split('/') {
+        let element = decoded(element);
+        is_folder = matches!(&*element, "" | "." | "..");
+        match &*element {
+            "" | "." => {}
+            ".." => drop(elements.pop()),
+            id if is_id(id) => elements.push(FOLDED.to_owned()),
+            _ => elements.push(element),
+        }
+    }
+    if is_folder {
+        elements.push(String::new());
+    }
+    elements
+}
+
+/// Decodes the percent-encoded characters that normalization decodes, which are the unreserved ones
+/// (RFC 3986, section 6.2.2.2).
+fn decoded(element: &str) -> String {
+    let mut decoded = String::new();
+    let mut rest = element;
+    while let Some((before, after)) = rest.split_once('%') {
+        decoded.push_str(before);
+        let code = after
+            .get(..2)
+            .and_then(|code| u8::from_str_radix(code, 16).ok());
+        match code.map(char::from) {
+            Some(c) if c.is_ascii_alphanumeric() || "-._~".contains(c) => {
+                decoded.push(c);
+                rest = &after[2..];
+            }
+            _ => {
+                decoded.push('%');
+                rest = after;
+            }
+        }
+    }
+    decoded + rest
 }
 
 fn is_id(element: &str) -> bool {

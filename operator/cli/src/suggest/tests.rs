@@ -209,3 +209,35 @@ fn objectives_round_up_and_never_down() {
         assert_eq!(policy::round_up(ms), to, "{ms}");
     }
 }
+
+#[test]
+fn paths_and_methods_of_an_envoy_that_normalizes_nothing_are_valid() {
+    let lines = [
+        ("GET", "/api//items"),
+        ("GET", "/api/./items"),
+        ("GET", "/old/../api/items"),
+        ("GET", "/%7Ebob/feed"),
+        ("GET", "/api/%2e%2E/%zz%2F/"),
+        ("PROPFIND", "/dav"),
+        ("GET", "/dav"),
+    ];
+    let requests = lines
+        .iter()
+        .flat_map(|(method, path)| (0..ENOUGH).map(move |_| (*method, (*path).to_owned(), 20)));
+    let (policy, _) = suggested(requests);
+    let stage = stage(&policy);
+    let rules = stage.types.iter().flat_map(|kind| &kind.matches);
+    let mut paths: Vec<String> = rules
+        .map(|rule| format!("{:?}", rule.path.as_ref().unwrap()))
+        .collect();
+    paths.sort();
+    let exact = ["/%zz%2F/", "/api/items", "/dav", "/~bob/feed"];
+    assert_eq!(paths, exact.map(|path| format!("Exact({path:?})")));
+    has(
+        &policy,
+        &format!(
+            "# All others, by what all requests took: {} answers took 20 ms (p50) and 20 ms (p90)",
+            7 * ENOUGH
+        ),
+    );
+}

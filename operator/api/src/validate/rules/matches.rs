@@ -9,14 +9,16 @@ use crate::validate::suggest::instead_of;
 use crate::{GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch};
 
 /// The methods of HTTPRoute.
-const METHODS: [&str; 9] = [
+/// The methods that a policy may match.
+pub const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
 ];
 pub(super) static FIELDS: Table = fields! {
     "" => Field::List(64, "matches", By::Nothing),
     "[].headers" => Field::List(16, "headers", By::Key("name")),
 };
-const MAX_PATH: usize = 1024;
+/// The length of the longest path that a policy may match, in bytes.
+pub const MAX_PATH: usize = 1024;
 const MAX_HEADER_VALUE: usize = 4096;
 const MAX_ROUTE_NAME: usize = 1024;
 const MAX_GRPC_NAME: usize = 256;

@@ -37,6 +37,7 @@ pub(in crate::validate) use field::{Absent, By, Field, Format, Range};
 use field::{Table, real, time, whole};
 pub(crate) use identity::identity;
 pub use identity::is_label;
+pub use matches::{MAX_PATH, METHODS};
 pub use names::{NAME, is_name};
 pub(crate) use stage::policy;
 

@@ -142,6 +142,9 @@ fn each_namespace_has_the_same_ca() {
     let judged = |found, authority| published("headgate-ca", &all, found, authority);
     assert_eq!(judged(&both, Some("CA")).verdict, Fine);
     assert_eq!(judged(&both, None).verdict, Fine);
+    let replaced =
+        BTreeMap::from([("a", "NEW\nCA\n"), ("b", "NEW\nCA\n")].map(|(n, c)| (n.into(), c.into())));
+    assert_eq!(judged(&replaced, Some("NEW\n")).verdict, Fine);
     let other = judged(&both, Some("other"));
     assert_eq!(
         other.message,
@@ -251,7 +254,11 @@ fn proxies_with_problems_are_named() {
 
 #[test]
 fn an_operator_that_does_not_serve_its_module_is_named() {
-    let here = || Ok("no such module here; there is /modules/0aff.wasm\n".to_owned());
+    let here = || {
+        Ok(Some(
+            "no such module here; there is /modules/0aff.wasm\n".to_owned(),
+        ))
+    };
     let fine = module(&[("system/a", "0a", here()), ("system/b", "0aff", here())]);
     assert_eq!(
         (fine.verdict, &*fine.message),
@@ -264,6 +271,15 @@ fn an_operator_that_does_not_serve_its_module_is_named() {
         found.message,
         "2 of 2 operators don't serve it: system/a: 503: no route, system/b: no such module here; \
          there is /modules/0aff.wasm"
+    );
+    let shut = module(&[("system/a", "0a", Ok(None)), ("system/b", "0aff", here())]);
+    assert_eq!(
+        (shut.verdict, &*shut.message),
+        (
+            Skipped,
+            "the API server can't reach the modules' port of system/a; a NetworkPolicy may admit \
+             only proxies"
+        )
     );
 }
 
@@ -393,6 +409,11 @@ fn rights_are_those_of_the_arguments() {
         "list pods in b"
     ));
     assert!(!has(&["--watch-namespace=a"], "list pods"));
+    assert!(has(&["--namespace-selector=a=b"], "watch namespaces"));
+    assert!(has(
+        &["--injection-webhook=headgate"],
+        "patch admissionregistration.k8s.io/mutatingwebhookconfigurations headgate"
+    ));
     let plugin = "delete extensions.istio.io/wasmplugins";
     assert!(has(&["--adapters=envoy-gateway,istio"], plugin));
     assert!(!has(&["--adapters=none"], plugin));

@@ -346,3 +346,18 @@ fn an_override_is_no_mistake_and_nothing_to_wait_for() {
     );
     assert_eq!(json["policies"][1]["targets"][0].get("overridden"), None);
 }
+
+#[test]
+fn a_proxy_of_another_namespace_does_not_stand_for_a_disconnected_one() {
+    let operators = [operator(
+        "s/a",
+        &json!([
+            proxy("web-0", "shop", "Disconnected"),
+            proxy("web-0", "bank", "Running"),
+        ]),
+    )];
+    for (namespace, nodes) in [(Some("shop"), 1), (Some("bank"), 1), (None, 2)] {
+        let view = View::new(&[], &operators, Vec::new(), namespace);
+        assert_eq!(view.proxies.len(), nodes, "{namespace:?}");
+    }
+}
