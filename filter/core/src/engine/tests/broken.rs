@@ -304,6 +304,47 @@ fn requests_of_a_host_that_answers_after_all_take_their_slots_again() {
     process.assert_nothing_booked();
 }
 
+/// A Pod that is gone never answers. As many such hosts as can be suspected at once have requests
+/// that fail, while a slow request of another type keeps hosts watched.
+#[test]
+fn hosts_that_are_gone_are_forgotten_while_any_request_is_overtaken() {
+    let mut process = Process::new(1, &by_value(40));
+    for _ in 0..40 {
+        let other = process.arrive(0, "/slow");
+        process.run_for(20 * MS);
+        process.finish(other, Outcome::Completed);
+    }
+    answer(&mut process, 2);
+    process.arrive(0, "/slow");
+    let gone: Vec<u32> = (10..26)
+        .map(|host| arrive_at(&mut process, 0, host))
+        .collect();
+    answer(&mut process, 2);
+    for stream in gone {
+        process.finish(stream, Outcome::Failed);
+    }
+    for _ in 0..14 {
+        answer(&mut process, 2);
+    }
+    assert_eq!(process.gauge("slots_in_use"), 1, "the slow request");
+    arrive_at(&mut process, 0, 1);
+    answer(&mut process, 2);
+    assert_eq!(held(&process), (1, 1));
+}
+
+/// The host may answer these requests after all, and then they take their slots again.
+#[test]
+fn a_host_is_not_forgotten_while_it_has_requests_without_slots() {
+    let (mut process, hung) = with_a_hung_request(2, 4, 1);
+    let later = arrive_at(&mut process, 1, 0);
+    process.run_for(Duration::from_secs(12));
+    assert_eq!(held(&process), (0, 2));
+    process.finish(hung, Outcome::Completed);
+    assert_eq!(held(&process), (1, 0));
+    process.finish(later, Outcome::Completed);
+    process.assert_nothing_booked();
+}
+
 /// If no other host answers, the backend as a whole may hang.
 #[test]
 fn requests_keep_their_slots_while_no_host_answers() {
