@@ -282,11 +282,15 @@ impl Stage {
             self.sampling = Sampling::new(config.types.len());
             self.firsts = FirstAttempts::new(config.types.len());
             self.hosts = Hosts::new(config.types.len());
-            self.parked.resize(config.types.len());
         }
         let old_order = new_order.map(|order| std::mem::replace(&mut self.order, order));
         let old_work = std::mem::replace(&mut self.work, Work::from_config(&config));
         self.rename(&config);
+        if config.types != self.config.types {
+            let parked = self.requests.iter().filter(|request| request.parked);
+            let kinds = parked.map(|request| request.attributes.kind);
+            self.parked.resize(config.types.len(), kinds);
+        }
         self.config = config;
         if !same_strategy {
             let here = |request: &&Request| request.phase != Phase::Arriving;

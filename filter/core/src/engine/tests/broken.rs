@@ -147,11 +147,9 @@ fn a_type_of_which_nothing_is_answered_gets_no_more_slots_until_an_answer() {
     process.assert_nothing_booked();
 }
 
-/// Parked requests are in no queue, so an edit has to find them separately.
-#[test]
-fn an_edit_that_ends_waiting_lets_all_pass_that_wait_for_an_answer() {
-    let config = by_value(14);
-    let mut process = Process::new(1, &config);
+/// Returns a process with parked requests of `/slow`, which hangs.
+fn with_parked_requests(config: &FilterConfig) -> Process {
+    let mut process = Process::new(1, config);
     for _ in 0..100 {
         let stream = process.arrive(0, "/slow");
         process.run_for(20 * MS);
@@ -163,12 +161,49 @@ fn an_edit_that_ends_waiting_lets_all_pass_that_wait_for_an_answer() {
         process.run_for(10 * MS);
         process.finish(other, Outcome::Completed);
     }
-    assert!((process.requests.values()).any(|(_, _, at)| matches!(at, At::Queue(_))));
-    let mut edited = config;
+    assert!(process.queued().len() > 1);
+    assert_eq!(process.gauge("queue_length"), 0, "they are parked");
+    process
+}
+
+/// Parked requests are in no queue, so an edit has to find them separately.
+#[test]
+fn an_edit_that_ends_waiting_lets_all_pass_that_wait_for_an_answer() {
+    let mut edited = by_value(14);
+    let mut process = with_parked_requests(&edited);
     edited.stages[0].mode = crate::config::Mode::DryRun;
     process.configure(&edited);
-    let mut all = process.requests.values();
-    assert!(all.all(|(_, _, at)| matches!(at, At::Backend(_))));
+    assert!(process.queued().is_empty());
+}
+
+/// An edit discards the numbers of unanswered requests, so nothing bars parked requests any more.
+#[test]
+fn an_edit_of_the_types_lets_all_pass_that_wait_for_an_answer() {
+    let mut process = with_parked_requests(&by_value(14));
+    let mut edited = by_value(20);
+    let mut first = edited.stages[0].types[0].clone();
+    first.name = "first".into();
+    first.matches =
+        serde_json::from_str(r#"[{"path":{"type":"Exact","value":"/first"}}]"#).unwrap();
+    edited.stages[0].types.insert(0, first);
+    process.configure(&edited);
+    process.run_for(10 * MS);
+    assert!(process.queued().is_empty());
+    assert_eq!(process.refused, []);
+}
+
+/// Each request that ends may let parked requests go, and all of a type go or none.
+#[test]
+fn the_end_of_a_request_costs_one_look_for_each_type_that_waits_for_an_answer() {
+    let mut process = with_parked_requests(&by_value(14));
+    let other = process.arrive(0, "/");
+    let looks = |process: &Process| {
+        let engine = process.workers[0].as_ref().unwrap();
+        engine.policies[0].stage.judged_unanswered()
+    };
+    let before = looks(&process);
+    process.finish(other, Outcome::Completed);
+    assert_eq!(looks(&process) - before, 1);
 }
 
 /// Streams last longer than their last objective, which is for their first byte. A stream that has
