@@ -252,7 +252,7 @@ impl Stage {
         request: &Request,
     ) -> Result<(), HostError> {
         if request.parked {
-            self.parked.left();
+            self.parked.left(request.attributes.kind);
             return Ok(());
         }
         let was_first = self.queue.head().is_some_and(|(first, _)| first == slot);

@@ -17,7 +17,8 @@
 //! Hosts are read from the proxy only while there are overtaken requests, and for ten seconds after
 //! that. A worker then reads the hosts of overtaken requests and of answers. While a host hangs, it
 //! also reads the hosts of all requests that take long. A request without a host, as in a
-//! connection pool's queue, keeps its slot. Each worker judges by its own requests.
+//! connection pool's queue, keeps its slot. A host that has had none of these requests for ten
+//! seconds is forgotten, because it may be gone. Each worker judges by its own requests.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
@@ -34,7 +35,8 @@ const FEWEST: u32 = 20;
 /// The least length of a period of recent answers. The period lasts until it has [`FEWEST`]
 /// answers.
 const RECENT: Duration = Duration::from_secs(10);
-/// The time for which answers are watched after the last overtaken request.
+/// The time for which answers are watched after the last overtaken request, and for which a host
+/// is suspected after it was last seen.
 const WATCH: Duration = Duration::from_secs(10);
 /// The time for which a host is trusted after it was wrongly considered to hang.
 const TRUST: Duration = Duration::from_secs(60);
@@ -95,6 +97,8 @@ impl Recent {
 struct Suspect {
     host: Upstream,
     kind: TypeId,
+    /// The last time at which the host had a request that takes long.
+    seen: Instant,
     /// The start of the time in which the host was watched and answered nothing.
     silent: Instant,
     /// The time of the last answer from another host to a request of this type.
@@ -146,8 +150,19 @@ impl Hosts {
         self.watched_until.is_some()
     }
 
+    /// Records that `host` has a request that takes long.
+    fn seen(&mut self, now: Instant, host: Upstream) {
+        for suspect in &mut self.suspects {
+            if suspect.host == host {
+                suspect.seen = now;
+            }
+        }
+    }
+
     /// Starts or stops watching answers. `overtaken` says whether any request is overtaken.
     fn watch(&mut self, now: Instant, overtaken: bool) {
+        (self.suspects)
+            .retain(|suspect| suspect.is_trusted(now) || now.since(suspect.seen) < WATCH);
         if overtaken {
             if !self.is_watching() {
                 self.suspects.retain(|suspect| suspect.is_trusted(now));
@@ -179,6 +194,7 @@ impl Hosts {
         (kind, since): (TypeId, Instant),
         limit: Duration,
     ) -> bool {
+        self.seen(now, host);
         if self.hangs(host) {
             return true;
         }
@@ -200,6 +216,7 @@ impl Hosts {
             self.suspects.push(Suspect {
                 host,
                 kind,
+                seen: now,
                 silent: now,
                 other: None,
                 hangs: false,
@@ -267,7 +284,9 @@ impl Stage {
                 true => self.service_times.mean(kind),
                 false => self.overtaken_after(kind),
             };
-            if request.freed.is_none() && is_longer(request, time) {
+            if let Some((_, host)) = request.freed {
+                self.hosts.seen(now, host);
+            } else if is_longer(request, time) {
                 suspects.push((ticket, request.stream));
             }
         }

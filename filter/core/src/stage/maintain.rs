@@ -37,6 +37,9 @@ const AUDITS: usize = 20;
 /// so under load two audits rarely agree. A booking in progress is sometimes only in the total and
 /// sometimes only in a share, so the error has either sign. Without a lasting difference, nine of
 /// ten audits almost never find the same sign.
+///
+/// Each list of workers audits the same totals. At most what the last audit found is corrected,
+/// because another list may have corrected the difference in the meantime.
 #[derive(Debug, Default)]
 pub(super) struct DriftWatch {
     audited: Instant,
@@ -62,11 +65,16 @@ impl DriftWatch {
     }
 }
 
-/// Returns the part of a difference that nine of ten audits found.
+/// Returns the part of a difference that nine of ten audits found, and that the last one found.
 fn agreed(mut found: [i64; AUDITS]) -> i64 {
+    let last = found[AUDITS - 1];
     found.sort_unstable();
     let (low, high) = (found[AUDITS / 10], found[AUDITS - 1 - AUDITS / 10]);
-    if low > 0 { low } else { high.min(0) }
+    if low > 0 {
+        low.min(last).max(0)
+    } else {
+        high.max(last).min(0)
+    }
 }
 
 impl Stage {
@@ -148,8 +156,8 @@ impl Stage {
         }
     }
 
-    /// Corrects a lasting difference between totals and shares. Only the worker with the lowest
-    /// number corrects it, because the correction must happen once.
+    /// Corrects a lasting difference between totals and shares. Of each list, only the worker with
+    /// the lowest number corrects it, because the correction must happen once.
     fn audit(
         &mut self,
         host: &impl Host,
@@ -274,11 +282,15 @@ impl Stage {
             self.sampling = Sampling::new(config.types.len());
             self.firsts = FirstAttempts::new(config.types.len());
             self.hosts = Hosts::new(config.types.len());
-            self.parked.resize(config.types.len());
         }
         let old_order = new_order.map(|order| std::mem::replace(&mut self.order, order));
         let old_work = std::mem::replace(&mut self.work, Work::from_config(&config));
         self.rename(&config);
+        if config.types != self.config.types {
+            let parked = self.requests.iter().filter(|request| request.parked);
+            let kinds = parked.map(|request| request.attributes.kind);
+            self.parked.resize(config.types.len(), kinds);
+        }
         self.config = config;
         if !same_strategy {
             let here = |request: &&Request| request.phase != Phase::Arriving;

@@ -701,7 +701,8 @@ impl Stage {
     /// information.
     ///
     /// While the type has no mean of its own, the time counts only if it is beyond the last
-    /// objective.
+    /// objective. Without objectives it doesn't count, because an immediate failure would look like
+    /// a fast answer.
     ///
     /// The histogram records at most the last objective, so that clients who end long streams have
     /// little influence. A later answer would miss the objective in any case. Nothing is recorded
@@ -714,7 +715,7 @@ impl Stage {
         let last = self.service_times.objectives(kind).last();
         let most = last.map(|objective| objective.response_time);
         let usual = self.service_times.own_mean(request);
-        if usual.or(most).is_some_and(|usual| time <= usual) {
+        if usual.or(most).is_none_or(|least| time <= least) {
             return false;
         }
         // A large request may usually take longer than the objective.

@@ -54,8 +54,13 @@ pub(super) struct Parked {
     sent: Vec<Sent>,
     /// The number of parked requests.
     count: u32,
+    /// The number of parked requests, by type.
+    counts: Vec<u32>,
     /// The time of the last answer of any type.
     answered: Instant,
+    /// The number of calls of [`Stage::is_unanswered`].
+    #[cfg(test)]
+    judged: std::cell::Cell<u32>,
 }
 
 impl Parked {
@@ -63,13 +68,21 @@ impl Parked {
         Self {
             sent: vec![Sent::default(); types],
             count: 0,
+            counts: vec![0; types],
             answered: Instant::default(),
+            #[cfg(test)]
+            judged: std::cell::Cell::default(),
         }
     }
 
-    /// Discards the counts of requests that were sent, because the types have changed.
-    pub(super) fn resize(&mut self, types: usize) {
-        self.sent = vec![Sent::default(); types];
+    /// Discards the counts of requests that were sent, because the types have changed. `parked` are
+    /// the types of the parked requests.
+    pub(super) fn resize(&mut self, types: usize, parked: impl Iterator<Item = TypeId>) {
+        *self = Self {
+            answered: self.answered,
+            ..Self::new(types)
+        };
+        parked.for_each(|kind| self.entered(kind));
     }
 
     /// Returns the number of parked requests.
@@ -81,9 +94,27 @@ impl Parked {
         self.count == 0
     }
 
-    /// Counts a parked request that left.
-    pub(super) fn left(&mut self) {
+    /// Returns the types that have parked requests.
+    fn types(&self) -> impl Iterator<Item = TypeId> + '_ {
+        let counts = (!self.is_empty()).then_some(&self.counts);
+        let types = (0..).zip(counts.into_iter().flatten());
+        types.filter_map(|(kind, count)| (*count > 0).then_some(TypeId(kind)))
+    }
+
+    /// Counts a parked request of `kind`.
+    fn entered(&mut self, kind: TypeId) {
+        self.count += 1;
+        if let Some(count) = self.counts.get_mut(usize::from(kind.0)) {
+            *count += 1;
+        }
+    }
+
+    /// Counts a parked request of `kind` that left.
+    pub(super) fn left(&mut self, kind: TypeId) {
         self.count = self.count.saturating_sub(1);
+        if let Some(count) = self.counts.get_mut(usize::from(kind.0)) {
+            *count = count.saturating_sub(1);
+        }
     }
 
     /// Counts a request of `kind` that is sent to the backend.
@@ -122,6 +153,8 @@ impl Stage {
 
     /// Whether so many requests of `kind` are unanswered for so long that no further ones are sent.
     fn is_unanswered(&self, now: Instant, kind: TypeId) -> bool {
+        #[cfg(test)]
+        self.parked.judged.set(self.parked.judged.get() + 1);
         let sent = self.parked.sent.get(usize::from(kind.0));
         let (Some(cut), Some(sent)) = (self.strategy.base.value_cut(), sent) else {
             return false;
@@ -143,11 +176,17 @@ impl Stage {
         f64::from(sent.count) >= part
     }
 
+    /// Returns how often this stage determined whether a type is unanswered.
+    #[cfg(test)]
+    pub(crate) fn judged_unanswered(&self) -> u32 {
+        self.parked.judged.get()
+    }
+
     /// Parks an admitted request, until its last objective at the latest.
     pub(super) fn park(&mut self, slot: u32) {
         if let Some(request) = self.requests.get_mut(slot) {
             request.parked = true;
-            self.parked.count += 1;
+            self.parked.entered(request.attributes.kind);
             let objectives = self.service_times.objectives(request.attributes.kind);
             if let Some(last) = objectives.last() {
                 let late = request.arrived + last.response_time;
@@ -173,6 +212,11 @@ impl Stage {
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
+        // All of a type's requests may go, or none. Usually none of any type may go, and then the
+        // requests aren't looked at.
+        if (self.parked.types()).all(|kind| self.is_unanswered(now, kind)) {
+            return Ok(());
+        }
         let may_go = |slot: &u32| {
             let request = self.requests.get(*slot);
             request.is_some_and(|of| !self.is_unanswered(now, of.attributes.kind))
@@ -193,7 +237,7 @@ impl Stage {
             let Place { rank, turn } =
                 order.place(host, arrived, &attributes, times, expected_us, queued)?;
             (request.rank, request.turn, request.parked) = (rank, turn, false);
-            self.parked.left();
+            self.parked.left(attributes.kind);
             if let Some(row) = self.requests.get_mut(slot) {
                 *row = request;
             }

@@ -266,6 +266,8 @@ pub struct ValueCut {
     /// The number of slots that types other than broken ones ask for, at most `slots`. At least
     /// this many slots work.
     working: f64,
+    /// The number of slots that admitted requests of all types use on average.
+    used: f64,
     /// The longest mean slot time of a type with traffic, s. It is infinite while a slot time is
     /// not known.
     longest: f64,
@@ -384,6 +386,7 @@ impl ValueCut {
             most: RHO.1,
             is_open: false,
             working: 0.0,
+            used: 0.0,
             longest: 0.0,
             rho: RHO.1,
             arrivals: 0.0,
@@ -667,9 +670,8 @@ impl ValueCut {
     /// without traffic of other types.
     #[must_use]
     pub fn most_by_chance(&self, kind: TypeId) -> f64 {
-        let uses = |cells: &[Cell]| cells.iter().map(|cell| cell.rate * cell.admitted).sum();
-        let own: f64 = uses(self.classes_of(kind));
-        let others = (uses(&self.cells) - own).max(0.0);
+        let own = used(self.classes_of(kind));
+        let others = (self.used - own).max(0.0);
         if others <= 0.0 {
             return f64::INFINITY;
         }
@@ -759,6 +761,7 @@ impl Controlled for ValueCut {
             self.deliveries.clone_from(&known.deliveries);
             self.judge();
             self.fill();
+            self.used = used(&self.cells);
         }
         if changed {
             shared::encode(&known, record);
@@ -776,6 +779,11 @@ impl Controlled for ValueCut {
             presence.fresh = Sums::default();
         }
     }
+}
+
+/// Returns the number of slots that admitted requests of these cells use on average.
+fn used(cells: &[Cell]) -> f64 {
+    cells.iter().map(|cell| cell.rate * cell.admitted).sum()
 }
 
 fn seconds(at: Instant) -> f64 {

@@ -167,7 +167,10 @@ impl Operator {
             client.clone(),
             namespaces,
             Store::new(ObjectKey::new(namespace.clone(), args.peers_service)),
-            Planner::new(&deliver.args.envoy_gateway_namespace),
+            Planner::new(
+                &deliver.args.envoy_gateway_namespace,
+                deliver.args.envoy_gateway_native.is_some(),
+            ),
             deliver.is_on(),
             plans,
             metrics.clone(),

@@ -29,8 +29,9 @@ use super::cluster::{Cluster, ObjectKey, PolicyObject};
 use super::deliver::settings::ENVOY_GATEWAY_NAMESPACE;
 use headgate_api::compile::{Winners, conflicts, precedence, precedence_of, promises};
 use headgate_api::plan::{
-    Attachment, Attachments, Bid, Configurations, Conflict, Endpoints, Enforced, InForce, Plan,
-    PolicyState, ProxySelector, Selectors, Share, TargetKind, TargetRef,
+    Attachment, Attachments, Bid, Configurations, Conflict, Endpoints, Enforced,
+    GATEWAY_NAME_LABEL, InForce, Plan, PolicyState, ProxySelector, Selectors, Share, TargetKind,
+    TargetRef,
 };
 use headgate_api::validate::ValidPolicy;
 
@@ -45,14 +46,16 @@ pub fn plan(cluster: &Cluster) -> Plan {
 pub struct Planner {
     /// The namespace of Envoy Gateway.
     envoy_gateway: String,
+    /// Whether Envoy Gateway's proxies run the native filter.
+    is_native: bool,
     known: HashMap<ObjectKey, Known>,
     configurations: Arc<Configurations>,
 }
 
 impl Default for Planner {
-    /// Returns a planner for Envoy Gateway's default namespace.
+    /// Returns a planner for Envoy Gateway's default namespace, and the Wasm module.
     fn default() -> Self {
-        Self::new(ENVOY_GATEWAY_NAMESPACE)
+        Self::new(ENVOY_GATEWAY_NAMESPACE, false)
     }
 }
 
@@ -85,6 +88,13 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
+    /// Returns the Gateway whose proxies enforce the draft, if it is for a Gateway.
+    fn gateway(&self) -> Option<ObjectKey> {
+        let name = self.proxies.labels.get(GATEWAY_NAME_LABEL)?;
+        let is_of_gateways = self.target.kind.is_of_gateways();
+        is_of_gateways.then(|| ObjectKey::new(&self.proxies.namespace, name))
+    }
+
     fn bid(&self) -> Bid<'a> {
         Bid {
             policy: &self.policy.stage.policy,
@@ -95,10 +105,12 @@ impl<'a> Draft<'a> {
 
 impl Planner {
     /// Returns a planner without cached state, for a cluster with Envoy Gateway in this namespace.
+    /// `is_native` says whether Envoy Gateway's proxies run the native filter.
     #[must_use]
-    pub fn new(envoy_gateway: impl Into<String>) -> Self {
+    pub fn new(envoy_gateway: impl Into<String>, is_native: bool) -> Self {
         Self {
             envoy_gateway: envoy_gateway.into(),
+            is_native,
             known: HashMap::new(),
             configurations: Arc::default(),
         }
@@ -115,6 +127,10 @@ impl Planner {
         let drafts = drafts(&won);
         let selectors = Selectors::new(drafts.iter().map(|d| d.proxies.clone()).collect());
         let (counts, crowded) = count(cluster, &drafts, &selectors, &self.envoy_gateway);
+
+        if !self.is_native {
+            warn_of_merged(cluster, &won, &drafts, &counts, &mut candidates);
+        }
 
         let mut of_target: Vec<Vec<&Count>> = vec![Vec::new(); won.len()];
         for (draft, count) in drafts.iter().zip(&counts) {
@@ -300,6 +316,40 @@ fn contest<'a>(
         }
     }
     all
+}
+
+/// Adds a warning to each policy that is in force at several Gateways of the same proxies. There
+/// each Gateway has its own Wasm VMs, which share the policy's slots but not its queue.
+fn warn_of_merged(
+    cluster: &Cluster,
+    won: &[Won<'_>],
+    drafts: &[Draft<'_>],
+    counts: &[Count],
+    candidates: &mut [Candidate<'_>],
+) {
+    let mut at: BTreeMap<(usize, &str), BTreeSet<ObjectKey>> = BTreeMap::new();
+    let merged = drafts.iter().zip(counts);
+    for (draft, _) in merged.filter(|(_, count)| count.is_merged && count.in_force) {
+        let found = draft.gateway().and_then(|key| {
+            let class = cluster.gateways.get(&key)?.class.as_str();
+            Some(((won.get(draft.won)?.candidate, class), key))
+        });
+        if let Some((of, gateway)) = found {
+            at.entry(of).or_default().insert(gateway);
+        }
+    }
+    for ((candidate, class), gateways) in at {
+        let mut gateways = gateways.iter();
+        let two = gateways.next().zip(gateways.next());
+        if let (Some((one, other)), Some(candidate)) = (two, candidates.get_mut(candidate)) {
+            candidate.state.warnings.push(format!(
+                "Gateways {one} and {other} have the same proxies (mergeGateways of class \
+                 {class}), where each has a queue of its own for the policy's slots, and one may \
+                 get no slot while the other is overloaded; let Envoy Gateway run the native \
+                 filter, or give each Gateway routes and a policy of its own"
+            ));
+        }
+    }
 }
 
 /// Returns the conflicts of a policy without an effective version, which is no candidate.

@@ -442,3 +442,28 @@ fn two_lists_of_workers_share_the_slots_and_correct_nothing() {
     }
     assert_eq!(slots(&m), 1);
 }
+
+/// The workers with the lowest numbers of both lists find the same difference.
+#[test]
+fn two_lists_of_workers_correct_a_drift_once() {
+    let m = MemoryHost::new();
+    let hosts = ["a", "b"].map(|id| Group::new(&m, id));
+    let c = config(3, |_| {});
+    let mut engines = [Engine::new(1), Engine::new(2)];
+    let mut a = Vec::new();
+    for (engine, host) in engines.iter_mut().zip(&hosts) {
+        engine.configure(host, t(0), &c, &mut a).unwrap();
+        engine
+            .arrive(host, t(0), 1, &MemoryRequest::get("/"), None, &mut a)
+            .unwrap();
+    }
+    let in_use = m.number("headgate.policy.ns/p.slots_in_use").unwrap();
+    m.add_to(in_use, 1).unwrap();
+    for n in 1..2_000 {
+        for (engine, host) in engines.iter_mut().zip(&hosts) {
+            engine.tick(host, t(n * 10), &mut a).unwrap();
+        }
+        assert!(n < 500 || slots(&m) == 2, "{} after {n} ticks", slots(&m));
+    }
+    assert_eq!(gauge(&m, "ledger_corrected"), 1);
+}

@@ -147,11 +147,9 @@ fn a_type_of_which_nothing_is_answered_gets_no_more_slots_until_an_answer() {
     process.assert_nothing_booked();
 }
 
-/// Parked requests are in no queue, so an edit has to find them separately.
-#[test]
-fn an_edit_that_ends_waiting_lets_all_pass_that_wait_for_an_answer() {
-    let config = by_value(14);
-    let mut process = Process::new(1, &config);
+/// Returns a process with parked requests of `/slow`, which hangs.
+fn with_parked_requests(config: &FilterConfig) -> Process {
+    let mut process = Process::new(1, config);
     for _ in 0..100 {
         let stream = process.arrive(0, "/slow");
         process.run_for(20 * MS);
@@ -163,12 +161,49 @@ fn an_edit_that_ends_waiting_lets_all_pass_that_wait_for_an_answer() {
         process.run_for(10 * MS);
         process.finish(other, Outcome::Completed);
     }
-    assert!((process.requests.values()).any(|(_, _, at)| matches!(at, At::Queue(_))));
-    let mut edited = config;
+    assert!(process.queued().len() > 1);
+    assert_eq!(process.gauge("queue_length"), 0, "they are parked");
+    process
+}
+
+/// Parked requests are in no queue, so an edit has to find them separately.
+#[test]
+fn an_edit_that_ends_waiting_lets_all_pass_that_wait_for_an_answer() {
+    let mut edited = by_value(14);
+    let mut process = with_parked_requests(&edited);
     edited.stages[0].mode = crate::config::Mode::DryRun;
     process.configure(&edited);
-    let mut all = process.requests.values();
-    assert!(all.all(|(_, _, at)| matches!(at, At::Backend(_))));
+    assert!(process.queued().is_empty());
+}
+
+/// An edit discards the numbers of unanswered requests, so nothing bars parked requests any more.
+#[test]
+fn an_edit_of_the_types_lets_all_pass_that_wait_for_an_answer() {
+    let mut process = with_parked_requests(&by_value(14));
+    let mut edited = by_value(20);
+    let mut first = edited.stages[0].types[0].clone();
+    first.name = "first".into();
+    first.matches =
+        serde_json::from_str(r#"[{"path":{"type":"Exact","value":"/first"}}]"#).unwrap();
+    edited.stages[0].types.insert(0, first);
+    process.configure(&edited);
+    process.run_for(10 * MS);
+    assert!(process.queued().is_empty());
+    assert_eq!(process.refused, []);
+}
+
+/// Each request that ends may let parked requests go, and all of a type go or none.
+#[test]
+fn the_end_of_a_request_costs_one_look_for_each_type_that_waits_for_an_answer() {
+    let mut process = with_parked_requests(&by_value(14));
+    let other = process.arrive(0, "/");
+    let looks = |process: &Process| {
+        let engine = process.workers[0].as_ref().unwrap();
+        engine.policies[0].stage.judged_unanswered()
+    };
+    let before = looks(&process);
+    process.finish(other, Outcome::Completed);
+    assert_eq!(looks(&process) - before, 1);
 }
 
 /// Streams last longer than their last objective, which is for their first byte. A stream that has
@@ -299,6 +334,47 @@ fn requests_of_a_host_that_answers_after_all_take_their_slots_again() {
     // Host 0 is trusted after its answer.
     answer(&mut process, 1);
     answer(&mut process, 1);
+    assert_eq!(held(&process), (1, 0));
+    process.finish(later, Outcome::Completed);
+    process.assert_nothing_booked();
+}
+
+/// A Pod that is gone never answers. As many such hosts as can be suspected at once have requests
+/// that fail, while a slow request of another type keeps hosts watched.
+#[test]
+fn hosts_that_are_gone_are_forgotten_while_any_request_is_overtaken() {
+    let mut process = Process::new(1, &by_value(40));
+    for _ in 0..40 {
+        let other = process.arrive(0, "/slow");
+        process.run_for(20 * MS);
+        process.finish(other, Outcome::Completed);
+    }
+    answer(&mut process, 2);
+    process.arrive(0, "/slow");
+    let gone: Vec<u32> = (10..26)
+        .map(|host| arrive_at(&mut process, 0, host))
+        .collect();
+    answer(&mut process, 2);
+    for stream in gone {
+        process.finish(stream, Outcome::Failed);
+    }
+    for _ in 0..14 {
+        answer(&mut process, 2);
+    }
+    assert_eq!(process.gauge("slots_in_use"), 1, "the slow request");
+    arrive_at(&mut process, 0, 1);
+    answer(&mut process, 2);
+    assert_eq!(held(&process), (1, 1));
+}
+
+/// The host may answer these requests after all, and then they take their slots again.
+#[test]
+fn a_host_is_not_forgotten_while_it_has_requests_without_slots() {
+    let (mut process, hung) = with_a_hung_request(2, 4, 1);
+    let later = arrive_at(&mut process, 1, 0);
+    process.run_for(Duration::from_secs(12));
+    assert_eq!(held(&process), (0, 2));
+    process.finish(hung, Outcome::Completed);
     assert_eq!(held(&process), (1, 0));
     process.finish(later, Outcome::Completed);
     process.assert_nothing_booked();

@@ -70,3 +70,20 @@ fn a_type_with_few_answers_offers_the_time_that_these_took() {
     process.finish(stream, Outcome::Completed);
     assert!((19_000..21_000).contains(&work), "{work} µs");
 }
+
+/// A proxy is often ready before its application, whose connections are refused at once.
+#[test]
+fn immediate_failures_of_types_without_objectives_teach_no_time() {
+    for outcome in [Outcome::Failed, Outcome::Abandoned] {
+        let mut process = Process::new(1, &config(2, |_| {}));
+        for _ in 0..40 {
+            let stream = process.arrive(0, "/");
+            process.pass_time(Duration::from_millis(1));
+            process.finish(stream, outcome);
+        }
+        process.run_for(Duration::from_secs(2));
+        process.arrive(0, "/");
+        process.run_for(Duration::from_millis(10));
+        assert_eq!(process.gauge("offered_work_us"), 0, "{outcome:?}");
+    }
+}

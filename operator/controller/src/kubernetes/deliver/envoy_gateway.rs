@@ -12,7 +12,9 @@
 //! administrators of the proxies registered it in their `EnvoyProxy`. If the module isn't
 //! registered, Envoy Gateway refuses the extension policy and reports this in its status. With
 //! `mergeGateways`, one process, and so one native engine, serves several Gateways. The engine
-//! distinguishes their configurations by the filter's name.
+//! distinguishes their configurations by the filter's name, and runs a policy of several Gateways
+//! once. The Wasm VMs of these Gateways share the policy's slots, but each Gateway has a queue of
+//! its own. The policy's status says so.
 
 use std::collections::BTreeSet;
 

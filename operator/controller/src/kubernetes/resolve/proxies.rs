@@ -62,6 +62,8 @@ pub(super) struct Count {
     pub(super) sharing: u32,
     /// The number of `sharing` Pods that name the target.
     pub(super) claiming: u32,
+    /// Whether Pods that serve all Gateways of a class serve this draft's Gateway.
+    pub(super) is_merged: bool,
     /// Whether the draft is in force on some proxy.
     pub(super) in_force: bool,
     /// The first draft that overrides this draft, if any.
@@ -110,19 +112,18 @@ pub(super) fn count(
             count.claiming += u32::from(claims_it);
         }
     }
+    // The Pods of a class serve all its Gateways, so they count once for each target.
+    let mut counted = HashSet::new();
     for (draft, count) in drafts.iter().zip(&mut counts) {
-        let labels = &draft.proxies.labels;
-        if draft.target.kind.is_of_gateways()
-            && let Some(name) = labels.get(GATEWAY_NAME_LABEL)
-        {
-            let gateway = ObjectKey::new(&draft.proxies.namespace, name);
+        if let Some(gateway) = draft.gateway() {
+            let owned = |owner| owned.get(&owner).copied().unwrap_or(0);
+            let mut more = owned(Owner::Gateway(&gateway.namespace, &gateway.name));
             let class = cluster.gateways.get(&gateway).map(|g| g.class.as_str());
-            let owners = [
-                Some(Owner::Gateway(&gateway.namespace, &gateway.name)),
-                class.map(Owner::Class),
-            ];
-            let owned = owners.iter().flatten().filter_map(|owner| owned.get(owner));
-            let more: u32 = owned.sum();
+            let of_class = class.map_or(0, |class| owned(Owner::Class(class)));
+            if of_class > 0 && counted.insert((draft.won, class)) {
+                more += of_class;
+            }
+            count.is_merged = of_class > 0;
             count.ready += more;
             count.sharing += more;
         }

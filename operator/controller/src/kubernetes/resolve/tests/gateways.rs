@@ -58,6 +58,49 @@ fn pods_that_envoy_gateway_keeps_elsewhere_count_once() {
     assert_eq!(slots(&at_edge(&fewer)), [("a/p".into(), 6)]);
 }
 
+/// Returns a cluster with two Gateways of one class, both of which `HTTPRoute/a/r` is at. Two Pods
+/// serve all Gateways of the class.
+fn merged() -> World {
+    edge(0)
+        .gateway("b/other")
+        .gateway("b/alone")
+        .route("HTTPRoute/a/r", &["a/edge", "b/other"], &["a/x"])
+        .pods(
+            2,
+            "envoy-gateway-system/merged",
+            "gateway.envoyproxy.io/owning-gatewayclass=envoy",
+        )
+}
+
+#[test]
+fn pods_that_serve_all_gateways_of_a_class_count_once() {
+    let world = merged().policy("a/p", "total: 20", &["HTTPRoute/a/r"]);
+    for gateway in ["edge", "other"] {
+        let namespace = if gateway == "edge" { "a" } else { "b" };
+        let labels = format!("{GATEWAY_NAME_LABEL}={gateway}");
+        let enforced = by_labels(&world.plan(), namespace, &labels);
+        assert_eq!(slots(&enforced), [("a/p".into(), 10)], "{gateway}");
+    }
+}
+
+#[test]
+fn a_policy_at_gateways_with_the_same_proxies_says_that_they_compete() {
+    let of = |target: &str| merged().policy("a/p", "total: 20", &[target]);
+    let both = of("HTTPRoute/a/r");
+    let warnings = both.state("a/p").warnings;
+    assert!(
+        matches!(&warnings[..], [one] if one.starts_with("Gateways a/edge and b/other have")),
+        "{warnings:?}"
+    );
+    let natively = Planner::new(ENVOY_GATEWAY_NAMESPACE, true).plan(&both.cluster);
+    assert_eq!(natively.policies[0].warnings, [""; 0]);
+    assert_eq!(of("Gateway/a/edge").state("a/p").warnings, [""; 0]);
+    let apart = (0..2).fold(both, |world, n| {
+        world.unready(&format!("envoy-gateway-system/merged-{n}"))
+    });
+    assert_eq!(apart.state("a/p").warnings, [""; 0]);
+}
+
 #[test]
 fn a_route_s_policy_is_for_its_requests_and_stands_first() {
     let world = edge(2)
