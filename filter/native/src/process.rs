@@ -146,7 +146,10 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
         stream::look(&mut process.filter, now);
     }
     let due = process.due();
-    let busy = !process.waiting.is_empty();
+    // A request whose turn has come stays in `waiting` until its worker continues it, and needs no
+    // ticks. Without the engine's answer, a tick that finds only such requests would schedule the
+    // next tick at once.
+    let busy = !process.waiting.is_empty() && process.filter.engine().is_busy();
     drop(locked);
     for scheduler in due {
         scheduler.commit();
@@ -430,7 +433,10 @@ pub(crate) fn reported(answer: Option<&[u8]>) {
 
 #[cfg(test)]
 mod tests {
+    use headgate_core::engine::SLOW_TICK;
+
     use crate::abi::fake::{self, Became, Listener, Stream};
+    use crate::clock::Clock;
 
     /// A configuration with one slot, and a queue in which requests wait for at most a second.
     const ONE_SLOT: &str = r#"{"stages":[{"policy":"ns/one","parallelism":1,
@@ -448,6 +454,56 @@ mod tests {
         first.answer();
         fake::run_scheduled();
         assert_eq!(second.became(), Some(Became::Forwarded));
+    }
+
+    /// Envoy answers a request that waits, as after a timeout. The request may have got its turn
+    /// just before.
+    #[test]
+    fn a_held_request_that_envoy_answers_is_forgotten() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        let waiting = || super::lock().as_ref().map(|process| process.waiting.len());
+        for has_turn in [false, true] {
+            let (first, _) = Stream::arrive(&listener, "/");
+            let (second, became) = Stream::arrive(&listener, "/");
+            assert_eq!((became, waiting()), (Became::Held, Some(1)));
+            if has_turn {
+                first.answer();
+                listener.tick();
+                assert_eq!((waiting(), Clock::period()), (Some(1), SLOW_TICK));
+            }
+            second.time_out();
+            fake::run_scheduled();
+            assert_eq!((second.became(), waiting()), (None, Some(0)), "{has_turn}");
+            drop((first, second));
+            let (next, became) = Stream::arrive(&listener, "/");
+            assert_eq!(became, Became::Forwarded);
+            drop(next);
+        }
+    }
+
+    #[test]
+    fn a_delayed_call_that_envoy_answers_is_not_sent() {
+        const CALLS: &str = r#"{"direction":"Outbound","outbound":{"policy":"ns/p",
+            "services":{"stock*":"stock"},
+            "smoothing":{"least_us":100000,"most_us":300000,"enforced":true}}}"#;
+        let _turn = fake::start();
+        let _inbound = Listener::new(ONE_SLOT).unwrap();
+        let calls = Listener::new(CALLS).unwrap();
+        let (mut refused, became) = Stream::arrive(&calls, "stock");
+        assert_eq!(became, Became::Forwarded);
+        refused.set_header("x-headgate-rejection-rate", "1");
+        refused.answer();
+        let (call, became) = Stream::arrive(&calls, "stock");
+        assert_eq!(became, Became::Held);
+        fake::pass(300);
+        calls.tick();
+        call.time_out();
+        fake::run_scheduled();
+        assert_eq!(call.became(), None);
+        drop(call);
+        let waiting = super::lock().as_ref().map(|process| process.waiting.len());
+        assert_eq!(waiting, Some(0));
     }
 
     /// Returns the tags that were set since the last call.

@@ -117,6 +117,8 @@ impl Drop for Listener {
 pub(crate) struct Stream {
     filter: *const c_void,
     headers: Vec<(String, String)>,
+    /// The response code details.
+    details: Cell<&'static str>,
     /// The status of the local reply.
     reply: Cell<Option<u32>>,
     resumed: Cell<bool>,
@@ -140,6 +142,7 @@ impl Stream {
         let stream = Box::new(Self {
             filter,
             headers: headers.map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec(),
+            details: Cell::new("via_upstream"),
             reply: Cell::default(),
             resumed: Cell::default(),
         });
@@ -174,6 +177,11 @@ impl Stream {
         self.reply.get().map(Became::Answered).or(resumed)
     }
 
+    /// Sets a header of the response. The request has it, too.
+    pub(crate) fn set_header(&mut self, name: &str, value: &str) {
+        self.headers.push((name.to_owned(), value.to_owned()));
+    }
+
     /// Sends the backend's response 200, without a body.
     pub(crate) fn answer(&self) {
         let (envoy, filter) = (self.envoy(), self.filter);
@@ -181,6 +189,12 @@ impl Stream {
         unsafe {
             envoy_dynamic_module_on_http_filter_response_headers(envoy, filter, true);
         }
+    }
+
+    /// Sends Envoy's own response, without a body, after a timeout.
+    pub(crate) fn time_out(&self) {
+        self.details.set("response_timeout");
+        self.answer();
     }
 }
 
@@ -471,7 +485,8 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_filter_get_attribute_str
     value: *mut Buffer,
 ) -> bool {
     let text = match attribute {
-        RESPONSE_CODE_DETAILS => "via_upstream",
+        // SAFETY: the stream is alive.
+        RESPONSE_CODE_DETAILS => unsafe { stream(filter) }.details.get(),
         // SAFETY: the stream is alive.
         UPSTREAM_ADDRESS => unsafe { stream(filter) }.path(),
         _ => return false,
