@@ -366,7 +366,11 @@ impl Configuration {
         // The lock must not be held here, because Envoy takes a microsecond for each of some
         // thousand definitions.
         let defined = this.defined.get_or_init(|| metrics::define_in(scope));
-        let members = with(|process| process.filter.host().metrics().members(defined));
+        let members = with(|process| {
+            let metrics = process.filter.host().metrics();
+            metrics.rewrite_gauges();
+            metrics.members(defined)
+        });
         for member in &members.unwrap_or_default() {
             scope.write(member);
         }
@@ -740,6 +744,21 @@ mod tests {
             assert!(fake::seen().written.contains(&(name, value)), "{metric}");
         }
         drop((second, third));
+    }
+
+    /// Envoy removes the metrics with the configuration, and defines new ones for the next.
+    #[test]
+    fn gauges_are_written_again_after_the_last_configuration_was_gone() {
+        let _turn = fake::start();
+        for _ in 0..2 {
+            let listener = Listener::new(ONE_SLOT).unwrap();
+            let (running, _) = Stream::arrive(&listener, "/");
+            listener.tick();
+            let slots = ("headgate.policy.ns/one.slots".to_owned(), 1);
+            assert!(fake::seen().written.contains(&slots));
+            drop((running, listener));
+            fake::seen().written.clear();
+        }
     }
 
     #[test]
