@@ -33,6 +33,8 @@ pub(crate) struct Seen {
     pub(crate) tags: Vec<(String, String)>,
     /// The number of calls for a stream's span.
     pub(crate) spans: usize,
+    /// The function that runs while Envoy schedules the next tick.
+    pub(crate) on_commit: Option<Box<dyn FnOnce() + Send>>,
     /// The streams whose hook is scheduled.
     scheduled: Vec<usize>,
 }
@@ -48,6 +50,7 @@ impl Seen {
             tracing: false,
             tags: Vec::new(),
             spans: 0,
+            on_commit: None,
             scheduled: Vec::new(),
         }
     }
@@ -86,6 +89,9 @@ pub(crate) fn pass(ms: u64) {
 
 /// One configuration of a listener.
 pub(crate) struct Listener(*const c_void);
+
+// SAFETY: the last hook of a configuration may run on any thread.
+unsafe impl Send for Listener {}
 
 impl Listener {
     /// Creates a listener. Returns `None` if the module refuses `json`.
@@ -352,12 +358,16 @@ schedulers! {
         envoy_dynamic_module_callback_http_filter_scheduler_delete
 }
 
-/// Does nothing, because ticks are run by tests.
+/// Schedules no tick, because ticks are run by tests.
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_callback_http_filter_config_scheduler_commit(
     _scheduler: *mut c_void,
     _event: u64,
 ) {
+    let on_commit = seen().on_commit.take();
+    if let Some(on_commit) = on_commit {
+        on_commit();
+    }
 }
 
 #[unsafe(no_mangle)]
