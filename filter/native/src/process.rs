@@ -410,6 +410,9 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
         if process.filter.listeners().last() != Some(configuration.id) {
             return;
         }
+        // Envoy creates and drops the configurations of an update in one go, so the update of this
+        // configuration has not failed.
+        process.filter.settle(&Main);
         process.tick();
         callout = headgate_mesh::report(&mut process.filter, &Main);
         if let Some(defined) = configuration.defined.get() {
@@ -770,6 +773,30 @@ mod tests {
         listener.tick();
         assert!(!fake::seen().written.is_empty());
         assert_eq!(fake::seen().locked, [""; 0]);
+    }
+
+    /// Envoy drops a configuration at once if another part of its update fails.
+    #[test]
+    fn requests_wait_on_while_an_update_fails() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        let (first, _) = Stream::arrive(&listener, "/");
+        let (second, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Held);
+        let other = ONE_SLOT.replace("ns/one", "ns/other");
+        drop(Listener::new(&other).unwrap());
+        let tick = |listener: &Listener| {
+            listener.tick();
+            fake::run_scheduled();
+        };
+        tick(&listener);
+        assert_eq!(second.became(), None);
+        let other = Listener::new(&other).unwrap();
+        tick(&listener);
+        assert_eq!(second.became(), None);
+        tick(&other);
+        assert_eq!(second.became(), Some(Became::Forwarded));
+        drop((first, second));
     }
 
     #[test]
