@@ -68,6 +68,8 @@ pub struct Engine<B = ()> {
     /// Whether a host error interrupted a change of the running policies. The next tick then
     /// continues it.
     unbuilt: bool,
+    /// Whether any running policy was removed and is not retired yet.
+    unsettled: bool,
     /// The running policies, and removed policies that still have requests.
     policies: Vec<Policy>,
     next_policy: u32,
@@ -91,6 +93,7 @@ impl<B: Beside> Engine<B> {
             listeners: Vec::new(),
             compiled: Vec::new(),
             unbuilt: false,
+            unsettled: false,
             policies: Vec::new(),
             next_policy: 0,
             degrades: false,
@@ -164,6 +167,7 @@ impl<B: Beside> Engine<B> {
         }
         self.listen(host, &[("", &prepared)])?;
         let built = self.build(host, now, actions);
+        let built = built.and(self.retire_removed(host, now, actions));
         built.map_err(|e| ConfigError::new("stages", e.to_string()))
     }
 
@@ -204,8 +208,8 @@ impl<B: Beside> Engine<B> {
     }
 
     /// Adapts the running stages to the configuration, and keeps the stages that the configuration
-    /// still contains. A stage that can't be changed stays as it was. No stage runs before this
-    /// worker has joined.
+    /// still contains. A stage that can't be changed stays as it was. The waiting requests of other
+    /// stages stay until [`Engine::retire_removed`]. No stage runs before this worker has joined.
     ///
     /// # Errors
     /// [`HostError`] if a host call fails. The next tick then continues the work.
@@ -240,13 +244,34 @@ impl<B: Beside> Engine<B> {
                 Err(error) => done = done.and(Err(error)),
             }
         }
-        for mut gone in old {
-            if !gone.stage.is_retired() {
-                done = done.and(gone.retire(&mut self.beside, host, now, actions));
-            }
-            self.policies.push(gone);
-        }
+        self.unsettled = old.iter().any(|gone| !gone.stage.is_retired());
+        self.policies.append(&mut old);
         self.unbuilt = done.is_err();
+        done
+    }
+
+    /// Retires the policies that are in no configuration any more. Their waiting requests go to the
+    /// backend.
+    ///
+    /// # Errors
+    /// [`HostError`] if a host call fails.
+    pub fn retire_removed(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        if !std::mem::take(&mut self.unsettled) {
+            return Ok(());
+        }
+        let mut done = Ok(());
+        for policy in &mut self.policies {
+            let name = &policy.compiled.config.policy;
+            let stays = self.compiled.iter().any(|c| c.config.policy == *name);
+            if !stays && !policy.stage.is_retired() {
+                done = done.and(policy.retire(&mut self.beside, host, now, actions));
+            }
+        }
         done
     }
 

@@ -632,9 +632,13 @@ pub(crate) struct Ticker(*mut c_void);
 
 // SAFETY: Envoy's scheduler posts to the main thread's dispatcher. Any thread may do so.
 unsafe impl Send for Ticker {}
+// SAFETY: the only call on a shared handle posts, which doesn't change the handle.
+unsafe impl Sync for Ticker {}
 
 impl Ticker {
-    /// Asks Envoy to call `on_http_filter_config_scheduled` for the configuration soon.
+    /// Asks Envoy to call `on_http_filter_config_scheduled` for the configuration soon. Envoy may
+    /// call `on_http_filter_config_destroy` before this function returns, on this thread, so the
+    /// caller must hold no lock.
     pub(crate) fn commit(&self) {
         // SAFETY: the scheduler lives until it is dropped.
         unsafe { envoy_dynamic_module_callback_http_filter_config_scheduler_commit(self.0, 0) }

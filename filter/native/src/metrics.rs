@@ -198,25 +198,36 @@ impl Counts {
         }
     }
 
-    /// Returns changes that define the members of families in a new configuration. Envoy removes
-    /// members with the configuration that wrote them. Their counters then start at 0 again, unless
-    /// another configuration has written them by then. A histogram can't be written without a
-    /// value, so a workflow's histogram starts over.
+    /// Makes the next tick write all gauges. Envoy removes metrics with the last configuration that
+    /// defined them, and the metrics of a new configuration then start at 0.
+    pub(crate) fn rewrite_gauges(&self) {
+        let mut cells = self.0.borrow_mut();
+        cells.grow();
+        let Cells { all, changed, .. } = &mut *cells;
+        for (metric, cell) in (0..).zip(all) {
+            if let Some(cell) = cell
+                && cell.name.kind == MetricKind::Gauge
+                && !std::mem::replace(&mut cell.changed, true)
+            {
+                changed.push(metric);
+            }
+        }
+    }
+
+    /// Returns changes that define the counters of families' members in a new configuration. Envoy
+    /// removes members with the configuration that wrote them. Their counters then start at 0
+    /// again, unless another configuration has written them by then. A histogram can't be written
+    /// without a value, so a workflow's histogram starts over.
     pub(crate) fn members(&self, defined: &Defined) -> Vec<Change> {
         let mut cells = self.0.borrow_mut();
         cells.grow();
         let member = |(at, cell): (usize, &Option<Cell>)| {
-            let cell = cell.as_ref()?;
-            cell.name.member.as_ref()?;
-            let value = match cell.name.kind {
-                MetricKind::Counter => 0,
-                MetricKind::Gauge => cell.value,
-                MetricKind::Histogram => return None,
-            };
+            let Cell { name, .. } = cell.as_ref()?;
+            let counts = name.member.is_some() && name.kind == MetricKind::Counter;
             Some(Change {
-                name: Arc::clone(&cell.name),
-                id: defined.id(at, &cell.name)?,
-                value,
+                name: Arc::clone(name),
+                id: defined.id(at, name).filter(|_| counts)?,
+                value: 0,
             })
         };
         cells.all.iter().enumerate().filter_map(member).collect()

@@ -146,7 +146,10 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
         stream::look(&mut process.filter, now);
     }
     let due = process.due();
-    let busy = !process.waiting.is_empty();
+    // A request whose turn has come stays in `waiting` until its worker continues it, and needs no
+    // ticks. Without the engine's answer, a tick that finds only such requests would schedule the
+    // next tick at once.
+    let busy = !process.waiting.is_empty() && process.filter.engine().is_busy();
     drop(locked);
     for scheduler in due {
         scheduler.commit();
@@ -363,7 +366,11 @@ impl Configuration {
         // The lock must not be held here, because Envoy takes a microsecond for each of some
         // thousand definitions.
         let defined = this.defined.get_or_init(|| metrics::define_in(scope));
-        let members = with(|process| process.filter.host().metrics().members(defined));
+        let members = with(|process| {
+            let metrics = process.filter.host().metrics();
+            metrics.rewrite_gauges();
+            metrics.members(defined)
+        });
         for member in &members.unwrap_or_default() {
             scope.write(member);
         }
@@ -403,6 +410,9 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
         if process.filter.listeners().last() != Some(configuration.id) {
             return;
         }
+        // Envoy creates and drops the configurations of an update in one go, so the update of this
+        // configuration has not failed.
+        process.filter.settle(&Main);
         process.tick();
         callout = headgate_mesh::report(&mut process.filter, &Main);
         if let Some(defined) = configuration.defined.get() {
@@ -430,7 +440,10 @@ pub(crate) fn reported(answer: Option<&[u8]>) {
 
 #[cfg(test)]
 mod tests {
+    use headgate_core::engine::SLOW_TICK;
+
     use crate::abi::fake::{self, Became, Listener, Stream};
+    use crate::clock::Clock;
 
     /// A configuration with one slot, and a queue in which requests wait for at most a second.
     const ONE_SLOT: &str = r#"{"stages":[{"policy":"ns/one","parallelism":1,
@@ -450,20 +463,54 @@ mod tests {
         assert_eq!(second.became(), Some(Became::Forwarded));
     }
 
-    /// Envoy answers a held request itself if a timeout of its own is over.
+    /// Envoy answers a request that waits, as after a timeout. The request may have got its turn
+    /// just before.
     #[test]
-    fn a_held_request_that_envoy_answers_leaves_no_state() {
+    fn a_held_request_that_envoy_answers_is_forgotten() {
         let _turn = fake::start();
         let listener = Listener::new(ONE_SLOT).unwrap();
-        let (_running, _) = Stream::arrive(&listener, "/");
-        let (held, became) = Stream::arrive(&listener, "/");
+        let waiting = || super::lock().as_ref().map(|process| process.waiting.len());
+        for has_turn in [false, true] {
+            let (first, _) = Stream::arrive(&listener, "/");
+            let (second, became) = Stream::arrive(&listener, "/");
+            assert_eq!((became, waiting()), (Became::Held, Some(1)));
+            if has_turn {
+                first.answer();
+                listener.tick();
+                assert_eq!((waiting(), Clock::period()), (Some(1), SLOW_TICK));
+            }
+            second.time_out();
+            fake::run_scheduled();
+            assert_eq!((second.became(), waiting()), (None, Some(0)), "{has_turn}");
+            drop((first, second));
+            let (next, became) = Stream::arrive(&listener, "/");
+            assert_eq!(became, Became::Forwarded);
+            drop(next);
+        }
+    }
+
+    #[test]
+    fn a_delayed_call_that_envoy_answers_is_not_sent() {
+        const CALLS: &str = r#"{"direction":"Outbound","outbound":{"policy":"ns/p",
+            "services":{"stock*":"stock"},
+            "smoothing":{"least_us":100000,"most_us":300000,"enforced":true}}}"#;
+        let _turn = fake::start();
+        let _inbound = Listener::new(ONE_SLOT).unwrap();
+        let calls = Listener::new(CALLS).unwrap();
+        let (mut refused, became) = Stream::arrive(&calls, "stock");
+        assert_eq!(became, Became::Forwarded);
+        refused.set_header("x-headgate-rejection-rate", "1");
+        refused.answer();
+        let (call, became) = Stream::arrive(&calls, "stock");
         assert_eq!(became, Became::Held);
-        let waiting = || super::with(|process| process.waiting.len());
-        assert_eq!(waiting(), Some(1));
-        held.answer();
-        assert_eq!(waiting(), Some(0));
-        drop(held);
-        assert_eq!(waiting(), Some(0));
+        fake::pass(300);
+        calls.tick();
+        call.time_out();
+        fake::run_scheduled();
+        assert_eq!(call.became(), None);
+        drop(call);
+        let waiting = super::lock().as_ref().map(|process| process.waiting.len());
+        assert_eq!(waiting, Some(0));
     }
 
     /// Returns the tags that were set since the last call.
@@ -702,6 +749,21 @@ mod tests {
         drop((second, third));
     }
 
+    /// Envoy removes the metrics with the configuration, and defines new ones for the next.
+    #[test]
+    fn gauges_are_written_again_after_the_last_configuration_was_gone() {
+        let _turn = fake::start();
+        for _ in 0..2 {
+            let listener = Listener::new(ONE_SLOT).unwrap();
+            let (running, _) = Stream::arrive(&listener, "/");
+            listener.tick();
+            let slots = ("headgate.policy.ns/one.slots".to_owned(), 1);
+            assert!(fake::seen().written.contains(&slots));
+            drop((running, listener));
+            fake::seen().written.clear();
+        }
+    }
+
     #[test]
     fn slow_calls_of_envoy_are_made_without_the_lock() {
         let _turn = fake::start();
@@ -711,6 +773,30 @@ mod tests {
         listener.tick();
         assert!(!fake::seen().written.is_empty());
         assert_eq!(fake::seen().locked, [""; 0]);
+    }
+
+    /// Envoy drops a configuration at once if another part of its update fails.
+    #[test]
+    fn requests_wait_on_while_an_update_fails() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        let (first, _) = Stream::arrive(&listener, "/");
+        let (second, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Held);
+        let other = ONE_SLOT.replace("ns/one", "ns/other");
+        drop(Listener::new(&other).unwrap());
+        let tick = |listener: &Listener| {
+            listener.tick();
+            fake::run_scheduled();
+        };
+        tick(&listener);
+        assert_eq!(second.became(), None);
+        let other = Listener::new(&other).unwrap();
+        tick(&listener);
+        assert_eq!(second.became(), None);
+        tick(&other);
+        assert_eq!(second.became(), Some(Became::Forwarded));
+        drop((first, second));
     }
 
     #[test]

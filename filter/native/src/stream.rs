@@ -201,6 +201,8 @@ pub(crate) struct Request {
     listener: Arc<str>,
     /// The epoch of the stream's engine ([`process::Process::epoch`]).
     epoch: Cell<u32>,
+    /// Whether the process keeps the request among those that it holds.
+    held: Cell<bool>,
     /// The time since which the request is held, if Envoy traces the request.
     traced: Cell<Option<Instant>>,
     side: RefCell<Side>,
@@ -212,6 +214,7 @@ impl Request {
             id: process::next_stream(),
             listener: Arc::clone(configuration.name()),
             epoch: Cell::new(0),
+            held: Cell::new(false),
             traced: Cell::new(None),
             side: RefCell::new(match configuration.direction() {
                 Direction::Inbound => Side::Inbound(Inbound::default()),
@@ -259,7 +262,7 @@ impl Request {
                     match decision {
                         Decision::PassBy | Decision::Forward(_) => Head::Continue,
                         Decision::Hold(_) => {
-                            process.hold(self.id, envoy);
+                            self.hold(process, envoy);
                             Head::Hold
                         }
                         Decision::Refuse(refusal) => refuse(process, &stream, &refusal),
@@ -272,7 +275,7 @@ impl Request {
                 if outbound.request_headers(&mut process.filter, &stream) {
                     return Head::Continue;
                 }
-                process.hold(self.id, envoy);
+                self.hold(process, envoy);
                 Head::Hold
             }),
         };
@@ -286,6 +289,19 @@ impl Request {
             PENDING.try_with(add).unwrap_or(false);
         }
         decided.unwrap_or(Head::Continue)
+    }
+
+    fn hold(&self, process: &mut process::Process, envoy: Envoy) {
+        process.hold(self.id, envoy);
+        self.held.set(true);
+    }
+
+    /// Makes the process forget a held request that ends, or that Envoy answers itself, as after a
+    /// timeout. The engine may already have forgotten it.
+    fn let_go(&self) {
+        if self.held.take() {
+            process::with(|process| process.forget(self.id));
+        }
     }
 
     /// Tags the span with the decision at the request's arrival.
@@ -319,6 +335,7 @@ impl Request {
             }
             trap(envoy, "scheduled");
             let action = process.decided(self.id)?;
+            self.held.set(false);
             if let Some(since) = self.traced.get()
                 && let Some(span) = span(envoy)
             {
@@ -341,10 +358,9 @@ impl Request {
 
     pub(crate) fn response_headers(&self, envoy: Envoy, end_of_stream: bool) {
         let stream = self.attached(envoy);
+        self.let_go();
         self.on(|side, process| {
             trap(envoy, "response");
-            // Envoy may answer a held request itself, such as after a timeout.
-            process.forget(self.id);
             match side {
                 Side::Inbound(inbound) => {
                     inbound.response_headers(&mut process.filter, &stream, end_of_stream);
@@ -414,12 +430,10 @@ impl Request {
                 .is_ok()
         };
         PENDING.try_with(remove).unwrap_or(false);
-        self.on(|side, process| {
-            process.forget(self.id);
-            match side {
-                Side::Inbound(inbound) => inbound.done(&mut process.filter, stream),
-                Side::Outbound(outbound) => outbound.done(&mut process.filter, stream),
-            }
+        self.let_go();
+        self.on(|side, process| match side {
+            Side::Inbound(inbound) => inbound.done(&mut process.filter, stream),
+            Side::Outbound(outbound) => outbound.done(&mut process.filter, stream),
         });
     }
 

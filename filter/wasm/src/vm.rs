@@ -102,6 +102,7 @@ impl Vm {
     pub(crate) fn root_gone(&mut self, root: u32) {
         self.run(root, Callback::Other, |filter, proxy| {
             filter.gone(proxy, root);
+            filter.settle(proxy);
         });
         match self.filter.listeners().newest(Direction::Inbound) {
             Some(newest) if self.root == root => {

@@ -111,7 +111,8 @@ impl<H: Host, B: Beside> Filter<H, B> {
         &mut self.actions
     }
 
-    /// Parses a configuration from the control plane, and adopts it like [`Filter::take_over`].
+    /// Parses a configuration from the control plane, adopts it like [`Filter::take_over`], and
+    /// calls [`Filter::settle`].
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -123,14 +124,17 @@ impl<H: Host, B: Beside> Filter<H, B> {
         json: &[u8],
     ) -> Result<(), ConfigError> {
         let prepared = Prepared::from_json(&self.host, json);
-        self.take_over(proxy, now, (id, name), prepared)
+        self.take_over(proxy, now, (id, name), prepared)?;
+        self.settle(proxy);
+        Ok(())
     }
 
     /// Adopts configuration `id`, which is for listener `name`, and logs it. If an error is
     /// returned, the last valid configuration stays in force, and `id` is unknown unless the caller
     /// calls [`Filter::refused`]. Configurations of one name replace each other. Configurations of
     /// different names are in force side by side, each for its listener's streams
-    /// ([`Stream::listener`]).
+    /// ([`Stream::listener`]). The caller calls [`Filter::settle`] when the proxy's update can't
+    /// fail any more.
     ///
     /// # Errors
     /// [`ConfigError`] of `prepared`, or of the host.
@@ -210,7 +214,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
     /// Removes configuration `id`, after its last stream, or because another part of the proxy's
     /// update failed. The newest remaining configuration of the same name is then in force. When
     /// the last inbound configuration is removed, the filter leaves the process, if no request
-    /// waits or runs.
+    /// waits or runs. The caller calls [`Filter::settle`] later, as after [`Filter::take_over`].
     pub fn gone(&mut self, proxy: &impl Proxy, id: u32) {
         let mut left = self.listeners.clone();
         let Some(direction) = left.gone(id) else {
@@ -225,6 +229,16 @@ impl<H: Host, B: Beside> Filter<H, B> {
         } else if left.configs(direction) != before.configs(direction) {
             self.apply_again(proxy, direction);
         }
+    }
+
+    /// Sends the waiting requests of removed policies to the backend. Until then these requests
+    /// wait for slots, because a failed update of the proxy brings their policies back.
+    pub fn settle(&mut self, proxy: &impl Proxy) {
+        let done = proxy.now().and_then(|now| {
+            let (host, actions) = (&self.host, &mut self.actions);
+            self.engine.retire_removed(host, now, actions)
+        });
+        self.check(proxy, done);
     }
 
     /// Applies the configurations in force to the engine again. The configurations were valid

@@ -755,6 +755,32 @@ fn a_configuration_that_is_dropped_gives_way_to_the_one_before() {
     assert_eq!(proxy.stat("workers_lost"), 0);
 }
 
+/// The proxy may drop a new configuration because another part of its update fails.
+#[test]
+fn requests_of_a_removed_policy_wait_until_the_update_is_settled() {
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let _running = proxy.forwarded(&[]);
+    let mut waits = proxy.held(&[]);
+    let stream = proxy.stream(&[]);
+    let other = stage(MAX_QUEUE_LENGTH).replace("ns/p", "ns/other");
+    let configure = |proxy: &mut Proxy, id| {
+        let prepared = Prepared::from_json(&proxy.filter.host, other.as_bytes());
+        let now = Instant::default();
+        let configured = proxy.filter.take_over(&stream, now, (id, ""), prepared);
+        assert_eq!(configured, Ok(()));
+        proxy.filter.tick(&stream);
+        assert_eq!(*proxy.filter.actions(), []);
+    };
+    configure(&mut proxy, 3);
+    proxy.filter.gone(&stream, 3);
+    proxy.filter.settle(&stream);
+    assert_eq!(*proxy.filter.actions(), []);
+    configure(&mut proxy, 4);
+    proxy.filter.settle(&stream);
+    proxy.resume(&waits);
+    proxy.done(&mut waits);
+}
+
 /// Returns a configuration of one slot for `policy`, for requests of these routes.
 fn routed(policy: &str, routes: &str) -> String {
     let stage = format!(r#""policy":"{policy}","routes":[{routes}]"#);

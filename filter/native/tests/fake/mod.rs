@@ -33,6 +33,8 @@ pub(crate) struct Seen {
     pub(crate) tags: Vec<(String, String)>,
     /// The number of calls for a stream's span.
     pub(crate) spans: usize,
+    /// The function that runs while Envoy schedules the next tick.
+    pub(crate) on_commit: Option<Box<dyn FnOnce() + Send>>,
     /// The streams whose hook is scheduled.
     scheduled: Vec<usize>,
 }
@@ -48,6 +50,7 @@ impl Seen {
             tracing: false,
             tags: Vec::new(),
             spans: 0,
+            on_commit: None,
             scheduled: Vec::new(),
         }
     }
@@ -87,6 +90,9 @@ pub(crate) fn pass(ms: u64) {
 /// One configuration of a listener.
 pub(crate) struct Listener(*const c_void);
 
+// SAFETY: the last hook of a configuration may run on any thread.
+unsafe impl Send for Listener {}
+
 impl Listener {
     /// Creates a listener. Returns `None` if the module refuses `json`.
     pub(crate) fn new(json: &str) -> Option<Self> {
@@ -117,6 +123,8 @@ impl Drop for Listener {
 pub(crate) struct Stream {
     filter: *const c_void,
     headers: Vec<(String, String)>,
+    /// The response code details.
+    details: Cell<&'static str>,
     /// The status of the local reply.
     reply: Cell<Option<u32>>,
     resumed: Cell<bool>,
@@ -140,6 +148,7 @@ impl Stream {
         let stream = Box::new(Self {
             filter,
             headers: headers.map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec(),
+            details: Cell::new("via_upstream"),
             reply: Cell::default(),
             resumed: Cell::default(),
         });
@@ -174,6 +183,11 @@ impl Stream {
         self.reply.get().map(Became::Answered).or(resumed)
     }
 
+    /// Sets a header of the response. The request has it, too.
+    pub(crate) fn set_header(&mut self, name: &str, value: &str) {
+        self.headers.push((name.to_owned(), value.to_owned()));
+    }
+
     /// Sends the backend's response 200, without a body.
     pub(crate) fn answer(&self) {
         let (envoy, filter) = (self.envoy(), self.filter);
@@ -181,6 +195,12 @@ impl Stream {
         unsafe {
             envoy_dynamic_module_on_http_filter_response_headers(envoy, filter, true);
         }
+    }
+
+    /// Sends Envoy's own response, without a body, after a timeout.
+    pub(crate) fn time_out(&self) {
+        self.details.set("response_timeout");
+        self.answer();
     }
 }
 
@@ -338,12 +358,16 @@ schedulers! {
         envoy_dynamic_module_callback_http_filter_scheduler_delete
 }
 
-/// Does nothing, because ticks are run by tests.
+/// Schedules no tick, because ticks are run by tests.
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_callback_http_filter_config_scheduler_commit(
     _scheduler: *mut c_void,
     _event: u64,
 ) {
+    let on_commit = seen().on_commit.take();
+    if let Some(on_commit) = on_commit {
+        on_commit();
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -471,7 +495,8 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_filter_get_attribute_str
     value: *mut Buffer,
 ) -> bool {
     let text = match attribute {
-        RESPONSE_CODE_DETAILS => "via_upstream",
+        // SAFETY: the stream is alive.
+        RESPONSE_CODE_DETAILS => unsafe { stream(filter) }.details.get(),
         // SAFETY: the stream is alive.
         UPSTREAM_ADDRESS => unsafe { stream(filter) }.path(),
         _ => return false,
