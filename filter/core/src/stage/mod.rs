@@ -576,7 +576,8 @@ impl Stage {
     }
 
     /// Ends a request's processing time at the first byte of the response's body, if more bytes
-    /// follow. The request holds its slot until [`Stage::finish`]. A second call has no effect.
+    /// follow. The request is then answered, also if its answer is not measured. It holds its slot
+    /// until [`Stage::finish`]. A second call has no effect.
     ///
     /// # Errors
     /// [`HostError`].
@@ -587,9 +588,9 @@ impl Stage {
         ticket: Ticket,
         outcome: Outcome,
     ) -> Result<(), HostError> {
+        let is_answer = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
         let request = self.requests.of_mut(ticket);
-        let Some(request) =
-            request.filter(|request| outcome == Outcome::Completed && request.first_byte.is_none())
+        let Some(request) = request.filter(|request| is_answer && request.first_byte.is_none())
         else {
             return Ok(());
         };
@@ -601,7 +602,10 @@ impl Stage {
                 dequeued: Some(dequeued),
             } => {
                 self.delivered(now, &request, Some(dequeued), outcome, true);
-                self.measure(host, now, &request, dequeued)
+                match outcome {
+                    Outcome::Completed => self.measure(host, now, &request, dequeued),
+                    _ => Ok(()),
+                }
             }
             _ => Ok(()),
         }
@@ -666,6 +670,10 @@ impl Stage {
                     self.delivered(now, &request, dequeued, outcome, measured);
                 }
                 match (outcome, dequeued) {
+                    // A stream that began, but is not measured, however it ends.
+                    _ if request.first_byte.is_some() && request.weight == 0 => {
+                        self.stats.count(kind, Count::Unsampled);
+                    }
                     (_, Some(dequeued)) if request.first_byte.is_some() => {
                         self.streamed(host, now, &request, dequeued, outcome)?;
                     }
