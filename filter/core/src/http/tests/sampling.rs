@@ -44,3 +44,27 @@ fn a_stream_that_began_is_answered_although_it_is_not_measured() {
         );
     }
 }
+
+/// After a busy type has stopped or hung, its timeouts must not be taken for answers.
+#[test]
+fn a_request_that_is_not_measured_is_looked_at_when_few_others_end() {
+    for is_busy in [true, false] {
+        let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+        for _ in 0..SAMPLES_PER_SECOND {
+            let mut measured = proxy.forwarded(&[]);
+            measured.answered(&mut proxy.filter, "200", true);
+        }
+        let mut request = proxy.forwarded(&[]);
+        if !is_busy {
+            proxy.stat("slots_in_use");
+        }
+        let timeout = "response_timeout";
+        request.stream.set(Property::ResponseCodeDetails, timeout);
+        (request.inbound).response_headers(&mut proxy.filter, &request.stream, false);
+        // The backend no longer works on a request that the proxy answers itself.
+        assert_eq!(proxy.in_use(), u64::from(is_busy));
+        by_body(&mut request, &mut proxy.filter);
+        assert_eq!(proxy.stat("type.default.rq_unsampled"), 1);
+        assert_eq!(proxy.stat("type.default.rq_failed"), 0);
+    }
+}
