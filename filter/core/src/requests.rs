@@ -66,8 +66,8 @@ pub struct Request {
     /// The tokens of the budget that the request has or had. It takes them with its slot, and takes
     /// more if its output grows beyond them.
     pub(crate) tokens: u32,
-    /// The number of answers that the answer to this request represents, because not every answer
-    /// is measured.
+    /// The number of requests that this one represents, because not every request is measured. 0 if
+    /// it isn't measured itself.
     pub(crate) weight: u32,
     /// The end of the request's processing time, if its response then continues as a stream.
     pub(crate) first_byte: Option<Instant>,

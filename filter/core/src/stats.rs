@@ -90,8 +90,8 @@ pub enum Count {
     /// Answered with an error status as the policy defines it, or not answered because of a timeout
     /// or a reset. An estimate if answers are sampled: each counts with its weight.
     Failed,
-    /// Answered while the type was answered more than 800 times a second
-    /// ([`crate::stage::SAMPLES_PER_SECOND`]); not measured.
+    /// Answered or failed, but not measured, because the type got more than 800 requests a second
+    /// ([`crate::stage::SAMPLES_PER_SECOND`]).
     Unsampled,
 }
 

@@ -20,6 +20,7 @@ mod edits;
 mod found;
 mod offered;
 mod retries;
+mod sampling;
 mod streams;
 mod tokens;
 
@@ -45,6 +46,13 @@ pub(super) fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) ->
 enum At {
     Queue(Ticket),
     Backend(Ticket),
+}
+
+/// Decides whether a request that goes to the backend is measured.
+fn sample(engine: &mut Engine, ticket: Ticket) {
+    if let Some(stage) = engine.stage_mut(ticket.policy) {
+        stage.sample(ticket);
+    }
 }
 
 /// A process of several workers, and its backend.
@@ -103,6 +111,7 @@ impl Process {
                         panic!("{stream} resumed twice")
                     };
                     *place = At::Backend(pass);
+                    sample(engine, pass);
                     self.started.push(stream);
                 }
                 Action::Refuse { stream, refusal } => {
@@ -150,6 +159,7 @@ impl Process {
         match admission {
             None | Some(Err(_) | Ok(Decision::PassBy)) => {}
             Some(Ok(Decision::Forward(pass))) => {
+                self.with(worker, |engine, _, _, _| sample(engine, pass));
                 self.requests
                     .insert(stream, (worker, self.now, At::Backend(pass)));
                 self.started.push(stream);
@@ -163,6 +173,7 @@ impl Process {
         stream
     }
 
+    /// Ends a request as `headgate_core::http::Inbound` does.
     fn finish(&mut self, stream: u32, outcome: Outcome) {
         let Some((worker, _, At::Queue(pass) | At::Backend(pass))) = self.requests.remove(&stream)
         else {
@@ -175,6 +186,11 @@ impl Process {
             if let (Some(at), Some(stage)) = (at, stage) {
                 stage.answered_by(host, now, pass, at).unwrap();
             }
+            let stage = engine.stage(pass.policy);
+            let outcome = match stage.is_some_and(|stage| !stage.wants_answer(pass)) {
+                true if outcome != Outcome::Abandoned => Outcome::Unsampled,
+                _ => outcome,
+            };
             engine.finish(host, now, pass, outcome, actions).unwrap();
         });
     }

@@ -364,6 +364,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
             Decision::PassBy | Decision::Refuse(_) => {}
             Decision::Forward(ticket) => {
                 self.tell_quality(stream, ticket);
+                self.sample(ticket);
                 B::goes_on(self, stream, ticket, Some(&headers));
             }
             Decision::Hold(ticket) => self.tell_quality(stream, ticket),
@@ -380,8 +381,15 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
+    fn sample(&mut self, ticket: Ticket) {
+        if let Some(stage) = self.engine.stage_mut(ticket.policy) {
+            stage.sample(ticket);
+        }
+    }
+
     /// Sets the headers of a held request before the caller continues it.
     pub fn resume(&mut self, stream: &impl Stream, ticket: Ticket) {
+        self.sample(ticket);
         B::goes_on(self, stream, ticket, None);
     }
 

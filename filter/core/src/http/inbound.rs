@@ -121,8 +121,8 @@ impl Inbound {
         if stage.is_some_and(Stage::watches_hosts) && details(stream) == Outcome::Completed {
             filter.answered_by(stream, ticket);
         }
-        let stage = filter.engine.stage_mut(ticket.policy);
-        if stage.is_some_and(|stage| !stage.wants_sample(ticket)) {
+        let stage = filter.engine.stage(ticket.policy);
+        if stage.is_some_and(|stage| !stage.wants_answer(ticket)) {
             self.outcome = Outcome::Unsampled;
         } else {
             self.outcome = details(stream);

@@ -12,6 +12,7 @@ use crate::refusal::{Reason, Refusal};
 use crate::time::Instant;
 
 mod proxy;
+mod sampling;
 
 use proxy::{IN, MAX_QUEUE_LENGTH, Proxy, Request, VIA_UPSTREAM, stage};
 

@@ -35,6 +35,9 @@ impl Stage {
         if matches!(outcome, Outcome::Completed | Outcome::Unsampled) {
             self.hosts.answered(now, kind, time);
         }
+        if request.weight == 0 {
+            return;
+        }
         let Some(cut) = self.strategy.base.value_cut_mut() else {
             return;
         };
@@ -69,7 +72,9 @@ impl Stage {
     }
 
     /// Finds requests that have been in the backend for too long. Each counts as late for the
-    /// search for P, or as silent or overdue for the value cut.
+    /// search for P, or as silent or overdue for the value cut. Late and overdue requests are
+    /// compared with answers, so they count only if their answers would be measured. Silent
+    /// requests are compared with the slots that they hold, so all of them count.
     pub(super) fn find_overdue(&mut self, now: Instant) {
         let mut cut = self.strategy.base.value_cut_mut();
         let due = match &cut {
@@ -90,7 +95,9 @@ impl Stage {
             let kind = request.attributes.kind;
             let time = now.since(at);
             let response = self.slots.response(request.arrived, at, now);
-            if !request.counted_late
+            let is_sample = request.weight > 0;
+            if is_sample
+                && !request.counted_late
                 && (self.slots.late_after(kind)).is_some_and(|most| response > most)
             {
                 request.counted_late = true;
@@ -107,7 +114,8 @@ impl Stage {
                 request.silent = true;
                 cut.silent(kind);
             }
-            if !request.overdue && cut.late_after(kind).is_some_and(|most| time > most) {
+            if is_sample && !request.overdue && cut.late_after(kind).is_some_and(|most| time > most)
+            {
                 request.overdue = true;
                 cut.overdue(kind);
             }

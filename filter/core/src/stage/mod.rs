@@ -79,7 +79,7 @@ pub enum Outcome {
     /// The request ended in another way, such as with a local reply. Its times say nothing about
     /// the backend.
     Unmeasured,
-    /// An answer that is not measured, because [`Stage::wants_sample`] returned false.
+    /// An answer at which the caller didn't look, because [`Stage::wants_answer`] returned false.
     Unsampled,
 }
 
@@ -201,6 +201,12 @@ impl Stage {
         self.slots.known()
     }
 
+    /// Whether neither P nor a budget limits the requests in the backend.
+    #[cfg(test)]
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.slots.is_unlimited()
+    }
+
     /// Returns the measured processing times.
     #[must_use]
     pub fn service_times(&self) -> &ServiceTimes {
@@ -235,15 +241,27 @@ impl Stage {
         self.config.types.get(usize::from(kind.0))
     }
 
-    /// Whether to measure the answer to this request. The caller calls this function once, when the
-    /// answer comes. On `false` the caller may end the request as [`Outcome::Unsampled`].
-    pub fn wants_sample(&mut self, ticket: Ticket) -> bool {
-        let Some(request) = self.requests.of_mut(ticket) else {
-            return true;
-        };
-        let weight = self.sampling.take(request.attributes.kind);
-        request.weight = weight.unwrap_or(0);
-        weight.is_some()
+    /// Decides whether this request is measured. The caller calls this function once, when the
+    /// request goes to the backend. Requests for which it isn't called are all measured.
+    pub fn sample(&mut self, ticket: Ticket) {
+        if let Some(request) = self.requests.of_mut(ticket) {
+            let weight = self.sampling.take(request.attributes.kind);
+            request.weight = weight.unwrap_or(0);
+        }
+    }
+
+    /// Whether the caller must find out the outcome of this request when its answer comes. On
+    /// `false` the caller may end the request as [`Outcome::Unsampled`].
+    ///
+    /// When the rate of a type has fallen, such as because its requests hang, the budget also has
+    /// room for the answers to requests that are not measured. Many of them may be timeouts, which
+    /// must not be taken for answers.
+    #[must_use]
+    pub fn wants_answer(&self, ticket: Ticket) -> bool {
+        let request = self.requests.of(ticket);
+        request.is_none_or(|request| {
+            request.weight > 0 || self.sampling.has_room(request.attributes.kind)
+        })
     }
 
     /// Whether the stage needs fast ticks, because requests wait for a slot or decisions of this
@@ -579,7 +597,8 @@ impl Stage {
     }
 
     /// Ends a request's processing time at the first byte of the response's body, if more bytes
-    /// follow. The request holds its slot until [`Stage::finish`]. A second call has no effect.
+    /// follow. The request is then answered, also if its answer is not measured. It holds its slot
+    /// until [`Stage::finish`]. A second call has no effect.
     ///
     /// # Errors
     /// [`HostError`].
@@ -590,9 +609,9 @@ impl Stage {
         ticket: Ticket,
         outcome: Outcome,
     ) -> Result<(), HostError> {
+        let is_answer = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
         let request = self.requests.of_mut(ticket);
-        let Some(request) =
-            request.filter(|request| outcome == Outcome::Completed && request.first_byte.is_none())
+        let Some(request) = request.filter(|request| is_answer && request.first_byte.is_none())
         else {
             return Ok(());
         };
@@ -604,7 +623,12 @@ impl Stage {
                 dequeued: Some(dequeued),
             } => {
                 self.delivered(now, &request, Some(dequeued), outcome, true);
-                self.measure(host, now, &request, dequeued)
+                match outcome {
+                    Outcome::Completed if request.weight > 0 => {
+                        self.measure(host, now, &request, dequeued)
+                    }
+                    _ => Ok(()),
+                }
             }
             _ => Ok(()),
         }
@@ -660,15 +684,18 @@ impl Stage {
                 if request.first_byte.is_none() {
                     let is_bound = matches!(outcome, Outcome::Failed | Outcome::Abandoned);
                     let measured = match dequeued.filter(|_| is_bound) {
-                        Some(_) if request.freed.is_some() => false,
-                        Some(dequeued) => {
-                            self.took_at_least(&request.attributes, now.since(dequeued))
-                        }
+                        Some(_) if request.freed.is_some() || request.weight == 0 => false,
+                        Some(dequeued) => self.took_at_least(&request, now.since(dequeued)),
                         None => outcome == Outcome::Completed,
                     };
                     self.delivered(now, &request, dequeued, outcome, measured);
                 }
+                let is_failure = outcome == Outcome::Failed;
+                let is_end = answered || is_failure || request.first_byte.is_some();
                 match (outcome, dequeued) {
+                    _ if is_end && (request.weight == 0 || outcome == Outcome::Unsampled) => {
+                        self.stats.count(kind, Count::Unsampled);
+                    }
                     (_, Some(dequeued)) if request.first_byte.is_some() => {
                         self.streamed(host, now, &request, dequeued, outcome)?;
                     }
@@ -678,11 +705,9 @@ impl Stage {
                         self.judge_tokens(host, &request, (dequeued, now), outcome)?;
                     }
                     (Outcome::Failed, _) => {
-                        let answers = request.weight.max(1);
-                        self.slots.failed(answers);
-                        self.stats.count_n(kind, Count::Failed, answers);
+                        self.slots.failed(request.weight);
+                        self.stats.count_n(kind, Count::Failed, request.weight);
                     }
-                    (Outcome::Unsampled, _) => self.stats.count(kind, Count::Unsampled),
                     _ => self.stats.count(kind, Count::Unmeasured),
                 }
                 released.and(charged)?;
@@ -707,7 +732,8 @@ impl Stage {
     /// The histogram records at most the last objective, so that clients who end long streams have
     /// little influence. A later answer would miss the objective in any case. Nothing is recorded
     /// for a type that hangs or has just recovered, because the time is no service time.
-    fn took_at_least(&mut self, request: &Attributes, time: Duration) -> bool {
+    fn took_at_least(&mut self, request: &Request, time: Duration) -> bool {
+        let (request, weight) = (&request.attributes, request.weight);
         let kind = request.kind;
         if (self.strategy.base.value_cut()).is_some_and(|cut| cut.hangs(kind)) {
             return false;
@@ -721,9 +747,9 @@ impl Stage {
         // A large request may usually take longer than the objective.
         let bound = most.map(|most| most.max(usual.unwrap_or_default()));
         let by_size = bound.map_or(time, |bound| time.min(bound));
-        (self.service_times).record_cost(request, request.output, by_size, 1);
+        (self.service_times).record_cost(request, request.output, by_size, weight);
         let time = most.map_or(time, |most| time.min(most));
-        self.service_times.record(kind, time, 1);
+        self.service_times.record(kind, time, weight);
         true
     }
 

@@ -1,18 +1,24 @@
-//! Sampling of the answers to measure. All answers are measured, up to a rate beyond which more
+//! Sampling of the requests to measure. All requests are measured, up to a rate beyond which more
 //! samples add no precision.
 //!
 //! Measuring an answer costs more host calls than deciding on its request: one to check whether the
 //! backend sent the answer, and a record in each of three distributions. At thousands of answers
 //! per second of one type, a sample gives the same percentiles. The budget of samples is per type,
-//! so a rare type is always measured, however busy the other types are. Slots and decisions never
-//! depend on the sampling.
+//! so a rare type is always measured, however busy the other types are. Slots never depend on the
+//! sampling.
+//!
+//! The sample is drawn when a request goes to the backend, so it doesn't depend on the outcome. A
+//! request counts as late while it is unanswered, and a client may leave before the answer. If the
+//! sample were drawn from the answers, all such requests would count, but only a part of those that
+//! are answered in time. With 8,000 requests per second, of which 10% are late, half of the
+//! outcomes would be late.
 
 use std::time::Duration;
 
 use crate::request::TypeId;
 use crate::time::Instant;
 
-/// The number of answers per second that are measured for each type on each worker. Types with
+/// The number of requests per second that are measured for each type on each worker. Types with
 /// fewer are measured fully.
 pub const SAMPLES_PER_SECOND: u32 = 800;
 /// The largest budget that a type may accumulate. It is the budget of one second, so that bursts of
@@ -22,7 +28,7 @@ const BURST: u32 = SAMPLES_PER_SECOND;
 #[derive(Debug, Clone, Copy)]
 struct Budget {
     left: u32,
-    /// The number of answers that were skipped since the last measured one.
+    /// The number of requests that were skipped since the last measured one.
     skipped: u32,
 }
 
@@ -47,9 +53,9 @@ impl Sampling {
         }
     }
 
-    /// Decides by the type's budget whether to measure an answer. Returns the number of answers
+    /// Decides by the type's budget whether to measure a request. Returns the number of requests
     /// that the measured one counts for: itself, and those skipped before it. Returns `None` if the
-    /// answer is skipped.
+    /// request is skipped.
     pub(super) fn take(&mut self, kind: TypeId) -> Option<u32> {
         let Some(budget) = self.budgets.get_mut(kind.0 as usize) else {
             return Some(1);
@@ -60,6 +66,12 @@ impl Sampling {
         }
         budget.left -= 1;
         Some(std::mem::take(&mut budget.skipped).saturating_add(1))
+    }
+
+    /// Whether few requests of `kind` were sampled in the last second, compared with the budget.
+    pub(super) fn has_room(&self, kind: TypeId) -> bool {
+        let budget = self.budgets.get(usize::from(kind.0));
+        budget.is_none_or(|budget| budget.left >= BURST / 2)
     }
 
     /// Refills the budgets for the time since the last call.

@@ -218,7 +218,15 @@ impl World {
     }
 
     fn start(&mut self, stream: u32) {
-        let service = self.streams[stream as usize].service;
+        let Stream {
+            worker,
+            service,
+            ticket,
+            ..
+        } = self.streams[stream as usize];
+        let ticket = ticket.unwrap();
+        let stage = self.workers[worker].stage_mut(ticket.policy).unwrap();
+        stage.sample(ticket);
         self.schedule(service, Happens::End(stream));
     }
 
@@ -235,7 +243,7 @@ impl World {
         let ticket = ticket.unwrap();
         let engine = &mut self.workers[worker];
         let stage = engine.stage_mut(ticket.policy).unwrap();
-        let outcome = if stage.wants_sample(ticket) {
+        let outcome = if stage.wants_answer(ticket) {
             Outcome::Completed
         } else {
             Outcome::Unsampled

@@ -45,7 +45,7 @@ impl Process {
         self.run_for(Duration::from_secs(2));
     }
 
-    fn stage(&self, worker: usize) -> &Stage {
+    pub(super) fn stage(&self, worker: usize) -> &Stage {
         let engine = self.workers[worker].as_ref().unwrap();
         &engine.policies[0].stage
     }

@@ -1,0 +1,70 @@
+//! Tests of types that are answered more often than answers are measured.
+
+use super::*;
+use crate::decision::PolicyId;
+use crate::request::TypeId;
+use crate::stage::{SAMPLES_PER_SECOND, Stage};
+
+/// Returns a proxy whose streams end their processing time at the first byte. Requests should begin
+/// to stream within 100 ms.
+fn by_value() -> Proxy {
+    let slo = r#"{"name":"default","slo":[{"percentile":90,"objective_us":100000}]}"#;
+    let bouncer = r#""strategy":{"type":"Bouncer","shed_by_value":true},"measure":"FirstByte""#;
+    Proxy::new(&stage(bouncer).replace(r#"{"name":"default"}"#, slo))
+}
+
+impl Proxy {
+    fn policy(&self) -> &Stage {
+        self.filter.engine.stage(PolicyId(0)).unwrap()
+    }
+}
+
+/// Clients of event streams close them, so most of these streams end without a complete response.
+#[test]
+fn a_stream_that_began_is_answered_although_it_is_not_measured() {
+    for end in [by_body, by_failure, by_client] {
+        let mut proxy = by_value();
+        for _ in 0..SAMPLES_PER_SECOND {
+            let mut measured = streams(&mut proxy);
+            end(&mut measured, &mut proxy.filter);
+        }
+        let mut request = streams(&mut proxy);
+        pass_time(&mut proxy, &request, 5_000);
+        proxy.filter.tick(&request.stream);
+        let unanswered = |of: &crate::requests::Request| of.overdue || of.silent;
+        assert!(!proxy.policy().requests.iter().any(unanswered));
+        end(&mut request, &mut proxy.filter);
+        let counts = ["completed", "unsampled", "failed", "unmeasured"];
+        let counts = counts.map(|of| proxy.stat(&format!("type.default.rq_{of}")));
+        assert_eq!(counts, [u64::from(SAMPLES_PER_SECOND), 1, 0, 0]);
+        let mean = proxy.policy().service_times().estimate(TypeId(0)).mean;
+        assert!(
+            mean.abs_diff(Duration::from_millis(20)) < Duration::from_millis(1),
+            "{mean:?}"
+        );
+    }
+}
+
+/// After a busy type has stopped or hung, its timeouts must not be taken for answers.
+#[test]
+fn a_request_that_is_not_measured_is_looked_at_when_few_others_end() {
+    for is_busy in [true, false] {
+        let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+        for _ in 0..SAMPLES_PER_SECOND {
+            let mut measured = proxy.forwarded(&[]);
+            measured.answered(&mut proxy.filter, "200", true);
+        }
+        let mut request = proxy.forwarded(&[]);
+        if !is_busy {
+            proxy.stat("slots_in_use");
+        }
+        let timeout = "response_timeout";
+        request.stream.set(Property::ResponseCodeDetails, timeout);
+        (request.inbound).response_headers(&mut proxy.filter, &request.stream, false);
+        // The backend no longer works on a request that the proxy answers itself.
+        assert_eq!(proxy.in_use(), u64::from(is_busy));
+        by_body(&mut request, &mut proxy.filter);
+        assert_eq!(proxy.stat("type.default.rq_unsampled"), 1);
+        assert_eq!(proxy.stat("type.default.rq_failed"), 0);
+    }
+}
