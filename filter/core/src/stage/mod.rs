@@ -421,8 +421,7 @@ impl Stage {
         self.strategy.base.admission_rate(kind, class)
     }
 
-    /// Counts a rejection. Returns the refusal, which includes the time after which a retry is
-    /// worthwhile.
+    /// Counts a rejection by the stage, and returns the refusal.
     fn refuse(
         &mut self,
         now: Instant,
@@ -431,8 +430,23 @@ impl Stage {
         reason: Reason,
         queue_wait: Duration,
     ) -> Refusal {
+        // A deadline that not even a free slot would meet doesn't show that slots are short.
+        if reason != Reason::Deadline || !self.lacks_time(request) {
+            self.firsts.refused(request, now);
+        }
+        self.refusal(request, origin, reason, queue_wait)
+    }
+
+    /// Counts a rejection. Returns the refusal, which includes the time after which a retry is
+    /// worthwhile.
+    fn refusal(
+        &mut self,
+        request: &Attributes,
+        origin: Option<Origin>,
+        reason: Reason,
+        queue_wait: Duration,
+    ) -> Refusal {
         let kind = request.kind;
-        self.firsts.refused(request, now);
         // More slots would not help if the policy's processing units limit the slots in use.
         if reason != Reason::Value || !self.strategy.is_bounded(self.slots.count()) {
             self.slots.refused(kind, reason);
@@ -448,14 +462,13 @@ impl Stage {
     /// would have entered.
     pub(crate) fn refuse_before(
         &mut self,
-        now: Instant,
         request: &Attributes,
         origin: Origin,
         reason: Reason,
         wait: Duration,
     ) -> Refusal {
         self.arrived(request);
-        self.refuse(now, request, Some(origin), reason, wait)
+        self.refusal(request, Some(origin), reason, wait)
     }
 
     /// Records the estimates of one in [`ESTIMATES`] admissions. More records would not make the

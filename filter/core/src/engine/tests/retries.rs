@@ -62,3 +62,29 @@ fn refused_retries_do_not_keep_retries_out() {
     );
     assert_eq!(process.started.len(), 2);
 }
+
+/// A client whose deadlines no free slot would meet says nothing about the slots. A deadline that
+/// passes in the queue does.
+#[test]
+fn only_first_attempts_that_find_no_slot_keep_retries_out() {
+    let mut process = Process::new(1, &config(1, |_| {}));
+    process.learn_slow();
+    let retried = |process: &mut Process| {
+        let retry = attempt(process, 0, "/slow", "2");
+        let is_admitted = process.requests.contains_key(&retry);
+        process.finish(retry, Outcome::Completed);
+        is_admitted
+    };
+    for _ in 0..9 {
+        let hopeless = process.arrive_with(0, "/slow", Some(Duration::from_millis(1)));
+        process.finish(hopeless, Outcome::Unmeasured);
+    }
+    assert!(process.refused.len() >= 7, "{:?}", process.refused);
+    assert!(retried(&mut process), "a slot is free");
+
+    let running = process.arrive(0, "/slow");
+    let late = process.arrive_with(0, "/slow", Some(Duration::from_millis(30)));
+    assert_eq!(process.refused.last(), Some(&(late, Reason::Deadline)));
+    process.finish(running, Outcome::Completed);
+    assert!(!retried(&mut process), "a first attempt found no slot");
+}
