@@ -28,7 +28,7 @@ use crate::request::Attributes;
 use crate::time::Instant;
 
 /// The time after a refused first attempt within which retries are refused.
-const MEMORY: Duration = Duration::from_secs(1);
+pub(crate) const MEMORY: Duration = Duration::from_secs(1);
 
 /// Whether the request is a retry according to one of [`ATTEMPT_HEADERS`].
 #[must_use]

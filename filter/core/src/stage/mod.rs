@@ -37,7 +37,7 @@ use crate::queue::Queue;
 use crate::refusal::{Origin, Reason, Refusal};
 use crate::request::{Attributes, ClassId, Served, TypeId};
 use crate::requests::{Counts, Phase, Request, Requests};
-use crate::retries::FirstAttempts;
+use crate::retries::{self, FirstAttempts};
 use crate::rng::Rng;
 use crate::service_times::ServiceTimes;
 use crate::stats::{self, Count, StageCount, StageStats};
@@ -454,7 +454,10 @@ impl Stage {
         self.stats
             .rejected(kind, reason, self.config.mode == Mode::Enforce);
         let times = &self.service_times;
-        let drain = (self.strategy.base).retry_after(request, reason, queue_wait, times);
+        let drain = match reason {
+            Reason::Retry => queue_wait.max(retries::MEMORY),
+            _ => (self.strategy.base).retry_after(request, reason, queue_wait, times),
+        };
         Refusal::new(self.policy, kind, reason, drain, origin, &mut self.rng)
     }
 

@@ -345,6 +345,8 @@ pub enum Admitted {
 impl ValueCut {
     /// The time in which the cut follows arrivals. A retry within this time has no better chance.
     pub const HORIZON: Duration = Duration::from_secs(1);
+    /// The time after which a broken type gets a further probe at the latest.
+    pub const PAUSE: Duration = delivery::PAUSE;
 
     /// Returns a cut that refuses nothing before the first step. `values` has the values of the
     /// types, and `scales` the factors of the classes. Without `scales` there is one class with

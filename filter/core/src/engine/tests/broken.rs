@@ -71,6 +71,11 @@ fn a_type_that_hangs_holds_few_slots_of_all_workers_together() {
         let (most, answered) = hang(&mut process, workers, 6_000);
         let reason = |(_, reason): &(u32, Reason)| *reason == Reason::Unresponsive;
         assert!(process.refused.iter().any(reason));
+        let last = process.refused.last().unwrap();
+        assert!(
+            reason(last) && process.retry_after >= 2_000 * MS,
+            "{last:?}"
+        );
         // Requests of the first second hold their slots for three seconds, so only later ones show
         // the limit.
         let (later, _) = hang(&mut process, workers, 3_000);

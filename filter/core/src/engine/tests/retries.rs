@@ -22,6 +22,7 @@ fn no_retry_takes_the_slot_of_a_first_attempt() {
 
     let again = attempt(&mut process, 0, "/", "3");
     assert_eq!(process.refused.last(), Some(&(again, Reason::Retry)));
+    assert!(process.retry_after >= Duration::from_secs(1), "no sooner");
     let slow = attempt(&mut process, 0, "/slow", "2");
     assert!(
         process.requests.contains_key(&slow),

@@ -57,6 +57,8 @@
 //! (1 − unmeasured) · mean + beyond
 //! ```
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// The weight of the newest outcome of a healthy type, and of a type that is broken or fails.
@@ -83,8 +85,8 @@ const PROBES: (f64, f64) = (1.0 / 8.0, 1.0 / 4.0);
 const RECENT: f64 = 1.0;
 /// The multiple of the backend's delay up to which a type's last objective makes the type a victim.
 const DELAYED: f64 = 2.0;
-/// The time after which a further probe enters while earlier ones are unanswered, s.
-const PAUSE: f64 = 2.0;
+/// The time after which a further probe enters while earlier ones are unanswered.
+pub(super) const PAUSE: Duration = Duration::from_secs(2);
 
 /// The outcomes of a type.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -363,7 +365,7 @@ impl Delivery {
 /// `working` is the number of `slots` that unrestricted types ask for. At least `working` slots
 /// work, whereas a P that was found automatically may be too high.
 pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
-    let part = if pause < PAUSE {
+    let part = if pause < PAUSE.as_secs_f64() {
         (PROBES.0 * working).floor()
     } else {
         (PROBES.1 * slots).min((working / 2.0).ceil()).floor()
