@@ -579,7 +579,7 @@ fn odd_records_and_clocks_are_survived() {
         above: 1e300,
         refused: 1e300,
         rows: vec![huge; cut.cells.len()],
-        ..Record::new(0.0, 0, cut.kinds.len())
+        ..Record::new(0, 0.0, 0, cut.kinds.len())
     };
     let mut record = Vec::new();
     shared::encode(&odd, &mut record);
