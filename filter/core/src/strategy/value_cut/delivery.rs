@@ -71,7 +71,7 @@ const FAILS: f64 = 0.5;
 const SILENT: f64 = 2.0;
 /// The least number of outcomes with which slot times are known.
 const FEWEST: f64 = 20.0;
-/// The time without an outcome after which a type's record is reset, s.
+/// The time without an outcome or a silent request after which a type's record is reset, s.
 const FORGET: f64 = 60.0;
 /// The least part of the outcomes that must deliver for a type to keep its full value, ratio. Fewer
 /// failures are attributed to chance.
@@ -249,9 +249,11 @@ impl Delivery {
             self.fastest = Some(new.min(old + weight * (new - old)));
             self.answered = secs;
         }
+        if fresh.count > 0.0 || fresh.silent > 0.0 {
+            self.last = secs;
+        }
         if fresh.count > 0.0 {
             self.follow(&fresh);
-            self.last = secs;
         } else {
             // Until the next outcome, the slot time of requests whose outcomes were already counted
             // and deliveries that are taken back must be kept.
@@ -557,6 +559,18 @@ mod tests {
         let delivery = after(&outcomes);
         assert_eq!(delivery.part(), 1.0);
         assert!(!delivery.is_broken());
+    }
+
+    #[test]
+    fn the_first_requests_after_a_long_time_are_not_forgotten_while_they_are_silent() {
+        let mut delivery = Delivery::default();
+        for secs in [1_000.0, 1_000.1] {
+            let mut sums = Sums::default();
+            sums.silent();
+            delivery.add(&sums);
+            delivery.step(secs, 16.0);
+        }
+        assert!(delivery.is_broken());
     }
 
     #[test]
