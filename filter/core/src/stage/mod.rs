@@ -365,7 +365,7 @@ impl Stage {
         }
         let rejected = decision.is_err();
         if let Err(reason) = decision {
-            self.decided(kind, false);
+            self.decided(kind, Some(reason));
             let origin = self.requests.of(ticket).and_then(|request| request.origin);
             let refusal = self.refuse(now, attributes, origin, reason, sight.judged_wait);
             if self.config.mode == Mode::Enforce {
@@ -381,7 +381,11 @@ impl Stage {
         };
         let decision = self.admit(host, now, ticket, &sight, counts, actions)?;
         if !rejected {
-            self.decided(kind, !matches!(decision, Decision::Refuse(_)));
+            let refused = match &decision {
+                Decision::Refuse(refusal) => Some(refusal.reason),
+                _ => None,
+            };
+            self.decided(kind, refused);
         }
         Ok(decision)
     }
@@ -396,11 +400,14 @@ impl Stage {
             .count_stage(StageCount::OfferedWork, micros(mean));
     }
 
-    /// Counts a decision for the strategy, and for the windows of other workers.
-    fn decided(&mut self, kind: TypeId, accepted: bool) {
-        self.strategy.base.decided(accepted);
-        if let Some(acceptance) = &mut self.acceptance {
-            acceptance.count(kind, accepted);
+    /// Counts a decision for the strategy, and for the windows of other workers. `refused` is the
+    /// reason for a refusal. No window has refused retries.
+    fn decided(&mut self, kind: TypeId, refused: Option<Reason>) {
+        self.strategy.base.decided(refused.is_none());
+        if let Some(acceptance) = &mut self.acceptance
+            && refused != Some(Reason::Retry)
+        {
+            acceptance.count(kind, refused.is_none());
         }
     }
 

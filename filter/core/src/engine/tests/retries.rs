@@ -1,6 +1,7 @@
 //! Tests of retries while first attempts are refused.
 
 use super::*;
+use crate::config::StarvationAvoidance;
 
 /// Sends a request with this `x-envoy-attempt-count`.
 fn attempt(process: &mut Process, worker: usize, path: &'static str, count: &str) -> u32 {
@@ -88,4 +89,32 @@ fn only_first_attempts_that_find_no_slot_keep_retries_out() {
     assert_eq!(process.refused.last(), Some(&(late, Reason::Deadline)));
     process.finish(running, Outcome::Completed);
     assert!(!retried(&mut process), "a first attempt found no slot");
+}
+
+#[test]
+fn refused_retries_are_in_no_window_of_starvation_avoidance() {
+    let mut process = Process::new(
+        1,
+        &config(1, |stage| {
+            stage.queue.max_length = 0;
+            stage.starvation_avoidance = Some(StarvationAvoidance::AcceptanceAllowance {
+                allowance: 0.1,
+                type_allowances: BTreeMap::new(),
+                window_us: 1_000_000,
+                step_us: 10_000,
+            });
+        }),
+    );
+    let received = "type.default.window_received";
+    let before = process.gauge(received);
+    for (count, reason) in [
+        ("1", None),
+        ("1", Some(Reason::QueueFull)),
+        ("2", Some(Reason::Retry)),
+    ] {
+        attempt(&mut process, 0, "/", count);
+        assert_eq!(process.refused.last().map(|(_, reason)| *reason), reason);
+    }
+    process.run_for(Duration::from_millis(20));
+    assert_eq!(process.gauge(received) - before, 2);
 }
