@@ -1,7 +1,8 @@
 //! A refusal's reason and the time after which a retry is worthwhile.
 //!
-//! It is the time until the queue has drained so far that the same request would be admitted.
-//! Jitter is added, so that refused clients don't all return at once.
+//! It is the time until the same request would be admitted, such as until the queue has drained so
+//! far, or until the rule that refused it looks again. Jitter is added, so that refused clients
+//! don't all return at once.
 
 use std::fmt;
 use std::time::Duration;

@@ -7,8 +7,10 @@
 //!
 //! **The rule.** A retry of a type is refused if a first attempt of that type was refused within
 //! the last second. So slots go to first attempts while there are too few slots for them, and the
-//! rule has no effect while all are admitted. Refused retries don't count as demand. The value cut
-//! and the search for P use first attempts only.
+//! rule has no effect while all are admitted. Two refusals don't count, because slots may be free:
+//! that of a workflow beyond its rate, and that of a deadline that a free slot wouldn't meet.
+//! Otherwise one client could have the retries of all others refused. Refused retries don't count
+//! as demand. The value cut and the search for P use first attempts only.
 //!
 //! **Detection.** Envoy numbers attempts from 1 in `x-envoy-attempt-count` (on routes with
 //! `include_request_attempt_count`, such as Istio's). gRPC clients count the previous attempts in
@@ -26,7 +28,7 @@ use crate::request::Attributes;
 use crate::time::Instant;
 
 /// The time after a refused first attempt within which retries are refused.
-const MEMORY: Duration = Duration::from_secs(1);
+pub(crate) const MEMORY: Duration = Duration::from_secs(1);
 
 /// Whether the request is a retry according to one of [`ATTEMPT_HEADERS`].
 #[must_use]

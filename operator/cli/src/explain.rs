@@ -63,7 +63,7 @@ fn header(text: &str) -> Result<(String, String), String> {
         .ok_or_else(|| format!("{text:?} has no colon; NAME:VALUE"))?;
     if name.is_empty() {
         return Err(format!(
-            "{text:?} has no name; use --path and --method for :path and :method"
+            "{text:?} has no name; use --path, --method and --header Host:… for pseudo-headers"
         ));
     }
     Ok((name.trim().to_ascii_lowercase(), value.trim().to_owned()))

@@ -30,6 +30,7 @@ const CASES: &[Case] = &[
     ("GET", "/", &[("x-kind", "report")], "header"),
     ("GET", "/", &[("x-kind", "reports")], "default"),
     ("GET", "/", &[("x-tenant", "t-42")], "header-regex"),
+    ("GET", "/", &[("host", "api.headgate.test")], "host"),
     ("GET", "/both", &[("x-both", "yes")], "both"),
     ("GET", "/both", &[], "default"),
     (
@@ -83,6 +84,10 @@ fn types() -> Vec<Value> {
             json!([{"headers": [
                 {"type": "RegularExpression", "name": "x-tenant", "value": "t-[0-9]+"},
             ]}]),
+        ),
+        kind(
+            "host",
+            json!([{"headers": [{"name": "Host", "value": "api.headgate.test"}]}]),
         ),
         kind(
             "both",

@@ -41,7 +41,7 @@ pub trait RequestView {
     fn path(&self) -> Option<&[u8]>;
     /// Returns `:method`.
     fn method(&self) -> Option<&[u8]>;
-    /// Returns a request header by its lower case name.
+    /// Returns a request header by its lower case name. `host` is `:authority` in HTTP/2.
     fn header(&self, name: &str) -> Option<&[u8]>;
     /// Returns the name of the Envoy route that was selected. It is read last, when all other
     /// conditions hold.

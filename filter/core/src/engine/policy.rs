@@ -94,9 +94,7 @@ impl Policy {
             }),
             Some(Passage::Hold(ticket)) => Ok(Decision::Hold(ticket)),
             Some(Passage::Refuse(reason, wait)) => {
-                let refusal = self
-                    .stage
-                    .refuse_before(now, attributes, *origin, reason, wait);
+                let refusal = self.stage.refuse_before(attributes, *origin, reason, wait);
                 Ok(Decision::Refuse(refusal))
             }
             Some(Passage::Forward(ticket)) => self.enter(beside, host, now, ticket, actions),
@@ -212,8 +210,7 @@ impl Policy {
                     retry_after,
                 } => {
                     let stage = &mut self.stage;
-                    let refusal =
-                        stage.refuse_before(now, &attributes, origin, reason, retry_after);
+                    let refusal = stage.refuse_before(&attributes, origin, reason, retry_after);
                     actions.push(Action::Refuse { stream, refusal });
                 }
             }

@@ -62,6 +62,8 @@ struct Process {
     workers: Vec<Option<Engine>>,
     requests: BTreeMap<u32, (usize, Instant, At)>,
     refused: Vec<(u32, Reason)>,
+    /// The time after which the request refused last may come back.
+    retry_after: Duration,
     started: Vec<u32>,
     next_stream: u32,
     /// The upstream hosts of requests. Requests without an entry have no upstream host.
@@ -76,6 +78,7 @@ impl Process {
             workers: Vec::new(),
             requests: BTreeMap::new(),
             refused: Vec::new(),
+            retry_after: Duration::ZERO,
             started: Vec::new(),
             next_stream: 1,
             hosts: BTreeMap::new(),
@@ -116,12 +119,17 @@ impl Process {
                 }
                 Action::Refuse { stream, refusal } => {
                     self.requests.remove(&stream).unwrap();
-                    self.refused.push((stream, refusal.reason));
+                    self.was_refused(stream, &refusal);
                 }
                 Action::Send { .. } => panic!("no call was delayed"),
             }
         }
         Some(result)
+    }
+
+    fn was_refused(&mut self, stream: u32, refusal: &Refusal) {
+        self.refused.push((stream, refusal.reason));
+        self.retry_after = refusal.retry_after;
     }
 
     fn configure(&mut self, config: &FilterConfig) {
@@ -168,7 +176,7 @@ impl Process {
                 self.requests
                     .insert(stream, (worker, self.now, At::Queue(pass)));
             }
-            Some(Ok(Decision::Refuse(refusal))) => self.refused.push((stream, refusal.reason)),
+            Some(Ok(Decision::Refuse(refusal))) => self.was_refused(stream, &refusal),
         }
         stream
     }

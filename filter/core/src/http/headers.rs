@@ -167,6 +167,11 @@ impl<S: Stream> RequestView for Headers<'_, S> {
         if self.disowned && name.as_bytes().starts_with(OURS) {
             return None;
         }
+        // Envoy has the host as HTTP/2's pseudo-header, whichever version the client uses.
+        let name = match name {
+            "host" => ":authority",
+            name => name,
+        };
         header(&self.bytes, name)
     }
 
@@ -261,6 +266,13 @@ mod tests {
         assert_eq!(headers.header("x-headgate-cost"), None);
         assert_eq!(headers.header("grpc-timeout"), Some(&b"1S"[..]));
         assert!(headers.ours().eq(ours));
+    }
+
+    #[test]
+    fn the_host_is_a_header_in_each_version_of_http() {
+        let stream = MemoryStream::of(&[(":path", "/a"), (":authority", "example.com")]);
+        let headers = Headers::of_request(&stream).unwrap();
+        assert_eq!(headers.header("host"), Some(&b"example.com"[..]));
     }
 
     #[test]

@@ -132,7 +132,12 @@ impl Inbound {
             }
         }
         let answered = matches!(self.outcome, Outcome::Completed | Outcome::Unsampled);
-        if counts_tokens && answered {
+        // The body of an error is no output.
+        let is_success = || {
+            let status = stream.response_header(":status").ok().flatten();
+            status.is_some_and(|status| status.starts_with(b"2"))
+        };
+        if counts_tokens && answered && is_success() {
             self.tokens = Some(Tokens::of_response(stream));
         }
         // The backend no longer works on a request that Envoy answers itself.

@@ -571,6 +571,34 @@ fn a_budget_learns_the_tokens_of_streams_and_follows_them() {
     }
 }
 
+/// A response in JSON, as OpenAI's API sends it without `stream`, may have any length. An error has
+/// no output.
+#[test]
+fn a_budget_gives_requests_their_most_while_many_outputs_of_their_type_are_not_counted() {
+    let tokens = r#""tokens":{"budget":1000,"prompt":{"otherwise":10},
+        "output":{"header":"x-max-tokens","otherwise":90}}"#;
+    let mut proxy = Proxy::new(&stage(&format!("{MAX_QUEUE_LENGTH},{tokens}")));
+    let mut answer = |count, status, content_type, body: &[&str]| {
+        for _ in 0..count {
+            let mut request = proxy.forwarded(&[]);
+            *request.stream.response.borrow_mut() = pairs(&[("content-type", content_type)]);
+            request.answered(&mut proxy.filter, status, false);
+            for part in body {
+                *request.stream.body.borrow_mut() = part.as_bytes().to_vec();
+                by_body(&mut request, &mut proxy.filter);
+            }
+        }
+        let mut next = proxy.forwarded(&[]);
+        let taken = proxy.stat("tokens_in_use");
+        proxy.done(&mut next);
+        taken
+    };
+    let events = "data: a\n\n".repeat(10);
+    assert_eq!(answer(200, "200", "text/event-stream", &[&events]), 21);
+    assert_eq!(answer(20, "404", "application/json", &["{}"]), 21);
+    assert_eq!(answer(20, "200", "application/json", &["{}"]), 100);
+}
+
 #[test]
 fn failures_of_the_backend_are_no_measurements() {
     type End = fn(&mut Request, &mut Filter<MemoryHost>);

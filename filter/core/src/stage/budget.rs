@@ -152,15 +152,16 @@ impl Budget {
         twice.min(self.tokens).saturating_sub(request.tokens)
     }
 
-    /// Records the output of a request whose response ended.
-    pub(super) fn wrote(&mut self, request: &Attributes, output: u32, outcome: Outcome) {
-        let is_whole = match outcome {
-            Outcome::Completed | Outcome::Unsampled => {
-                with_output(request, output) < request.tokens
-            }
-            Outcome::Abandoned => false,
-            Outcome::Failed | Outcome::Unmeasured => return,
+    /// Records the output of a request whose response ended, or `None` if its tokens were not
+    /// counted. Such an output may be as long as the request allows.
+    pub(super) fn wrote(&mut self, request: &Attributes, output: Option<u32>, outcome: Outcome) {
+        let is_answered = match outcome {
+            Outcome::Completed | Outcome::Unsampled => true,
+            Outcome::Abandoned if output.is_some() => false,
+            Outcome::Abandoned | Outcome::Failed | Outcome::Unmeasured => return,
         };
+        let output = output.unwrap_or(request.tokens - request.prompt_tokens);
+        let is_whole = is_answered && with_output(request, output) < request.tokens;
         if let Some(lengths) = self.outputs.get_mut(usize::from(request.kind.0)) {
             lengths.learn(output, is_whole);
         }
@@ -292,7 +293,7 @@ mod tests {
         let (request, asks_little) = (asking(90, 10), asking(15, 10));
         let mut budget = budget();
         let wrote = |budget: &mut Budget, output, outcome| {
-            (0..2_000).for_each(|_| budget.wrote(&request, output, outcome));
+            (0..2_000).for_each(|_| budget.wrote(&request, Some(output), outcome));
         };
         let taken = |budget: &Budget| [request, asks_little].map(|of| budget.tokens(&of).taken);
         for outcome in [Outcome::Failed, Outcome::Unmeasured, Outcome::Abandoned] {
@@ -306,6 +307,16 @@ mod tests {
         // The output is cut off at its maximum.
         wrote(&mut budget, 80, Outcome::Unsampled);
         assert_eq!(taken(&budget), [90, 15]);
+        // Few outputs that were not counted may all be longer.
+        wrote(&mut budget, 20, Outcome::Completed);
+        for (count, outcome, usual) in [
+            (100, Outcome::Abandoned, 33),
+            (10, Outcome::Completed, 33),
+            (20, Outcome::Unsampled, 90),
+        ] {
+            (0..count).for_each(|_| budget.wrote(&request, None, outcome));
+            assert_eq!(taken(&budget), [usual, 15], "{count}");
+        }
     }
 
     #[test]

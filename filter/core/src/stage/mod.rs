@@ -37,7 +37,7 @@ use crate::queue::Queue;
 use crate::refusal::{Origin, Reason, Refusal};
 use crate::request::{Attributes, ClassId, Served, TypeId};
 use crate::requests::{Counts, Phase, Request, Requests};
-use crate::retries::FirstAttempts;
+use crate::retries::{self, FirstAttempts};
 use crate::rng::Rng;
 use crate::service_times::ServiceTimes;
 use crate::stats::{self, Count, StageCount, StageStats};
@@ -383,7 +383,7 @@ impl Stage {
         }
         let rejected = decision.is_err();
         if let Err(reason) = decision {
-            self.decided(kind, false);
+            self.decided(kind, Some(reason));
             let origin = self.requests.of(ticket).and_then(|request| request.origin);
             let refusal = self.refuse(now, attributes, origin, reason, sight.judged_wait);
             if self.config.mode == Mode::Enforce {
@@ -399,7 +399,11 @@ impl Stage {
         };
         let decision = self.admit(host, now, ticket, &sight, counts, actions)?;
         if !rejected {
-            self.decided(kind, !matches!(decision, Decision::Refuse(_)));
+            let refused = match &decision {
+                Decision::Refuse(refusal) => Some(refusal.reason),
+                _ => None,
+            };
+            self.decided(kind, refused);
         }
         Ok(decision)
     }
@@ -414,11 +418,14 @@ impl Stage {
             .count_stage(StageCount::OfferedWork, micros(mean));
     }
 
-    /// Counts a decision for the strategy, and for the windows of other workers.
-    fn decided(&mut self, kind: TypeId, accepted: bool) {
-        self.strategy.base.decided(accepted);
-        if let Some(acceptance) = &mut self.acceptance {
-            acceptance.count(kind, accepted);
+    /// Counts a decision for the strategy, and for the windows of other workers. `refused` is the
+    /// reason for a refusal. No window has refused retries.
+    fn decided(&mut self, kind: TypeId, refused: Option<Reason>) {
+        self.strategy.base.decided(refused.is_none());
+        if let Some(acceptance) = &mut self.acceptance
+            && refused != Some(Reason::Retry)
+        {
+            acceptance.count(kind, refused.is_none());
         }
     }
 
@@ -439,8 +446,7 @@ impl Stage {
         self.strategy.base.admission_rate(kind, class)
     }
 
-    /// Counts a rejection. Returns the refusal, which includes the time after which a retry is
-    /// worthwhile.
+    /// Counts a rejection by the stage, and returns the refusal.
     fn refuse(
         &mut self,
         now: Instant,
@@ -449,8 +455,23 @@ impl Stage {
         reason: Reason,
         queue_wait: Duration,
     ) -> Refusal {
+        // A deadline that not even a free slot would meet doesn't show that slots are short.
+        if reason != Reason::Deadline || !self.lacks_time(request) {
+            self.firsts.refused(request, now);
+        }
+        self.refusal(request, origin, reason, queue_wait)
+    }
+
+    /// Counts a rejection. Returns the refusal, which includes the time after which a retry is
+    /// worthwhile.
+    fn refusal(
+        &mut self,
+        request: &Attributes,
+        origin: Option<Origin>,
+        reason: Reason,
+        queue_wait: Duration,
+    ) -> Refusal {
         let kind = request.kind;
-        self.firsts.refused(request, now);
         // More slots would not help if the policy's processing units limit the slots in use.
         if reason != Reason::Value || !self.strategy.is_bounded(self.slots.count()) {
             self.slots.refused(kind, reason);
@@ -458,7 +479,10 @@ impl Stage {
         self.stats
             .rejected(kind, reason, self.config.mode == Mode::Enforce);
         let times = &self.service_times;
-        let drain = (self.strategy.base).retry_after(request, reason, queue_wait, times);
+        let drain = match reason {
+            Reason::Retry => queue_wait.max(retries::MEMORY),
+            _ => (self.strategy.base).retry_after(request, reason, queue_wait, times),
+        };
         Refusal::new(self.policy, kind, reason, drain, origin, &mut self.rng)
     }
 
@@ -466,7 +490,6 @@ impl Stage {
     /// would have entered, which is for the rate of its workflow.
     pub(crate) fn refuse_before(
         &mut self,
-        now: Instant,
         request: &Attributes,
         origin: Origin,
         reason: Reason,
@@ -475,7 +498,7 @@ impl Stage {
         self.arrived(request);
         Refusal {
             by_rate: !wait.is_zero(),
-            ..self.refuse(now, request, Some(origin), reason, wait)
+            ..self.refusal(request, Some(origin), reason, wait)
         }
     }
 

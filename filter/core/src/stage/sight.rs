@@ -180,17 +180,22 @@ impl Stage {
     /// because nine in ten requests of its type take longer (Wisp §3.2, §4.3). If the mean were
     /// used instead, and service times vary widely, most of the requests that can meet their
     /// deadlines would be refused.
+    pub(super) fn lacks_time(&self, request: &Attributes) -> bool {
+        let least = self.service_times.at_least(request);
+        request.own_deadline.is_some_and(|own| own < least)
+    }
+
+    /// Whether a request must be refused because it [lacks time](Self::lacks_time).
     ///
     /// Refused requests are not measured, so one in [`PROBED`] passes. Otherwise a type that was
     /// slow once, and whose requests all have deadlines, would be refused permanently. The choice
     /// depends only on the request's stream, so that all callers make the same choice.
     #[must_use]
     pub fn is_hopeless(&self, stream: u32, request: &Attributes) -> bool {
-        let least = self.service_times.at_least(request);
         // Streams may be numbered in steps. A multiplicative hash (Knuth, TAOCP 3, §6.4) spreads
         // the numbers.
         let probed = (stream.wrapping_mul(0x9e37_79b1) >> 16).is_multiple_of(PROBED);
-        request.own_deadline.is_some_and(|own| own < least) && !probed
+        self.lacks_time(request) && !probed
     }
 
     /// Returns the time for which `work` keeps a slot busy.

@@ -131,8 +131,12 @@ impl Slots {
 
     /// Records the output of a response that ended ([`Budget::wrote`]).
     pub(super) fn wrote(&mut self, request: &Request, outcome: Outcome) {
-        if let Some(budget) = self.budget.as_mut().filter(|_| request.counts_each) {
-            budget.wrote(&request.attributes, request.output, outcome);
+        let counted = request.counts_each.then_some(request.output);
+        // A response without a body has no output.
+        if let Some(budget) = self.budget.as_mut()
+            && (counted.is_some() || request.output > 0)
+        {
+            budget.wrote(&request.attributes, counted, outcome);
         }
     }
 

@@ -218,7 +218,8 @@ impl Admission for Bouncer {
         self.by_value.as_mut().map(|by_value| &mut by_value.cut)
     }
 
-    /// Returns the time until the estimate meets the missed objective again.
+    /// Returns the time until the estimate meets the missed objective again, until the cut follows
+    /// arrivals, or until a broken type gets a further probe.
     fn retry_after(
         &self,
         request: &Attributes,
@@ -226,8 +227,10 @@ impl Admission for Bouncer {
         queue_wait: Duration,
         service_times: &ServiceTimes,
     ) -> Duration {
-        if reason == Reason::Value {
-            return queue_wait.max(ValueCut::HORIZON);
+        match reason {
+            Reason::Value => return queue_wait.max(ValueCut::HORIZON),
+            Reason::Unresponsive => return queue_wait.max(ValueCut::PAUSE),
+            _ => {}
         }
         let estimate = service_times.estimate_of(request);
         let mut pairs = estimate.times().zip(estimate.objectives);

@@ -7,6 +7,8 @@
 //! after the due time runs the law, without a leader and without waiting. If a worker dies, its
 //! measurements of one tick are lost.
 
+use crate::config::StageConfig;
+use crate::rng;
 use crate::time::Instant;
 
 /// A strategy whose parameters are the output of a control law.
@@ -27,4 +29,16 @@ pub trait Controlled {
 
     /// Resets this worker's measurements after the record was stored.
     fn stored(&mut self);
+}
+
+/// Returns a hash of the names of types and of classes, as far as a record has a row for each. Two
+/// configurations share it only if their rows have the same meaning.
+pub(super) fn fingerprint(config: &StageConfig, by_type: bool, by_class: bool) -> u64 {
+    let kinds = config.types.iter().filter(|_| by_type);
+    let classes = config.classes.iter().filter(|_| by_class);
+    let kinds = kinds.map(|kind| kind.name.as_str());
+    let classes = classes.map(|class| class.name.as_str());
+    // The slash separates types from classes, because no name contains a slash.
+    let names = kinds.chain(["/"]).chain(classes);
+    rng::hash(names.flat_map(|name| name.bytes().chain([b' '])))
 }

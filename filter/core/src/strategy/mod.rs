@@ -346,11 +346,9 @@ fn base(config: &StageConfig) -> Box<dyn Admission> {
             shed_by_value,
             ..
         } if *shed_by_value => {
-            let values: Vec<f64> = config.types.iter().map(|kind| kind.value).collect();
-            let scales: Vec<f64> = config.classes.iter().map(|class| class.value).collect();
             let objectives = config.types.iter().map(|kind| kind.slo.len()).max();
-            let budget = ErrorBudget::new(values.len(), objectives.unwrap_or(0));
-            let cut = ValueCut::new(&values, &scales);
+            let budget = ErrorBudget::new(config.types.len(), objectives.unwrap_or(0));
+            let cut = ValueCut::from_config(config);
             let bouncer = Bouncer::by_value(*logic, cut, budget);
             Box::new(bouncer.with_sizes(by_size))
         }

@@ -157,6 +157,8 @@ mod tests;
 use std::time::Duration;
 
 use super::Controlled;
+use super::controlled::fingerprint;
+use crate::config::StageConfig;
 use crate::request::{Attributes, ClassId, TypeId};
 use crate::rng::Rng;
 use crate::service_times::ServiceTimes;
@@ -298,6 +300,8 @@ pub struct ValueCut {
     presence: Vec<Presence>,
     /// The id of this worker in the record.
     worker: u64,
+    /// A number that identifies the types and classes to which the record belongs.
+    fingerprint: u64,
 }
 
 /// The requests of a type on one worker.
@@ -347,6 +351,8 @@ pub enum Admitted {
 impl ValueCut {
     /// The time in which the cut follows arrivals. A retry within this time has no better chance.
     pub const HORIZON: Duration = Duration::from_secs(1);
+    /// The time after which a broken type gets a further probe at the latest.
+    pub const PAUSE: Duration = delivery::PAUSE;
 
     /// Returns a cut that refuses nothing before the first step. `values` has the values of the
     /// types, and `scales` the factors of the classes. Without `scales` there is one class with
@@ -402,6 +408,19 @@ impl ValueCut {
             deliveries: vec![Delivery::default(); values.len()],
             presence: vec![Presence::default(); values.len()],
             worker: 0,
+            fingerprint: 0,
+        }
+    }
+
+    /// Creates the cut of a checked configuration.
+    #[must_use]
+    pub fn from_config(config: &StageConfig) -> Self {
+        let values: Vec<f64> = config.types.iter().map(|kind| kind.value).collect();
+        let scales: Vec<f64> = config.classes.iter().map(|class| class.value).collect();
+        let this = Self::new(&values, &scales);
+        Self {
+            fingerprint: fingerprint(config, true, this.classes > 1),
+            ..this
         }
     }
 
@@ -711,14 +730,15 @@ impl Controlled for ValueCut {
         self.synced = now;
         let secs = seconds(now);
         let ours = |known: &Record| {
-            known.rows.len() == self.cells.len()
+            known.fingerprint == self.fingerprint
+                && known.rows.len() == self.cells.len()
                 && known.deliveries.len() == self.kinds.len()
                 && known.is_finite()
         };
         let read = shared::decode(record).filter(ours);
         let mut changed = read.is_none() || self.decided > 0.0;
-        let mut known =
-            read.unwrap_or_else(|| Record::new(secs, self.cells.len(), self.kinds.len()));
+        let (cells, kinds) = (self.cells.len(), self.kinds.len());
+        let mut known = read.unwrap_or_else(|| Record::new(self.fingerprint, secs, cells, kinds));
         known.arrivals += self.arrivals;
         known.above += self.decided;
         known.refused += self.refused;

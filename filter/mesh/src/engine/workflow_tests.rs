@@ -306,6 +306,17 @@ fn below_its_rate_nobody_waits_long() {
 }
 
 #[test]
+fn the_rate_of_one_workflow_keeps_no_retry_of_another_out() {
+    let mut proxy = Proxy::new(1, &config(|_| {}));
+    proxy.load("a", 300, 2_000);
+    let reason = proxy.refused.last().map(|refusal| refusal.reason);
+    assert_eq!(reason, Some(Reason::RateLimited));
+    let retry = of("b").with("x-envoy-attempt-count", "2");
+    let retry = proxy.arrive(0, &retry, None);
+    assert!(proxy.running.contains_key(&retry), "slots are free");
+}
+
+#[test]
 fn names_beyond_the_cap_share_one_workflow() {
     let mut proxy = Proxy::new(2, &config(|_| {}));
     for n in 0..10_000 {

@@ -50,7 +50,7 @@ pub struct HeaderMatch {
     /// How `value` is compared; `Exact` by default.
     #[serde(default, rename = "type")]
     pub kind: StringMatchKind,
-    /// Name, in any case; 1 to 256 bytes.
+    /// Name, in any case; 1 to 256 bytes. `Host` is also the `:authority` of HTTP/2.
     pub name: String,
     /// Value or regular expression, at most 4096 bytes.
     pub value: String,

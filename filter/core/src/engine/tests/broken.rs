@@ -1,6 +1,7 @@
 //! Tests of types that hang, over several workers.
 
 use super::*;
+use crate::config::PathMatch;
 use crate::requests::Phase;
 
 const MS: Duration = Duration::from_millis(1);
@@ -71,6 +72,11 @@ fn a_type_that_hangs_holds_few_slots_of_all_workers_together() {
         let (most, answered) = hang(&mut process, workers, 6_000);
         let reason = |(_, reason): &(u32, Reason)| *reason == Reason::Unresponsive;
         assert!(process.refused.iter().any(reason));
+        let last = process.refused.last().unwrap();
+        assert!(
+            reason(last) && process.retry_after >= 2_000 * MS,
+            "{last:?}"
+        );
         // Requests of the first second hold their slots for three seconds, so only later ones show
         // the limit.
         let (later, _) = hang(&mut process, workers, 3_000);
@@ -80,6 +86,25 @@ fn a_type_that_hangs_holds_few_slots_of_all_workers_together() {
         let (_, answered) = hang(&mut process, workers, 2_000);
         assert!(answered > 0.97, "{answered}, {workers} workers");
     }
+}
+
+#[test]
+fn an_edit_that_reorders_types_gives_no_type_the_fault_of_another() {
+    let mut ordered = by_value(16);
+    let mut fast = ordered.stages[0].types[0].clone();
+    fast.name = "fast".to_owned();
+    fast.matches[0].path = Some(PathMatch::Exact("/fast".to_owned()));
+    ordered.stages[0].types.insert(1, fast);
+    let mut process = Process::new(1, &ordered);
+    hang(&mut process, 1, 8_000);
+    ordered.stages[0].types.swap(0, 1);
+    process.configure(&ordered);
+    process.refused.clear();
+    for _ in 0..10 {
+        process.arrive(0, "/fast");
+        process.arrive(0, "/");
+    }
+    assert_eq!(process.refused, []);
 }
 
 #[test]

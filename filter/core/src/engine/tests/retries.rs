@@ -1,6 +1,7 @@
 //! Tests of retries while first attempts are refused.
 
 use super::*;
+use crate::config::StarvationAvoidance;
 
 /// Sends a request with this `x-envoy-attempt-count`.
 fn attempt(process: &mut Process, worker: usize, path: &'static str, count: &str) -> u32 {
@@ -22,6 +23,7 @@ fn no_retry_takes_the_slot_of_a_first_attempt() {
 
     let again = attempt(&mut process, 0, "/", "3");
     assert_eq!(process.refused.last(), Some(&(again, Reason::Retry)));
+    assert!(process.retry_after >= Duration::from_secs(1), "no sooner");
     let slow = attempt(&mut process, 0, "/slow", "2");
     assert!(
         process.requests.contains_key(&slow),
@@ -61,4 +63,58 @@ fn refused_retries_do_not_keep_retries_out() {
         "one first attempt, and retries for a second"
     );
     assert_eq!(process.started.len(), 2);
+}
+
+/// A client whose deadlines no free slot would meet says nothing about the slots. A deadline that
+/// passes in the queue does.
+#[test]
+fn only_first_attempts_that_find_no_slot_keep_retries_out() {
+    let mut process = Process::new(1, &config(1, |_| {}));
+    process.learn_slow();
+    let retried = |process: &mut Process| {
+        let retry = attempt(process, 0, "/slow", "2");
+        let is_admitted = process.requests.contains_key(&retry);
+        process.finish(retry, Outcome::Completed);
+        is_admitted
+    };
+    for _ in 0..9 {
+        let hopeless = process.arrive_with(0, "/slow", Some(Duration::from_millis(1)));
+        process.finish(hopeless, Outcome::Unmeasured);
+    }
+    assert!(process.refused.len() >= 7, "{:?}", process.refused);
+    assert!(retried(&mut process), "a slot is free");
+
+    let running = process.arrive(0, "/slow");
+    let late = process.arrive_with(0, "/slow", Some(Duration::from_millis(30)));
+    assert_eq!(process.refused.last(), Some(&(late, Reason::Deadline)));
+    process.finish(running, Outcome::Completed);
+    assert!(!retried(&mut process), "a first attempt found no slot");
+}
+
+#[test]
+fn refused_retries_are_in_no_window_of_starvation_avoidance() {
+    let mut process = Process::new(
+        1,
+        &config(1, |stage| {
+            stage.queue.max_length = 0;
+            stage.starvation_avoidance = Some(StarvationAvoidance::AcceptanceAllowance {
+                allowance: 0.1,
+                type_allowances: BTreeMap::new(),
+                window_us: 1_000_000,
+                step_us: 10_000,
+            });
+        }),
+    );
+    let received = "type.default.window_received";
+    let before = process.gauge(received);
+    for (count, reason) in [
+        ("1", None),
+        ("1", Some(Reason::QueueFull)),
+        ("2", Some(Reason::Retry)),
+    ] {
+        attempt(&mut process, 0, "/", count);
+        assert_eq!(process.refused.last().map(|(_, reason)| *reason), reason);
+    }
+    process.run_for(Duration::from_millis(20));
+    assert_eq!(process.gauge(received) - before, 2);
 }

@@ -42,11 +42,12 @@ mod record;
 
 use std::time::Duration;
 
+use super::controlled::fingerprint;
 use super::{Admission, Controlled, View};
 use crate::config::{ControlScope, ResponseTimeControllerConfig, StageConfig};
 use crate::refusal::Reason;
 use crate::request::{Attributes, ClassId, Served, TypeId};
-use crate::rng::{self, Rng};
+use crate::rng::Rng;
 use crate::service_times::ServiceTimes;
 use crate::shared;
 use crate::time::Instant;
@@ -110,7 +111,7 @@ impl ResponseTimeController {
         Self {
             scope: settings.scope,
             classes: config.classes.len().max(1),
-            fingerprint: fingerprint(settings.scope, config),
+            fingerprint: fingerprint(config, settings.scope == ControlScope::Type, true),
             parts: targets.iter().map(|_| part()).collect(),
             controllers: vec![law.initial(0.0); targets.len()],
             targets,
@@ -321,17 +322,6 @@ impl Controlled for ResponseTimeController {
             part.active = false;
         }
     }
-}
-
-/// Returns a hash of the scope and the names. Two configurations share it only if they have the
-/// same controllers.
-fn fingerprint(scope: ControlScope, config: &StageConfig) -> u64 {
-    let kinds = config.types.iter().map(|kind| kind.name.as_str());
-    let kinds = kinds.filter(|_| scope == ControlScope::Type);
-    let classes = config.classes.iter().map(|class| class.name.as_str());
-    // The slash separates types from classes, because no name contains a slash.
-    let names = kinds.chain(["/"]).chain(classes);
-    rng::hash(names.flat_map(|name| name.bytes().chain([b' '])))
 }
 
 #[cfg(test)]

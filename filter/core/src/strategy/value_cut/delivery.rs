@@ -57,6 +57,8 @@
 //! (1 − unmeasured) · mean + beyond
 //! ```
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// The weight of the newest outcome of a healthy type, and of a type that is broken or fails.
@@ -69,7 +71,7 @@ const FAILS: f64 = 0.5;
 const SILENT: f64 = 2.0;
 /// The least number of outcomes with which slot times are known.
 const FEWEST: f64 = 20.0;
-/// The time without an outcome after which a type's record is reset, s.
+/// The time without an outcome or a silent request after which a type's record is reset, s.
 const FORGET: f64 = 60.0;
 /// The least part of the outcomes that must deliver for a type to keep its full value, ratio. Fewer
 /// failures are attributed to chance.
@@ -83,8 +85,8 @@ const PROBES: (f64, f64) = (1.0 / 8.0, 1.0 / 4.0);
 const RECENT: f64 = 1.0;
 /// The multiple of the backend's delay up to which a type's last objective makes the type a victim.
 const DELAYED: f64 = 2.0;
-/// The time after which a further probe enters while earlier ones are unanswered, s.
-const PAUSE: f64 = 2.0;
+/// The time after which a further probe enters while earlier ones are unanswered.
+pub(super) const PAUSE: Duration = Duration::from_secs(2);
 
 /// The outcomes of a type.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -247,9 +249,11 @@ impl Delivery {
             self.fastest = Some(new.min(old + weight * (new - old)));
             self.answered = secs;
         }
+        if fresh.count > 0.0 || fresh.silent > 0.0 {
+            self.last = secs;
+        }
         if fresh.count > 0.0 {
             self.follow(&fresh);
-            self.last = secs;
         } else {
             // Until the next outcome, the slot time of requests whose outcomes were already counted
             // and deliveries that are taken back must be kept.
@@ -363,7 +367,7 @@ impl Delivery {
 /// `working` is the number of `slots` that unrestricted types ask for. At least `working` slots
 /// work, whereas a P that was found automatically may be too high.
 pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
-    let part = if pause < PAUSE {
+    let part = if pause < PAUSE.as_secs_f64() {
         (PROBES.0 * working).floor()
     } else {
         (PROBES.1 * slots).min((working / 2.0).ceil()).floor()
@@ -555,6 +559,18 @@ mod tests {
         let delivery = after(&outcomes);
         assert_eq!(delivery.part(), 1.0);
         assert!(!delivery.is_broken());
+    }
+
+    #[test]
+    fn the_first_requests_after_a_long_time_are_not_forgotten_while_they_are_silent() {
+        let mut delivery = Delivery::default();
+        for secs in [1_000.0, 1_000.1] {
+            let mut sums = Sums::default();
+            sums.silent();
+            delivery.add(&sums);
+            delivery.step(secs, 16.0);
+        }
+        assert!(delivery.is_broken());
     }
 
     #[test]

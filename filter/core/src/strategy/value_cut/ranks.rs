@@ -137,7 +137,7 @@ impl ValueCut {
         let negligible = NEGLIGIBLE * value / f64::max(active, 1.0);
         let mut budget = (self.rho * self.slots - set_aside - floors).max(0.0);
         let (mut tightest, mut loosest): (f64, Option<(f64, TypeId)>) = (f64::INFINITY, None);
-        let (mut cut, mut is_short) = (0.0, self.is_short);
+        let mut is_short = self.is_short;
         let unbounded = UNBOUNDED * (self.slots.min(all) - 1.0).max(0.0);
         // The number of slots that the types up to the current group ask for.
         let mut asked_for = set_aside + floors;
@@ -178,7 +178,6 @@ impl ValueCut {
                 cell.rival = loosest
                     .filter(|(slack, _)| kind.slack.is_none_or(|own| own < *slack))
                     .map(|(_, rival)| rival);
-                cut += f64::from(u8::from(admitted <= 0.0));
             }
             for &at in group {
                 let kind = kind_of(at);
@@ -200,17 +199,35 @@ impl ValueCut {
                 (cell.ceiling, cell.rival) = (f64::INFINITY, None);
             }
         }
-        if cut > 0.0 {
-            for (at, cell) in cells.iter_mut().enumerate() {
-                let part = if self.deliveries[at / *classes].fails() {
-                    PROBES_OF_FAILING
-                } else {
-                    PROBES
+        self.probe();
+    }
+
+    /// Divides the slots for probes among the cells that are cut entirely. A cell that asks for
+    /// less than an equal part gets what it asks for, so the parts of others aren't smaller because
+    /// of cells with hardly any traffic.
+    fn probe(&mut self) {
+        let is_cut = |cell: &&Cell| cell.admitted <= 0.0;
+        let slots = PROBES * self.slots;
+        let equal = slots / f64::max(self.cells.iter().filter(is_cut).count() as f64, 1.0);
+        let (mut left, mut others) = (slots, 0.0);
+        for cell in self.cells.iter().filter(is_cut) {
+            if cell.rate < equal {
+                left -= cell.rate;
+            } else {
+                others += 1.0;
+            }
+        }
+        for (at, cell) in self.cells.iter_mut().enumerate() {
+            let more = if self.deliveries[at / self.classes].fails() {
+                PROBES_OF_FAILING / PROBES
+            } else {
+                1.0
+            };
+            if cell.admitted <= 0.0 {
+                cell.admitted = match cell.rate < equal {
+                    true => 1.0,
+                    false => (more * left / others / cell.rate).min(1.0),
                 };
-                let share = part * self.slots / cut;
-                if cell.admitted <= 0.0 {
-                    cell.admitted = (share / cell.rate.max(share)).min(1.0);
-                }
             }
         }
     }

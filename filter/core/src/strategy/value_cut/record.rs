@@ -30,6 +30,8 @@ const PROTECTION: f64 = 3.0;
 /// The record that [`Controlled`] shares.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Record {
+    /// A number that identifies the types and classes of the rows.
+    pub(super) fingerprint: u64,
     /// The time of the last step, s.
     pub(super) stepped: f64,
     /// The time of the first step, s.
@@ -61,7 +63,7 @@ pub(super) struct Record {
     pub(super) held: Vec<Held>,
 }
 
-crate::shared::record!(Record, 15);
+crate::shared::record!(Record, 18);
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Work {
@@ -72,8 +74,9 @@ pub(super) struct Work {
 }
 
 impl Record {
-    pub(super) fn new(secs: f64, cells: usize, kinds: usize) -> Self {
+    pub(super) fn new(fingerprint: u64, secs: f64, cells: usize, kinds: usize) -> Self {
         Self {
+            fingerprint,
             stepped: secs,
             first: secs,
             rho: RHO.1,

@@ -387,6 +387,23 @@ fn a_type_that_is_cut_is_still_measured() {
     assert_eq!(cut.admitted(TypeId(1)), 1.0);
 }
 
+/// Of 0.08 slots, a type that asks for 0.01 and one without traffic leave 0.07 to the others.
+#[test]
+fn types_with_hardly_any_traffic_take_no_probes_of_others() {
+    let cut = filled(&[
+        Known(1.0, 1.0, 40.0, 20.0),
+        Known(1.0, 100.0, 40.0, 5.0),
+        Known(1.0, 200.0, 40.0, 0.0),
+        Known(1.0, 300.0, 40.0, 0.01),
+        Known(1.0, 400.0, 40.0, 7.0),
+    ]);
+    let admitted = [1, 2, 3, 4].map(|kind| cut.admitted(TypeId(kind)));
+    let half = (PROBES * SLOTS - 0.01) / 2.0;
+    for (part, expected) in admitted.into_iter().zip([half / 5.0, 1.0, 1.0, half / 7.0]) {
+        assert!((part - expected).abs() < 1e-9, "{admitted:?}");
+    }
+}
+
 #[test]
 fn the_budget_follows_refusals_above_the_cut() {
     let mut cut = filled(&MIX);
@@ -562,7 +579,7 @@ fn odd_records_and_clocks_are_survived() {
         above: 1e300,
         refused: 1e300,
         rows: vec![huge; cut.cells.len()],
-        ..Record::new(0.0, 0, cut.kinds.len())
+        ..Record::new(0, 0.0, 0, cut.kinds.len())
     };
     let mut record = Vec::new();
     shared::encode(&odd, &mut record);

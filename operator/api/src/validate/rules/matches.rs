@@ -45,7 +45,7 @@ const DOT_SEGMENTS: &str = "has an empty segment or one of dots, which Envoy res
                             are compared; write what is left";
 const PERCENT_ENCODED: &str = "which Envoy decodes before paths are compared";
 const CONTROL_CHARACTER: &str = "holds a control character, which no header's value has; remove it";
-const PSEUDO_HEADER: &str = "pseudo-headers are matched by path and method";
+const PSEUDO_HEADER: &str = "pseudo-headers are matched by path, method and the header Host";
 const SPACE_AROUND_VALUE: &str = "white space around a header's value is never received; remove it";
 const EMPTY_GRPC: &str = "empty; service, method or both";
 /// Fields of a condition on a gRPC request.
