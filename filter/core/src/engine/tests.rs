@@ -119,7 +119,8 @@ impl Process {
                 }
                 Action::Refuse { stream, refusal } => {
                     self.requests.remove(&stream).unwrap();
-                    self.was_refused(stream, &refusal);
+                    self.refused.push((stream, refusal.reason));
+                    self.retry_after = refusal.retry_after;
                 }
                 Action::Send { .. } => panic!("no call was delayed"),
             }
