@@ -565,7 +565,10 @@ impl<B: Beside> Engine<B> {
         };
         let changes = membership.tick(now, host)?;
         let built = match self.unbuilt {
-            true => self.build(host, now, actions),
+            true => {
+                let built = self.build(host, now, actions);
+                built.and(self.retire_removed(host, now, actions))
+            }
             false => Ok(()),
         };
         self.tick_stages(host, now, &changes, actions)?;
