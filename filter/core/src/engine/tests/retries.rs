@@ -86,6 +86,7 @@ fn only_first_attempts_that_find_no_slot_keep_retries_out() {
 
     let running = process.arrive(0, "/slow");
     let late = process.arrive_with(0, "/slow", Some(Duration::from_millis(30)));
+    process.run_for(Duration::from_millis(40));
     assert_eq!(process.refused.last(), Some(&(late, Reason::Deadline)));
     process.finish(running, Outcome::Completed);
     assert!(!retried(&mut process), "a first attempt found no slot");
