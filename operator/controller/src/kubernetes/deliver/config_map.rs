@@ -1,8 +1,8 @@
 //! ConfigMaps for Envoys that read their filter from a file (`path_config_source`).
 //!
-//! The file is the output of `headgate render`. A Pod mounts the ConfigMap as a folder, and Envoy
-//! watches it with `watched_directory`, because the kubelet updates such a folder by renaming a
-//! symlink.
+//! The file is the output of `headgate render`. A Pod mounts the ConfigMap as a folder. The
+//! bootstrap file has Envoy watch the folder with `watched_directory`, because the kubelet updates
+//! such a folder by renaming a symlink.
 //!
 //! The ConfigMap also contains the file of the outbound slot, even without workflows. An Envoy that
 //! is configured to read this file doesn't start without it, and keeps its last configuration if
