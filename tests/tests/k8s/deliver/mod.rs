@@ -148,6 +148,7 @@ async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
     assert_eq!(managers, "headgate");
     let file = stage.wait_for("configmaps", "the file", |_| true)?;
     assert_eq!(file["metadata"]["name"], "headgate-service-search");
+    assert_eq!(file["metadata"]["ownerReferences"], Value::Null);
     stage.programmed("p", true, "TrafficExtension").await?;
 
     stage.policy(&policy(&namespace, "p", SEARCH, 5))?;
@@ -168,6 +169,12 @@ async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
     Arc::make_mut(&mut stage.cluster.policies).clear();
     stage.show();
     stage.wait_until_gone("trafficextensions")?;
+    // Without the ConfigMap, no further Pod that mounts it could start.
+    stage.wait_for("configmaps", "a file without policies", |object| {
+        object["metadata"]["annotations"]["headgate.dev/policies"] == ""
+    })?;
+    Arc::make_mut(&mut stage.cluster.pods).clear();
+    stage.show();
     stage.wait_until_gone("configmaps")
 }
 

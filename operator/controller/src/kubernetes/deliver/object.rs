@@ -224,7 +224,11 @@ impl Object {
                 },
             },
         });
-        let owners = owners(&workload.policies, &key.namespace, cluster);
+        // A ConfigMap that a Pod mounts outlives its policies, so it has no owners.
+        let owners = match adapter {
+            Adapter::ConfigMap => Vec::new(),
+            _ => owners(&workload.policies, &key.namespace, cluster),
+        };
         if !owners.is_empty() {
             value["metadata"]["ownerReferences"] = Value::Array(owners);
         }
