@@ -4,6 +4,7 @@ use headgate_core::config::{Direction, FilterConfig, PathMatch, StageConfig};
 use serde_json::{Value, json};
 
 use super::super::fit::configuration_in;
+use super::super::settings::tests::settings as defaults;
 use super::super::tests::{Example, SHA256, installed, settings};
 use super::*;
 use crate::kubernetes::resolve::tests::World;
@@ -718,6 +719,20 @@ fn a_config_map_holds_the_file_that_render_writes() {
         "claimed",
         "proxies say that they stand for it"
     );
+}
+
+/// Pods keep the module that they started with while operators of another version take over.
+#[test]
+fn a_config_map_names_no_version_of_the_module() {
+    let settings = defaults(&["--deliver-config-maps"]).unwrap();
+    let example = Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
+    let files = |sha256: &str| {
+        let (plan, cluster) = (&example.plan, &example.cluster);
+        let (none, nothing) = (Installed::default(), Observed::default());
+        wanted(plan, cluster, &settings, &none, &nothing, sha256).objects
+    };
+    assert_eq!(files(SHA256).len(), 1);
+    assert_eq!(files(SHA256), files(&"0".repeat(64)));
 }
 
 /// Without the ConfigMap, no further Pod of the same workload could start.
