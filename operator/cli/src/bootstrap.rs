@@ -107,8 +107,9 @@ pub struct BootstrapArgs {
     #[arg(long, value_name = "FILE")]
     pub labels_file: Option<PathBuf>,
     /// Copy the filter module into this folder under its content's name, and load it from there;
-    /// with --filter native both modules. The proxy must see the folder under the same path.
-    /// Earlier copies stay, because other proxies may load them; delete those that none does
+    /// with --filter native both modules. The proxy must see the folder under the same path. The
+    /// link headgate.wasm (or .so) beside it leads to the latest copy. Earlier copies stay, because
+    /// other proxies may load them; delete those that none does
     #[arg(long, value_name = "DIR")]
     pub install_module: Option<PathBuf>,
     /// The filter module that --install-module copies [default: dist/headgate.wasm, else
@@ -309,6 +310,10 @@ impl BootstrapArgs {
             return Ok(None);
         };
         let module = install(kind, &module_file(kind, named), dir);
+        let module = module.and_then(|module| {
+            module.link()?;
+            Ok(module)
+        });
         let module = module.with_context(|| format!("--install-module {}", dir.display()))?;
         Ok(Some(module.path))
     }

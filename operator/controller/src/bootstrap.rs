@@ -126,8 +126,8 @@ pub enum ConfigSource {
         /// TLS, with the identities of both ends.
         tls: Option<Box<XdsTls>>,
     },
-    /// A file that `headgate render` wrote. Envoy reloads it when another file is moved into its
-    /// place.
+    /// A file that `headgate render` wrote. Envoy reloads it when anything is moved into its
+    /// folder.
     File(PathBuf),
 }
 
@@ -139,6 +139,12 @@ pub(crate) fn quoted(text: &str) -> String {
 /// Returns `path` as a YAML scalar.
 fn path(path: &Path) -> String {
     quoted(&path.display().to_string())
+}
+
+/// Returns the folder of `file` as a YAML scalar, for a directory that Envoy watches.
+fn folder(file: &Path) -> String {
+    let parent = file.parent().filter(|p| !p.as_os_str().is_empty());
+    path(parent.unwrap_or(Path::new(".")))
 }
 
 /// Returns `block` with every line but the first indented by `spaces`.
@@ -396,7 +402,10 @@ fn stats_listener(address: &Endpoint) -> String {
 fn slot(name: &str, source: &ConfigSource) -> String {
     let source = match source {
         ConfigSource::Xds { .. } => fill(include_str!("bootstrap/templates/xds_source.yaml"), &[]),
-        ConfigSource::File(file) => format!("path_config_source: {{path: {}}}", path(file)),
+        ConfigSource::File(file) => fill(
+            include_str!("bootstrap/templates/file_source.yaml"),
+            &[("FILE", &path(file)), ("FOLDER", &folder(file))],
+        ),
     };
     let template = include_str!("bootstrap/templates/slot.yaml");
     fill(template, &[("NAME", name), ("SOURCE", &source)])
@@ -457,7 +466,7 @@ mod tests {
             upstream: "backend:2".parse().unwrap(),
             upstream_http2: false,
             outbound: None,
-            source: ConfigSource::File("/x\"\n y: z".into()),
+            source: ConfigSource::File("/x\"/f\n y: z".into()),
             admission: Some(Admission {
                 address: "headgate.svc:4".parse().unwrap(),
                 tls: None,
@@ -502,8 +511,11 @@ mod tests {
         assert_eq!(route["timeout"], "0s");
         let slot = &hcm["http_filters"][0]["config_discovery"];
         assert_eq!(
-            slot["config_source"]["path_config_source"]["path"],
-            "/x\"\n y: z"
+            slot["config_source"]["path_config_source"],
+            serde_json::json!({
+                "path": "/x\"/f\n y: z",
+                "watched_directory": {"path": "/x\""},
+            })
         );
     }
 }

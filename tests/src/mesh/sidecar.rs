@@ -140,8 +140,8 @@ impl Sidecar<'_> {
         for slot in filters.iter_mut().filter(|filter| is_slot(filter)) {
             slot["name"] = json!(OUTBOUND_SLOT);
             if let Some(file) = file {
-                slot["config_discovery"]["config_source"]["path_config_source"]["path"] =
-                    json!(file);
+                slot["config_discovery"]["config_source"]["path_config_source"] =
+                    json!({"path": file, "watched_directory": {"path": file.parent()}});
             }
         }
         filters

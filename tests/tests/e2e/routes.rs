@@ -75,6 +75,7 @@ fn cluster() -> Result<Cluster> {
         let object = PolicyObject {
             uid: name.to_owned(),
             generation: 1,
+            created: None,
             targets: valid.targets.clone(),
             checked: Ok(valid),
             last_good: None,

@@ -1,6 +1,9 @@
 //! Tests of the ways in which a proxy can get its configuration, and of the visible signs of a
 //! proxy that refuses its configuration.
 
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -94,14 +97,41 @@ fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configu
 /// replacement of this file.
 #[test]
 fn a_rendered_file_programs_a_slot_that_reads_files() -> Result<()> {
+    assert_follows(|folder, rendered| {
+        std::fs::write(folder.join("next.yaml"), rendered)?;
+        std::fs::rename(folder.join("next.yaml"), folder.join(SLOT_FILE))
+    })
+}
+
+/// The kubelet updates a mounted ConfigMap by the replacement of a link to a folder. The file is a
+/// link into that folder and stays as it is.
+#[test]
+fn a_mounted_config_map_programs_a_slot_that_reads_files() -> Result<()> {
+    let mut versions = 0..;
+    assert_follows(|folder, rendered| {
+        let version = format!("..{}", versions.next().unwrap_or_default());
+        std::fs::create_dir(folder.join(&version))?;
+        std::fs::write(folder.join(&version).join(SLOT_FILE), rendered)?;
+        symlink(&version, folder.join("..data_tmp"))?;
+        std::fs::rename(folder.join("..data_tmp"), folder.join("..data"))?;
+        let file = folder.join(SLOT_FILE);
+        if file.is_symlink() {
+            return Ok(());
+        }
+        symlink(Path::new("..data").join(SLOT_FILE), file)
+    })
+}
+
+const SLOT_FILE: &str = "slot.yaml";
+
+/// Checks that an Envoy runs each version of [`SLOT_FILE`]. `publish` writes the text of a version
+/// into the folder.
+fn assert_follows(mut publish: impl FnMut(&Path, &str) -> io::Result<()>) -> Result<()> {
     let _lock = lock_machine()?;
     let folder = tempfile::tempdir()?;
-    let file = |name: &str| folder.path().join(name).display().to_string();
-    let render = |slots: usize| -> Result<()> {
-        std::fs::write(
-            file("policy.yaml"),
-            policy::queue_only(slots, 10).to_string(),
-        )?;
+    let policies = tempfile::NamedTempFile::with_suffix(".yaml")?;
+    let mut render = |slots: usize| -> Result<()> {
+        std::fs::write(policies.path(), policy::queue_only(slots, 10).to_string())?;
         let module = headgate::tested_module().display().to_string();
         let (filter, option) = match headgate::is_native() {
             true => ("native", "--native"),
@@ -109,7 +139,7 @@ fn a_rendered_file_programs_a_slot_that_reads_files() -> Result<()> {
         };
         let rendered = headgate::run_command(&[
             "render",
-            &file("policy.yaml"),
+            &policies.path().display().to_string(),
             "--target",
             "envoy",
             "--filter",
@@ -117,13 +147,12 @@ fn a_rendered_file_programs_a_slot_that_reads_files() -> Result<()> {
             option,
             &module,
         ])?;
-        std::fs::write(file("next.yaml"), rendered)?;
-        Ok(std::fs::rename(file("next.yaml"), file("slot.yaml"))?)
+        Ok(publish(folder.path(), &rendered)?)
     };
     render(2)?;
     let backend = Backend::start(&backend())?;
     let upstream = format!("--upstream={}", backend.addr());
-    let slot = file("slot.yaml");
+    let slot = folder.path().join(SLOT_FILE).display().to_string();
     let arguments = [
         "bootstrap",
         "--listen=127.0.0.1:0",

@@ -206,6 +206,29 @@ fn nothing_that_a_user_sets_takes_the_operators_pods_out_of_its_services() {
     }
 }
 
+/// The operators fetch the module by way of their Service, and ask each other what proxies say.
+#[test]
+fn the_operators_reach_each_other_whoever_else_may() {
+    let from = r#"[{"namespaceSelector":{"matchLabels":{"team":"shop"}}}]"#;
+    let proxies = format!("--set-json=networkPolicy.proxiesFrom={from}");
+    let metrics = format!("--set-json=networkPolicy.metricsFrom={from}");
+    let objects = chart::render(&good("defaults"), &[&proxies, &metrics]).unwrap();
+    let deployment = &find(&objects, "Deployment/headgate")["spec"];
+    let operators = json!({"podSelector": deployment["selector"]});
+    let shop = json!({"namespaceSelector": {"matchLabels": {"team": "shop"}}});
+    let rules = &find(&objects, "NetworkPolicy/headgate")["spec"]["ingress"];
+    for port in ["http-modules", "http-admin"] {
+        let admits = |rule: &&Value| {
+            let ports = rule["ports"].as_array().unwrap();
+            ports.contains(&json!({"port": port}))
+        };
+        let mut of_port = rules.as_array().unwrap().iter().filter(admits);
+        let rule = of_port.next().unwrap();
+        assert_eq!(rule["from"], json!([shop, operators]), "{port}");
+        assert_eq!(of_port.next(), None, "{port}");
+    }
+}
+
 #[test]
 fn objects_of_prometheus_operator_are_made_only_where_they_are_known() {
     let kinds = ["PodMonitor", "PrometheusRule", "ServiceMonitor"];

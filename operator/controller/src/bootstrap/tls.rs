@@ -11,7 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{fill, path, quoted};
+use super::{fill, folder, path, quoted};
 
 /// The credential that proves a proxy's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,12 +65,6 @@ impl SdsFiles {
             ca: file("ca"),
         }
     }
-}
-
-/// Returns the folder of `file` as an Envoy watched directory.
-fn folder(file: &Path) -> String {
-    let parent = file.parent().filter(|p| !p.as_os_str().is_empty());
-    path(parent.unwrap_or(Path::new(".")))
 }
 
 impl XdsTls {

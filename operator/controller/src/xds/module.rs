@@ -9,11 +9,16 @@
 //! modification time, and removes copies that no operator has served for a day. Until then, proxies
 //! that are slow to follow can load them. `headgate bootstrap` removes none, because Envoys run on
 //! with the paths of earlier bootstraps.
+//!
+//! A ConfigMap can't name the module of each Pod that mounts it. Beside its copies, `headgate
+//! bootstrap` makes a link of a fixed name, which in each Pod leads to the Pod's own module.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -223,6 +228,30 @@ impl Module {
             architecture: architecture(&code),
         })
     }
+
+    /// Makes or replaces the link beside the copy, such as `headgate.wasm`. A file of that name
+    /// stays, because it may be the source.
+    ///
+    /// # Errors
+    /// The folder isn't writable.
+    pub fn link(&self) -> io::Result<()> {
+        let name = format!("headgate.{}", self.kind().extension());
+        let link = self.path.with_file_name(&name);
+        let copy = self.path.file_name().unwrap_or_default();
+        match fs::read_link(&link) {
+            Ok(linked) if linked == copy => return Ok(()),
+            // Not a link.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(()),
+            _ => {}
+        }
+        let partial = self
+            .path
+            .with_file_name(format!(".{name}.{}", process::id()));
+        // A process with the same id may have ended before the rename.
+        let _ = fs::remove_file(&partial);
+        symlink(copy, &partial)?;
+        fs::rename(partial, link)
+    }
 }
 
 /// Writes the copy, unless it exists, and returns its path. An existing copy is marked as used.
@@ -362,6 +391,24 @@ mod tests {
         code.extend([0, u8::try_from(content.len() + 2).unwrap(), 1, b'x']);
         code.extend(content);
         code
+    }
+
+    #[test]
+    fn the_link_follows_the_module_and_replaces_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, folder) = (dir.path().join("headgate.wasm"), dir.path().join("modules"));
+        for content in [b"one", b"two"] {
+            fs::write(&source, module(content)).unwrap();
+            let copy = Module::install(&source, &folder).unwrap();
+            copy.link().unwrap();
+            let target = fs::read_link(folder.join("headgate.wasm")).unwrap();
+            assert_eq!(Some(target.as_os_str()), copy.path.file_name());
+        }
+        Module::install(&source, dir.path())
+            .unwrap()
+            .link()
+            .unwrap();
+        assert!(!source.is_symlink());
     }
 
     #[test]

@@ -88,6 +88,7 @@ pub(crate) fn everywhere(
         let object = PolicyObject {
             uid: format!("uid-{i}"),
             generation: 1,
+            created: None,
             targets: vec![target],
             checked: Ok(policy.clone()),
             last_good: None,

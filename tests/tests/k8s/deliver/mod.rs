@@ -148,6 +148,7 @@ async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
     assert_eq!(managers, "headgate");
     let file = stage.wait_for("configmaps", "the file", |_| true)?;
     assert_eq!(file["metadata"]["name"], "headgate-service-search");
+    assert_eq!(file["metadata"]["ownerReferences"], Value::Null);
     stage.programmed("p", true, "TrafficExtension").await?;
 
     stage.policy(&policy(&namespace, "p", SEARCH, 5))?;
@@ -168,6 +169,12 @@ async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
     Arc::make_mut(&mut stage.cluster.policies).clear();
     stage.show();
     stage.wait_until_gone("trafficextensions")?;
+    // Without the ConfigMap, no further Pod that mounts it could start.
+    stage.wait_for("configmaps", "a file without policies", |object| {
+        object["metadata"]["annotations"]["headgate.dev/policies"] == ""
+    })?;
+    Arc::make_mut(&mut stage.cluster.pods).clear();
+    stage.show();
     stage.wait_until_gone("configmaps")
 }
 
@@ -550,13 +557,11 @@ async fn sidecars_ask_again_when_the_module_is_served_again() -> Result<()> {
     );
     assert_eq!(again["spec"], made["spec"]);
 
-    // After a gap an operator can't know which sidecars have started meanwhile; later plugins carry
-    // the newest gap.
+    // After a gap an operator can't know which sidecars have started meanwhile.
     stage.start_again(true).await?;
-    let newest = stage.wait_for("trafficextensions", "a later time", |o| {
+    stage.wait_for("trafficextensions", "another time", |o| {
         told(o) != told(&again)
     })?;
-    assert!(told(&newest).as_str() > told(&again).as_str(), "{newest}");
 
     // An operator that takes over from another knows that nothing was missed. Its first edit is its
     // only write.
@@ -564,10 +569,9 @@ async fn sidecars_ask_again_when_the_module_is_served_again() -> Result<()> {
     stage.start_again(false).await?;
     stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
     stage.show();
-    let edited = stage.wait_for("trafficextensions", "four slots", |o| {
+    stage.wait_for("trafficextensions", "four slots", |o| {
         o["spec"]["wasm"]["pluginConfig"]["stages"][0]["parallelism"] == 4
     })?;
-    assert_eq!(told(&edited), told(&newest));
     stage.wrote_once(mark, "trafficextensions")
 }
 

@@ -240,6 +240,7 @@ impl Stage {
                 generation: object["metadata"]["generation"]
                     .as_i64()
                     .unwrap_or_default(),
+                created: None,
                 targets: valid.targets.clone(),
                 checked: Ok(valid),
                 last_good: None,

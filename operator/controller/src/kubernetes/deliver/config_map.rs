@@ -1,25 +1,28 @@
 //! ConfigMaps for Envoys that read their filter from a file (`path_config_source`).
 //!
-//! The file is the output of `headgate render`. A Pod mounts the ConfigMap as a folder, and Envoy
-//! watches it with `watched_directory`, because the kubelet updates such a folder by renaming a
-//! symlink.
+//! The file is the output of `headgate render`. A Pod mounts the ConfigMap as a folder. The
+//! bootstrap file has Envoy watch the folder with `watched_directory`, because the kubelet updates
+//! such a folder by renaming a symlink.
 //!
 //! The ConfigMap also contains the file of the outbound slot, even without workflows. An Envoy that
 //! is configured to read this file doesn't start without it, and keeps its last configuration if
 //! the file disappears. Gateways have no outbound slot, so their ConfigMaps lack the file.
+//!
+//! A ConfigMap that a Pod mounts stays after its policies are gone, because without it no further
+//! Pod of the same workload could start. Its files then admit every request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use headgate_core::config::{Direction, FilterConfig};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::object::{Adapter, Object, dns, name};
-use super::workload::Workload;
+use super::object::{Adapter, Object, TARGETS_ANNOTATION, dns, name};
+use super::workload::{ProxyKind, Workload};
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::xds::resource::discovery_json;
 use crate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
-use headgate_api::plan::{TargetKind, TargetRef};
+use headgate_api::plan::{ProxySelector, TargetKind, TargetRef};
 
 /// The key of the inbound slot's file in the ConfigMap.
 pub const FILE: &str = "headgate.json";
@@ -67,6 +70,35 @@ pub fn object(
     of_target.targets.insert(0, target.clone());
     let content = json!({"data": files});
     Object::new(Adapter::ConfigMap, key, &of_target, cluster, None, content)
+}
+
+/// Returns the observed ConfigMap `value` without policies. `None` if it names no target whose
+/// ConfigMap it is.
+#[must_use]
+pub fn without_policies(
+    key: &ObjectKey,
+    value: &Value,
+    cluster: &Cluster,
+    module: &str,
+) -> Option<Object> {
+    let targets = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str()?;
+    let target: TargetRef = targets.split(' ').next()?.parse().ok()?;
+    if target.namespace != key.namespace || config_map_name(&target) != key.name {
+        return None;
+    }
+    let none = Workload {
+        proxies: ProxySelector {
+            namespace: target.namespace.clone(),
+            labels: BTreeMap::new(),
+        },
+        kind: ProxyKind::Pods,
+        seen: true,
+        config: Arc::default(),
+        targets: Vec::new(),
+        policies: Vec::new(),
+    };
+    let files = files(&target, &none, None, module);
+    Some(object(&target, &none, &files, cluster))
 }
 
 /// Returns a name that users can mount, such as `headgate-service-search`. A target whose name is

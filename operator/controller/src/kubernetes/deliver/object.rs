@@ -30,7 +30,7 @@ pub const POLICIES_ANNOTATION: &str = "headgate.dev/policies";
 /// The annotation with the revision of the configuration in the object.
 pub const REVISION_ANNOTATION: &str = "headgate.dev/revision";
 /// The annotation with the time since which the module has been served again, after a possible
-/// interruption.
+/// interruption. Only a change of it has a meaning.
 ///
 /// istiod pushes a change of metadata alone to proxies only if the key of a label or annotation
 /// contains `istio.io`.
@@ -224,7 +224,11 @@ impl Object {
                 },
             },
         });
-        let owners = owners(&workload.policies, &key.namespace, cluster);
+        // A ConfigMap that a Pod mounts outlives its policies, so it has no owners.
+        let owners = match adapter {
+            Adapter::ConfigMap => Vec::new(),
+            _ => owners(&workload.policies, &key.namespace, cluster),
+        };
         if !owners.is_empty() {
             value["metadata"]["ownerReferences"] = Value::Array(owners);
         }

@@ -84,7 +84,8 @@ pub(super) struct Reconciler {
     refusals: BTreeMap<Key, Refusal>,
     /// The module that its URL served at the last successful check, and the time of that check.
     served: Option<(ModuleRef, Instant)>,
-    /// The time since which Istio's agents can fetch the module again, if they couldn't before.
+    /// The time since which Istio's agents can fetch the module again, if this process noticed that
+    /// they couldn't before.
     served_again: Option<String>,
     /// Whether Istio's agents couldn't fetch the module at the last check. Before the first check,
     /// whether they may have been unable to fetch it.
@@ -149,8 +150,7 @@ impl Reconciler {
             Ok(()) if std::mem::take(&mut self.interrupted) => {
                 self.unserved = None;
                 info!("the module is served again; Istio's agents will fetch it");
-                // The number of digits is fixed, so that the texts sort by time.
-                self.served_again = Some(format!("{:.3}", Timestamp::now()));
+                self.served_again = Some(Timestamp::now().to_string());
                 true
             }
             Ok(()) => false,
@@ -196,14 +196,8 @@ impl Reconciler {
             observed,
             sha256,
         );
-        let plugins = observed.objects().filter(|(a, ..)| a.is_plugin());
-        let times = plugins.filter_map(|(_, _, value)| {
-            value["metadata"]["annotations"][SERVED_ANNOTATION].as_str()
-        });
-        self.served_again = times
-            .map(str::to_owned)
-            .chain(self.served_again.take())
-            .max();
+        // The value never comes from an observed object, whose namespace's users may change it. A
+        // later leader leaves it as it is until the object changes.
         if let Some(since) = &self.served_again {
             for plugin in wanted
                 .objects

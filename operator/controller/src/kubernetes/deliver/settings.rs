@@ -35,13 +35,10 @@ pub struct DeliverArgs {
     /// Write a ConfigMap for each target, for Envoys that read their filter from a file
     #[arg(long)]
     pub deliver_config_maps: bool,
-    /// Path of the module in Pods that mount such a ConfigMap; {hash} is replaced by the first 16
-    /// digits of its SHA-256
-    #[arg(
-        long,
-        value_name = "PATH",
-        default_value = "/headgate/headgate-{hash}.wasm"
-    )]
+    /// Path of the module in Pods that mount such a ConfigMap, by default that of `headgate
+    /// bootstrap --install-module /headgate`; {hash} is replaced by the first 16 digits of the
+    /// SHA-256 of the operator's module
+    #[arg(long, value_name = "PATH", default_value = "/headgate/headgate.wasm")]
     pub config_map_module: String,
     /// Name under which EnvoyProxies register the native module (spec.dynamicModules):
     /// EnvoyExtensionPolicies use it in place of the Wasm module

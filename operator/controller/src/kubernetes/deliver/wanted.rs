@@ -77,8 +77,9 @@ pub fn wanted(
 ) -> Wanted {
     let mut wanted = Wanted::default();
     let module = ModuleRef::new(settings, sha256);
-    if let Some(path) = &settings.config_map_module {
-        let path = path.replace("{hash}", sha256.get(..16).unwrap_or(sha256));
+    let path = settings.config_map_module.as_ref();
+    let path = path.map(|path| path.replace("{hash}", sha256.get(..16).unwrap_or(sha256)));
+    if let Some(path) = &path {
         let targets = Targets::new(plan, cluster);
         let mounted = config_map::mounted(cluster);
         for target in plan.workloads.keys() {
@@ -87,7 +88,7 @@ pub fn wanted(
                 workload.seen = mounted.contains(&(target.namespace.as_str(), name.as_str()));
                 wanted.add_fitting(plan, observed, &workload, |workload| {
                     let calls = plan.outbound_of(&workload.config);
-                    let files = config_map::files(target, workload, calls, &path);
+                    let files = config_map::files(target, workload, calls, path);
                     config_map::object(target, workload, &files, cluster)
                 });
             }
@@ -100,9 +101,6 @@ pub fn wanted(
         None => istio::object(workload, cluster, &module, plugin),
     };
     let envoy_gateway = settings.envoy_gateway && installed.has(Adapter::EnvoyGateway);
-    if !istio && !envoy_gateway {
-        return wanted;
-    }
     let controller = |workload: &Workload| match &workload.kind {
         ProxyKind::Gateway(key) => {
             let class = cluster.gateways.get(key).map(|g| g.class.as_str());
@@ -152,6 +150,9 @@ pub fn wanted(
         });
     }
     wanted.keep(plan, observed, &module);
+    if let Some(path) = &path {
+        wanted.keep_mounted(cluster, observed, path);
+    }
     wanted
 }
 
@@ -203,6 +204,21 @@ impl Wanted {
                 self.kept.insert(at.clone(), why);
             }
             self.objects.insert(at, kept);
+        }
+    }
+
+    /// Keeps, without policies, each observed ConfigMap that a Pod mounts and no policy needs.
+    fn keep_mounted(&mut self, cluster: &Cluster, observed: &Observed, path: &str) {
+        let mounted = config_map::mounted(cluster);
+        for (adapter, key, value) in observed.objects() {
+            let is_mounted = mounted.contains(&(key.namespace.as_str(), key.name.as_str()));
+            if adapter == Adapter::ConfigMap
+                && is_mounted
+                && !self.objects.contains_key(&(adapter, key.clone()))
+                && let Some(object) = config_map::without_policies(key, value, cluster, path)
+            {
+                self.add(object);
+            }
         }
     }
 

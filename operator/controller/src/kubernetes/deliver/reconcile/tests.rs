@@ -3,6 +3,8 @@ use serde_json::json;
 use super::super::observed::Source;
 use super::super::tests::{Example, SHA256, installed, settings};
 use super::*;
+use crate::kubernetes::fake::api_server;
+use crate::kubernetes::watch::Seen;
 
 const PLUGINS: Source = Source::Objects(Adapter::Istio);
 
@@ -62,6 +64,38 @@ fn a_field_that_somebody_changed_is_noticed() {
     value["spec"]["phase"] = json!("AUTHN");
     observed.wrote(adapter, name, value);
     assert_eq!(steps(&wanted, &observed).apply.len(), 1);
+}
+
+/// A value may be from a clock that was ahead, or from a user of one namespace.
+#[tokio::test]
+async fn an_annotation_concerns_only_its_own_plugin_and_hides_no_later_outage() {
+    let example = example().policy("b/p", "Service/b/search", ("b", "app=search"), &[]);
+    let before = applied(&wish(&example));
+    let objects = before.objects();
+    let mut objects: Vec<_> = objects.map(|(_, k, v)| (k.clone(), v.clone())).collect();
+    assert_eq!(objects.len(), 2);
+    objects[0].1["metadata"]["annotations"][SERVED_ANNOTATION] = json!("9999");
+    let mut observed = Observed::new(&[PLUGINS]);
+    observed.see((PLUGINS, Seen::All(objects)));
+    let said = |observed: &Observed| -> Vec<Value> {
+        let told = |value: &Value| value["metadata"]["annotations"][SERVED_ANNOTATION].clone();
+        observed.objects().map(|(.., value)| told(value)).collect()
+    };
+    let server = api_server(|_, _, mut object| {
+        object["metadata"]["uid"] = json!("u");
+        object["metadata"]["resourceVersion"] = json!("2");
+        Some((200, object))
+    });
+    let mut reconciler = Reconciler::new(server, settings(), false);
+    let view = PlannedCluster {
+        cluster: example.cluster.into(),
+        plan: example.plan.into(),
+    };
+    reconciler.round(&view, SHA256, &mut observed).await;
+    assert_eq!(said(&observed), [json!("9999"), Value::Null]);
+    reconciler.served_again = Some("2026".to_owned());
+    reconciler.round(&view, SHA256, &mut observed).await;
+    assert_eq!(said(&observed), ["2026", "2026"]);
 }
 
 /// After a restart, only the object has the last valid version of an invalid policy.

@@ -3,6 +3,8 @@ use std::sync::Arc;
 use headgate_core::config::{Direction, FilterConfig, PathMatch, StageConfig};
 use serde_json::{Value, json};
 
+use super::super::fit::configuration_in;
+use super::super::settings::tests::settings as defaults;
 use super::super::tests::{Example, SHA256, installed, settings};
 use super::*;
 use crate::kubernetes::resolve::tests::World;
@@ -717,6 +719,68 @@ fn a_config_map_holds_the_file_that_render_writes() {
         "claimed",
         "proxies say that they stand for it"
     );
+}
+
+/// Pods keep the module that they started with while operators of another version take over.
+#[test]
+fn a_config_map_names_no_version_of_the_module() {
+    let settings = defaults(&["--deliver-config-maps"]).unwrap();
+    let example = Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
+    let files = |sha256: &str| {
+        let (plan, cluster) = (&example.plan, &example.cluster);
+        let (none, nothing) = (Installed::default(), Observed::default());
+        wanted(plan, cluster, &settings, &none, &nothing, sha256).objects
+    };
+    assert_eq!(files(SHA256).len(), 1);
+    assert_eq!(files(SHA256), files(&"0".repeat(64)));
+}
+
+/// Without the ConfigMap, no further Pod of the same workload could start.
+#[test]
+fn a_config_map_outlives_its_policy_while_a_pod_mounts_it() {
+    let settings = Settings {
+        config_map_module: Some("/headgate.wasm".into()),
+        ..settings()
+    };
+    let after = |example: &Example, observed: &Observed| -> Vec<Object> {
+        let (plan, cluster, none) = (&example.plan, &example.cluster, Installed::default());
+        let all = wanted(plan, cluster, &settings, &none, observed, SHA256);
+        all.objects.into_values().collect()
+    };
+    let observed = |object: &Object| {
+        let mut observed = Observed::default();
+        observed.wrote(object.adapter, object.key.clone(), object.value.clone());
+        observed
+    };
+    let mut example = Example::default()
+        .policy("a/p", "Service/a/search", ("a", "app=search"), &[])
+        .mounting("a", "1", "headgate-service-search");
+    let before = after(&example, &Observed::default());
+    let owners = &before[0].value["metadata"]["ownerReferences"];
+    assert_eq!(*owners, Value::Null, "an owner would take it along");
+
+    // Only the object has the last valid version of an invalid policy.
+    example.plan.attachments = Vec::new().into();
+    example.plan.workloads.clear();
+    example.plan.policies[0].accepted = Err("spec.types: none".into());
+    example.plan.policies[0].revision = String::new();
+    let kept = after(&example, &observed(&before[0]));
+    assert_eq!(kept[0].value, before[0].value);
+
+    example.plan.policies.clear();
+    let empty = after(&example, &observed(&before[0]));
+    let [object] = &empty[..] else {
+        panic!("{empty:?}");
+    };
+    assert_eq!(object.key, before[0].key);
+    assert_eq!(object.policies, [""; 0]);
+    let config = configuration_in(&object.value).unwrap();
+    assert_eq!(config.stages, []);
+    assert!(object.value["data"][config_map::OUTBOUND_FILE].is_string());
+    assert_eq!(after(&example, &observed(object)), empty);
+
+    example.cluster.pods = Arc::default();
+    assert_eq!(after(&example, &observed(object)), []);
 }
 
 /// Returns policies `a/p0`, `a/p1` … of one Gateway, with stages of about these sizes in bytes. The
