@@ -164,11 +164,10 @@ impl Kind {
         self.kept().or_else(without)
     }
 
-    /// Returns the number of answers, which is 1, and the lateness ([`law::open`]) of an answer
-    /// with this response time, s.
-    fn lateness(&self, secs: f64) -> Option<[f64; 2]> {
+    /// Returns the lateness ([`law::open`]) of an answer with this response time, s.
+    fn lateness(&self, secs: f64) -> Option<f64> {
         let (part, last) = self.late_after()?;
-        Some([1.0, f64::from(u8::from(secs > last)) * late(part)])
+        Some(f64::from(u8::from(secs > last)) * late(part))
     }
 
     /// Whether current times are shorter than the reference by more than chance.
@@ -311,12 +310,13 @@ impl Auto {
     }
 
     /// Records that a request of `kind` was answered after this response time, or is still
-    /// unanswered after this time.
-    pub fn answered(&mut self, kind: TypeId, response: Duration) {
+    /// unanswered after this time. The request counts as `weight` requests.
+    pub fn answered(&mut self, kind: TypeId, response: Duration, weight: u32) {
         let kind = self.kinds.get(usize::from(kind.0));
         let lateness = |kind: &Kind| kind.lateness(response.as_secs_f64());
         if let Some(late) = kind.filter(|kind| !kind.is_broken).and_then(lateness) {
-            add(&mut self.fresh.late, late);
+            let weight = f64::from(weight);
+            add(&mut self.fresh.late, [1.0, weight, weight * late]);
         }
     }
 
@@ -328,13 +328,14 @@ impl Auto {
     /// it counts as a second answer, and the lateness of this answer makes up for the first one.
     /// Then the law closes at the same part of late responses as with other objectives. An
     /// objective that responses nearly miss with few slots in use is ignored, because it says
-    /// nothing about slots.
+    /// nothing about slots. The response counts as `weight` responses.
     pub fn streamed(
         &mut self,
         kind: TypeId,
         token_time: Duration,
         beside: u32,
         (part, objective): (f64, Duration),
+        weight: u32,
     ) {
         let Some(kind) = self.kinds.get_mut(usize::from(kind.0)) else {
             return;
@@ -344,7 +345,9 @@ impl Auto {
         let known = kind.token.known();
         let is_kept = known.is_none_or(|known| known <= BY_ITSELF * objective);
         if secs > objective && is_kept && !kind.is_broken {
-            add(&mut self.fresh.late, [1.0, 1.0 + late(part)]);
+            let weight = f64::from(weight);
+            let late = weight * (1.0 + late(part));
+            add(&mut self.fresh.late, [1.0, weight, late]);
         }
     }
 
@@ -640,7 +643,7 @@ mod tests {
     fn serve(auto: &mut Auto, second: u64, ms: u64, beside: u32) {
         for n in 0..100 {
             let (started, ended) = (at(1_000 * second + n), at(1_000 * second + n + ms));
-            auto.answered(TypeId(0), ended.since(started));
+            auto.answered(TypeId(0), ended.since(started), 1);
             auto.completed(TypeId(0), started, ended, (false, beside), 1);
         }
     }
@@ -686,7 +689,7 @@ mod tests {
             let (mut auto, mut record) = (Auto::new("default/a", &bounds, 4, 1), Vec::new());
             look(&mut auto, &mut record, at(0), 0);
             for ms in 1..1_100 {
-                auto.answered(TypeId(0), Duration::from_millis(10));
+                auto.answered(TypeId(0), Duration::from_millis(10), 1);
                 auto.completed(TypeId(0), at(1_000 + ms), at(1_010 + ms), (false, 1), 1);
                 look(&mut auto, &mut record, at(1_010 + ms), 10);
             }
@@ -706,7 +709,7 @@ mod tests {
         let (mut auto, mut record) = (Auto::new("default/a", &bounds, 4, 1), Vec::new());
         look(&mut auto, &mut record, at(0), 0);
         for ms in 1..1_100 {
-            auto.answered(TypeId(0), Duration::from_millis(10));
+            auto.answered(TypeId(0), Duration::from_millis(10), 1);
             auto.completed(TypeId(0), at(1_000 + ms), at(1_010 + ms), (false, 1), 1);
             look(&mut auto, &mut record, at(1_010 + ms), 1);
         }
@@ -723,7 +726,7 @@ mod tests {
         look(&mut auto, &mut record, at(0), 0);
         for step in 1..1_000 {
             let now = at(10 * step);
-            auto.answered(TypeId(0), Duration::from_millis(10));
+            auto.answered(TypeId(0), Duration::from_millis(10), 1);
             auto.completed(TypeId(0), at(10 * step - 10), now, (false, 1), 1);
             let in_flight = if step < 800 { 1 } else { auto.level(now) };
             look(&mut auto, &mut record, now, in_flight);
@@ -755,7 +758,7 @@ mod tests {
         let (mut auto, mut record) = new();
         for n in 0..80 {
             let took = if n < 4 { 10 } else { 160 };
-            auto.answered(TypeId(0), Duration::from_millis(took));
+            auto.answered(TypeId(0), Duration::from_millis(took), 1);
             auto.completed(TypeId(0), at(0), at(took), (false, n + 1), 1);
         }
         look(&mut auto, &mut record, at(200), 76);
@@ -806,7 +809,7 @@ mod tests {
         let (mut auto, mut record) = closed();
         for ms in (1_310..2_800).step_by(10) {
             for _ in 0..10 {
-                auto.answered(TypeId(0), Duration::from_millis(200));
+                auto.answered(TypeId(0), Duration::from_millis(200), 1);
                 auto.completed(TypeId(0), at(ms - 2), at(ms), (false, 2), 1);
             }
             auto.failed(failed);
@@ -864,9 +867,15 @@ mod tests {
                     (_, true) => 50,
                     (_, false) => 20,
                 };
-                auto.answered(TypeId(0), Duration::from_millis(10));
+                auto.answered(TypeId(0), Duration::from_millis(10), 1);
                 auto.completed(TypeId(0), started, ended, (false, beside), 1);
-                auto.streamed(TypeId(0), Duration::from_millis(token), beside, objective);
+                auto.streamed(
+                    TypeId(0),
+                    Duration::from_millis(token),
+                    beside,
+                    objective,
+                    1,
+                );
             }
             look(&mut auto, &mut record, at(1_000 * second + 900), beside);
         }
@@ -893,7 +902,7 @@ mod tests {
                 let started = at(1_000 * second + n);
                 let first = Duration::from_millis(first);
                 auto.began(TypeId(0), first, beside);
-                auto.answered(TypeId(0), first);
+                auto.answered(TypeId(0), first, 1);
                 let ended = at(1_000 * second + n + 800);
                 auto.completed(TypeId(0), started, ended, (false, beside), 1);
             }
@@ -923,7 +932,7 @@ mod tests {
     }
 
     fn serve_one(auto: &mut Auto, ms: u64) {
-        auto.answered(TypeId(0), Duration::from_millis(10));
+        auto.answered(TypeId(0), Duration::from_millis(10), 1);
         auto.completed(TypeId(0), at(ms - 10), at(ms), (false, 2), 1);
     }
 

@@ -35,7 +35,8 @@ impl Stage {
         if matches!(outcome, Outcome::Completed | Outcome::Unsampled) {
             self.hosts.answered(now, kind, time);
         }
-        if request.weight == 0 {
+        let weight = request.weight;
+        if weight == 0 {
             return;
         }
         let Some(cut) = self.strategy.base.value_cut_mut() else {
@@ -66,6 +67,7 @@ impl Stage {
                         (false, true) => held.saturating_sub(last),
                         (false, false) => held,
                     },
+                    weight,
                 },
             );
         }
@@ -101,7 +103,7 @@ impl Stage {
                 && (self.slots.late_after(kind)).is_some_and(|most| response > most)
             {
                 request.counted_late = true;
-                self.slots.answered(kind, response);
+                self.slots.answered(kind, response, request.weight);
             }
             let Some(cut) = &mut cut else {
                 continue;
@@ -117,7 +119,7 @@ impl Stage {
             if is_sample && !request.overdue && cut.late_after(kind).is_some_and(|most| time > most)
             {
                 request.overdue = true;
-                cut.overdue(kind);
+                cut.overdue(kind, request.weight);
             }
         }
     }

@@ -245,8 +245,8 @@ impl Stage {
     /// request goes to the backend. Requests for which it isn't called are all measured.
     pub fn sample(&mut self, ticket: Ticket) {
         if let Some(request) = self.requests.of_mut(ticket) {
-            let weight = self.sampling.take(request.attributes.kind);
-            request.weight = weight.unwrap_or(0);
+            let kind = request.attributes.kind;
+            request.weight = self.sampling.draw(kind, &mut self.rng);
         }
     }
 
@@ -844,7 +844,7 @@ impl Stage {
         }
         if !request.counted_late {
             let response = self.slots.response(request.arrived, dequeued, now);
-            self.slots.answered(kind, response);
+            self.slots.answered(kind, response, request.weight);
         }
         if self.slots.is_representative(beside) {
             let (times, weight) = (&mut self.service_times, request.weight);

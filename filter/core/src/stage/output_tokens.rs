@@ -94,14 +94,15 @@ impl Stage {
             return Ok(());
         };
         let last = (last.percentile / 100.0, limit(last.objective_us));
-        self.slots.streamed(kind, took, self.beside(request), last);
+        let (beside, weight) = (self.beside(request), request.weight);
+        self.slots.streamed(kind, took, beside, last, weight);
         let most = self.service_times.objectives(kind).last();
         let in_time = most.is_none_or(|most| measured.since(dequeued) <= most.response_time);
         if took > last.1
             && in_time
             && let Some(cut) = self.strategy.base.value_cut_mut()
         {
-            cut.undelivered(kind);
+            cut.undelivered(kind, weight);
         }
         self.stats.token_time(host, kind, took)
     }

@@ -12,24 +12,41 @@
 //! sample were drawn from the answers, all such requests would count, but only a part of those that
 //! are answered in time. With 8,000 requests per second, of which 10% are late, half of the
 //! outcomes would be late.
+//!
+//! One request is drawn of each block of consecutive requests, and counts for all of them. The more
+//! of the budget is used, the longer are the blocks, so a type's samples have about equal weights.
+//! If a sample counted for all that were skipped before it, one answer in each tick would count for
+//! nearly all. The request is drawn at random, because hosts or clients may take turns.
 
 use std::time::Duration;
 
 use crate::request::TypeId;
+use crate::rng::Rng;
 use crate::time::Instant;
 
 /// The number of requests per second that are measured for each type on each worker. Types with
 /// fewer are measured fully.
 pub const SAMPLES_PER_SECOND: u32 = 800;
-/// The largest budget that a type may accumulate. It is the budget of one second, so that bursts of
-/// rare types are measured fully.
-const BURST: u32 = SAMPLES_PER_SECOND;
+/// The largest budget that a type may accumulate. Blocks have one request while more than half of
+/// it is left, which is the budget of one second. So bursts of rare types are measured fully.
+const BURST: u32 = 2 * SAMPLES_PER_SECOND;
 
 #[derive(Debug, Clone, Copy)]
 struct Budget {
     left: u32,
-    /// The number of requests that were skipped since the last measured one.
-    skipped: u32,
+    /// The number of requests in the block.
+    size: u32,
+    /// The number of these that came so far.
+    seen: u32,
+    /// The number of requests before the one that is drawn.
+    before: u32,
+}
+
+impl Budget {
+    /// Returns the size of a block that begins now.
+    fn size(&self) -> u32 {
+        BURST / self.left.max(1)
+    }
 }
 
 /// The budgets of samples, by type.
@@ -41,37 +58,46 @@ pub(super) struct Sampling {
 
 impl Sampling {
     pub(super) fn new(types: usize) -> Self {
+        let budget = Budget {
+            left: BURST,
+            size: 0,
+            seen: 0,
+            before: 0,
+        };
         Self {
-            budgets: vec![
-                Budget {
-                    left: BURST,
-                    skipped: 0,
-                };
-                types
-            ],
+            budgets: vec![budget; types],
             refilled: Instant::default(),
         }
     }
 
-    /// Decides by the type's budget whether to measure a request. Returns the number of requests
-    /// that the measured one counts for: itself, and those skipped before it. Returns `None` if the
-    /// request is skipped.
-    pub(super) fn take(&mut self, kind: TypeId) -> Option<u32> {
-        let Some(budget) = self.budgets.get_mut(kind.0 as usize) else {
-            return Some(1);
+    /// Decides whether to measure a request of `kind`. Returns the number of requests that it
+    /// counts for, or 0 if it isn't measured.
+    pub(super) fn draw(&mut self, kind: TypeId, rng: &mut Rng) -> u32 {
+        let Some(budget) = self.budgets.get_mut(usize::from(kind.0)) else {
+            return 1;
         };
-        if budget.left == 0 {
-            budget.skipped = budget.skipped.saturating_add(1);
-            return None;
+        let size = budget.size();
+        // A block ends early when the budget has grown. On average, the requests drawn so far count
+        // for as many as came.
+        if budget.seen >= budget.size || size < budget.size {
+            let before = match size {
+                1 => 0,
+                _ => (rng.next_f64() * f64::from(size)) as u32,
+            };
+            (budget.size, budget.seen, budget.before) = (size, 0, before);
         }
-        budget.left -= 1;
-        Some(std::mem::take(&mut budget.skipped).saturating_add(1))
+        budget.seen += 1;
+        if budget.seen != budget.before + 1 {
+            return 0;
+        }
+        budget.left = budget.left.saturating_sub(1);
+        budget.size
     }
 
-    /// Whether few requests of `kind` were sampled in the last second, compared with the budget.
+    /// Whether all requests of `kind` that begin now would be measured.
     pub(super) fn has_room(&self, kind: TypeId) -> bool {
         let budget = self.budgets.get(usize::from(kind.0));
-        budget.is_none_or(|budget| budget.left >= BURST / 2)
+        budget.is_none_or(|budget| budget.size() <= 1)
     }
 
     /// Refills the budgets for the time since the last call.
@@ -94,25 +120,46 @@ mod tests {
 
     #[test]
     fn a_busy_type_is_sampled_and_a_rare_one_measured_fully() {
-        let mut sampling = Sampling::new(2);
+        let (mut sampling, mut rng) = (Sampling::new(2), Rng::new(1));
         let (busy, rare) = (TypeId(0), TypeId(1));
-        let (mut measured, mut rare_measured, mut stood_for) = (0, 0, 0);
+        let (mut measured, mut rare_measured, mut stood_for, mut most) = (0, 0, 0, 0);
         for ms in 1..=10_000u64 {
             if ms % 10 == 0 {
                 sampling.refill(Instant::from_nanos(ms * 1_000_000));
-                rare_measured += sampling.take(rare).unwrap_or(0);
+                rare_measured += sampling.draw(rare, &mut rng);
             }
-            for weight in (0..5).filter_map(|_| sampling.take(busy)) {
-                measured += 1;
+            for _ in 0..5 {
+                let weight = sampling.draw(busy, &mut rng);
+                measured += u32::from(weight > 0);
                 stood_for += weight;
+                most = most.max(weight);
             }
         }
         assert_eq!(rare_measured, 1_000);
-        // All answers are counted, except those since the last sample.
-        assert!((49_900..=50_000).contains(&stood_for), "{stood_for}");
+        assert!((49_500..=50_500).contains(&stood_for), "{stood_for}");
         assert!(
-            (8_000..=8_800).contains(&measured),
+            (8_000..=9_600).contains(&measured),
             "{measured} of 50,000 in 10 s"
         );
+        // The mean weight is 50,000 / 8,000.
+        assert!(most <= 8, "{most}");
+    }
+
+    #[test]
+    fn a_type_that_is_no_longer_busy_is_measured_fully_again() {
+        let (mut sampling, mut rng) = (Sampling::new(1), Rng::new(1));
+        let kind = TypeId(0);
+        for _ in 0..3 {
+            assert!(sampling.has_room(kind));
+            for _ in 0..SAMPLES_PER_SECOND {
+                assert_eq!(sampling.draw(kind, &mut rng), 1);
+            }
+            assert!(!sampling.has_room(kind));
+            (0..1_000_000).for_each(|_| _ = sampling.draw(kind, &mut rng));
+            assert_eq!(sampling.budgets[0].left, 0);
+            for _ in 0..2 {
+                sampling.refill(sampling.refilled + Duration::from_secs(1));
+            }
+        }
     }
 }

@@ -226,9 +226,9 @@ impl Slots {
     }
 
     /// Records a request that was answered or is late ([`Auto::answered`]).
-    pub(super) fn answered(&mut self, kind: TypeId, response: Duration) {
+    pub(super) fn answered(&mut self, kind: TypeId, response: Duration, weight: u32) {
         if let Some(found) = &mut self.found {
-            found.auto.answered(kind, response);
+            found.auto.answered(kind, response, weight);
         }
     }
 
@@ -246,9 +246,10 @@ impl Slots {
         token_time: Duration,
         beside: u32,
         objective: (f64, Duration),
+        weight: u32,
     ) {
         if let Some(found) = &mut self.found {
-            found.auto.streamed(kind, token_time, beside, objective);
+            (found.auto).streamed(kind, token_time, beside, objective, weight);
         }
     }
 
@@ -355,7 +356,7 @@ mod tests {
         let serve = |slots: &mut Slots, second: u64, ms: u64, beside| {
             for n in 0..100 {
                 let (started, ended) = (at(1_000 * second + n), at(1_000 * second + n + ms));
-                slots.answered(FIRST, ended.since(started));
+                slots.answered(FIRST, ended.since(started), 1);
                 slots.completed(FIRST, started, ended, (false, beside), 1);
             }
         };

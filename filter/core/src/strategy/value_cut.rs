@@ -326,6 +326,8 @@ pub struct End {
     pub measured: bool,
     /// The part of the request's slot time that the histogram doesn't include.
     pub beyond: Duration,
+    /// The number of requests that this one represents.
+    pub weight: u32,
 }
 
 /// The cut's decision on a request.
@@ -469,9 +471,17 @@ impl ValueCut {
         Some(Duration::from_secs_f64(if is_new { first } else { last }))
     }
 
-    /// Counts a request of `kind` that is in the backend for longer than [`Self::late_after`].
-    pub fn overdue(&mut self, kind: TypeId) {
-        self.presence(kind).fresh.outcome(false, true);
+    /// Adds what is known of a request of `kind` that counts as `weight` requests.
+    fn observe(&mut self, kind: TypeId, weight: u32, of: impl FnOnce(&mut Sums)) {
+        let mut sums = Sums::default();
+        of(&mut sums);
+        self.presence(kind).fresh.add(&sums, f64::from(weight));
+    }
+
+    /// Counts a request of `kind` that is in the backend for longer than [`Self::late_after`], as
+    /// `weight` requests.
+    pub fn overdue(&mut self, kind: TypeId, weight: u32) {
+        self.observe(kind, weight, |sums| sums.outcome(false, true));
     }
 
     /// Returns the time in the backend after which a request of `kind` is silent. The time is
@@ -494,20 +504,21 @@ impl ValueCut {
 
     /// Records the end of a request of `kind`.
     pub fn ended(&mut self, kind: TypeId, end: &End) {
-        let fresh = &mut self.presence(kind).fresh;
-        if let Some(answered) = end.answered {
-            fresh.answered(answered.as_secs_f64());
-        }
-        if !end.was_overdue || end.delivered {
-            fresh.outcome(end.delivered, end.late);
-        }
-        fresh.beyond(end.beyond.as_secs_f64(), !end.measured);
+        self.observe(kind, end.weight, |sums| {
+            if let Some(answered) = end.answered {
+                sums.answered(answered.as_secs_f64());
+            }
+            if !end.was_overdue || end.delivered {
+                sums.outcome(end.delivered, end.late);
+            }
+            sums.beyond(end.beyond.as_secs_f64(), !end.measured);
+        });
     }
 
     /// Records that a request of `kind` that counted as delivered was not delivered. Its response
-    /// came too slowly after it was measured.
-    pub fn undelivered(&mut self, kind: TypeId) {
-        self.presence(kind).fresh.undelivered();
+    /// came too slowly after it was measured. It counts as `weight` requests.
+    pub fn undelivered(&mut self, kind: TypeId, weight: u32) {
+        self.observe(kind, weight, Sums::undelivered);
     }
 
     /// Whether a request with queue wait `wait`, whose [rival](Self::rival) waits `rival_wait`,

@@ -58,8 +58,9 @@ pub struct Fresh {
     /// Sums over requests that started under this schedule. They are the number of samples, Σ pt
     /// (s), Σ reference pt (s), Σ of the references' standard errors (s), and Σ pt² (s²).
     pub times: [f64; 5],
-    /// The number of answers, and their lateness ([`open`]).
-    pub late: [f64; 2],
+    /// The number of samples, the number of answers for which they count, and the lateness of these
+    /// answers ([`open`]).
+    pub late: [f64; 3],
     /// The slot time that refused requests would have taken, s.
     pub shed: f64,
     /// The regression's sums, over requests that had waited.

@@ -151,11 +151,12 @@ impl Law {
         known as u32
     }
 
-    /// Adds answers, given as their number and Σ x.
-    pub(super) fn answered(&mut self, [answers, late]: [f64; 2]) {
-        self.answers += answers;
+    /// Adds answers, given as the number of samples, the number of answers, and Σ x. The averages
+    /// cover a number of samples, because a single sample may count for many answers.
+    pub(super) fn answered(&mut self, [samples, answers, late]: [f64; 3]) {
+        self.answers += samples;
         if answers > 0.0 {
-            let weight = 1.0 - (1.0 - GAIN).powf(answers);
+            let weight = 1.0 - (1.0 - GAIN).powf(samples);
             self.late += weight * (late / answers - self.late);
         }
     }

@@ -140,15 +140,16 @@ impl Sums {
         sums.into_iter().all(|sum| sum <= 0.0) && self.delivered >= 0.0
     }
 
-    fn add(&mut self, other: &Self) {
-        self.count += other.count;
-        self.delivered += other.delivered;
-        self.stuck += other.stuck;
-        self.silent += other.silent;
-        self.answers += other.answers;
+    /// Adds the requests of `other`, of which each counts as `weight` requests.
+    pub(super) fn add(&mut self, other: &Self, weight: f64) {
+        self.count += weight * other.count;
+        self.delivered += weight * other.delivered;
+        self.stuck += weight * other.stuck;
+        self.silent += weight * other.silent;
+        self.answers += weight * other.answers;
         self.fastest = least(self.fastest, other.fastest);
-        self.unmeasured += other.unmeasured;
-        self.beyond += other.beyond;
+        self.unmeasured += weight * other.unmeasured;
+        self.beyond += weight * other.beyond;
     }
 }
 
@@ -203,7 +204,7 @@ impl Default for Delivery {
 impl Delivery {
     /// Adds the outcomes that a worker saw.
     pub(super) fn add(&mut self, sums: &Sums) {
-        self.fresh.add(sums);
+        self.fresh.add(sums, 1.0);
     }
 
     pub(super) fn is_finite(&self) -> bool {
