@@ -440,7 +440,7 @@ impl Writer {
         let result = match written.result {
             Ok(observed) => {
                 let policy = events::reference(written.key.clone(), observed.uid.clone());
-                self.inputs.observations.newer(written.key, observed);
+                self.inputs.observations.newer(&written.key, observed);
                 for event in transitions(written.before.status.as_ref(), &written.status) {
                     if self.events.try_send((policy.clone(), event)).is_err() {
                         debug!("too many Events at once; one is left out");
@@ -510,6 +510,7 @@ mod tests {
 
     use super::super::fake::api_server;
     use super::super::status::tests::accepted;
+    use super::super::watch::Seen;
     use super::*;
 
     fn state(number: usize) -> PolicyState {
@@ -530,6 +531,12 @@ mod tests {
             resource_version: version.to_string(),
             status: wanted(&facts, None, &Time(Timestamp::UNIX_EPOCH)).status,
         }
+    }
+
+    /// Records an observation of the watch.
+    fn see(observations: &Observations, state: &PolicyState, observed: Observed) {
+        let key = state.name.parse().unwrap();
+        observations.see(Seen::Applied((key, Arc::new(observed))));
     }
 
     fn peers(running: u32) -> Peers {
@@ -575,7 +582,7 @@ mod tests {
                 status: None,
                 ..observed(state, 1)
             };
-            observations.newer(state.name.parse().unwrap(), unwritten);
+            see(&observations, state, unwritten);
         }
         let plans = watch::channel(Arc::new(plan)).1;
         let peers = watch::channel(peers(1)).1;
@@ -606,7 +613,7 @@ mod tests {
             };
             let observations = Arc::new(Observations::default());
             let observe = |state: &PolicyState, version| {
-                observations.newer(state.name.parse().unwrap(), observed(state, version));
+                see(&observations, state, observed(state, version));
             };
             plan.policies.iter().for_each(|state| observe(state, 1));
             let plans = watch::Sender::new(Arc::new(plan.clone()));
@@ -653,7 +660,7 @@ mod tests {
             plan.policies.sort_by(|a, b| a.name.cmp(&b.name));
             let observations = Arc::new(Observations::default());
             for state in &plan.policies {
-                observations.newer(state.name.parse().unwrap(), observed(state, 1));
+                see(&observations, state, observed(state, 1));
             }
             let plans = watch::Sender::new(Arc::new(plan.clone()));
             let others = watch::Sender::new(peers(1));
@@ -698,7 +705,7 @@ mod tests {
             status: None,
             ..observed(&written, 1)
         };
-        observations.newer(ObjectKey::new("a", "0000"), unwritten);
+        see(&observations, &written, unwritten);
         let plan = Plan {
             policies: vec![written],
             ..Plan::default()
