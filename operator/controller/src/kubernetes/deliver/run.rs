@@ -51,6 +51,8 @@ pub async fn run(
     mut modules: watch::Receiver<Arc<Modules>>,
     delivered: watch::Sender<Arc<Delivered>>,
 ) {
+    // The outcomes of an earlier term as the leader may be wrong by now.
+    send_if_changed(&delivered, Arc::default());
     let sources = Source::needed(&settings);
     let (news, mut seen) = mpsc::channel(BACKLOG);
     let _watches = follow(&client, &sources, &settings, &news);
@@ -214,6 +216,22 @@ mod tests {
         assert!(becomes(requests, |&requests: &u32| requests > 8).await);
         answers.store(false, Ordering::Relaxed);
         assert!(becomes(delivered, |now: &Arc<Delivered>| now.unserved.is_some()).await);
+    }
+
+    /// Otherwise statuses would report what was right long ago.
+    #[tokio::test]
+    async fn a_later_term_begins_without_outcomes() {
+        let client = api_server(|_, _, _| None);
+        let (_views, view) = watch::channel(None);
+        let (_modules, modules) = watch::channel(Arc::new(Module::default().into()));
+        let former = Delivered {
+            complete: true,
+            ..Delivered::default()
+        };
+        let (send, delivered) = watch::channel(Arc::new(former));
+        let run = run(client, settings(), false, view, modules, send);
+        let _run = AbortOnDropHandle::new(tokio::spawn(run));
+        assert!(becomes(delivered, |now: &Arc<Delivered>| !now.complete).await);
     }
 
     fn start(
