@@ -331,7 +331,10 @@ impl Writer {
             }
         }
         self.last = Some(pass);
-        self.pace.retain(|_, pace| !pace.is_over(now));
+        let observations = &self.inputs.observations;
+        self.pace.retain(|key, pace| {
+            pace.in_flight || !pace.is_over(now) && observations.get(key).is_some()
+        });
         wake
     }
 
@@ -601,6 +604,32 @@ mod tests {
                 writer.collect();
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_deleted_policy_whose_status_was_not_written_is_forgotten() {
+        let plan = Plan {
+            policies: vec![state(0)],
+            ..Plan::default()
+        };
+        let observations = Arc::new(Observations::default());
+        let unwritten = || Observed {
+            status: None,
+            ..observed(&state(0), 1)
+        };
+        see(&observations, &state(0), unwritten());
+        let plans = watch::Sender::new(Arc::new(plan));
+        let client = api_server(|_, _, _| None);
+        let peers = watch::channel(peers(1)).1;
+        let mut writer = writer(client, plans.subscribe(), Arc::clone(&observations), peers);
+        let now = Instant::now();
+        let _ = writer.pass(now);
+        assert_eq!(writer.pace.len(), 1, "it waits for answers of proxies");
+        plans.send_replace(Arc::default());
+        let key = ObjectKey::new("a", "0000");
+        observations.see(Seen::Deleted((key, Arc::new(unwritten()))));
+        let _ = writer.pass(now);
+        assert!(writer.pace.is_empty());
     }
 
     /// An edit or an answer of a proxy concerns one of the policies, however many there are.
