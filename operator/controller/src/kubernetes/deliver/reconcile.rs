@@ -280,6 +280,7 @@ impl Reconciler {
     ) {
         self.refusals.retain(|key, _| steps.apply.contains(key));
         let mut ready = Vec::new();
+        let mut unserved = None;
         for key in &steps.apply {
             let Some(object) = wanted.objects.get(key) else {
                 continue;
@@ -297,7 +298,7 @@ impl Reconciler {
                 failures.insert(key.clone(), ObjectState::Failed(refusal.why.clone()));
                 continue;
             }
-            if let Err(why) = self.check_module(object, known).await {
+            if let Err(why) = self.check_module(object, known, &mut unserved).await {
                 failures.insert(key.clone(), ObjectState::Pending(why));
                 continue;
             }
@@ -353,8 +354,15 @@ impl Reconciler {
     }
 
     /// Checks that the object may name its module. Either the object on the API server already
-    /// names the module, or the module's URL serves it.
-    async fn check_module(&mut self, object: &Object, known: Option<&Value>) -> Result<(), String> {
+    /// names the module, or the module's URL serves it. `unserved` is the module whose check failed
+    /// in this round, with the reason. A check may take long to fail, and isn't repeated for each
+    /// object.
+    async fn check_module(
+        &mut self,
+        object: &Object,
+        known: Option<&Value>,
+        unserved: &mut Option<(ModuleRef, String)>,
+    ) -> Result<(), String> {
         let Some(module) = &object.module else {
             return Ok(());
         };
@@ -364,7 +372,13 @@ impl Reconciler {
         if there || self.served.as_ref().is_some_and(is_fresh) {
             return Ok(());
         }
-        served::check_all(module).await?;
+        if let Some((_, why)) = unserved.as_ref().filter(|(failed, _)| failed == module) {
+            return Err(why.clone());
+        }
+        if let Err(why) = served::check_all(module).await {
+            *unserved = Some((module.clone(), why.clone()));
+            return Err(why);
+        }
         self.served = Some((module.clone(), Instant::now()));
         Ok(())
     }

@@ -218,6 +218,41 @@ mod tests {
         assert!(becomes(delivered, |now: &Arc<Delivered>| now.unserved.is_some()).await);
     }
 
+    /// A check of a URL that hangs takes long to fail.
+    #[tokio::test]
+    async fn a_module_that_is_not_served_is_checked_once_a_round() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let settings = Settings {
+            envoy_gateway: false,
+            modules_url: format!("http://{}", listener.local_addr().unwrap()),
+            retry: Duration::from_secs(3600),
+            ..settings()
+        };
+        let (asked, requests) = watch::channel(0);
+        let _modules = AbortOnDropHandle::new(tokio::spawn(async move {
+            loop {
+                let _refused = listener.accept().await.unwrap();
+                asked.send_modify(|requests| *requests += 1);
+            }
+        }));
+        let example = ["a", "b", "c"]
+            .iter()
+            .fold(Example::default(), |all, name| {
+                let (target, label) = (format!("Service/a/{name}"), format!("app={name}"));
+                all.policy(&format!("a/{name}"), &target, ("a", &label), &[])
+            });
+        let (_run, delivered) = start(server(None), settings, example);
+        let are_pending = |now: &Arc<Delivered>| {
+            let states = now.policies.values().flatten().map(|object| &object.state);
+            states
+                .filter(|s| matches!(s, ObjectState::Pending(_)))
+                .count()
+                == 3
+        };
+        assert!(becomes(delivered, are_pending).await);
+        assert_eq!(*requests.borrow(), 1);
+    }
+
     /// Otherwise statuses would report what was right long ago.
     #[tokio::test]
     async fn a_later_term_begins_without_outcomes() {
