@@ -62,6 +62,29 @@ pub(super) fn steps(wanted: &Wanted, observed: &Observed) -> Steps {
     }
 }
 
+/// Removes the writes that need a kind that isn't known yet. An object that has to be written
+/// without this knowledge is pending.
+fn leave_unknown(
+    wanted: &Wanted,
+    steps: &mut Steps,
+    observed: &Observed,
+    failures: &mut BTreeMap<Key, ObjectState>,
+) {
+    steps.apply.retain(|key| {
+        let object = wanted.objects.get(key);
+        let Some(kind) = object.and_then(|o| observed.waits_for(key.0, &o.value)) else {
+            return true;
+        };
+        let why = format!("the objects of kind {kind} can't be listed yet; see the operator's log");
+        failures.insert(key.clone(), ObjectState::Pending(why));
+        false
+    });
+    steps.delete.retain(|(adapter, name)| {
+        let value = observed.get(*adapter, name);
+        value.is_none_or(|value| observed.waits_for(*adapter, value).is_none())
+    });
+}
+
 /// A refused write. It is retried when the wanted or the observed object changes, or when the
 /// conflicting object is deleted. It is also retried with growing pauses, because no event reports
 /// that a quota was raised or a webhook works again.
@@ -214,10 +237,11 @@ impl Reconciler {
             }
         }
         self.unfetched.apply(&mut wanted, observed);
-        let steps = steps(&wanted, observed);
+        let mut steps = steps(&wanted, observed);
         let kept = wanted.kept.iter();
         let kept = kept.map(|(key, why)| (key.clone(), ObjectState::Failed(why.clone())));
         let mut failures: BTreeMap<Key, ObjectState> = kept.collect();
+        leave_unknown(&wanted, &mut steps, observed, &mut failures);
         self.apply(&wanted, &steps, observed, &mut failures).await;
         // Deletions come last, so that the filter stays in force while an object of another name or
         // kind takes over.

@@ -218,6 +218,41 @@ mod tests {
         assert!(becomes(delivered, |now: &Arc<Delivered>| now.unserved.is_some()).await);
     }
 
+    /// A starting API server, or a role without the right, denies the list of GatewayClasses.
+    #[tokio::test]
+    async fn objects_for_gateways_stay_while_gateway_classes_are_unknown() {
+        let is_deleted = Arc::new(AtomicBool::new(false));
+        let deleted = Arc::clone(&is_deleted);
+        let client = api_server(move |method, uri, _| {
+            let is = |kind: &str| uri.path().contains(kind);
+            if uri.query().unwrap_or_default().contains("watch=true") {
+                return None;
+            }
+            if *method == Method::DELETE {
+                deleted.store(true, Ordering::Relaxed);
+                return Some((200, json!({"kind": "Status", "status": "Success"})));
+            }
+            if is("gatewayclasses") {
+                let status = json!({"kind": "Status", "status": "Failure", "code": 403});
+                return Some((403, status));
+            }
+            let metadata = json!({
+                "name": "edge", "namespace": "a", "uid": "u", "resourceVersion": "1",
+            });
+            let items = match is("envoyextensionpolicies") {
+                true => json!([{"metadata": metadata, "spec": {}}]),
+                false => json!([]),
+            };
+            let list = json!({"metadata": {"resourceVersion": "1"}, "items": items});
+            Some((200, list))
+        });
+        let example = Example::default().gateway("a/edge", "eg");
+        let example = example.at_gateway("a/p", "Gateway/a/edge", "a/edge", &[]);
+        let (_run, delivered) = start(client, settings(), example);
+        assert!(becomes(delivered, |now: &Arc<Delivered>| now.complete).await);
+        assert!(!is_deleted.load(Ordering::Relaxed));
+    }
+
     /// A check of a URL that hangs takes long to fail.
     #[tokio::test]
     async fn a_module_that_is_not_served_is_checked_once_a_round() {
