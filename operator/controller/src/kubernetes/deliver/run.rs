@@ -19,7 +19,8 @@ use crate::kubernetes::watch::send_if_changed;
 use crate::xds::module::Modules;
 use headgate_api::plan::Plan;
 
-/// The longest time that statuses wait for the first lists of Headgate's objects.
+/// The longest time that deliveries and statuses wait for the first lists of all kinds. After it,
+/// only the objects that need the other lists wait.
 const FIRST_ANSWERS: Duration = Duration::from_secs(10);
 /// The capacity of the queue of changes. Watches wait while it is full.
 const BACKLOG: usize = 64;
@@ -81,13 +82,13 @@ pub async fn run(
             () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {}
             () = reconciler.name_is_free() => {}
             () = &mut patience, if waits => waits = false,
-            _ = looks.tick(), if observed.complete() => {
+            _ = looks.tick(), if !waits || observed.complete() => {
                 let sha256 = modules.borrow().wasm.sha256.clone();
                 if !reconciler.look(&sha256, &observed).await {
                     continue;
                 }
             }
-            _ = glances.tick(), if observed.complete() => {
+            _ = glances.tick(), if !waits || observed.complete() => {
                 let sha256 = modules.borrow().wasm.sha256.clone();
                 if !reconciler.glance(&sha256, &observed).await {
                     continue;
@@ -98,14 +99,7 @@ pub async fn run(
         while let Ok(event) = seen.try_recv() {
             observed.see(event);
         }
-        if !observed.complete() {
-            if !waits {
-                delivered.send_if_modified(|known| {
-                    let changed = !known.complete;
-                    Arc::make_mut(known).complete = true;
-                    changed
-                });
-            }
+        if waits && !observed.complete() {
             continue;
         }
         let Some(view) = views.borrow_and_update().clone() else {
