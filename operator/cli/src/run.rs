@@ -182,15 +182,32 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let metrics = Metrics::new();
     let operator = &args.source.operator;
     let (access, namespace) = (operator.access(), operator.namespace());
-    let renewing = args.tls.make(&access, namespace, &metrics).await?;
-    let tls = args.tls.load(args.source.kubernetes).await?;
-    let xds = listen("--xds", args.xds)?;
-    let admin = listen("--admin", args.admin)?;
     let optional = |argument, address: Option<SocketAddr>| {
         let listening = address.map(|address| listen(argument, address));
         listening.transpose()
     };
-    let probes = optional("--probes", args.probes)?;
+    let mut stop = StopSignals::new()?;
+    let shutdown = watch::Sender::new(false);
+    let (views, view) = watch::channel(None);
+    // The set aborts its tasks when it is dropped at the end of this function.
+    let mut tasks = JoinSet::new();
+    // The kubelet would restart a container without probes while it waits for the API server.
+    let waiting = watch::Sender::new("the Secret of the CA".to_owned());
+    if let Some(probes) = optional("--probes", args.probes)? {
+        let missing = waiting.subscribe();
+        let status = Admin::starting(view.clone(), missing, "", shutdown.subscribe());
+        tasks.spawn(status.serve_probes(probes));
+    }
+    let renewing = tokio::select! {
+        made = args.tls.make(&access, namespace, &metrics) => made?,
+        name = stop.next() => {
+            info!("{}: stopping before anything was served", name);
+            return Ok(());
+        }
+    };
+    let tls = args.tls.load(args.source.kubernetes).await?;
+    let xds = listen("--xds", args.xds)?;
+    let admin = listen("--admin", args.admin)?;
     let modules_listener = optional("--modules", args.modules)?;
     let admission_listener = optional("--admission", args.admission)?;
     let bound = |listener: Option<&TcpListener>| listener.map(TcpListener::local_addr).transpose();
@@ -200,8 +217,6 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let injection_address = bound(webhook.as_ref().map(|webhook| &webhook.listener))?;
     let (xds_address, admin_address) = (xds.local_addr()?, admin.local_addr()?);
 
-    let mut stop = StopSignals::new()?;
-    let shutdown = watch::Sender::new(false);
     let (plans, mut plan) = watch::channel(Arc::new(Plan::default()));
     let limits = Limits::of_connections(args.max_connections);
     let registry = Registry::new(limits.proxies, limits.keep, metrics.clone());
@@ -217,7 +232,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
             shutdown.subscribe(),
         )
         .await?;
-    let (views, view) = watch::channel(None);
+    tasks.spawn(forward(source.missing(), waiting));
     let operator = source.operator.as_ref();
     let instance = operator.map_or("", |operator| &operator.identity);
     let status = Admin::starting(view, source.missing(), instance, shutdown.subscribe());
@@ -227,11 +242,6 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let tokens = operator.map(Operator::proxy_tokens);
     let statuses = operator.map(|operator| Arc::clone(&operator.observations));
     let leadership = operator.map(|operator| operator.leadership.clone());
-    // The set aborts its tasks when it is dropped at the end of this function.
-    let mut tasks = JoinSet::new();
-    if let Some(probes) = probes {
-        tasks.spawn(status.clone().serve_probes(probes));
-    }
     tasks.spawn(status.serve(admin));
     // Proxies that reconnect must not get an empty plan, which would disable their policies.
     if !first_plan(&mut plan, &mut source, &mut stop, admin_address).await? {
@@ -309,6 +319,17 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         name = stop.next() => error!("{}: stopping at once", name),
     }
     Ok(())
+}
+
+/// Sends each value of `from` to `to`, until `from` has no sender left.
+async fn forward(mut from: watch::Receiver<String>, to: watch::Sender<String>) {
+    loop {
+        let value = from.borrow_and_update().clone();
+        to.send_replace(value);
+        if from.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Waits for the first plan. Returns `false` if a stop signal arrives first.

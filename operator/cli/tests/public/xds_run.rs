@@ -10,6 +10,7 @@ use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
 use headgate_controller::xds::conditions::Type::Programmed;
 use headgate_controller::xds::status::Report;
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::TcpListener;
@@ -53,7 +54,9 @@ impl Place {
                 command.args([name, value]);
             }
         };
-        default("--config-dir", "policies");
+        if !arguments.contains(&"--kubernetes") {
+            default("--config-dir", "policies");
+        }
         default("--wasm", "headgate.wasm");
         default("--module-dir", "modules");
         default("--xds", "127.0.0.1:0");
@@ -247,6 +250,57 @@ async fn a_folder_is_served_and_followed_until_sigterm() {
         assert!(log.contains(part), "{part}: {log}");
     }
     assert!(responses.message().await.is_err());
+}
+
+/// The kubelet would kill a container whose probes don't answer.
+#[tokio::test]
+async fn an_operator_that_waits_for_its_ca_answers_probes_and_ends_when_told() {
+    // Connections are accepted by the kernel, and requests get no answer.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = format!("http://{}", silent.local_addr().unwrap());
+    let place = Place::new();
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{
+            "name": "here", "context": {"cluster": "c", "user": "u", "namespace": "system"},
+        }],
+    });
+    fs::write(place.0.path().join("kubeconfig"), kubeconfig.to_string()).unwrap();
+    let probes = {
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        free.local_addr().unwrap()
+    };
+    let at = probes.to_string();
+    let files = [
+        "--tls-cert",
+        "tls.crt",
+        "--tls-key",
+        "tls.key",
+        "--client-ca",
+        "ca.crt",
+    ];
+    let cluster = ["--kubernetes", "--kubeconfig", "kubeconfig"];
+    let waits = ["--tls-authority", "headgate-ca", "--probes", &at];
+    let mut child = { place.command(&[&cluster[..], &files, &waits].concat()) }
+        .spawn()
+        .unwrap();
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(30), async {
+        while get(probes, "/healthz").await.is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "no probes within 30 s");
+    let (code, text) = get(probes, "/readyz").await.unwrap();
+    assert_eq!(
+        (code, &*text),
+        (503, "not ready: waiting for the Secret of the CA\n")
+    );
+    let pid = child.id().unwrap().to_string();
+    let sent = Command::new("kill").args(["-TERM", &pid]).status().await;
+    assert!(sent.unwrap().success());
+    assert_eq!(child.wait().await.unwrap().code(), Some(0));
 }
 
 #[tokio::test]

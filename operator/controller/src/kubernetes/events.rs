@@ -109,8 +109,10 @@ pub async fn publish(
         controller: CONTROLLER_NAME.to_owned(),
         instance: Some(instance),
     };
-    let recorder = Recorder::new(client, reporter);
     while let Some((policy, event)) = news.recv().await {
+        // A recorder counts an Event with the reason of an earlier one as its repetition, and drops
+        // the new note. So each Event has its own recorder.
+        let recorder = Recorder::new(client.clone(), reporter.clone());
         let result = timeout(WRITE_TIMEOUT, recorder.publish(&event, &policy)).await;
         let result = match result {
             Ok(Ok(())) => WriteResult::Applied,
@@ -126,9 +128,11 @@ pub async fn publish(
 
 #[cfg(test)]
 mod tests {
+    use http::Method;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
     use k8s_openapi::jiff::Timestamp;
 
+    use super::super::fake::api_server;
     use super::super::resource::AncestorReference;
     use super::*;
 
@@ -194,6 +198,32 @@ mod tests {
             is("Invalid", true),
             "once, not for both conditions"
         );
+    }
+
+    #[tokio::test]
+    async fn another_mistake_has_its_own_note() {
+        let (posted, mut notes) = mpsc::unbounded_channel();
+        let client = api_server(move |method, _, body| {
+            posted.send((method.clone(), body["note"].clone())).unwrap();
+            Some((201, body))
+        });
+        let (send, news) = mpsc::channel(2);
+        for note in ["p50", "targetRefs"] {
+            let event = Event {
+                type_: EventType::Warning,
+                reason: "Invalid".to_owned(),
+                note: Some(note.to_owned()),
+                action: "Reconcile".to_owned(),
+                secondary: None,
+            };
+            let policy = reference(ObjectKey::new("a", "p"), "u".to_owned());
+            send.send((policy, event)).await.unwrap();
+        }
+        drop(send);
+        publish(client, "me".to_owned(), news, Metrics::new()).await;
+        for note in ["p50", "targetRefs"] {
+            assert_eq!(notes.recv().await, Some((Method::POST, note.into())));
+        }
     }
 
     #[test]

@@ -176,6 +176,8 @@ pub struct Candidate {
     /// The time at which this replica began to serve, on its wall clock.
     started: Timestamp,
     interrupted: watch::Sender<bool>,
+    /// Whether this replica has been the leader.
+    has_led: bool,
     /// The last observed Lease, and the time since which it has been unchanged.
     seen: Option<(Lease, Instant)>,
     failing: bool,
@@ -217,6 +219,7 @@ impl Candidate {
             leadership,
             started: Timestamp::now(),
             interrupted,
+            has_led: false,
             seen: None,
             failing: false,
         };
@@ -280,7 +283,11 @@ impl Candidate {
         }
     }
 
-    fn lead_until(&self, until: Instant) {
+    fn lead_until(&mut self, until: Instant) {
+        // Only its first term can follow a time before this process without an operator.
+        if !self.is_leading() && std::mem::replace(&mut self.has_led, true) {
+            self.interrupted.send_replace(false);
+        }
         if self.leadership.send_replace(Some(until)).is_none() {
             info!(identity = self.identity, "leading: this replica writes");
             self.metrics.plan.set_leader(true);
@@ -546,7 +553,12 @@ mod tests {
                 Metrics::new(),
             );
             assert!(candidate.attempt().await.unwrap());
+            let until = Instant::now() + candidate.election.renew_deadline;
+            candidate.lead_until(until);
             assert_eq!(*was_interrupted.borrow(), interrupted, "{renewed}");
+            candidate.lose("for a while");
+            candidate.lead_until(until);
+            assert!(!*was_interrupted.borrow(), "{renewed}: a later term");
         }
     }
 

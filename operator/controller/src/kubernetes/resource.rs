@@ -2,12 +2,13 @@
 //!
 //! The `spec` is kept as JSON here, because one object that an older or newer schema accepted must
 //! not make the whole list unreadable. [`headgate_api::validate`] validates each object on its own.
+//! For the same reason, a status is read without conditions that can't be read.
 
 use std::borrow::Cow;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The API group.
 pub const GROUP: &str = "headgate.dev";
@@ -65,7 +66,11 @@ impl kube::Resource for PolicyResource {
 pub struct AdmissionPolicyStatus {
     /// Its state in total: `Accepted`, `Programmed` and `Overridden` are `True` if they are at each
     /// target. `Programmed` leaves out overridden targets, unless all are.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "readable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     #[schemars(with = "Vec<ConditionSchema>")]
     pub conditions: Vec<Condition>,
     /// One entry for each target, in the order of `spec.targetRefs`.
@@ -87,9 +92,19 @@ pub struct PolicyAncestorStatus {
     /// PartiallyProgrammed, Pending, NoProxies, LimitReached, EnvoyRejected, DeliveryFailed,
     /// Overridden, and those of `Accepted`. `Overridden` is present while a policy with precedence
     /// is in force on all its proxies.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "readable")]
     #[schemars(with = "Vec<ConditionSchema>")]
     pub conditions: Vec<Condition>,
+}
+
+/// Reads conditions, and leaves out those that can't be read. The API server accepts some times
+/// that no library reads, such as those with an offset of 99 hours.
+fn readable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {
+    let all = Option::<Vec<serde_json::Value>>::deserialize(deserializer)?;
+    let all = all.into_iter().flatten();
+    Ok(all
+        .filter_map(|condition| serde_json::from_value(condition).ok())
+        .collect())
 }
 
 /// One aspect of a policy's state.

@@ -125,14 +125,22 @@ impl Observations {
         self.lock().get(key).cloned()
     }
 
-    /// Records a status that a watch reported or a write returned, unless a newer status of the
-    /// same object is known. The two may arrive out of order. Returns whether anything changed.
-    pub fn newer(&self, key: ObjectKey, observed: Observed) -> bool {
-        self.see(Seen::Applied((key, Arc::new(observed))))
+    /// Records a status that a write returned, if it is newer than the known status of the same
+    /// object. The answer of a write may arrive after the watch has reported that the policy was
+    /// deleted, or replaced by another of its name. So only the watch adds objects. Returns whether
+    /// anything changed.
+    pub fn newer(&self, key: &ObjectKey, observed: Observed) -> bool {
+        let mut all = self.lock();
+        let known = all.get_mut(key).filter(|k| k.uid == observed.uid);
+        let Some(known) = known.filter(|k| !observed.is_older(k)) else {
+            return false;
+        };
+        *known = Arc::new(observed);
+        true
     }
 
     /// Records an observation of the watch. Returns whether anything changed.
-    fn see(&self, seen: Seen<Keyed<Arc<Observed>>>) -> bool {
+    pub(super) fn see(&self, seen: Seen<Keyed<Arc<Observed>>>) -> bool {
         seen.apply(&mut *self.lock(), |new, known| new.is_older(known))
     }
 

@@ -331,7 +331,10 @@ impl Writer {
             }
         }
         self.last = Some(pass);
-        self.pace.retain(|_, pace| !pace.is_over(now));
+        let observations = &self.inputs.observations;
+        self.pace.retain(|key, pace| {
+            pace.in_flight || !pace.is_over(now) && observations.get(key).is_some()
+        });
         wake
     }
 
@@ -440,7 +443,7 @@ impl Writer {
         let result = match written.result {
             Ok(observed) => {
                 let policy = events::reference(written.key.clone(), observed.uid.clone());
-                self.inputs.observations.newer(written.key, observed);
+                self.inputs.observations.newer(&written.key, observed);
                 for event in transitions(written.before.status.as_ref(), &written.status) {
                     if self.events.try_send((policy.clone(), event)).is_err() {
                         debug!("too many Events at once; one is left out");
@@ -510,6 +513,7 @@ mod tests {
 
     use super::super::fake::api_server;
     use super::super::status::tests::accepted;
+    use super::super::watch::Seen;
     use super::*;
 
     fn state(number: usize) -> PolicyState {
@@ -530,6 +534,12 @@ mod tests {
             resource_version: version.to_string(),
             status: wanted(&facts, None, &Time(Timestamp::UNIX_EPOCH)).status,
         }
+    }
+
+    /// Records an observation of the watch.
+    fn see(observations: &Observations, state: &PolicyState, observed: Observed) {
+        let key = state.name.parse().unwrap();
+        observations.see(Seen::Applied((key, Arc::new(observed))));
     }
 
     fn peers(running: u32) -> Peers {
@@ -575,7 +585,7 @@ mod tests {
                 status: None,
                 ..observed(state, 1)
             };
-            observations.newer(state.name.parse().unwrap(), unwritten);
+            see(&observations, state, unwritten);
         }
         let plans = watch::channel(Arc::new(plan)).1;
         let peers = watch::channel(peers(1)).1;
@@ -596,6 +606,32 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_deleted_policy_whose_status_was_not_written_is_forgotten() {
+        let plan = Plan {
+            policies: vec![state(0)],
+            ..Plan::default()
+        };
+        let observations = Arc::new(Observations::default());
+        let unwritten = || Observed {
+            status: None,
+            ..observed(&state(0), 1)
+        };
+        see(&observations, &state(0), unwritten());
+        let plans = watch::Sender::new(Arc::new(plan));
+        let client = api_server(|_, _, _| None);
+        let peers = watch::channel(peers(1)).1;
+        let mut writer = writer(client, plans.subscribe(), Arc::clone(&observations), peers);
+        let now = Instant::now();
+        let _ = writer.pass(now);
+        assert_eq!(writer.pace.len(), 1, "it waits for answers of proxies");
+        plans.send_replace(Arc::default());
+        let key = ObjectKey::new("a", "0000");
+        observations.see(Seen::Deleted((key, Arc::new(unwritten()))));
+        let _ = writer.pass(now);
+        assert!(writer.pace.is_empty());
+    }
+
     /// An edit or an answer of a proxy concerns one of the policies, however many there are.
     #[tokio::test]
     async fn only_a_status_whose_inputs_have_changed_is_computed() {
@@ -606,7 +642,7 @@ mod tests {
             };
             let observations = Arc::new(Observations::default());
             let observe = |state: &PolicyState, version| {
-                observations.newer(state.name.parse().unwrap(), observed(state, version));
+                see(&observations, state, observed(state, version));
             };
             plan.policies.iter().for_each(|state| observe(state, 1));
             let plans = watch::Sender::new(Arc::new(plan.clone()));
@@ -653,7 +689,7 @@ mod tests {
             plan.policies.sort_by(|a, b| a.name.cmp(&b.name));
             let observations = Arc::new(Observations::default());
             for state in &plan.policies {
-                observations.newer(state.name.parse().unwrap(), observed(state, 1));
+                see(&observations, state, observed(state, 1));
             }
             let plans = watch::Sender::new(Arc::new(plan.clone()));
             let others = watch::Sender::new(peers(1));
@@ -698,7 +734,7 @@ mod tests {
             status: None,
             ..observed(&written, 1)
         };
-        observations.newer(ObjectKey::new("a", "0000"), unwritten);
+        see(&observations, &written, unwritten);
         let plan = Plan {
             policies: vec![written],
             ..Plan::default()

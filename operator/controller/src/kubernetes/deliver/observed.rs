@@ -11,7 +11,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::object::{ADAPTER_LABEL, Adapter, MANAGED_BY};
 use super::settings::Settings;
@@ -119,6 +119,8 @@ pub struct Observed {
 struct Known {
     /// Whether the kind is served and may be listed. `None` until the first answer.
     served: Option<bool>,
+    /// Whether `served` is `false` only because access is denied.
+    denied: bool,
     objects: BTreeMap<ObjectKey, Value>,
 }
 
@@ -142,17 +144,28 @@ impl Observed {
                     info!(kind, "the API server has this kind: Headgate follows it");
                 }
                 known.served = Some(true);
+                known.denied = false;
             }
             watch::Seen::Failed { status: Some(404) } => {
                 if known.served == Some(true) {
                     info!(kind, "the API server no longer has this kind");
                 }
                 known.served = Some(false);
+                known.denied = false;
                 known.objects.clear();
             }
             // Access is denied. A starting API server may deny it briefly.
             watch::Seen::Failed { status: Some(403) } => {
-                known.served.get_or_insert(false);
+                if known.served.is_none() {
+                    known.served = Some(false);
+                    known.denied = true;
+                    if source == Source::GatewayClasses {
+                        warn!(
+                            "the operator may not list GatewayClasses: objects for Gateways stay \
+                             as they are until it may"
+                        );
+                    }
+                }
             }
             _ => {}
         }
@@ -163,6 +176,28 @@ impl Observed {
     #[must_use]
     pub fn complete(&self) -> bool {
         self.sources.values().all(|k| k.served.is_some())
+    }
+
+    /// Returns the kind that isn't known yet and without which `value`, a wanted or an observed
+    /// object, can neither be written nor be deleted. It may exist already, or be needed.
+    #[must_use]
+    pub fn waits_for(&self, adapter: Adapter, value: &Value) -> Option<String> {
+        let is_needed = |source: Source| match source {
+            // An object of one kind of Istio takes the place of an object of another.
+            Source::Objects(other) => {
+                other == adapter || other.is_of_istio() && adapter.is_of_istio()
+            }
+            Source::GatewayClasses => is_of_gateway(adapter, value),
+        };
+        let is_unknown = |source: Source, known: &Known| match known.served {
+            None => true,
+            // Without the right to list a kind of objects, Headgate doesn't deliver it.
+            Some(_) => known.denied && source == Source::GatewayClasses,
+        };
+        let mut sources = self.sources.iter();
+        let unknown =
+            sources.find(|(source, known)| is_needed(**source) && is_unknown(**source, known));
+        unknown.map(|(source, _)| source.resource().kind)
     }
 
     /// Returns the observed kinds and GatewayClasses of other control planes.
@@ -223,6 +258,17 @@ impl Observed {
         if let Some(known) = self.sources.get_mut(&Source::Objects(adapter)) {
             known.objects.remove(key);
         }
+    }
+}
+
+/// Whether an object is for the proxies of a Gateway.
+fn is_of_gateway(adapter: Adapter, value: &Value) -> bool {
+    let spec = &value["spec"];
+    match adapter {
+        Adapter::ConfigMap => false,
+        Adapter::EnvoyGateway => true,
+        Adapter::Istio | Adapter::IstioExtension => spec["targetRefs"].is_array(),
+        Adapter::IstioNative => spec["configPatches"][0]["match"]["context"] == "GATEWAY",
     }
 }
 

@@ -62,6 +62,29 @@ pub(super) fn steps(wanted: &Wanted, observed: &Observed) -> Steps {
     }
 }
 
+/// Removes the writes that need a kind that isn't known yet. An object that has to be written
+/// without this knowledge is pending.
+fn leave_unknown(
+    wanted: &Wanted,
+    steps: &mut Steps,
+    observed: &Observed,
+    failures: &mut BTreeMap<Key, ObjectState>,
+) {
+    steps.apply.retain(|key| {
+        let object = wanted.objects.get(key);
+        let Some(kind) = object.and_then(|o| observed.waits_for(key.0, &o.value)) else {
+            return true;
+        };
+        let why = format!("the objects of kind {kind} can't be listed yet; see the operator's log");
+        failures.insert(key.clone(), ObjectState::Pending(why));
+        false
+    });
+    steps.delete.retain(|(adapter, name)| {
+        let value = observed.get(*adapter, name);
+        value.is_none_or(|value| observed.waits_for(*adapter, value).is_none())
+    });
+}
+
 /// A refused write. It is retried when the wanted or the observed object changes, or when the
 /// conflicting object is deleted. It is also retried with growing pauses, because no event reports
 /// that a quota was raised or a webhook works again.
@@ -208,10 +231,11 @@ impl Reconciler {
             }
         }
         self.unfetched.apply(&mut wanted, observed);
-        let steps = steps(&wanted, observed);
+        let mut steps = steps(&wanted, observed);
         let kept = wanted.kept.iter();
         let kept = kept.map(|(key, why)| (key.clone(), ObjectState::Failed(why.clone())));
         let mut failures: BTreeMap<Key, ObjectState> = kept.collect();
+        leave_unknown(&wanted, &mut steps, observed, &mut failures);
         self.apply(&wanted, &steps, observed, &mut failures).await;
         // Deletions come last, so that the filter stays in force while an object of another name or
         // kind takes over.
@@ -274,6 +298,7 @@ impl Reconciler {
     ) {
         self.refusals.retain(|key, _| steps.apply.contains(key));
         let mut ready = Vec::new();
+        let mut unserved = None;
         for key in &steps.apply {
             let Some(object) = wanted.objects.get(key) else {
                 continue;
@@ -291,7 +316,7 @@ impl Reconciler {
                 failures.insert(key.clone(), ObjectState::Failed(refusal.why.clone()));
                 continue;
             }
-            if let Err(why) = self.check_module(object, known).await {
+            if let Err(why) = self.check_module(object, known, &mut unserved).await {
                 failures.insert(key.clone(), ObjectState::Pending(why));
                 continue;
             }
@@ -347,8 +372,15 @@ impl Reconciler {
     }
 
     /// Checks that the object may name its module. Either the object on the API server already
-    /// names the module, or the module's URL serves it.
-    async fn check_module(&mut self, object: &Object, known: Option<&Value>) -> Result<(), String> {
+    /// names the module, or the module's URL serves it. `unserved` is the module whose check failed
+    /// in this round, with the reason. A check may take long to fail, and isn't repeated for each
+    /// object.
+    async fn check_module(
+        &mut self,
+        object: &Object,
+        known: Option<&Value>,
+        unserved: &mut Option<(ModuleRef, String)>,
+    ) -> Result<(), String> {
         let Some(module) = &object.module else {
             return Ok(());
         };
@@ -358,7 +390,13 @@ impl Reconciler {
         if there || self.served.as_ref().is_some_and(is_fresh) {
             return Ok(());
         }
-        served::check_all(module).await?;
+        if let Some((_, why)) = unserved.as_ref().filter(|(failed, _)| failed == module) {
+            return Err(why.clone());
+        }
+        if let Err(why) = served::check_all(module).await {
+            *unserved = Some((module.clone(), why.clone()));
+            return Err(why);
+        }
         self.served = Some((module.clone(), Instant::now()));
         Ok(())
     }

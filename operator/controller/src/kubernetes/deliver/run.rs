@@ -19,7 +19,8 @@ use crate::kubernetes::watch::send_if_changed;
 use crate::xds::module::Modules;
 use headgate_api::plan::Plan;
 
-/// The longest time that statuses wait for the first lists of Headgate's objects.
+/// The longest time that deliveries and statuses wait for the first lists of all kinds. After it,
+/// only the objects that need the other lists wait.
 const FIRST_ANSWERS: Duration = Duration::from_secs(10);
 /// The capacity of the queue of changes. Watches wait while it is full.
 const BACKLOG: usize = 64;
@@ -51,6 +52,8 @@ pub async fn run(
     mut modules: watch::Receiver<Arc<Modules>>,
     delivered: watch::Sender<Arc<Delivered>>,
 ) {
+    // The outcomes of an earlier term as the leader may be wrong by now.
+    send_if_changed(&delivered, Arc::default());
     let sources = Source::needed(&settings);
     let (news, mut seen) = mpsc::channel(BACKLOG);
     let _watches = follow(&client, &sources, &settings, &news);
@@ -79,13 +82,13 @@ pub async fn run(
             () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {}
             () = reconciler.name_is_free() => {}
             () = &mut patience, if waits => waits = false,
-            _ = looks.tick(), if observed.complete() => {
+            _ = looks.tick(), if !waits || observed.complete() => {
                 let sha256 = modules.borrow().wasm.sha256.clone();
                 if !reconciler.look(&sha256, &observed).await {
                     continue;
                 }
             }
-            _ = glances.tick(), if observed.complete() => {
+            _ = glances.tick(), if !waits || observed.complete() => {
                 let sha256 = modules.borrow().wasm.sha256.clone();
                 if !reconciler.glance(&sha256, &observed).await {
                     continue;
@@ -96,14 +99,7 @@ pub async fn run(
         while let Ok(event) = seen.try_recv() {
             observed.see(event);
         }
-        if !observed.complete() {
-            if !waits {
-                delivered.send_if_modified(|known| {
-                    let changed = !known.complete;
-                    Arc::make_mut(known).complete = true;
-                    changed
-                });
-            }
+        if waits && !observed.complete() {
             continue;
         }
         let Some(view) = views.borrow_and_update().clone() else {
@@ -214,6 +210,92 @@ mod tests {
         assert!(becomes(requests, |&requests: &u32| requests > 8).await);
         answers.store(false, Ordering::Relaxed);
         assert!(becomes(delivered, |now: &Arc<Delivered>| now.unserved.is_some()).await);
+    }
+
+    /// A starting API server, or a role without the right, denies the list of GatewayClasses.
+    #[tokio::test]
+    async fn objects_for_gateways_stay_while_gateway_classes_are_unknown() {
+        let is_deleted = Arc::new(AtomicBool::new(false));
+        let deleted = Arc::clone(&is_deleted);
+        let client = api_server(move |method, uri, _| {
+            let is = |kind: &str| uri.path().contains(kind);
+            if uri.query().unwrap_or_default().contains("watch=true") {
+                return None;
+            }
+            if *method == Method::DELETE {
+                deleted.store(true, Ordering::Relaxed);
+                return Some((200, json!({"kind": "Status", "status": "Success"})));
+            }
+            if is("gatewayclasses") {
+                let status = json!({"kind": "Status", "status": "Failure", "code": 403});
+                return Some((403, status));
+            }
+            let metadata = json!({
+                "name": "edge", "namespace": "a", "uid": "u", "resourceVersion": "1",
+            });
+            let items = match is("envoyextensionpolicies") {
+                true => json!([{"metadata": metadata, "spec": {}}]),
+                false => json!([]),
+            };
+            let list = json!({"metadata": {"resourceVersion": "1"}, "items": items});
+            Some((200, list))
+        });
+        let example = Example::default().gateway("a/edge", "eg");
+        let example = example.at_gateway("a/p", "Gateway/a/edge", "a/edge", &[]);
+        let (_run, delivered) = start(client, settings(), example);
+        assert!(becomes(delivered, |now: &Arc<Delivered>| now.complete).await);
+        assert!(!is_deleted.load(Ordering::Relaxed));
+    }
+
+    /// A check of a URL that hangs takes long to fail.
+    #[tokio::test]
+    async fn a_module_that_is_not_served_is_checked_once_a_round() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let settings = Settings {
+            envoy_gateway: false,
+            modules_url: format!("http://{}", listener.local_addr().unwrap()),
+            retry: Duration::from_secs(3600),
+            ..settings()
+        };
+        let (asked, requests) = watch::channel(0);
+        let _modules = AbortOnDropHandle::new(tokio::spawn(async move {
+            loop {
+                let _refused = listener.accept().await.unwrap();
+                asked.send_modify(|requests| *requests += 1);
+            }
+        }));
+        let example = ["a", "b", "c"]
+            .iter()
+            .fold(Example::default(), |all, name| {
+                let (target, label) = (format!("Service/a/{name}"), format!("app={name}"));
+                all.policy(&format!("a/{name}"), &target, ("a", &label), &[])
+            });
+        let (_run, delivered) = start(server(None), settings, example);
+        let are_pending = |now: &Arc<Delivered>| {
+            let states = now.policies.values().flatten().map(|object| &object.state);
+            states
+                .filter(|s| matches!(s, ObjectState::Pending(_)))
+                .count()
+                == 3
+        };
+        assert!(becomes(delivered, are_pending).await);
+        assert_eq!(*requests.borrow(), 1);
+    }
+
+    /// Otherwise statuses would report what was right long ago.
+    #[tokio::test]
+    async fn a_later_term_begins_without_outcomes() {
+        let client = api_server(|_, _, _| None);
+        let (_views, view) = watch::channel(None);
+        let (_modules, modules) = watch::channel(Arc::new(Module::default().into()));
+        let former = Delivered {
+            complete: true,
+            ..Delivered::default()
+        };
+        let (send, delivered) = watch::channel(Arc::new(former));
+        let run = run(client, settings(), false, view, modules, send);
+        let _run = AbortOnDropHandle::new(tokio::spawn(run));
+        assert!(becomes(delivered, |now: &Arc<Delivered>| !now.complete).await);
     }
 
     fn start(

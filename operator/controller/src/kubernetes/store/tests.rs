@@ -305,6 +305,63 @@ fn the_list_of_one_namespace_leaves_others_alone() {
     );
 }
 
+/// Otherwise nobody could list the policies any more, of any namespace.
+#[test]
+fn a_condition_with_an_unreadable_time_is_left_out() {
+    let conditions = |times: [&str; 2]| {
+        let types = ["Mine", "Accepted"].into_iter().zip(times);
+        let condition = types.map(|(of, time)| {
+            json!({
+                "type": of, "status": "True", "reason": "R", "message": "",
+                "lastTransitionTime": time,
+            })
+        });
+        condition.collect::<Vec<_>>()
+    };
+    let times = ["2026-01-01T00:00:00+99:99", "2026-01-01T00:00:00Z"];
+    let policy: PolicyResource = serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "a"},
+        "status": {
+            "conditions": conditions(times),
+            "ancestors": [{
+                "ancestorRef": {"kind": "Service", "name": "s"},
+                "controllerName": "headgate.dev/controller",
+                "conditions": conditions(times),
+            }],
+        },
+    }))
+    .unwrap();
+    let status = policy.status.unwrap();
+    for conditions in [&status.conditions, &status.ancestors[0].conditions] {
+        let types: Vec<&str> = conditions.iter().map(|c| &*c.type_).collect();
+        assert_eq!(types, ["Accepted"]);
+    }
+}
+
+/// The watch may report a deletion before the answer of an earlier write arrives.
+#[test]
+fn the_late_answer_of_a_write_brings_back_no_deleted_policy() {
+    let mut store = listed();
+    let observations = store.observations();
+    let of = |uid: &str, version: &str| Observed {
+        uid: uid.to_owned(),
+        generation: 1,
+        resource_version: version.to_owned(),
+        status: None,
+    };
+    store.apply(Change::Policies(Seen::Applied(policy(1, "5", "9ms"))));
+    assert!(observations.newer(&key("p"), of("1", "6")));
+    assert!(!observations.newer(&key("p"), of("1", "5")), "older");
+    store.apply(Change::Policies(Seen::Deleted(policy(1, "6", "9ms"))));
+    assert!(!observations.newer(&key("p"), of("1", "7")));
+    assert_eq!(observations.get(&key("p")), None);
+    let mut successor = PolicyResource::clone(&policy(1, "8", "9ms"));
+    successor.metadata.uid = Some("2".to_owned());
+    store.apply(Change::Policies(Seen::Applied(Arc::new(successor))));
+    assert!(!observations.newer(&key("p"), of("1", "9")));
+    assert_eq!(observations.get(&key("p")).unwrap().uid, "2");
+}
+
 /// The index by Service has the slices that the Service has, after any sequence of changes.
 #[test]
 fn slices_are_found_by_their_service() {

@@ -54,6 +54,35 @@ fn what_no_policy_needs_goes() {
     assert_eq!((steps.apply.len(), steps.delete.len()), (0, 1));
 }
 
+/// One kind of Istio takes the place of the other, so both must be known.
+#[test]
+fn objects_of_a_kind_that_cannot_be_listed_wait() {
+    let other = Source::Objects(Adapter::IstioExtension);
+    let wanted = wish(&example());
+    let left = |wanted: &Wanted, observed: &Observed| {
+        let (mut steps, mut failures) = (steps(wanted, observed), BTreeMap::new());
+        leave_unknown(wanted, &mut steps, observed, &mut failures);
+        (steps.apply.len(), steps.delete.len(), failures.len())
+    };
+    let list = |source: Source| (source, Seen::All(Vec::new()));
+    let mut observed = Observed::new(&[PLUGINS, other]);
+    observed.see(list(PLUGINS));
+    assert_eq!(left(&wanted, &observed), (0, 0, 1));
+    observed.see((other, Seen::Failed { status: None }));
+    assert_eq!(left(&wanted, &observed), (0, 0, 1));
+    observed.see(list(other));
+    assert_eq!(left(&wanted, &observed), (1, 0, 0));
+
+    let mut observed = Observed::new(&[PLUGINS, other]);
+    observed.see(list(PLUGINS));
+    for (key, object) in &wanted.objects {
+        observed.wrote(key.0, key.1.clone(), object.value.clone());
+    }
+    assert_eq!(left(&Wanted::default(), &observed), (0, 0, 0));
+    observed.see((other, Seen::Failed { status: Some(404) }));
+    assert_eq!(left(&Wanted::default(), &observed), (0, 1, 0));
+}
+
 #[test]
 fn a_field_that_somebody_changed_is_noticed() {
     let example = example();
