@@ -105,7 +105,7 @@ impl Workflows {
     pub(super) fn reserve(&mut self, host: &impl Host) {
         let names = self.config.workflows.keys().map(String::as_bytes);
         let names = names.filter(|name| *name != super::OTHER_NAME.as_bytes());
-        self.reserved = self.names.reserve(host, names).is_ok();
+        self.reserved = self.names.reserve(host, &names).is_ok();
         self.named = None;
     }
 

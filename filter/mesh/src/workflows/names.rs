@@ -119,7 +119,7 @@ impl Directory {
     pub(crate) fn reserve<'a>(
         &mut self,
         host: &impl Shared,
-        names: impl Iterator<Item = &'a [u8]> + Clone,
+        names: &(impl Iterator<Item = &'a [u8]> + Clone),
     ) -> Result<(), HostError> {
         if names.clone().all(|name| self.by_name.contains_key(name)) {
             return Ok(());
@@ -423,13 +423,13 @@ mod tests {
         workers[1].sync(&host).unwrap();
         let gold = || [&b"gold"[..]].into_iter();
         let calls = host.calls();
-        workers[0].reserve(&host, gold()).unwrap();
+        workers[0].reserve(&host, &gold()).unwrap();
         assert_eq!(host.calls(), calls, "it has an id");
         // An id beyond a lower cap is no longer valid.
         for worker in &mut workers {
             worker.set_cap(2);
             worker.sync(&host).unwrap();
-            worker.reserve(&host, gold()).unwrap();
+            worker.reserve(&host, &gold()).unwrap();
             assert_eq!(worker.id(&host, T, b"gold"), Some(2));
             assert_eq!(worker.id(&host, T, b"a"), Some(1));
             assert_eq!(worker.id(&host, T, b"b"), None);
@@ -441,11 +441,11 @@ mod tests {
         // A free id comes first.
         workers[0].free(&host, &[1]).unwrap();
         let both = [&b"gold"[..], b"silver"].into_iter();
-        workers[0].reserve(&host, both.clone()).unwrap();
+        workers[0].reserve(&host, &both).unwrap();
         assert_eq!(workers[0].id(&host, T, b"silver"), Some(1));
         // Reserved names don't take each other's ids.
         let more = both.chain([&b"bronze"[..]]);
-        workers[0].reserve(&host, more).unwrap();
+        workers[0].reserve(&host, &more).unwrap();
         assert_eq!(workers[0].id(&host, T, b"bronze"), None);
         assert_eq!(workers[0].id(&host, T, b"gold"), Some(2));
     }

@@ -347,9 +347,13 @@ pub fn proxies<'a>(proxies: impl Iterator<Item = &'a ProxyReport>, now: SystemTi
     }
 }
 
+/// The names of the modules that an operator serves. `None` if the API server can't reach their
+/// port.
+type Modules = Result<Option<String>, String>;
+
 /// Judges whether each operator's Pod serves the module that the operator reports.
 #[must_use]
-pub fn module(served: &[(&str, &str, Result<Option<String>, String>)]) -> Finding {
+pub fn module(served: &[(&str, &str, Modules)]) -> Finding {
     let (mut bad, mut unreached) = (Vec::new(), Vec::new());
     for (pod, hash, served) in served {
         match served {

@@ -43,7 +43,7 @@ struct Row {
 }
 
 /// The geometric mean of the server's figures over some rounds.
-fn mean<'a>(rounds: impl Iterator<Item = &'a Figures> + Clone) -> Figures {
+fn mean<'a>(rounds: &(impl Iterator<Item = &'a Figures> + Clone)) -> Figures {
     let of = |figure: fn(&Figures) -> f64| {
         let logs: Vec<f64> = rounds.clone().map(|round| figure(round).ln()).collect();
         (logs.iter().sum::<f64>() / logs.len() as f64).exp()
@@ -57,12 +57,12 @@ fn mean<'a>(rounds: impl Iterator<Item = &'a Figures> + Clone) -> Figures {
 
 impl Row {
     fn server(&self) -> Figures {
-        mean(self.rounds.iter())
+        mean(&self.rounds.iter())
     }
 
     /// Returns the throughput of the even rounds divided by that of the odd rounds.
     fn halves(&self) -> f64 {
-        let half = |first| mean(self.rounds.iter().skip(first).step_by(2)).answers_per_s;
+        let half = |first| mean(&self.rounds.iter().skip(first).step_by(2)).answers_per_s;
         half(1) / half(0)
     }
 }

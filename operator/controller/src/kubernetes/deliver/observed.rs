@@ -155,16 +155,14 @@ impl Observed {
                 known.objects.clear();
             }
             // Access is denied. A starting API server may deny it briefly.
-            watch::Seen::Failed { status: Some(403) } => {
-                if known.served.is_none() {
-                    known.served = Some(false);
-                    known.denied = true;
-                    if source == Source::GatewayClasses {
-                        warn!(
-                            "the operator may not list GatewayClasses: objects for Gateways stay \
-                             as they are until it may"
-                        );
-                    }
+            watch::Seen::Failed { status: Some(403) } if known.served.is_none() => {
+                known.served = Some(false);
+                known.denied = true;
+                if source == Source::GatewayClasses {
+                    warn!(
+                        "the operator may not list GatewayClasses: objects for Gateways stay as \
+                         they are until it may"
+                    );
                 }
             }
             _ => {}
