@@ -48,7 +48,7 @@ fn needed() -> Permissions {
         ("gateway.networking.k8s.io/httproutes", "list watch"),
         ("gateway.networking.k8s.io/grpcroutes", "list watch"),
         ("inference.networking.k8s.io/inferencepools", "list watch"),
-        ("events.k8s.io/events", "create patch"),
+        ("events.k8s.io/events", "create"),
         ("coordination.k8s.io/leases", "create get patch"),
         ("authentication.k8s.io/tokenreviews", "create"),
         ("/secrets", "create get"),
@@ -61,10 +61,13 @@ fn needed() -> Permissions {
 /// Returns the permissions that only operators of the previous minor version need. Such an operator
 /// may restart during an upgrade, when the new roles are already in force.
 fn needed_before() -> Permissions {
-    permissions(&[(
-        "apiextensions.k8s.io/customresourcedefinitions",
-        "list watch",
-    )])
+    permissions(&[
+        (
+            "apiextensions.k8s.io/customresourcedefinitions",
+            "list watch",
+        ),
+        ("events.k8s.io/events", "patch"),
+    ])
 }
 
 const WRITES: &str = "list watch create patch delete";

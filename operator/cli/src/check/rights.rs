@@ -34,7 +34,7 @@ watched -             gateway.networking.k8s.io/gateways             -          
 watched -             gateway.networking.k8s.io/httproutes           -             list,watch
 watched -             gateway.networking.k8s.io/grpcroutes           -             list,watch
 watched -             inference.networking.k8s.io/inferencepools     -             list,watch
-watched -             events.k8s.io/events                           -             create,patch
+watched -             events.k8s.io/events                           -             create
 watched publish-ca    /configmaps                                    -             create
 watched publish-ca    /configmaps                                    publish-ca    list,watch,patch
 ";

@@ -197,6 +197,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
             "queue-wfq-weight-of-type-misspelt",
             "rtc-class-target-misspelt",
             "rtc-type-target-class-misspelt",
+            "allowances-type-misspelt",
             "wait-limits-type-misspelt",
         ],
     ),
