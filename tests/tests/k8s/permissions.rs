@@ -427,9 +427,6 @@ fn live(operator: &Operator<'_>) {
     }
     server.apply(SERVICE).unwrap();
     operator.wait_for("search", "Accepted", "Accepted");
-    operator.wait_for_request("an event told again", |event| {
-        event.resource == "events" && event.verb == "patch"
-    });
     chart::install_crds(server, "gateway-api").unwrap();
     chart::install_crds(server, "inference-extension").unwrap();
     server.apply(GATEWAY).unwrap();
