@@ -63,6 +63,19 @@ impl<K: Eq + Hash> Quota<K> {
         })
     }
 
+    /// Waits until one more for `key` is within the limits, and counts it. Waiters of one key are
+    /// first in, first out. The error, a closed semaphore, never occurs.
+    pub(crate) async fn wait_for(&self, key: K) -> Result<Slot, AcquireError> {
+        // The share of the key is taken first, so that a waiter holds nothing that others could
+        // use.
+        let of_each = self.of_each.get(key, || Semaphore::new(self.max_each));
+        let of_each = of_each.acquire_owned().await?;
+        let of_all = Arc::clone(&self.all).acquire_owned().await?;
+        Ok(Slot {
+            _permits: [of_all, of_each],
+        })
+    }
+
     #[cfg(test)]
     pub(crate) fn taken(&self) -> usize {
         self.max - self.all.available_permits()
@@ -75,19 +88,10 @@ impl Addresses {
         self.take(address.to_canonical(), 1)
     }
 
-    /// Waits until one more connection of `address` is within the limits, and counts it.
-    /// Connections of one address are first in, first out. The error, a closed semaphore, never
-    /// occurs.
+    /// Waits until one more connection of `address` is within the limits, and counts it, as
+    /// [`Quota::wait_for`] does.
     pub(crate) async fn wait(&self, address: IpAddr) -> Result<Slot, AcquireError> {
-        // The share of the address is taken first, so that a waiting connection holds nothing that
-        // others could use.
-        let address = address.to_canonical();
-        let of_each = self.of_each.get(address, || Semaphore::new(self.max_each));
-        let of_each = of_each.acquire_owned().await?;
-        let of_all = Arc::clone(&self.all).acquire_owned().await?;
-        Ok(Slot {
-            _permits: [of_all, of_each],
-        })
+        self.wait_for(address.to_canonical()).await
     }
 }
 

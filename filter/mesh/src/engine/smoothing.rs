@@ -241,8 +241,7 @@ impl Mesh {
 
 /// Decides whether a call to Envoy's `cluster` is delayed. If true, the call waits for an
 /// [`Action::Send`] with its `stream`, and `set` lowers the deadlines in its headers by the delay.
-/// `token` is as in [`super::call`].
-/// If false, the caller sends the call at once, with [`super::call`].
+/// If false, the caller sends the call at once, with [`super::call`]. `token` is as there.
 ///
 /// # Errors
 /// [`HostError`]. The call then isn't delayed.

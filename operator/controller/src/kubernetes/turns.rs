@@ -6,12 +6,9 @@
 //! verified, but a client with a false claim can't take more than the turns of its address.
 
 use std::net::IpAddr;
-use std::sync::Arc;
-
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::review::claimed_namespace;
-use crate::in_use::InUse;
+use crate::quota::{Addresses, Quota, Slot};
 
 /// The largest number of reviews in flight. Further reviews wait.
 const MAX: usize = 32;
@@ -23,23 +20,22 @@ const OF_ADDRESS: usize = 2;
 /// The turns of all clients.
 #[derive(Debug)]
 pub(super) struct Turns {
-    all: Arc<Semaphore>,
-    addresses: InUse<IpAddr, Semaphore>,
-    namespaces: InUse<String, Semaphore>,
+    addresses: Addresses,
+    namespaces: Quota<String>,
 }
 
 /// A turn for one review. Dropping it ends the turn.
 #[derive(Debug)]
 pub(super) struct Turn {
-    _permits: [OwnedSemaphorePermit; 3],
+    _slots: [Slot; 2],
 }
 
 impl Default for Turns {
     fn default() -> Self {
         Self {
-            all: Arc::new(Semaphore::new(MAX)),
-            addresses: InUse::default(),
-            namespaces: InUse::default(),
+            // All turns together are limited beside those of namespaces.
+            addresses: Quota::new(usize::MAX, OF_ADDRESS),
+            namespaces: Quota::new(MAX, OF_NAMESPACE),
         }
     }
 }
@@ -48,17 +44,13 @@ impl Turns {
     /// Waits for a turn to review `token` of the client at `address`. Never returns `None`, which
     /// would mean that a semaphore is closed.
     pub(super) async fn take(&self, address: IpAddr, token: &str) -> Option<Turn> {
-        let of = |most| move || Semaphore::new(most);
-        let address = self.addresses.get(address.to_canonical(), of(OF_ADDRESS));
         let namespace = claimed_namespace(token).unwrap_or_default();
-        let namespace = self.namespaces.get(namespace, of(OF_NAMESPACE));
         // The narrowest share is taken first, so that a waiting client holds no turn that others
         // could use.
-        let _permits = [
-            address.acquire_owned().await.ok()?,
-            namespace.acquire_owned().await.ok()?,
-            Arc::clone(&self.all).acquire_owned().await.ok()?,
+        let _slots = [
+            self.addresses.wait(address).await.ok()?,
+            self.namespaces.wait_for(namespace).await.ok()?,
         ];
-        Some(Turn { _permits })
+        Some(Turn { _slots })
     }
 }

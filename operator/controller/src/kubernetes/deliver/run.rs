@@ -177,16 +177,21 @@ mod tests {
         }
     }
 
-    /// Istio's agents give up long before the next full check of the module.
-    #[tokio::test]
-    async fn a_short_outage_of_the_module_is_noticed() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let settings = Settings {
+    /// Returns settings with modules at this listener, which are checked fully only once.
+    fn with_modules_at(listener: &TcpListener) -> Settings {
+        Settings {
             envoy_gateway: false,
             modules_url: format!("http://{}", listener.local_addr().unwrap()),
             retry: Duration::from_secs(3600),
             ..settings()
-        };
+        }
+    }
+
+    /// Istio's agents give up long before the next full check of the module.
+    #[tokio::test]
+    async fn a_short_outage_of_the_module_is_noticed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let settings = with_modules_at(&listener);
         let answers = Arc::new(AtomicBool::new(true));
         let serves = Arc::clone(&answers);
         let (asked, requests) = watch::channel(0);
@@ -251,12 +256,7 @@ mod tests {
     #[tokio::test]
     async fn a_module_that_is_not_served_is_checked_once_a_round() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let settings = Settings {
-            envoy_gateway: false,
-            modules_url: format!("http://{}", listener.local_addr().unwrap()),
-            retry: Duration::from_secs(3600),
-            ..settings()
-        };
+        let settings = with_modules_at(&listener);
         let (asked, requests) = watch::channel(0);
         let _modules = AbortOnDropHandle::new(tokio::spawn(async move {
             loop {
