@@ -71,7 +71,7 @@ fn a_busy_type_that_meets_its_objectives_is_not_broken() {
             let other = process.arrive(0, "/slow");
             process.pass_time(Duration::from_millis(2));
             process.finish(other, Outcome::Completed);
-            load.run(&mut process, (10, 80), 11, (70, outcome));
+            load.run(&mut process, (10, 160), 11, (70, outcome));
         }
         assert_eq!(process.refused, [], "{outcome:?}");
     }
