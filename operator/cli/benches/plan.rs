@@ -13,8 +13,8 @@ use std::sync::Arc;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use headgate_api::plan::{Plan, ProxyClaims};
 use headgate_api::validate::{ValidPolicy, check_file};
-use headgate_controller::kubernetes::cluster::{Cluster, ObjectKey, Pod, PolicyObject, Service};
 use headgate_controller::kubernetes::resolve::Planner;
+use headgate_deliver::cluster::{Cluster, ObjectKey, Pod, PolicyObject, Service};
 
 const WORKLOADS: usize = 1_000;
 const PODS: usize = 5;

@@ -19,8 +19,8 @@ use headgate_controller::bootstrap::{
     Admission, Bootstrap, ConfigSource, Outbound, Pod, ProxyIdentity, SdsFiles, Uploads, XdsTls,
 };
 use headgate_controller::endpoint::Endpoint;
-use headgate_controller::files::replace;
-use headgate_controller::xds::module::Kind;
+use headgate_xds::files::replace;
+use headgate_xds::module::Kind;
 
 /// Prints a complete Envoy bootstrap: a listener, an upstream and the slot that Headgate fills.
 #[derive(Debug, Clone, Args)]

@@ -7,8 +7,8 @@ use clap::Args;
 
 use super::{Output, block_on, cluster};
 use headgate_controller::kubernetes::client::Access;
-use headgate_controller::kubernetes::cluster::ObjectKey;
-use headgate_controller::kubernetes::deliver::clean_up::{clean_up, stop};
+use headgate_deliver::clean_up::{clean_up, stop};
+use headgate_deliver::cluster::ObjectKey;
 
 /// Deletes the TrafficExtensions, WasmPlugins, EnvoyFilters, EnvoyExtensionPolicies and ConfigMaps
 /// that operators have written, so that proxies run without a filter. Policies and the CRD stay.

@@ -21,16 +21,16 @@ use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::client::Body;
 
-use headgate_controller::http_client::whole;
-use headgate_controller::kubernetes::authorize::{AUDIENCE, TOKEN_HEADER};
 use headgate_controller::kubernetes::client::Access;
-use headgate_controller::kubernetes::cluster::ObjectKey;
-use headgate_controller::kubernetes::deliver::Adapter;
-use headgate_controller::kubernetes::deliver::object::{ADAPTER_LABEL, MANAGED_BY};
 use headgate_controller::kubernetes::resource::PolicyResource;
-use headgate_controller::kubernetes::watch::api;
 use headgate_controller::modules::PREFIX as MODULES;
-use headgate_controller::xds::status::Report;
+use headgate_controller::report::Report;
+use headgate_deliver::Adapter;
+use headgate_deliver::cluster::ObjectKey;
+use headgate_deliver::http_client::whole;
+use headgate_deliver::object::{ADAPTER_LABEL, MANAGED_BY};
+use headgate_deliver::watch::api;
+use headgate_xds::review::authorize::{AUDIENCE, TOKEN_HEADER};
 
 /// The timeout of one response of the API server, or of a `headgate run`.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use headgate_api::validate::is_label;
-use headgate_controller::kubernetes::cluster::ObjectKey;
+use headgate_deliver::cluster::ObjectKey;
 
 /// The greatest length of a type's name, in characters.
 const MAX_NAME: usize = 63;

@@ -11,9 +11,9 @@ use super::input::Selection;
 use super::run::check_kind;
 use super::{Output, input};
 use headgate_api::plan::TargetRef;
-use headgate_controller::xds::module::Kind;
-use headgate_controller::xds::resource::discovery_json;
-use headgate_controller::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
+use headgate_xds::module::Kind;
+use headgate_xds::resource::discovery_json;
+use headgate_xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 
 /// Prints the configuration that a proxy gets for a policy: for a slot in the proxy's configuration
 /// that reads a file (`path_config_source`) instead of asking a server.

@@ -26,13 +26,13 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::tls::TlsArgs;
 use headgate_api::plan::Plan;
 use headgate_controller::admin::{Admin, View};
-use headgate_controller::kubernetes::operate::Operator;
+use headgate_controller::kubernetes::operate::{Operator, Shared};
 use headgate_controller::metrics::Metrics;
 use headgate_controller::modules::{self, ModuleServer};
-use headgate_controller::xds::module::{self, Kind, Module, Modules};
-use headgate_controller::xds::registry::Registry;
-use headgate_controller::xds::tls::Tls;
-use headgate_controller::xds::{AdmissionServer, Limits, Server};
+use headgate_xds::module::{self, Kind, Module, Modules};
+use headgate_xds::registry::Registry;
+use headgate_xds::tls::Tls;
+use headgate_xds::{AdmissionServer, Limits, Server};
 
 pub use injection::InjectionArgs;
 use listen::listen;
@@ -46,6 +46,18 @@ const OTHER_FILES: u64 = 512;
 const GRACE: Duration = Duration::from_secs(5);
 /// The interval between log lines while waiting for the first plan.
 const REMINDER: Duration = Duration::from_secs(10);
+/// Former modules, which log filters may still name, and the crates that log their messages now.
+const MOVED: [(&str, &str); 6] = [
+    ("headgate::xds", "headgate_xds"),
+    ("headgate_controller", "headgate_xds"),
+    ("headgate_controller", "headgate_deliver"),
+    ("headgate_controller::xds", "headgate_xds"),
+    ("headgate_controller::kubernetes", "headgate_deliver"),
+    (
+        "headgate_controller::kubernetes::deliver",
+        "headgate_deliver",
+    ),
+];
 
 /// Serves policies to proxies over xDS, and follows their changes.
 #[derive(Debug, Clone, Args)]
@@ -152,7 +164,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 
 fn init_logging(format: LogFormat) {
     let asked = std::env::var("RUST_LOG").ok();
-    let levels = asked.and_then(|levels| levels.parse::<Targets>().ok());
+    let levels = asked.and_then(|filter| levels(&filter));
     let levels = levels.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
@@ -163,6 +175,22 @@ fn init_logging(format: LogFormat) {
         LogFormat::Text => subscriber.with(lines.with_target(false)).try_init(),
         LogFormat::Json => subscriber.with(lines.json().flatten_event(true)).try_init(),
     };
+}
+
+/// Returns the levels of a filter such as `info,headgate_xds=debug`. It may name [`MOVED`] modules.
+fn levels(filter: &str) -> Option<Targets> {
+    let levels: Targets = filter.parse().ok()?;
+    let asked: Vec<_> = levels.iter().map(|(at, l)| (at.to_owned(), l)).collect();
+    let mut moved = Vec::new();
+    for (target, level) in &asked {
+        for (before, now) in MOVED {
+            let rest = target.strip_prefix(before);
+            if let Some(rest) = rest.filter(|rest| rest.is_empty() || rest.starts_with("::")) {
+                moved.push((format!("{now}{rest}"), *level));
+            }
+        }
+    }
+    Some(levels.with_targets(moved).with_targets(asked))
 }
 
 async fn serve(args: &RunArgs) -> anyhow::Result<()> {
@@ -219,16 +247,19 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
 
     let (plans, mut plan) = watch::channel(Arc::new(Plan::default()));
     let limits = Limits::of_connections(args.max_connections);
-    let registry = Registry::new(limits.proxies, limits.keep, metrics.clone());
+    let registry = Registry::new(limits.proxies, limits.keep, metrics.xds.clone());
     let registry = Arc::new(registry);
     let mut source = args
         .source
         .start(
             args.tls.publish_ca.clone().zip(trust.clone()),
             args.injection.ca_bundle(trust.clone()),
-            plans,
-            Arc::clone(&registry),
-            modules.subscribe(),
+            Shared {
+                plans,
+                registry: Arc::clone(&registry),
+                modules: modules.subscribe(),
+                metrics: metrics.clone(),
+            },
             shutdown.subscribe(),
         )
         .await?;
@@ -258,6 +289,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         registry,
         snapshots: server.snapshots(),
         statuses,
+        metrics: metrics.clone(),
     }));
     if let Some(listener) = admission_listener {
         let stop = shutdown.subscribe();
@@ -448,6 +480,38 @@ impl StopSignals {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn a_log_filter_may_name_former_modules() {
+        for (filter, target, is_logged) in [
+            ("info,headgate_xds=debug", "headgate_xds::stream", true),
+            ("info,headgate_xds=debug", "headgate_deliver::run", false),
+            ("info,headgate::xds=debug", "headgate_xds::stream", true),
+            ("headgate_controller=debug", "headgate_deliver::run", true),
+            ("headgate_controller::xds=debug", "headgate_xds", true),
+            (
+                "headgate_controller::kubernetes::deliver::run=debug",
+                "headgate_deliver::run",
+                true,
+            ),
+            (
+                "headgate_controller=debug,headgate_xds=warn",
+                "headgate_xds::stream",
+                false,
+            ),
+        ] {
+            let levels = levels(filter).unwrap();
+            let would = levels.would_enable(target, &Level::DEBUG);
+            assert_eq!(would, is_logged, "{filter}, {target}");
         }
     }
 }

@@ -7,9 +7,9 @@ use clap::Args;
 
 use headgate_controller::kubernetes::authority::OwnCertificate;
 use headgate_controller::kubernetes::client::{Access, connect};
-use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_controller::metrics::Metrics;
-use headgate_controller::xds::tls::{Tls, TlsFiles};
+use headgate_deliver::cluster::ObjectKey;
+use headgate_xds::tls::{Tls, TlsFiles};
 
 /// TLS on the xDS address. All three files or none.
 #[derive(Debug, Clone, Default, Args)]

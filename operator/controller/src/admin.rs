@@ -30,17 +30,19 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::http_server::{self, HttpLimits};
-use crate::kubernetes::authorize::{Authorizer, Refusal, TOKEN_HEADER};
 use crate::kubernetes::peers::{
     COUNTS_PATH, Counted, LONGEST_WAIT, PATCH, TAKES_CHANGES, Versions,
 };
-use crate::kubernetes::review::bearer;
+use crate::kubernetes::status;
 use crate::kubernetes::store::Observations;
-use crate::metrics;
-use crate::xds::registry::Registry;
-use crate::xds::snapshot::Snapshot;
-use crate::xds::status::Report;
+use crate::metrics::{self, Metrics};
+use crate::report::Report;
+use headgate_api::plan::PolicyState;
+use headgate_xds::http_server::{self, HttpLimits};
+use headgate_xds::registry::Registry;
+use headgate_xds::review::authorize::{Authorizer, Refusal, TOKEN_HEADER};
+use headgate_xds::review::bearer;
+use headgate_xds::snapshot::Snapshot;
 
 /// Limits of the admin address. A connection carries one request. The longest request is a long
 /// poll.
@@ -95,13 +97,22 @@ pub struct View {
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
     /// The policies' statuses as observed on the API server. `None` without an API server.
     pub statuses: Option<Arc<Observations>>,
+    /// The metrics of the process.
+    pub metrics: Metrics,
 }
 
 impl View {
     fn report(&self) -> Report {
         let snapshot = Arc::clone(&self.snapshots.borrow());
-        let statuses = self.statuses.as_deref();
-        Report::new(&snapshot, &self.registry, statuses, SystemTime::now())
+        let now = SystemTime::now();
+        let Some(statuses) = &self.statuses else {
+            return Report::new(&snapshot, &self.registry, None, now);
+        };
+        let written = |state: &PolicyState| {
+            let observed = state.name.parse().ok().and_then(|key| statuses.get(&key));
+            status::written(state, observed.as_ref().and_then(|o| o.status.as_ref()))
+        };
+        Report::new(&snapshot, &self.registry, Some(&written), now)
     }
 }
 
@@ -272,7 +283,7 @@ fn failed(error: &serde_json::Error) -> Response {
 }
 
 async fn metrics(view: View) -> Response {
-    let text = view.registry.metrics.render(&view.report());
+    let text = view.metrics.render(&view.report());
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
 }
 

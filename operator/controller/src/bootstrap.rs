@@ -36,12 +36,12 @@ use std::time::Duration;
 use headgate_mesh::class_admission::protocol::CLUSTER;
 
 use crate::endpoint::{Endpoint, LOCALHOST};
-use crate::xds::module::Kind;
-use crate::xds::{DEFAULT_SLOT, VERSION};
 use headgate_api::plan::{
     ARCHITECTURE_METADATA, FILTER_METADATA, LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA,
     NATIVE_MODULE_METADATA, TARGET_METADATA, TargetRef, VERSION_METADATA,
 };
+use headgate_xds::module::Kind;
+use headgate_xds::{DEFAULT_SLOT, VERSION};
 
 pub use outbound::Outbound;
 pub use tls::{ProxyIdentity, SdsFiles, XdsTls};

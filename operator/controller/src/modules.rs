@@ -24,9 +24,9 @@ use tokio::sync::watch;
 use tokio_util::io::ReaderStream;
 use tracing::warn;
 
-use crate::http_server::{HttpLimits, serve};
 use crate::metrics::{Metrics, ServeResult};
-use crate::xds::module::{Kind, Module, Modules};
+use headgate_xds::http_server::{HttpLimits, serve};
+use headgate_xds::module::{Kind, Module, Modules};
 
 /// The prefix of all paths. The module's SHA-256 in hex and `.wasm` or `.so` follow.
 pub const PREFIX: &str = "/modules/";

@@ -17,7 +17,7 @@ const FOLDERS: [(&str, &str); 7] = [
     ("simulator", "filter/simulator/src"),
     ("scenarios", "filter/scenarios/src"),
     ("API", "operator/api/src"),
-    ("controller", "operator/controller/src"),
+    ("xDS", "operator/xds/src"),
     ("CLI", "operator/cli/src"),
 ];
 

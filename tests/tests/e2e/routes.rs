@@ -12,19 +12,17 @@ use headgate_api::plan::{
     GATEWAY_NAME_LABEL, LABELS_METADATA, NAMESPACE_METADATA, Plan, TargetKind, TargetRef,
 };
 use headgate_api::validate::check_file;
-use headgate_controller::kubernetes::cluster::{
-    Cluster, Gateway, ObjectKey, Pod, PolicyObject, Route,
-};
 use headgate_controller::kubernetes::resolve::Planner;
 use headgate_controller::metrics::Metrics;
-use headgate_controller::xds::module::{Module, Modules};
-use headgate_controller::xds::registry::Registry;
-use headgate_controller::xds::{Limits, Server};
+use headgate_deliver::cluster::{Cluster, Gateway, ObjectKey, Pod, PolicyObject, Route};
 use headgate_tests::backend::{Backend, BackendConfig, Fault, FaultKind};
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::http::{self, Pending};
 use headgate_tests::wait::{lock_machine, until};
 use headgate_tests::{headgate as binary, policy};
+use headgate_xds::module::{Module, Modules};
+use headgate_xds::registry::Registry;
+use headgate_xds::{Limits, Server};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -107,7 +105,7 @@ impl Operator {
         let xds = listener.local_addr()?;
         let (plan, module, stop) = (plans.subscribe(), modules.subscribe(), shutdown.subscribe());
         let limits = Limits::default();
-        let registry = Registry::new(limits.proxies, limits.keep, Metrics::new());
+        let registry = Registry::new(limits.proxies, limits.keep, Metrics::new().xds.clone());
         let server = Server::new(plan, module, limits, Arc::new(registry));
         runtime.spawn(server.serve(listener, stop));
         Ok(Self {

@@ -17,14 +17,14 @@ use super::rights::Right;
 use crate::cluster::Operator;
 use crate::status::view::View;
 use crate::table::one_line;
-use headgate_controller::certificate;
+use headgate_controller::conditions::Type;
 use headgate_controller::inject::{INJECTED_ANNOTATION, injected_ports};
-use headgate_controller::kubernetes::deliver::istio::{is_before, is_older};
 use headgate_controller::kubernetes::resource::VERSION;
 use headgate_controller::modules::PREFIX;
-use headgate_controller::xds::conditions::Type;
-use headgate_controller::xds::status::ProxyReport;
-use headgate_controller::xds::timestamp::{age, rfc3339};
+use headgate_controller::report::ProxyReport;
+use headgate_deliver::istio::{is_before, is_older};
+use headgate_xds::certificate;
+use headgate_xds::timestamp::{age, rfc3339};
 
 /// The version of this program.
 pub const OWN: &str = env!("CARGO_PKG_VERSION");

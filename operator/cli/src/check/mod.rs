@@ -34,12 +34,10 @@ use super::{Output, block_on};
 use finding::{Checked, Finding, Verdict};
 use headgate_controller::inject::INJECTED_ANNOTATION;
 use headgate_controller::kubernetes::crd;
-use headgate_controller::kubernetes::deliver::istio::VERSION_LABEL;
-use headgate_controller::kubernetes::deliver::settings::{
-    ENVOY_GATEWAY_NAMESPACE, ISTIO_NAMESPACE,
-};
 use headgate_controller::kubernetes::publish::CA_KEY;
-use headgate_controller::kubernetes::watch::api;
+use headgate_deliver::istio::VERSION_LABEL;
+use headgate_deliver::settings::{ENVOY_GATEWAY_NAMESPACE, ISTIO_NAMESPACE};
+use headgate_deliver::watch::api;
 use installation::Installation;
 use judge::{Served, Versions};
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use headgate_controller::kubernetes::deliver::Adapter;
+use headgate_deliver::Adapter;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };

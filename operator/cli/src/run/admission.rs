@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 use super::listen::listen;
 use headgate_controller::kubernetes::leader::Leadership;
-use headgate_controller::xds::AdmissionServer;
+use headgate_xds::AdmissionServer;
 
 /// The pause before another attempt at an address that is in use.
 const RETRY: Duration = Duration::from_secs(1);

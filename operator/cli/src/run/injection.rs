@@ -10,7 +10,7 @@ use super::listen::listen;
 use headgate_controller::inject::Settings;
 use headgate_controller::inject::webhook::Webhook;
 use headgate_controller::kubernetes::ca_bundle::CaBundle;
-use headgate_controller::xds::tls::Trust;
+use headgate_xds::tls::Trust;
 
 /// Arguments about the webhook.
 #[derive(Debug, Clone, Args)]

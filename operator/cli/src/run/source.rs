@@ -8,13 +8,10 @@ use clap::Args;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use headgate_api::plan::Plan;
 use headgate_controller::kubernetes::ca_bundle::CaBundle;
-use headgate_controller::kubernetes::operate::{Operator, OperatorArgs};
+use headgate_controller::kubernetes::operate::{Operator, OperatorArgs, Shared};
 use headgate_controller::source;
-use headgate_controller::xds::module::Modules;
-use headgate_controller::xds::registry::Registry;
-use headgate_controller::xds::tls::Trust;
+use headgate_xds::tls::Trust;
 
 /// The source of policies: a folder or a cluster.
 #[derive(Debug, Clone, Args)]
@@ -66,13 +63,11 @@ impl SourceArgs {
         &self,
         publish_ca: Option<(String, watch::Receiver<Arc<Trust>>)>,
         ca_bundle: Option<CaBundle>,
-        plans: watch::Sender<Arc<Plan>>,
-        registry: Arc<Registry>,
-        modules: watch::Receiver<Arc<Modules>>,
+        shared: Shared,
         shutdown: watch::Receiver<bool>,
     ) -> anyhow::Result<Source> {
         if let Some(dir) = &self.config_dir {
-            let metrics = registry.metrics.clone();
+            let Shared { plans, metrics, .. } = shared;
             // Without a cluster, this process always leads.
             metrics.plan.set_leader(true);
             let watching = source::dir::watch(dir.clone(), plans, shutdown, metrics);
@@ -83,9 +78,7 @@ impl SourceArgs {
             });
         }
         let args = self.operator.clone();
-        let operator = Operator::start(
-            args, publish_ca, ca_bundle, plans, registry, modules, shutdown,
-        );
+        let operator = Operator::start(args, publish_ca, ca_bundle, shared, shutdown);
         let (operator, watching) = operator.await?;
         Ok(Source {
             watching,

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use headgate_controller::kubernetes::cluster::ObjectKey;
+use headgate_deliver::cluster::ObjectKey;
 
 use super::draft::service;
 use super::{Output, input};

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use headgate_api::validate::{NAME, check_file, is_name};
-use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_core::config::DEFAULT_TYPE;
+use headgate_deliver::cluster::ObjectKey;
 use serde_json::Value;
 
 use super::{FIELD, FIELDS, OPENSLO, RESPONSE_TIME, TYPE, Unit};

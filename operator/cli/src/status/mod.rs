@@ -25,10 +25,10 @@ use super::table::one_line;
 use super::{Output, block_on};
 use headgate_api::Duration as Text;
 use headgate_controller::endpoint::Endpoint;
-use headgate_controller::http_client::exchange;
-use headgate_controller::kubernetes::authorize::AUDIENCE;
 use headgate_controller::kubernetes::resource::PolicyResource;
-use headgate_controller::xds::status::Report;
+use headgate_controller::report::Report;
+use headgate_deliver::http_client::exchange;
+use headgate_xds::review::authorize::AUDIENCE;
 
 /// The default admin address of a `headgate run` on this machine.
 const LOCAL: &str = "127.0.0.1:18001";

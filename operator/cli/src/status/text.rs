@@ -4,11 +4,11 @@ use std::time::SystemTime;
 
 use super::view::{Carrier, OperatorView, Policy, Target, View, Workload};
 use crate::table::{Table, one_line};
-use headgate_controller::kubernetes::deliver::NO_FILTER;
-use headgate_controller::xds::DEFAULT_SLOT;
-use headgate_controller::xds::conditions::Type;
-use headgate_controller::xds::status::ProxyReport;
-use headgate_controller::xds::timestamp::age;
+use headgate_controller::conditions::Type;
+use headgate_controller::report::ProxyReport;
+use headgate_deliver::NO_FILTER;
+use headgate_xds::DEFAULT_SLOT;
+use headgate_xds::timestamp::age;
 
 /// Returns the tables, followed by a line for each problem.
 #[must_use]

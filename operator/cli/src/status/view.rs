@@ -12,11 +12,11 @@ use serde_json::Value;
 use super::text::shortened;
 use crate::cluster::{Objects, Operator};
 use headgate_api::plan::SourceProblem;
+use headgate_controller::conditions::{self, Type};
 use headgate_controller::kubernetes::CONTROLLER_NAME;
-use headgate_controller::kubernetes::deliver::object::{POLICIES_ANNOTATION, REVISION_ANNOTATION};
 use headgate_controller::kubernetes::resource::{PolicyAncestorStatus, PolicyResource};
-use headgate_controller::xds::conditions::{self, Type};
-use headgate_controller::xds::status::{PolicyReport, ProxyReport, Report, Share, share};
+use headgate_controller::report::{PolicyReport, ProxyReport, Report, Share, share};
+use headgate_deliver::object::{POLICIES_ANNOTATION, REVISION_ANNOTATION};
 
 /// The content of `headgate status`.
 #[derive(Debug, Clone, PartialEq, Serialize)]

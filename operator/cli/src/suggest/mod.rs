@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
-use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_core::config::DEFAULT_TYPE;
+use headgate_deliver::cluster::ObjectKey;
 use headgate_simulator::workload::recorded::read_requests;
 
 use super::draft::{SERVICE, service};

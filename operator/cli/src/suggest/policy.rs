@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_core::config::DEFAULT_TYPE;
+use headgate_deliver::cluster::ObjectKey;
 
 use super::routes::FOLDED;
 use crate::draft::{free_name, head, kind};

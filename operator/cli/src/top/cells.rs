@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use headgate_controller::xds::timestamp::age;
+use headgate_xds::timestamp::age;
 use ratatui::layout::HorizontalAlignment::{self, Left, Right};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;

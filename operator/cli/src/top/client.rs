@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_controller::endpoint::Endpoint;
-use headgate_controller::http_client::whole;
+use headgate_deliver::http_client::whole;
 use http::{Request, StatusCode, header};
 use http_body_util::Empty;
 use hyper::client::conn::http1::{self, SendRequest};

@@ -10,7 +10,7 @@ use kube::api::{Api, ListParams};
 
 use super::client::AdminAddress;
 use crate::cluster::{Cluster, answered};
-use headgate_controller::kubernetes::watch::api;
+use headgate_deliver::watch::api;
 
 /// A selection of Pods to watch.
 pub(super) struct Selection {

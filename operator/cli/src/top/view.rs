@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Add;
 use std::time::{Instant, SystemTime};
 
-use headgate_controller::xds::module::Kind;
-use headgate_controller::xds::timestamp::rfc3339;
+use headgate_xds::module::Kind;
+use headgate_xds::timestamp::rfc3339;
 use serde_json::{Value, json};
 
 use super::fleet::{Fleet, Proxy, Span};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use headgate_controller::admin::Admin;
 use headgate_controller::kubernetes::peers::{self, COUNTS_PATH, Counted, Peers};
-use headgate_controller::xds::status::Report;
+use headgate_controller::report::Report;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
@@ -264,7 +264,12 @@ async fn who_asks_for_probes_is_told_nothing_else() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
     let probes = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = probes.local_addr().unwrap();
-    let shown = admin_of(&world.registry, &world.snapshots, &world.shutdown);
+    let shown = admin_of(
+        &world.registry,
+        &world.snapshots,
+        &world.metrics,
+        &world.shutdown,
+    );
     tokio::spawn(shown.clone().serve_probes(probes));
     assert_eq!(get(at, "/readyz").await.unwrap().0, 200);
     for path in ["/status", "/metrics", COUNTS_PATH] {

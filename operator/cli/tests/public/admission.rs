@@ -11,11 +11,11 @@ use bytes::Bytes;
 use futures::stream;
 use headgate_api::plan::Plan;
 use headgate_controller::metrics::Metrics;
-use headgate_controller::xds::registry::Registry;
-use headgate_controller::xds::tls::TlsFiles;
-use headgate_controller::xds::{AdmissionServer, Limits};
 use headgate_core::config::FilterConfig;
 use headgate_mesh::class_admission::protocol::{Decisions, MAX_BYTES, PATH};
+use headgate_xds::registry::Registry;
+use headgate_xds::tls::TlsFiles;
+use headgate_xds::{AdmissionServer, Limits};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use tokio::net::TcpListener;
@@ -70,7 +70,7 @@ async fn start_with(tls: Option<TlsFiles>, peers: &str) -> (SocketAddr, oneshot:
         report_bytes_per_namespace: 2 * MAX_BYTES,
         ..Limits::default()
     };
-    let registry = Registry::new(limits.proxies, limits.keep, Metrics::new());
+    let registry = Registry::new(limits.proxies, limits.keep, Metrics::new().xds.clone());
     let trust = match tls {
         Some(files) => Some(files.load().await.unwrap().subscribe()),
         None => None,

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_controller::http_server::HttpLimits;
 use headgate_controller::metrics::{Metrics, ServeResult};
 use headgate_controller::modules::{LIMITS, ModuleServer, path};
-use headgate_controller::xds::module::{Module, Modules};
+use headgate_xds::http_server::HttpLimits;
+use headgate_xds::module::{Module, Modules};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient;
 use headgate_api::plan::Plan;
-use headgate_controller::xds::Limits;
+use headgate_xds::Limits;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;

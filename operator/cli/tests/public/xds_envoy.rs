@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use headgate_api::plan::Plan;
 use headgate_controller::bootstrap::{ConfigSource, Outbound};
+use headgate_controller::conditions::Type::Programmed;
 use headgate_controller::endpoint::Endpoint;
-use headgate_controller::xds::Limits;
-use headgate_controller::xds::conditions::Type::Programmed;
-use headgate_controller::xds::module::{Module, Modules};
-use headgate_controller::xds::resource::discovery_json;
+use headgate_xds::Limits;
+use headgate_xds::module::{Module, Modules};
+use headgate_xds::resource::discovery_json;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -75,7 +75,7 @@ async fn follows_edits_and_keeps_the_last_good_one() {
         .plans
         .send_replace(Arc::new(plan(&[(SEARCH, "r2"), (ADS, "a1")])));
     let running = |revision: &'static str| {
-        move |r: &headgate_controller::xds::status::Report| {
+        move |r: &headgate_controller::report::Report| {
             r.proxies[0].state == "Running"
                 && r.proxies[0]
                     .acked

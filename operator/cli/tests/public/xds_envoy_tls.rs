@@ -10,9 +10,9 @@ use std::time::SystemTime;
 use headgate_controller::bootstrap::{
     Bootstrap, ConfigSource, Pod, ProxyIdentity, SdsFiles, XdsTls,
 };
-use headgate_controller::xds::Limits;
-use headgate_controller::xds::module::Module;
-use headgate_controller::xds::proxy::{Proxy, RunState};
+use headgate_xds::Limits;
+use headgate_xds::module::Module;
+use headgate_xds::proxy::{Proxy, RunState};
 use tempfile::TempDir;
 
 use crate::common::{SEARCH, World, plan, wasm};

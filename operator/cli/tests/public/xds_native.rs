@@ -14,10 +14,10 @@ use headgate_api::plan::{
     ARCHITECTURE_METADATA, FILTER_METADATA, MODULE_METADATA, NATIVE_MODULE_METADATA, Plan,
     TARGET_METADATA, VERSION_METADATA,
 };
-use headgate_controller::xds::Limits;
-use headgate_controller::xds::conditions::Type::Programmed;
-use headgate_controller::xds::module::{Module, Modules};
-use headgate_controller::xds::status::Report;
+use headgate_controller::conditions::Type::Programmed;
+use headgate_controller::report::Report;
+use headgate_xds::Limits;
+use headgate_xds::module::{Module, Modules};
 
 use crate::common::{SEARCH, World, configuration, module_at, plan};
 use crate::wire::{ack, hello, nack, sotw};

@@ -7,8 +7,8 @@ use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service
 use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
 use headgate_api::plan::{Plan, PolicyState};
-use headgate_controller::xds::conditions::Type::Programmed;
-use headgate_controller::xds::status::{Report, share};
+use headgate_controller::conditions::Type::Programmed;
+use headgate_controller::report::{Report, share};
 use headgate_core::config::Direction;
 use tonic::Code;
 

@@ -8,8 +8,8 @@ use std::process::{Output, Stdio};
 
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
-use headgate_controller::xds::conditions::Type::Programmed;
-use headgate_controller::xds::status::Report;
+use headgate_controller::conditions::Type::Programmed;
+use headgate_controller::report::Report;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
-use headgate_controller::xds::Limits;
-use headgate_controller::xds::conditions::Type::Programmed;
+use headgate_controller::conditions::Type::Programmed;
+use headgate_xds::Limits;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
@@ -25,9 +25,8 @@ async fn a_slow_proxy_gets_the_newest_configuration_next() {
         world
             .plans
             .send_replace(Arc::new(plan(&[(SEARCH, &format!("r{i}"))])));
-        let seen = |r: &headgate_controller::xds::status::Report| {
-            r.policies[0].revision == format!("r{i}")
-        };
+        let seen =
+            |r: &headgate_controller::report::Report| r.policies[0].revision == format!("r{i}");
         world.until("the plan is taken", seen).await;
     }
     proxy.send(ack(&first)).await;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use headgate_api::plan::{NAMESPACE_METADATA, TARGET_METADATA};
-use headgate_controller::xds::Limits;
-use headgate_controller::xds::status::Report;
+use headgate_controller::report::Report;
+use headgate_xds::Limits;
 use tonic::Code;
 use x509_parser::pem::parse_x509_pem;
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use super::{ConfigSource, LISTENER, cluster, fill, items, quoted, slot, socket};
 use crate::endpoint::Endpoint;
-use crate::xds::OUTBOUND_SLOT;
+use headgate_xds::OUTBOUND_SLOT;
 
 /// A listener for the application's own calls, and the services that it routes to.
 #[derive(Debug, Clone, PartialEq, Eq)]

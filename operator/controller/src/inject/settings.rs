@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use clap::Args;
 
 use crate::endpoint::Endpoint;
-use crate::xds::module::Kind;
+use headgate_xds::module::Kind;
 
 /// The image of this program's release. `None` if the program was built without the name of an
 /// image repository.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::xds::module::Kind;
+use headgate_xds::module::Kind;
 
 pub(super) fn settings() -> Settings {
     Settings {

@@ -26,8 +26,8 @@ use tracing::{debug, info};
 
 use super::mark::INJECTED_ANNOTATION;
 use super::{Outcome, Settings, inject, name_of};
-use crate::http_server::{HttpLimits, serve};
-use crate::xds::tls::Trust;
+use headgate_xds::http_server::{HttpLimits, serve};
+use headgate_xds::tls::Trust;
 
 /// The path of the webhook.
 const PATH: &str = "/inject";

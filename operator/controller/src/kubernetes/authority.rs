@@ -1,9 +1,9 @@
 //! The operator's own CA, for clusters without a PKI.
 //!
 //! The CA is in a Secret that the first replica creates. Each replica signs its own certificate
-//! with the CA, writes it into files that [`Tls`](crate::xds::tls::Tls) follows, and renews it long
-//! before it expires. So neither people nor the chart create certificates. Replicas can conflict
-//! only when they create the Secret, and then the API server accepts only one Secret.
+//! with the CA, writes it into files that [`Tls`](headgate_xds::tls::Tls) follows, and renews it
+//! long before it expires. So neither people nor the chart create certificates. Replicas can
+//! conflict only when they create the Secret, and then the API server accepts only one Secret.
 //!
 //! An existing Secret with this name is used as it is, even if a chart before 0.2 created it, so
 //! certificates of its CA stay valid. Proxies get the CA from ConfigMaps ([`super::publish`]).
@@ -23,12 +23,12 @@ use kube::{Client, Error};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::FIELD_MANAGER;
-use super::cluster::ObjectKey;
-use super::deliver::object::MANAGED_BY;
-use crate::certificate::{Authority, new_authority};
-use crate::files::replace;
-use crate::xds::tls::TlsFiles;
+use headgate_deliver::cluster::ObjectKey;
+use headgate_deliver::object::FIELD_MANAGER;
+use headgate_deliver::object::MANAGED_BY;
+use headgate_xds::certificate::{Authority, new_authority};
+use headgate_xds::files::replace;
+use headgate_xds::tls::TlsFiles;
 
 /// The validity of a new CA.
 const CA_LIFE: Duration = Duration::from_secs(3_650 * 86_400);
@@ -238,8 +238,8 @@ mod tests {
     use kube::core::Status;
     use serde_json::{Value, json};
 
-    use super::super::fake::api_server;
     use super::*;
+    use headgate_fakes::api_server;
 
     /// Returns an API server with this Secret. `None` until a Secret is created.
     fn server(secret: Arc<Mutex<Option<Value>>>) -> Client {

@@ -18,9 +18,9 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::FIELD_MANAGER;
 use super::leader::{Leadership, while_leading};
-use crate::xds::tls::Trust;
+use headgate_deliver::object::FIELD_MANAGER;
+use headgate_xds::tls::Trust;
 
 /// The pause after a failed write.
 const RETRY: Duration = Duration::from_secs(5);

@@ -17,7 +17,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// The timeout of sending a request to the API server.
 const WRITE: Duration = Duration::from_secs(10);
 /// The longest time without a byte from the API server. It is longer than the duration of a watch
-/// ([`super::watch::WATCH_SECONDS`]), so only a dead connection reaches it.
+/// ([`headgate_deliver::watch::WATCH_SECONDS`]), so only a dead connection reaches it.
 const READ: Duration = Duration::from_secs(75);
 
 /// Options for access to the API server.

@@ -19,15 +19,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use super::deliver::PlannedCluster;
-use super::read;
 use super::resolve::Planner;
 use super::resource::PolicyResource;
 use super::store::{Change, Effect, Store};
-use super::watch::{Namespaces, Seen, Watch, api, api_of, send_if_changed};
 use crate::metrics::Metrics;
 use crate::source::report;
 use headgate_api::plan::{Plan, TargetKind};
+use headgate_deliver::PlannedCluster;
+use headgate_deliver::read;
+use headgate_deliver::watch::{Namespaces, Seen, Watch, api, api_of, send_if_changed};
 
 /// The longest pause between two changes of one burst.
 const QUIET: Duration = Duration::from_millis(5);
@@ -273,9 +273,9 @@ fn prune(mut policy: PolicyResource) -> Arc<PolicyResource> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cluster::ObjectKey;
-    use super::super::fake::api_server;
     use super::*;
+    use headgate_deliver::cluster::ObjectKey;
+    use headgate_fakes::api_server;
 
     fn controller(delivers: bool) -> Controller {
         Controller::new(

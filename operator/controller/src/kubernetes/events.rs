@@ -14,13 +14,14 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::cluster::ObjectKey;
+use super::CONTROLLER_NAME;
 use super::resource::{AdmissionPolicyStatus, PolicyAncestorStatus};
-use super::{CONTROLLER_NAME, FIELD_MANAGER};
+use crate::conditions::Type;
 use crate::metrics::{Metrics, WriteResult};
-use crate::xds::conditions::Type;
-use crate::xds::node::clip;
 use headgate_api::{API_VERSION, KIND};
+use headgate_deliver::cluster::ObjectKey;
+use headgate_deliver::object::FIELD_MANAGER;
+use headgate_xds::node::clip;
 
 /// The capacity of the queue of Events.
 pub const BACKLOG: usize = 4_096;
@@ -132,9 +133,9 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
     use k8s_openapi::jiff::Timestamp;
 
-    use super::super::fake::api_server;
     use super::super::resource::AncestorReference;
     use super::*;
+    use headgate_fakes::api_server;
 
     fn status(entries: &[(&str, &str, &str)]) -> AdmissionPolicyStatus {
         let condition = |of: Type, reason: &str| Condition {

@@ -7,11 +7,11 @@
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::cluster::PolicyObject;
-use super::read::key;
 use super::resource::PolicyResource;
 use headgate_api::validate::check_file;
 use headgate_api::{API_VERSION, KIND};
+use headgate_deliver::cluster::PolicyObject;
+use headgate_deliver::read::key;
 
 /// Validates one policy. `before` is the known object with this name. Its last valid version is
 /// kept if it has the same UID.

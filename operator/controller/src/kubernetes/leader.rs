@@ -31,12 +31,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::FIELD_MANAGER;
-use super::cluster::ObjectKey;
-use super::watch::random;
-use super::writer::WRITE_TIMEOUT;
 use crate::metrics::Metrics;
+use headgate_deliver::cluster::ObjectKey;
+use headgate_deliver::object::FIELD_MANAGER;
+use headgate_xds::random::random;
 
+/// The timeout of one write.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(4);
 /// The longest timeout of one request.
 const REQUEST: Duration = Duration::from_secs(4);
 /// The time for which a replica without an election leads. It is longer than the life of any
@@ -477,8 +478,8 @@ mod tests {
 
     use clap::{Command, FromArgMatches as _};
 
-    use super::super::fake::api_server;
     use super::*;
+    use headgate_fakes::api_server;
 
     fn election(arguments: &[&str]) -> ElectionArgs {
         let command = ElectionArgs::augment_args(Command::new("run").no_binary_name(true));

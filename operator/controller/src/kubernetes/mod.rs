@@ -1,42 +1,29 @@
 //! The operator in a Kubernetes cluster. The input is objects on the API server. The output is
 //! statuses, Events and delivered objects.
 //!
-//! The structure is a pure plan and a thin apply. [`cluster`] is the observed state, as plain data.
-//! A pure function ([`resolve`]) turns it into a [`Plan`](headgate_api::plan::Plan), which the xDS
-//! server serves like the plan of a folder. Only the watches and the writers call the API server.
-//! Of several replicas, only the leader writes.
+//! The structure is a pure plan and a thin apply. The observed state is plain data
+//! ([`headgate_deliver::cluster`]). A pure function ([`resolve`]) turns it into a
+//! [`Plan`](headgate_api::plan::Plan), which the xDS server serves like the plan of a folder. Only
+//! the watches and the writers call the API server. Of several replicas, only the leader writes.
 
 pub mod authority;
-pub mod authorize;
 pub mod ca_bundle;
 pub mod client;
-pub mod cluster;
 pub mod controller;
 pub mod crd;
-pub mod deliver;
 pub mod events;
-#[cfg(test)]
-pub(crate) mod fake;
 pub mod judge;
-mod kept;
 pub mod leader;
 pub mod operate;
 pub mod peers;
 pub mod publish;
-pub mod read;
 pub mod requests;
 pub mod resolve;
 pub mod resource;
-pub(crate) mod review;
 pub mod selected;
 pub mod status;
 pub mod store;
-pub mod tokens;
-mod turns;
-pub mod watch;
 pub mod writer;
 
 /// The `controllerName` of this controller's entries in `status.ancestors`.
 pub const CONTROLLER_NAME: &str = "headgate.dev/controller";
-/// The field manager of this controller's patches, except those of Events.
-pub const FIELD_MANAGER: &str = "headgate";

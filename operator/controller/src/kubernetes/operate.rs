@@ -10,12 +10,9 @@ use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::authorize::Authorizer;
 use super::ca_bundle::CaBundle;
 use super::client::{Access, connect};
-use super::cluster::ObjectKey;
 use super::controller::Controller;
-use super::deliver::{self, DeliverArgs};
 use super::events;
 use super::leader::{Candidate, ElectionArgs, Leadership, while_leading};
 use super::peers::{self, Peers};
@@ -23,13 +20,18 @@ use super::publish::Publisher;
 use super::resolve::Planner;
 use super::selected::selected;
 use super::store::{Observations, Store};
-use super::tokens::ProxyTokens;
-use super::watch::{Namespaces, random};
 use super::writer::{Inputs, Writer};
-use crate::xds::module::Modules;
-use crate::xds::registry::Registry;
-use crate::xds::tls::Trust;
+use crate::metrics::Metrics;
 use headgate_api::plan::Plan;
+use headgate_deliver::cluster::ObjectKey;
+use headgate_deliver::watch::Namespaces;
+use headgate_deliver::{DeliverArgs, Settings};
+use headgate_xds::module::Modules;
+use headgate_xds::random::random;
+use headgate_xds::registry::Registry;
+use headgate_xds::review::authorize::Authorizer;
+use headgate_xds::review::tokens::ProxyTokens;
+use headgate_xds::tls::Trust;
 
 /// The arguments of an operator in a cluster.
 #[derive(Debug, Clone, Args)]
@@ -127,6 +129,18 @@ pub struct Operator {
     pub writing: JoinHandle<()>,
 }
 
+/// The state that an operator shares with the servers of its process.
+pub struct Shared {
+    /// The plans for the servers.
+    pub plans: watch::Sender<Arc<Plan>>,
+    /// The registry of the xDS server's proxies.
+    pub registry: Arc<Registry>,
+    /// The modules of the filter.
+    pub modules: watch::Receiver<Arc<Modules>>,
+    /// The metrics of the process.
+    pub metrics: Metrics,
+}
+
 impl Operator {
     /// Starts to watch the cluster. The first plan is sent once every resource has been listed.
     /// From then on, writes statuses and Events and delivers objects while this replica leads. The
@@ -139,22 +153,25 @@ impl Operator {
         mut args: OperatorArgs,
         publish_ca: Option<(String, watch::Receiver<Arc<Trust>>)>,
         ca_bundle: Option<CaBundle>,
-        plans: watch::Sender<Arc<Plan>>,
-        registry: Arc<Registry>,
-        modules: watch::Receiver<Arc<Modules>>,
+        shared: Shared,
         shutdown: watch::Receiver<bool>,
     ) -> anyhow::Result<(Self, JoinHandle<anyhow::Result<()>>)> {
         args.election.check()?;
         args.watch_namespaces.sort();
         args.watch_namespaces.dedup();
-        let metrics = registry.metrics.clone();
+        let Shared {
+            plans,
+            registry,
+            modules,
+            metrics,
+        } = shared;
         let (client, default_namespace) = connect(&args.access(), metrics.clone()).await?;
         let namespace = args.namespace().unwrap_or(default_namespace);
         let identity = args.pod_name.filter(|name| !name.is_empty());
         let identity = identity.unwrap_or_else(|| format!("headgate-{:08x}", random() >> 32));
-        let deliver = deliver::Settings {
+        let deliver = Settings {
             watch_namespaces: args.watch_namespaces.clone(),
-            ..deliver::Settings::new(args.deliver, &namespace)?
+            ..Settings::new(args.deliver, &namespace)?
         };
         let namespaces = match &args.namespace_selector {
             // Objects are delivered and removed in all namespaces, because a namespace that has
@@ -220,7 +237,7 @@ impl Operator {
         }
         let (deliver_client, resolved) = (client.clone(), controller.resolved.subscribe());
         let delivering = tokio::spawn(while_leading(leadership.clone(), move || {
-            deliver::run(
+            headgate_deliver::run(
                 deliver_client.clone(),
                 deliver.clone(),
                 *interrupted.borrow(),

@@ -25,9 +25,10 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::leader::Leadership;
-use super::watch::{pauses, random, send_if_changed};
-use crate::http_client::exchange;
-use crate::xds::tally::{Changes, Tallies};
+use headgate_deliver::http_client::exchange;
+use headgate_deliver::watch::{pauses, send_if_changed};
+use headgate_xds::random::random;
+use headgate_xds::tally::{Changes, Tallies};
 
 /// The path at which a replica serves the counts of its proxies.
 pub const COUNTS_PATH: &str = "/status/policies";

@@ -23,12 +23,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::warn;
 
-use super::FIELD_MANAGER;
-use super::cluster::ObjectKey;
-use super::deliver::object::MANAGED_BY;
 use super::leader::{Leadership, while_leading};
-use super::watch::{api, places};
-use crate::xds::tls::Trust;
+use headgate_deliver::cluster::ObjectKey;
+use headgate_deliver::object::FIELD_MANAGER;
+use headgate_deliver::object::MANAGED_BY;
+use headgate_deliver::watch::{api, places};
+use headgate_xds::tls::Trust;
 
 /// The key of the CA in the ConfigMap.
 pub const CA_KEY: &str = "ca.crt";
@@ -210,10 +210,10 @@ mod tests {
 
     use http::Method;
 
-    use super::super::fake::api_server;
     use super::*;
-    use crate::certificate::{Authority, new_authority};
-    use crate::xds::tls::TlsFiles;
+    use headgate_fakes::api_server;
+    use headgate_xds::certificate::{Authority, new_authority};
+    use headgate_xds::tls::TlsFiles;
 
     async fn trust() -> watch::Receiver<Arc<Trust>> {
         let dir = tempfile::tempdir().unwrap();

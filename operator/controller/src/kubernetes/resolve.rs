@@ -25,8 +25,6 @@ use std::sync::Arc;
 use self::known::Known;
 use self::proxies::{Claims, Count, count};
 use self::targets::{Finder, Found};
-use super::cluster::{Cluster, ObjectKey, PolicyObject};
-use super::deliver::settings::ENVOY_GATEWAY_NAMESPACE;
 use headgate_api::compile::{Winners, conflicts, precedence, precedence_of, promises};
 use headgate_api::plan::{
     Attachment, Attachments, Bid, Configurations, Conflict, Endpoints, Enforced,
@@ -34,6 +32,8 @@ use headgate_api::plan::{
     TargetRef,
 };
 use headgate_api::validate::ValidPolicy;
+use headgate_deliver::cluster::{Cluster, ObjectKey, PolicyObject};
+use headgate_deliver::settings::ENVOY_GATEWAY_NAMESPACE;
 
 /// Makes one plan. For consecutive plans, see [`Planner`].
 #[must_use]

@@ -7,7 +7,7 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::{mpsc, watch};
 
-use super::watch::{Namespaces, Seen, Watch};
+use headgate_deliver::watch::{Namespaces, Seen, Watch};
 
 /// The capacity of the queue of changes. The watch waits while it is full.
 const BACKLOG: usize = 64;

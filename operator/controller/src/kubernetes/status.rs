@@ -7,11 +7,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::CONTROLLER_NAME;
 use super::resource::{AdmissionPolicyStatus, AncestorReference, GROUP, PolicyAncestorStatus};
-use crate::xds::conditions::{self, Conditions, Type};
-use crate::xds::node::clip;
-use crate::xds::tally::Tallies;
+use crate::conditions::{self, Conditions, Type};
 use headgate_api::KIND;
 use headgate_api::plan::{PolicyState, TargetRef};
+use headgate_xds::node::clip;
+use headgate_xds::tally::Tallies;
 
 /// The largest number of entries in a status, over all controllers (GEP-713).
 pub const MAX_ANCESTORS: usize = 16;

@@ -10,12 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kube::ResourceExt as _;
 use tracing::{info, warn};
 
-use super::cluster::{Cluster, Gateway, ObjectKey, Pod, PolicyObject, Pool, Route, Service};
 use super::judge::judge;
-use super::read::{Keyed, Slice, key};
 use super::resource::{AdmissionPolicyStatus, PolicyResource};
-use super::watch::Seen;
 use headgate_api::plan::{TargetKind, TargetRef};
+use headgate_deliver::cluster::{
+    Cluster, Gateway, ObjectKey, Pod, PolicyObject, Pool, Route, Service,
+};
+use headgate_deliver::read::{Keyed, Slice, key};
+use headgate_deliver::watch::Seen;
 
 /// The resources that must be listed before the first plan.
 const RESOURCES: [&str; 8] = [

@@ -26,21 +26,21 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, warn};
 
-use super::FIELD_MANAGER;
-use super::cluster::ObjectKey;
-use super::deliver::Delivered;
 use super::events::{self, News, transitions};
-use super::leader::{Leadership, may_write};
+use super::leader::{Leadership, WRITE_TIMEOUT, may_write};
 use super::peers::Peers;
 use super::resource::{AdmissionPolicyStatus, PolicyResource};
 use super::status::{Facts, Settling, is_pending, wanted};
 use super::store::{Observations, Observed};
+use crate::conditions::Condition;
 use crate::metrics::{Metrics, WriteResult};
-use crate::xds::conditions::Condition;
-use crate::xds::registry::Registry;
-use crate::xds::tally::Tallies;
 use headgate_api::plan::{Plan, PolicyState};
 use headgate_api::{API_VERSION, KIND};
+use headgate_deliver::Delivered;
+use headgate_deliver::cluster::ObjectKey;
+use headgate_deliver::object::FIELD_MANAGER;
+use headgate_xds::registry::Registry;
+use headgate_xds::tally::Tallies;
 
 /// The shortest interval between two writes of one policy's status.
 pub const INTERVAL: Duration = Duration::from_secs(1);
@@ -56,8 +56,6 @@ const SETTLE: Duration = Duration::from_secs(60);
 /// The longest interval between attempts at a write that keeps failing, for example because of a
 /// missing permission.
 const MAX_INTERVAL: Duration = Duration::from_secs(64);
-/// The timeout of one write.
-pub const WRITE_TIMEOUT: Duration = Duration::from_secs(4);
 /// The largest number of writes in flight.
 const CONCURRENT: usize = 32;
 
@@ -511,10 +509,9 @@ async fn write(
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use super::super::fake::api_server;
-    use super::super::status::tests::accepted;
-    use super::super::watch::Seen;
     use super::*;
+    use headgate_deliver::watch::Seen;
+    use headgate_fakes::{accepted, api_server};
 
     fn state(number: usize) -> PolicyState {
         let target = format!("Service/a/{number}").parse().unwrap();
@@ -558,7 +555,7 @@ mod tests {
         peers: watch::Receiver<Peers>,
     ) -> Writer {
         let metrics = Metrics::new();
-        let registry = Registry::new(10, Duration::from_secs(60), metrics.clone());
+        let registry = Registry::new(10, Duration::from_secs(60), metrics.xds.clone());
         let inputs = Inputs {
             plans,
             observations,

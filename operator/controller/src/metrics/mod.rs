@@ -1,8 +1,8 @@
 //! The operator's own metrics. Metrics of requests are in Envoy's stats.
 //!
-//! All names are registered in this folder, so that dashboards and alerts refer to one place, and
-//! other code uses typed handles instead of names. There are two kinds of numbers, collected in
-//! different ways:
+//! All names are registered in this folder, and those of the xDS server in
+//! [`headgate_xds::metrics`], so that dashboards and alerts refer to two places. Other code uses
+//! typed handles instead of names. There are two kinds of numbers, collected in different ways:
 //!
 //! - *Events* (streams, pushes, requests to the API server) are counted where they happen, through
 //!   a clone of [`Metrics`].
@@ -17,20 +17,19 @@ mod modules;
 mod plan;
 mod process;
 mod report;
-mod xds;
 
 use std::ops::Deref;
 use std::sync::Arc;
 
+use headgate_xds::metrics::XdsMetrics;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
-use prometheus_client::registry::{Metric, Registry};
+use prometheus_client::registry::Registry;
 
 pub use kubernetes::{KubernetesMetrics, WriteResult};
 pub use modules::{ModuleMetrics, ServeResult};
 pub use plan::PlanMetrics;
-pub use xds::XdsMetrics;
 
-use crate::xds::status::Report;
+use crate::report::Report;
 
 /// `Content-Type` of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -88,13 +87,6 @@ impl Metrics {
         let _ = encode_eof(&mut text);
         text
     }
-}
-
-/// Registers a metric that starts at zero, and returns its handle.
-fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
-    let metric = M::default();
-    registry.register(name, help, metric.clone());
-    metric
 }
 
 impl Default for Metrics {

@@ -4,7 +4,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use super::register;
+use headgate_xds::metrics::register;
 
 /// The outcome of a request for a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

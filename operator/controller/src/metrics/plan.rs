@@ -7,7 +7,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::register;
+use headgate_xds::metrics::register;
 
 /// Buckets, in seconds. A plan of a few policies takes well under 1 ms. A plan of 1,000 policies
 /// must take far less than 1 s.

@@ -8,8 +8,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::xds::conditions::{Conditions, Type};
-use crate::xds::status::Report;
+use crate::conditions::{Conditions, Type};
+use crate::report::Report;
 
 /// States of a connected proxy.
 const STATES: [&str; 3] = ["Running", "Pending", "Rejected"];

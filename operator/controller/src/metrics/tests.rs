@@ -12,9 +12,9 @@ use serde_json::json;
 use tower::Layer as _;
 
 use super::*;
+use crate::conditions::{Condition, Type};
 use crate::kubernetes::requests::CountRequests;
-use crate::xds::conditions::{Condition, Type};
-use crate::xds::status::{ModuleReport, PolicyReport};
+use crate::report::{ModuleReport, PolicyReport};
 
 fn report() -> Report {
     Report {

@@ -7,13 +7,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use headgate_controller::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 use headgate_tests::backend::{Backend, BackendConfig};
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::headgate::{self as binary, Headgate, RunOptions};
 use headgate_tests::http;
 use headgate_tests::pki::Pki;
 use headgate_tests::wait::{lock_machine, until, wait_until};
+use headgate_xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 
 /// Returns the policies. `shop/app` calls `shop/stock`, whose only slot is busy for [`WORK`] with
 /// each call.

@@ -180,12 +180,9 @@ fn headers_count_from_peers_that_prove_who_they_are() -> Result<()> {
 
     // Both proxies now expect another peer. The proxy of `b` ignores the headers of `a`, and the
     // proxy of `a` ignores those of `b`.
-    back.configure(
-        headgate_controller::xds::DEFAULT_SLOT,
-        &limit(of_peers(&[BACK])?),
-    )?;
+    back.configure(headgate_xds::DEFAULT_SLOT, &limit(of_peers(&[BACK])?))?;
     front.configure(
-        headgate_controller::xds::OUTBOUND_SLOT,
+        headgate_xds::OUTBOUND_SLOT,
         &outbound(&json!({"peers": [FRONT]}))?,
     )?;
     front.wait_for_rate_above("bulk", 50)?;

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use app::{App, Behaviour};
-use headgate_controller::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 use headgate_tests::bootstrap::Bootstrap;
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::http;
 use headgate_tests::load::{self, Lateness, Pauses};
 use headgate_tests::wait::{lock_machine, until};
+use headgate_xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 use serde_json::json;
 use sidecar::{Sidecar, inbound, outbound, workflows};
 

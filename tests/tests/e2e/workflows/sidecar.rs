@@ -8,14 +8,14 @@ use anyhow::{Context, Result, ensure};
 use headgate_api::compile::{Compiled, compile};
 use headgate_api::validate::check_file;
 use headgate_controller::bootstrap::{Bootstrap as Written, ConfigSource, Outbound, Pod, Uploads};
-use headgate_controller::xds::resource::discovery_json;
-use headgate_controller::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 use headgate_core::config::FilterConfig;
 use headgate_tests::bootstrap::Bootstrap;
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::headgate as binary;
 use headgate_tests::http::{self, Answer};
 use headgate_tests::wait::until;
+use headgate_xds::resource::discovery_json;
+use headgate_xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 use serde_json::json;
 use tempfile::TempDir;
 

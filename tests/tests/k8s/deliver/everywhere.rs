@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headgate_api::plan::{TargetKind, TargetRef};
-use headgate_controller::kubernetes::cluster::{
-    Cluster, Gateway, ObjectKey, PolicyObject, Pool, Route, Service,
-};
+use headgate_deliver::cluster::{Cluster, Gateway, ObjectKey, PolicyObject, Pool, Route, Service};
 
 /// Returns a cluster in which this policy is attached to every kind of target.
 pub(crate) fn everywhere(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow};
 use headgate_api::plan::{TargetKind, TargetRef};
-use headgate_controller::kubernetes::cluster::{Gateway, ObjectKey, Route};
+use headgate_deliver::cluster::{Gateway, ObjectKey, Route};
 use serde_json::{Value, json};
 
 use super::policy;

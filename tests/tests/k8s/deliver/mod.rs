@@ -19,9 +19,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use headgate_api::plan::TargetKind;
 use headgate_api::validate::check_file;
-use headgate_controller::kubernetes::cluster::{Gateway, ObjectKey, Pod};
-use headgate_controller::kubernetes::deliver::{self, Adapter, Delivered, Installed};
 use headgate_controller::kubernetes::resolve;
+use headgate_deliver::cluster::{Gateway, ObjectKey, Pod};
+use headgate_deliver::{Adapter, Delivered, Installed, wanted};
 use headgate_tests::chart;
 use headgate_tests::headgate::binary_path;
 use headgate_tests::kube::{ApiServer, programs};
@@ -86,9 +86,8 @@ async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
                 (&wasm, &installed),
                 (&native, &installed),
             ] {
-                let none = deliver::observed::Observed::default();
-                let wanted =
-                    deliver::wanted(&plan, &cluster, settings, installed, &none, &sha256());
+                let none = headgate_deliver::observed::Observed::default();
+                let wanted = wanted(&plan, &cluster, settings, installed, &none, &sha256());
                 assert_eq!(wanted.unwanted, [], "{}", path.display());
                 for object in wanted.objects.values() {
                     objects.push(object.value.to_string());

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use headgate_api::validate::check_file;
-use headgate_controller::kubernetes::cluster::{Cluster, ObjectKey, Pod, PolicyObject, Service};
-use headgate_controller::kubernetes::deliver::settings::{
+use headgate_controller::kubernetes::resolve;
+use headgate_deliver::cluster::{Cluster, ObjectKey, Pod, PolicyObject, Service};
+use headgate_deliver::settings::{
     AdapterChoice, DeliverArgs, ENVOY_GATEWAY_NAMESPACE, ISTIO_NAMESPACE,
 };
-use headgate_controller::kubernetes::deliver::{self, Delivered, PlannedCluster, Settings};
-use headgate_controller::kubernetes::resolve;
-use headgate_controller::xds::module;
+use headgate_deliver::{Delivered, PlannedCluster, Settings};
 use headgate_tests::chart;
 use headgate_tests::kube::ApiServer;
 use headgate_tests::kube::api_server::client;
 use headgate_tests::kube::audit::{AuditEvent, AuditMark};
 use headgate_tests::wait::{until, until_within};
+use headgate_xds::module;
 use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::task::JoinHandle;
@@ -200,7 +200,7 @@ impl Stage {
         let (views, _) = watch::channel(Some(view(&cluster)));
         let (send, delivered) = watch::channel(Arc::default());
         let user = client(&server.user_kubeconfig("deliver", None)?).await?;
-        let run = deliver::run(user, settings, false, views.subscribe(), served(), send);
+        let run = headgate_deliver::run(user, settings, false, views.subscribe(), served(), send);
         Ok(Self {
             namespace: server.namespace("deliver")?,
             server,
@@ -258,7 +258,7 @@ impl Stage {
         let (send, delivered) = watch::channel(Arc::default());
         let (settings, views) = (settings(&self.modules), self.views.subscribe());
         self.delivered = delivered;
-        self.task = tokio::spawn(deliver::run(
+        self.task = tokio::spawn(headgate_deliver::run(
             user,
             settings,
             interrupted,

@@ -6,10 +6,10 @@ use serde_json::json;
 use super::super::finding::Verdict::{Error, Ok as Fine, Skipped, Warning};
 use super::super::finding::{Checked, table};
 use super::*;
-use headgate_controller::certificate::new_authority;
 use headgate_controller::kubernetes::crd;
-use headgate_controller::kubernetes::deliver::Adapter;
 use headgate_controller::kubernetes::resource::PolicyResource;
+use headgate_deliver::Adapter;
+use headgate_xds::certificate::new_authority;
 
 fn at(seconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_800_000_000 + seconds)

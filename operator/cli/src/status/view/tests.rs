@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::super::text::render;
 use super::*;
-use headgate_controller::kubernetes::deliver::{Adapter, NO_FILTER};
-use headgate_controller::xds::status::Report;
+use headgate_controller::report::Report;
+use headgate_deliver::{Adapter, NO_FILTER};
 
 fn policy(name: &str, generation: i64, ancestors: &serde_json::Value) -> PolicyResource {
     serde_json::from_value(json!({

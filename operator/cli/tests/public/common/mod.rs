@@ -15,12 +15,12 @@ use envoy_types::pb::google::protobuf::{Any, StringValue, Struct, Value};
 use headgate_api::plan::{Plan, PolicyState, TARGET_METADATA, TargetRef};
 use headgate_controller::admin::{Admin, View};
 use headgate_controller::metrics::Metrics;
-use headgate_controller::xds::module::{Module, Modules};
-use headgate_controller::xds::registry::Registry;
-use headgate_controller::xds::snapshot::Snapshot;
-use headgate_controller::xds::status::Report;
-use headgate_controller::xds::{Limits, Server};
+use headgate_controller::report::Report;
 use headgate_core::config::{FilterConfig, Mode};
+use headgate_xds::module::{Module, Modules};
+use headgate_xds::registry::Registry;
+use headgate_xds::snapshot::Snapshot;
+use headgate_xds::{Limits, Server};
 use prost::{Message as _, Name as _};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -53,12 +53,14 @@ pub struct World {
 pub fn admin_of(
     registry: &Arc<Registry>,
     snapshots: &watch::Receiver<Arc<Snapshot>>,
+    metrics: &Metrics,
     shutdown: &watch::Sender<bool>,
 ) -> Admin {
     let view = View {
         registry: Arc::clone(registry),
         snapshots: snapshots.clone(),
         statuses: None,
+        metrics: metrics.clone(),
     };
     // Both receivers keep their values after their senders are dropped.
     let (_, view) = watch::channel(Some(view));
@@ -101,7 +103,7 @@ impl World {
         let modules = watch::Sender::new(Arc::new(modules.into()));
         let shutdown = watch::Sender::new(false);
         let metrics = Metrics::new();
-        let registry = Registry::new(limits.proxies, limits.keep, metrics.clone());
+        let registry = Registry::new(limits.proxies, limits.keep, metrics.xds.clone());
         let registry = Arc::new(registry);
         let (plan, module) = (plans.subscribe(), modules.subscribe());
         let mut server = Server::new(plan, module, limits, Arc::clone(&registry));
@@ -114,7 +116,7 @@ impl World {
         let xds = TcpListener::bind(address).await.unwrap();
         let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (xds_address, admin_address) = (xds.local_addr().unwrap(), admin.local_addr().unwrap());
-        let shown = admin_of(&registry, &snapshots, &shutdown);
+        let shown = admin_of(&registry, &snapshots, &metrics, &shutdown);
         tokio::spawn(shown.serve(admin));
         let served = tokio::spawn(server.serve(xds, shutdown.subscribe()));
         Self {

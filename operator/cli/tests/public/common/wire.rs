@@ -6,7 +6,7 @@ use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
 use envoy_types::pb::google::rpc::Status as RpcStatus;
-use headgate_controller::xds::ECDS_TYPE_URL;
+use headgate_xds::ECDS_TYPE_URL;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;

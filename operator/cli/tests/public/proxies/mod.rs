@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use headgate_controller::xds::tls::TlsFiles;
+use headgate_xds::tls::TlsFiles;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use headgate_core::config::MAX_STAGES;
 
 use super::Draft;
-use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
 use headgate_api::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, outcomes};
+use headgate_deliver::cluster::{Cluster, ObjectKey, Pod};
 
 /// The labels that Envoy Gateway sets on the Pods of a Gateway. By default these Pods run in Envoy
 /// Gateway's own namespace, and lack the label that all implementations share.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use headgate_core::config::MAX_ROUTES;
 
-use crate::kubernetes::cluster::{Cluster, Gateway, ObjectKey, Pool, Route};
 use headgate_api::plan::{
     Endpoints, GATEWAY_NAME_LABEL, ProxySelector, Selectors, TARGET_METADATA, TargetKind, TargetRef,
 };
+use headgate_deliver::cluster::{Cluster, Gateway, ObjectKey, Pool, Route};
 
 /// A target that was found.
 #[derive(Debug)]

@@ -4,10 +4,11 @@ use std::sync::LazyLock;
 use headgate_core::config::Mode;
 
 use super::*;
-use crate::kubernetes::cluster::{Gateway, Pod, PolicyObject, Pool, Route, Service};
 use headgate_api::plan::{GATEWAY_NAME_LABEL, ProxyClaims, TargetKind};
 use headgate_api::validate::{Slots, check_file};
+use headgate_deliver::cluster::{Gateway, Pod, PolicyObject, Pool, Route, Service};
 
+mod delivered;
 mod gateways;
 mod incremental;
 mod properties;
@@ -16,21 +17,21 @@ mod workflows;
 
 /// Builds a [`Cluster`] from short texts, such as `shop/search` and `app=search`.
 #[derive(Debug, Default, Clone)]
-pub(in crate::kubernetes) struct World {
-    pub(in crate::kubernetes) cluster: Cluster,
+struct World {
+    cluster: Cluster,
 }
 
 /// Returns `a/b` as a key.
-pub(in crate::kubernetes) fn key(text: &str) -> ObjectKey {
+fn key(text: &str) -> ObjectKey {
     text.parse().unwrap()
 }
 
-pub(in crate::kubernetes) fn target(text: &str) -> TargetRef {
+fn target(text: &str) -> TargetRef {
     text.parse().unwrap()
 }
 
 /// Returns `app=search,tier=web` as labels.
-pub(in crate::kubernetes) fn labels(text: &str) -> BTreeMap<String, String> {
+fn labels(text: &str) -> BTreeMap<String, String> {
     text.split(',')
         .filter_map(|pair| pair.split_once('='))
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
@@ -39,12 +40,7 @@ pub(in crate::kubernetes) fn labels(text: &str) -> BTreeMap<String, String> {
 
 /// Returns a policy. `created` is 0 for the oldest policy. `slots` is such as `total: 20` or
 /// `perEndpoint: 8`.
-pub(in crate::kubernetes) fn valid(
-    name: &str,
-    created: u32,
-    slots: &str,
-    targets: &[&str],
-) -> ValidPolicy {
+fn valid(name: &str, created: u32, slots: &str, targets: &[&str]) -> ValidPolicy {
     let mut policy = PARSED.clone();
     policy.stage.policy = name.to_owned();
     ObjectKey {
@@ -77,18 +73,12 @@ static PARSED: LazyLock<ValidPolicy> = LazyLock::new(|| {
 
 impl World {
     /// Adds a policy. The first policy added is the oldest.
-    pub(in crate::kubernetes) fn policy(self, name: &str, slots: &str, targets: &[&str]) -> Self {
+    fn policy(self, name: &str, slots: &str, targets: &[&str]) -> Self {
         let created = u32::try_from(self.cluster.policies.len()).unwrap();
         self.policy_of_age(name, created, slots, targets)
     }
 
-    pub(in crate::kubernetes) fn policy_of_age(
-        mut self,
-        name: &str,
-        created: u32,
-        slots: &str,
-        targets: &[&str],
-    ) -> Self {
+    fn policy_of_age(mut self, name: &str, created: u32, slots: &str, targets: &[&str]) -> Self {
         let policy = valid(name, created, slots, targets);
         let object = PolicyObject {
             uid: name.to_owned(),
@@ -102,14 +92,14 @@ impl World {
         self
     }
 
-    pub(in crate::kubernetes) fn service(mut self, name: &str, selector: &str, ready: u32) -> Self {
+    fn service(mut self, name: &str, selector: &str, ready: u32) -> Self {
         let selector = labels(selector);
         Arc::make_mut(&mut self.cluster.services).insert(key(name), Service { selector });
         Arc::make_mut(&mut self.cluster.ready_endpoints).insert(key(name), ready);
         self
     }
 
-    pub(in crate::kubernetes) fn pod(mut self, name: &str, with: &str) -> Self {
+    fn pod(mut self, name: &str, with: &str) -> Self {
         let pod = Pod {
             labels: labels(with),
             ready: true,
@@ -120,11 +110,11 @@ impl World {
     }
 
     /// Adds Pods `name-0` to `name-(n-1)`.
-    pub(in crate::kubernetes) fn pods(self, n: usize, name: &str, with: &str) -> Self {
+    fn pods(self, n: usize, name: &str, with: &str) -> Self {
         (0..n).fold(self, |world, i| world.pod(&format!("{name}-{i}"), with))
     }
 
-    pub(in crate::kubernetes) fn unready(mut self, pod: &str) -> Self {
+    fn unready(mut self, pod: &str) -> Self {
         Arc::make_mut(&mut self.cluster.pods)
             .get_mut(&key(pod))
             .unwrap()
@@ -132,7 +122,7 @@ impl World {
         self
     }
 
-    pub(in crate::kubernetes) fn claims(mut self, pod: &str, claimed: &str) -> Self {
+    fn claims(mut self, pod: &str, claimed: &str) -> Self {
         Arc::make_mut(&mut self.cluster.pods)
             .get_mut(&key(pod))
             .unwrap()
@@ -140,7 +130,7 @@ impl World {
         self
     }
 
-    pub(in crate::kubernetes) fn gateway_api(mut self) -> Self {
+    fn gateway_api(mut self) -> Self {
         self.cluster.served_kinds = vec![
             TargetKind::Gateway,
             TargetKind::HttpRoute,
@@ -150,11 +140,11 @@ impl World {
         self
     }
 
-    pub(in crate::kubernetes) fn gateway(self, name: &str) -> Self {
+    fn gateway(self, name: &str) -> Self {
         self.gateway_with(name, &["http"])
     }
 
-    pub(in crate::kubernetes) fn gateway_with(mut self, name: &str, listeners: &[&str]) -> Self {
+    fn gateway_with(mut self, name: &str, listeners: &[&str]) -> Self {
         let gateway = Gateway {
             class: "envoy".to_owned(),
             listeners: listeners.iter().map(|&l| l.to_owned()).collect(),
@@ -163,12 +153,7 @@ impl World {
         self.gateway_api()
     }
 
-    pub(in crate::kubernetes) fn route(
-        mut self,
-        route: &str,
-        gateways: &[&str],
-        backends: &[&str],
-    ) -> Self {
+    fn route(mut self, route: &str, gateways: &[&str], backends: &[&str]) -> Self {
         // A parent is such as `a/edge` or, for one listener, `a/edge/http`.
         let parent = |name: &&str| {
             let gateway: Vec<&str> = name.splitn(3, '/').collect();
@@ -194,7 +179,7 @@ impl World {
     }
 
     /// Gives a rule of a route a name.
-    pub(in crate::kubernetes) fn named(mut self, route: &str, rule: usize, name: &str) -> Self {
+    fn named(mut self, route: &str, rule: usize, name: &str) -> Self {
         let route = Arc::make_mut(&mut self.cluster.routes)
             .get_mut(&target(route))
             .unwrap();
@@ -202,18 +187,18 @@ impl World {
         self
     }
 
-    pub(in crate::kubernetes) fn pool(mut self, name: &str, selector: &str, ports: u32) -> Self {
+    fn pool(mut self, name: &str, selector: &str, ports: u32) -> Self {
         let selector = labels(selector);
         let pool = Pool { selector, ports };
         Arc::make_mut(&mut self.cluster.pools).insert(key(name), pool);
         self.gateway_api()
     }
 
-    pub(in crate::kubernetes) fn plan(&self) -> Plan {
+    fn plan(&self) -> Plan {
         plan(&self.cluster)
     }
 
-    pub(in crate::kubernetes) fn state(&self, policy: &str) -> PolicyState {
+    fn state(&self, policy: &str) -> PolicyState {
         let plan = self.plan();
         plan.policies
             .into_iter()
@@ -223,7 +208,7 @@ impl World {
 }
 
 /// Returns the configuration that the proxy of a Pod with these labels enforces.
-pub(in crate::kubernetes) fn by_labels(plan: &Plan, namespace: &str, with: &str) -> Arc<Enforced> {
+fn by_labels(plan: &Plan, namespace: &str, with: &str) -> Arc<Enforced> {
     plan.for_proxy(&ProxyClaims {
         target: None,
         namespace: Some(namespace),
@@ -232,7 +217,7 @@ pub(in crate::kubernetes) fn by_labels(plan: &Plan, namespace: &str, with: &str)
 }
 
 /// Returns policies, slots and routes of the stages.
-pub(in crate::kubernetes) fn stages(enforced: &Enforced) -> Vec<(String, u32, Vec<String>)> {
+fn stages(enforced: &Enforced) -> Vec<(String, u32, Vec<String>)> {
     let stage = |s: &headgate_core::config::StageConfig| {
         (s.policy.clone(), s.parallelism, s.routes.clone())
     };
@@ -240,7 +225,7 @@ pub(in crate::kubernetes) fn stages(enforced: &Enforced) -> Vec<(String, u32, Ve
 }
 
 /// Returns the policies and slots of the stages, which must be for all requests.
-pub(in crate::kubernetes) fn slots(enforced: &Enforced) -> Vec<(String, u32)> {
+fn slots(enforced: &Enforced) -> Vec<(String, u32)> {
     stages(enforced)
         .into_iter()
         .map(|(policy, slots, routes)| {

@@ -1,10 +1,8 @@
-use std::collections::BTreeMap;
-
-use headgate_core::config::Mode;
 use k8s_openapi::jiff::Timestamp;
 
 use super::*;
 use headgate_api::plan::Conflict;
+use headgate_fakes::accepted;
 
 const TARGETS: [&str; 2] = ["Service/a/s", "Gateway/a/g"];
 
@@ -14,26 +12,6 @@ fn at(second: i64) -> Time {
 
 fn target(text: &str) -> TargetRef {
     text.parse().unwrap()
-}
-
-/// Returns an accepted policy of a plan, without conflicts or warnings.
-pub(in crate::kubernetes) fn accepted(name: &str, targets: Vec<TargetRef>) -> PolicyState {
-    PolicyState {
-        name: name.to_owned(),
-        source: String::new(),
-        generation: 1,
-        targets,
-        accepted: Ok(()),
-        conflicts: Vec::new(),
-        overridden: Vec::new(),
-        without_workflows: Vec::new(),
-        warnings: Vec::new(),
-        beyond_limit: BTreeMap::new(),
-        not_found: Vec::new(),
-        mode: Mode::Enforce,
-        endpoint_slots: None,
-        revision: "r".to_owned(),
-    }
 }
 
 fn state(generation: i64) -> PolicyState {

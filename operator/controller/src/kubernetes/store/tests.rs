@@ -1,7 +1,7 @@
 use serde_json::json;
 
-use super::super::read::Endpoint;
 use super::*;
+use headgate_deliver::read::Endpoint;
 
 fn key(name: &str) -> ObjectKey {
     ObjectKey::new("a", name)

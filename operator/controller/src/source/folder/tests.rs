@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::xds::node::Identity;
-use crate::xds::snapshot::Snapshot;
+use headgate_xds::node::Identity;
+use headgate_xds::snapshot::Snapshot;
 
 /// Returns a document of a policy file. An objective of 0ms is a mistake.
 fn policy(name: &str, target: &str, p50: &str) -> String {

@@ -3,10 +3,10 @@
 use headgate_core::config::MAX_STAGES;
 
 use super::*;
-use crate::xds::conditions::{self, Type};
-use crate::xds::node::Identity;
-use crate::xds::snapshot::Snapshot;
-use crate::xds::tally::Tallies;
+use crate::conditions::{self, Type};
+use headgate_xds::node::Identity;
+use headgate_xds::snapshot::Snapshot;
+use headgate_xds::tally::Tallies;
 
 fn edge(pods: usize) -> World {
     World::default()

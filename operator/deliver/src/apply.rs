@@ -1,0 +1,154 @@
+//! Writes to the API server, one object at a time.
+
+use std::time::Duration;
+
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
+use kube::core::Status;
+use kube::runtime::wait::{await_condition, conditions};
+use kube::{Client, ResourceExt as _};
+use serde_json::Value;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::adapter::Adapter;
+use crate::cluster::ObjectKey;
+use crate::object::{FIELD_MANAGER, MANAGED_BY, Object};
+
+/// The outcome of a write.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The write succeeded. Contains the object as stored by the API server.
+    Done(Value),
+    /// The write needs manual action first. Another manager owns the fields or the object, or the
+    /// API server refuses the object.
+    Refused {
+        /// The reason and the remedy.
+        why: String,
+        /// `metadata.uid` of the foreign object with the same name, if that is the reason.
+        uid: Option<String>,
+    },
+    /// A temporary failure. The write is retried.
+    Failed(String),
+}
+
+/// Applies `object`. `version` is the resource version of Headgate's existing object, if any. A
+/// newer version is never overwritten. So the write of a former leader that hasn't noticed the loss
+/// of its Lease fails, because its version is old.
+///
+/// The apply is never forced, so a field that another field manager has set stays with that
+/// manager.
+pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> Outcome {
+    let api = api(client, object.adapter, &object.key.namespace);
+    let mut value = object.value.clone();
+    if let Some(version) = version {
+        value["metadata"]["resourceVersion"] = Value::String(version.to_owned());
+    } else {
+        // Server-side apply would take over a foreign object of the same name, and a later delete
+        // would remove its owner's object.
+        let same_name = ListParams::default().fields(&format!("metadata.name={}", object.key.name));
+        let found = match api.list_metadata(&same_name).await {
+            Ok(list) => list.items.into_iter().next(),
+            Err(error) => return failed(&error),
+        };
+        let theirs = found.filter(|f| {
+            f.labels()
+                .get(MANAGED_BY.0)
+                .is_none_or(|m| m != MANAGED_BY.1)
+        });
+        if let Some(theirs) = theirs {
+            let why =
+                "an object of this name exists that Headgate doesn't manage; rename or delete it";
+            return Outcome::Refused {
+                why: why.to_owned(),
+                uid: theirs.uid(),
+            };
+        }
+    }
+    let parameters = PatchParams::apply(FIELD_MANAGER);
+    let patch = Patch::Apply(&value);
+    match api.patch(&object.key.name, &parameters, &patch).await {
+        Ok(written) => Outcome::Done(serde_json::to_value(written).unwrap_or_default()),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Completes when the foreign object with the key of `object` and this UID is deleted, or after
+/// `retry` if the watch fails.
+pub fn gone(
+    client: &Client,
+    object: &Object,
+    uid: String,
+    retry: Duration,
+) -> AbortOnDropHandle<()> {
+    let api = api(client, object.adapter, &object.key.namespace);
+    let name = object.key.name.clone();
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let deleted = await_condition(api, &name, conditions::is_deleted(&uid)).await;
+        if deleted.is_err() {
+            tokio::time::sleep(retry).await;
+        }
+    }))
+}
+
+/// Deletes the object `observed`, unless another object has replaced it.
+///
+/// # Errors
+/// Returns the reason, in one line. The caller should retry.
+pub async fn delete(
+    client: &Client,
+    adapter: Adapter,
+    key: &ObjectKey,
+    observed: &Value,
+) -> Result<(), String> {
+    let text = |name: &str| observed["metadata"][name].as_str().map(str::to_owned);
+    let parameters = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: text("uid"),
+            resource_version: text("resourceVersion"),
+        }),
+        ..DeleteParams::default()
+    };
+    match api(client, adapter, &key.namespace)
+        .delete(&key.name, &parameters)
+        .await
+    {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(line(&error)),
+    }
+}
+
+fn api(client: &Client, adapter: Adapter, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), namespace, &adapter.resource())
+}
+
+fn failed(error: &kube::Error) -> Outcome {
+    let why = line(error);
+    match error {
+        kube::Error::Api(status) if of_fields(status) => Outcome::Refused {
+            why: format!(
+                "{why}; give up these fields (kubectl apply --server-side without them, or delete \
+                 the object) and Headgate sets them"
+            ),
+            uid: None,
+        },
+        kube::Error::Api(status) if matches!(status.code, 400 | 403 | 413 | 422) => {
+            Outcome::Refused { why, uid: None }
+        }
+        _ => Outcome::Failed(why),
+    }
+}
+
+/// Whether a conflict is about fields of another manager, rather than about the resource version.
+fn of_fields(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|d| &d.causes);
+    status.code == 409 && { causes }.any(|c| c.reason == "FieldManagerConflict")
+}
+
+/// Returns the error in one line.
+fn line(error: &kube::Error) -> String {
+    let text = match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    };
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

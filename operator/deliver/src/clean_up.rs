@@ -1,0 +1,246 @@
+//! Removal of all delivered objects before the operators are uninstalled.
+//!
+//! The operators would write the objects again, so they are stopped first. Their Deployment is
+//! scaled to zero, and removal starts once its Pods have ended. Proxies then get a configuration
+//! without the filter from their control plane and lose no request. A ConfigMap that a Pod mounts
+//! stays, because without it no further Pod of the same workload could start.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::{PartialObjectMeta, Selector};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt as _, reflector, watcher};
+use kube::{Client, ResourceExt as _};
+use serde_json::json;
+
+use crate::adapter::Adapter;
+use crate::cluster::ObjectKey;
+use crate::leftovers::{Stopped, delete_all};
+use crate::object::{ADAPTER_LABEL, MANAGED_BY};
+use crate::observed::ours;
+use crate::read;
+use crate::watch::{api, api_of, places};
+
+/// The number of Pods in a page of a list.
+const PAGE: u32 = 500;
+
+/// The objects that a clean-up deleted, and the objects that stay.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct CleanedUp {
+    /// The deleted objects.
+    pub deleted: Vec<(Adapter, ObjectKey)>,
+    /// ConfigMaps that Pods mount.
+    pub mounted: Vec<ObjectKey>,
+}
+
+/// Scales a Deployment to zero and waits until its Pods have ended. Does nothing if the Deployment
+/// doesn't exist.
+///
+/// # Errors
+/// Returns the API server's answer in one line.
+pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String> {
+    let api = Api::<Deployment>::namespaced(client.clone(), &deployment.namespace);
+    let name = &deployment.name;
+    let line = |error: kube::Error| format!("Deployment {deployment}: {error}");
+    let Some(found) = api.get_opt(name).await.map_err(line)? else {
+        return Ok(());
+    };
+    let none = Patch::Merge(json!({"spec": {"replicas": 0}}));
+    let scaled = api.patch_scale(name, &PatchParams::default(), &none).await;
+    scaled.map_err(line)?;
+    let selector = found.spec.map(|spec| spec.selector).unwrap_or_default();
+    let selector = Selector::try_from(selector).map_err(|e| e.to_string())?;
+    let pods = Api::<PartialObjectMeta<Pod>>::namespaced(client.clone(), &deployment.namespace);
+    // The ReplicaSet leaves Pods that have ended, such as evicted ones, in place for weeks.
+    let config = watcher::Config::default()
+        .labels_from(&selector)
+        .fields("status.phase!=Failed,status.phase!=Succeeded");
+    // During a new list, the store keeps the Pods of the previous one.
+    let (left, writer) = reflector::store();
+    let events = watcher(pods, config).default_backoff().reflect(writer);
+    let (mut events, mut listed) = (pin!(events), false);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => listed |= matches!(event, Event::InitDone),
+            Err(watcher::Error::InitialListFailed(error @ kube::Error::Api(_))) => {
+                return Err(line(error));
+            }
+            // The watcher retries.
+            Err(_) => {}
+        }
+        if listed && left.is_empty() {
+            return Ok(());
+        }
+    }
+    Err(format!(
+        "Deployment {deployment}: the watch of its Pods ended"
+    ))
+}
+
+/// Deletes all delivered objects, and the ConfigMaps with the name `ca` that publish the CA, in
+/// these namespaces. An empty list of namespaces means all namespaces.
+///
+/// # Errors
+/// Returns the first failure in one line.
+pub async fn clean_up(
+    client: &Client,
+    namespaces: &[String],
+    ca: Option<&str>,
+) -> Result<CleanedUp, String> {
+    let mut done = CleanedUp::default();
+    let objects = |adapter: Adapter| {
+        let resource = adapter.resource();
+        places(namespaces).map(move |name| api_of(&resource, client, name))
+    };
+    for adapter in Adapter::ALL {
+        if adapter == Adapter::ConfigMap {
+            continue;
+        }
+        for api in objects(adapter) {
+            let deleted = delete_all(client, adapter, &api, &ours(), |_, _| true).await;
+            let deleted = deleted.map_err(|why| failed(adapter, why))?;
+            done.deleted
+                .extend(deleted.into_iter().map(|k| (adapter, k)));
+        }
+    }
+    let mounted = mounted(client, namespaces).await?;
+    let managed = format!("{}={}", MANAGED_BY.0, MANAGED_BY.1);
+    for api in objects(Adapter::ConfigMap) {
+        let mut kept = Vec::new();
+        let goes = |object: &PartialObjectMeta<DynamicObject>, key: &ObjectKey| {
+            let is_delivered = object.labels().contains_key(ADAPTER_LABEL);
+            if !is_delivered && ca != Some(key.name.as_str()) {
+                return false;
+            }
+            let is_mounted = mounted.contains(key);
+            if is_mounted {
+                kept.push(key.clone());
+            }
+            !is_mounted
+        };
+        let adapter = Adapter::ConfigMap;
+        let deleted = delete_all(client, adapter, &api, &managed, goes).await;
+        let deleted = deleted.map_err(|why| failed(adapter, why))?;
+        done.deleted
+            .extend(deleted.into_iter().map(|k| (adapter, k)));
+        done.mounted.extend(kept);
+    }
+    Ok(done)
+}
+
+fn failed(adapter: Adapter, why: Stopped) -> String {
+    let (Stopped::Forbidden(why) | Stopped::Failed(why)) = why;
+    format!("{}: {why}", adapter.kind())
+}
+
+/// Returns the ConfigMaps that Pods mount.
+async fn mounted(client: &Client, namespaces: &[String]) -> Result<BTreeSet<ObjectKey>, String> {
+    let mut mounted = BTreeSet::new();
+    for api in places(namespaces).map(|name| api::<Pod>(client, name)) {
+        let mut page = ListParams::default().limit(PAGE);
+        loop {
+            let list = api.list(&page).await.map_err(|e| format!("Pod: {e}"))?;
+            for pod in list.items {
+                let namespace = pod.namespace().unwrap_or_default();
+                let key = |name| ObjectKey::new(namespace.clone(), name);
+                mounted.extend(read::mounted(pod.spec).map(key));
+            }
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(next) => page = page.continue_token(&next),
+                None => break,
+            }
+        }
+    }
+    Ok(mounted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::sync::Notify;
+
+    use super::*;
+    use headgate_fakes::api_server;
+
+    /// Returns the API server's answer to a request about the Deployment of the operators.
+    fn of_deployment(uri: &http::Uri) -> serde_json::Value {
+        match uri.path().ends_with("/scale") {
+            true => json!({"metadata": {"name": "d"}}),
+            false => json!({
+                "metadata": {"name": "d"},
+                "spec": {"selector": {"matchLabels": {"app": "d"}}, "template": {}},
+            }),
+        }
+    }
+
+    /// The API server applies field selectors. Nothing deletes the only Pod, which was evicted.
+    #[tokio::test]
+    async fn a_pod_that_was_evicted_is_not_waited_for() {
+        let watched = Arc::new(Notify::new());
+        let waits = Arc::clone(&watched);
+        let client = api_server(move |_, uri, _| {
+            if !uri.path().ends_with("/pods") {
+                return Some((200, of_deployment(uri)));
+            }
+            let query = uri.query().unwrap_or_default();
+            if query.contains("watch=") {
+                waits.notify_one();
+                return None;
+            }
+            let failed = json!({"metadata": {"name": "p", "namespace": "a"}});
+            let items = match query.contains("status.phase%21%3DFailed") {
+                true => json!([]),
+                false => json!([failed]),
+            };
+            Some((
+                200,
+                json!({"metadata": {"resourceVersion": "1"}, "items": items}),
+            ))
+        });
+        let deployment = ObjectKey::new("a", "d");
+        tokio::select! {
+            stopped = stop(&client, &deployment) => stopped.unwrap(),
+            () = watched.notified() => panic!("it waits for the Pod"),
+        }
+    }
+
+    #[tokio::test]
+    async fn pods_have_not_ended_when_their_list_begins_anew() {
+        let (listed, again) = (AtomicBool::new(false), Arc::new(Notify::new()));
+        let asked = Arc::clone(&again);
+        let client = api_server(move |_, uri, _| {
+            let watches = uri.query().unwrap_or_default().contains("watch=");
+            let body = match uri.path().rsplit('/').next() {
+                Some("pods") if watches => json!({"type": "ERROR", "object": {
+                    "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired",
+                    "message": "too old",
+                }}),
+                // The first list has a Pod. The second list isn't answered.
+                Some("pods") => match listed.swap(true, Ordering::Relaxed) {
+                    false => json!({
+                        "metadata": {"resourceVersion": "1"},
+                        "items": [{"metadata": {"name": "p", "namespace": "a"}}],
+                    }),
+                    true => {
+                        again.notify_one();
+                        return None;
+                    }
+                },
+                _ => of_deployment(uri),
+            };
+            Some((200, body))
+        });
+        let deployment = ObjectKey::new("a", "d");
+        tokio::select! {
+            stopped = stop(&client, &deployment) => panic!("{stopped:?}"),
+            () = asked.notified() => {}
+        }
+    }
+}

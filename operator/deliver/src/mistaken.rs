@@ -1,0 +1,79 @@
+//! Invalid policies whose last valid version exists only in a delivered object, because this
+//! process never observed it.
+//!
+//! Such a version stays in force. Either its object stays unchanged or, if other policies share the
+//! object, it is combined with their current versions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::fit;
+use crate::object::{Object, POLICIES_ANNOTATION, TARGETS_ANNOTATION};
+use crate::workload::Workload;
+use headgate_api::compile::revision;
+use headgate_api::plan::{Plan, TargetRef};
+
+/// The policies by `namespace/name`, each with its targets.
+#[derive(Debug)]
+pub(crate) struct Mistaken<'a>(BTreeMap<&'a str, &'a [TargetRef]>);
+
+impl<'a> Mistaken<'a> {
+    /// Returns the policies of a plan that are invalid and have no known valid version.
+    pub(crate) fn of(plan: &'a Plan) -> Self {
+        let all = plan.policies.iter();
+        let mistaken = all.filter(|p| p.accepted.is_err() && p.revision.is_empty());
+        Self(mistaken.map(|p| (p.name.as_str(), &*p.targets)).collect())
+    }
+
+    /// Returns one of these policies that is in the observed object `value` but not in `wanted`. If
+    /// there is one, the object must stay unchanged.
+    pub(crate) fn only_in<'v>(&self, value: &'v Value, wanted: Option<&Object>) -> Option<&'v str> {
+        let policies = value["metadata"]["annotations"][POLICIES_ANNOTATION].as_str()?;
+        let is_wanted =
+            |policy: &str| wanted.is_some_and(|o| o.policies.iter().any(|p| p == policy));
+        let mut policies = policies.split(',');
+        policies.find(|p| self.0.contains_key(p) && !is_wanted(p))
+    }
+
+    /// Returns the workload with some of these policies added, namely those that its observed
+    /// object `value` contains. They keep their slots. `None` if the object contains none of them,
+    /// or if another policy has taken a target of an added policy.
+    pub(crate) fn join(&self, workload: &Workload, value: &Value) -> Option<Workload> {
+        let before = fit::configuration_in(value)?;
+        let targets = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str()?;
+        let targets: Vec<TargetRef> = targets.split(' ').flat_map(str::parse).collect();
+        let mut joined = workload.clone();
+        let config = Arc::make_mut(&mut joined.config);
+        for stage in before.stages {
+            let Some(of_policy) = self.0.get(stage.policy.as_str()) else {
+                continue;
+            };
+            let before = joined.targets.len();
+            joined
+                .targets
+                .extend(targets.iter().filter(|t| of_policy.contains(t)).cloned());
+            let is_taken = |target| workload.targets.contains(target);
+            let own = joined.targets.get(before..).unwrap_or_default();
+            if own.is_empty() || own.iter().any(is_taken) {
+                return None;
+            }
+            joined.policies.push(stage.policy.clone());
+            config.stages.push(stage);
+        }
+        if config.stages.len() == workload.config.stages.len() {
+            return None;
+        }
+        let joins = |policy: &String| !workload.policies.contains(policy);
+        let calls = before.outbound.filter(|calls| joins(&calls.policy));
+        config.outbound = config.outbound.take().or(calls);
+        // Stages for routes come first. A stage for all requests before them would take their
+        // requests. The sort is stable.
+        config.stages.sort_by_key(|s| s.routes.is_empty());
+        config.revision = String::new();
+        config.revision = revision(config);
+        config.check().ok()?;
+        Some(joined)
+    }
+}

@@ -1,0 +1,489 @@
+//! Reconciliation of the wanted objects with the observed ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use backon::ExponentialBackoff;
+use futures::future::{self, FutureExt as _};
+use futures::stream::{self, StreamExt as _};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use serde_json::Value;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+use crate::adapter::Adapter;
+use crate::apply::{self, Outcome};
+use crate::cluster::ObjectKey;
+use crate::cluster::PlannedCluster;
+use crate::difference::unchanged;
+use crate::envoy_gateway;
+use crate::object::{ModuleRef, Object, SERVED_ANNOTATION, TARGETS_ANNOTATION};
+use crate::observed::Observed;
+use crate::report::{Delivered, Delivery, NO_FILTER, ObjectState};
+use crate::served;
+use crate::settings::Settings;
+use crate::unfetched::Unfetched;
+use crate::wanted::{Wanted, wanted};
+use crate::watch::pauses;
+
+/// The largest number of writes in flight.
+const WRITES: usize = 8;
+/// The time for which a successful check of the module's URL is valid.
+const CHECK_LIFE: Duration = Duration::from_secs(60);
+
+/// The longest pause between attempts at a refused write.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+type Key = (Adapter, ObjectKey);
+
+/// The writes of one round.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Steps {
+    pub(crate) apply: BTreeSet<Key>,
+    pub(crate) delete: BTreeSet<Key>,
+}
+
+/// Returns the writes that turn the observed objects into the wanted ones.
+pub(crate) fn steps(wanted: &Wanted, observed: &Observed) -> Steps {
+    let is_due = |(key, object): &(&Key, &Object)| {
+        let value = observed.get(key.0, &key.1);
+        value.is_none_or(|value| !unchanged(object, value))
+    };
+    let due = wanted.objects.iter().filter(is_due);
+    let known = observed
+        .objects()
+        .map(|(adapter, key, _)| (adapter, key.clone()));
+    Steps {
+        apply: due.map(|(key, _)| key.clone()).collect(),
+        delete: known
+            .filter(|key| !wanted.objects.contains_key(key))
+            .collect(),
+    }
+}
+
+/// Removes the writes that need a kind that isn't known yet. An object that has to be written
+/// without this knowledge is pending.
+fn leave_unknown(
+    wanted: &Wanted,
+    steps: &mut Steps,
+    observed: &Observed,
+    failures: &mut BTreeMap<Key, ObjectState>,
+) {
+    steps.apply.retain(|key| {
+        let object = wanted.objects.get(key);
+        let Some(kind) = object.and_then(|o| observed.waits_for(key.0, &o.value)) else {
+            return true;
+        };
+        let why = format!("the objects of kind {kind} can't be listed yet; see the operator's log");
+        failures.insert(key.clone(), ObjectState::Pending(why));
+        false
+    });
+    steps.delete.retain(|(adapter, name)| {
+        let value = observed.get(*adapter, name);
+        value.is_none_or(|value| observed.waits_for(*adapter, value).is_none())
+    });
+}
+
+/// A refused write. It is retried when the wanted or the observed object changes, or when the
+/// conflicting object is deleted. It is also retried with growing pauses, because no event reports
+/// that a quota was raised or a webhook works again.
+#[derive(Debug)]
+struct Refusal {
+    content: String,
+    version: Option<String>,
+    why: String,
+    /// The task that waits for the deletion of the foreign object of the same name.
+    gone: Option<AbortOnDropHandle<()>>,
+    /// The time of the next attempt.
+    again: Instant,
+    pauses: ExponentialBackoff,
+}
+
+/// Reconciles the objects on the API server with the wanted ones.
+pub(crate) struct Reconciler {
+    client: Client,
+    settings: Settings,
+    refusals: BTreeMap<Key, Refusal>,
+    /// The module that its URL served at the last successful check, and the time of that check.
+    served: Option<(ModuleRef, Instant)>,
+    /// The time since which Istio's agents can fetch the module again, if this process noticed that
+    /// they couldn't before.
+    served_again: Option<String>,
+    /// Whether Istio's agents couldn't fetch the module at the last check. Before the first check,
+    /// whether they may have been unable to fetch it.
+    interrupted: bool,
+    /// The reason why the agents can't fetch the module now.
+    unserved: Option<String>,
+    unfetched: Unfetched,
+}
+
+impl Reconciler {
+    /// Returns a reconciler. `interrupted` means that no operator may have been running for a while
+    /// before this process.
+    pub(crate) fn new(client: Client, settings: Settings, interrupted: bool) -> Self {
+        Self {
+            client,
+            settings,
+            refusals: BTreeMap::new(),
+            served: None,
+            served_again: None,
+            interrupted,
+            unserved: None,
+            unfetched: Unfetched::default(),
+        }
+    }
+
+    /// Checks whether control planes that couldn't fetch the module can do so now. Returns whether
+    /// a round is due.
+    pub(crate) async fn look(&mut self, sha256: &str, observed: &Observed) -> bool {
+        let module = ModuleRef::new(&self.settings, sha256);
+        let pause = self.settings.retry;
+        let is_unfetched = self.unfetched.look(&module, pause, observed).await;
+        self.look_for_istio(&module, observed, false).await || is_unfetched
+    }
+
+    /// Checks whether Istio's agents can still fetch the module. Returns whether a round is due.
+    pub(crate) async fn glance(&mut self, sha256: &str, observed: &Observed) -> bool {
+        let module = ModuleRef::new(&self.settings, sha256);
+        !self.interrupted && self.look_for_istio(&module, observed, true).await
+    }
+
+    /// Checks whether Istio's agents can fetch the module that plugins name. Returns whether the
+    /// result differs from the last one, so that a round is due.
+    ///
+    /// An agent that starts its proxy while the module isn't served tries a few times and then
+    /// admits every request. It retries only when istiod pushes the plugin again. A change of the
+    /// annotation triggers a push. A change of the module's URL would also trigger a push, but
+    /// agents cache modules by URL. Agents that have the module would fetch it again, and would
+    /// lose a working filter if that failed.
+    async fn look_for_istio(
+        &mut self,
+        module: &ModuleRef,
+        observed: &Observed,
+        is_glance: bool,
+    ) -> bool {
+        let named = |(adapter, _, value): (Adapter, &ObjectKey, &Value)| {
+            adapter.is_plugin() && names(value, module)
+        };
+        if !observed.objects().any(named) {
+            return false;
+        }
+        match served::check(module, is_glance).await {
+            Ok(()) if std::mem::take(&mut self.interrupted) => {
+                self.unserved = None;
+                info!("the module is served again; Istio's agents will fetch it");
+                self.served_again = Some(Timestamp::now().to_string());
+                true
+            }
+            Ok(()) => false,
+            Err(why) => {
+                self.interrupted = true;
+                let is_news = self.unserved.is_none();
+                if is_news {
+                    warn!("Istio's {NO_FILTER}: {why}");
+                    self.unserved = Some(why);
+                }
+                is_news
+            }
+        }
+    }
+
+    /// Waits until a conflicting foreign object is deleted. Never completes if there is none.
+    pub(crate) async fn name_is_free(&mut self) {
+        let waits = self.refusals.iter_mut().filter_map(|(key, refusal)| {
+            let gone = refusal.gone.as_mut()?;
+            Some(gone.map(|_| key.clone()))
+        });
+        let waits: Vec<_> = waits.collect();
+        if waits.is_empty() {
+            return future::pending().await;
+        }
+        let (key, ..) = future::select_all(waits).await;
+        self.refusals.remove(&key);
+    }
+
+    /// Runs one round. Returns the outcome, and the time at which the next round is due even
+    /// without a change.
+    pub(crate) async fn round(
+        &mut self,
+        view: &PlannedCluster,
+        sha256: &str,
+        observed: &mut Observed,
+    ) -> (Delivered, Option<Instant>) {
+        let mut wanted = wanted(
+            &view.plan,
+            &view.cluster,
+            &self.settings,
+            &observed.installed(),
+            observed,
+            sha256,
+        );
+        // The value never comes from an observed object, whose namespace's users may change it. A
+        // later leader leaves it as it is until the object changes.
+        if let Some(since) = &self.served_again {
+            for plugin in wanted
+                .objects
+                .values_mut()
+                .filter(|o| o.adapter.is_plugin())
+            {
+                plugin.value["metadata"]["annotations"][SERVED_ANNOTATION] = since.as_str().into();
+            }
+        }
+        self.unfetched.apply(&mut wanted, observed);
+        let mut steps = steps(&wanted, observed);
+        let kept = wanted.kept.iter();
+        let kept = kept.map(|(key, why)| (key.clone(), ObjectState::Failed(why.clone())));
+        let mut failures: BTreeMap<Key, ObjectState> = kept.collect();
+        leave_unknown(&wanted, &mut steps, observed, &mut failures);
+        self.apply(&wanted, &steps, observed, &mut failures).await;
+        // Deletions come last, so that the filter stays in force while an object of another name or
+        // kind takes over.
+        self.delete(&wanted, &steps, observed, &mut failures).await;
+        let again = self.again(&failures);
+        let report = Delivered {
+            unserved: self.unserved.clone(),
+            ..report(&wanted, observed, &failures)
+        };
+        (report, again)
+    }
+
+    /// Returns the time of the first retry among these failures.
+    fn again(&self, failures: &BTreeMap<Key, ObjectState>) -> Option<Instant> {
+        let again = |(key, state): (&Key, &ObjectState)| match state {
+            ObjectState::Pending(_) => Some(Instant::now() + self.settings.retry),
+            _ => self.refusals.get(key).map(|refusal| refusal.again),
+        };
+        failures.iter().filter_map(again).min()
+    }
+
+    async fn delete(
+        &mut self,
+        wanted: &Wanted,
+        steps: &Steps,
+        observed: &mut Observed,
+        failures: &mut BTreeMap<Key, ObjectState>,
+    ) {
+        for key in &steps.delete {
+            let (adapter, name) = key;
+            let Some(value) = observed.get(*adapter, name) else {
+                continue;
+            };
+            if waits_for_successor(*adapter, value, wanted, failures) {
+                continue;
+            }
+            match apply::delete(&self.client, *adapter, name, value).await {
+                Ok(()) => {
+                    info!(kind = adapter.kind(), object = %name, "deleted: no policy needs it");
+                    observed.deleted(*adapter, name);
+                }
+                Err(why) => {
+                    warn!(
+                        kind = adapter.kind(),
+                        object = %name,
+                        "deleting failed, and is tried again: {why}"
+                    );
+                    failures.insert(key.clone(), ObjectState::Pending(why));
+                }
+            }
+        }
+    }
+
+    async fn apply(
+        &mut self,
+        wanted: &Wanted,
+        steps: &Steps,
+        observed: &mut Observed,
+        failures: &mut BTreeMap<Key, ObjectState>,
+    ) {
+        self.refusals.retain(|key, _| steps.apply.contains(key));
+        let mut ready = Vec::new();
+        let mut unserved = None;
+        for key in &steps.apply {
+            let Some(object) = wanted.objects.get(key) else {
+                continue;
+            };
+            if let Some(why) = object.too_large() {
+                failures.insert(key.clone(), ObjectState::Failed(why));
+                continue;
+            }
+            let known = observed.get(key.0, &key.1);
+            let version = known.and_then(version);
+            let refusal = self.refusals.get(key);
+            if let Some(refusal) = refusal.filter(|r| {
+                r.content == object.content() && r.version == version && Instant::now() < r.again
+            }) {
+                failures.insert(key.clone(), ObjectState::Failed(refusal.why.clone()));
+                continue;
+            }
+            if let Err(why) = self.check_module(object, known, &mut unserved).await {
+                failures.insert(key.clone(), ObjectState::Pending(why));
+                continue;
+            }
+            ready.push((key, object, version));
+        }
+        let client = &self.client;
+        // This is a loop, because with a closure over borrowed pairs the future wouldn't be `Send`.
+        let mut writes = Vec::with_capacity(ready.len());
+        for (key, object, version) in ready {
+            writes.push(async move {
+                let outcome = apply::apply(client, object, version.as_deref()).await;
+                (key, object, version, outcome)
+            });
+        }
+        let done: Vec<_> = stream::iter(writes)
+            .buffer_unordered(WRITES)
+            .collect()
+            .await;
+        for (key, object, version, outcome) in done {
+            let (kind, name) = (key.0.kind(), &key.1);
+            match outcome {
+                Outcome::Done(value) => {
+                    info!(kind, object = %name, "applied");
+                    self.refusals.remove(key);
+                    observed.wrote(key.0, name.clone(), value);
+                }
+                Outcome::Refused { why, uid } => {
+                    let retry = self.settings.retry;
+                    let before = self.refusals.remove(key);
+                    let before = before.filter(|r| r.content == object.content());
+                    if before.as_ref().is_none_or(|r| r.why != why) {
+                        warn!(kind, object = %name, "not applied, and is tried again: {why}");
+                    }
+                    failures.insert(key.clone(), ObjectState::Failed(why.clone()));
+                    let first = || pauses(self.settings.refused_retry, LONGEST_PAUSE);
+                    let mut pauses = before.map_or_else(first, |r| r.pauses);
+                    let refusal = Refusal {
+                        content: object.content().to_owned(),
+                        version,
+                        why,
+                        gone: uid.map(|uid| apply::gone(&self.client, object, uid, retry)),
+                        again: Instant::now() + pauses.next().unwrap_or(LONGEST_PAUSE),
+                        pauses,
+                    };
+                    self.refusals.insert(key.clone(), refusal);
+                }
+                Outcome::Failed(why) => {
+                    warn!(kind, object = %name, "applying failed, and is tried again: {why}");
+                    failures.insert(key.clone(), ObjectState::Pending(why));
+                }
+            }
+        }
+    }
+
+    /// Checks that the object may name its module. Either the object on the API server already
+    /// names the module, or the module's URL serves it. `unserved` is the module whose check failed
+    /// in this round, with the reason. A check may take long to fail, and isn't repeated for each
+    /// object.
+    async fn check_module(
+        &mut self,
+        object: &Object,
+        known: Option<&Value>,
+        unserved: &mut Option<(ModuleRef, String)>,
+    ) -> Result<(), String> {
+        let Some(module) = &object.module else {
+            return Ok(());
+        };
+        let there = known.is_some_and(|value| names(value, module));
+        let is_fresh =
+            |(served, at): &(ModuleRef, Instant)| served == module && at.elapsed() < CHECK_LIFE;
+        if there || self.served.as_ref().is_some_and(is_fresh) {
+            return Ok(());
+        }
+        if let Some((_, why)) = unserved.as_ref().filter(|(failed, _)| failed == module) {
+            return Err(why.clone());
+        }
+        if let Err(why) = served::check_all(module).await {
+            *unserved = Some((module.clone(), why.clone()));
+            return Err(why);
+        }
+        self.served = Some((module.clone(), Instant::now()));
+        Ok(())
+    }
+}
+
+/// Whether an object names `module`, with any query in the URL.
+fn names(value: &Value, module: &ModuleRef) -> bool {
+    let text = value["spec"].to_string();
+    text.contains(&format!("\"{}", module.url)) && text.contains(&module.sha256)
+}
+
+/// Whether an object to delete is still the only object of a target, because its successor couldn't
+/// be written.
+fn waits_for_successor(
+    adapter: Adapter,
+    old: &Value,
+    wanted: &Wanted,
+    failures: &BTreeMap<Key, ObjectState>,
+) -> bool {
+    let targets = |value: &Value| -> BTreeSet<String> {
+        let all = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str();
+        let all = all.into_iter().flat_map(|all| all.split(' '));
+        all.map(str::to_owned).collect()
+    };
+    let of_old = targets(old);
+    // A ConfigMap can't replace an object that a mesh's proxies read, and such an object can't
+    // replace a ConfigMap.
+    let is_file = |adapter| adapter == Adapter::ConfigMap;
+    let successors = wanted.objects.iter().filter(|(key, new)| {
+        is_file(key.0) == is_file(adapter) && !targets(&new.value).is_disjoint(&of_old)
+    });
+    let mut unwritten = { successors }
+        .map(|(key, _)| failures.contains_key(key))
+        .peekable();
+    unwritten.peek().is_some() && unwritten.all(|is| is)
+}
+
+fn version(value: &Value) -> Option<String> {
+    let version = value["metadata"]["resourceVersion"].as_str();
+    version.map(str::to_owned)
+}
+
+/// Returns the outcome of each policy's deliveries.
+fn report(
+    wanted: &Wanted,
+    observed: &Observed,
+    failures: &BTreeMap<Key, ObjectState>,
+) -> Delivered {
+    let mut policies: BTreeMap<String, BTreeSet<Delivery>> = BTreeMap::new();
+    let mut add = |names: &[String], delivery: Delivery| {
+        for name in names {
+            policies
+                .entry(name.clone())
+                .or_default()
+                .insert(delivery.clone());
+        }
+    };
+    for (key, object) in &wanted.objects {
+        let state = failures.get(key).cloned().unwrap_or_else(|| {
+            let value = observed.get(key.0, &key.1);
+            match (key.0, value) {
+                (Adapter::EnvoyGateway, Some(value)) => envoy_gateway::state(value),
+                (_, Some(_)) if !object.seen => ObjectState::Unread,
+                (_, Some(_)) => ObjectState::Delivered,
+                (_, None) => {
+                    ObjectState::Pending("it was deleted and will be made again".to_owned())
+                }
+            }
+        });
+        let delivery = Delivery {
+            adapter: key.0,
+            object: key.1.clone(),
+            state,
+        };
+        add(&object.policies, delivery);
+    }
+    for unwanted in &wanted.unwanted {
+        add(&unwanted.policies, unwanted.delivery.clone());
+    }
+    let list = |(name, set): (String, BTreeSet<Delivery>)| (name, set.into_iter().collect());
+    Delivered {
+        complete: true,
+        policies: policies.into_iter().map(list).collect(),
+        unserved: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

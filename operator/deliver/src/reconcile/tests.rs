@@ -1,0 +1,366 @@
+use serde_json::json;
+
+use super::*;
+use crate::observed::Source;
+use crate::tests::{Example, SHA256, installed, settings};
+use crate::watch::Seen;
+use headgate_fakes::api_server;
+
+const PLUGINS: Source = Source::Objects(Adapter::Istio);
+
+fn example() -> Example {
+    Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[])
+}
+
+fn wish(example: &Example) -> Wanted {
+    wish_after(example, &Observed::default(), SHA256)
+}
+
+/// Returns the wanted objects, with this module, while the API server has `observed`.
+fn wish_after(example: &Example, observed: &Observed, sha256: &str) -> Wanted {
+    let (plan, cluster) = (&example.plan, &example.cluster);
+    wanted(plan, cluster, &settings(), &installed(), observed, sha256)
+}
+
+/// Returns the objects on the API server after all of `wanted` were applied.
+fn applied(wanted: &Wanted) -> Observed {
+    let mut observed = Observed::new(&[PLUGINS]);
+    for (key, object) in &wanted.objects {
+        let mut value = object.value.clone();
+        value["metadata"]["resourceVersion"] = json!("1");
+        value["metadata"]["uid"] = json!("u");
+        observed.wrote(key.0, key.1.clone(), value);
+    }
+    observed
+}
+
+fn key(wanted: &Wanted) -> Key {
+    wanted.objects.keys().next().unwrap().clone()
+}
+
+#[test]
+fn nothing_is_written_at_rest() {
+    let example = example();
+    let wanted = wish(&example);
+    let missing = steps(&wanted, &Observed::new(&[PLUGINS]));
+    assert_eq!(missing.apply, BTreeSet::from([key(&wanted)]));
+    assert_eq!(steps(&wanted, &applied(&wanted)), Steps::default());
+}
+
+#[test]
+fn what_no_policy_needs_goes() {
+    let observed = applied(&wish(&example()));
+    let steps = steps(&Wanted::default(), &observed);
+    assert_eq!((steps.apply.len(), steps.delete.len()), (0, 1));
+}
+
+/// One kind of Istio takes the place of the other, so both must be known.
+#[test]
+fn objects_of_a_kind_that_cannot_be_listed_wait() {
+    let other = Source::Objects(Adapter::IstioExtension);
+    let wanted = wish(&example());
+    let left = |wanted: &Wanted, observed: &Observed| {
+        let (mut steps, mut failures) = (steps(wanted, observed), BTreeMap::new());
+        leave_unknown(wanted, &mut steps, observed, &mut failures);
+        (steps.apply.len(), steps.delete.len(), failures.len())
+    };
+    let list = |source: Source| (source, Seen::All(Vec::new()));
+    let mut observed = Observed::new(&[PLUGINS, other]);
+    observed.see(list(PLUGINS));
+    assert_eq!(left(&wanted, &observed), (0, 0, 1));
+    observed.see((other, Seen::Failed { status: None }));
+    assert_eq!(left(&wanted, &observed), (0, 0, 1));
+    observed.see(list(other));
+    assert_eq!(left(&wanted, &observed), (1, 0, 0));
+
+    let mut observed = Observed::new(&[PLUGINS, other]);
+    observed.see(list(PLUGINS));
+    for (key, object) in &wanted.objects {
+        observed.wrote(key.0, key.1.clone(), object.value.clone());
+    }
+    assert_eq!(left(&Wanted::default(), &observed), (0, 0, 0));
+    observed.see((other, Seen::Failed { status: Some(404) }));
+    assert_eq!(left(&Wanted::default(), &observed), (0, 1, 0));
+}
+
+#[test]
+fn a_field_that_somebody_changed_is_noticed() {
+    let example = example();
+    let wanted = wish(&example);
+    let mut observed = applied(&wanted);
+    let (adapter, name) = key(&wanted);
+    let mut value = observed.get(adapter, &name).unwrap().clone();
+    value["spec"]["phase"] = json!("AUTHN");
+    observed.wrote(adapter, name, value);
+    assert_eq!(steps(&wanted, &observed).apply.len(), 1);
+}
+
+/// A value may be from a clock that was ahead, or from a user of one namespace.
+#[tokio::test]
+async fn an_annotation_concerns_only_its_own_plugin_and_hides_no_later_outage() {
+    let example = example().policy("b/p", "Service/b/search", ("b", "app=search"), &[]);
+    let before = applied(&wish(&example));
+    let objects = before.objects();
+    let mut objects: Vec<_> = objects.map(|(_, k, v)| (k.clone(), v.clone())).collect();
+    assert_eq!(objects.len(), 2);
+    objects[0].1["metadata"]["annotations"][SERVED_ANNOTATION] = json!("9999");
+    let mut observed = Observed::new(&[PLUGINS]);
+    observed.see((PLUGINS, Seen::All(objects)));
+    let said = |observed: &Observed| -> Vec<Value> {
+        let told = |value: &Value| value["metadata"]["annotations"][SERVED_ANNOTATION].clone();
+        observed.objects().map(|(.., value)| told(value)).collect()
+    };
+    let server = api_server(|_, _, mut object| {
+        object["metadata"]["uid"] = json!("u");
+        object["metadata"]["resourceVersion"] = json!("2");
+        Some((200, object))
+    });
+    let mut reconciler = Reconciler::new(server, settings(), false);
+    let view = PlannedCluster {
+        cluster: example.cluster.into(),
+        plan: example.plan.into(),
+    };
+    reconciler.round(&view, SHA256, &mut observed).await;
+    assert_eq!(said(&observed), [json!("9999"), Value::Null]);
+    reconciler.served_again = Some("2026".to_owned());
+    reconciler.round(&view, SHA256, &mut observed).await;
+    assert_eq!(said(&observed), ["2026", "2026"]);
+}
+
+/// After a restart, only the object has the last valid version of an invalid policy.
+#[test]
+fn the_object_of_a_policy_with_mistakes_stays_with_the_module_that_is_served() {
+    let mut example = example();
+    let mut observed = applied(&wish(&example));
+    let (adapter, name) = key(&wish(&example));
+    let mut value = observed.get(adapter, &name).unwrap().clone();
+    value["metadata"]["annotations"]["example.com/seen"] = json!("yes");
+    observed.wrote(adapter, name, value.clone());
+    example.plan.attachments = Vec::new().into();
+    example.plan.policies[0].accepted = Err("spec.types: none".into());
+    example.plan.policies[0].revision = String::new();
+    let same = wish_after(&example, &observed, SHA256);
+    assert_eq!(steps(&same, &observed), Steps::default());
+
+    // An operator of another version serves no module but its own.
+    let other = "0".repeat(64);
+    let renamed = wish_after(&example, &observed, &other);
+    let todo = steps(&renamed, &observed);
+    assert_eq!((todo.apply.len(), todo.delete.len()), (1, 0));
+    let object = renamed.objects.values().next().unwrap();
+    let module = ModuleRef::new(&settings(), &other);
+    assert_eq!(object.module.as_ref(), Some(&module));
+    value["spec"]["url"] = module.url.into();
+    value["spec"]["sha256"] = module.sha256.into();
+    let metadata = value["metadata"].as_object_mut().unwrap();
+    metadata.remove("resourceVersion");
+    metadata.remove("uid");
+    let annotations = metadata["annotations"].as_object_mut().unwrap();
+    annotations.remove("example.com/seen");
+    assert_eq!(object.value, value);
+    let renamed = wish_after(&example, &applied(&renamed), &other);
+    assert_eq!(steps(&renamed, &applied(&renamed)), Steps::default());
+
+    example.plan.policies.clear();
+    let gone = wish_after(&example, &observed, &other);
+    assert_eq!(steps(&gone, &observed).delete.len(), 1);
+}
+
+/// One tenant's invalid policy doesn't block another tenant's edit, or a new module, in an object
+/// that both share.
+#[test]
+fn an_object_with_a_mistaken_policy_still_follows_the_others() {
+    let of = |attached: &[&str]| {
+        let edge = Example::default().gateway("a/edge", "eg");
+        let with = |example: Example, name: &&str| {
+            let route = format!("HTTPRoute/a/{name}");
+            let pattern = format!("httproute/a/{name}/*");
+            let example = example.route(&route, &["a/edge"]);
+            example.at_gateway(&format!("a/{name}"), &route, "a/edge", &[&pattern])
+        };
+        attached.iter().fold(edge, with)
+    };
+    let observed = applied(&wish(&of(&["x", "y"])));
+    let mut after = of(&["x", "y"]);
+    let mut all = after.plan.attachments.to_vec();
+    all.truncate(1);
+    let mut stage = (*all[0].stage).clone();
+    stage.parallelism = 7;
+    all[0].stage = std::sync::Arc::new(stage);
+    after.plan.attachments = all.into();
+    after.plan.policies[1].accepted = Err("spec.types: none".into());
+    after.plan.policies[1].revision = String::new();
+    let other = "0".repeat(64);
+    let wanted = wish_after(&after, &observed, &other);
+    let object = wanted.objects.values().next().unwrap();
+    assert_eq!(object.policies, ["a/x", "a/y"]);
+    let spec = &object.value["spec"];
+    assert_eq!(spec["targetRefs"].as_array().unwrap().len(), 2);
+    assert_eq!(spec["wasm"][0]["code"]["http"]["sha256"], other);
+    let stages = &spec["wasm"][0]["config"]["stages"];
+    let slots = [0, 1].map(|i| stages[i]["parallelism"].clone());
+    assert_eq!(slots, [7, 4]);
+    let done = steps(&wanted, &observed);
+    assert_eq!((done.apply.len(), wanted.kept.len()), (1, 0));
+
+    // Another policy has taken the target since, so it is unknown which of the two should be in
+    // force.
+    let mut taken = of(&["x", "y"]);
+    taken.plan.policies[1].accepted = Err("spec.types: none".into());
+    taken.plan.policies[1].revision = String::new();
+    let mut all = taken.plan.attachments.to_vec();
+    let mut stage = (*all[1].stage).clone();
+    stage.policy = "a/young".to_owned();
+    all[1].stage = std::sync::Arc::new(stage);
+    taken.plan.attachments = all.into();
+    let wanted = wish_after(&taken, &observed, SHA256);
+    let left = steps(&wanted, &observed);
+    assert_eq!((left.apply.len(), left.delete.len()), (0, 0));
+    let why = &wanted.kept[&key(&wanted)];
+    assert!(why.contains("policy a/y in it has mistakes"), "{why}");
+}
+
+#[test]
+fn policies_are_told_what_became_of_their_objects() {
+    let example = Example::default().gateway("a/edge", "eg").at_gateway(
+        "a/p",
+        "Gateway/a/edge",
+        "a/edge",
+        &[],
+    );
+    let wanted = wish(&example);
+    let said = |observed: &Observed, failures: &BTreeMap<Key, ObjectState>| {
+        report(&wanted, observed, failures).policies["a/p"][0]
+            .state
+            .clone()
+    };
+    let mut observed = applied(&wanted);
+    let none = BTreeMap::new();
+    assert!(
+        matches!(said(&observed, &none), ObjectState::Pending(_)),
+        "Envoy Gateway says nothing"
+    );
+    let (adapter, name) = key(&wanted);
+    let mut status = |generation: i64, kind: &str, status: &str| {
+        let mut value = observed.get(adapter, &name).unwrap().clone();
+        value["metadata"]["generation"] = json!(2);
+        value["status"] = json!({"ancestors": [{"conditions": [{
+            "type": kind, "status": status, "reason": "Invalid", "message": "no such module",
+            "observedGeneration": generation,
+        }]}]});
+        observed.wrote(adapter, name.clone(), value);
+        said(&observed, &none)
+    };
+    assert_eq!(status(2, "Accepted", "True"), ObjectState::Delivered);
+    assert!(
+        matches!(status(1, "Accepted", "True"), ObjectState::Pending(_)),
+        "of an older version"
+    );
+    assert_eq!(
+        status(2, "Accepted", "False"),
+        ObjectState::Failed("Envoy Gateway refuses it: Invalid: no such module".into())
+    );
+    let failures = BTreeMap::from([(key(&wanted), ObjectState::Failed("conflict".into()))]);
+    assert_eq!(
+        said(&observed, &failures),
+        ObjectState::Failed("conflict".into())
+    );
+}
+
+/// A service's only policy outgrows the size limit. Its proxies keep the version that they run.
+#[tokio::test]
+async fn the_last_object_that_fit_stays() {
+    let grown = |size: usize| {
+        let mut example = example();
+        let mut attachment = example.plan.attachments[0].clone();
+        let mut stage = (*attachment.stage).clone();
+        stage.routes = vec![format!("httproute/a/{}*", "x".repeat(size))];
+        attachment.stage = std::sync::Arc::new(stage);
+        example.plan.attachments = vec![attachment].into();
+        example
+    };
+    let mut observed = applied(&wish(&grown(1)));
+    let example = grown(1_000_000);
+    let wanted = wish(&example);
+    let steps = steps(&wanted, &observed);
+    assert_eq!((steps.apply.len(), steps.delete.len()), (1, 0));
+    // No request is sent, so the address needs no API server.
+    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let client = Client::try_from(config).unwrap();
+    let mut reconciler = Reconciler::new(client, settings(), false);
+    let mut failures = BTreeMap::new();
+    reconciler
+        .apply(&wanted, &steps, &mut observed, &mut failures)
+        .await;
+    let delivered = report(&wanted, &observed, &failures);
+    let (status, reason, message) = delivered.programmed("a/p").unwrap();
+    assert_eq!((status, reason), (false, "DeliveryFailed"));
+    assert!(message.contains("of at most 1000000"), "{message}");
+}
+
+/// Istio doesn't report which proxies run a plugin, but its injector labels Pods with a sidecar.
+#[test]
+fn a_plugin_that_no_proxy_reads_is_not_programmed() {
+    let said = |example: &Example| {
+        let wanted = wish(example);
+        let delivered = report(&wanted, &applied(&wanted), &BTreeMap::new());
+        let (status, reason, _) = delivered.programmed("a/p").unwrap();
+        (status, reason)
+    };
+    let none = (false, "NoProxies");
+    let plain = || example().pod("a", "plain", "app=search");
+    assert_eq!(said(&example()), none);
+    assert_eq!(said(&plain()), none);
+    let sidecar = "app=search,security.istio.io/tlsMode=istio";
+    assert_eq!(said(&plain().pod("b", "1", sidecar)), none);
+    let injected = plain().pod("a", "1", sidecar);
+    assert_eq!(said(&injected), (true, "Programmed"));
+
+    let edge = || {
+        Example::default().gateway("a/edge", "istio").at_gateway(
+            "a/p",
+            "Gateway/a/edge",
+            "a/edge",
+            &[],
+        )
+    };
+    let label = format!("{}=edge", headgate_api::plan::GATEWAY_NAME_LABEL);
+    assert_eq!(said(&edge()), none);
+    assert_eq!(said(&edge().pod("a", "1", &label)), (true, "Programmed"));
+}
+
+/// A file in addition to a plugin doesn't change the status, whether or not a proxy reads the
+/// plugin.
+#[test]
+fn a_file_that_no_pod_mounts_is_not_programmed() {
+    let said = |example: &Example, istio: bool| {
+        let settings = Settings {
+            istio,
+            config_map_module: Some("/headgate.wasm".to_owned()),
+            ..settings()
+        };
+        let (plan, cluster, none) = (&example.plan, &example.cluster, Observed::default());
+        let wanted = wanted(plan, cluster, &settings, &installed(), &none, SHA256);
+        let mut observed = Observed::new(&[PLUGINS, Source::Objects(Adapter::ConfigMap)]);
+        for ((adapter, key), object) in &wanted.objects {
+            observed.wrote(*adapter, key.clone(), object.value.clone());
+        }
+        let delivered = report(&wanted, &observed, &BTreeMap::new());
+        let (status, reason, _) = delivered.programmed("a/p").unwrap();
+        (status, reason)
+    };
+    let [none, programmed] = [(false, "NoProxies"), (true, "Programmed")];
+    let file = "headgate-service-search";
+    for istio in [false, true] {
+        assert_eq!(said(&example(), istio), none, "{istio}");
+        let other = example().mounting("a", "1", "headgate-service-other");
+        assert_eq!(said(&other, istio), none, "{istio}");
+        let elsewhere = example().mounting("b", "1", file);
+        assert_eq!(said(&elsewhere, istio), none, "{istio}");
+        let mounted = example().mounting("a", "1", file);
+        assert_eq!(said(&mounted, istio), programmed, "{istio}");
+    }
+    let sidecar = example().pod("a", "1", "app=search,security.istio.io/tlsMode=istio");
+    assert_eq!(said(&sidecar, false), none);
+    assert_eq!(said(&sidecar, true), programmed);
+}

@@ -1,0 +1,243 @@
+//! All wanted objects, and the reasons why some policies have none.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use headgate_core::config::StageConfig;
+
+use crate::adapter::Adapter;
+use crate::cluster::{Cluster, ObjectKey};
+use crate::fit::Fit;
+use crate::installed::Installed;
+use crate::mistaken::Mistaken;
+use crate::object::{MAX_BYTES, ModuleRef, Object};
+use crate::observed::Observed;
+use crate::report::{Delivery, ObjectState};
+use crate::settings::Settings;
+use crate::workload::{ProxyKind, Targets, Workload, workloads};
+use crate::{config_map, envoy_gateway, istio, istio_native};
+use headgate_api::compile::revision;
+use headgate_api::plan::Plan;
+
+/// All wanted objects.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Wanted {
+    /// The objects, by adapter and key. An object that is too large even with a single policy is
+    /// included, so that the existing object isn't deleted. See [`Object::too_large`].
+    pub objects: BTreeMap<(Adapter, ObjectKey), Object>,
+    /// Policies that their object omits, or whose workload can't have an object.
+    pub unwanted: Vec<Unwanted>,
+    /// Objects that stay unchanged although their policies should change, each with the reason.
+    pub kept: BTreeMap<(Adapter, ObjectKey), String>,
+}
+
+/// Policies that an object should carry but doesn't.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unwanted {
+    /// The policies.
+    pub policies: Vec<String>,
+    /// The object, and the reason.
+    pub delivery: Delivery,
+}
+
+/// Returns the objects for `plan`. Their proxies run the module with this SHA-256 (64 hex digits).
+/// `observed` contains the last versions of policies that have outgrown their object.
+#[must_use]
+pub fn wanted(
+    plan: &Plan,
+    cluster: &Cluster,
+    settings: &Settings,
+    installed: &Installed,
+    observed: &Observed,
+    sha256: &str,
+) -> Wanted {
+    let mut wanted = Wanted::default();
+    let module = ModuleRef::new(settings, sha256);
+    let path = settings.config_map_module.as_ref();
+    let path = path.map(|path| path.replace("{hash}", sha256.get(..16).unwrap_or(sha256)));
+    if let Some(path) = &path {
+        let targets = Targets::new(plan, cluster);
+        let mounted = config_map::mounted(cluster);
+        for target in plan.workloads.keys() {
+            if let Some(mut workload) = targets.workload(target) {
+                let name = config_map::config_map_name(target);
+                workload.seen = mounted.contains(&(target.namespace.as_str(), name.as_str()));
+                wanted.add_fitting(plan, observed, &workload, |workload| {
+                    let calls = plan.outbound_of(&workload.config);
+                    let files = config_map::files(target, workload, calls, path);
+                    config_map::object(target, workload, &files, cluster)
+                });
+            }
+        }
+    }
+    let istio = settings.istio && installed.has_istio(settings);
+    let plugin = istio::kind(cluster, installed, &settings.args.istio_namespace);
+    let of_istio = |workload: &Workload| match &settings.args.istio_native {
+        Some(path) => istio_native::object(workload, cluster, path),
+        None => istio::object(workload, cluster, &module, plugin),
+    };
+    let envoy_gateway = settings.envoy_gateway && installed.has(Adapter::EnvoyGateway);
+    let controller = |workload: &Workload| match &workload.kind {
+        ProxyKind::Gateway(key) => {
+            let class = cluster.gateways.get(key).map(|g| g.class.as_str());
+            class.and_then(|c| installed.classes.get(c)).cloned()
+        }
+        ProxyKind::Pods | ProxyKind::Calls => None,
+    };
+    let (workloads, meetings) = workloads(plan, cluster);
+    for workload in &workloads {
+        match (&workload.kind, controller(workload).as_deref()) {
+            (ProxyKind::Gateway(gateway), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {
+                let native = settings.args.envoy_gateway_native.as_deref();
+                wanted.add_fitting(plan, observed, workload, |workload| {
+                    let both = both_ways(workload, plan);
+                    envoy_gateway::object(&both, gateway, cluster, &module, native)
+                });
+            }
+            (ProxyKind::Gateway(_), Some(istio::CONTROLLER)) if istio => {
+                wanted.add_fitting(plan, observed, workload, |w| of_istio(&both_ways(w, plan)));
+            }
+            (ProxyKind::Pods, _) if istio => {
+                let workload = wanted.add_fitting(plan, observed, workload, of_istio);
+                let calls = plan.outbound_of(&workload.config);
+                if let Some(calls) = calls {
+                    wanted.add(of_istio(&workload.calls(calls)));
+                }
+            }
+            _ => {}
+        }
+    }
+    for meeting in meetings.iter().filter(|_| istio) {
+        let workload = &meeting.workload;
+        let others: Vec<String> = meeting.with.iter().map(ToString::to_string).collect();
+        let object = of_istio(workload);
+        wanted.unwanted.push(Unwanted {
+            policies: workload.policies.clone(),
+            delivery: Delivery {
+                adapter: object.adapter,
+                state: ObjectState::Failed(format!(
+                    "some of its Pods are those of {}, whose policy has precedence, and a {} can't \
+                     leave them out; give the others a label of their own and target it",
+                    others.join(", "),
+                    object.adapter.kind()
+                )),
+                object: object.key,
+            },
+        });
+    }
+    wanted.keep(plan, observed, &module);
+    if let Some(path) = &path {
+        wanted.keep_mounted(cluster, observed, path);
+    }
+    wanted
+}
+
+/// Returns a gateway's `workload` with the outbound configuration added. One configuration contains
+/// both, because Envoy Gateway gives each Wasm extension its own VM, and two VMs share no state.
+fn both_ways(workload: &Workload, plan: &Plan) -> Workload {
+    let mut workload = workload.clone();
+    // If the last version of a policy that fitted is in force, its outbound configuration is
+    // already present or not needed.
+    let config = &workload.config;
+    let calls = plan.outbound_of(config).filter(|calls| {
+        let of = calls.outbound.as_ref().map(|calls| &calls.policy);
+        let has_calls = |s: &StageConfig| s.workflows.is_some() || s.class_admission.is_some();
+        let mut stages = config.stages.iter();
+        config.outbound.is_none() && stages.any(|s| Some(&s.policy) == of && has_calls(s))
+    });
+    if let Some(calls) = calls {
+        let config = Arc::make_mut(&mut workload.config);
+        config.outbound.clone_from(&calls.outbound);
+        config.revision = String::new();
+        config.revision = revision(config);
+    }
+    workload
+}
+
+impl Wanted {
+    fn add(&mut self, object: Object) {
+        let key = (object.adapter, object.key.clone());
+        self.objects.insert(key, object);
+    }
+
+    /// Keeps each observed object that contains the only known valid version of an invalid policy.
+    /// Only its module changes.
+    fn keep(&mut self, plan: &Plan, observed: &Observed, module: &ModuleRef) {
+        let mistaken = Mistaken::of(plan);
+        for (adapter, key, value) in observed.objects() {
+            let at = (adapter, key.clone());
+            let object = self.objects.get(&at);
+            let Some(policy) = mistaken.only_in(value, object) else {
+                continue;
+            };
+            let mut kept = Object::kept(adapter, key.clone(), value, module);
+            if let Some(object) = object {
+                kept.policies.clone_from(&object.policies);
+                let why = format!(
+                    "it stays as it is, because policy {policy} in it has mistakes, and only this \
+                     object has its last good version; correct or delete that policy"
+                );
+                self.kept.insert(at.clone(), why);
+            }
+            self.objects.insert(at, kept);
+        }
+    }
+
+    /// Keeps, without policies, each observed ConfigMap that a Pod mounts and no policy needs.
+    fn keep_mounted(&mut self, cluster: &Cluster, observed: &Observed, path: &str) {
+        let mounted = config_map::mounted(cluster);
+        for (adapter, key, value) in observed.objects() {
+            let is_mounted = mounted.contains(&(key.namespace.as_str(), key.name.as_str()));
+            if adapter == Adapter::ConfigMap
+                && is_mounted
+                && !self.objects.contains_key(&(adapter, key.clone()))
+                && let Some(object) = config_map::without_policies(key, value, cluster, path)
+            {
+                self.add(object);
+            }
+        }
+    }
+
+    /// Adds the object that `make` returns for `workload`. Returns the part of the workload that is
+    /// in the object.
+    ///
+    /// All policies of a workload share one object of at most [`MAX_BYTES`]. See [`Fit`].
+    fn add_fitting(
+        &mut self,
+        plan: &Plan,
+        observed: &Observed,
+        workload: &Workload,
+        make: impl Fn(&Workload) -> Object,
+    ) -> Workload {
+        let mut object = make(workload);
+        let before = observed.last(object.adapter, &object.key);
+        let joined = before.and_then(|value| Mistaken::of(plan).join(workload, value));
+        let workload = joined.as_ref().unwrap_or(workload);
+        if joined.is_some() {
+            object = make(workload);
+        }
+        if object.bytes() <= MAX_BYTES {
+            self.add(object);
+            return workload.clone();
+        }
+        let fit = Fit::find(workload, before, object.bytes(), |cuts| {
+            make(&workload.with(cuts, plan)).bytes()
+        });
+        let fitting = workload.with(&fit.cuts, plan);
+        for (policy, why) in fit.reasons() {
+            self.unwanted.push(Unwanted {
+                policies: vec![policy.to_owned()],
+                delivery: Delivery {
+                    adapter: object.adapter,
+                    object: object.key.clone(),
+                    state: ObjectState::Failed(why),
+                },
+            });
+        }
+        self.add(make(&fitting));
+        fitting
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! The metrics of the xDS server: streams, pushes, and proxies' answers.
+
+use std::time::{Duration, SystemTime};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Metric, Registry, Unit};
+
+/// Buckets, in seconds. An edit should be in force within 1 s. A retry or a distant proxy takes
+/// longer.
+const ACKS: [f64; 13] = [
+    0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
+];
+
+/// Handles of the xDS server's metrics. Clones share the same numbers.
+#[derive(Debug, Clone)]
+pub struct XdsMetrics {
+    /// Streams accepted.
+    pub streams: Counter,
+    /// Streams rejected at a limit, for an unproven identity, or for another protocol.
+    pub streams_refused: Counter,
+    /// Responses sent.
+    pub pushes: Counter,
+    /// Responses accepted.
+    pub acks: Counter,
+    /// Responses refused.
+    pub nacks: Counter,
+    /// Connections rejected at a limit.
+    pub connections_refused: Counter,
+    /// TLS handshakes that failed or took too long.
+    pub handshakes_failed: Counter,
+    /// Reloads of TLS files that took effect.
+    pub tls_reloads: Counter,
+    /// Reloads of TLS files that failed.
+    pub tls_reload_failures: Counter,
+    ack_duration: Histogram,
+    /// A family that has no series until a certificate is loaded, because 0 would mean an expiry in
+    /// 1970.
+    certificate_expiry: Family<Vec<(String, String)>, Gauge>,
+}
+
+impl XdsMetrics {
+    /// Registers the metrics, which start at zero, and returns their handles.
+    pub fn register(registry: &mut Registry) -> Self {
+        let ack_duration = Histogram::new(ACKS);
+        registry.register_with_unit(
+            "xds_ack",
+            "Time from a new plan to a proxy's acceptance of what it changed there",
+            Unit::Seconds,
+            ack_duration.clone(),
+        );
+        let certificate_expiry = Family::default();
+        registry.register_with_unit(
+            "xds_certificate_expiry_timestamp",
+            "When the xDS server's certificate, or the last CA of its clients, expires, in Unix \
+             time",
+            Unit::Seconds,
+            certificate_expiry.clone(),
+        );
+        let mut counter = |name, help| register(registry, name, help);
+        Self {
+            streams: counter("xds_streams", "Streams of proxies accepted"),
+            streams_refused: counter(
+                "xds_streams_refused",
+                "Streams of proxies turned away at a limit, or because they are not who they say \
+                 they are, or because they ask for another protocol",
+            ),
+            pushes: counter("xds_pushes", "Responses sent to proxies"),
+            acks: counter("xds_acks", "Responses that proxies accepted"),
+            nacks: counter("xds_nacks", "Responses that proxies refused"),
+            connections_refused: counter(
+                "xds_connections_refused",
+                "Connections turned away at a limit",
+            ),
+            handshakes_failed: counter(
+                "xds_handshakes_failed",
+                "TLS handshakes that failed or took too long",
+            ),
+            tls_reloads: counter(
+                "xds_tls_reloads",
+                "Times that new TLS files were taken into use",
+            ),
+            tls_reload_failures: counter(
+                "xds_tls_reload_failures",
+                "Times that new TLS files were refused and the ones before kept",
+            ),
+            ack_duration,
+            certificate_expiry,
+        }
+    }
+
+    /// Records that a proxy accepted a response `span` after its plan was made.
+    pub fn acked_after(&self, span: Duration) {
+        self.ack_duration.observe(span.as_secs_f64());
+    }
+
+    /// Sets the expiry of the certificate in use or of the clients' last CA, whichever comes first.
+    pub fn set_certificate_expiry(&self, expiry: SystemTime) {
+        let since_epoch = expiry.duration_since(SystemTime::UNIX_EPOCH);
+        let seconds = since_epoch.unwrap_or_default().as_secs();
+        self.certificate_expiry
+            .get_or_create(&Vec::new())
+            .set(i64::try_from(seconds).unwrap_or(i64::MAX));
+    }
+}
+
+#[cfg(test)]
+impl Default for XdsMetrics {
+    fn default() -> Self {
+        Self::register(&mut Registry::default())
+    }
+}
+
+/// Registers a metric that starts at zero, and returns its handle.
+pub fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
