@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use headgate_core::config::{FilterConfig, StageConfig};
-use headgate_core::strategy::TypeId;
 use headgate_simulator::backend::Network;
 use headgate_simulator::{LogNormal, Outcome, Request, Run, Source, TypeLoad, Until, Workload};
+use headgate_strategies::strategy::TypeId;
 use serde_json::Value;
 
 use crate::headgate;

@@ -12,16 +12,18 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use headgate_strategies::host::HostError;
+use headgate_strategies::reason::Reason;
+use headgate_strategies::request::Attributes;
+use headgate_strategies::time::Instant;
+
 use crate::classify::RequestView;
 use crate::config::{ConfigError, FilterConfig, StageConfig};
-use crate::decision::{Action, Arrival, PolicyId, Ticket};
-use crate::host::{Host, HostError};
+use crate::decision::{Action, Arrival, Origin, PolicyId, Refusal, Ticket};
+use crate::host::Host;
 use crate::http::{Filter, Headers, Stream};
-use crate::refusal::{Origin, Reason, Refusal};
-use crate::request::Attributes;
 use crate::requests::Requests;
 use crate::stage::Stage;
-use crate::time::Instant;
 use crate::workers::{Membership, WorkerId};
 
 /// The decision on a request before it reaches its stage.

@@ -11,21 +11,21 @@ mod prepared;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_strategies::discipline::Order;
+use headgate_strategies::host::HostError;
+use headgate_strategies::request::{Attributes, Progress};
+use headgate_strategies::time::Instant;
+use headgate_strategies::work;
+
 use crate::beside::Beside;
-use crate::classify::{Classified, RequestView};
+use crate::classify::{Classified, RequestView, retries};
 use crate::config::{ConfigError, Direction, FilterConfig, StageConfig, TokenCount};
-use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
-use crate::discipline::Order;
-use crate::host::{Host, HostError};
+use crate::decision::{Action, Arrival, Decision, Origin, PolicyId, Refusal, Ticket};
+use crate::host::Host;
 use crate::progress::progress;
-use crate::refusal::{Origin, Refusal};
-use crate::request::{Attributes, Progress};
-use crate::requests::Requests;
-use crate::retries;
-use crate::stage::{Outcome, Stage, Upstream};
+use crate::requests::{Requests, Upstream};
+use crate::stage::{Outcome, Stage};
 use crate::stats::StageCount;
-use crate::time::Instant;
-use crate::work;
 use crate::workers::{Changes, Membership, WorkerId};
 
 use policy::Policy;
@@ -678,7 +678,7 @@ impl<B: Beside> Engine<B> {
     }
 
     /// Returns the names of a refusal's policy and type. The text for the reason is in
-    /// [`crate::refusal::Reason`].
+    /// [`headgate_strategies::reason::Reason`].
     #[must_use]
     pub fn words(&self, refusal: &Refusal) -> Words<'_> {
         let config = self.policy(refusal.policy).map(|p| p.stage.config());

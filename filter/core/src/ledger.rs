@@ -24,15 +24,14 @@
 
 use std::ops::{Add, Neg};
 
-use crate::host::{HostError, Number, Shared};
-use crate::time::Instant;
+use headgate_strategies::host::{HostError, Number, Shared};
+use headgate_strategies::time::Instant;
+use headgate_strategies::work::MAX_WORK;
+
 use crate::workers::WorkerId;
 
 /// The number of bits of the queue gauge that hold the work.
 const WORK_BITS: u32 = 44;
-/// The largest work of one request, to which larger values are clamped. In µs it is 71 minutes,
-/// about the longest time that a histogram measures.
-pub const MAX_WORK: u64 = 1 << 32;
 /// The work of a queue above which no more work is added. In µs it is 101 days. Even if each of
 /// [`crate::workers::MAX_WORKERS`] workers reads the queue before the others add their work, the
 /// sum fits into [`WORK_BITS`].
@@ -53,7 +52,7 @@ pub struct QueueState {
     /// The number of requests.
     pub length: u32,
     /// The sum of the requests' work, estimated when they were enqueued, in the unit of
-    /// [`crate::work::Work`]. It is the sum in Bouncer's Eq. 2 and in Chronos' Eq. 2.
+    /// [`headgate_strategies::work::Work`]. It is the sum in Bouncer's Eq. 2 and in Chronos' Eq. 2.
     pub work: u64,
 }
 

@@ -1,4 +1,6 @@
-//! Headgate's admission engine: all decisions, but no input and output.
+//! Headgate's admission engine: all decisions, but no input and output. It is the path of a
+//! request: classify, decide, queue, dispatch, measure. The algorithms that it asks are in
+//! [`headgate_strategies`].
 //!
 //! The same code runs in Envoy (as a WebAssembly module with one instance per worker thread, or as
 //! a native module with one instance per process), in the simulator and in the tests. So it reads
@@ -14,32 +16,18 @@ pub mod beside;
 pub mod classify;
 pub mod deadline;
 pub mod decision;
-pub mod demand;
-pub mod discipline;
 pub mod engine;
-pub mod histogram;
 pub mod host;
 pub mod http;
 pub mod ledger;
 #[cfg(test)]
 #[path = "../tests/memory/mod.rs"]
 mod memory;
-pub mod parallelism;
 pub mod progress;
 pub mod queue;
-pub mod refusal;
-pub mod request;
 pub mod requests;
-mod retries;
-pub mod rng;
-pub mod service_times;
-pub mod shared;
 pub mod stage;
 pub mod stats;
-pub mod strategy;
-pub mod time;
-pub mod window;
-pub mod work;
 pub mod workers;
 
 pub use headgate_config as config;

@@ -11,8 +11,9 @@
 
 use std::time::Duration;
 
+use headgate_strategies::request::Progress;
+
 use crate::classify::RequestView;
-use crate::request::Progress;
 
 /// The name of the header.
 pub const HEADER: &str = "x-headgate-progress";

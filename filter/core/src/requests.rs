@@ -1,13 +1,28 @@
 //! The requests of a policy on one worker, from their arrival to their end.
 
+use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
-use crate::decision::{PolicyId, Ticket};
-use crate::discipline::Turn;
-use crate::refusal::{Origin, Reason};
-use crate::request::Attributes;
-use crate::stage::Upstream;
-use crate::time::Instant;
+use headgate_strategies::discipline::Turn;
+use headgate_strategies::reason::Reason;
+use headgate_strategies::request::Attributes;
+use headgate_strategies::time::Instant;
+
+use crate::decision::{Origin, PolicyId, Ticket};
+
+/// The host to which a request was sent: a hash of its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Upstream(u64);
+
+impl Upstream {
+    /// Returns the host with this address.
+    #[must_use]
+    pub fn at(address: &[u8]) -> Self {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(address);
+        Self(hasher.finish())
+    }
+}
 
 /// The phase of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +73,7 @@ pub struct Request {
     pub(crate) rank: u64,
     /// The request's turn, under orders with turns.
     pub(crate) turn: Option<Turn>,
-    /// The request's part of the queued work, in the unit of [`crate::work::Work`].
+    /// The request's part of the queued work, in the unit of [`headgate_strategies::work::Work`].
     pub(crate) work: i64,
     /// The estimated queue wait at the request's arrival if the queue were a FIFO. `None` if no
     /// service time was known then.
@@ -268,8 +283,9 @@ impl Requests {
 
 #[cfg(test)]
 mod tests {
+    use headgate_strategies::request::TypeId;
+
     use super::*;
-    use crate::request::TypeId;
 
     fn request(stream: u32) -> Request {
         Request::new(stream, Attributes::of(TypeId(0)), Instant::from_nanos(0))

@@ -52,12 +52,14 @@ mod outputs;
 
 use std::time::Duration;
 
+use headgate_strategies::host::HostError;
+use headgate_strategies::reason::{Reason, percentile_name};
+use headgate_strategies::request::TypeId;
+use headgate_strategies::strategy::Admission;
+use headgate_strategies::time::micros;
+
 use crate::config::{Objective, StageConfig, TypeConfig};
-use crate::host::{HostError, MetricId, MetricKind, Metrics};
-use crate::refusal::Reason;
-use crate::request::TypeId;
-use crate::strategy::Admission;
-use crate::time::micros;
+use crate::host::{MetricId, MetricKind, Metrics};
 
 use gauges::Gauges;
 use objectives::Objectives;
@@ -135,13 +137,6 @@ const STAGE_COUNTERS: [&str; 6] = [
     "rq_cost_unknown",
     "offered_work_us",
 ];
-
-/// Returns an objective's name in stats, headers and response code details: `p50`, or `p99_9` for
-/// 99.9.
-#[must_use]
-pub fn percentile_name(percentile: f64) -> String {
-    format!("p{percentile}").replace('.', "_")
-}
 
 /// Returns the name in stats of an objective for the time per output token: `tpot_p90`.
 #[must_use]

@@ -28,9 +28,9 @@
 
 use std::time::Duration;
 
-use crate::host::{HostError, Number, Shared};
-use crate::shared;
-use crate::time::Instant;
+use headgate_strategies::host::{HostError, Number, Shared};
+use headgate_strategies::shared;
+use headgate_strategies::time::Instant;
 
 /// The age of a heartbeat from which its VM counts as dead.
 pub const LEASE: Duration = Duration::from_secs(3);

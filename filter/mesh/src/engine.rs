@@ -22,13 +22,14 @@ use headgate_core::config::{
     WorkflowSource, WorkflowsConfig,
 };
 use headgate_core::decision::{Action, PolicyId, Ticket};
-use headgate_core::host::{Host, HostError};
+use headgate_core::host::Host;
 use headgate_core::progress;
-use headgate_core::request::{Attributes, ClassId, Progress};
 use headgate_core::requests::Phase;
 use headgate_core::stage::Outcome;
-use headgate_core::strategy::hint;
-use headgate_core::time::Instant;
+use headgate_strategies::host::HostError;
+use headgate_strategies::request::{Attributes, ClassId, Progress};
+use headgate_strategies::strategy::hint;
+use headgate_strategies::time::Instant;
 
 use crate::mesh::Policy;
 use crate::workflows::wire::Spent;

@@ -12,12 +12,13 @@ use headgate_core::beside::Standing;
 use headgate_core::classify::RequestView as _;
 use headgate_core::config::{Direction, ResourceReport};
 use headgate_core::decision::Ticket;
-use headgate_core::host::{Host, HostError};
+use headgate_core::host::Host;
 use headgate_core::http::{BY_RATE, Headers, Property, REFUSED, Stream, answer, header};
-use headgate_core::refusal::Reason;
 use headgate_core::stage::Outcome;
-use headgate_core::strategy::hint;
-use headgate_core::time::Instant;
+use headgate_strategies::host::HostError;
+use headgate_strategies::reason::Reason;
+use headgate_strategies::strategy::hint;
+use headgate_strategies::time::Instant;
 
 use crate::engine::{self, Calling, Reply};
 use crate::workflows::{Token, baggage, resource, wire};

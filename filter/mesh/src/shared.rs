@@ -1,9 +1,9 @@
-//! Records that all workers of a process share ([`headgate_core::shared`]).
+//! Records that all workers of a process share ([`headgate_strategies::shared`]).
 
-pub(crate) use headgate_core::shared::*;
+pub(crate) use headgate_strategies::shared::*;
 
 #[cfg(test)]
-#[path = "../../core/tests/memory/layout.rs"]
+#[path = "../../strategies/tests/memory/layout.rs"]
 mod layout;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@
 
 use std::time::Duration;
 
-use headgate_core::rng::Rng;
+use headgate_strategies::rng::Rng;
 
 /// The range of delays that a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

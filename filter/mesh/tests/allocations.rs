@@ -7,7 +7,7 @@
 // Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "../../core/tests/common/mod.rs"]
+#[path = "../../strategies/tests/common/mod.rs"]
 mod common;
 mod counting;
 #[path = "../../core/tests/memory/mod.rs"]
@@ -27,15 +27,15 @@ use headgate_core::config::{BacklogSignal, FilterConfig, StageConfig};
 use headgate_core::decision::{Decision, Ticket};
 
 use crate::memory::MemoryHost;
-use headgate_core::host::HostError;
 use headgate_core::http::{Inbound, Level, Property, Proxy, Stream};
-use headgate_core::request::{Attributes, ClassId, Served, TypeId};
-use headgate_core::rng::Rng;
-use headgate_core::service_times::{ServiceTimes, Settings};
 use headgate_core::stage::Outcome;
-use headgate_core::strategy::{Strategy, View};
-use headgate_core::time::Instant;
 use headgate_mesh::{Engine, Filter, engine};
+use headgate_strategies::host::HostError;
+use headgate_strategies::request::{Attributes, ClassId, Served, TypeId};
+use headgate_strategies::rng::Rng;
+use headgate_strategies::service_times::{ServiceTimes, Settings};
+use headgate_strategies::strategy::{Strategy, View};
+use headgate_strategies::time::Instant;
 
 const TYPES: u16 = 20;
 

@@ -9,10 +9,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use headgate_core::request::ClassId;
-use headgate_core::rng::Rng;
-use headgate_core::time::Instant;
 use headgate_mesh::class_admission::{ChannelLaw, Completion, Distributed, Limits, Settings};
+use headgate_strategies::request::ClassId;
+use headgate_strategies::rng::Rng;
+use headgate_strategies::time::Instant;
 
 const HIGH: ClassId = ClassId(0);
 const TARGET: Duration = Duration::from_millis(100);

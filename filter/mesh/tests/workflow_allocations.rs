@@ -13,11 +13,11 @@ use counting::{ALLOCATIONS, IN_USE};
 use headgate_core::config::{
     ResourceConfig, ResourceReport, SharingConfig, WorkflowSource, WorkflowsConfig,
 };
-use headgate_core::time::Instant;
 use headgate_mesh::workflows::adaptation::{
     Adaptation, Calls, Heard, Interval, Measured, UpstreamDemand,
 };
 use headgate_mesh::workflows::{ProcessId, ServiceId, WorkflowId};
+use headgate_strategies::time::Instant;
 
 /// The maximum memory of an adaptation with the maximum numbers of workflows and processes, bytes.
 const MOST_BYTES: u64 = 4 << 20;

@@ -13,9 +13,10 @@ use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
 
-use headgate_core::host::{HostError, MetricKind};
+use headgate_core::host::MetricKind;
 use headgate_core::http::{Level, LocalReply, Property};
 use headgate_mesh::engine::Callout;
+use headgate_strategies::host::HostError;
 
 use crate::metrics::Change;
 use crate::process::{self, Configuration, Head};

@@ -14,7 +14,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use headgate_core::host::{HostError, MetricId, MetricKind, Metrics};
+use headgate_core::host::{MetricId, MetricKind, Metrics};
+use headgate_strategies::host::HostError;
 
 use crate::abi::Scope;
 use crate::family::{self, Labels, Member};

@@ -15,18 +15,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use headgate_core::config::{Direction, FilterConfig};
 use headgate_core::decision::Action;
 use headgate_core::engine::Prepared;
-use headgate_core::host::{HostError, Shared};
 use headgate_core::http::{Level, LocalReply, Proxy};
-use headgate_core::time::Instant;
 use headgate_core::workers::WorkerId;
 use headgate_mesh::Filter;
+use headgate_strategies::host::{HostError, Shared};
+use headgate_strategies::time::Instant;
 
 use crate::abi::{self, Envoy, Scheduler, Scope};
 use crate::clock::Clock;
 use crate::metrics::{self, Change, Defined, Names};
-use crate::recovery;
 use crate::shared::{Host, PANICS};
-use crate::stream;
+use crate::{recovery, stream};
 
 /// The decision on a request at its headers.
 pub(crate) enum Head {

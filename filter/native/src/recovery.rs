@@ -10,7 +10,7 @@ use std::panic::{self, PanicHookInfo};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use headgate_core::time::Instant;
+use headgate_strategies::time::Instant;
 
 /// The shortest pause. It follows the first panic.
 const SHORTEST: Duration = Duration::from_millis(100);

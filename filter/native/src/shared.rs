@@ -23,11 +23,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use headgate_core::host::{
-    Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version,
-};
+use headgate_core::host::{MetricId, MetricKind, Metrics};
 use headgate_core::stats;
 use headgate_core::workers::WorkerId;
+use headgate_strategies::host::{Expected, HostError, Number, Shared, Version};
 
 use crate::abi::{self, Buffer};
 use crate::metrics::Counts;

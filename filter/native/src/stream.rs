@@ -6,13 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_core::config::Direction;
-use headgate_core::decision::{Action, Decision};
-use headgate_core::host::HostError;
+use headgate_core::decision::{Action, Decision, Refusal};
 use headgate_core::http::{Headers, Inbound, Level, Property, Proxy, Stream};
-use headgate_core::refusal::Refusal;
-use headgate_core::time::Instant;
-use headgate_mesh::Engine;
-use headgate_mesh::{Filter, Outbound};
+use headgate_mesh::{Engine, Filter, Outbound};
+use headgate_strategies::host::HostError;
+use headgate_strategies::time::Instant;
 
 use crate::abi::{self, Envoy, Map, Span};
 use crate::process::{self, Configuration, Head};

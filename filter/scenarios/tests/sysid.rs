@@ -3,11 +3,11 @@
 // Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
 
-use headgate_core::rng::Rng;
 use headgate_scenarios::sysid::{
     ControlLaw, Design, Gains, Goal, IdentifyError, Plant, Segment, Transform, choose_order,
     closed_loop, design, identify, place, polynomial::Polynomial,
 };
+use headgate_strategies::rng::Rng;
 use num_complex::Complex64;
 use proptest::prelude::*;
 

@@ -7,9 +7,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::Duration;
 
-use headgate_core::host::{
-    Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version,
-};
+use headgate_core::host::{MetricId, MetricKind, Metrics};
+use headgate_strategies::host::{Expected, HostError, Number, Shared, Version};
 
 /// The status in [`HostError::Call`] for an undefined number: proxy-wasm's `Status::NotFound`.
 const NOT_FOUND: u32 = 1;

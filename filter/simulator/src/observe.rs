@@ -1,6 +1,6 @@
 //! A source that reports the progress of a run, and records outcomes of requests over time.
 
-use headgate_core::refusal::Reason;
+use headgate_strategies::reason::Reason;
 
 use crate::progress::Progress;
 use crate::results::nearest_rank;

@@ -10,14 +10,15 @@
 use std::time::Duration;
 
 use headgate_core::config::{ConfigError, FilterConfig, Measure, StageConfig, TokensConfig};
-use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
-use headgate_core::host::HostError;
-use headgate_core::refusal::{Origin, Reason};
-use headgate_core::request::{Attributes, ClassId};
-use headgate_core::stage::{Outcome as Completion, Stage, Upstream};
-use headgate_core::strategy::TypeId;
-use headgate_core::time::{Instant, nanos};
+use headgate_core::decision::{Action, Arrival, Decision, Origin, PolicyId, Ticket};
+use headgate_core::requests::Upstream;
+use headgate_core::stage::{Outcome as Completion, Stage};
 use headgate_mesh::Engine;
+use headgate_strategies::host::HostError;
+use headgate_strategies::reason::Reason;
+use headgate_strategies::request::{Attributes, ClassId};
+use headgate_strategies::strategy::TypeId;
+use headgate_strategies::time::{Instant, nanos};
 
 use crate::backend::{Backend, Network};
 use crate::host::Local;

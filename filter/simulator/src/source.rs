@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use headgate_core::refusal::Reason;
+use headgate_strategies::reason::Reason;
 
 /// A request that arrives.
 #[derive(Debug, Clone, Copy, PartialEq)]

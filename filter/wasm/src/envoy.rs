@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use headgate_core::host::HostError;
 use headgate_core::http::{Level, Property, Proxy, Stream, metadata};
-use headgate_core::time::{Instant, nanos};
+use headgate_strategies::host::HostError;
+use headgate_strategies::time::{Instant, nanos};
 
 use crate::ffi;
 

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use headgate_core::host::HostError;
 use headgate_core::http::Level;
+use headgate_strategies::host::HostError;
 
 const OK: u32 = 0;
 const NOT_FOUND: u32 = 1;

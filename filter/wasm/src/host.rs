@@ -4,10 +4,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use headgate_core::host::{
-    Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version,
-};
+use headgate_core::host::{MetricId, MetricKind, Metrics};
 use headgate_core::workers::WorkerId;
+use headgate_strategies::host::{Expected, HostError, Number, Shared, Version};
 
 use crate::ffi;
 

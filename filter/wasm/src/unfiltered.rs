@@ -18,10 +18,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use headgate_core::host::{
-    Expected, Host, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version,
-};
-use headgate_core::shared::change_bytes;
+use headgate_core::host::{Host, MetricId, MetricKind, Metrics};
+use headgate_strategies::host::{Expected, HostError, Number, Shared, Version};
+use headgate_strategies::shared::change_bytes;
 
 /// The bit that marks ids of numbers in shared data. Envoy's ids count up from 0 and have the kind
 /// in the 2 low bits.

@@ -12,12 +12,11 @@
 use std::cell::RefCell;
 
 use headgate_core::config::Direction;
-use headgate_core::decision::{Action, Decision};
-use headgate_core::host::HostError;
+use headgate_core::decision::{Action, Decision, Refusal};
 use headgate_core::http::{Inbound, Level, Proxy, serialize};
-use headgate_core::refusal::Refusal;
 use headgate_core::workers::WorkerId;
 use headgate_mesh::{Filter, Outbound};
+use headgate_strategies::host::HostError;
 
 use crate::envoy::Effective;
 use crate::ffi;
@@ -430,7 +429,7 @@ mod timing {
 
     use headgate_core::host::{MetricId, MetricKind, Metrics};
     use headgate_core::http::Proxy;
-    use headgate_core::time::Instant;
+    use headgate_strategies::time::Instant;
 
     #[derive(Default)]
     pub(super) struct Timing {
@@ -449,7 +448,7 @@ mod timing {
             }
             if let Some(metric) = self.metric {
                 // A histogram that can't be written appears empty.
-                host.record(metric, headgate_core::time::nanos(end.since(start)))
+                host.record(metric, headgate_strategies::time::nanos(end.since(start)))
                     .unwrap_or(());
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! In Envoy, a filter built with `decision-timing` measures its own decisions. It reads the clock
 //! at the start and at the end of a decision, so the figure includes one clock reading (0.1 µs).
-//! The native figures come from `cargo bench -p headgate-core`, and are read from criterion's
+//! The native figures come from `cargo bench -p headgate-strategies`, and are read from criterion's
 //! folder.
 
 use std::path::Path;
@@ -132,8 +132,8 @@ pub struct Native {
     pub mean_ns: f64,
 }
 
-/// Returns the figures that the last `cargo bench -p headgate-core` left in criterion's folder. The
-/// list is empty if the benchmark never ran.
+/// Returns the figures that the last `cargo bench -p headgate-strategies` left in criterion's
+/// folder. The list is empty if the benchmark never ran.
 ///
 /// # Errors
 /// If the folder can't be read.

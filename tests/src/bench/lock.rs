@@ -9,11 +9,12 @@ use std::time::{Duration, Instant as Clock};
 use anyhow::{Result, anyhow};
 use headgate_core::decision::Decision;
 use headgate_core::engine::Prepared;
-use headgate_core::host::{HostError, MetricId, MetricKind, Metrics};
+use headgate_core::host::{MetricId, MetricKind, Metrics};
 use headgate_core::http::{Headers, Inbound, Property};
-use headgate_core::time::Instant;
 use headgate_mesh::Filter;
 use headgate_simulator::host::Local;
+use headgate_strategies::host::HostError;
+use headgate_strategies::time::Instant;
 use serde::Serialize;
 use serde_json::json;
 

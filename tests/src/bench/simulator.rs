@@ -5,17 +5,16 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use headgate_core::rng::Rng;
 use headgate_simulator::backend::Network;
 use headgate_simulator::{Backend, Outcome, Request, Silent, Simulation, Size};
+use headgate_strategies::rng::Rng;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde_json::json;
 
 use super::table::{Table, times};
 use crate::mix::{self, QueryType};
-use crate::policy;
-use crate::simulated;
+use crate::{policy, simulated};
 
 /// The number of slots, as in the paper.
 const P: usize = 100;

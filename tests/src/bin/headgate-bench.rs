@@ -47,7 +47,7 @@ struct Args {
     /// Simulates a whole table in `simulator`, which takes minutes, in place of a hundredth of it.
     #[arg(long)]
     full: bool,
-    /// Folder in which criterion leaves the figures of `cargo bench -p headgate-core`.
+    /// Folder in which criterion leaves the figures of `cargo bench -p headgate-strategies`.
     #[arg(long, default_value = "target/criterion")]
     criterion: PathBuf,
     /// Policies in `scale`.
@@ -224,7 +224,7 @@ fn decision(args: &Args) -> Result<Value> {
     let native = decision::native(&args.criterion)?;
     if native.is_empty() {
         println!(
-            "  No native figures in {}; run cargo bench -p headgate-core.",
+            "  No native figures in {}; run cargo bench -p headgate-strategies.",
             args.criterion.display()
         );
     } else {

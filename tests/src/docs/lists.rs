@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use headgate_core::refusal::Reason;
+use headgate_strategies::reason::Reason;
 
 use super::folder;
 

@@ -11,7 +11,8 @@ use crate::kube::programs::repository;
 
 const TABLE: &str = "filter/simulator/PAPERS.md";
 /// The words before paths in the table, each with the folder that it means.
-const FOLDERS: [(&str, &str); 7] = [
+const FOLDERS: [(&str, &str); 8] = [
+    ("strategies", "filter/strategies/src"),
     ("core", "filter/core/src"),
     ("mesh", "filter/mesh/src"),
     ("simulator", "filter/simulator/src"),
@@ -138,7 +139,7 @@ fn files_tests_and_scenarios_of_the_papers_table_exist() {
 
 #[test]
 fn what_the_papers_table_names_wrongly_is_found() {
-    let cell = "core `work.rs`, `stage/{sight,gone}.rs`, `classify`, mesh `gone.rs`";
+    let cell = "core `queue.rs`, `stage/{sight,gone}.rs`, `classify`, mesh `gone.rs`";
     let missing = ["filter/core/src/stage/gone.rs", "filter/mesh/src/gone.rs"];
     assert_eq!(missing_files(cell), missing);
     let (functions, scenarios) = (functions(), scenarios());

@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::{Context, Result};
 use clap::{Command, CommandFactory as _};
 use headgate::Cli;
-use headgate_core::refusal::Reason;
+use headgate_strategies::reason::Reason;
 use regex_lite::Regex;
 use serde_json::{Value, json};
 
@@ -151,7 +151,7 @@ fn facts(schema: &Value) -> String {
 fn reasons() -> String {
     let mut page = head(
         "Reasons of refusals",
-        "filter/core/src/refusal.rs",
+        "filter/strategies/src/reason.rs",
         "The reason is in the header `x-headgate-refused` of the answer, in the access log as \
          `%RESPONSE_CODE_DETAILS%` (`headgate_refused{REASON}`), in `rq_rejected.reason.REASON` \
          of the type's stats, and in the columns of `headgate top`. [Debugging a \

@@ -13,9 +13,10 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
+use headgate_strategies::request::TypeId;
+
 use super::RequestView;
 use super::condition::{Conditions, Drawer};
-use crate::request::TypeId;
 
 /// Entries by path, or by a header's value. Keys come from the configuration, never from requests,
 /// so the hash needs no secret. A Wasm module then needs no source of randomness.

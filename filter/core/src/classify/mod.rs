@@ -12,6 +12,7 @@
 
 mod condition;
 mod index;
+pub(crate) mod retries;
 mod routes;
 pub mod trace;
 
@@ -22,9 +23,9 @@ mod tests;
 
 use std::borrow::Cow;
 
+use headgate_strategies::request::{ClassId, TypeId};
+
 use crate::config::{ClassConfig, ConfigError, MAX_TYPES, Match, StageConfig};
-use crate::request::{ClassId, TypeId};
-use crate::retries;
 use condition::Conditions;
 use index::Index;
 use routes::Routes;

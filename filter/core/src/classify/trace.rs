@@ -4,10 +4,11 @@
 //! The scan defines "first match wins" in the simplest form. It is far too slow for the data path,
 //! where [`super::Classifier`] gives the same result.
 
+use headgate_strategies::request::{ClassId, TypeId};
+
 use super::condition::Conditions;
 use super::{Classified, Condition, RequestView, without_query};
 use crate::config::{ConfigError, Match, StageConfig};
-use crate::request::{ClassId, TypeId};
 
 /// The outcome of one match: `None` if the match holds, otherwise the first condition that does not
 /// hold.

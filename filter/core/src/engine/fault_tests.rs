@@ -8,8 +8,8 @@ use super::tests::config;
 use super::*;
 use crate::config::*;
 use crate::host::*;
-use crate::memory::MemoryHost;
-use crate::memory::MemoryRequest;
+use crate::memory::{MemoryHost, MemoryRequest};
+use headgate_strategies::host::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use headgate_strategies::host::HostError;
+use headgate_strategies::time::Instant;
+
 use super::prepared::Compiled;
 use crate::beside::{Beside, InForce, Passage, Release};
 use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
-use crate::host::{Host, HostError};
+use crate::host::Host;
 use crate::stage::{Outcome, Stage};
-use crate::time::Instant;
 use crate::workers::{Changes, Membership};
 
 /// A policy in force on this worker.

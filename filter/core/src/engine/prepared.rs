@@ -6,10 +6,11 @@
 
 use std::sync::Arc;
 
+use headgate_strategies::request::TypeId;
+
 use crate::classify::Classifier;
 use crate::config::{ConfigError, CostConfig, FilterConfig, StageConfig, StrategyConfig};
 use crate::host::Metrics;
-use crate::request::TypeId;
 use crate::stats::StageStats;
 
 /// A checked configuration with its compiled stages.

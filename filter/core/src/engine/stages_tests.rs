@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::FilterConfig;
-use crate::memory::MemoryHost;
-use crate::memory::MemoryRequest;
+use crate::memory::{MemoryHost, MemoryRequest};
 
 /// An engine with stages only.
 type Engine = super::Engine;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use headgate_strategies::reason::Reason;
+
 use super::*;
 use crate::config::{AcceptFractionConfig, FilterConfig, Logic, Objective, StrategyConfig};
-use crate::memory::MemoryRequest;
-use crate::memory::{Fault, MemoryHost};
-use crate::refusal::Reason;
+use crate::memory::{Fault, MemoryHost, MemoryRequest};
 use crate::stage::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 
 mod backlog_control;

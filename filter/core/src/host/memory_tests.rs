@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use crate::host::{Expected, HostError, MetricKind, Metrics, Number, Shared};
+use headgate_strategies::host::{Expected, HostError, Number, Shared};
+
+use crate::host::MetricKind;
 use crate::memory::{Fault, MemoryHost};
 
 #[test]

@@ -2,18 +2,20 @@
 
 use std::time::Duration;
 
+use headgate_strategies::host::HostError;
+use headgate_strategies::rng::Rng;
+use headgate_strategies::strategy::hint;
+use headgate_strategies::time::Instant;
+
 use crate::beside::Beside;
 use crate::classify::RequestView as _;
 use crate::config::{ConfigError, Direction};
 use crate::deadline;
-use crate::decision::{Action, Decision, Ticket};
+use crate::decision::{Action, Decision, Refusal, Ticket};
 use crate::engine::{Engine, Prepared};
-use crate::host::{Host, HostError};
-use crate::refusal::Refusal;
-use crate::rng::Rng;
-use crate::stage::{Outcome, Stage, Upstream};
-use crate::strategy::hint;
-use crate::time::Instant;
+use crate::host::Host;
+use crate::requests::Upstream;
+use crate::stage::{Outcome, Stage};
 
 use super::headers::Headers;
 use super::inbound::Asked;

@@ -12,11 +12,11 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::ops::Range;
 
-use crate::classify::RequestView;
+use headgate_strategies::host::HostError;
+
+use crate::classify::{RequestView, retries};
 use crate::config::ATTEMPT_HEADERS;
 use crate::deadline;
-use crate::host::HostError;
-use crate::retries;
 
 use super::{Property, Stream};
 

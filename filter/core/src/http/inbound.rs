@@ -1,9 +1,11 @@
 //! The handling of one request, from its headers to the end of its response, however it ends.
 
+use headgate_strategies::host::HostError;
+
 use crate::beside::Beside;
 use crate::config::Measure;
 use crate::decision::{Decision, Ticket};
-use crate::host::{Host, HostError};
+use crate::host::Host;
 use crate::stage::{Outcome, Stage};
 
 use super::headers::{Headers, Upgrade};

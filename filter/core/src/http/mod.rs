@@ -31,8 +31,8 @@ pub use inbound::Inbound;
 pub use listeners::Listeners;
 pub use reply::{BY_RATE, LocalReply, REFUSED};
 
-use crate::host::HostError;
-use crate::time::Instant;
+use headgate_strategies::host::HostError;
+use headgate_strategies::time::Instant;
 
 /// The severity of a line in the proxy's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

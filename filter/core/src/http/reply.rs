@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 
+use headgate_strategies::reason::Reason;
+use headgate_strategies::rng::Rng;
+
+use crate::decision::Refusal;
 use crate::engine::Words;
-use crate::refusal::{Reason, Refusal};
-use crate::rng::Rng;
 
 /// The header with the policy that refused a request, the request's type, and the reason, which is
 /// last.

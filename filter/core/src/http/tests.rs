@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use headgate_strategies::reason::Reason;
+use headgate_strategies::time::Instant;
+
 use super::*;
 use crate::config::Direction;
-use crate::decision::{Action, Decision};
+use crate::decision::{Action, Decision, Refusal};
 use crate::engine::Prepared;
-use crate::memory::{Fault, MemoryHost};
-use crate::memory::{MemoryStream, pairs};
-use crate::refusal::{Reason, Refusal};
-use crate::time::Instant;
+use crate::memory::{Fault, MemoryHost, MemoryStream, pairs};
 
 mod proxy;
 mod sampling;

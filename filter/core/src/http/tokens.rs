@@ -7,10 +7,11 @@
 
 use std::time::Duration;
 
+use headgate_strategies::host::HostError;
+use headgate_strategies::time::Instant;
+
 use super::Stream;
-use crate::host::HostError;
 use crate::stage::Outcome;
-use crate::time::Instant;
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
 /// The name of the field of an event that contains its data.

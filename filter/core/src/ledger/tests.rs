@@ -3,8 +3,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use headgate_strategies::host::{Expected, Version};
+
 use super::*;
-use crate::host::{Expected, Version};
 use crate::memory::MemoryHost;
 
 const P: u32 = 3;

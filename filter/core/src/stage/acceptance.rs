@@ -7,12 +7,14 @@
 //! own window. A worker's window includes its own decisions at once, and other workers' decisions a
 //! tick (10 ms, the paper's Δ) later.
 
+use headgate_strategies::host::HostError;
+use headgate_strategies::request::TypeId;
+use headgate_strategies::shared::Counter;
+use headgate_strategies::time::Instant;
+use headgate_strategies::window::Window;
+
 use crate::config::StageConfig;
-use crate::host::{Host, HostError};
-use crate::request::TypeId;
-use crate::shared::Counter;
-use crate::time::Instant;
-use crate::window::Window;
+use crate::host::Host;
 
 /// The number of types whose counters a worker reads at one tick. It reads the types in turn.
 const READS: usize = 64;

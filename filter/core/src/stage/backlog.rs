@@ -25,9 +25,9 @@
 
 use std::time::Duration;
 
-use crate::host::{HostError, Number, Shared};
-use crate::service_times::ServiceTimes;
-use crate::time::{Instant, nanos};
+use headgate_strategies::host::{HostError, Number, Shared};
+use headgate_strategies::service_times::ServiceTimes;
+use headgate_strategies::time::{Instant, nanos};
 
 /// The modelled queue of a dry run at one point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -59,14 +59,16 @@
 
 use std::time::Duration;
 
+use headgate_strategies::host::HostError;
+use headgate_strategies::request::{Attributes, TypeId};
+use headgate_strategies::time::Instant;
+
 use super::Outcome;
 use super::output_lengths::Lengths;
 use crate::config::StageConfig;
-use crate::host::{Host, HostError};
+use crate::host::Host;
 use crate::ledger::{Ledger, Tokens};
-use crate::request::{Attributes, TypeId};
 use crate::requests::Request;
-use crate::time::Instant;
 
 /// The weight of the latest request in the mean of its type.
 const GAIN: f64 = 0.05;

@@ -8,11 +8,12 @@
 //! target moves to its limit. If enforcement started from that record, it would refuse nearly
 //! everything.
 
+use headgate_strategies::host::{HostError, Shared};
+use headgate_strategies::shared;
+use headgate_strategies::strategy::{Controlled, Strategy};
+use headgate_strategies::time::Instant;
+
 use crate::config::Mode;
-use crate::host::{HostError, Shared};
-use crate::shared;
-use crate::strategy::{Controlled, Strategy};
-use crate::time::Instant;
 
 /// Access to a record in the workers' shared data.
 #[derive(Debug)]
@@ -71,35 +72,32 @@ impl Control {
 
 #[cfg(test)]
 mod tests {
+    use headgate_strategies::host::Expected;
+
     use super::*;
-    use crate::host::Expected;
     use crate::memory::MemoryHost;
 
     /// A control law that counts over all workers. At each run, it sets the limit to the count.
     #[derive(Default)]
     struct Counting {
-        fresh: f64,
-        limit: f64,
-    }
-
-    impl shared::Record for f64 {
-        const SCHEMA: u32 = 0;
+        fresh: u64,
+        limit: u64,
     }
 
     impl Controlled for Counting {
         fn schema(&self) -> u32 {
-            <f64 as shared::Record>::SCHEMA
+            <u64 as shared::Record>::SCHEMA
         }
 
         fn sync(&mut self, _now: Instant, record: &mut Vec<u8>) -> bool {
             let known = shared::decode(record);
-            self.limit = known.unwrap_or(1_000.0) + self.fresh;
+            self.limit = known.unwrap_or(1_000) + self.fresh;
             shared::encode(&self.limit, record);
-            known.is_none() || self.fresh > 0.0
+            known.is_none() || self.fresh > 0
         }
 
         fn stored(&mut self) {
-            self.fresh = 0.0;
+            self.fresh = 0;
         }
     }
 
@@ -117,14 +115,14 @@ mod tests {
         let now = Instant::default();
         for round in 0..10 {
             for (n, (control, counting)) in workers.iter_mut().enumerate() {
-                counting.fresh += (n + round % 2) as f64;
+                counting.fresh += (n + round % 2) as u64;
                 control.advance(&host, now, counting).unwrap();
             }
         }
         for (control, counting) in &mut workers {
             control.advance(&host, now, counting).unwrap();
-            assert_eq!(counting.limit, 1_000.0 + 30.0 + 15.0);
-            assert_eq!(counting.fresh, 0.0);
+            assert_eq!(counting.limit, 1_000 + 30 + 15);
+            assert_eq!(counting.fresh, 0);
         }
     }
 
@@ -132,13 +130,17 @@ mod tests {
     fn what_is_no_record_starts_anew() {
         let host = MemoryHost::new();
         let key = "headgate/control/default/a";
-        host.store(&shared::key(key, 0), &[0; 16], Expected::Absent)
-            .unwrap();
+        host.store(
+            &shared::key(key, <u64 as shared::Record>::SCHEMA),
+            &[0; 16],
+            Expected::Absent,
+        )
+        .unwrap();
         let mut counting = Counting::default();
         Control::of_strategy("default/a", Mode::Enforce)
             .advance(&host, Instant::default(), &mut counting)
             .unwrap();
-        assert_eq!(counting.limit, 1_000.0);
-        assert_eq!(shared::load(&host, key), Ok(1_000.0));
+        assert_eq!(counting.limit, 1_000);
+        assert_eq!(shared::load(&host, key), Ok(1_000_u64));
     }
 }

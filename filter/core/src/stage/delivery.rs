@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use headgate_strategies::strategy::End;
+use headgate_strategies::time::Instant;
+
 use super::{Outcome, Stage};
 use crate::requests::{Phase, Request};
-use crate::strategy::value_cut::End;
-use crate::time::Instant;
 
 impl Stage {
     /// Gives the strategy a random number that identifies this worker within the process.
@@ -80,7 +81,7 @@ impl Stage {
     pub(super) fn find_overdue(&mut self, now: Instant) {
         let mut cut = self.strategy.base.value_cut_mut();
         let due = match &cut {
-            Some(cut) => crate::strategy::Controlled::due(*cut, now),
+            Some(cut) => headgate_strategies::strategy::Controlled::due(*cut, now),
             None => self.slots.is_open(),
         };
         if !due {

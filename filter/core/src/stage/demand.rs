@@ -12,12 +12,14 @@
 
 use std::time::Duration;
 
+use headgate_strategies::demand::Demand;
+use headgate_strategies::host::HostError;
+use headgate_strategies::shared::Counter;
+use headgate_strategies::strategy::Strategy;
+use headgate_strategies::time::Instant;
+
 use crate::config::StageConfig;
-use crate::demand::Demand;
-use crate::host::{Host, HostError};
-use crate::shared::Counter;
-use crate::strategy::Strategy;
-use crate::time::Instant;
+use crate::host::Host;
 
 /// One worker's exchange of demand with the other workers.
 #[derive(Debug)]

@@ -16,16 +16,18 @@
 
 use std::time::Duration;
 
+use headgate_strategies::host::HostError;
+use headgate_strategies::reason::Reason;
+use headgate_strategies::request::Attributes;
+use headgate_strategies::time::Instant;
+
 use super::Stage;
 use crate::decision::Action;
-use crate::host::{Host, HostError};
+use crate::host::Host;
 use crate::ledger::Tokens;
 use crate::queue::First;
-use crate::refusal::Reason;
-use crate::request::Attributes;
 use crate::requests::{Phase, Request};
 use crate::stats::Count;
-use crate::time::Instant;
 use crate::workers::WorkerId;
 
 /// The largest difference in arrival time by which a waiter may overtake one of another worker. It

@@ -20,15 +20,16 @@
 //! connection pool's queue, keeps its slot. A host that has had none of these requests for ten
 //! seconds is forgotten, because it may be gone. Each worker judges by its own requests.
 
-use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
+
+use headgate_strategies::host::HostError;
+use headgate_strategies::request::TypeId;
+use headgate_strategies::time::Instant;
 
 use super::Stage;
 use crate::decision::{Action, Ticket};
-use crate::host::{Host, HostError};
-use crate::request::TypeId;
-use crate::requests::{Phase, Request};
-use crate::time::Instant;
+use crate::host::Host;
+use crate::requests::{Phase, Request, Upstream};
 
 /// The least number of recent answers of a type for a request of it to count as overtaken.
 const FEWEST: u32 = 20;
@@ -43,20 +44,6 @@ const TRUST: Duration = Duration::from_secs(60);
 /// The largest number of pairs of host and type that are suspected at once. Requests of further
 /// pairs keep their slots.
 const MOST: usize = 16;
-
-/// The host to which a request was sent: a hash of its address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Upstream(u64);
-
-impl Upstream {
-    /// Returns the host with this address.
-    #[must_use]
-    pub fn at(address: &[u8]) -> Self {
-        let mut hasher = DefaultHasher::new();
-        hasher.write(address);
-        Self(hasher.finish())
-    }
-}
 
 /// The number of answers to requests of a type, and the longest time in the backend among them.
 #[derive(Debug, Clone, Copy, Default)]

@@ -3,6 +3,15 @@
 
 use std::time::Duration;
 
+use headgate_strategies::discipline::{Order, Place};
+use headgate_strategies::host::HostError;
+use headgate_strategies::request::{ClassId, TypeId};
+use headgate_strategies::retries::FirstAttempts;
+use headgate_strategies::service_times::{ServiceTimes, Settings};
+use headgate_strategies::strategy::Strategy;
+use headgate_strategies::time::Instant;
+use headgate_strategies::work::Work;
+
 use super::Stage;
 use super::acceptance::Exchange;
 use super::control::Control;
@@ -12,18 +21,11 @@ use super::places::Places;
 use super::sampling::Sampling;
 use crate::config::{Measure, Mode, QueueMode, RequestCost, StageConfig};
 use crate::decision::Action;
-use crate::discipline::{Order, Place};
-use crate::host::{Host, HostError};
+use crate::host::Host;
 use crate::ledger::Share;
 use crate::queue::Queue;
-use crate::request::{ClassId, TypeId};
 use crate::requests::{Phase, Request};
-use crate::retries::FirstAttempts;
-use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, StageCount, StageStats};
-use crate::strategy::Strategy;
-use crate::time::Instant;
-use crate::work::Work;
 use crate::workers::{Changes, Membership};
 
 /// The time between two comparisons of the process-wide totals with the sum of the workers' shares.
@@ -576,8 +578,9 @@ fn renamed<'a>(
 
 #[cfg(test)]
 mod tests {
+    use headgate_strategies::rng::Rng;
+
     use super::*;
-    use crate::rng::Rng;
 
     #[test]
     fn only_a_drift_that_stays_is_corrected() {

@@ -28,22 +28,24 @@ mod wait_tests;
 
 use std::time::Duration;
 
+use headgate_strategies::discipline::{Order, Place};
+use headgate_strategies::host::HostError;
+use headgate_strategies::reason::Reason;
+use headgate_strategies::request::{Attributes, ClassId, Served, TypeId};
+use headgate_strategies::retries::{self, FirstAttempts};
+use headgate_strategies::rng::Rng;
+use headgate_strategies::service_times::ServiceTimes;
+use headgate_strategies::strategy::Strategy;
+use headgate_strategies::time::{Instant, micros};
+use headgate_strategies::work::Work;
+
 use crate::config::{Mode, QueueMode, SetHeader, StageConfig, TypeConfig};
-use crate::decision::{Action, Decision, PolicyId, Ticket};
-use crate::discipline::{Order, Place};
-use crate::host::{Host, HostError};
+use crate::decision::{Action, Decision, Origin, PolicyId, Refusal, Ticket};
+use crate::host::Host;
 use crate::ledger::Ledger;
 use crate::queue::Queue;
-use crate::refusal::{Origin, Reason, Refusal};
-use crate::request::{Attributes, ClassId, Served, TypeId};
 use crate::requests::{Counts, Phase, Request, Requests};
-use crate::retries::{self, FirstAttempts};
-use crate::rng::Rng;
-use crate::service_times::ServiceTimes;
 use crate::stats::{self, Count, StageCount, StageStats};
-use crate::strategy::Strategy;
-use crate::time::{Instant, micros};
-use crate::work::Work;
 use crate::workers::{Membership, WorkerId};
 
 use acceptance::Exchange;
@@ -58,7 +60,6 @@ use sight::Sight;
 use slots::Slots;
 
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
-pub use hosts::Upstream;
 pub use sampling::SAMPLES_PER_SECOND;
 
 /// One in this many admissions has its estimates recorded.
@@ -701,7 +702,14 @@ impl Stage {
                 self.slots.wrote(&request, outcome);
                 let charged = dequeued.map_or(Ok(()), |dequeued| {
                     let usual_us = self.usual_us(&request);
-                    (self.order).ended(host, &request, usual_us, now.since(dequeued))
+                    (self.order).ended(
+                        host,
+                        &request.attributes,
+                        request.turn,
+                        request.output,
+                        usual_us,
+                        now.since(dequeued),
+                    )
                 });
                 // A stream was counted at its first byte.
                 if request.first_byte.is_none() {

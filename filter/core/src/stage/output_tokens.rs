@@ -8,11 +8,13 @@
 
 use std::time::Duration;
 
+use headgate_strategies::host::HostError;
+use headgate_strategies::time::Instant;
+
 use super::{Outcome, Stage};
 use crate::decision::Ticket;
-use crate::host::{Host, HostError};
+use crate::host::Host;
 use crate::requests::{Phase, Request};
-use crate::time::Instant;
 
 impl Stage {
     /// Whether the output tokens of the response to a request must be counted, for its type's

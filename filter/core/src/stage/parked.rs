@@ -1,8 +1,8 @@
 //! Parked requests: admitted requests that wait because no request of their type is answered.
 //!
 //! **The problem.** Whether a type is broken is decided from the outcomes of all workers
-//! ([`ValueCut`](crate::strategy::ValueCut)), which takes a few hundred ms. Until then every
-//! request of a type that hangs takes a slot, and keeps it until the route's timeout.
+//! ([`ValueCut`](headgate_strategies::strategy::ValueCut)), which takes a few hundred ms. Until
+//! then every request of a type that hangs takes a slot, and keeps it until the route's timeout.
 //!
 //! **The rule.** By Little's law a type of arrival rate λ and mean slot time m uses a = λm slots.
 //! With random arrivals it hardly ever uses more than a + 4√a. Other types use b slots, and hardly
@@ -27,12 +27,14 @@
 //! In addition, another type must have been answered 2m or more after the first of the requests was
 //! sent. So a backend that pauses as a whole parks nothing.
 
+use headgate_strategies::discipline::Place;
+use headgate_strategies::host::HostError;
+use headgate_strategies::request::TypeId;
+use headgate_strategies::time::Instant;
+
 use super::Stage;
 use crate::decision::Action;
-use crate::discipline::Place;
-use crate::host::{Host, HostError};
-use crate::request::TypeId;
-use crate::time::Instant;
+use crate::host::Host;
 
 /// The least number of unanswered requests, on all workers, after which a type sends no more.
 const FEWEST: f64 = 2.0;

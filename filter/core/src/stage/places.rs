@@ -48,7 +48,7 @@
 
 use std::time::Duration;
 
-use crate::time::Instant;
+use headgate_strategies::time::Instant;
 
 /// The time in which measurements lose half of their weight.
 const HALF_LIFE: Duration = Duration::from_secs(1);
@@ -107,11 +107,11 @@ impl Place {
     }
 }
 
-/// The places of all groups ([`crate::discipline::Order::group`]).
+/// The places of all groups ([`headgate_strategies::discipline::Order::group`]).
 #[derive(Debug)]
 pub(super) struct Places {
     places: Vec<Place>,
-    /// The steepest prior slope ([`crate::discipline::Order::steepest_wait`]), ratio.
+    /// The steepest prior slope ([`headgate_strategies::discipline::Order::steepest_wait`]), ratio.
     steepest: f64,
     decayed: Instant,
 }

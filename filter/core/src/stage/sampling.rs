@@ -20,9 +20,9 @@
 
 use std::time::Duration;
 
-use crate::request::TypeId;
-use crate::rng::Rng;
-use crate::time::Instant;
+use headgate_strategies::request::TypeId;
+use headgate_strategies::rng::Rng;
+use headgate_strategies::time::Instant;
 
 /// The number of requests per second that are measured for each type on each worker. Types with
 /// fewer are measured fully.

@@ -7,17 +7,19 @@
 
 use std::time::Duration;
 
+use headgate_strategies::host::HostError;
+use headgate_strategies::reason::Reason;
+use headgate_strategies::request::Attributes;
+use headgate_strategies::strategy::View;
+use headgate_strategies::time::{Instant, micros};
+use headgate_strategies::work::Work;
+
 use super::Stage;
 use super::backlog::Modelled;
 use crate::config::{Mode, QueueMode};
-use crate::host::{Host, HostError};
+use crate::host::Host;
 use crate::ledger::QueueState;
-use crate::refusal::Reason;
-use crate::request::Attributes;
 use crate::requests::Request;
-use crate::strategy::View;
-use crate::time::{Instant, micros};
-use crate::work::Work;
 
 /// The longest time to which an amount of work is converted, s, so that sums of estimates can't
 /// overflow.
@@ -38,7 +40,7 @@ pub(super) struct Sight {
     /// The request's estimated queue wait under the discipline in use.
     pub(super) wait: Duration,
     /// The queue wait by which strategies judge the request
-    /// ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)).
+    /// ([`Order::admits_by_drain`](headgate_strategies::discipline::Order::admits_by_drain)).
     pub(super) judged_wait: Duration,
     /// The queue wait of the request's rival under a value cut.
     pub(super) rival_wait: Duration,

@@ -1,23 +1,25 @@
 //! P, configured or found automatically.
 //!
 //! Decisions and estimates use P itself. Only the dispatch of slots follows the schedule around it
-//! ([`crate::parallelism::dither`]).
+//! ([`headgate_strategies::parallelism::dither`]).
 
 use std::time::Duration;
+
+use headgate_strategies::host::HostError;
+use headgate_strategies::parallelism::Auto;
+use headgate_strategies::reason::Reason;
+use headgate_strategies::request::{Attributes, TypeId};
+use headgate_strategies::service_times::ServiceTimes;
+use headgate_strategies::strategy::ValueCut;
+use headgate_strategies::time::Instant;
 
 use super::Outcome;
 use super::budget::Budget;
 use super::control::Control;
 use crate::config::StageConfig;
-use crate::host::{Host, HostError};
+use crate::host::Host;
 use crate::ledger::{Ledger, Tokens};
-use crate::parallelism::Auto;
-use crate::refusal::Reason;
-use crate::request::{Attributes, TypeId};
 use crate::requests::Request;
-use crate::service_times::ServiceTimes;
-use crate::strategy::ValueCut;
-use crate::time::Instant;
 
 /// The time between two exchanges of a worker with the shared record. It is half of the shortest
 /// slot of a schedule.

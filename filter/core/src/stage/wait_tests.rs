@@ -7,14 +7,15 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
+use headgate_strategies::request::{Attributes, ClassId, TypeId};
+use headgate_strategies::rng::Rng;
+use headgate_strategies::time::Instant;
+
 use crate::config::{Discipline, FilterConfig, Flow, Logic, StageConfig, StrategyConfig};
 use crate::decision::{Action, Decision, PolicyId, Ticket};
 use crate::memory::MemoryHost;
-use crate::request::{Attributes, ClassId, TypeId};
-use crate::rng::Rng;
 use crate::stage::{Outcome, Stage};
 use crate::stats::StageStats;
-use crate::time::Instant;
 use crate::workers::Membership;
 
 const P: u32 = 10;

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use crate::host::{HostError, MetricId, MetricKind, Metrics};
+use headgate_strategies::host::HostError;
+
+use crate::host::{MetricId, MetricKind, Metrics};
 
 /// The gauges that a stage has defined, by name. Ids don't identify a gauge, because a host may
 /// give one metric several ids.

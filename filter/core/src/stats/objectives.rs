@@ -4,10 +4,13 @@
 //! that must be in time. The label of an objective is not enough, because policies may use any
 //! percentile, and Prometheus can't convert the label `p99_9` to a number.
 
+use headgate_strategies::host::HostError;
+use headgate_strategies::reason::percentile_name;
+
 use super::gauges::Gauges;
-use super::{percentile_name, tpot_name};
+use super::tpot_name;
 use crate::config::StageConfig;
-use crate::host::{HostError, MetricId, Metrics};
+use crate::host::{MetricId, Metrics};
 
 /// The gauges of a stage's objectives, with their values. All workers write the same values.
 #[derive(Debug, Clone)]

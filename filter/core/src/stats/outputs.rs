@@ -2,12 +2,14 @@
 //!
 //! All workers have the same outputs, and each writes those that have changed.
 
+use headgate_strategies::host::HostError;
+use headgate_strategies::request::{ClassId, TypeId};
+use headgate_strategies::strategy::Admission;
+use headgate_strategies::time::micros;
+
 use super::gauges::Gauges;
 use crate::config::{ControlScope, StageConfig, StrategyConfig};
-use crate::host::{HostError, MetricId, Metrics};
-use crate::request::{ClassId, TypeId};
-use crate::strategy::Admission;
-use crate::time::micros;
+use crate::host::{MetricId, Metrics};
 
 /// A number that a strategy computes.
 #[derive(Debug, Clone, Copy)]

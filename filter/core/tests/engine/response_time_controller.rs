@@ -7,16 +7,15 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::memory::MemoryHost;
-use crate::memory::MemoryRequest;
+use crate::memory::{MemoryHost, MemoryRequest};
 use headgate_core::config::{
     ControlScope, DegradationConfig, FilterConfig, ResponseTimeControllerConfig,
 };
 use headgate_core::decision::{Action, Decision, Ticket};
 use headgate_core::engine::Engine;
-use headgate_core::rng::Rng;
 use headgate_core::stage::Outcome;
-use headgate_core::time::Instant;
+use headgate_strategies::rng::Rng;
+use headgate_strategies::time::Instant;
 
 /// P.
 const SERVERS: u32 = 10;

@@ -4,9 +4,13 @@
 //! They are not part of the library. A crate includes this file by its path.
 #![allow(dead_code, unused_imports)] // no crate uses all of it
 
+#[path = "../../../strategies/tests/memory/host.rs"]
 mod host;
+mod metrics;
 mod request;
 mod stream;
+
+use headgate_core::host::{MetricId, MetricKind};
 
 pub(crate) use host::{Fault, Group, MemoryHost};
 pub(crate) use request::MemoryRequest;

@@ -3,8 +3,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use headgate_core::host::HostError;
-use headgate_core::time::Instant;
+use headgate_strategies::host::HostError;
+use headgate_strategies::time::Instant;
 
 use headgate_core::http::{Level, Property, Proxy, Stream, serialize};
 

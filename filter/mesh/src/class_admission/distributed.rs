@@ -15,9 +15,9 @@
 
 use std::hash::Hash;
 
-use headgate_core::request::ClassId;
-use headgate_core::rng::Rng;
-use headgate_core::time::Instant;
+use headgate_strategies::request::ClassId;
+use headgate_strategies::rng::Rng;
+use headgate_strategies::time::Instant;
 
 use super::law::{Change, ChannelLaw};
 use super::recent::Recent;
@@ -118,7 +118,7 @@ mod tests {
 
     use super::super::Settings;
     use super::*;
-    use headgate_core::rng::Rng;
+    use headgate_strategies::rng::Rng;
 
     const HIGH: ClassId = ClassId(0);
     const MEDIUM: ClassId = ClassId(1);

@@ -30,9 +30,9 @@ use std::time::Duration;
 
 use headgate_config::admission_law::check_smoothing;
 use headgate_core::config::ConfigError;
-use headgate_core::request::ClassId;
-use headgate_core::rng::Rng;
-use headgate_core::time::{Instant, nanos};
+use headgate_strategies::request::ClassId;
+use headgate_strategies::rng::Rng;
+use headgate_strategies::time::{Instant, nanos};
 
 use super::law::ChannelLaw;
 use super::recent::Recent;
@@ -204,7 +204,7 @@ mod tests {
 
     use super::super::Settings;
     use super::*;
-    use headgate_core::rng::Rng;
+    use headgate_strategies::rng::Rng;
 
     impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         /// Returns the average incast delay at `destination` of calls in `class`.

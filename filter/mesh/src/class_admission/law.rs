@@ -38,8 +38,8 @@
 use std::time::Duration;
 
 use headgate_core::config::ConfigError;
-use headgate_core::request::ClassId;
-use headgate_core::time::{Instant, nanos};
+use headgate_strategies::request::ClassId;
+use headgate_strategies::time::{Instant, nanos};
 
 use super::{Completion, Settings};
 

@@ -21,8 +21,8 @@ use std::hash::Hash;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use headgate_core::request::ClassId;
-use headgate_core::time::{Instant, nanos};
+use headgate_strategies::request::ClassId;
+use headgate_strategies::time::{Instant, nanos};
 
 use super::law::ChannelLaw;
 use super::{Completion, Limits, Scope, class_of};

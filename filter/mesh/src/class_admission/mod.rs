@@ -46,7 +46,7 @@ pub use misses::Misses;
 pub use server::{ReportError, Server};
 pub use shared::SharedChannels;
 
-use headgate_core::request::ClassId;
+use headgate_strategies::request::ClassId;
 
 /// A call that was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
 
-use headgate_core::time::Instant;
+use headgate_strategies::time::Instant;
 
 use super::Limits;
 

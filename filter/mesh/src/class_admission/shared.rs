@@ -19,10 +19,10 @@
 
 use std::time::Duration;
 
-use headgate_core::host::{HostError, Number, Shared};
-use headgate_core::request::ClassId;
-use headgate_core::rng::Rng;
-use headgate_core::time::Instant;
+use headgate_strategies::host::{HostError, Number, Shared};
+use headgate_strategies::request::ClassId;
+use headgate_strategies::rng::Rng;
+use headgate_strategies::time::Instant;
 
 use super::law::{Change, ChannelLaw};
 use super::{Completion, Limits};
@@ -189,11 +189,10 @@ fn probability(missing: i64) -> f64 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::Distributed;
-    use super::super::Settings;
+    use super::super::{Distributed, Settings};
     use super::*;
     use crate::memory::MemoryHost;
-    use headgate_core::rng::Rng;
+    use headgate_strategies::rng::Rng;
 
     const HIGH: ClassId = ClassId(0);
 

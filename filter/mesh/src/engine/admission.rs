@@ -23,12 +23,13 @@ use std::time::Duration;
 
 use headgate_core::classify::{Classes, RequestView};
 use headgate_core::config::{ConfigError, OutboundConfig, ServiceAdmissionConfig};
-use headgate_core::host::{Host, HostError, MetricId, MetricKind, Metrics};
-use headgate_core::request::ClassId;
-use headgate_core::rng::{self, Rng};
+use headgate_core::host::{Host, MetricId, MetricKind, Metrics};
 use headgate_core::stats;
-use headgate_core::time::Instant;
-use headgate_core::work;
+use headgate_strategies::host::HostError;
+use headgate_strategies::request::ClassId;
+use headgate_strategies::rng::Rng;
+use headgate_strategies::time::Instant;
+use headgate_strategies::{rng, work};
 
 use super::central::{Central, Reports};
 use crate::class_admission::{ChannelLaw, Completion, SharedChannels};

@@ -19,21 +19,21 @@ use std::time::Duration;
 
 use headgate_core::config::{Fallback, ServiceAdmissionConfig};
 use headgate_core::engine::SLOW_TICK;
-use headgate_core::host::{Host, HostError, MetricId, MetricKind, Number, Shared};
-use headgate_core::request::ClassId;
-use headgate_core::rng::Rng;
+use headgate_core::host::{Host, MetricId, MetricKind};
 use headgate_core::stats;
-use headgate_core::time::{Instant, nanos};
+use headgate_strategies::host::{HostError, Number, Shared};
+use headgate_strategies::request::ClassId;
+use headgate_strategies::rng::Rng;
+use headgate_strategies::time::{Instant, nanos};
 
 use super::admission::permille;
-use crate::Mesh;
 use crate::class_admission::Completion;
 use crate::class_admission::protocol::{
     self, ClassReport, Decision, Decisions, MAX_BYTES, MAX_SERVICES, Method, Report, Rules,
     ServiceReport,
 };
-use crate::shared;
 use crate::workflows::wire;
+use crate::{Mesh, shared};
 
 /// The time after a service's last call during which reports include the service.
 const KEEP: Duration = Duration::from_secs(10);

@@ -17,10 +17,11 @@ use std::time::Duration;
 
 use headgate_core::classify::RequestView;
 use headgate_core::config::{Flow, MAX_WORKFLOWS, StageConfig};
-use headgate_core::host::{Host, HostError};
+use headgate_core::host::Host;
 use headgate_core::stage::Stage;
 use headgate_core::stats;
-use headgate_core::time::Instant;
+use headgate_strategies::host::HostError;
+use headgate_strategies::time::Instant;
 
 use crate::workflow;
 use crate::workflows::OTHER_NAME;
@@ -130,13 +131,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::memory::MemoryHost;
-    use crate::memory::MemoryRequest;
+    use crate::memory::{MemoryHost, MemoryRequest};
     use headgate_core::config::FilterConfig;
     use headgate_core::decision::PolicyId;
-    use headgate_core::host::Shared;
     use headgate_core::stats::StageStats;
     use headgate_core::workers::Membership;
+    use headgate_strategies::host::Shared;
 
     const T: Instant = Instant::from_nanos(1_000_000_000_000);
 

@@ -19,10 +19,11 @@ use headgate_core::classify::RequestView;
 use headgate_core::config::{ConfigError, OutboundConfig, SmoothingConfig};
 use headgate_core::deadline::{lower, own_deadline};
 use headgate_core::decision::Action;
-use headgate_core::host::{Host, HostError, MetricId, MetricKind, Metrics};
-use headgate_core::rng::Rng;
+use headgate_core::host::{Host, MetricId, MetricKind, Metrics};
 use headgate_core::stats;
-use headgate_core::time::Instant;
+use headgate_strategies::host::HostError;
+use headgate_strategies::rng::Rng;
+use headgate_strategies::time::Instant;
 
 use super::MAX_CLUSTERS;
 use super::admission::permille;

@@ -8,10 +8,9 @@ use crate::memory::MemoryRequest as Request;
 use crate::memory::{Fault, MemoryHost};
 use headgate_core::beside::Beside;
 use headgate_core::config::{FilterConfig, Mode};
-use headgate_core::decision::Decision;
-use headgate_core::refusal::Reason;
-use headgate_core::refusal::Refusal;
+use headgate_core::decision::{Decision, Refusal};
 use headgate_core::stage::Outcome;
+use headgate_strategies::reason::Reason;
 
 use super::*;
 use crate::engine;

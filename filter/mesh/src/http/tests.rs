@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use crate::memory::MemoryHost;
-use crate::memory::{MemoryStream, pairs};
+use crate::memory::{MemoryHost, MemoryStream, pairs};
 use headgate_core::config::{Direction, FilterConfig};
 use headgate_core::decision::{Action, Decision};
 use headgate_core::http::Inbound;
-use headgate_core::time::Instant;
+use headgate_strategies::time::Instant;
 
 use super::*;
 

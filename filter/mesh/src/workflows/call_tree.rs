@@ -25,10 +25,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use headgate_core::host::{Host, HostError};
-use headgate_core::request::{ClassId, Progress};
-use headgate_core::time::{Instant, as_nanos};
+use headgate_core::host::Host;
 use headgate_core::workers::WorkerId;
+use headgate_strategies::host::HostError;
+use headgate_strategies::request::{ClassId, Progress};
+use headgate_strategies::time::{Instant, as_nanos};
 use serde::{Deserialize, Serialize};
 
 use super::{ProcessId, WorkflowId};

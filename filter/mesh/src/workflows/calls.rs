@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use headgate_core::decision::Ticket;
 use headgate_core::host::Host;
-use headgate_core::request::{ClassId, Progress};
 use headgate_core::requests::Requests;
-use headgate_core::time::Instant;
+use headgate_strategies::request::{ClassId, Progress};
+use headgate_strategies::time::Instant;
 
 use super::adaptation::Heard;
 use super::call_tree::{Branch, Parent};

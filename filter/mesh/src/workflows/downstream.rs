@@ -32,7 +32,7 @@
 
 use std::time::Duration;
 
-use headgate_core::time::Instant;
+use headgate_strategies::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::adaptation::is_amount;

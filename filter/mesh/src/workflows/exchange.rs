@@ -7,11 +7,12 @@ use std::time::Duration;
 use headgate_core::beside::Release;
 use headgate_core::config::{Mode, StageConfig, WorkflowsConfig};
 use headgate_core::engine::SLOW_TICK;
-use headgate_core::host::{Host, HostError};
-use headgate_core::refusal::Reason;
+use headgate_core::host::Host;
 use headgate_core::requests::Requests;
-use headgate_core::time::Instant;
 use headgate_core::workers::WorkerId;
+use headgate_strategies::host::HostError;
+use headgate_strategies::reason::Reason;
+use headgate_strategies::time::Instant;
 
 use super::limiter::Fate;
 use super::part::origin;

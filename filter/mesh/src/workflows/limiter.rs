@@ -30,8 +30,8 @@ use std::time::Duration;
 
 use headgate_core::decision::Ticket;
 use headgate_core::engine::FAST_TICK;
-use headgate_core::host::{HostError, Number, Shared};
-use headgate_core::time::Instant;
+use headgate_strategies::host::{HostError, Number, Shared};
+use headgate_strategies::time::Instant;
 
 use super::WorkflowId;
 

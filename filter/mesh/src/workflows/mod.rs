@@ -82,8 +82,8 @@ impl Origin {
     };
 }
 
-impl From<headgate_core::refusal::Origin> for Origin {
-    fn from(origin: headgate_core::refusal::Origin) -> Self {
+impl From<headgate_core::decision::Origin> for Origin {
+    fn from(origin: headgate_core::decision::Origin) -> Self {
         Self {
             workflow: WorkflowId(origin.flow),
             upstream: origin.sender.map(ProcessId),
@@ -91,7 +91,7 @@ impl From<headgate_core::refusal::Origin> for Origin {
     }
 }
 
-impl From<Origin> for headgate_core::refusal::Origin {
+impl From<Origin> for headgate_core::decision::Origin {
     fn from(origin: Origin) -> Self {
         Self {
             flow: origin.workflow.0,

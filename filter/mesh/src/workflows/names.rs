@@ -19,8 +19,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use headgate_core::config::MAX_WORKFLOW_NAME as MAX_NAME;
-use headgate_core::host::{HostError, Number, Shared};
-use headgate_core::time::Instant;
+use headgate_strategies::host::{HostError, Number, Shared};
+use headgate_strategies::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::shared;
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
     use crate::memory::{Fault, MemoryHost};
     use crate::shared::ATTEMPTS;
-    use headgate_core::host::Expected;
+    use headgate_strategies::host::Expected;
 
     const T: Instant = Instant::from_nanos(1);
 

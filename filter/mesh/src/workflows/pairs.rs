@@ -6,7 +6,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use headgate_core::time::Instant;
+use headgate_strategies::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::WorkflowId;

@@ -1,9 +1,9 @@
 //! The workflow data of one request, from its arrival to its end.
 
 use headgate_core::decision::Ticket;
-use headgate_core::request::Progress;
 use headgate_core::requests::{Request, Requests};
-use headgate_core::time::Instant;
+use headgate_strategies::request::Progress;
+use headgate_strategies::time::Instant;
 
 use super::Origin;
 use super::call_tree::Branch;

@@ -8,13 +8,14 @@ use std::time::Duration;
 use headgate_core::beside::Passage;
 use headgate_core::config::{Discipline, Flow, Mode, StageConfig, WorkflowsConfig};
 use headgate_core::decision::{Arrival, Ticket};
-use headgate_core::host::{Host, HostError, Number};
-use headgate_core::refusal::Reason;
+use headgate_core::host::Host;
 use headgate_core::requests::{Request, Requests};
-use headgate_core::rng::Rng;
 use headgate_core::stats;
-use headgate_core::time::Instant;
 use headgate_core::workers::{Membership, WorkerId};
+use headgate_strategies::host::{HostError, Number};
+use headgate_strategies::reason::Reason;
+use headgate_strategies::rng::Rng;
+use headgate_strategies::time::Instant;
 
 use super::adaptation::Adaptation;
 use super::call_tree::{Branch, Branches, MAX_BRANCHES};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use headgate_core::config::WorkflowsConfig;
 use headgate_core::host::Host;
-use headgate_core::time::Instant;
+use headgate_strategies::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::adaptation::{

@@ -39,9 +39,10 @@
 
 use std::time::Duration;
 
-use headgate_core::host::{HostError, MetricId, MetricKind, Metrics};
-use headgate_core::rng;
-use headgate_core::time::micros;
+use headgate_core::host::{MetricId, MetricKind, Metrics};
+use headgate_strategies::host::HostError;
+use headgate_strategies::rng;
+use headgate_strategies::time::micros;
 
 use super::adaptation::{Bottleneck, Snapshot};
 use super::names::Directory;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
 
-use headgate_core::time::Instant;
+use headgate_strategies::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::adaptation::{Calls, Heard, Measured, UpstreamDemand};

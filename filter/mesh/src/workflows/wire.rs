@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use super::ProcessId;
 use headgate_core::progress::millis;
-use headgate_core::request::Progress;
+use headgate_strategies::request::Progress;
 
 pub use crate::workflow::{BAGGAGE, HEADER as WORKFLOW, member};
 pub use headgate_core::progress::HEADER as PROGRESS;

@@ -8,10 +8,10 @@ use headgate_core::config::{Discipline, FilterConfig, Flow};
 use headgate_core::decision::{Action, Decision, Ticket};
 
 use crate::memory::MemoryHost;
-use headgate_core::refusal::Reason;
 use headgate_core::stage::Outcome;
-use headgate_core::time::Instant;
 use headgate_mesh::Engine;
+use headgate_strategies::reason::Reason;
+use headgate_strategies::time::Instant;
 
 pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headgate_core::config::{Discipline, Flow, TokenCost};
 use headgate_core::stage::Outcome;
-use headgate_core::time::Instant;
+use headgate_strategies::time::Instant;
 use proptest::prelude::*;
 
 use super::process::{A, B, Process, Sent, config, ms};

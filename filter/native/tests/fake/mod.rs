@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use headgate_core::time::Instant;
+use headgate_strategies::time::Instant;
 
 use super::*;
 

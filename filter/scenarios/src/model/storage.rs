@@ -10,12 +10,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use headgate_core::rng::Rng;
 use headgate_simulator::mesh::{
     Arrivals, Calls, Count, Graph, Item, Load, Network, Route, Run, Service, Setup, Step, Task,
     Workflow,
 };
 use headgate_simulator::{ServiceTime, SimulationError};
+use headgate_strategies::rng::Rng;
 use serde::Deserialize;
 
 /// The services, with the number of their processes and the default number of slots of a process.

@@ -24,7 +24,6 @@ use std::ops::Range;
 use std::time::Duration;
 
 use headgate_core::config::StageConfig;
-use headgate_core::strategy::TypeId;
 use headgate_mesh::smoothing::Smoothing;
 use headgate_simulator::backend::Network;
 use headgate_simulator::clients::ClosedLoop;
@@ -32,6 +31,7 @@ use headgate_simulator::clients::threads::{
     Habits, Phase, Sample, TRANSACTIONS, Threads as Clients,
 };
 use headgate_simulator::{Run, SimulationError, Until};
+use headgate_strategies::strategy::TypeId;
 use serde::Deserialize;
 
 use super::Amount;

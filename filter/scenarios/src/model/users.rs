@@ -11,11 +11,11 @@ use std::ops::Range;
 use std::time::Duration;
 
 use headgate_core::config::StageConfig;
-use headgate_core::strategy::TypeId;
 use headgate_simulator::backend::{Network, Staged};
 use headgate_simulator::clients::series::Series;
 use headgate_simulator::clients::{ClosedLoop, users};
 use headgate_simulator::{LogNormal, Run, SimulationError, Until};
+use headgate_strategies::strategy::TypeId;
 use serde::Deserialize;
 
 use super::Amount;

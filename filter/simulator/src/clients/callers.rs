@@ -5,8 +5,8 @@
 //! like a client whose sidecar delays requests. The next request is delayed by the rejection rate
 //! in the last answer.
 
-use headgate_core::time::nanos;
 use headgate_mesh::smoothing::Smoothing;
+use headgate_strategies::time::nanos;
 
 use super::{Behaviour, ClosedLoop, Wake};
 use crate::source::{Answer, Request};

@@ -2,8 +2,8 @@
 
 use std::f64::consts::TAU;
 
-use headgate_core::time::nanos;
 use headgate_mesh::smoothing::Smoothing;
+use headgate_strategies::time::nanos;
 
 use crate::workload::LogNormal;
 use crate::workload::dice::Dice;

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use headgate_core::config::{FilterConfig, StageConfig};
-use headgate_core::strategy::TypeId;
 use headgate_mesh::smoothing::Smoothing;
+use headgate_strategies::strategy::TypeId;
 
 use super::threads::{self, Phase, Threads};
 use super::users::{Habits, Page, Stay, Users};

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use headgate_core::rng::Rng;
+use headgate_strategies::rng::Rng;
 
 use super::{Pattern, Setup};
 

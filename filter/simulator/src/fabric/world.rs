@@ -5,12 +5,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use headgate_core::request::ClassId;
-use headgate_core::rng::Rng;
-use headgate_core::time::{Instant, nanos};
 use headgate_mesh::class_admission::{
     ChannelLaw, Completion, Distributed, Incast, Limits, Misses, Settings,
 };
+use headgate_strategies::request::ClassId;
+use headgate_strategies::rng::Rng;
+use headgate_strategies::time::{Instant, nanos};
 
 use super::lanes::Lanes;
 use super::port::Port;

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use headgate_core::time::{Instant, nanos};
+use headgate_strategies::time::{Instant, nanos};
 
 use crate::workload::dice::Dice;
 

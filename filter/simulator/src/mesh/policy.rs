@@ -5,8 +5,8 @@ use headgate_core::config::{
     ConfigError, DEFAULT_TYPE, Discipline, HeaderMatch, MAX_QUEUE_LENGTH, Match, Mode, QueueConfig,
     StageConfig, StrategyConfig, StringMatchKind, TypeConfig, WorkflowSource, WorkflowsConfig,
 };
-use headgate_core::request::TypeId;
 use headgate_mesh::workflow;
+use headgate_strategies::request::TypeId;
 
 use super::clocks::Clocks;
 use super::file::Plan;

@@ -4,14 +4,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use headgate_core::config::FilterConfig;
-use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
-use headgate_core::host::HostError;
-use headgate_core::refusal::Refusal;
-use headgate_core::request::{Attributes, ClassId, Progress};
+use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Refusal, Ticket};
 use headgate_core::stage::Outcome;
-use headgate_core::time::Instant;
 use headgate_mesh::workflows::{Call, OTHER, Origin, ProcessId, Token, WorkflowId};
 use headgate_mesh::{Engine, engine};
+use headgate_strategies::host::HostError;
+use headgate_strategies::request::{Attributes, ClassId, Progress};
+use headgate_strategies::time::Instant;
 
 use super::clocks::Clock;
 use super::graph::{Graph, Service};

@@ -1,9 +1,9 @@
 //! Requests in flight: one span for each request at each process, and its caller.
 
 use headgate_core::decision::Ticket;
-use headgate_core::request::Progress;
 use headgate_mesh::workflows::wire::Announcement;
 use headgate_mesh::workflows::{Call, ProcessId, Token};
+use headgate_strategies::request::Progress;
 
 use super::seen::Ending;
 

@@ -6,9 +6,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use headgate_core::decision::{Action, Decision, Ticket};
-use headgate_core::refusal::Refusal;
-use headgate_core::time::nanos;
+use headgate_core::decision::{Action, Decision, Refusal, Ticket};
+use headgate_strategies::time::nanos;
 
 use super::graph::{Count, Graph, Step};
 use super::load::{Load, partition};

@@ -8,9 +8,9 @@ mod tables;
 use std::time::Duration;
 
 use headgate_core::config::{Mode, StageConfig};
-use headgate_core::strategy::TypeId;
-use headgate_core::time::nanos;
 use headgate_mesh::smoothing::Smoothing;
+use headgate_strategies::strategy::TypeId;
+use headgate_strategies::time::nanos;
 
 use crate::Size;
 use crate::backend::Network;

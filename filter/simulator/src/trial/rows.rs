@@ -1,6 +1,6 @@
 //! The results of a trial by type, averaged over its runs.
 
-use headgate_core::strategy::TypeId;
+use headgate_strategies::strategy::TypeId;
 
 use super::ideal::{Demand, ideal};
 use super::{Case, CaseOutcome, Offered, Trial};

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use headgate_core::time::nanos;
+use headgate_strategies::time::nanos;
 use rand_distr::{Distribution as _, Exp1};
 
 use super::dice::Dice;

@@ -1,6 +1,6 @@
 //! Random numbers from a seed.
 
-use headgate_core::rng::Rng;
+use headgate_strategies::rng::Rng;
 use rand::TryRng;
 
 /// The engine's generator, with the interface that distributions need.

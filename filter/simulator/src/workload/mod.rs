@@ -16,7 +16,7 @@ mod traffic;
 
 use std::time::Duration;
 
-use headgate_core::strategy::TypeId;
+use headgate_strategies::strategy::TypeId;
 
 pub(crate) use arrivals::Pace;
 pub use arrivals::{Bursts, Process};

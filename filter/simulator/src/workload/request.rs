@@ -6,7 +6,7 @@ use std::time::Duration;
 use headgate_core::classify::{Classified, Classifier, RequestView};
 use headgate_core::config::StageConfig;
 use headgate_core::deadline::own_deadline;
-use headgate_core::strategy::TypeId;
+use headgate_strategies::strategy::TypeId;
 
 use super::file::RequestEntry;
 

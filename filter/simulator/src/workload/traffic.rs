@@ -53,7 +53,7 @@ impl Source for Traffic<'_> {
 mod tests {
     use super::*;
     use crate::workload::{LogNormal, Rate, ServiceTime, TypeLoad};
-    use headgate_core::strategy::TypeId;
+    use headgate_strategies::strategy::TypeId;
 
     #[test]
     fn traffic_has_the_rate_the_mix_and_the_service_times_that_were_asked_for() {

@@ -8,9 +8,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use headgate_core::time::nanos;
 use headgate_simulator::backend::Backend;
 use headgate_simulator::source::Request;
+use headgate_strategies::time::nanos;
 
 /// The effect of a fault on a request.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,7 +1,7 @@
 //! A budget of tokens in front of a server whose cache is full before its slots are.
 
-use headgate_core::rng::Rng;
 use headgate_simulator::{Answer, Ending, Request, Source};
+use headgate_strategies::rng::Rng;
 use serde_json::{Value, json};
 
 use crate::load::{self, SECOND, gap};

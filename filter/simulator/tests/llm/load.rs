@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headgate_core::config::StageConfig;
-use headgate_core::refusal::Reason;
-use headgate_core::rng::Rng;
-use headgate_core::strategy::TypeId;
 use headgate_simulator::{Answer, Ending, Request, Run, Source, Until};
+use headgate_strategies::reason::Reason;
+use headgate_strategies::rng::Rng;
+use headgate_strategies::strategy::TypeId;
 use serde_json::Value;
 
 use crate::mix::{self, MIX, SIZES, SLOTS, TPOT_PATIENCE};

@@ -14,8 +14,8 @@ mod tenants;
 use std::time::Duration;
 
 use headgate_core::config::StageConfig;
-use headgate_core::strategy::TypeId;
 use headgate_simulator::{Run, Until};
+use headgate_strategies::strategy::TypeId;
 use serde_json::{Value, json};
 
 use load::{Calibration, Counts, Of, Open, SECOND, closed_loop, percentile, server};

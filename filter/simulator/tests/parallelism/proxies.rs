@@ -5,15 +5,14 @@ use std::rc::Rc;
 
 use crate::memory::MemoryHost;
 use headgate_core::config::{FilterConfig, StageConfig};
-use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
+use headgate_core::decision::{Action, Arrival, Decision, Origin, PolicyId, Ticket};
 use headgate_core::engine::{Engine, FAST_TICK, SLOW_TICK};
-use headgate_core::refusal::Origin;
-use headgate_core::request::Attributes;
 use headgate_core::stage::Outcome;
-use headgate_core::strategy::TypeId;
-use headgate_core::time::{Instant, nanos};
 use headgate_simulator::backend::Backend;
 use headgate_simulator::{Request, Source};
+use headgate_strategies::request::Attributes;
+use headgate_strategies::strategy::TypeId;
+use headgate_strategies::time::{Instant, nanos};
 
 use crate::service::{SECOND, Service, in_time};
 

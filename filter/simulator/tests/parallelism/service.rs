@@ -10,11 +10,11 @@ use headgate_core::config::{
     AutoParallelism, Discipline, HistogramWindow, Logic, Mode, Objective, QueueConfig,
     ServiceTimesConfig, StageConfig, StrategyConfig, TypeConfig,
 };
-use headgate_core::strategy::TypeId;
 use headgate_simulator::backend::{Backend, Network, Resource};
 use headgate_simulator::{
     Answer, Ending, LogNormal, Request, Run, Source, TypeLoad, Until, Workload,
 };
+use headgate_strategies::strategy::TypeId;
 
 use paced::Paced;
 

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use headgate_core::strategy::TypeId;
 use headgate_simulator::{Answer, Ending, Request, Run, Source, Until};
+use headgate_strategies::strategy::TypeId;
 
 use crate::SLEEP;
 use crate::service::paced::Paced;

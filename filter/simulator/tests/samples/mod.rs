@@ -6,7 +6,7 @@
 pub(crate) mod fabric;
 
 use headgate_core::config::StageConfig;
-use headgate_core::strategy::TypeId;
+use headgate_strategies::strategy::TypeId;
 use serde_json::json;
 
 use crate::workload::{LogNormal, TypeLoad, Workload};

@@ -8,11 +8,11 @@
 use std::time::Duration;
 
 use headgate_core::config::StrategyConfig;
-use headgate_core::rng::Rng;
-use headgate_core::strategy::TypeId;
-use headgate_core::time::nanos;
 use headgate_simulator::backend::Network;
 use headgate_simulator::{Answer, Backend, Ending, Outcome, Request, Run, Source, Until};
+use headgate_strategies::rng::Rng;
+use headgate_strategies::strategy::TypeId;
+use headgate_strategies::time::nanos;
 
 use crate::strategies::{OVERLOADS, adaptive, backlog, mean, one_type, under};
 
@@ -290,6 +290,6 @@ fn a_step_from_5_to_1_000_per_second() {
 /// Chronos §3.1: "less than 5KB of memory", of the estimator and the controller.
 #[test]
 fn the_controller_takes_less_memory_than_the_papers() {
-    let bytes = std::mem::size_of::<headgate_core::strategy::BacklogControl>();
+    let bytes = std::mem::size_of::<headgate_strategies::strategy::BacklogControl>();
     assert!(bytes < 5_000, "{bytes}");
 }

@@ -9,8 +9,8 @@ use headgate_core::config::{
     BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, QueueMode,
     ResponseTimeControllerConfig, StageConfig, StrategyConfig,
 };
-use headgate_core::strategy::TypeId;
 use headgate_simulator::{LogNormal, Outcome, Rate, ServiceTime, Simulation, TypeLoad, Workload};
+use headgate_strategies::strategy::TypeId;
 use serde_json::json;
 
 /// Returns Bouncer before 100 servers, with Table 1's types `fast` and `slow` and objectives of 18

@@ -6,8 +6,8 @@ use headgate_core::config::FilterConfig;
 use headgate_core::decision::{Action, Decision};
 use headgate_core::engine::Engine;
 use headgate_core::ledger::{Ledger, Tokens};
-use headgate_core::shared::Counter;
-use headgate_core::time::Instant;
+use headgate_strategies::shared::Counter;
+use headgate_strategies::time::Instant;
 
 use super::*;
 use crate::memory::{Fault, MemoryHost, MemoryRequest};

@@ -7,11 +7,11 @@ use headgate_core::config::{
     BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, OutboundConfig, QueueMode,
     ServiceAdmissionConfig, SmoothingConfig, StageConfig, StrategyConfig, TokenCount,
 };
-use headgate_core::request::ClassId;
-use headgate_core::strategy::Gains;
 use headgate_mesh::class_admission::ChannelLaw;
 use headgate_mesh::class_admission::protocol::Method;
 use headgate_mesh::smoothing::Smoothing;
+use headgate_strategies::request::ClassId;
+use headgate_strategies::strategy::Gains;
 
 /// The times between calls, and the rejection rates, for which Eq. 3 of Chronos is evaluated.
 const BETWEEN: [Span; 3] = [

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use headgate_api::Duration;
 use headgate_api::validate::ValidPolicy;
 use headgate_core::config::{Measure, Objective, TypeConfig};
-use headgate_core::stats::{percentile_name, prefix, tpot_name};
+use headgate_core::stats::{prefix, tpot_name};
+use headgate_strategies::reason::percentile_name;
 use serde_json::{Value, json};
 
 use super::{FIELD, OPENSLO, RESPONSE_TIME, TYPE};

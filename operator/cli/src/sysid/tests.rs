@@ -1,5 +1,5 @@
 use clap::Parser as _;
-use headgate_core::rng::Rng;
+use headgate_strategies::rng::Rng;
 
 use super::*;
 

@@ -8,13 +8,12 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use headgate_core::rng::Rng;
 use headgate_simulator::Request;
+use headgate_strategies::rng::Rng;
 use serde::Serialize;
 
-use super::mix;
 use super::server::{Batching, Costs, Limits};
-use super::{Bench, MIX, Options, SIZES, SLOTS, Server, answer};
+use super::{Bench, MIX, Options, SIZES, SLOTS, Server, answer, mix};
 use crate::bench::cpu;
 use crate::bench::table::{Table, times};
 use crate::load::{RequestType, Stream};

@@ -179,10 +179,10 @@ fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
     for stream in &waiting[..4] {
         process.finish(*stream, Outcome::Unmeasured);
     }
-    let (now, rest) = (process.now, crate::request::ClassId(1));
-    let request = crate::request::Attributes {
+    let (now, rest) = (process.now, headgate_strategies::request::ClassId(1));
+    let request = headgate_strategies::request::Attributes {
         class: rest,
-        ..crate::request::Attributes::of(crate::request::TypeId(0))
+        ..headgate_strategies::request::Attributes::of(headgate_strategies::request::TypeId(0))
     };
     let stage = &process.workers[0].as_ref().unwrap().policies[0].stage;
     let wait = stage.expected_wait(&process.host, now, &request).unwrap();
@@ -216,7 +216,8 @@ fn work_is_counted_anew_when_its_unit_changes() {
     process.finish(streams[0], Outcome::Completed);
     process.run_for(Duration::from_secs(2));
     let stage = &process.workers[0].as_ref().unwrap().policies[0].stage;
-    let request = crate::request::Attributes::of(crate::request::TypeId(1));
+    let request =
+        headgate_strategies::request::Attributes::of(headgate_strategies::request::TypeId(1));
     let wait = stage.expected_wait(&process.host, process.now, &request);
     assert!(wait.unwrap().abs_diff(Duration::from_millis(600)) < Duration::from_millis(20));
     process.configure(&by(r#"{"type":"Measured"}"#));

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
+use headgate_strategies::request::TypeId;
+
 use super::broken::by_value;
 use super::*;
 use crate::config::AutoParallelism;
-use crate::request::TypeId;
 
 const TICK: Duration = Duration::from_millis(10);
 

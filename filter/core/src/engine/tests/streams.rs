@@ -1,10 +1,10 @@
 //! Tests of streams, whose processing time ends with the first byte but whose slot is held until
 //! the last byte.
 
+use headgate_strategies::request::{Attributes, TypeId};
+
 use super::*;
 use crate::config::{Measure, QueueMode};
-use crate::request::Attributes;
-use crate::request::TypeId;
 use crate::stage::Stage;
 
 const MS: Duration = Duration::from_millis(1);

@@ -1,6 +1,6 @@
 //! Tests of calls that are delayed because the called service refuses other calls.
 
-use headgate_core::strategy::hint;
+use headgate_strategies::strategy::hint;
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_core::time::Instant;
+use headgate_strategies::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::workflows::{ProcessId, ServiceId, WorkflowId};

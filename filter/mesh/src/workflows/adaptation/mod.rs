@@ -33,8 +33,8 @@ use super::sharing::{Capacity, Load, Memory, Sharing, intervals};
 use super::upstream::Upstream;
 use super::{OTHER, OTHER_NAME, ProcessId, ServiceId, WorkflowId};
 use headgate_core::config::{MAX_WORKFLOWS, SharingConfig, WorkflowsConfig};
-use headgate_core::rng;
-use headgate_core::time::Instant;
+use headgate_strategies::rng;
+use headgate_strategies::time::Instant;
 
 /// The maximum number of downstream services. Services with higher ids have no quantile of their
 /// own.

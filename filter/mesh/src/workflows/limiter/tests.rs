@@ -1,8 +1,8 @@
 use std::sync::LazyLock;
 
 use crate::memory::{Fault, MemoryHost};
-use headgate_core::request::{Attributes, TypeId};
 use headgate_core::requests::{Request, Requests};
+use headgate_strategies::request::{Attributes, TypeId};
 use proptest::prelude::*;
 
 use super::*;

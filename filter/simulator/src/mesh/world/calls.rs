@@ -1,9 +1,9 @@
 //! Calls between processes: their destinations, and their ends by an answer or because the caller
 //! gives up.
 
-use headgate_core::request::Progress;
-use headgate_core::time::nanos;
 use headgate_mesh::workflows::wire::Announcement;
+use headgate_strategies::request::Progress;
+use headgate_strategies::time::nanos;
 
 use super::{Event, World};
 use crate::mesh::graph::{Calls, Route, Step};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use headgate_core::classify::Classifier;
 use headgate_core::config::{ConfigError, MAX_TYPES, StageConfig};
-use headgate_core::strategy::TypeId;
+use headgate_strategies::strategy::TypeId;
 
 use super::problem::{At, HOUR_MS, Right};
 use super::{DistributionName, TypeEntry};

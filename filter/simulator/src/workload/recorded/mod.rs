@@ -20,8 +20,8 @@ use std::io::BufRead;
 
 use headgate_core::classify::Classifier;
 use headgate_core::config::StageConfig;
-use headgate_core::rng::Rng;
-use headgate_core::strategy::TypeId;
+use headgate_strategies::rng::Rng;
+use headgate_strategies::strategy::TypeId;
 
 use super::request::{cost, place};
 use crate::source::{Request, Source};

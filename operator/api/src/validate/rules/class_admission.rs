@@ -9,9 +9,9 @@ use headgate_core::config::{
     CentralConfig, ClassAdmissionConfig, ClassConfig, Discipline, Flow, Mode, OutboundConfig,
     QueueMode, ServiceAdmissionConfig,
 };
-use headgate_core::request::ClassId;
 use headgate_mesh::class_admission::protocol::Method;
 use headgate_mesh::class_admission::{ChannelLaw, Scope};
+use headgate_strategies::request::ClassId;
 
 use super::names::{all_known, check_known};
 use super::workflows::{outbound, peers, services};
