@@ -256,15 +256,7 @@ impl Cluster {
     /// # Errors
     /// Returns the reason why the names can't be read, in one line.
     pub async fn modules(&self, pod: &str, port: i32) -> anyhow::Result<Option<String>> {
-        let (status, body) = self.answer(pod, port, MODULES, None).await?;
-        // The response to a path that names no module lists the modules that are served.
-        match status {
-            StatusCode::NOT_FOUND => Ok(Some(String::from_utf8_lossy(&body).into_owned())),
-            _ => match message(status, &body) {
-                unreached if unreached.contains("i/o timeout") => Ok(None),
-                refusal => bail!("{refusal}"),
-            },
-        }
+        listed(self.answer(pod, port, MODULES, None).await)
     }
 
     /// Returns the response of a Pod in the operators' namespace.
@@ -296,6 +288,20 @@ impl Cluster {
     }
 }
 
+/// Returns the text that lists the modules, from the response to a path that names none. `None` if
+/// the API server didn't reach the port. It says so only after 30 s, longer than [`TIMEOUT`].
+fn listed(answer: anyhow::Result<(StatusCode, Bytes)>) -> anyhow::Result<Option<String>> {
+    match answer {
+        Ok((StatusCode::NOT_FOUND, body)) => Ok(Some(String::from_utf8_lossy(&body).into_owned())),
+        Ok((status, body)) => match message(status, &body) {
+            unreached if unreached.contains("i/o timeout") => Ok(None),
+            refusal => bail!("{refusal}"),
+        },
+        Err(error) if error.is::<Late>() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Returns the API server's message about a failure, in one line.
 fn message(status: StatusCode, body: &Bytes) -> String {
     let given = serde_json::from_slice::<serde_json::Value>(body).ok();
@@ -307,13 +313,14 @@ fn message(status: StatusCode, body: &Bytes) -> String {
 
 /// Returns the result of `answer`, or an error of one line if it takes too long.
 pub(super) async fn timely<T>(answer: impl Future<Output = T>) -> anyhow::Result<T> {
-    tokio::time::timeout(TIMEOUT, answer).await.map_err(|_| {
-        anyhow!(
-            "the API server did not answer within {} s",
-            TIMEOUT.as_secs()
-        )
-    })
+    let answer = tokio::time::timeout(TIMEOUT, answer).await;
+    answer.map_err(|_| Late.into())
 }
+
+/// The error of a response that took longer than [`TIMEOUT`].
+#[derive(Debug, thiserror::Error)]
+#[error("the API server did not answer within {} s", TIMEOUT.as_secs())]
+struct Late;
 
 /// Returns the API server's answer, or an error of one line with the reason why there is none.
 pub(super) async fn answered<T>(
@@ -346,5 +353,28 @@ pub(super) fn refused(error: &kube::Error) -> anyhow::Error {
             }
             anyhow!("the API server can't be reached: {cause}")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_behind_a_network_policy_is_not_reached() {
+        let said = |status, text: &'static str| Ok((status, Bytes::from_static(text.as_bytes())));
+        let listed = |answer| listed(answer).map_err(|error| error.to_string());
+        assert_eq!(
+            listed(said(StatusCode::NOT_FOUND, "a.wasm")),
+            Ok(Some("a.wasm".to_owned()))
+        );
+        assert_eq!(listed(Err(Late.into())), Ok(None));
+        let dropped = "error trying to reach service: dial tcp 10.0.0.1:18002: i/o timeout";
+        assert_eq!(
+            listed(said(StatusCode::SERVICE_UNAVAILABLE, dropped)),
+            Ok(None)
+        );
+        let forbidden = listed(said(StatusCode::FORBIDDEN, "pods \"a\" is forbidden"));
+        assert!(forbidden.is_err_and(|why| why.contains("forbidden")));
     }
 }

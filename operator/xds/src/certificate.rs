@@ -82,7 +82,7 @@ impl Authority {
             bail!("the CA's certificate and key don't belong together");
         }
         Ok(Self {
-            cert: own_pem(cert),
+            cert: first_pem(&String::from_utf8_lossy(cert)),
             issuer: Issuer::from_ca_cert_der(&der, key)?,
             expires: validity(&parsed).1,
         })
@@ -174,12 +174,12 @@ pub fn expires(pem: &[u8]) -> Option<SystemTime> {
 }
 
 /// Returns only the first certificate of a PEM text.
-fn own_pem(pem: &[u8]) -> String {
-    let text = String::from_utf8_lossy(pem);
+#[must_use]
+pub fn first_pem(text: &str) -> String {
     const END: &str = "-----END CERTIFICATE-----";
     match (text.find("-----BEGIN CERTIFICATE-----"), text.find(END)) {
         (Some(from), Some(to)) if from < to => format!("{}\n", &text[from..to + END.len()]),
-        _ => text.into_owned(),
+        _ => text.to_owned(),
     }
 }
 

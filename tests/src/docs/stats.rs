@@ -21,8 +21,8 @@ pub(super) fn page() -> Result<String> {
         "Stats of the filter",
         "filter/core/src/stats.rs and filter/mesh/src/workflows/stats.rs",
         "In `/stats` of Envoy's admin interface each begins with \
-         `wasmcustom.headgate.policy.NAMESPACE/NAME.` or, with the native filter, \
-         `dynamicmodulescustom.headgate.policy.NAMESPACE/NAME.`. Prometheus sees \
+         `wasmcustom.headgate.policy.NAMESPACE/NAME.` or, with the native filter in \
+         Envoy Gateway, `dynamicmodulescustom.headgate.policy.NAMESPACE/NAME.`. Prometheus sees \
          `headgate_rq_total{headgate_policy=\"shop/search\", headgate_type=\"slow\"}` where Envoy \
          has the [tags](metrics.md#labels-of-the-proxies-metrics). Counters are added to at each \
          tick, distributions as they happen. `headgate.panics`, without a policy, is a gauge of \

@@ -715,6 +715,9 @@ fn notes_say_the_next_command_for_what_was_installed() {
         let notes = notes(values);
         assert!(notes.contains(expected), "{values}: {notes}");
     }
+    // Injected sidecars connect with TLS only.
+    let without_tls = notes("bare");
+    assert!(!without_tls.contains("| headgate inject"), "{without_tls}");
 }
 
 /// With `HEADGATE_RENEW=1`, the test rewrites the table instead of comparing it.

@@ -260,7 +260,8 @@ pub fn certificate(name: &str, pem: Option<&[u8]>, now: SystemTime) -> Finding {
 }
 
 /// Judges the CA in the ConfigMap of each namespace. `authority` is the operator's CA, if it can be
-/// read. While a CA replaces another one, the ConfigMaps have both.
+/// read: of a chain, the first certificate signs, and is published. While a CA replaces another
+/// one, the ConfigMaps have both.
 #[must_use]
 pub fn published(
     name: &str,
@@ -271,7 +272,8 @@ pub fn published(
     const FIX: &str = "see the operator's log, and whether it leads and may patch ConfigMaps";
     let missing = { namespaces.iter() }.filter(|n| !found.contains_key(*n));
     let missing: Vec<String> = missing.cloned().collect();
-    let is_other = |pem: &str| authority.is_some_and(|own| !pem.contains(own.trim()));
+    let own = authority.map(certificate::first_pem);
+    let is_other = |pem: &str| own.as_ref().is_some_and(|own| !pem.contains(own.trim()));
     let other = found.iter().filter(|(_, pem)| is_other(pem));
     let other: Vec<String> = other.map(|(namespace, _)| namespace.clone()).collect();
     if !missing.is_empty() {

@@ -50,10 +50,12 @@ impl Routes {
             return self.other.push(ms);
         };
         let method = request.method.unwrap_or("GET");
-        if !METHODS.contains(&method) || path.len() > MAX_PATH {
+        let elements = elements(path);
+        let bytes: usize = elements.iter().map(|element| 1 + element.len()).sum();
+        if !METHODS.contains(&method) || bytes > MAX_PATH {
             return self.other.push(ms);
         }
-        let key = (method.to_owned(), elements(path));
+        let key = (method.to_owned(), elements);
         let known = self.times.len();
         match self.times.get_mut(&key) {
             Some(times) => times.push(ms),

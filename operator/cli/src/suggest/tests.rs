@@ -241,3 +241,16 @@ fn paths_and_methods_of_an_envoy_that_normalizes_nothing_are_valid() {
         ),
     );
 }
+
+#[test]
+fn a_query_does_not_count_for_the_length_of_a_path() {
+    let query = format!("/graphql?query={}", "x".repeat(2_000));
+    let long = format!("/{}", "x".repeat(1_100));
+    let requests = (0..2 * ENOUGH).map(|n| match n % 2 {
+        0 => ("GET", query.clone(), 20),
+        _ => ("GET", long.clone(), 20),
+    });
+    let (policy, _) = suggested(requests);
+    has(&policy, r#"- {path: {type: Exact, value: "/graphql"}}"#);
+    assert!(!policy.contains("xxx"), "{policy}");
+}

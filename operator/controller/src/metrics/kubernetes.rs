@@ -52,7 +52,7 @@ impl KubernetesMetrics {
             writes: register(
                 registry,
                 "kubernetes_writes",
-                "Objects and statuses written to the API server, by what came of it",
+                "Statuses and Events written to the API server, by what came of it",
             ),
             watch_restarts: register(
                 registry,

@@ -145,6 +145,10 @@ fn each_namespace_has_the_same_ca() {
     let replaced =
         BTreeMap::from([("a", "NEW\nCA\n"), ("b", "NEW\nCA\n")].map(|(n, c)| (n.into(), c.into())));
     assert_eq!(judged(&replaced, Some("NEW\n")).verdict, Fine);
+    let block = |name| format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
+    let first = BTreeMap::from(["a", "b"].map(|n| (n.to_owned(), block("intermediate"))));
+    let chain = block("intermediate") + &block("root");
+    assert_eq!(judged(&first, Some(&chain)).verdict, Fine);
     let other = judged(&both, Some("other"));
     assert_eq!(
         other.message,
