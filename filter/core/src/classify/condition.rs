@@ -9,13 +9,60 @@ use crate::config::{ConfigError, GrpcMatch, HeaderMatch, Match, PathMatch, Strin
 pub const MAX_PATTERN: usize = 1024;
 
 /// Longest value that is compared with a regular expression, bytes. A longer value doesn't match.
-/// The limit bounds the time of a match, which is in proportion to the product of both lengths and
-/// is spent before a request can be refused. Envoy accepts paths of 60 KiB.
+/// Envoy accepts paths of 60 KiB.
 pub(super) const MAX_VALUE: usize = 4 * 1024;
 
-/// Largest compiled regular expression, bytes. Counted repetitions multiply its size, and every
+/// Largest compiled regular expression, KiB. Counted repetitions multiply its size, and every
 /// worker has a copy.
-const MAX_COMPILED: usize = 64 * 1024;
+const MAX_COMPILED: usize = 64;
+
+/// Largest sum of the compiled regular expressions of one policy, KiB.
+pub const MAX_COMPILED_OF_ALL: usize = 256;
+
+/// Largest product of the compiled size of all regular expressions of a policy, KiB, and the length
+/// of a value that is compared with them, bytes. A classification takes time in proportion to it,
+/// before the request can be refused and while other requests wait: 0.8 ns for each byte of both,
+/// so some 50 ms at most.
+const MAX_WORK: usize = 64 * 1024;
+
+/// Returns the longest value that is compared with the regular expressions of a policy that take
+/// `kib` KiB, bytes.
+pub(super) fn longest_value(kib: usize) -> usize {
+    MAX_VALUE.min(MAX_WORK / kib.max(1))
+}
+
+/// Returns the compiled size of all regular expressions in `rules`, KiB. Expressions that can't be
+/// used are left out.
+pub(super) fn compiled_kib<'m>(rules: impl Iterator<Item = &'m Match>) -> usize {
+    rules.flat_map(patterns).filter_map(kib).sum()
+}
+
+fn patterns(rule: &Match) -> impl Iterator<Item = &str> {
+    let path = match &rule.path {
+        Some(PathMatch::RegularExpression(pattern)) => Some(pattern),
+        _ => None,
+    };
+    let is_regex = |kind| kind == StringMatchKind::RegularExpression;
+    let grpc = rule.grpc.iter().filter(move |grpc| is_regex(grpc.kind));
+    let headers = rule.headers.iter().filter(move |h| is_regex(h.kind));
+    path.into_iter()
+        .chain(grpc.flat_map(|grpc| grpc.service.iter().chain(&grpc.method)))
+        .chain(headers.map(|header| &header.value))
+        .map(String::as_str)
+}
+
+/// Returns the compiled size of `pattern`, KiB. The engine doesn't tell it, so it is the smallest
+/// power of two within which `pattern` compiles. The memory of a search grows with the number of
+/// capturing groups, so each four of them count once more.
+fn kib(pattern: &str) -> Option<usize> {
+    let sizes = std::iter::successors(Some(1), |kib| Some(2 * kib));
+    sizes
+        .take_while(|kib| *kib <= MAX_COMPILED)
+        .find_map(|kib| {
+            let regex = compile(&anchored(pattern), kib).ok()?;
+            Some(kib * regex.captures_len().div_ceil(4))
+        })
+}
 
 /// The kind of a match's condition, which names the first condition that a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +89,7 @@ pub enum Condition {
 /// # Errors
 /// Returns the reason why `pattern` can't be used. Regular expressions are those of the
 /// `regex-lite` crate (no look-around, no back-references), at most 1024 bytes long and 64 KiB
-/// compiled.
+/// compiled. All of a policy take at most [`MAX_COMPILED_OF_ALL`].
 pub fn check_pattern(pattern: &str) -> Result<(), String> {
     whole(pattern).map(drop)
 }
@@ -57,9 +104,8 @@ fn whole(pattern: &str) -> Result<Regex, String> {
     }
     // Compile the pattern alone first. "a)(b" is an error, although it would be valid inside the
     // group below.
-    let compile = |p: &str| RegexBuilder::new(p).size_limit(MAX_COMPILED).build();
-    compile(pattern)
-        .and_then(|_| compile(&format!(r"\A(?:{pattern})\z")))
+    compile(pattern, MAX_COMPILED)
+        .and_then(|_| compile(&anchored(pattern), MAX_COMPILED))
         .map_err(|e| match e.to_string() {
             reason if reason.contains("size limit") => {
                 "too large when compiled; use smaller repetition counts".to_owned()
@@ -68,35 +114,55 @@ fn whole(pattern: &str) -> Result<Regex, String> {
         })
 }
 
+fn anchored(pattern: &str) -> String {
+    format!(r"\A(?:{pattern})\z")
+}
+
+fn compile(pattern: &str, kib: usize) -> Result<Regex, regex_lite::Error> {
+    RegexBuilder::new(pattern).size_limit(kib * 1024).build()
+}
+
 /// The expected value of a comparison.
 #[derive(Debug)]
 enum Text {
     Exact(Box<[u8]>),
-    Regex(Regex),
+    Regex {
+        regex: Regex,
+        /// The longest value that matches, bytes.
+        longest: usize,
+    },
 }
 
 impl Text {
-    fn new(kind: StringMatchKind, value: &str, at: &str) -> Result<Self, ConfigError> {
+    fn new(
+        kind: StringMatchKind,
+        value: &str,
+        at: &str,
+        longest: usize,
+    ) -> Result<Self, ConfigError> {
         match kind {
             StringMatchKind::Exact => Ok(Self::Exact(value.as_bytes().into())),
-            StringMatchKind::RegularExpression => Self::regex(value, at),
+            StringMatchKind::RegularExpression => Self::regex(value, at, longest),
         }
     }
 
-    fn regex(pattern: &str, at: &str) -> Result<Self, ConfigError> {
-        whole(pattern).map(Self::Regex).map_err(|reason| {
-            ConfigError::new(
+    fn regex(pattern: &str, at: &str, longest: usize) -> Result<Self, ConfigError> {
+        match whole(pattern) {
+            Ok(regex) => Ok(Self::Regex { regex, longest }),
+            Err(reason) => Err(ConfigError::new(
                 at,
                 format!("{pattern:?} is no usable regular expression: {reason}"),
-            )
-        })
+            )),
+        }
     }
 
     fn matches(&self, value: &[u8]) -> bool {
         match self {
             Self::Exact(expected) => **expected == *value,
-            Self::Regex(_) if value.len() > MAX_VALUE => false,
-            Self::Regex(regex) => std::str::from_utf8(value).is_ok_and(|v| regex.is_match(v)),
+            Self::Regex { longest, .. } if value.len() > *longest => false,
+            Self::Regex { regex, .. } => {
+                std::str::from_utf8(value).is_ok_and(|v| regex.is_match(v))
+            }
         }
     }
 }
@@ -110,13 +176,15 @@ enum Path {
 }
 
 impl Path {
-    fn new(path: &PathMatch, at: &str) -> Result<Self, ConfigError> {
+    fn new(path: &PathMatch, at: &str, longest: usize) -> Result<Self, ConfigError> {
         Ok(match path {
             PathMatch::Exact(value) => Self::Whole(Text::Exact(value.as_bytes().into())),
             PathMatch::PathPrefix(value) => {
                 Self::Prefix(value.trim_end_matches('/').as_bytes().into())
             }
-            PathMatch::RegularExpression(pattern) => Self::Whole(Text::regex(pattern, at)?),
+            PathMatch::RegularExpression(pattern) => {
+                Self::Whole(Text::regex(pattern, at, longest)?)
+            }
         })
     }
 
@@ -137,11 +205,11 @@ struct Grpc {
 }
 
 impl Grpc {
-    fn new(grpc: &GrpcMatch, at: &str) -> Result<Self, ConfigError> {
+    fn new(grpc: &GrpcMatch, at: &str, longest: usize) -> Result<Self, ConfigError> {
         let text = |value: &Option<String>, field: &str| {
             value
                 .as_ref()
-                .map(|v| Text::new(grpc.kind, v, &format!("{at}.{field}")))
+                .map(|v| Text::new(grpc.kind, v, &format!("{at}.{field}"), longest))
                 .transpose()
         };
         Ok(Self {
@@ -194,10 +262,10 @@ struct Header {
 }
 
 impl Header {
-    fn new(header: &HeaderMatch, at: &str) -> Result<Self, ConfigError> {
+    fn new(header: &HeaderMatch, at: &str, longest: usize) -> Result<Self, ConfigError> {
         Ok(Self {
             name: header.name.to_ascii_lowercase().into(),
-            value: Text::new(header.kind, &header.value, at)?,
+            value: Text::new(header.kind, &header.value, at, longest)?,
         })
     }
 }
@@ -226,24 +294,25 @@ pub(super) enum Drawer {
 }
 
 impl Conditions {
-    /// Compiles `rule`, whose field path in the configuration is `at`.
-    pub(super) fn new(rule: &Match, at: &str) -> Result<Self, ConfigError> {
+    /// Compiles `rule`, whose field path in the configuration is `at`. Values of more than
+    /// `longest` bytes match none of its regular expressions.
+    pub(super) fn new(rule: &Match, at: &str, longest: usize) -> Result<Self, ConfigError> {
         let bytes = |text: &String| text.as_bytes().into();
         let headers = rule.headers.iter().enumerate();
         Ok(Self {
             path: rule
                 .path
                 .as_ref()
-                .map(|p| Path::new(p, &format!("{at}.path")))
+                .map(|p| Path::new(p, &format!("{at}.path"), longest))
                 .transpose()?,
             method: rule.method.as_ref().map(bytes),
             grpc: rule
                 .grpc
                 .as_ref()
-                .map(|g| Grpc::new(g, &format!("{at}.grpc")))
+                .map(|g| Grpc::new(g, &format!("{at}.grpc"), longest))
                 .transpose()?,
             headers: headers
-                .map(|(i, h)| Header::new(h, &format!("{at}.headers[{i}]")))
+                .map(|(i, h)| Header::new(h, &format!("{at}.headers[{i}]"), longest))
                 .collect::<Result<_, _>>()?,
             route: rule.route.as_ref().map(bytes),
         })
@@ -305,7 +374,7 @@ impl Conditions {
             Some(Path::Whole(Text::Exact(_)) | Path::Prefix(_)) => {
                 self.failing_beyond_path(path, request).is_none()
             }
-            Some(Path::Whole(Text::Regex(_))) | None => self.failing(path, request).is_none(),
+            Some(Path::Whole(Text::Regex { .. })) | None => self.failing(path, request).is_none(),
         }
     }
 
@@ -337,7 +406,7 @@ impl Conditions {
     fn header_drawer(&self) -> Drawer {
         let exact = |header: &Header| match &header.value {
             Text::Exact(value) => Some(Drawer::Header(header.name.clone(), value.clone())),
-            Text::Regex(_) => None,
+            Text::Regex { .. } => None,
         };
         self.headers.iter().find_map(exact).unwrap_or(Drawer::Any)
     }

@@ -26,11 +26,11 @@ use std::borrow::Cow;
 use headgate_strategies::request::{ClassId, TypeId};
 
 use crate::config::{ClassConfig, ConfigError, MAX_TYPES, Match, StageConfig};
-use condition::Conditions;
+use condition::{Conditions, longest_value};
 use index::Index;
 use routes::Routes;
 
-pub use condition::{Condition, MAX_PATTERN, check_pattern};
+pub use condition::{Condition, MAX_COMPILED_OF_ALL, MAX_PATTERN, check_pattern};
 
 /// The header that identifies gRPC requests.
 pub const CONTENT_TYPE: &str = "content-type";
@@ -103,6 +103,11 @@ impl Classes {
     /// # Errors
     /// [`ConfigError`] for a regular expression that does not compile or is too large.
     pub fn new(classes: &[ClassConfig]) -> Result<Self, ConfigError> {
+        let rules = classes.iter().flat_map(|class| &class.matches);
+        Self::with(classes, longest_value(condition::compiled_kib(rules)))
+    }
+
+    fn with(classes: &[ClassConfig], longest: usize) -> Result<Self, ConfigError> {
         let mut looks_at_path = false;
         let mut rules = Index::default();
         for (c, class) in classes.iter().enumerate() {
@@ -110,7 +115,7 @@ impl Classes {
             for (i, rule) in class.matches.iter().enumerate() {
                 looks_at_path |= looks_at_path_in(rule);
                 let at = format!("classes[{c}].matches[{i}]");
-                rules.insert(id, Conditions::new(rule, &at)?);
+                rules.insert(id, Conditions::new(rule, &at, longest)?);
             }
         }
         Ok(Self {
@@ -151,26 +156,28 @@ impl Classifier {
                 )
             })?;
 
+        let longest = longest_value(compiled_kib(stage));
         let mut looks_at_path = false;
         let mut look = |rule: &Match| looks_at_path |= looks_at_path_in(rule);
         let mut excluded = Index::default();
         for (i, rule) in stage.excluded.iter().enumerate() {
             look(rule);
-            excluded.insert(TypeId(0), Conditions::new(rule, &format!("excluded[{i}]"))?);
+            let at = format!("excluded[{i}]");
+            excluded.insert(TypeId(0), Conditions::new(rule, &at, longest)?);
         }
         let mut types = Index::default();
         for (id, kind) in (0..default.0).map(TypeId).zip(&stage.types) {
             for (i, rule) in kind.matches.iter().enumerate() {
                 look(rule);
                 let at = format!("types[{}].matches[{i}]", id.0);
-                types.insert(id, Conditions::new(rule, &at)?);
+                types.insert(id, Conditions::new(rule, &at, longest)?);
             }
         }
         Ok(Self {
             excluded,
             types,
             default,
-            classes: Classes::new(&stage.classes)?,
+            classes: Classes::with(&stage.classes, longest)?,
             looks_at_path,
             routes: Routes::new(&stage.routes),
         })
@@ -194,6 +201,17 @@ impl Classifier {
     pub fn class(&self, request: &impl RequestView) -> ClassId {
         self.classes.class(request)
     }
+}
+
+/// Returns the compiled size of all regular expressions of a stage, KiB. Each counts as a power of
+/// two, and as often as it has capturing groups for. The longer they are together, the shorter are
+/// the values that they are compared with, so that a classification takes a bounded time. Beyond
+/// [`MAX_COMPILED_OF_ALL`] a policy is invalid.
+#[must_use]
+pub fn compiled_kib(stage: &StageConfig) -> usize {
+    let types = stage.types.iter().flat_map(|kind| &kind.matches);
+    let classes = stage.classes.iter().flat_map(|class| &class.matches);
+    condition::compiled_kib(stage.excluded.iter().chain(types).chain(classes))
 }
 
 fn looks_at_path_in(rule: &Match) -> bool {

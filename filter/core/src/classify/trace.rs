@@ -6,8 +6,8 @@
 
 use headgate_strategies::request::{ClassId, TypeId};
 
-use super::condition::Conditions;
-use super::{Classified, Condition, RequestView, without_query};
+use super::condition::{Conditions, longest_value};
+use super::{Classified, Condition, RequestView, compiled_kib, without_query};
 use crate::config::{ConfigError, Match, StageConfig};
 
 /// The outcome of one match: `None` if the match holds, otherwise the first condition that does not
@@ -36,7 +36,8 @@ pub struct Trace {
 /// # Errors
 /// The errors of [`super::Classifier::new`].
 pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, ConfigError> {
-    let excluded = outcomes(&stage.excluded, "excluded", request)?;
+    let longest = longest_value(compiled_kib(stage));
+    let excluded = outcomes(&stage.excluded, "excluded", longest, request)?;
     if excluded.last() == Some(&None) {
         return Ok(Trace {
             excluded,
@@ -47,7 +48,7 @@ pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, C
         });
     }
     let lists = stage.types.iter().map(|t| t.matches.as_slice());
-    let (types, kind) = first(lists, "types", request)?;
+    let (types, kind) = first(lists, "types", longest, request)?;
     let kind = kind
         .and_then(|i| u16::try_from(i).ok())
         .map(TypeId)
@@ -55,7 +56,7 @@ pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, C
             ConfigError::new("types", format!("{} types; 1 or more", stage.types.len()))
         })?;
     let lists = stage.classes.iter().map(|c| c.matches.as_slice());
-    let (classes, class) = first(lists, "classes", request)?;
+    let (classes, class) = first(lists, "classes", longest, request)?;
     Ok(Trace {
         excluded,
         types,
@@ -70,12 +71,13 @@ pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, C
 fn first<'s>(
     lists: impl ExactSizeIterator<Item = &'s [Match]>,
     name: &str,
+    longest: usize,
     request: &impl RequestView,
 ) -> Result<(Vec<Vec<Outcome>>, Option<usize>), ConfigError> {
     let last = lists.len().checked_sub(1);
     let mut all = Vec::new();
     for (i, rules) in lists.enumerate() {
-        let tried = outcomes(rules, &format!("{name}[{i}].matches"), request)?;
+        let tried = outcomes(rules, &format!("{name}[{i}].matches"), longest, request)?;
         let hit = tried.last() == Some(&None) || Some(i) == last;
         all.push(tried);
         if hit {
@@ -88,12 +90,14 @@ fn first<'s>(
 fn outcomes(
     rules: &[Match],
     at: &str,
+    longest: usize,
     request: &impl RequestView,
 ) -> Result<Vec<Outcome>, ConfigError> {
     let path = request.path().map(without_query);
     let mut outcomes = Vec::new();
     for (i, rule) in rules.iter().enumerate() {
-        let outcome = Conditions::new(rule, &format!("{at}[{i}]"))?.failing(path, request);
+        let rule = Conditions::new(rule, &format!("{at}[{i}]"), longest)?;
+        let outcome = rule.failing(path, request);
         outcomes.push(outcome);
         if outcome.is_none() {
             break;

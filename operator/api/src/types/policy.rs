@@ -44,6 +44,8 @@ pub struct AdmissionPolicySpec {
     #[serde(default)]
     pub strategy: Strategy,
     /// Query types, tried in order, 1 to 256. `default`, at any place in the list, takes the rest.
+    /// Regular expressions of types, `classes` and `exclude` take at most 256 KiB together when
+    /// compiled; an ordinary one takes 1 KiB, one with a counted repetition more.
     pub types: Vec<QueryType>,
     /// Classes of requests by their worth, the highest priority first; the last has no matches and
     /// takes the rest. At most 16; none by default, and then all requests are of one class.

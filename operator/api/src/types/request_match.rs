@@ -39,7 +39,8 @@ pub enum PathMatchType {
     /// Whole path elements: `/q` matches `/q` and `/q/x`, not `/qx`.
     #[default]
     PathPrefix,
-    /// The whole path matches this regular expression.
+    /// The whole path matches this regular expression. Paths of more than 4 KiB match none; where
+    /// the policy's expressions take N KiB, more than 16, paths of more than 64 KiB / N.
     RegularExpression,
 }
 
@@ -52,7 +53,8 @@ pub struct HeaderMatch {
     pub kind: StringMatchKind,
     /// Name, in any case; 1 to 256 bytes. `Host` is also the `:authority` of HTTP/2.
     pub name: String,
-    /// Value or regular expression, at most 4096 bytes.
+    /// Value or regular expression, at most 4096 bytes. Received values match a regular expression
+    /// up to the length at which paths do.
     pub value: String,
 }
 

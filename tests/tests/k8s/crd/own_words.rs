@@ -259,6 +259,7 @@ pub(crate) const TAKEN: &[(&str, &[&str])] = &[
         &[
             "header-regex-bad",
             "regex-look-ahead",
+            "regex-many",
             "regex-too-large",
             "regex-unclosed",
         ],

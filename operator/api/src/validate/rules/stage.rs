@@ -1,5 +1,6 @@
 //! Rules for the admission stage: `parallelism`, `retries`, and all parts together.
 
+use headgate_core::classify::{MAX_COMPILED_OF_ALL, compiled_kib};
 use headgate_core::config::{
     ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, MAX_TOKENS, Measure, QueueMode,
     RetriesConfig, StageConfig, TokenCount, TokensConfig,
@@ -42,6 +43,8 @@ const PER_UNIT: Field = real(Assumed(1.0), 0.001, 1000.0, "");
 /// The default minimum of the slots that a proxy finds.
 const FEWEST: u32 = 2;
 const READ_ANYWAY: &str = "read without being named; another header, or leave retries out";
+const EXPRESSIONS: &str = "of regular expressions when compiled, with those of classes and \
+                           exclude";
 const ONE_OF: &str = "more than one of auto, total and perEndpoint; give one of them";
 const NO_TOKENS: &str = "neither prompt nor output; give at least one of them";
 const OBSERVED: &str = "with queue.mode Observe nothing is held back, so parallelism can't be \
@@ -121,6 +124,11 @@ pub(crate) fn policy(policy: &AdmissionPolicy, namespace: &str, root: &At<'_>) -
         class_admission,
         excluded,
     };
+    let kib = compiled_kib(&stage);
+    if kib > MAX_COMPILED_OF_ALL {
+        let right = format!("{EXPRESSIONS}; at most {MAX_COMPILED_OF_ALL} KiB");
+        root.field("types").add(format!("{kib} KiB {right}"));
+    }
     ValidPolicy {
         namespace: namespace.to_owned(),
         name,
