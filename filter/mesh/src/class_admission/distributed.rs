@@ -54,6 +54,11 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         &self.law
     }
 
+    /// Returns the number of channels for which it has memory.
+    pub(super) fn capacity(&self) -> usize {
+        self.below_one.capacity()
+    }
+
     /// Returns the class in which a call to `destination` that asks for class `wanted` must run. It
     /// is `wanted` or the lowest class.
     pub fn class_for(

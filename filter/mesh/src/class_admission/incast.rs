@@ -78,6 +78,11 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         })
     }
 
+    /// Returns the number of channels for which it has memory.
+    pub(super) fn capacity(&self) -> usize {
+        self.channels.capacity()
+    }
+
     /// Returns the class in which a call from `source` to `destination` that asks for class
     /// `wanted` must run. It is `wanted` or the lowest class.
     pub fn class_for(

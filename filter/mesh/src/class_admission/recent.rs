@@ -72,6 +72,12 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         self.old.remove(&key);
     }
 
+    /// Returns the number of entries for which the map has memory, which it keeps when entries are
+    /// removed.
+    pub(super) fn capacity(&self) -> usize {
+        self.young.capacity() + self.old.capacity()
+    }
+
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.young.len() + self.old.len()

@@ -11,10 +11,11 @@
 //! report. With [`Misses`] the probability is 0 or 1, and holds until the end of the period.
 //!
 //! State is bounded, regardless of the reports. The server keeps at most [`SERVICES`] services, and
-//! for each service the [`CHANNELS`] most recently used pairs of sender and class. A new service
-//! counts for the namespace of the sender that reported it first. If there is no room, the new
-//! service replaces services of the namespace with the most services. So the reports of one
-//! namespace don't evict the services of others. The content of reports is trusted, because the
+//! for each service the [`CHANNELS`] most recently used pairs of sender and class, but memory for
+//! [`CHANNELS_OF_ALL`] such pairs in all. A new service counts for the namespace of the sender that
+//! reported it first. If there is no room, services of the namespace with the most services are
+//! evicted, or of the one with the most pairs. So the reports of one namespace don't evict the
+//! services of others. The content of reports is trusted, because the
 //! server's TLS authenticates the senders.
 
 use std::collections::HashMap;
@@ -37,6 +38,9 @@ use super::{Completion, Limits};
 pub(super) const SERVICES: usize = 512;
 /// The maximum number of pairs of sender and class of a service.
 pub(super) const CHANNELS: usize = 32_768;
+/// The maximum number of pairs of all services for which there is memory, some 50 bytes each. A
+/// service with [`CHANNELS`] pairs has memory for up to twice as many.
+pub(super) const CHANNELS_OF_ALL: usize = 16 * CHANNELS;
 /// The idle time after which a service is forgotten.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -124,38 +128,68 @@ impl Server {
             let algorithm = &mut entry.algorithm;
             let promised = of_service.rules.targets_us.len();
             let classes = || (0..).map(ClassId).take(promised);
+            let before = algorithm.capacity();
             for (class, reported) in classes().zip(&of_service.classes) {
                 algorithm.take(now, sender, class, reported);
             }
+            let has_grown = algorithm.capacity() > before;
             services.push(ServiceAnswer {
                 service: of_service.service.as_ref().into(),
                 classes: classes()
                     .map(|class| algorithm.decide(now, sender, class))
                     .collect(),
             });
+            if has_grown {
+                self.free_channels(now);
+            }
         }
         Ok(Decisions { services })
     }
 
-    /// Makes room for another service. Idle services are removed first. If there are none, the
-    /// least recently used half of the services of the namespace with the most services is evicted.
-    /// So one search makes room for many insertions.
+    /// Makes room for another service. Idle services are removed first. If there are none, services
+    /// of the namespace with the most services are evicted.
     fn make_room(&mut self, now: Instant) {
         if self.services.len() < SERVICES {
             return;
         }
+        self.forget_idle(now);
+        if self.services.len() >= SERVICES {
+            self.evict(|_| 1);
+        }
+    }
+
+    /// Keeps the memory for the channels of all services within [`CHANNELS_OF_ALL`], as
+    /// [`Server::make_room`] does the number of services.
+    fn free_channels(&mut self, now: Instant) {
+        if self.channels() > CHANNELS_OF_ALL {
+            self.forget_idle(now);
+        }
+        while self.channels() > CHANNELS_OF_ALL {
+            self.evict(|service| service.algorithm.capacity());
+        }
+    }
+
+    fn channels(&self) -> usize {
+        let services = self.services.values();
+        services.map(|service| service.algorithm.capacity()).sum()
+    }
+
+    fn forget_idle(&mut self, now: Instant) {
         self.services
             .retain(|_, entry| now.since(entry.used) < IDLE);
-        if self.services.len() < SERVICES {
-            return;
-        }
-        let mut of_namespace: HashMap<u64, Vec<(Instant, u64)>> = HashMap::new();
+    }
+
+    /// Evicts the least recently used half of the services of the namespace whose services have the
+    /// most of `taken`. So one search makes room for many insertions.
+    fn evict(&mut self, taken: impl Fn(&Service) -> usize) {
+        let mut of_namespace: HashMap<u64, (usize, Vec<(Instant, u64)>)> = HashMap::new();
         for (key, entry) in &self.services {
-            let own = of_namespace.entry(entry.namespace).or_default();
+            let (sum, own) = of_namespace.entry(entry.namespace).or_default();
+            *sum += taken(entry);
             own.push((entry.used, *key));
         }
-        let most = of_namespace.into_values().max_by_key(Vec::len);
-        let mut most = most.unwrap_or_default();
+        let most = of_namespace.into_values().max_by_key(|(sum, _)| *sum);
+        let (_, mut most) = most.unwrap_or_default();
         most.sort_unstable();
         for (_, key) in most.iter().take(most.len().div_ceil(2)) {
             self.services.remove(key);
@@ -180,6 +214,15 @@ impl Algorithm {
                 Self::Incast(Box::new(incast))
             }
         })
+    }
+
+    /// Returns the number of channels for which it has memory.
+    fn capacity(&self) -> usize {
+        match self {
+            // One count for each class.
+            Self::Misses(_) => 0,
+            Self::Incast(state) => state.capacity(),
+        }
     }
 
     fn take(&mut self, now: Instant, sender: u64, class: ClassId, reported: &ClassReport) {
@@ -481,6 +524,40 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert_eq!(error, "services: 257 of them; at most 256");
+    }
+
+    /// Senders of one namespace report one service by many rules, each of which has its own
+    /// channels, and let the channels end.
+    #[test]
+    fn channels_of_all_services_are_bounded_and_one_namespace_takes_none_of_another() {
+        let mut server = Server::default();
+        let rules = rules(Method::Incast { smoothing: 0.0 });
+        let failed = ClassReport {
+            failed: 1,
+            ..ClassReport::default()
+        };
+        let theirs = report("1", "other/0", &rules, failed);
+        server.exchange(at(0), Some("other"), &theirs).unwrap();
+        let mut flood = report("", "evil/s", &rules, failed);
+        flood.services = (0..MAX_SERVICES as u64)
+            .map(|n| {
+                let mut service = flood.services[0].clone();
+                service.rules.to_mut().targets_us[0] = 1 + n;
+                service.classes = vec![failed; 2];
+                service
+            })
+            .collect();
+        let mut most = 0;
+        for process in 0..1_500 {
+            flood.process = process.to_string().into();
+            let answer = server.exchange(at(process), Some("evil"), &flood);
+            assert_eq!(answer.unwrap().services.len(), MAX_SERVICES);
+            most = most.max(server.channels());
+        }
+        assert!(most > CHANNELS_OF_ALL / 2, "{most}");
+        assert!(most <= CHANNELS_OF_ALL, "{most}");
+        let theirs = report("1", "other/0", &rules, ClassReport::default());
+        assert_eq!(ask(&mut server, 2_000, &theirs)[0].0, 0.99);
     }
 
     #[test]
