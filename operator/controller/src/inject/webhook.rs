@@ -21,7 +21,7 @@ use base64::prelude::BASE64_STANDARD;
 use http::{StatusCode, header};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tracing::{debug, info};
 
 use super::mark::INJECTED_ANNOTATION;
@@ -31,8 +31,8 @@ use headgate_xds::tls::Trust;
 
 /// The path of the webhook.
 const PATH: &str = "/inject";
-/// The largest AdmissionReview, in bytes. Pods take some KiB.
-const MAX_BYTES: usize = 1 << 20;
+/// The largest AdmissionReview, in bytes. Pods take some KiB, and their annotations at most 256.
+const MAX_BYTES: usize = 512 << 10;
 /// Limits of the webhook. A connection carries one request. If the API server reused a connection
 /// just as the webhook closes it, a Pod would be created without Envoy. The same would happen if
 /// the webhook closed a connection because many others are open. So further connections wait. An
@@ -76,16 +76,25 @@ impl Webhook {
     }
 }
 
+/// The settings, locked by the review that is being answered. A parsed review may take more than a
+/// hundred times its size, so one at a time is.
+type Turn = Arc<Mutex<Settings>>;
+
 fn app(settings: Settings) -> Router {
+    app_of(Arc::new(Mutex::new(settings)))
+}
+
+fn app_of(turn: Turn) -> Router {
     Router::new()
         .route(PATH, post(review))
         .layer(DefaultBodyLimit::max(MAX_BYTES))
-        .with_state(Arc::new(settings))
+        .with_state(turn)
 }
 
-async fn review(State(settings): State<Arc<Settings>>, body: Bytes) -> Response {
+async fn review(State(turn): State<Turn>, body: Bytes) -> Response {
+    let settings = turn.lock().await;
     let review = serde_json::from_slice(&body).map_err(|error| error.to_string());
-    match review.and_then(|review| answer(&review, &settings)) {
+    match review.and_then(|review| answer(review, &settings)) {
         Ok(answer) => {
             let json = [(header::CONTENT_TYPE, "application/json")];
             (json, answer.to_string()).into_response()
@@ -98,12 +107,13 @@ async fn review(State(settings): State<Arc<Settings>>, body: Bytes) -> Response 
 ///
 /// # Errors
 /// Returns one line that says that `review` isn't an AdmissionReview.
-pub(super) fn answer(review: &Value, settings: &Settings) -> Result<Value, String> {
+pub(super) fn answer(mut review: Value, settings: &Settings) -> Result<Value, String> {
+    let pod = review.pointer_mut("/request/object").map(Value::take);
     let request = &review["request"];
     let uid = request["uid"].as_str().filter(|uid| !uid.is_empty());
     let uid = uid.ok_or("request.uid: missing; an AdmissionReview has it")?;
     let mut response = json!({"uid": uid, "allowed": true});
-    let (patch, warning) = patch(&request["object"], settings);
+    let (patch, warning) = patch(pod.unwrap_or_default(), settings);
     if let Some(patch) = patch {
         response["patchType"] = json!("JSONPatch");
         response["patch"] = json!(BASE64_STANDARD.encode(patch.to_string()));
@@ -122,30 +132,32 @@ pub(super) fn answer(review: &Value, settings: &Settings) -> Result<Value, Strin
 
 /// Returns the JSON Patch that injects a Pod, and a warning if it isn't injected or if no Service
 /// can reach its Envoy yet.
-fn patch(pod: &Value, settings: &Settings) -> (Option<Value>, Option<String>) {
+fn patch(mut pod: Value, settings: &Settings) -> (Option<Value>, Option<String>) {
     let annotation = |name: &str| !pod["metadata"]["annotations"][name].is_null();
     if annotation(INJECTED_ANNOTATION) {
-        let why = format!("{}: already injected", name_of(pod));
+        let why = format!("{}: already injected", name_of(&pod));
         return (None, Some(why));
     }
     if annotation(MIRROR_ANNOTATION) {
         let why = "not injected: the kubelet runs it from a file";
-        return (None, Some(format!("{}: {why}", name_of(pod))));
+        return (None, Some(format!("{}: {why}", name_of(&pod))));
     }
-    let mut injected = pod.clone();
-    let one = match inject(&mut injected, settings) {
+    let before = CHANGED.map(|at| (at, pod.pointer(at).cloned()));
+    let one = match inject(&mut pod, settings) {
         Ok(Outcome::Injected(one)) => one,
         Ok(Outcome::NoWorkload) => return (None, Some("not injected: no Pod".to_owned())),
         Ok(Outcome::Skipped(why)) => return (None, Some(why)),
         Err(problem) => return (None, Some(format!("{problem} (not injected)"))),
     };
     debug!("{}: injected", one.workload);
-    let changed = CHANGED
-        .into_iter()
-        .filter(|at| pod.pointer(at) != injected.pointer(at));
-    let operations = changed
-        .map(|at| json!({"op": "add", "path": at, "value": injected.pointer(at)}))
-        .collect();
+    let operations = before.into_iter().filter_map(|(at, before)| {
+        let after = pod.pointer_mut(at).map(Value::take);
+        let mut operation = json!({"op": "add", "path": at});
+        // `json!` would copy the value.
+        operation["value"] = (before != after).then_some(after)?.unwrap_or_default();
+        Some(operation)
+    });
+    let operations = operations.collect();
     let warning = (!one.took_name).then(|| {
         format!(
             "{}: port {} has no name, so Services reach Envoy only as targetPort {}; name the port",

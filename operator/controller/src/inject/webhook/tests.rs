@@ -25,7 +25,7 @@ fn respond(pod: &Value) -> Value {
         "kind": "AdmissionReview",
         "request": {"uid": "u", "namespace": "shop", "object": pod},
     });
-    let answer = answer(&review, &settings()).unwrap();
+    let answer = answer(review, &settings()).unwrap();
     assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
     assert_eq!(answer["kind"], "AdmissionReview");
     let response = answer["response"].clone();
@@ -175,8 +175,33 @@ fn envoy_shares_the_resources_of_a_pod_that_has_some_for_all_of_its_containers()
 #[test]
 fn what_is_no_review_has_no_answer() {
     for review in [json!(null), json!([]), json!({"request": {"uid": ""}})] {
-        let problem = answer(&review, &settings()).unwrap_err();
+        let problem = answer(review, &settings()).unwrap_err();
         assert_eq!(problem, "request.uid: missing; an AdmissionReview has it");
+    }
+}
+
+async fn reviewed(mut app: Router, review: String) -> Response {
+    let request = http::Request::post(PATH).body(review).unwrap();
+    tower::Service::call(&mut app, request).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_review_waits_for_its_turn_and_is_bounded_in_size() {
+    let turn = Arc::new(Mutex::new(settings()));
+    let app = app_of(Arc::clone(&turn));
+    let review = json!({"request": {"uid": "u", "object": pod("nodeName: n")}}).to_string();
+    let other = turn.lock().await;
+    let mut waiting = std::pin::pin!(reviewed(app.clone(), review));
+    let early = tokio::time::timeout(Duration::from_millis(50), &mut waiting).await;
+    assert!(early.is_err(), "beside another one");
+    drop(other);
+    assert_eq!(waiting.await.status(), StatusCode::OK);
+    for (bytes, expected) in [
+        (MAX_BYTES, StatusCode::BAD_REQUEST),
+        (MAX_BYTES + 1, StatusCode::PAYLOAD_TOO_LARGE),
+    ] {
+        let answer = reviewed(app.clone(), " ".repeat(bytes)).await;
+        assert_eq!(answer.status(), expected, "{bytes}");
     }
 }
 
