@@ -1,11 +1,12 @@
-//! Tests of clients that upload slowly: with `headgate bootstrap --buffer-requests`, their requests
-//! hold no slot during the upload.
+//! Tests of uploads. With `headgate bootstrap --buffer-requests`, requests of clients that upload
+//! slowly hold no slot during the upload.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use headgate_tests::backend::BackendConfig;
 use headgate_tests::http::{self, Pending};
+use headgate_tests::load::{self, Clients, LoadSpec, Protocol, RequestType};
 use headgate_tests::policy;
 use headgate_tests::rig::{Rig, RigBuilder};
 use headgate_tests::wait::until;
@@ -109,5 +110,28 @@ fn an_upload_that_stalls_while_it_waits_is_forgotten() -> Result<()> {
     for request in running {
         assert_eq!(request.answer()?.status, 200);
     }
+    rig.wait_until_idle()
+}
+
+/// Envoy doesn't return the windows of a paused request that exceeds its buffer. The connection's
+/// window must suffice for those that wait and for the one that has the slot.
+#[test]
+fn uploads_that_wait_leave_the_connection_to_the_one_that_is_served() -> Result<()> {
+    let count = 10;
+    let rig = one_slot(count).start()?;
+    let mut upload = RequestType::get("upload", "/");
+    (upload.method, upload.body) = ("POST".to_owned(), "x".repeat(600_000));
+    let mut spec = LoadSpec::new(rig.addr(), vec![upload], 0.0, Duration::ZERO);
+    (spec.protocol, spec.connections) = (Protocol::Http2, 1);
+    spec.clients.push(Clients {
+        count,
+        from: Duration::ZERO,
+        until: Duration::from_millis(500),
+        // Each client sends only once.
+        think: Duration::from_secs(1),
+    });
+    let report = load::run(spec)?;
+    let total = &report.total;
+    assert_eq!((total.ok, total.unanswered), (count as u64, 0), "{total:?}");
     rig.wait_until_idle()
 }
