@@ -14,6 +14,11 @@
 //! So the number of actions in a turn is bounded. Further actions wait for the next turn. The
 //! worker wakes itself for that turn, because Envoy delivers the wake-up of a shared queue from its
 //! event loop, with the stack unwound.
+//!
+//! The callback in which a request starts to wait neither refuses nor resumes any. A request that
+//! it resumes and that ends at once may free a slot for the waiting one, which would be resumed
+//! before its callback has paused it. Envoy would then pause it for good: the backend would get its
+//! headers and never its body.
 
 use std::collections::VecDeque;
 

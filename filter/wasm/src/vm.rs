@@ -60,6 +60,9 @@ pub(crate) struct Vm {
 enum Callback {
     /// A callback for a part of a request or response. The stream continues after the callback.
     OfStream,
+    /// The callback for the headers of a request or call that is held. The stream pauses after the
+    /// callback.
+    OfHeld,
     /// A tick, a wake-up, a configuration, or the end of a stream. No stream continues after the
     /// callback.
     Other,
@@ -185,7 +188,11 @@ impl Vm {
         let decision = inbound.request_headers(&mut self.filter, &Effective(stream));
         #[cfg(feature = "decision-timing")]
         self.timing.record(self.filter.host(), self.filter.last());
-        self.act(stream, Callback::OfStream);
+        let callback = match decision {
+            Decision::Hold(_) => Callback::OfHeld,
+            _ => Callback::OfStream,
+        };
+        self.act(stream, callback);
         self.attend(stream, false);
         match decision {
             Decision::Refuse(refusal) if !self.refuse(stream, &refusal) => Decision::PassBy,
@@ -249,9 +256,12 @@ impl Vm {
         if self.has_handled(Direction::Outbound) {
             return true;
         }
-        let sent = self.on(stream, |filter, stream| {
-            outbound.request_headers(filter, stream)
-        });
+        let sent = outbound.request_headers(&mut self.filter, &Effective(stream));
+        let callback = match sent {
+            true => Callback::OfStream,
+            false => Callback::OfHeld,
+        };
+        self.act(stream, callback);
         self.attend(stream, false);
         sent
     }
@@ -328,13 +338,18 @@ impl Vm {
     }
 
     /// Resumes and refuses held requests. Envoy executes these actions when the callback returns.
-    /// The effective context is again `own`, that of the callback, when this function returns. A
-    /// callback of a stream refuses no other request ([`crate::turn`]).
+    /// The effective context is again `own`, that of the callback, when this function returns. Some
+    /// callbacks postpone their actions ([`crate::turn`]).
     fn act(&mut self, own: u32, callback: Callback) {
         self.turn.add(self.filter.actions());
         let mut any = false;
         while let Some(action) = self.turn.next() {
-            if callback == Callback::OfStream && matches!(action, Action::Refuse { .. }) {
+            let waits = match callback {
+                Callback::OfStream => matches!(action, Action::Refuse { .. }),
+                Callback::OfHeld => true,
+                Callback::Other => false,
+            };
+            if waits {
                 self.turn.postpone(action);
                 continue;
             }

@@ -262,6 +262,33 @@ fn twenty_thousand_requests_end_as_soon_as_they_are_resumed() -> Result<()> {
     rig.wait_until_idle()
 }
 
+/// A request that Envoy answers itself ends within the call that resumes it, perhaps in the
+/// callback for another request's headers. The slot must not go to that request before Envoy has
+/// paused it: Envoy would then pause it for good.
+#[test]
+fn requests_that_end_at_once_resume_none_that_is_just_arriving() -> Result<()> {
+    let rig = rig(1, 500)
+        .concurrency(2)
+        .change(|bootstrap| {
+            let local = json!({"match": {"path": "/local"}, "direct_response": {"status": 200}});
+            bootstrap.routes()?.insert(0, local);
+            Ok(())
+        })
+        .start()?;
+    let mut upload = RequestType::get("upload", "/");
+    (upload.method, upload.body) = ("POST".to_owned(), "x".repeat(1_024));
+    let kinds = vec![RequestType::get("local", "/local"), upload];
+    let spec = LoadSpec::new(rig.addr(), kinds, 500.0, Duration::from_secs(15));
+    let report = load::run(spec)?;
+    assert_eq!(
+        (report.total.ok, report.total.unanswered),
+        (report.total.offered, 0),
+        "{:?}",
+        report.total.status
+    );
+    rig.wait_until_idle()
+}
+
 #[test]
 fn the_backend_is_dead() -> Result<()> {
     let mut rig = rig(4, 500).start()?;
