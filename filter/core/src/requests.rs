@@ -96,6 +96,8 @@ pub struct Request {
     pub(crate) counts: Counts,
     /// The request's phase.
     pub phase: Phase,
+    /// The time at which the proxy had the whole request. `None` while its body still arrives.
+    pub(crate) sent: Option<Instant>,
     /// Whether the request has been in the backend for so long that it counts as failed.
     pub(crate) overdue: bool,
     /// Whether the search for P has counted the request as late.
@@ -134,6 +136,7 @@ impl Request {
             token_time: None,
             counts: Counts::Real,
             phase: Phase::Arriving,
+            sent: Some(now),
             overdue: false,
             counted_late: false,
             silent: false,
@@ -152,6 +155,17 @@ impl Request {
         };
         let until = self.freed.map_or(now, |(at, _)| at);
         Some(until.since(dequeued?))
+    }
+
+    /// Returns the time since which the backend owes an answer. Returns `None` if the request isn't
+    /// in the backend or its answer has begun, and while its body still arrives.
+    pub(crate) fn unanswered_since(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Running { dequeued } if self.first_byte.is_none() => {
+                Some(dequeued?.max(self.sent?))
+            }
+            _ => None,
+        }
     }
 
     /// Returns the number of output tokens that were counted. Returns the expected number if tokens

@@ -816,15 +816,52 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_new(
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
     envoy: *mut c_void,
     filter: *const c_void,
-    _end_of_stream: bool,
+    end_of_stream: bool,
 ) -> u32 {
-    let hook = |request: &Request| match request.request_headers(Envoy(envoy)) {
+    let hook = |request: &Request| match request.request_headers(Envoy(envoy), end_of_stream) {
         Head::Continue => CONTINUE,
         Head::Hold => STOP_AND_WATERMARK,
         Head::Reply(reply) => {
             Envoy(envoy).reply(&reply);
             STOP
         }
+    };
+    // SAFETY: by Envoy's contract, `filter` is alive.
+    unsafe { on_stream(filter, CONTINUE, hook) }
+}
+
+/// Handles a part of the body of a request.
+///
+/// # Safety
+/// See `on_http_filter_request_headers`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_body(
+    envoy: *mut c_void,
+    filter: *const c_void,
+    end_of_stream: bool,
+) -> u32 {
+    let hook = |request: &Request| {
+        if end_of_stream {
+            request.request_end(Envoy(envoy));
+        }
+        CONTINUE
+    };
+    // SAFETY: by Envoy's contract, `filter` is alive.
+    unsafe { on_stream(filter, CONTINUE, hook) }
+}
+
+/// Handles the trailers of a request.
+///
+/// # Safety
+/// See `on_http_filter_request_headers`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_trailers(
+    envoy: *mut c_void,
+    filter: *const c_void,
+) -> u32 {
+    let hook = |request: &Request| {
+        request.request_end(Envoy(envoy));
+        CONTINUE
     };
     // SAFETY: by Envoy's contract, `filter` is alive.
     unsafe { on_stream(filter, CONTINUE, hook) }
@@ -938,22 +975,6 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(filter: *const 
         let request = unsafe { Box::from_raw(filter.cast_mut().cast::<Request>()) };
         request.destroyed();
     });
-}
-
-/// Defines hooks that Envoy requires and in which the filter does nothing.
-macro_rules! continues {
-    ($($hook:ident($($argument:ty),*);)*) => { $(
-        /// Lets the stream continue.
-        #[unsafe(no_mangle)]
-        extern "C" fn $hook($(_: $argument),*) -> u32 {
-            CONTINUE
-        }
-    )* };
-}
-
-continues! {
-    envoy_dynamic_module_on_http_filter_request_body(*mut c_void, *const c_void, bool);
-    envoy_dynamic_module_on_http_filter_request_trailers(*mut c_void, *const c_void);
 }
 
 /// Defines hooks in which the filter does nothing. They are for callouts and streams that the

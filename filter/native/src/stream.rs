@@ -239,7 +239,7 @@ impl Request {
         }
     }
 
-    pub(crate) fn request_headers(&self, envoy: Envoy) -> Head {
+    pub(crate) fn request_headers(&self, envoy: Envoy, end_of_stream: bool) -> Head {
         let stream = self.attached(envoy);
         let Ok(mut side) = self.side.try_borrow_mut() else {
             return Head::Continue;
@@ -254,6 +254,9 @@ impl Request {
                     self.epoch.set(process.epoch);
                     trap(envoy, "request");
                     let decision = inbound.request(&mut process.filter, &stream, headers);
+                    if !end_of_stream {
+                        inbound.body_follows(&mut process.filter);
+                    }
                     if let Some(span) = span {
                         self.tag_decision(span, process.filter.engine(), &decision, stream.now);
                     }
@@ -352,6 +355,23 @@ impl Request {
             }
         });
         decided.unwrap_or(Some(Head::Continue))
+    }
+
+    /// Handles the end of the request's body, or its trailers.
+    pub(crate) fn request_end(&self, envoy: Envoy) {
+        let awaited = match self.side.try_borrow().as_deref() {
+            Ok(Side::Inbound(inbound)) => inbound.awaits_request_end(),
+            Ok(Side::Outbound(_)) | Err(_) => false,
+        };
+        if !awaited {
+            return;
+        }
+        let stream = self.attached(envoy);
+        self.on(|side, process| {
+            if let Side::Inbound(inbound) = side {
+                inbound.request_end(&mut process.filter, &stream);
+            }
+        });
     }
 
     pub(crate) fn response_headers(&self, envoy: Envoy, end_of_stream: bool) {

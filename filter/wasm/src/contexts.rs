@@ -93,17 +93,28 @@ pub(crate) fn reported(id: u32, body_size: usize) {
     vm::with(|vm| vm.reported(id, body_size));
 }
 
-/// Handles request headers. Returns whether the request or the call continues at once.
-pub(crate) fn request_headers(id: u32) -> bool {
+/// Handles request headers. Returns whether the request or the call continues at once. `end` says
+/// whether the request has no body.
+pub(crate) fn request_headers(id: u32, end: bool) -> bool {
     let goes_on = with(id, |context| match context {
         Context::Root(_) => None,
         Context::Request(inbound) => vm::with(|vm| {
-            let decision = vm.request(id, inbound);
+            let decision = vm.request(id, inbound, end);
             !matches!(decision, Decision::Hold(_) | Decision::Refuse(_))
         }),
         Context::Call(outbound) => vm::with(|vm| vm.call(id, outbound)),
     });
     goes_on.flatten().unwrap_or(true)
+}
+
+/// Handles the end of a request's body, or its trailers.
+pub(crate) fn request_end(id: u32) {
+    with(id, |context| match context {
+        Context::Request(inbound) if inbound.awaits_request_end() => {
+            vm::with(|vm| vm.request_end(id, inbound));
+        }
+        _ => {}
+    });
 }
 
 pub(crate) fn response_headers(id: u32, end: bool) {

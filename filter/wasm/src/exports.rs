@@ -2,10 +2,10 @@
 //! and no others.
 //!
 //! Envoy calls every function of the ABI that a module exports. Each call enters the VM, which
-//! costs more than the work of most callbacks. Callbacks for request bodies, for logs, and a second
-//! callback for the end of a stream would be three useless entries for each request. So the only
-//! entries for a request are those for its context, its headers, the response's headers, each part
-//! of the response's body, the response's trailers, and its end.
+//! costs more than the work of most callbacks. A callback for logs, and a second callback for the
+//! end of a stream would be two useless entries for each request. So the only entries for a request
+//! are those for its context, its headers, each part of its body, its trailers, the response's
+//! headers, each part of the response's body, the response's trailers, and its end.
 #![allow(unsafe_code)] // exported names
 
 use headgate_core::http::Level;
@@ -83,14 +83,28 @@ extern "C" fn proxy_on_http_call_response(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn proxy_on_request_headers(context: u32, _count: usize, _end: bool) -> u32 {
+extern "C" fn proxy_on_request_headers(context: u32, _count: usize, end: bool) -> u32 {
     #[cfg(feature = "trap")]
     trap();
-    if contexts::request_headers(context) {
+    if contexts::request_headers(context, end) {
         CONTINUE
     } else {
         PAUSE
     }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_request_body(context: u32, _size: usize, end: bool) -> u32 {
+    if end {
+        contexts::request_end(context);
+    }
+    CONTINUE
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_request_trailers(context: u32, _count: usize) -> u32 {
+    contexts::request_end(context);
+    CONTINUE
 }
 
 #[unsafe(no_mangle)]

@@ -179,13 +179,16 @@ impl Vm {
         self.check(back);
     }
 
-    /// Handles the request headers of `stream`. If the request is refused, the local reply has been
-    /// sent when this function returns.
-    pub(crate) fn request(&mut self, stream: u32, inbound: &mut Inbound) -> Decision {
+    /// Handles the request headers of `stream`. `end` says whether the request has no body. If the
+    /// request is refused, the local reply has been sent when this function returns.
+    pub(crate) fn request(&mut self, stream: u32, inbound: &mut Inbound, end: bool) -> Decision {
         if self.filter.engine().is_idle() || self.has_handled(Direction::Inbound) {
             return Decision::PassBy;
         }
         let decision = inbound.request_headers(&mut self.filter, &Effective(stream));
+        if !end {
+            inbound.body_follows(&mut self.filter);
+        }
         #[cfg(feature = "decision-timing")]
         self.timing.record(self.filter.host(), self.filter.last());
         let callback = match decision {
@@ -198,6 +201,11 @@ impl Vm {
             Decision::Refuse(refusal) if !self.refuse(stream, &refusal) => Decision::PassBy,
             decision => decision,
         }
+    }
+
+    /// Handles the end of the body of `stream`'s request.
+    pub(crate) fn request_end(&mut self, stream: u32, inbound: &mut Inbound) {
+        inbound.request_end(&mut self.filter, &Effective(stream));
     }
 
     /// Runs `f` with the filter, in a callback of `stream` after which the stream may continue.

@@ -395,6 +395,18 @@ impl<H: Host, B: Beside> Filter<H, B> {
         B::goes_on(self, stream, ticket, None);
     }
 
+    /// Records that the proxy has the whole request `ticket`, which belongs to `stream`.
+    pub(super) fn sent(&mut self, stream: &impl Stream, ticket: Ticket) {
+        match stream.now() {
+            Ok(now) => {
+                if let Some(stage) = self.engine.stage_mut(ticket.policy) {
+                    stage.sent(ticket, now);
+                }
+            }
+            Err(error) => self.complain(stream, &error),
+        }
+    }
+
     /// Returns the requests, with their streams, for which the caller must call [`Filter::look`]
     /// after a tick. The caller drains the list.
     pub fn suspects(&mut self) -> &mut Vec<(Ticket, u32)> {

@@ -18,6 +18,8 @@ pub struct Inbound {
     /// The request's ticket, until it ends.
     ticket: Option<Ticket>,
     asked: Asked,
+    /// Whether the request's body hasn't ended.
+    uploads: bool,
     /// The outcome to report at the end of the response.
     outcome: Outcome,
     /// Whether the response is known to come from the backend.
@@ -42,6 +44,7 @@ impl Default for Inbound {
         Self {
             ticket: None,
             asked: Asked::default(),
+            uploads: false,
             outcome: Outcome::Completed,
             from_backend: false,
             awaits_first_byte: false,
@@ -93,6 +96,37 @@ impl Inbound {
             self.ticket = Some(ticket);
         }
         decision
+    }
+
+    /// Records that the request's body follows its headers. The caller calls
+    /// [`Inbound::request_end`] when it has ended.
+    pub fn body_follows(&mut self, filter: &mut Filter<impl Host, impl Beside>) {
+        // An upgrade is answered before the client sends more.
+        let ticket = self.ticket.filter(|_| self.asked.upgrade.is_none());
+        if let Some(ticket) = ticket {
+            self.uploads = true;
+            if let Some(stage) = filter.engine.stage_mut(ticket.policy) {
+                stage.body_follows(ticket);
+            }
+        }
+    }
+
+    /// Whether the caller must call [`Inbound::request_end`] when the request's body has ended.
+    #[must_use]
+    pub fn awaits_request_end(&self) -> bool {
+        self.uploads && self.is_pending()
+    }
+
+    /// Handles the end of the request's body, or its trailers.
+    pub fn request_end(
+        &mut self,
+        filter: &mut Filter<impl Host, impl Beside>,
+        stream: &impl Stream,
+    ) {
+        self.uploads = false;
+        if let Some(ticket) = self.ticket {
+            filter.sent(stream, ticket);
+        }
     }
 
     /// Handles the response's headers.

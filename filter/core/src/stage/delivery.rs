@@ -50,7 +50,7 @@ impl Stage {
         let says_something = match outcome {
             Outcome::Completed | Outcome::Failed => true,
             // A client that leaves early gives no information about the backend.
-            Outcome::Abandoned => late,
+            Outcome::Abandoned => late && request.sent.is_some(),
             Outcome::Unmeasured | Outcome::Unsampled => false,
         };
         if says_something {
@@ -92,12 +92,13 @@ impl Stage {
                 continue;
             };
             // A stream that has started is answered, however long it continues.
-            if request.first_byte.is_some() {
+            let Some(since) = request.unanswered_since() else {
                 continue;
-            }
+            };
             let kind = request.attributes.kind;
-            let time = now.since(at);
+            let time = now.since(since);
             let response = self.slots.response(request.arrived, at, now);
+            let response = response.saturating_sub(since.since(at));
             let is_sample = request.weight > 0;
             if is_sample
                 && !request.counted_late

@@ -29,7 +29,7 @@ use headgate_strategies::time::Instant;
 use super::Stage;
 use crate::decision::{Action, Ticket};
 use crate::host::Host;
-use crate::requests::{Phase, Request, Upstream};
+use crate::requests::{Request, Upstream};
 
 /// The least number of recent answers of a type for a request of it to count as overtaken.
 const FEWEST: u32 = 20;
@@ -233,15 +233,6 @@ impl Hosts {
     }
 }
 
-/// Returns the time at which an unanswered request got its slot. Returns `None` if the request has
-/// no slot, or its answer has begun.
-fn unanswered_since(request: &Request) -> Option<Instant> {
-    match request.phase {
-        Phase::Running { dequeued } if request.first_byte.is_none() => dequeued,
-        _ => None,
-    }
-}
-
 impl Stage {
     /// Returns the time in the backend beyond which a request of `kind` is overtaken, or `None`
     /// with too few recent answers.
@@ -254,7 +245,7 @@ impl Stage {
     /// stream, for which the caller must call [`Stage::at_host`].
     pub(crate) fn find_suspects(&mut self, now: Instant, suspects: &mut Vec<(Ticket, u32)>) {
         let is_longer = |request: &Request, time: Option<Duration>| {
-            let since = unanswered_since(request);
+            let since = request.unanswered_since();
             since.is_some_and(|since| time.is_some_and(|time| now.since(since) > time))
         };
         let overtaken = self.holds()
@@ -302,7 +293,7 @@ impl Stage {
         };
         let kind = request.attributes.kind;
         let limit = self.overtaken_after(kind);
-        let (None, Some(since), Some(limit)) = (request.freed, unanswered_since(request), limit)
+        let (None, Some(since), Some(limit)) = (request.freed, request.unanswered_since(), limit)
         else {
             return Ok(());
         };

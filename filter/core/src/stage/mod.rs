@@ -265,6 +265,21 @@ impl Stage {
         })
     }
 
+    /// Records that the body of a request follows. The caller calls [`Stage::sent`] when it has
+    /// ended. Until then the request doesn't count as one that the backend leaves unanswered.
+    pub fn body_follows(&mut self, ticket: Ticket) {
+        if let Some(request) = self.requests.of_mut(ticket) {
+            request.sent = None;
+        }
+    }
+
+    /// Records that the proxy has the whole body of a request.
+    pub fn sent(&mut self, ticket: Ticket, now: Instant) {
+        if let Some(request) = self.requests.of_mut(ticket) {
+            request.sent = Some(now);
+        }
+    }
+
     /// Whether the stage needs fast ticks, because requests wait for a slot or decisions of this
     /// worker are unpublished.
     #[must_use]
@@ -762,8 +777,12 @@ impl Stage {
     ///
     /// The histogram records at most the last objective, so that clients who end long streams have
     /// little influence. A later answer would miss the objective in any case. Nothing is recorded
-    /// for a type that hangs or has just recovered, because the time is no service time.
+    /// for a type that hangs or has just recovered, or while the request's body still arrives,
+    /// because the time is no service time.
     fn took_at_least(&mut self, request: &Request, time: Duration) -> bool {
+        if request.sent.is_none() {
+            return false;
+        }
         let (request, weight) = (&request.attributes, request.weight);
         let kind = request.kind;
         if (self.strategy.base.value_cut()).is_some_and(|cut| cut.hangs(kind)) {

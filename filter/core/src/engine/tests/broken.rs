@@ -88,6 +88,49 @@ fn a_type_that_hangs_holds_few_slots_of_all_workers_together() {
     }
 }
 
+/// The backend can't answer a request before its body has arrived.
+#[test]
+fn requests_whose_bodies_still_arrive_break_no_type() {
+    let mut process = Process::new(1, &by_value(16));
+    // For `ms`, sends 300 requests a second that are answered after 10 ms.
+    let serve = |process: &mut Process, ms: u64, path| {
+        for _ in (0..ms).step_by(10) {
+            let streams = [(); 3].map(|()| process.arrive(0, path));
+            process.run_for(10 * MS);
+            for stream in streams {
+                process.finish(stream, Outcome::Completed);
+            }
+        }
+    };
+    // Whether a request of the type goes to the backend at once, where it is answered.
+    let goes_on = |process: &mut Process| {
+        let stream = process.arrive(0, "/slow");
+        let place = process.requests.get(&stream).map(|(_, _, at)| *at);
+        process.run_for(10 * MS);
+        process.finish(stream, Outcome::Completed);
+        matches!(place, Some(At::Backend(_)))
+    };
+    serve(&mut process, 500, "/slow");
+    let uploads: Vec<u32> = (0..4).map(|_| process.arrive(0, "/slow")).collect();
+    let each = |process: &mut Process, f: fn(&mut Stage, Ticket, Instant)| {
+        for stream in &uploads {
+            let (worker, _, At::Queue(ticket) | At::Backend(ticket)) = process.requests[stream];
+            process.with(worker, |engine, _, now, _| {
+                f(engine.stage_mut(ticket.policy).unwrap(), ticket, now);
+            });
+        }
+    };
+    each(&mut process, |stage, ticket, _| stage.body_follows(ticket));
+    serve(&mut process, 2_000, "/");
+    assert!(goes_on(&mut process));
+
+    // An answer in the step in which requests become silent would reset their number.
+    process.run_for(500 * MS);
+    each(&mut process, Stage::sent);
+    serve(&mut process, 2_000, "/");
+    assert!(!goes_on(&mut process));
+}
+
 #[test]
 fn an_edit_that_reorders_types_gives_no_type_the_fault_of_another() {
     let mut ordered = by_value(16);
