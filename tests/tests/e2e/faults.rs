@@ -309,14 +309,21 @@ fn responses_time_out() -> Result<()> {
     let rig = rig(4, 500)
         .change(|bootstrap| {
             // The timeout is far longer than the last request takes, even on a machine that pauses.
-            bootstrap.routes()?[0]["route"]["timeout"] = json!("1s");
+            let route = &mut bootstrap.routes()?[0]["route"];
+            route["timeout"] = json!("1s");
+            let mut other = json!({"match": {"prefix": "/stream"}, "route": route.clone()});
+            other["route"]["timeout"] = json!("0s");
+            other["route"]["max_stream_duration"] = json!({"max_stream_duration": "1s"});
+            bootstrap.routes()?.insert(0, other);
             Ok(())
         })
         .start()?;
-    rig.backend.inject(Fault::new(FaultKind::Hang, "/", 4));
-    assert_eq!(answers(rig.send("/", 4)?)?, [504; 4]);
-    rig.wait_until_idle()?;
-    rig.wait_for_stat("type.default.rq_failed", 4)?;
+    for (path, failed) in [("/", 4), ("/stream", 8)] {
+        rig.backend.inject(Fault::new(FaultKind::Hang, path, 4));
+        assert_eq!(answers(rig.send(path, 4)?)?, [504; 4], "{path}");
+        rig.wait_until_idle()?;
+        rig.wait_for_stat("type.default.rq_failed", failed)?;
+    }
     assert_eq!(rig.get("/")?.status, 200);
     rig.wait_until_idle()
 }

@@ -19,6 +19,19 @@ pub fn of_details(details: Option<&[u8]>) -> Outcome {
     }
 }
 
+/// Returns the outcome for the details of a response of which the headers arrive. `uploads` says
+/// whether the request's body hasn't ended.
+///
+/// Envoy then answers a request at the stream's own timeouts only if the backend hasn't. They
+/// include slow uploads, unlike the router's timeouts. After the response's headers they also end
+/// long streams, so they don't count as failures in [`of_details`].
+pub(super) fn of_response(details: Option<&[u8]>, uploads: bool) -> Outcome {
+    match details {
+        Some(b"max_duration_timeout" | b"stream_idle_timeout") if !uploads => Outcome::Failed,
+        details => of_details(details),
+    }
+}
+
 /// Returns the outcome for the `:status` of the backend's response.
 pub(super) fn of_status(status: Option<&[u8]>, errors: &ErrorsConfig) -> Outcome {
     of(number(status).is_some_and(|status| errors.has_http(status)))
@@ -70,6 +83,20 @@ mod tests {
             assert_eq!(of_details(Some(details.as_bytes())), expected, "{details}");
         }
         assert_eq!(of_details(None), Outcome::Unmeasured);
+    }
+
+    #[test]
+    fn timeouts_of_streams_are_failures_unless_the_client_uploads() {
+        for details in ["max_duration_timeout", "stream_idle_timeout"] {
+            let details = Some(details.as_bytes());
+            assert_eq!(of_response(details, false), Outcome::Failed);
+            assert_eq!(of_response(details, true), Outcome::Unmeasured);
+            assert_eq!(of_details(details), Outcome::Unmeasured);
+        }
+        let details = Some(&b"request_overall_timeout"[..]);
+        assert_eq!(of_response(details, false), Outcome::Unmeasured);
+        let details = Some(&b"response_timeout"[..]);
+        assert_eq!(of_response(details, true), Outcome::Failed);
     }
 
     #[test]

@@ -53,11 +53,9 @@ impl Default for Inbound {
     }
 }
 
-/// Returns the outcome from the response code details, which show which side answered or ended the
-/// request.
-fn details(stream: &impl Stream) -> Outcome {
-    let details = stream.property(Property::ResponseCodeDetails);
-    answer::of_details(details.ok().flatten().as_deref())
+/// Returns the response code details, which show which side answered or ended the request.
+fn details(stream: &impl Stream) -> Option<Vec<u8>> {
+    stream.property(Property::ResponseCodeDetails).ok()?
 }
 
 impl Inbound {
@@ -154,14 +152,15 @@ impl Inbound {
             kind.is_some_and(|kind| stage.config().measure_of(kind) == Measure::FirstByte)
         });
         let counts_tokens = stage.is_some_and(|stage| stage.counts_tokens(ticket));
-        if stage.is_some_and(Stage::watches_hosts) && details(stream) == Outcome::Completed {
+        let is_answer = || answer::of_details(details(stream).as_deref()) == Outcome::Completed;
+        if stage.is_some_and(Stage::watches_hosts) && is_answer() {
             filter.answered_by(stream, ticket);
         }
         let stage = filter.engine.stage(ticket.policy);
         if stage.is_some_and(|stage| !stage.wants_answer(ticket)) {
             self.outcome = Outcome::Unsampled;
         } else {
-            self.outcome = details(stream);
+            self.outcome = answer::of_response(details(stream).as_deref(), self.uploads);
             if self.outcome == Outcome::Completed {
                 self.outcome = filter.judge(stream, ticket, end_of_stream);
                 self.from_backend = true;
@@ -256,7 +255,7 @@ impl Inbound {
         B::ends(filter, stream);
         if self.ticket.is_some() {
             // The response is incomplete, because the backend aborted it or the client left.
-            let outcome = match details(stream) {
+            let outcome = match answer::of_details(details(stream).as_deref()) {
                 Outcome::Failed => Outcome::Failed,
                 _ => Outcome::Abandoned,
             };
