@@ -33,7 +33,8 @@ impl Stage {
             return;
         };
         let time = now.since(dequeued);
-        if matches!(outcome, Outcome::Completed | Outcome::Unsampled) {
+        // The response of an unsampled request may be a timeout.
+        if outcome == Outcome::Completed {
             self.hosts.answered(now, kind, time);
         }
         let weight = request.weight;

@@ -254,14 +254,14 @@ impl Stage {
     /// Whether the caller must find out the outcome of this request when its answer comes. On
     /// `false` the caller may end the request as [`Outcome::Unsampled`].
     ///
-    /// When the rate of a type has fallen, such as because its requests hang, the budget also has
-    /// room for the answers to requests that are not measured. Many of them may be timeouts, which
-    /// must not be taken for answers.
+    /// The response to a request that took longer than usual may be a timeout, which must not be
+    /// taken for an answer. When the rate of a type has fallen, such as because its requests hang,
+    /// the budget also has room for the answers to all requests that are not measured.
     #[must_use]
     pub fn wants_answer(&self, ticket: Ticket) -> bool {
         let request = self.requests.of(ticket);
         request.is_none_or(|request| {
-            request.weight > 0 || self.sampling.has_room(request.attributes.kind)
+            request.weight > 0 || request.silent || self.sampling.has_room(request.attributes.kind)
         })
     }
 

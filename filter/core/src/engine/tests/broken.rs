@@ -305,7 +305,7 @@ fn a_stream_that_has_begun_is_answered() {
 
 /// Counts the requests in the backend. Returns the number of requests that hold a slot, and the
 /// number of requests that released their slot early.
-fn held(process: &Process) -> (u64, u64) {
+pub(super) fn held(process: &Process) -> (u64, u64) {
     let (mut held, mut freed) = (0, 0);
     let policies = process.workers.iter().flatten();
     let policies = policies.flat_map(|engine| &engine.policies);
@@ -321,7 +321,7 @@ fn held(process: &Process) -> (u64, u64) {
 }
 
 /// Sends a request to upstream host `host`, and returns its stream.
-fn arrive_at(process: &mut Process, worker: usize, host: u8) -> u32 {
+pub(super) fn arrive_at(process: &mut Process, worker: usize, host: u8) -> u32 {
     let stream = process.arrive(worker, "/");
     process.hosts.insert(stream, Upstream::at(&[host]));
     stream

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use headgate_strategies::request::TypeId;
 
-use super::broken::by_value;
+use super::broken::{arrive_at, by_value, held};
 use super::*;
 use crate::config::AutoParallelism;
 
@@ -76,6 +76,21 @@ fn a_busy_type_that_meets_its_objectives_is_not_broken() {
         }
         assert_eq!(process.refused, [], "{outcome:?}");
     }
+}
+
+/// Most timeouts of a busy type are those of requests that aren't measured.
+#[test]
+fn timeouts_of_a_busy_type_do_not_hide_a_host_that_hangs() {
+    let mut process = Process::new(1, &by_value(2_000));
+    Load::default().run(&mut process, (500, 40), 1_000, (100, Outcome::Failed));
+    let (slots, _) = held(&process);
+    arrive_at(&mut process, 0, 0);
+    for _ in 0..100 {
+        let stream = arrive_at(&mut process, 0, 1);
+        process.run_for(TICK);
+        process.finish(stream, Outcome::Completed);
+    }
+    assert_eq!(held(&process), (slots, 1));
 }
 
 #[test]
