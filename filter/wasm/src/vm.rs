@@ -10,6 +10,7 @@
 //! lets the request through instead of panicking.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
 use headgate_core::config::Direction;
 use headgate_core::decision::{Action, Decision, Refusal};
@@ -17,6 +18,7 @@ use headgate_core::http::{Inbound, Level, Proxy, serialize};
 use headgate_core::workers::WorkerId;
 use headgate_mesh::{Filter, Outbound};
 use headgate_strategies::host::HostError;
+use headgate_strategies::time::Instant;
 
 use crate::envoy::Effective;
 use crate::ffi;
@@ -28,6 +30,10 @@ use crate::unfiltered::Unfiltered;
 /// The name of every listener in a VM. If a proxy's listeners have different policies, each
 /// listener has its own VM.
 const NAME: &str = "";
+
+/// The time after which an update of Envoy can't fail any more. Workers adopt a configuration while
+/// the main thread still creates the rest of its listener, which takes milliseconds.
+const SETTLES: Duration = Duration::from_secs(1);
 
 /// The property of a stream with the name of the VM that has handled it.
 const HANDLED_BY: &[u8] = b"headgate.vm";
@@ -48,6 +54,8 @@ pub(crate) struct Vm {
     /// The newest root context of the inbound side. It receives ticks and wake-ups, because it
     /// outlives the streams of the older root contexts.
     root: u32,
+    /// The time at which the last change of the configurations is settled ([`Filter::settle`]).
+    settles: Option<Instant>,
     ticks: Ticks,
     /// A buffer for serialized headers.
     serialized: Vec<u8>,
@@ -93,6 +101,7 @@ impl Vm {
             name: nonce.to_le_bytes(),
             listening: None,
             root: 0,
+            settles: None,
             ticks: Ticks::default(),
             serialized: Vec::new(),
             #[cfg(feature = "decision-timing")]
@@ -104,8 +113,9 @@ impl Vm {
     pub(crate) fn root_gone(&mut self, root: u32) {
         self.run(root, Callback::Other, |filter, proxy| {
             filter.gone(proxy, root);
-            filter.settle(proxy);
         });
+        // The removal may bring back the policies of an older configuration.
+        self.settles = Some(Effective(root).now().unwrap_or_default() + SETTLES);
         match self.filter.listeners().newest(Direction::Inbound) {
             Some(newest) if self.root == root => {
                 self.attend_from(newest);
@@ -131,6 +141,7 @@ impl Vm {
             return self.filter.is_configured();
         };
         let applied = self.filter.configure(&proxy, now, (root, NAME), json);
+        self.settles = Some(now + SETTLES);
         self.act(root, Callback::Other);
         if applied.is_err() {
             self.filter.refused((root, NAME), direction);
@@ -293,10 +304,21 @@ impl Vm {
     pub(crate) fn tick(&mut self, root: u32) {
         self.turn.begin();
         self.filter.tick(&Effective(root));
+        self.settle(root);
         self.look(root);
         self.act(root, Callback::Other);
         self.attend(root, true);
         self.report(root);
+    }
+
+    /// Calls [`Filter::settle`] once after each change of the configurations.
+    fn settle(&mut self, root: u32) {
+        if let Some(at) = self.settles
+            && Effective(root).now().is_ok_and(|now| now >= at)
+        {
+            self.settles = None;
+            self.filter.settle(&Effective(root));
+        }
     }
 
     /// Reads the upstream hosts of requests that take too long. The effective context is `root`

@@ -113,8 +113,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         &mut self.actions
     }
 
-    /// Parses a configuration from the control plane, adopts it like [`Filter::take_over`], and
-    /// calls [`Filter::settle`].
+    /// Parses a configuration from the control plane, and adopts it like [`Filter::take_over`].
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -126,9 +125,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         json: &[u8],
     ) -> Result<(), ConfigError> {
         let prepared = Prepared::from_json(&self.host, json);
-        self.take_over(proxy, now, (id, name), prepared)?;
-        self.settle(proxy);
-        Ok(())
+        self.take_over(proxy, now, (id, name), prepared)
     }
 
     /// Adopts configuration `id`, which is for listener `name`, and logs it. If an error is

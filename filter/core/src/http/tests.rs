@@ -825,6 +825,21 @@ fn requests_of_a_removed_policy_wait_until_the_update_is_settled() {
     proxy.done(&mut waits);
 }
 
+#[test]
+fn a_configuration_from_json_leaves_requests_of_a_removed_policy_waiting() {
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let _running = proxy.forwarded(&[]);
+    let waits = proxy.held(&[]);
+    let stream = proxy.stream(&[]);
+    let other = stage(MAX_QUEUE_LENGTH).replace("ns/p", "ns/other");
+    let now = Instant::default();
+    let configured = (proxy.filter).configure(&stream, now, (3, ""), other.as_bytes());
+    assert_eq!(configured, Ok(()));
+    assert_eq!(*proxy.filter.actions(), []);
+    proxy.filter.settle(&stream);
+    proxy.resume(&waits);
+}
+
 /// Returns a configuration of one slot for `policy`, for requests of these routes.
 fn routed(policy: &str, routes: &str) -> String {
     let stage = format!(r#""policy":"{policy}","routes":[{routes}]"#);
