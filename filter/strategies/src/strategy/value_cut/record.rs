@@ -12,6 +12,9 @@ const RATE_TIME: f64 = 1.0;
 /// standard errors.
 const QUICK_TIME: f64 = 0.1;
 const SIGNIFICANT: f64 = 3.0;
+/// The arrival rate below which a cell has no traffic, slots. An average would never reach 0, and a
+/// type without traffic needs no slots. One request of 3 ms counts for 15 s.
+const LEAST: f64 = 1e-9;
 /// The part of the value above the cut that may be refused before ρ is lowered.
 const TOLERATED: f64 = 0.02;
 /// The largest relative decrease of ρ in a second.
@@ -146,6 +149,9 @@ impl Record {
         average(&mut self.arrival_rate, &mut self.arrivals);
         for row in &mut self.rows {
             average(&mut row.rate, &mut row.fresh);
+            if row.rate < LEAST {
+                row.rate = 0.0;
+            }
         }
         for delivery in &mut self.deliveries {
             delivery.step(secs, slots);

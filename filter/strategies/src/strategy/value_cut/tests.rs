@@ -521,6 +521,30 @@ fn workers_count_arrivals_once_and_agree() {
     assert_eq!(workers[0].budget(), workers[2].budget());
 }
 
+/// The first type is worth more per slot time. It gets one request, and its slot time is not known.
+#[test]
+fn a_type_that_has_stopped_needs_no_slots() {
+    let mut cut = known(&[MIX[0], MIX[2]], &[]);
+    cut.kinds[0].unmeasured = true;
+    let (mut record, mut rng) = (Vec::new(), Rng::new(1));
+    cut.admits(&of(0), at(0), &mut rng);
+    let mut serve = |from: u64| {
+        for step in 10 * from..10 * from + 20 {
+            cut.admits(&of(1), at(100 * step), &mut rng);
+            cut.overdue(TypeId(1), 1);
+            cut.sync(at(100 * step), &mut record);
+            cut.stored();
+        }
+        let is_alone = cut.most_by_chance(TypeId(1)) == f64::INFINITY;
+        (cut.is_broken(TypeId(1)), cut.longest.is_finite(), is_alone)
+    };
+    assert_eq!(serve(0), (true, false, false));
+    assert_eq!(
+        (2..30).step_by(2).map(&mut serve).last(),
+        Some((false, true, true))
+    );
+}
+
 /// Arrivals are 100 requests of 10 ms in each 100 ms, and later 300.
 #[test]
 fn a_step_of_the_arrival_rate_is_followed_at_once() {
