@@ -489,7 +489,7 @@ impl ValueCut {
     pub fn late_after(&self, kind: TypeId) -> Option<Duration> {
         let at = self.index(kind);
         let (first, last) = self.kinds[at].objectives?;
-        let is_new = self.deliveries[at].is_new();
+        let is_new = self.deliveries[at].is_new() && self.kinds[at].unmeasured;
         Some(Duration::from_secs_f64(if is_new { first } else { last }))
     }
 

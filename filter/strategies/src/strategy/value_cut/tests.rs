@@ -366,6 +366,30 @@ fn a_type_that_is_usually_late_is_silent_beyond_twice_its_usual_time() {
     }
 }
 
+/// A long request or a lull leaves a type without outcomes. Its histogram stays.
+#[test]
+fn a_measured_type_without_outcomes_is_late_beyond_its_last_objective() {
+    let objective = |(percentile, response_time)| Objective {
+        percentile,
+        response_time: ms(response_time),
+    };
+    let mut times = times(
+        20,
+        [[(50.0, 50.0), (90.0, 1_000.0)].map(objective).to_vec()],
+    );
+    let mut cut = ValueCut::new(&[1.0], &[]);
+    let mut late_after = |times: &ServiceTimes| {
+        cut.learn((16.0, f64::INFINITY), false, times, |_| 0.0, |_| 0.0);
+        cut.late_after(TypeId(0))
+    };
+    assert_eq!(late_after(&times), Some(ms(50.0)));
+    for _ in 0..20 {
+        times.record(TypeId(0), ms(100.0), 1);
+    }
+    times.sync(at(1), &MemoryHost::new(), "times").unwrap();
+    assert_eq!(late_after(&times), Some(ms(1_000.0)));
+}
+
 #[test]
 fn a_type_that_nobody_asks_for_takes_nothing() {
     let types = [MIX[0], MIX[1], Known(1.0, 8.0, 40.0, 0.0), MIX[2]];
