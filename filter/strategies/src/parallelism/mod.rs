@@ -782,6 +782,47 @@ mod tests {
         assert!((8..=16).contains(&auto.slots()), "{seen:?}");
     }
 
+    /// Returns the number of slots at which the law closes in a burst of twice the capacity of 50
+    /// workers. The burst comes this time after 2 s of little load.
+    fn slots_after_idle(secs: u64) -> u32 {
+        let bounds = AutoParallelism { min: 2, max: 1_000 };
+        let (mut auto, mut record) = (Auto::new("default/a", &bounds, 4, 1), Vec::new());
+        let (mut requests, mut ended): (Vec<(u64, u64)>, usize) = (Vec::new(), 0);
+        let mut serve = |ms: u64, arrivals: usize| {
+            for _ in 0..arrivals {
+                let before = requests.len().checked_sub(50);
+                let free = before.map_or(0, |before| requests[before].1);
+                requests.push((ms, ms.max(free) + 50));
+            }
+            let in_flight = |ended: usize| u32::try_from(requests.len() - ended).unwrap();
+            while requests.get(ended).is_some_and(|(_, at)| *at <= ms) {
+                let (started, now) = (at(requests[ended].0), at(requests[ended].1));
+                auto.answered(TypeId(0), now.since(started), 1);
+                auto.completed(TypeId(0), started, now, (false, in_flight(ended)), 1);
+                ended += 1;
+            }
+            look(&mut auto, &mut record, at(ms), in_flight(ended));
+            (!auto.is_open()).then(|| auto.slots())
+        };
+        let burst = 2_000 + 1_000 * secs;
+        (0..2_000)
+            .step_by(10)
+            .for_each(|ms| assert_eq!(serve(ms, 1), None));
+        (2_000..burst)
+            .step_by(50)
+            .for_each(|ms| assert_eq!(serve(ms, 0), None));
+        let mut closed = (burst..burst + 3_000).step_by(10);
+        closed.find_map(|ms| serve(ms, 20)).unwrap_or_default()
+    }
+
+    #[test]
+    fn an_idle_time_leaves_the_slots_that_work() {
+        for secs in [0, 1, 5, 3_600] {
+            let slots = slots_after_idle(secs);
+            assert!((35..=60).contains(&slots), "{secs} s: {slots}");
+        }
+    }
+
     #[test]
     fn it_opens_while_fewer_slots_are_asked_for() {
         for (in_flight, refused, opens) in [(2, 0, true), (40, 0, false), (2, 2_000, false)] {

@@ -57,6 +57,9 @@
 //! P = w + √w                    at least 3, at most N/2 with N requests in flight, or w
 //! ```
 //!
+//! Time in which nothing is in the backend doesn't count. Otherwise w would be close to 0 in the
+//! first burst after an idle time, in which the law may close.
+//!
 //! With fewer than 2 w requests in flight, concurrency is not the cause of late answers. The cause
 //! may be an endpoint that hangs.
 //!
@@ -164,24 +167,27 @@ impl Law {
     /// Closes an open law when objectives are about to be missed.
     pub(super) fn watch(&mut self, now: Instant, view: &View) {
         let is_full = self.ceiling > 0.0 && view.in_flight + 1.0 >= self.ceiling;
-        let is_idle = self.times[0] <= 0.0 && view.in_flight <= self.base;
+        let secs = (now.as_nanos() as f64 - self.watched_since).max(0.0) / 1e9;
+        let none_ended = self.times[0] <= 0.0;
+        let is_empty = none_ended && view.in_flight <= 0.0 && secs > LEAST_WATCHED;
+        let is_idle = none_ended && view.in_flight <= self.base && !is_empty;
         if is_idle && !is_full && !view.broken {
             return;
         }
-        let secs = (now.as_nanos() as f64 - self.watched_since).max(0.0) / 1e9;
         self.watched_since = self.watched_since.max(now.as_nanos() as f64);
         let fade = (-secs / WATCHED).exp();
         let times = std::mem::take(&mut self.times);
         let [_, _, reference, _, _] = times;
         self.work = fade * self.work + reference;
-        self.watched = fade * self.watched + secs;
+        self.watched = fade * self.watched + if is_empty { 0.0 } else { secs };
         self.peak *= (-secs / FORGET).exp();
         if self.watched > LEAST_WATCHED {
             self.peak = self.peak.max(self.work / self.watched);
         }
         let most = view.in_flight.max(self.base * (-secs / FORGET).exp());
         self.base = most.clamp(f64::from(view.bounds.0.max(1)), f64::from(view.bounds.1));
-        if !self.overflows(secs, times, view) && self.late <= LATE.0 {
+        let overflows = self.overflows(secs, times, view);
+        if is_empty || !overflows && self.late <= LATE.0 {
             return;
         }
         let target = if self.found > 0.0 {
