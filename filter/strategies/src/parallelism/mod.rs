@@ -824,6 +824,29 @@ mod tests {
     }
 
     #[test]
+    fn an_idle_time_ends_a_start() {
+        let (mut auto, mut record) = new();
+        for n in 0..80 {
+            let took = if n < 4 { 10 } else { 160 };
+            auto.answered(TypeId(0), Duration::from_millis(took), 1);
+            auto.completed(TypeId(0), at(0), at(took), (false, n + 1), 1);
+        }
+        look(&mut auto, &mut record, at(200), 76);
+        assert!(!auto.is_open());
+        for n in 0..5 {
+            auto.completed(TypeId(0), at(250), at(260 + n), (true, 4), 1);
+        }
+        look(&mut auto, &mut record, at(300), 1);
+        for ms in (350..10_000).step_by(50) {
+            look(&mut auto, &mut record, at(ms), 0);
+        }
+        assert!(auto.is_open());
+        // The next load is unlimited.
+        look(&mut auto, &mut record, at(10_000), 20);
+        assert!(auto.level(at(10_000)) > 20);
+    }
+
+    #[test]
     fn it_opens_while_fewer_slots_are_asked_for() {
         for (in_flight, refused, opens) in [(2, 0, true), (40, 0, false), (2, 2_000, false)] {
             let (mut auto, mut record) = closed();

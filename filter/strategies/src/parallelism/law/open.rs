@@ -290,13 +290,19 @@ impl Law {
         if self.resting > 0.0 {
             self.found = self.base;
         }
-        (self.open, self.late, self.opened) = (1.0, 0.0, now_ns);
+        self.lift(now, view);
+        true
+    }
+
+    /// Opens the law.
+    pub(super) fn lift(&mut self, now: Instant, view: &View) {
+        (self.open, self.late, self.opened) = (1.0, 0.0, now.as_nanos() as f64);
+        self.starting = 0.0;
         (self.work, self.watched, self.ceiling) = (0.0, 0.0, 0.0);
         // The backend has served this many requests at once.
         self.peak = self.base;
         (self.full_for, self.ended_full) = (0.0, [0.0; 5]);
         (self.resting, self.run, self.jumped_from) = (0.0, 0.0, 0.0);
         self.go(self.base, now, view);
-        true
     }
 }

@@ -8,6 +8,7 @@
 //! S + z σ < 1.6       P doubles
 //! S − z σ > 1.3       P / S, S within 1..=3; the start is over
 //! neither for long    the nearer of the two
+//! idle for long       the law opens again
 //! ```
 //!
 //! By Little's law S is the ratio of requests in flight to requests in service.
@@ -46,6 +47,11 @@ impl Law {
         let elapsed = (now.as_nanos() as f64 - self.block_began).max(1.0);
         let is_last = samples > UNDECIDED * enough || elapsed > LONGEST_STAGE;
         if samples < enough || reference <= 0.0 {
+            // The load that closed the law is over. A stage that went on with the next load would
+            // seem to leave its slots unused.
+            if elapsed > LONGEST_STAGE && view.in_flight <= 0.0 {
+                self.lift(now, view);
+            }
             return;
         }
         // This follows from Little's law. It leaves out the requests that have not ended yet.
