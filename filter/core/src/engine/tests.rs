@@ -21,6 +21,7 @@ mod found;
 mod offered;
 mod retries;
 mod sampling;
+mod sizes;
 mod streams;
 mod tokens;
 

@@ -471,8 +471,13 @@ impl Stage {
         reason: Reason,
         queue_wait: Duration,
     ) -> Refusal {
-        // A deadline that not even a free slot would meet doesn't show that slots are short.
-        if reason != Reason::Deadline || !self.lacks_time(request) {
+        // A request that not even a free slot would help doesn't show that slots are short.
+        let is_alone = match reason {
+            Reason::Deadline => self.lacks_time(request),
+            Reason::Objective(_) => self.service_times.estimate_of(request).is_late_by_size(),
+            _ => false,
+        };
+        if !is_alone {
             self.firsts.refused(request, now);
         }
         self.refusal(request, origin, reason, queue_wait)

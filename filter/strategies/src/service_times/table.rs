@@ -119,6 +119,12 @@ impl<'a> Estimate<'a> {
         self.quantiles.iter().map(time)
     }
 
+    /// Whether the size of the request makes it miss an objective even without queue wait.
+    #[must_use]
+    pub fn is_late_by_size(&self) -> bool {
+        self.unit.is_some() && self.condemned
+    }
+
     /// Whether the estimate comes from the type's own histogram.
     #[must_use]
     pub fn is_own(&self) -> bool {

@@ -27,7 +27,8 @@
 //! If the cost of a type depends on the size, each request is judged by its own estimate. If that
 //! estimate alone misses an objective, other requests of the type keep the histogram fresh. So the
 //! exception is limited to slots that other requests leave free, and to one request in ten. One in
-//! ten is enough to detect that the size costs less than before.
+//! ten is enough to detect that the size costs less than before. The value cut ignores such a
+//! request, as it ignores refusals of a condemned type.
 //!
 //! With `shed_by_value`, which is on by default, two things are added. [`ValueCut`] decides before
 //! Alg. 1. Under overload it refuses the requests of the least value per slot time, even requests
@@ -104,7 +105,7 @@ impl Bouncer {
     fn judge(&self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Result<(), Reason> {
         let estimate = view.service_times.estimate_of(request);
         let may_try = |rng: &mut Rng| {
-            let is_of_type = estimate.unit.is_none();
+            let is_of_type = !estimate.is_late_by_size();
             let is_idle = view.queue_length == 0 && view.slots_in_use == 0;
             is_of_type || is_idle || has_room(view) || rng.chance(PROBED)
         };
@@ -175,9 +176,12 @@ impl Admission for Bouncer {
             if !cut.is_below_ceiling(request, view.queue_wait, view.rival_wait) {
                 decision = Err(Reason::Value);
             }
-            cut.decided(request, view.now, meets, decision.is_ok());
+            let estimate = view.service_times.estimate_of(request);
+            // The requests that the cut refuses would leave no slot that helps this one.
+            if !estimate.is_late_by_size() {
+                cut.decided(request, view.now, meets, decision.is_ok());
+            }
             if decision.is_ok() {
-                let estimate = view.service_times.estimate_of(request);
                 budget.admitted(request.kind, exceeded(&estimate, view));
             }
         }
