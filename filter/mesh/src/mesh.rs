@@ -329,7 +329,11 @@ impl Beside for Mesh {
         for id in workflows.take_freed() {
             stage.forget_flow(id);
         }
-        workflows.set_slots(stage.parallelism());
+        // While the backend needs no limit, P is not known, and there is nothing to share.
+        workflows.set_slots(match stage.is_unlimited() {
+            true => f64::INFINITY,
+            false => stage.parallelism().into(),
+        });
         let adapted = workflows.tick(host, now, worker, &mut stage.requests, releases);
         // Retired workflows stay until their last request has ended, so that the last answer still
         // has an announcement.

@@ -203,8 +203,8 @@ impl Stage {
     }
 
     /// Whether neither P nor a budget limits the requests in the backend.
-    #[cfg(test)]
-    pub(crate) fn is_unlimited(&self) -> bool {
+    #[must_use]
+    pub fn is_unlimited(&self) -> bool {
         self.slots.is_unlimited()
     }
 

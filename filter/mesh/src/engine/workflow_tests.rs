@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::memory::MemoryRequest as Request;
 use crate::memory::{Fault, MemoryHost};
 use headgate_core::beside::Beside;
-use headgate_core::config::{FilterConfig, Mode};
+use headgate_core::config::{AutoParallelism, FilterConfig, Mode, SharingConfig};
 use headgate_core::decision::{Decision, Refusal};
 use headgate_core::stage::Outcome;
 use headgate_strategies::reason::Reason;
@@ -427,6 +427,45 @@ fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
     assert!(proxy.running.contains_key(&stream), "it need not wait");
     proxy.idle(100);
     assert_eq!(proxy.stat("workflow.a.rq_deadline"), 3);
+    proxy.assert_nothing_is_left();
+}
+
+/// Returns a configuration with a P that is found automatically. The workflow `a` is guaranteed 100
+/// requests/s.
+fn unlimited(sharing: SharingConfig) -> FilterConfig {
+    config(|stage| {
+        stage.auto_parallelism = Some(AutoParallelism { min: 2, max: 1_000 });
+        let workflows = stage.workflows.as_mut().unwrap();
+        workflows.workflows.get_mut("a").unwrap().guarantee = Some(100.0);
+        workflows.sharing = sharing;
+    })
+}
+
+#[test]
+fn a_load_that_rises_fifty_times_is_not_limited_while_p_is_unlimited() {
+    let sharing = SharingConfig::BottleneckFairness {
+        probe: 10.0,
+        max_utilization: 0.9,
+    };
+    let mut proxy = Proxy::new(1, &unlimited(sharing));
+    proxy.service = 50;
+    proxy.load("c", 20, 10_000);
+    proxy.load("c", 1_000, 1_000);
+    proxy.idle(100);
+    assert!(proxy.refused.is_empty(), "{}", proxy.refused.len());
+    proxy.assert_nothing_is_left();
+}
+
+/// The guarantee of a silent workflow asks for more slots than were in use lately.
+#[test]
+fn a_guarantee_limits_no_other_workflow_while_p_is_unlimited() {
+    let mut proxy = Proxy::new(1, &unlimited(SharingConfig::StaticGuarantees));
+    proxy.service = 50;
+    proxy.load("a", 20, 1_000);
+    proxy.load("c", 1, 60_000);
+    proxy.load("c", 50, 5_000);
+    proxy.idle(100);
+    assert!(proxy.refused.is_empty(), "{}", proxy.refused.len());
     proxy.assert_nothing_is_left();
 }
 

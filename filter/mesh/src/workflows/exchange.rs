@@ -233,9 +233,10 @@ impl Workflows {
         });
     }
 
-    /// Sets P, the number of slots. It changes if Headgate finds it automatically.
-    pub(crate) fn set_slots(&mut self, slots: u32) {
-        self.slots = f64::from(slots);
+    /// Sets P, the number of slots. It changes if Headgate finds it automatically, and is infinite
+    /// while it is unlimited.
+    pub(crate) fn set_slots(&mut self, slots: f64) {
+        self.slots = slots;
     }
 
     /// Applies a new version of the stage's configuration. Measurements and held requests stay.

@@ -16,7 +16,7 @@ pub struct Interval<'a> {
     pub now: Instant,
     /// The length of the interval, which is the time since the previous run.
     pub elapsed: Duration,
-    /// P, the number of slots of the process.
+    /// P, the number of slots of the process. It is infinite for no limit.
     pub slots: f64,
     /// The slot time in use, slot-seconds, at most `slots · elapsed`.
     pub busy: f64,

@@ -442,11 +442,14 @@ impl Adaptation {
                 .sent(workflow, process, demand.offered, interval.now);
         }
         let [slots, resource] = &mut self.state.utilization;
-        slots.add(
-            keep.demand,
-            amount(interval.busy),
-            amount(interval.slots) * seconds,
-        );
+        // Without a limit, there is no utilization.
+        if interval.slots < f64::INFINITY {
+            slots.add(
+                keep.demand,
+                amount(interval.busy),
+                amount(interval.slots) * seconds,
+            );
+        }
         if let SharingConfig::DominantResource { resource: what, .. } = &self.config.sharing {
             let used = amount(interval.resource_used);
             resource.add(keep.demand, used, amount(what.capacity) * seconds);

@@ -50,6 +50,12 @@ impl BottleneckFairness {
         memory: &mut [Memory],
         rates: &mut Vec<f64>,
     ) {
+        if capacity.has_all_slots() {
+            // Once P is known, rates begin with its shares, not with rates from before.
+            memory.fill(Memory::default());
+            rates.extend(loads.iter().map(|_| f64::INFINITY));
+            return;
+        }
         let state = self.probing.state(capacity, [capacity.slots], loads);
         let claims = loads.iter().map(|load| {
             // If the cost of requests is unknown, it counts as 0.

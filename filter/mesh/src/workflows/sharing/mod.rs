@@ -4,7 +4,8 @@
 //! policy returns the rate at which the process can serve the workflow, in requests/s. This rate is
 //! σ before the limits of downstream processes. For any input, a rate is a number, not negative,
 //! and not below the workflow's guarantee. While the cost of its requests is unknown, a workflow
-//! has no limit.
+//! has no limit. While P is unlimited, slots limit no rate. Only guarantees of
+//! [`StaticGuarantees`] and a second resource do.
 
 mod bottleneck_fairness;
 mod dominant_resource;
@@ -26,12 +27,19 @@ use headgate_core::config::SharingConfig;
 /// The capacity of a process, and how much of it is in use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Capacity {
-    /// P, the number of slots.
+    /// P, the number of slots. It is infinite for no limit.
     pub(crate) slots: f64,
     /// The utilization of each resource, as a moving average, ratio 0..=1.
     pub(crate) utilization: [f64; RESOURCES],
     /// The number of configured intervals since the policy last ran.
     pub(crate) intervals: f64,
+}
+
+impl Capacity {
+    /// Whether the number of slots is unlimited.
+    fn has_all_slots(&self) -> bool {
+        self.slots >= f64::INFINITY
+    }
 }
 
 /// The load of a workflow.

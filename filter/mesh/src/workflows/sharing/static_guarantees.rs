@@ -26,7 +26,10 @@ pub(crate) struct StaticGuarantees {}
 
 impl StaticGuarantees {
     pub(super) fn run(&self, capacity: &Capacity, loads: &[Load], rates: &mut Vec<f64>) {
-        let slots = number(capacity.slots);
+        let slots = match capacity.has_all_slots() {
+            true => f64::INFINITY,
+            false => number(capacity.slots),
+        };
         let mut taken = 0.0;
         let mut weights = 0.0;
         for load in loads {

@@ -100,6 +100,25 @@ fn overload_shares_the_slots_and_leaves_the_others_room() {
 }
 
 #[test]
+fn without_a_limit_there_is_nothing_to_share() {
+    let mut process = Process::new(bottleneck(0.9));
+    let throttled = [load(1, 800.0, 0.002), load(2, 800.0, 0.002)];
+    process.run(&capacity(1.0, 1.0), &throttled);
+    assert_eq!(process.run(&capacity(INF, 0.0), &throttled), [INF, INF]);
+    // P is found, and has room for more than the load.
+    let rates = process.run(&capacity(10.0, 0.3), &throttled);
+    assert!((rates[0] - 3_700.0).abs() < 1e-6, "{rates:?}");
+
+    let gold = Load {
+        guarantee: 100.0,
+        ..load(1, 0.0, 0.05)
+    };
+    let mut process = Process::new(Sharing::new(&SharingConfig::StaticGuarantees));
+    let rates = process.run(&capacity(INF, 0.0), &[gold, load(2, 1.0, 0.05)]);
+    assert_eq!(rates, [100.0, INF]);
+}
+
+#[test]
 fn leaves_probe_by_what_is_spare_and_others_go_ahead() {
     let mut process = Process::new(bottleneck(0.9));
     let throttled = [load(1, 800.0, 0.002), load(2, 800.0, 0.002)];
@@ -293,7 +312,8 @@ proptest! {
                 prop_assert_eq!(rates.len(), loads.len());
                 for (rate, load) in rates.iter().zip(&loads) {
                     prop_assert!(*rate >= 0.0 && *rate >= load.guarantee, "{} {:?}", rate, load);
-                    prop_assert!(rate.is_finite() || load.cost.is_none(), "{:?}", load);
+                    let has_limit = *slots < INF && load.cost.is_some();
+                    prop_assert!(rate.is_finite() || !has_limit, "{:?}", load);
                 }
             }
         }
