@@ -72,8 +72,10 @@ impl Traffic {
                 offered,
                 completed: offered,
                 service: Duration::from_micros(offered * (100 + u64::from(id))),
-                completion: Duration::from_micros(offered * 1_000),
+                reported: offered,
                 resource: offered as f64 * f64::from(id % 5),
+                answered: offered,
+                completion: Duration::from_micros(offered * 1_000),
             });
             for number in 0..6 {
                 let process = ProcessId(1 + number + generation % 3 * (number % 2) * 1_000);

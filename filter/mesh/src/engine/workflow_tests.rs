@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::memory::MemoryRequest as Request;
 use crate::memory::{Fault, MemoryHost};
 use headgate_core::beside::Beside;
-use headgate_core::config::{AutoParallelism, FilterConfig, Mode, SharingConfig};
+use headgate_core::config::{AutoParallelism, FilterConfig, Mode, ResourceConfig, ResourceReport, SharingConfig};
 use headgate_core::decision::{Decision, Refusal};
 use headgate_core::stage::Outcome;
 use headgate_strategies::reason::Reason;
@@ -54,6 +54,8 @@ struct Proxy {
     service: u64,
     /// The outcome in the backend, by stream.
     outcome: fn(u32) -> Outcome,
+    /// The use of the second resource that the backend reports with each answer.
+    uses: Option<f64>,
 }
 
 impl Proxy {
@@ -71,6 +73,7 @@ impl Proxy {
             passed: Vec::new(),
             service: 5,
             outcome: |_| Outcome::Completed,
+            uses: None,
         };
         this.configure(config);
         this
@@ -139,7 +142,13 @@ impl Proxy {
         let held = self.held.remove(&stream);
         let running = self.running.remove(&stream).map(|(w, pass, _)| (w, pass));
         if let Some((worker, pass)) = held.or(running) {
-            let done = self.with(worker, |e, h, now, a| e.finish(h, now, pass, outcome, a));
+            let used = self.uses.filter(|_| outcome == Outcome::Completed);
+            let done = self.with(worker, |e, h, now, a| {
+                if let Some(used) = used {
+                    engine::resource_used(e, pass, used);
+                }
+                e.finish(h, now, pass, outcome, a)
+            });
             // An error is an injected fault, whose effects the next tick repairs.
             let _ = done;
         }
@@ -287,6 +296,48 @@ fn requests_that_end_without_an_answer_cost_their_slot_time() {
     }
 }
 
+/// Only answers report the use of the second resource. If requests without an answer counted as
+/// free, the rate would rise as soon as an overloaded resource makes requests time out.
+#[test]
+fn requests_that_end_without_an_answer_make_no_resource_cheaper() {
+    let config = config(|stage| {
+        let workflows = stage.workflows.as_mut().unwrap();
+        workflows.sharing = SharingConfig::DominantResource {
+            probe: 10.0,
+            max_utilization: 0.9,
+            resource: ResourceConfig {
+                capacity: 100.0,
+                report: ResourceReport::Orca {
+                    metric: "db".to_owned(),
+                },
+            },
+        };
+    });
+    let mut proxy = Proxy::new(2, &config);
+    proxy.uses = Some(1.0);
+    let outcomes: [fn(u32) -> Outcome; 3] = [
+        |_| Outcome::Completed,
+        |stream| match stream % 5 {
+            0 => Outcome::Completed,
+            _ => Outcome::Abandoned,
+        },
+        |_| Outcome::Failed,
+    ];
+    for outcome in outcomes {
+        proxy.outcome = outcome;
+        proxy.load("a", 200, 10_000);
+        // Of 100 units, 90% are shared, and a request uses one.
+        let rate = proxy.stat("workflow.a.local_rate_mhz");
+        assert!((85_000..=95_000).contains(&rate), "{rate}");
+    }
+    // An answer without a report says that the request used nothing.
+    (proxy.outcome, proxy.uses) = (|_| Outcome::Completed, None);
+    proxy.load("a", 200, 10_000);
+    let rate = proxy.stat("workflow.a.local_rate_mhz");
+    assert!(rate > 200_000, "{rate}");
+    proxy.assert_nothing_is_left();
+}
+
 #[test]
 fn below_its_rate_nobody_waits_long() {
     let mut proxy = Proxy::new(2, &config(|_| {}));
@@ -382,6 +433,23 @@ fn the_time_that_a_request_takes_is_left_to_it_of_its_deadline() {
         held += proxy.held.len();
     }
     assert!(held >= 15, "{held}");
+}
+
+/// A request that hangs until it times out says nothing about the time until the next answer.
+#[test]
+fn timeouts_take_no_time_from_the_deadlines_of_others() {
+    let mut proxy = Proxy::new(1, &config(|_| {}));
+    proxy.load("a", 45, 2_000);
+    (proxy.service, proxy.outcome) = (1_000, |_| Outcome::Failed);
+    proxy.load("a", 45, 1_000);
+    proxy.idle(1_500);
+    (proxy.service, proxy.outcome) = (5, |_| Outcome::Completed);
+    assert_eq!(proxy.stat("workflow.a.completion_us"), 5_000);
+    for _ in 0..15 {
+        proxy.arrive(0, &of("a"), Some(Duration::from_millis(100)));
+    }
+    assert!((3..=5).contains(&proxy.held.len()), "{}", proxy.held.len());
+    proxy.assert_nothing_is_left();
 }
 
 /// The rate falls while requests are held. So the held requests would wait for longer than the

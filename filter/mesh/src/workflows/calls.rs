@@ -117,7 +117,7 @@ impl Workflows {
         if let Some((_, part)) = self.parts.both_mut(requests, ticket)
             && amount.is_finite()
         {
-            part.resource = amount.max(0.0);
+            part.resource = Some(amount.max(0.0));
         }
     }
 

@@ -58,6 +58,14 @@ impl Quotient {
         self.count = self.count * keep + count;
     }
 
+    /// Adds an interval to an average over requests, `count` of them. Returns the factor by which
+    /// the sums of earlier intervals were multiplied.
+    fn add_requests(&mut self, keep: f64, sum: f64, count: f64) -> f64 {
+        let kept = keep_requests(keep, self.count + count);
+        self.add(kept, sum, count);
+        kept
+    }
+
     /// Returns S / N, or `None` as long as N is 0 or less than `least`.
     pub(crate) fn value(&self, least: f64) -> Option<f64> {
         (self.count >= least && self.count > 0.0).then(|| self.sum / self.count)
@@ -69,15 +77,15 @@ impl Quotient {
 pub(crate) struct Estimates {
     /// The arrival rate, the quotient of arrivals and seconds.
     pub(crate) offered: Quotient,
-    /// The moving sum of completed requests. It is the denominator for the next three fields and
-    /// for calls.
-    pub(crate) completed: f64,
-    /// The moving sum of slot-seconds of completed requests.
-    pub(crate) service: f64,
-    /// The moving sum of units of the second resource that completed requests used.
-    pub(crate) resource: f64,
-    /// The moving sum of seconds from admission to end of completed requests.
-    pub(crate) completion: f64,
+    /// The slot-seconds of a completed request. The moving sum of completed requests is also the
+    /// denominator for calls.
+    pub(crate) service: Quotient,
+    /// The units of the second resource that a request uses. Only requests whose use is known
+    /// count. Otherwise timeouts would make the requests of an overloaded resource look cheap, and
+    /// the rate would rise.
+    pub(crate) resource: Quotient,
+    /// The seconds from admission to end of an answered request.
+    pub(crate) completion: Quotient,
 }
 
 /// The sums of one interval, over all workers.
@@ -89,9 +97,13 @@ pub(crate) struct Sums {
     pub(crate) completed: f64,
     /// The slot-seconds of completed requests.
     pub(crate) service: f64,
-    /// The units of the second resource that completed requests used.
+    /// The number of completed requests whose use of the second resource is known.
+    pub(crate) reported: f64,
+    /// The units of the second resource that these requests used.
     pub(crate) resource: f64,
-    /// The sum of the times from admission to end of completed requests, s.
+    /// The number of answered requests.
+    pub(crate) answered: f64,
+    /// The sum of the times from admission to end of answered requests, s.
     pub(crate) completion: f64,
 }
 
@@ -120,12 +132,12 @@ impl Estimates {
     /// numbers of calls of earlier intervals.
     pub(crate) fn add(&mut self, keep: Keep, seconds: f64, sums: &Sums) -> f64 {
         self.offered.add(keep.demand, sums.offered, seconds);
-        let kept = keep_requests(keep.cost, self.completed + sums.completed);
-        self.completed = self.completed * kept + sums.completed;
-        self.service = self.service * kept + sums.service;
-        self.resource = self.resource * kept + sums.resource;
-        self.completion = self.completion * kept + sums.completion;
-        kept
+        let resource = &mut self.resource;
+        resource.add_requests(keep.cost, sums.resource, sums.reported);
+        let completion = &mut self.completion;
+        completion.add_requests(keep.cost, sums.completion, sums.answered);
+        self.service
+            .add_requests(keep.cost, sums.service, sums.completed)
     }
 
     /// Returns λ, the arrival rate, requests/s.
@@ -135,23 +147,19 @@ impl Estimates {
 
     /// Returns the mean slot-seconds of a request, or `None` as long as no request has completed.
     pub(crate) fn cost(&self) -> Option<f64> {
-        self.by_completed(self.service)
+        self.service.value(1.0)
     }
 
     /// Returns the mean units of the second resource that a request uses, or `None` as long as no
-    /// request has completed.
+    /// request's use is known.
     pub(crate) fn resource_cost(&self) -> Option<f64> {
-        self.by_completed(self.resource)
+        self.resource.value(1.0)
     }
 
     /// Returns the mean time from admission to end, s, or `None` as long as no request has
-    /// completed.
+    /// been answered.
     pub(crate) fn completion(&self) -> Option<f64> {
-        self.by_completed(self.completion)
-    }
-
-    fn by_completed(&self, sum: f64) -> Option<f64> {
-        (self.completed >= 1.0).then(|| sum / self.completed)
+        self.completion.value(1.0)
     }
 }
 
@@ -171,7 +179,9 @@ mod tests {
             offered: n,
             completed: n,
             service: n * cost,
+            reported: n,
             resource: 2.0 * n,
+            answered: n,
             completion: n * cost * 3.0,
         };
         estimates.add(keep, 0.1, &sums(10.0, 0.02));
@@ -221,13 +231,15 @@ mod tests {
                     0.0
                 };
             if interval > 400 {
-                worst = worst.max((calls / estimates.completed - 400.0).abs());
+                worst = worst.max((calls / estimates.service.count - 400.0).abs());
             }
         }
         assert!(worst < 50.0, "{worst}");
         // Without requests an average stays unchanged.
-        estimates.completed = 3.0;
-        estimates.service = 0.3;
+        estimates.service = Quotient {
+            sum: 0.3,
+            count: 3.0,
+        };
         for _ in 0..100_000 {
             estimates.add(keep, 0.1, &Sums::default());
         }

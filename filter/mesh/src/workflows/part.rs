@@ -25,8 +25,8 @@ pub(crate) struct Part {
     pub(super) started: Option<Instant>,
     /// The address of the sums over the request's calls.
     pub(super) branch: Option<Branch>,
-    /// The request's use of the second resource, in its unit.
-    pub(super) resource: f64,
+    /// The request's use of the second resource, in its unit, or `None` if no response reported it.
+    pub(super) resource: Option<f64>,
     /// The progress of the request and its calls, or `None` until the response begins.
     pub(super) done: Option<Progress>,
 }

@@ -295,7 +295,7 @@ impl Workflows {
             passed: None,
             started: None,
             branch: None,
-            resource: 0.0,
+            resource: None,
             done: None,
         };
         if held {
@@ -367,12 +367,18 @@ impl Workflows {
         measured.completed += 1;
         let service = slot_time.unwrap_or(now.since(started));
         measured.service = measured.service.saturating_add(service);
-        let completion = now.since(part.passed.unwrap_or(started));
-        measured.completion = measured.completion.saturating_add(completion);
-        measured.resource += part.resource;
+        // An answer without a report says that the request used nothing. Without an answer, the
+        // use is unknown.
+        if let Some(used) = part.resource.or_else(|| answered.then_some(0.0)) {
+            measured.reported += 1;
+            measured.resource += used;
+        }
         if !answered {
             return;
         }
+        measured.answered += 1;
+        let completion = now.since(part.passed.unwrap_or(started));
+        measured.completion = measured.completion.saturating_add(completion);
         self.stats.count(workflow, Count::Completed);
         let mut done = part.done;
         if upstream.is_none() && done.is_none() {

@@ -60,7 +60,7 @@ pub(crate) struct Record {
 }
 
 impl crate::shared::Record for Record {
-    const SCHEMA: u32 = 8;
+    const SCHEMA: u32 = 19;
 }
 
 /// The parameters of a run.
@@ -305,7 +305,7 @@ mod tests {
         let mut tally = Tally::default();
         let row = tally.row(W);
         row.measured.offered = offered;
-        row.measured.resource = 0.5;
+        (row.measured.reported, row.measured.resource) = (1, 0.5);
         row.entered = Entered {
             requests: 1,
             service: Duration::from_millis(offered),
@@ -449,7 +449,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = shared::decode::<Record>(&[&shared::header(8)[..], &bytes].concat());
+            let _ = shared::decode::<Record>(&[&shared::header(19)[..], &bytes].concat());
         }
     }
 }

@@ -45,10 +45,14 @@ pub struct Measured {
     pub completed: u64,
     /// The sum of the service times of these requests.
     pub service: Duration,
-    /// The sum of the times from admission by the rate limiter to the end, over these requests.
-    pub completion: Duration,
-    /// The sum of the use of the second resource by these requests, in its units.
+    /// The number of these requests whose use of the second resource is known.
+    pub reported: u64,
+    /// The sum of that use, in the resource's units.
     pub resource: f64,
+    /// The number of completed requests that were answered.
+    pub answered: u64,
+    /// The sum of the times from admission by the rate limiter to the end, over answered requests.
+    pub completion: Duration,
 }
 
 /// Calls that requests of a workflow made to a process.

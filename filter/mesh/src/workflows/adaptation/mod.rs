@@ -66,7 +66,7 @@ pub struct Snapshot {
     pub demand: f64,
     /// The bottleneck that sets the rate, or `None` without a limit.
     pub bottleneck: Option<Bottleneck>,
-    /// The mean time from admission to end, or `None` as long as no request has completed.
+    /// The mean time from admission to end, or `None` as long as no request has been answered.
     pub completion: Option<Duration>,
 }
 
@@ -134,21 +134,14 @@ impl Workflow {
     fn is_valid(&self) -> bool {
         let Estimates {
             offered,
-            completed,
             service,
             resource,
             completion,
         } = self.estimates;
-        let sums = [
-            offered.sum,
-            offered.count,
-            completed,
-            service,
-            resource,
-            completion,
-        ];
+        let quotients = [offered, service, resource, completion].into_iter();
+        let mut sums = quotients.flat_map(|quotient| [quotient.sum, quotient.count]);
         let mut rates = [self.local, self.downstream, self.rate].into_iter();
-        sums.into_iter().all(is_amount) && rates.all(|rate| rate >= 0.0)
+        sums.all(is_amount) && rates.all(|rate| rate >= 0.0)
     }
 
     /// Resets the measurements, because they belong to another workflow.
@@ -338,7 +331,7 @@ impl Adaptation {
             // Calls are counted when they are answered, so they are divided by completed requests.
             // If they were divided by admitted requests, α would be too small, and rates too high,
             // while latencies grow.
-            let completed = workflow.estimates.completed;
+            let completed = workflow.estimates.service.count;
             let limit = self
                 .state
                 .downstream
@@ -412,7 +405,9 @@ impl Adaptation {
             sums.offered += measured.offered as f64;
             sums.completed += measured.completed as f64;
             sums.service += measured.service.as_secs_f64();
+            sums.reported += measured.reported as f64;
             sums.resource += amount(measured.resource);
+            sums.answered += measured.answered as f64;
             sums.completion += measured.completion.as_secs_f64();
         }
         for workflow in self.state.workflows.iter_mut().filter(|w| w.seen) {
@@ -467,10 +462,14 @@ impl Adaptation {
         // A workflow without completed requests is assumed to be like the others.
         let mut all = Estimates::default();
         for Workflow { estimates, .. } in self.state.workflows.iter().filter(|w| w.seen) {
-            all.completed += estimates.completed;
-            all.service += estimates.service;
-            all.resource += estimates.resource;
+            let Estimates {
+                service, resource, ..
+            } = estimates;
+            all.service.add(1.0, service.sum, service.count);
+            all.resource.add(1.0, resource.sum, resource.count);
         }
+        // As long as no use is known, as without a second resource, only the slots are shared.
+        let resource = all.resource_cost().unwrap_or(0.0);
         self.loads.clear();
         for (id, workflow) in self.state.workflows.iter().enumerate() {
             if !workflow.seen {
@@ -478,12 +477,14 @@ impl Adaptation {
             }
             let id = WorkflowId(id as u16);
             let named = self.config.workflows.get(&workflow.name.text);
-            let cost = |of: &Estimates| Some([of.cost()?, of.resource_cost()?]);
+            let estimates = &workflow.estimates;
+            let cost = estimates.cost().or_else(|| all.cost());
+            let resource = estimates.resource_cost().unwrap_or(resource);
             self.loads.push(Load {
                 workflow: id,
-                demand: workflow.estimates.demand(),
+                demand: estimates.demand(),
                 downstream: workflow.downstream,
-                cost: cost(&workflow.estimates).or_else(|| cost(&all)),
+                cost: cost.map(|cost| [cost, resource]),
                 leaf: self.state.downstream.is_leaf(id),
                 weight: named.map_or(1.0, |w| w.weight),
                 guarantee: named.and_then(|w| w.guarantee).unwrap_or(0.0),

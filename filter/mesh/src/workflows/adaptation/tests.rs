@@ -82,8 +82,9 @@ fn step(adaptation: &mut Adaptation, now: Instant, workflow: u16, rps: u64, hear
             offered: n,
             completed: n,
             service: spent,
+            answered: n,
             completion: spent * 5,
-            resource: 0.0,
+            ..Measured::default()
         }],
         calls: &[Calls {
             workflow,
@@ -351,7 +352,7 @@ fn anything() -> impl Strategy<Value = f64> {
 prop_compose! {
     fn measured()(
         workflow in prop_oneof![9 => 0..4_u16, 1 => any::<u16>()],
-        counts in [0..500_u64, 0..500_u64],
+        counts in [0..500_u64, 0..500_u64, 0..500_u64, 0..500_u64],
         millis in [0..10_000_u64, 0..10_000_u64], resource in anything(),
     ) -> Measured {
         Measured {
@@ -359,8 +360,10 @@ prop_compose! {
             offered: counts[0],
             completed: counts[1],
             service: Duration::from_millis(millis[0]),
-            completion: Duration::from_millis(millis[1]),
+            reported: counts[2],
             resource,
+            answered: counts[3],
+            completion: Duration::from_millis(millis[1]),
         }
     }
 }

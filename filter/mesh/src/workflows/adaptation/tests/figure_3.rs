@@ -107,8 +107,9 @@ impl Mesh {
                 offered,
                 completed: admitted,
                 service: spent,
+                answered: admitted,
                 completion: spent,
-                resource: 0.0,
+                ..Measured::default()
             });
             for ((_, from), &count) in of_w() {
                 upstream.push(UpstreamDemand {
