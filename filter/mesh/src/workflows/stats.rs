@@ -12,7 +12,7 @@
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.local_rate_mhz  gauge      line 1 of Algorithm 1: the rate of this process alone, requests in 1000 s
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.demand_mhz      gauge      λ: the arrival rate, requests in 1000 s
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.queue_length     gauge      waiting in the limiter
-//! headgate.policy.<namespace>/<name>.workflow.<workflow>.completion_us    gauge      mean time from the limiter to the end
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.completion_us    gauge      mean time from the limiter to the end of an answered request
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.bottleneck       gauge      0 here, else 1 + the id of the downstream service
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.limiter_wait_us  histogram  wait in the limiter, of requests that waited
 //! ```
@@ -185,7 +185,8 @@ impl WorkflowStats {
     }
 
     /// Defines the stats of new names. Reused ids count for [`OTHER`], unless their name is
-    /// `configured`.
+    /// `configured`. An id that lost its name shows nothing, because the name may have another id
+    /// by now. Its last requests still count for the name.
     pub(super) fn rename(
         &mut self,
         host: &impl Metrics,
@@ -193,12 +194,14 @@ impl WorkflowStats {
         configured: impl Fn(&[u8]) -> bool,
     ) -> Result<(), HostError> {
         host.record(self.known, names.len() as u64)?;
-        for (id, name) in names.iter() {
-            let workflow = WorkflowId(id);
-            let own = !names.is_reused(id) || configured(name);
-            let shows = own.then(|| rng::hash(name.iter().copied()));
+        let last = names.iter().last().map_or(0, |(id, _)| usize::from(id));
+        for at in 1..self.rows.len().max(last + 1) {
+            let workflow = WorkflowId(u16::try_from(at).unwrap_or(u16::MAX));
+            let name = names.name(workflow.0);
+            let own = name.filter(|name| !names.is_reused(workflow.0) || configured(name));
+            let shows = own.map(|name| rng::hash(name.iter().copied()));
             let row = *self.row(workflow);
-            if row.metrics.is_some() && row.shows == shows {
+            if shows.is_some() && row.shows == shows {
                 continue;
             }
             if let Some(before) = row.metrics.filter(|_| row.shows.is_some()) {
@@ -206,9 +209,10 @@ impl WorkflowStats {
                     host.record(gauge, 0)?;
                 }
             }
-            let metrics = match own {
-                true => Some(self.define(host, &stat_name(name))?),
-                false => self.row(OTHER).metrics,
+            let metrics = match (own, name) {
+                (Some(name), _) => Some(self.define(host, &stat_name(name))?),
+                (None, Some(_)) => self.row(OTHER).metrics,
+                (None, None) => row.metrics,
             };
             let row = self.row(workflow);
             (row.metrics, row.shows) = (metrics, shows);

@@ -128,6 +128,36 @@ fn a_workflow_that_is_named_during_a_flood_gets_its_rate() {
     }
 }
 
+/// The former id of a workflow, which keeps its measurements, isn't shown in place of the new one.
+#[test]
+fn a_workflow_that_moves_below_a_lower_cap_shows_its_rate() {
+    let capped = |cap: u16, named: &[&str]| {
+        config(|stage| {
+            let workflows = stage.workflows.as_mut().unwrap();
+            let settings = workflows.workflows["a"].clone();
+            workflows.max_workflows = cap;
+            let named = named
+                .iter()
+                .map(|name| ((*name).to_owned(), settings.clone()));
+            workflows.workflows = named.collect();
+        })
+    };
+    let mut proxy = Proxy::new(2, &capped(3, &[]));
+    for name in ["x", "y", "gold"] {
+        proxy.load(name, 200, 500);
+    }
+    assert!(proxy.stat("workflow.y.demand_mhz") > 0);
+    proxy.configure(&capped(2, &["gold"]));
+    proxy.load("gold", 300, 2_000);
+    assert_eq!(proxy.stat("workflow.gold.limited"), 1);
+    assert_eq!(proxy.stat("workflow.gold.rate_mhz"), 50_000);
+    let demand = proxy.stat("workflow.gold.demand_mhz");
+    assert!((250_000..=350_000).contains(&demand), "{demand}");
+    // The workflow that lost its place is one of the others.
+    assert_eq!(proxy.stat("workflow.y.demand_mhz"), 0);
+    proxy.assert_nothing_is_left();
+}
+
 #[test]
 fn workflows_that_are_configured_no_more_hold_nobody() {
     let mut proxy = Proxy::new(2, &config(|_| {}));
