@@ -199,8 +199,9 @@ impl Counts {
         }
     }
 
-    /// Makes the next tick write all gauges. Envoy removes metrics with the last configuration that
-    /// defined them, and the metrics of a new configuration then start at 0.
+    /// Makes the next write to Envoy include all gauges. Envoy removes metrics with the last
+    /// configuration that defined them, and the metrics of a new configuration then start at 0.
+    /// Members of families are removed with the last configuration that wrote them.
     pub(crate) fn rewrite_gauges(&self) {
         let mut cells = self.0.borrow_mut();
         cells.grow();

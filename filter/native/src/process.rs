@@ -94,6 +94,8 @@ pub(crate) struct Process {
     listening: Option<WorkerId>,
     /// The time of the last tick.
     ticked: Instant,
+    /// The configuration to which the last tick wrote metrics.
+    shown_by: Option<u32>,
 }
 
 /// The proxy on the main thread, outside of any stream.
@@ -235,6 +237,7 @@ impl Process {
             waiting: HashMap::new(),
             listening: None,
             ticked: now(),
+            shown_by: None,
         }
     }
 
@@ -365,11 +368,7 @@ impl Configuration {
         // The lock must not be held here, because Envoy takes a microsecond for each of some
         // thousand definitions.
         let defined = this.defined.get_or_init(|| metrics::define_in(scope));
-        let members = with(|process| {
-            let metrics = process.filter.host().metrics();
-            metrics.rewrite_gauges();
-            metrics.members(defined)
-        });
+        let members = with(|process| process.filter.host().metrics().members(defined));
         for member in &members.unwrap_or_default() {
             scope.write(member);
         }
@@ -415,6 +414,10 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
         process.tick();
         callout = headgate_mesh::report(&mut process.filter, &Main);
         if let Some(defined) = configuration.defined.get() {
+            // This configuration is new, or a newer one has gone.
+            if process.shown_by.replace(configuration.id) != Some(configuration.id) {
+                process.filter.host().metrics().rewrite_gauges();
+            }
             process.take_metrics(defined, &mut changed);
         }
         if !process.filter.engine().is_busy() {
@@ -760,6 +763,31 @@ mod tests {
             assert!(fake::seen().written.contains(&slots));
             drop((running, listener));
             fake::seen().written.clear();
+        }
+    }
+
+    /// Envoy removes the members of families with the configuration that wrote them.
+    #[test]
+    fn gauges_are_written_again_after_the_newest_of_several_configurations_was_gone() {
+        let _turn = fake::start();
+        let workflows = r#""workflows":{"identify":[{"type":"Type"}],"quantile":0.5,
+            "interval_us":100000,"rate_ttl_us":1000000,"sharing":{"type":"StaticGuarantees"},
+            "max_workflows":10,"max_queue_length":20,"workflows":{}},"types":"#;
+        let json = ONE_SLOT.replace(r#""types":"#, workflows);
+        let [first, second] = [(); 2].map(|()| Listener::new(&json).unwrap());
+        drop(Stream::arrive(&first, "/"));
+        let limited = (
+            "headgate.policy.ns/one.workflow.default.limited".to_owned(),
+            0,
+        );
+        for listener in [second, first] {
+            fake::pass(200);
+            listener.tick();
+            assert!(fake::seen().written.contains(&limited));
+            listener.tick();
+            fake::seen().written.clear();
+            listener.tick();
+            assert!(!fake::seen().written.contains(&limited));
         }
     }
 
