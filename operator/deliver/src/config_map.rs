@@ -8,8 +8,9 @@
 //! is configured to read this file doesn't start without it, and keeps its last configuration if
 //! the file disappears. Gateways have no outbound slot, so their ConfigMaps lack the file.
 //!
-//! A ConfigMap that a Pod mounts stays after its policies are gone, because without it no further
-//! Pod of the same workload could start. Its files then admit every request.
+//! A ConfigMap stays after its policies are gone, because without it no further Pod that mounts it
+//! could start. Its files then admit every request. A user deletes it, or the clean-up of an
+//! uninstallation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

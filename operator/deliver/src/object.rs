@@ -117,7 +117,7 @@ impl Object {
                 },
             },
         });
-        // A ConfigMap that a Pod mounts outlives its policies, so it has no owners.
+        // A ConfigMap outlives its policies, so it has no owners.
         let owners = match adapter {
             Adapter::ConfigMap => Vec::new(),
             _ => owners(&workload.policies, &key.namespace, cluster),

@@ -127,7 +127,7 @@ pub fn wanted(
     }
     wanted.keep(plan, observed, &module);
     if let Some(path) = &path {
-        wanted.keep_mounted(cluster, observed, path);
+        wanted.keep_config_maps(cluster, observed, path);
     }
     wanted
 }
@@ -183,13 +183,12 @@ impl Wanted {
         }
     }
 
-    /// Keeps, without policies, each observed ConfigMap that a Pod mounts and no policy needs.
-    fn keep_mounted(&mut self, cluster: &Cluster, observed: &Observed, path: &str) {
-        let mounted = config_map::mounted(cluster);
+    /// Keeps, without policies, each observed ConfigMap that no policy needs, whether or not a Pod
+    /// mounts it. While its only Pod restarts, no Pod does, and Pods of a namespace that isn't
+    /// selected any more aren't watched.
+    fn keep_config_maps(&mut self, cluster: &Cluster, observed: &Observed, path: &str) {
         for (adapter, key, value) in observed.objects() {
-            let is_mounted = mounted.contains(&(key.namespace.as_str(), key.name.as_str()));
             if adapter == Adapter::ConfigMap
-                && is_mounted
                 && !self.objects.contains_key(&(adapter, key.clone()))
                 && let Some(object) = config_map::without_policies(key, value, cluster, path)
             {

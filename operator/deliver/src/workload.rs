@@ -35,8 +35,8 @@ pub struct Workload {
     /// Whether an Istio proxy of the workload was observed, in a Pod with a sidecar or of a
     /// gateway. For a ConfigMap, whether a Pod mounts it.
     pub seen: bool,
-    /// The configuration that the proxies enforce. It has stages, except in a ConfigMap that only
-    /// stays for the Pods that mount it.
+    /// The configuration that the proxies enforce. It has stages, except in a ConfigMap that has
+    /// outlived its policies.
     pub config: Arc<FilterConfig>,
     /// The targets whose policies are in the configuration, in order of precedence.
     pub targets: Vec<TargetRef>,

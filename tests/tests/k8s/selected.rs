@@ -14,22 +14,35 @@ const KEPT: &str = "kept";
 /// A namespace that never has the label.
 const OTHER: &str = "other";
 
-/// Waits until the ConfigMap for the policy's target exists, or doesn't exist, as `exists` says.
-fn until_delivered(cluster: &Cluster<'_>, space: &str, exists: bool) -> Result<()> {
+/// The state of the ConfigMap for a policy's target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Delivered {
+    Nothing,
+    Policy,
+    /// The ConfigMap stays without policies, for Pods that mount it.
+    WithoutPolicies,
+}
+
+fn until_delivered(cluster: &Cluster<'_>, space: &str, expected: Delivered) -> Result<()> {
     let get = [
         "get",
         "configmap",
         "headgate-service-search",
         "--ignore-not-found",
-        "--output=name",
+        r"--output=jsonpath=policies={.metadata.annotations.headgate\.dev/policies}",
         "-n",
         space,
     ];
-    until(&format!("{space}'s ConfigMap: {exists}"), || {
+    until(&format!("{space}'s ConfigMap: {expected:?}"), || {
         let found = cluster.kubectl(&get).map_err(|e| format!("{e:#}"))?;
-        match found.trim().is_empty() {
-            is_empty if is_empty != exists => Ok(()),
-            _ => Err(found),
+        let delivered = match found.trim() {
+            "" => Delivered::Nothing,
+            "policies=" => Delivered::WithoutPolicies,
+            _ => Delivered::Policy,
+        };
+        match delivered == expected {
+            true => Ok(()),
+            false => Err(found),
         }
     })
 }
@@ -68,21 +81,21 @@ fn namespaces_are_served_while_they_have_the_label() -> Result<()> {
     };
     let (kept, moving) = (proxy(KEPT)?, proxy(MOVING)?);
     kept.until_slots(4)?;
-    until_delivered(&cluster, KEPT, true)?;
-    until_delivered(&cluster, MOVING, false)?;
+    until_delivered(&cluster, KEPT, Delivered::Policy)?;
+    until_delivered(&cluster, MOVING, Delivered::Nothing)?;
 
     for round in 0..2 {
         label(MOVING, "watched=yes")?;
         moving.until_slots(4)?;
-        until_delivered(&cluster, MOVING, true)?;
+        until_delivered(&cluster, MOVING, Delivered::Policy)?;
 
         label(MOVING, "watched=no")?;
         moving.until("no policy", |config| config.stages.is_empty())?;
-        until_delivered(&cluster, MOVING, false)?;
+        until_delivered(&cluster, MOVING, Delivered::WithoutPolicies)?;
         // The operator continues to watch the other namespace.
         cluster.apply(&policy(KEPT, "search", "Service", "search", 5 + round))?;
         kept.until_slots(5 + round)?;
-        until_delivered(&cluster, KEPT, true)?;
+        until_delivered(&cluster, KEPT, Delivered::Policy)?;
     }
     // A deleted namespace loses its label, so the operator stops serving it.
     label(MOVING, "watched=yes")?;
@@ -90,7 +103,7 @@ fn namespaces_are_served_while_they_have_the_label() -> Result<()> {
     cluster.kubectl(&["delete", "namespace", MOVING])?;
     cluster.apply(&policy(KEPT, "search", "Service", "search", 9))?;
     kept.until_slots(9)?;
-    until_delivered(&cluster, OTHER, false)?;
+    until_delivered(&cluster, OTHER, Delivered::Nothing)?;
     let untouched = [
         "get",
         "admissionpolicy",

@@ -634,9 +634,10 @@ fn a_config_map_names_no_version_of_the_module() {
     assert_eq!(files(SHA256), files(&"0".repeat(64)));
 }
 
-/// Without the ConfigMap, no further Pod of the same workload could start.
+/// Without the ConfigMap, no further Pod of the same workload could start. No Pod mounts it while
+/// its only Pod restarts, nor, as far as is known, in a namespace that isn't selected any more.
 #[test]
-fn a_config_map_outlives_its_policy_while_a_pod_mounts_it() {
+fn a_config_map_outlives_its_policy_and_its_pods() {
     let settings = Settings {
         config_map_module: Some("/headgate.wasm".into()),
         ..settings()
@@ -678,8 +679,12 @@ fn a_config_map_outlives_its_policy_while_a_pod_mounts_it() {
     assert!(object.value["data"][config_map::OUTBOUND_FILE].is_string());
     assert_eq!(after(&example, &observed(object)), empty);
 
-    example.cluster.pods = Arc::default();
-    assert_eq!(after(&example, &observed(object)), []);
+    let pods = std::mem::take(&mut example.cluster.pods);
+    example.cluster.policies = Arc::default();
+    assert_eq!(after(&example, &observed(object)), empty);
+    assert_eq!(after(&example, &observed(&before[0])), empty);
+    example.cluster.pods = pods;
+    assert_eq!(after(&example, &observed(object)), empty);
 }
 
 /// Returns policies `a/p0`, `a/p1` … of one Gateway, with stages of about these sizes in bytes. The

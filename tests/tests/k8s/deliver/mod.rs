@@ -166,15 +166,14 @@ async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
     assert_eq!(slots(&again), 5);
 
     Arc::make_mut(&mut stage.cluster.policies).clear();
+    Arc::make_mut(&mut stage.cluster.pods).clear();
     stage.show();
     stage.wait_until_gone("trafficextensions")?;
     // Without the ConfigMap, no further Pod that mounts it could start.
-    stage.wait_for("configmaps", "a file without policies", |object| {
-        object["metadata"]["annotations"]["headgate.dev/policies"] == ""
-    })?;
-    Arc::make_mut(&mut stage.cluster.pods).clear();
-    stage.show();
-    stage.wait_until_gone("configmaps")
+    let is_empty =
+        |object: &Value| object["metadata"]["annotations"]["headgate.dev/policies"] == "";
+    stage.wait_for("configmaps", "a file without policies", is_empty)?;
+    Ok(())
 }
 
 /// Kubernetes itself removes an object whose policies are gone, with or without an operator.
