@@ -277,14 +277,16 @@ spec: {{parentRefs: [{{name: edge}}]}}
             format!("{space}.{route}.*"),
         ]
     };
-    let at_route = [&of("checkout")[..], &["pay".to_owned()]].concat();
+    let with_rule = |routes: &[[String; 2]]| [&routes.concat()[..], &["pay".to_owned()]].concat();
+    let at_route = with_rule(&[of("checkout")]);
+    let at_listener = with_rule(&[of("checkout"), of("search")]);
     proxy.until(
         "policies of routes, then of listeners, then the Gateway's",
         |c| {
             let order = c.stages.iter().map(|s| &s.policy);
             order.eq([&checkout, &plain, &edge])
                 && c.stages[0].routes == at_route
-                && c.stages[1].routes == of("search")
+                && c.stages[1].routes == at_listener
         },
     )?;
     let says =
@@ -305,7 +307,8 @@ spec:
 "
     ))?;
     proxy.until("no rule whose name is shared", |c| {
-        c.stages[0].routes == of("checkout") && c.stages[1].routes == of("search")
+        c.stages[0].routes == of("checkout")
+            && c.stages[1].routes == [of("checkout"), of("search")].concat()
     })?;
     for name in ["checkout", "plain"] {
         says(name, "leaves out the rule pay of HTTPRoute")?;

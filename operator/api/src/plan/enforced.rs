@@ -67,12 +67,11 @@ impl Enforced {
     pub fn by_labels(matching: &[&Attachment], known: &Configurations) -> Self {
         let outcomes = outcomes(matching.iter().map(|a| Bid::of(&a.stage)));
         let mut enforced = Self::default();
+        let in_force = { matching.iter().zip(outcomes) }.filter(|(_, outcome)| outcome.is_ok());
+        let in_force: Vec<&Attachment> = in_force.map(|(attachment, _)| *attachment).collect();
         let mut stages: Vec<Part<'_>> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
-        for (last, (attachment, outcome)) in matching.iter().zip(outcomes).enumerate() {
-            let Ok(mut routes) = outcome else {
-                continue;
-            };
+        for (last, attachment) in in_force.iter().enumerate() {
             let policy = attachment.stage.policy.clone();
             let target = attachment.target.clone();
             let at = *places
@@ -81,12 +80,11 @@ impl Enforced {
             match stages.get_mut(at) {
                 Some(part) => {
                     part.attachments.push(attachment);
-                    part.routes.append(&mut routes);
                     part.last = last;
                 }
                 None => stages.push(Part {
                     attachments: vec![attachment],
-                    routes,
+                    routes: Vec::new(),
                     last,
                 }),
             }
@@ -97,10 +95,11 @@ impl Enforced {
         // rule of this route. So the last attachments determine the order.
         stages.sort_by_key(|part| (part.is_for_all(), part.last));
         let dropped = drop_beyond_limit(&mut stages);
+        add_routes(&mut stages, &in_force);
         if !dropped.is_empty() {
             let is_dropped = |f: &InForce| dropped.contains(&f.policy);
-            let in_force = std::mem::take(&mut enforced.in_force);
-            (enforced.beyond_limit, enforced.in_force) = in_force.into_iter().partition(is_dropped);
+            let all = std::mem::take(&mut enforced.in_force);
+            (enforced.beyond_limit, enforced.in_force) = all.into_iter().partition(is_dropped);
             enforced.problem = Some(format!(
                 "{} policies apply to this proxy, at most {MAX_STAGES} can; not in force: {}",
                 stages.len() + dropped.len(),
@@ -116,15 +115,14 @@ impl Enforced {
 /// one stage.
 struct Part<'a> {
     attachments: Vec<&'a Attachment>,
-    /// The routes for which these attachments have precedence. Other policies' stages may come
-    /// later, so the stage must not have more.
+    /// The routes of these attachments, see [`add_routes`].
     routes: Vec<&'a str>,
     /// The last attachment's place in the order of precedence.
     last: usize,
 }
 
-impl Part<'_> {
-    fn policy(&self) -> &str {
+impl<'a> Part<'a> {
+    fn policy(&self) -> &'a str {
         &self.attachments[0].stage.policy
     }
 
@@ -205,6 +203,28 @@ fn drop_beyond_limit(stages: &mut Vec<Part<'_>>) -> Vec<String> {
     dropped.map(|part| part.policy().to_owned()).collect()
 }
 
+/// Adds the routes of these attachments, which are in order of precedence, to their stages. A stage
+/// doesn't get the routes that a later stage has with precedence, because it would take their
+/// requests. It gets those that an earlier stage has: an object without room for the earlier stage
+/// omits it, and the requests then go to this one.
+fn add_routes<'a>(stages: &mut [Part<'a>], in_force: &[&'a Attachment]) {
+    let places = stages.iter().enumerate();
+    let places: HashMap<&str, usize> = places.map(|(at, part)| (part.policy(), at)).collect();
+    let mut last: HashMap<&str, usize> = HashMap::new();
+    for attachment in in_force {
+        let place = places.get(attachment.stage.policy.as_str());
+        let Some((at, part)) = place.and_then(|at| Some((*at, stages.get_mut(*at)?))) else {
+            continue;
+        };
+        for route in &attachment.stage.routes {
+            if last.get(route.as_str()).is_none_or(|last| *last < at) {
+                last.insert(route, at);
+                part.routes.push(route);
+            }
+        }
+    }
+}
+
 /// Removes the workflows from all stages except the first stage that has workflows. A process
 /// announces one rate for each workflow. With two policies, its callers would apply one policy's
 /// rate to the other's requests.
@@ -219,7 +239,7 @@ fn keep_first_workflows(stages: &mut [StageConfig]) {
 struct StageKey {
     /// The addresses of the attachments' stages.
     stages: Vec<usize>,
-    /// The routes that other policies leave to the stage.
+    /// The routes of the stage.
     routes: Vec<String>,
     parallelism: u32,
     /// The bits of the factor for fractional quantities.

@@ -27,11 +27,9 @@ impl<'a> Bid<'a> {
 /// Returns the outcome of each bid. Bids are in order of precedence. Of several bids for the same
 /// requests, the first is in force.
 ///
-/// `Ok` is a bid in force, with those of its routes that no earlier bid has. These are none if the
-/// bid is for all requests, or if the policy's own earlier bids have them. `Err` is a bid all of
-/// whose requests other policies have taken before, with the index of the bid that overrides it. A
-/// policy never overrides itself.
-pub fn outcomes<'a>(bids: impl IntoIterator<Item = Bid<'a>>) -> Vec<Result<Vec<&'a str>, usize>> {
+/// `Ok` is a bid in force. `Err` is a bid all of whose requests other policies have taken before,
+/// with the index of the bid that overrides it. A policy never overrides itself.
+pub fn outcomes<'a>(bids: impl IntoIterator<Item = Bid<'a>>) -> Vec<Result<(), usize>> {
     // All requests are represented by the empty name, which no route has.
     const ALL: &[String] = &[String::new()];
     let mut first: HashMap<&str, (usize, &str)> = HashMap::new();
@@ -41,16 +39,12 @@ pub fn outcomes<'a>(bids: impl IntoIterator<Item = Bid<'a>>) -> Vec<Result<Vec<&
         } else {
             bid.routes
         };
-        let (mut winner, mut own) = (Some(usize::MAX), Vec::new());
+        let mut winner = Some(usize::MAX);
         for route in routes {
-            let (by, policy) = *first.entry(route).or_insert_with(|| {
-                own.push(route.as_str());
-                (at, bid.policy)
-            });
+            let (by, policy) = *first.entry(route).or_insert((at, bid.policy));
             winner = winner.filter(|_| policy != bid.policy).map(|w| w.min(by));
         }
-        own.retain(|route| !route.is_empty());
-        winner.map_or(Ok(own), Err)
+        winner.map_or(Ok(()), Err)
     };
     bids.into_iter().enumerate().map(outcome).collect()
 }
@@ -77,19 +71,18 @@ mod tests {
             ("z", &c),
         ];
         let bids = bids.map(|(policy, routes)| Bid { policy, routes });
-        let own = |names: &[&'static str]| Ok(names.to_vec());
         assert_eq!(
             outcomes(bids),
             [
-                own(&["a"]),
-                own(&["b"]),
+                Ok(()),
+                Ok(()),
                 Err(0),
-                own(&[]),
-                own(&[]),
+                Ok(()),
+                Ok(()),
                 Err(4),
                 Err(0),
-                own(&[]),
-                own(&["c"]),
+                Ok(()),
+                Ok(()),
                 Err(8)
             ],
             "by place"

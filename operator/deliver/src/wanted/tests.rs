@@ -815,6 +815,24 @@ fn a_policy_that_is_new_to_an_object_takes_no_other_one_s_room() {
     assert_eq!(stages(&wanted).len(), 2);
 }
 
+/// The policy of the listener had the route before the new policy came.
+#[test]
+fn requests_of_a_policy_that_does_not_fit_meet_the_next_policy() {
+    let (route, listener) = ("HTTPRoute/b/r", "Gateway/a/edge/https");
+    let [r, s] = ["httproute/b/r/*", "httproute/b/s/*"];
+    let example = Example::default()
+        .gateway("a/edge", "eg")
+        .route(route, &["a/edge"])
+        .at_gateway("b/r", route, "a/edge", &[r])
+        .at_gateway("a/tls", listener, "a/edge", &[r, s]);
+    let wanted = of(&grown(example, 0, 1_000_000));
+    assert_eq!(left_out(&wanted), ["b/r"]);
+    let object = wanted.objects.values().next().unwrap();
+    let stages = &object.value["spec"]["wasm"][0]["config"]["stages"];
+    assert_eq!(stages.as_array().unwrap().len(), 1);
+    assert_eq!(stages[0]["routes"], json!([r, s]));
+}
+
 #[test]
 fn the_largest_and_of_equal_ones_the_last_make_room() {
     assert_eq!(left_out(&of(&sized(&[900_000, 300_000]))), ["a/p0"]);

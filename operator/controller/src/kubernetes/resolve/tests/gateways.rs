@@ -243,12 +243,13 @@ fn a_policy_does_not_take_the_requests_of_a_more_specific_one_along_with_another
         .policy("b/y", "total: 4", &["HTTPRoute/b/tls"]);
     let routes = |all: &[&str]| all.iter().map(|&n| n.to_owned()).collect::<Vec<_>>();
     let of = ["httproute/a/plain/*", "a.plain.*"];
-    let of_both = [&of[..], &["httproute/a/other/*", "a.other.*"]].concat();
+    let of_tls = ["httproute/b/tls/*", "b.tls.*"];
+    let of_all = [&of[..], &["httproute/a/other/*", "a.other.*"], &of_tls].concat();
     assert_eq!(
         stages(&at_edge(&world)),
         [
-            ("b/y".into(), 4, routes(&["httproute/b/tls/*", "b.tls.*"])),
-            ("a/x".into(), 8, routes(&of_both)),
+            ("b/y".into(), 4, routes(&of_tls)),
+            ("a/x".into(), 8, routes(&of_all)),
         ]
     );
     for policy in ["a/x", "b/y"] {
@@ -271,7 +272,7 @@ fn a_policy_does_not_take_the_requests_of_a_more_specific_one_along_with_another
         policies,
         [
             ("a/plain".to_owned(), routes(&of)),
-            ("b/y".to_owned(), routes(&["httproute/b/tls/*", "b.tls.*"])),
+            ("b/y".to_owned(), routes(&of_tls)),
             ("a/all".to_owned(), vec![]),
         ]
     );
@@ -661,6 +662,28 @@ fn a_gateway_with_too_many_policies_keeps_what_fits_and_says_so() {
         ),
         "{message}"
     );
+}
+
+#[test]
+fn requests_of_a_policy_without_room_meet_the_next_policy() {
+    let mut world = edge(1)
+        .gateway_with("a/edge", &["http", "https"])
+        .route("HTTPRoute/a/other", &["a/edge/https"], &["a/x"])
+        .route("HTTPRoute/b/tls", &["a/edge/https"], &["a/x"])
+        .policy("a/tls", "total: 20", &["Gateway/a/edge/https"])
+        .policy_of_age("b/tls", 2, "total: 20", &["HTTPRoute/b/tls"]);
+    for i in 1..MAX_STAGES {
+        let route = format!("HTTPRoute/b/r{i}");
+        world = world
+            .route(&route, &["a/edge/http"], &["a/x"])
+            .policy_of_age(&format!("b/p{i:02}"), 1, "total: 20", &[&route]);
+    }
+    let enforced = at_edge(&world);
+    assert_eq!(enforced.beyond_limit[0].policy, "b/tls");
+    let stages = &enforced.config.stages;
+    let tls = "httproute/b/tls/*".to_owned();
+    let first = stages.iter().find(|s| s.routes.contains(&tls));
+    assert_eq!(first.unwrap().policy, "a/tls");
 }
 
 /// The policies of one namespace are older than the policy of the other namespace.
