@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::fit;
 use crate::object::{Object, POLICIES_ANNOTATION, TARGETS_ANNOTATION};
-use crate::workload::Workload;
+use crate::workload::{Workload, policies};
 use headgate_api::compile::revision;
 use headgate_api::plan::{Plan, TargetRef};
 
@@ -44,9 +44,10 @@ impl<'a> Mistaken<'a> {
         let before = fit::configuration_in(value)?;
         let targets = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str()?;
         let targets: Vec<TargetRef> = targets.split(' ').flat_map(str::parse).collect();
+        let order = policies(&before);
         let mut joined = workload.clone();
         let config = Arc::make_mut(&mut joined.config);
-        for stage in before.stages {
+        for (at, stage) in before.stages.into_iter().enumerate() {
             let Some(of_policy) = self.0.get(stage.policy.as_str()) else {
                 continue;
             };
@@ -59,8 +60,11 @@ impl<'a> Mistaken<'a> {
             if own.is_empty() || own.iter().any(is_taken) {
                 return None;
             }
-            joined.policies.push(stage.policy.clone());
-            config.stages.push(stage);
+            // A stage takes the requests of those behind it.
+            let behind = order.get(at..).unwrap_or_default();
+            let place = { config.stages.iter() }.position(|s| behind.contains(&s.policy));
+            let place = place.unwrap_or(config.stages.len());
+            config.stages.insert(place, stage);
         }
         if config.stages.len() == workload.config.stages.len() {
             return None;
@@ -74,6 +78,7 @@ impl<'a> Mistaken<'a> {
         config.revision = String::new();
         config.revision = revision(config);
         config.check().ok()?;
+        joined.policies = policies(config);
         Some(joined)
     }
 }

@@ -184,7 +184,7 @@ pub fn workload(plan: &Plan, cluster: &Cluster, proxies: &ProxySelector) -> Opti
     })
 }
 
-fn policies(config: &FilterConfig) -> Vec<String> {
+pub(super) fn policies(config: &FilterConfig) -> Vec<String> {
     config.stages.iter().map(|s| s.policy.clone()).collect()
 }
 
