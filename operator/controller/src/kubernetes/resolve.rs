@@ -296,7 +296,7 @@ fn contest<'a>(
                 continue;
             }
             let found = finder.find(&candidate.key.namespace, target, claims.any(target));
-            match found.and_then(|found| found.within(&mut names)) {
+            match found.and_then(|found| found.within(target, &mut names)) {
                 Err(why) => candidate.state.not_found.push((target.clone(), why)),
                 Ok(mut found) => {
                     candidate.state.warnings.append(&mut found.left_out);

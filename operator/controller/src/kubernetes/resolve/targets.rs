@@ -27,16 +27,32 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Returns `self` if its route names fit into one stage together with those of the policy's
-    /// earlier targets, and adds their number to `names`. `names` is the number of route names of
-    /// the earlier targets.
+    /// Returns `self`, which was found for `target`, if its route names fit into one stage together
+    /// with those of the policy's earlier targets, and adds their number to `names`. `names` is the
+    /// number of route names of the earlier targets. Names of whole routes replace those of their
+    /// rules if only these fit.
     ///
     /// # Errors
     /// Returns one line that says that the names don't fit, and the remedy.
-    pub(super) fn within(self, names: &mut usize) -> Result<Self, String> {
+    pub(super) fn within(mut self, target: &TargetRef, names: &mut usize) -> Result<Self, String> {
         // A proxy belongs to only one item of `reach`, so the largest number counts.
-        let more = self.reach.iter().map(|r| r.routes.len()).max();
-        let all = *names + more.unwrap_or(0);
+        let all =
+            |reach: &[Reach]| *names + reach.iter().map(|r| r.routes.len()).max().unwrap_or(0);
+        let split = all(&self.reach);
+        if split > MAX_ROUTES {
+            for reach in self.reach.iter_mut().filter(|r| !r.whole.is_empty()) {
+                reach.routes = std::mem::take(&mut reach.whole);
+            }
+        }
+        let all = all(&self.reach);
+        if split > MAX_ROUTES && all < split {
+            self.left_out.push(format!(
+                "{target} names whole routes in place of their rules, which would be {split} names \
+                 of Envoy's routes, and {MAX_ROUTES} are the most; so requests to an InferencePool \
+                 may meet this policy in place of the pool's, or another in place of this one: \
+                 give the pool a policy without other targets, or target fewer routes"
+            ));
+        }
         if all > MAX_ROUTES {
             return Err(format!(
                 "with it the policy is for {all} names of Envoy's routes, two of each route or \
@@ -77,6 +93,9 @@ pub(super) struct Reach {
     pub(super) proxies: ProxySelector,
     /// Patterns of route names, as in `StageConfig`. Empty means all requests.
     pub(super) routes: Vec<String>,
+    /// `routes` with patterns of whole routes in place of those of `Finder::split`. Empty
+    /// if there are none of these.
+    whole: Vec<String>,
     /// Further patterns, of which [`Found::take_rules`] adds as many as fit.
     pub(super) rules: Vec<String>,
 }
@@ -312,12 +331,22 @@ impl<'a> Finder<'a> {
             let is_split = numbers.len() > 1
                 && name.namespace == target.namespace
                 && self.split.contains(name);
-            if numbers.len() == route.rules.len() && !is_split {
+            let is_whole = numbers.len() == route.rules.len();
+            let rules = || {
+                numbers
+                    .iter()
+                    .flat_map(move |number| rule_names(name, *number))
+            };
+            if is_whole && !is_split {
                 reach.routes.extend(route_names(name));
                 left_out.extend(self.taken_in(target, gateway, name, route));
             } else {
-                let names = numbers.iter().flat_map(|number| rule_names(name, *number));
-                reach.routes.extend(names);
+                reach.routes.extend(rules());
+            }
+            match is_whole {
+                _ if self.split.is_empty() => {}
+                true => reach.whole.extend(route_names(name)),
+                false => reach.whole.extend(rules()),
             }
             for rule in numbers.iter().filter_map(|number| route.names.get(number)) {
                 named.entry(rule).or_default().push(name);
@@ -481,6 +510,7 @@ fn everywhere(namespace: &str, labels: BTreeMap<String, String>) -> Reach {
             labels,
         },
         routes: Vec::new(),
+        whole: Vec::new(),
         rules: Vec::new(),
     }
 }

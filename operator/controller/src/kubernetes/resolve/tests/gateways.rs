@@ -278,6 +278,41 @@ fn a_policy_does_not_take_the_requests_of_a_more_specific_one_along_with_another
     );
 }
 
+/// The rules of the pool's routes are named one by one where they fit.
+#[test]
+fn a_policy_for_a_pool_and_its_gateway_takes_no_target_of_another_policy() {
+    let mut world = World::default()
+        .gateway_with("a/edge", &["http", "https"])
+        .service("a/x", "app=x", 3)
+        .pool("a/llm", "app=llm", 1)
+        .route("HTTPRoute/a/plain", &["a/edge/https"], &["a/x"])
+        .policy("a/chat", "total: 8", &["Gateway/a/edge/https"]);
+    for i in 0..12 {
+        let route = format!("HTTPRoute/a/r{i}");
+        world = world.route(&route, &["a/edge/https"], &["InferencePool/a/llm"; 3]);
+    }
+    assert_eq!(world.state("a/chat").warnings, [""; 0]);
+    let targets = ["InferencePool/a/llm", "Gateway/a/edge"];
+    let world = world.policy("a/p", "total: 8", &targets);
+    for policy in ["a/chat", "a/p"] {
+        let state = world.state(policy);
+        assert_eq!(state.not_found, [], "{policy}");
+        let warnings = state.warnings.join("\n");
+        assert!(warnings.contains("names whole routes"), "{warnings}");
+    }
+    let policies: Vec<_> = { stages(&at_edge(&world)).into_iter() }
+        .map(|(policy, _, routes)| (policy, routes))
+        .collect();
+    let plain = ["httproute/a/plain/*", "a.plain.*"].map(str::to_owned);
+    assert_eq!(
+        policies,
+        [
+            ("a/chat".to_owned(), plain.into()),
+            ("a/p".to_owned(), vec![])
+        ]
+    );
+}
+
 /// The stage of the pool and the Gateway is the last, so the stage of the route must leave the
 /// pool's rule to it.
 #[test]
