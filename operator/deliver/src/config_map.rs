@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::adapter::Adapter;
 use crate::cluster::{Cluster, ObjectKey};
+use crate::fit::configuration;
 use crate::object::{Object, TARGETS_ANNOTATION, dns, name};
 use crate::workload::{ProxyKind, Workload};
 use headgate_api::plan::{ProxySelector, TargetKind, TargetRef};
@@ -43,19 +44,35 @@ pub fn files(
     calls: Option<&Arc<FilterConfig>>,
     module: &str,
 ) -> BTreeMap<&'static str, String> {
-    let file = |config: &FilterConfig, slot: &str| {
-        format!("{:#}\n", discovery_json(config, slot, module.as_ref()))
-    };
-    let mut files = BTreeMap::from([(FILE, file(&workload.config, DEFAULT_SLOT))]);
+    let mut files = BTreeMap::from([(FILE, file(&workload.config, DEFAULT_SLOT, module))]);
     if !target.kind.is_of_gateways() {
         let none = FilterConfig {
             direction: Direction::Outbound,
             ..FilterConfig::default()
         };
         let calls = calls.map_or(&none, |calls| &**calls);
-        files.insert(OUTBOUND_FILE, file(calls, OUTBOUND_SLOT));
+        files.insert(OUTBOUND_FILE, file(calls, OUTBOUND_SLOT, module));
     }
     files
+}
+
+fn file(config: &FilterConfig, slot: &str, module: &str) -> String {
+    format!("{:#}\n", discovery_json(config, slot, module.as_ref()))
+}
+
+/// Replaces the path of the module in the files of a ConfigMap's `data`.
+pub fn set_module(data: &mut Value, module: &str) {
+    for (name, slot, direction) in [
+        (FILE, DEFAULT_SLOT, Direction::Inbound),
+        (OUTBOUND_FILE, OUTBOUND_SLOT, Direction::Outbound),
+    ] {
+        let Some(text) = data.get_mut(name) else {
+            continue;
+        };
+        if let Some(config) = configuration(text, direction) {
+            *text = file(&config, slot, module).into();
+        }
+    }
 }
 
 /// Returns the ConfigMap of `target`, with these [`files`].

@@ -129,22 +129,25 @@ fn last(before: &FilterConfig, stage: &StageConfig, present: &FilterConfig) -> O
 /// Returns the inbound configuration in a delivered object of any kind.
 pub(crate) fn configuration_in(object: &Value) -> Option<FilterConfig> {
     let content = ["spec", "data"].map(|field| &object[field]);
-    content.into_iter().find_map(configuration)
+    content
+        .into_iter()
+        .find_map(|value| configuration(value, Direction::Inbound))
 }
 
-/// Returns the configuration found at any depth of `value`. It may be an object, or a text inside
-/// an object.
-fn configuration(value: &Value) -> Option<FilterConfig> {
+/// Returns the configuration for this direction found at any depth of `value`. It may be an object,
+/// or a text inside an object.
+pub(super) fn configuration(value: &Value, direction: Direction) -> Option<FilterConfig> {
+    let find = |value: &Value| configuration(value, direction);
     match value {
         Value::Object(fields) if fields.contains_key("stages") => {
             let config = FilterConfig::from_json(value.to_string().as_bytes()).ok();
-            config.filter(|c| c.direction == Direction::Inbound)
+            config.filter(|c| c.direction == direction)
         }
-        Value::Object(fields) => fields.values().find_map(configuration),
-        Value::Array(items) => items.iter().find_map(configuration),
+        Value::Object(fields) => fields.values().find_map(find),
+        Value::Array(items) => items.iter().find_map(find),
         Value::String(text) if text.starts_with('{') => {
             let value: Value = serde_json::from_str(text).ok()?;
-            configuration(&value)
+            configuration(&value, direction)
         }
         _ => None,
     }

@@ -141,8 +141,8 @@ impl Object {
     }
 
     /// Returns the wanted object that keeps the observed object `value`. It has the fields that
-    /// Headgate wrote, with `module` in place of the module that they name. The module of another
-    /// version may no longer be served.
+    /// Headgate wrote, with `module` in place of the module whose URL they have. The module of
+    /// another version may no longer be served.
     #[must_use]
     pub fn kept(adapter: Adapter, key: ObjectKey, value: &Value, module: &ModuleRef) -> Self {
         let mut spec = value["spec"].clone();

@@ -125,7 +125,7 @@ pub fn wanted(
             },
         });
     }
-    wanted.keep(plan, observed, &module);
+    wanted.keep(plan, observed, &module, path.as_deref());
     if let Some(path) = &path {
         wanted.keep_config_maps(cluster, observed, path);
     }
@@ -161,8 +161,8 @@ impl Wanted {
     }
 
     /// Keeps each observed object that contains the only known valid version of an invalid policy.
-    /// Only its module changes.
-    fn keep(&mut self, plan: &Plan, observed: &Observed, module: &ModuleRef) {
+    /// Only its module changes. `path` is that of the module in the files of ConfigMaps.
+    fn keep(&mut self, plan: &Plan, observed: &Observed, module: &ModuleRef, path: Option<&str>) {
         let mistaken = Mistaken::of(plan);
         for (adapter, key, value) in observed.objects() {
             let at = (adapter, key.clone());
@@ -171,6 +171,9 @@ impl Wanted {
                 continue;
             };
             let mut kept = Object::kept(adapter, key.clone(), value, module);
+            if let (Adapter::ConfigMap, Some(path)) = (adapter, path) {
+                config_map::set_module(&mut kept.value["data"], path);
+            }
             if let Some(object) = object {
                 kept.policies.clone_from(&object.policies);
                 let why = format!(

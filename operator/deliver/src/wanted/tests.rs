@@ -638,15 +638,17 @@ fn a_config_map_names_no_version_of_the_module() {
 /// its only Pod restarts, nor, as far as is known, in a namespace that isn't selected any more.
 #[test]
 fn a_config_map_outlives_its_policy_and_its_pods() {
-    let settings = Settings {
-        config_map_module: Some("/headgate.wasm".into()),
-        ..settings()
-    };
-    let after = |example: &Example, observed: &Observed| -> Vec<Object> {
+    let with_module = |path: &str, example: &Example, observed: &Observed| -> Vec<Object> {
+        let settings = Settings {
+            config_map_module: Some(path.to_owned()),
+            ..settings()
+        };
         let (plan, cluster, none) = (&example.plan, &example.cluster, Installed::default());
         let all = wanted(plan, cluster, &settings, &none, observed, SHA256);
         all.objects.into_values().collect()
     };
+    let after =
+        |example: &Example, observed: &Observed| with_module("/headgate.wasm", example, observed);
     let observed = |object: &Object| {
         let mut observed = Observed::default();
         observed.wrote(object.adapter, object.key.clone(), object.value.clone());
@@ -656,6 +658,7 @@ fn a_config_map_outlives_its_policy_and_its_pods() {
         .policy("a/p", "Service/a/search", ("a", "app=search"), &[])
         .mounting("a", "1", "headgate-service-search");
     let before = after(&example, &Observed::default());
+    let of_former = with_module("/headgate-{hash}.wasm", &example, &Observed::default());
     let owners = &before[0].value["metadata"]["ownerReferences"];
     assert_eq!(*owners, Value::Null, "an owner would take it along");
 
@@ -666,6 +669,10 @@ fn a_config_map_outlives_its_policy_and_its_pods() {
     example.plan.policies[0].revision = String::new();
     let kept = after(&example, &observed(&before[0]));
     assert_eq!(kept[0].value, before[0].value);
+    // Pods that start now have the module at another path.
+    let kept = after(&example, &observed(&of_former[0]));
+    assert_ne!(of_former[0].value["data"], before[0].value["data"]);
+    assert_eq!(kept[0].value["data"], before[0].value["data"]);
 
     example.plan.policies.clear();
     let empty = after(&example, &observed(&before[0]));
