@@ -1,6 +1,8 @@
 //! Reconciliation of the wanted objects with the observed ones.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use backon::ExponentialBackoff;
@@ -114,22 +116,25 @@ pub(crate) struct Reconciler {
     /// Whether Istio's agents couldn't fetch the module at the last check. Before the first check,
     /// whether they may have been unable to fetch it.
     interrupted: bool,
+    /// Whether the plugins don't announce the end of an outage yet. It outlives this term.
+    outage: Arc<AtomicBool>,
     /// The reason why the agents can't fetch the module now.
     unserved: Option<String>,
     unfetched: Unfetched,
 }
 
 impl Reconciler {
-    /// Returns a reconciler. `interrupted` means that no operator may have been running for a while
-    /// before this process.
-    pub(crate) fn new(client: Client, settings: Settings, interrupted: bool) -> Self {
+    /// Returns a reconciler. `outage` is true if Istio's agents may have been unable to fetch the
+    /// module, and the plugins don't announce yet that they can again.
+    pub(crate) fn new(client: Client, settings: Settings, outage: Arc<AtomicBool>) -> Self {
         Self {
             client,
             settings,
             refusals: BTreeMap::new(),
             served: None,
             served_again: None,
-            interrupted,
+            interrupted: outage.load(Ordering::Relaxed),
+            outage,
             unserved: None,
             unfetched: Unfetched::default(),
         }
@@ -180,6 +185,7 @@ impl Reconciler {
             Ok(()) => false,
             Err(why) => {
                 self.interrupted = true;
+                self.outage.store(true, Ordering::Relaxed);
                 let is_news = self.unserved.is_none();
                 if is_news {
                     warn!("Istio's {NO_FILTER}: {why}");
@@ -241,6 +247,13 @@ impl Reconciler {
         // Deletions come last, so that the filter stays in force while an object of another name or
         // kind takes over.
         self.delete(&wanted, &steps, observed, &mut failures).await;
+        // A plugin that is refused may stay so.
+        let waits = |(key, state): (&Key, &ObjectState)| {
+            key.0.is_plugin() && matches!(state, ObjectState::Pending(_))
+        };
+        if self.served_again.is_some() && !self.interrupted && !failures.iter().any(waits) {
+            self.outage.store(false, Ordering::Relaxed);
+        }
         let again = self.again(&failures);
         let report = Delivered {
             unserved: self.unserved.clone(),

@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use kube::Client;
@@ -31,13 +32,14 @@ const GLANCES: Duration = Duration::from_secs(1);
 /// leader may run this, and must drop it when it loses the Lease. A write in flight at that moment
 /// is harmless, because the next leader would make the same write.
 ///
-/// `interrupted` means that no operator may have served the module for a while before this process.
-/// `delivered` receives the outcomes when they change. It keeps the last outcomes when the delivery
-/// ends.
+/// `outage` is true if no operator may have served the module for a while. It becomes false once
+/// all of Istio's plugins announce that the module is served again, so a later term announces what
+/// an earlier one couldn't. `delivered` receives the outcomes when they change. It keeps the last
+/// outcomes when the delivery ends.
 pub async fn run(
     client: Client,
     settings: Settings,
-    interrupted: bool,
+    outage: Arc<AtomicBool>,
     mut views: watch::Receiver<Option<PlannedCluster>>,
     mut modules: watch::Receiver<Arc<Modules>>,
     delivered: watch::Sender<Arc<Delivered>>,
@@ -51,7 +53,7 @@ pub async fn run(
     let leftovers = leftovers::remove(client.clone(), settings.clone());
     let _leftovers = AbortOnDropHandle::new(tokio::spawn(leftovers));
     let retry = settings.retry;
-    let mut reconciler = Reconciler::new(client, settings, interrupted);
+    let mut reconciler = Reconciler::new(client, settings, outage);
     // This is an instant rather than a pause, because a pause would restart at each tick of
     // `looks`.
     let mut again: Option<Instant> = None;
@@ -104,7 +106,7 @@ pub async fn run(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::Ordering;
 
     use http::Method;
     use serde_json::json;
@@ -283,7 +285,7 @@ mod tests {
             ..Delivered::default()
         };
         let (send, delivered) = watch::channel(Arc::new(former));
-        let run = run(client, settings(), false, view, modules, send);
+        let run = run(client, settings(), Arc::default(), view, modules, send);
         let _run = AbortOnDropHandle::new(tokio::spawn(run));
         assert!(becomes(delivered, |now: &Arc<Delivered>| !now.complete).await);
     }
@@ -305,7 +307,7 @@ mod tests {
         let (send, delivered) = watch::channel(Arc::default());
         let run = async move {
             let _views = views;
-            run(client, settings, false, view, modules, send).await;
+            run(client, settings, Arc::default(), view, modules, send).await;
         };
         (AbortOnDropHandle::new(tokio::spawn(run)), delivered)
     }

@@ -15,6 +15,8 @@
 //! which can take the Lease from a replica that has just acquired it.
 
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -176,9 +178,7 @@ pub struct Candidate {
     leadership: watch::Sender<Option<Instant>>,
     /// The time at which this replica began to serve, on its wall clock.
     started: Timestamp,
-    interrupted: watch::Sender<bool>,
-    /// Whether this replica has been the leader.
-    has_led: bool,
+    outage: Arc<AtomicBool>,
     /// The last observed Lease, and the time since which it has been unchanged.
     seen: Option<(Lease, Instant)>,
     failing: bool,
@@ -196,10 +196,12 @@ fn is_free(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> bool {
 }
 
 impl Candidate {
-    /// Returns a candidate for `lease`, and its leadership. Once this replica leads, the last
-    /// receiver holds whether the previous leader may have ended before this replica began to
-    /// serve. This compares the wall clocks of both. `identity` must be unique among all replicas.
-    /// Without an election, the replica leads until it stops.
+    /// Returns a candidate for `lease`, and its leadership. `identity` must be unique among all
+    /// replicas. Without an election, the replica leads until it stops.
+    ///
+    /// When this replica takes the Lease, the candidate sets the last value to true if the previous
+    /// leader may have ended before this replica began to serve. This compares the wall clocks of
+    /// both. The task that handles such an outage sets it to false.
     #[must_use]
     pub fn new(
         client: Client,
@@ -207,10 +209,10 @@ impl Candidate {
         identity: String,
         election: ElectionArgs,
         metrics: Metrics,
-    ) -> (Self, Leadership, watch::Receiver<bool>) {
+    ) -> (Self, Leadership, Arc<AtomicBool>) {
         let (leadership, receiver) = watch::channel(None);
         // Without a Lease, nothing is known about a previous leader.
-        let (interrupted, was_interrupted) = watch::channel(!election.leader_elect);
+        let outage = Arc::new(AtomicBool::new(!election.leader_elect));
         let candidate = Self {
             api: Api::namespaced(client, &lease.namespace),
             name: lease.name,
@@ -219,12 +221,11 @@ impl Candidate {
             metrics,
             leadership,
             started: Timestamp::now(),
-            interrupted,
-            has_led: false,
+            outage: Arc::clone(&outage),
             seen: None,
             failing: false,
         };
-        (candidate, receiver, was_interrupted)
+        (candidate, receiver, outage)
     }
 
     /// Takes part in the election until `stop` holds `true`, and then releases the Lease. All
@@ -284,11 +285,7 @@ impl Candidate {
         }
     }
 
-    fn lead_until(&mut self, until: Instant) {
-        // Only its first term can follow a time before this process without an operator.
-        if !self.is_leading() && std::mem::replace(&mut self.has_led, true) {
-            self.interrupted.send_replace(false);
-        }
+    fn lead_until(&self, until: Instant) {
         if self.leadership.send_replace(Some(until)).is_none() {
             info!(identity = self.identity, "leading: this replica writes");
             self.metrics.plan.set_leader(true);
@@ -364,7 +361,7 @@ impl Candidate {
         let before = lease.spec.unwrap_or_default();
         lease.spec = Some(self.ours(&before));
         if before.renew_time.is_some_and(|at| at.0 < self.started) {
-            self.interrupted.send_replace(true);
+            self.outage.store(true, Ordering::Relaxed);
         }
         self.write(lease).await
     }
@@ -474,7 +471,7 @@ fn lose(leadership: &watch::Sender<Option<Instant>>, metrics: &Metrics, why: &st
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
 
     use clap::{Command, FromArgMatches as _};
 
@@ -537,7 +534,7 @@ mod tests {
     /// A restarted container has the identity of its predecessor.
     #[tokio::test]
     async fn a_gap_between_operators_is_noticed() {
-        for (renewed, interrupted) in [
+        for (renewed, is_outage) in [
             ("2020-01-01T00:00:00Z", true),
             ("2120-01-01T00:00:00Z", false),
         ] {
@@ -546,7 +543,7 @@ mod tests {
                 "metadata": {"name": "headgate", "namespace": "a", "resourceVersion": "7"},
                 "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15, "renewTime": renewed},
             });
-            let (mut candidate, _, was_interrupted) = Candidate::new(
+            let (mut candidate, _, outage) = Candidate::new(
                 api_server(move |_, _, _| Some((200, held.clone()))),
                 ObjectKey::new("a", "headgate"),
                 "me".to_owned(),
@@ -556,10 +553,11 @@ mod tests {
             assert!(candidate.attempt().await.unwrap());
             let until = Instant::now() + candidate.election.renew_deadline;
             candidate.lead_until(until);
-            assert_eq!(*was_interrupted.borrow(), interrupted, "{renewed}");
+            assert_eq!(outage.load(Ordering::Relaxed), is_outage, "{renewed}");
             candidate.lose("for a while");
             candidate.lead_until(until);
-            assert!(!*was_interrupted.borrow(), "{renewed}: a later term");
+            let left = outage.load(Ordering::Relaxed);
+            assert_eq!(left, is_outage, "{renewed}: nobody has handled it");
         }
     }
 
@@ -611,14 +609,14 @@ mod tests {
         let api_server = tower::service_fn(|_: http::Request<kube::client::Body>| async {
             Err::<http::Response<kube::client::Body>, _>("no request is expected")
         });
-        let (candidate, mut leadership, was_interrupted) = Candidate::new(
+        let (candidate, mut leadership, outage) = Candidate::new(
             Client::new(api_server, "a"),
             ObjectKey::new("a", "headgate"),
             "me".to_owned(),
             election(&["--leader-elect=false"]),
             Metrics::new(),
         );
-        assert!(*was_interrupted.borrow());
+        assert!(outage.load(Ordering::Relaxed));
         let (stop, stopped) = watch::channel(false);
         let running = tokio::spawn(candidate.run(stopped));
         leadership.wait_for(Option::is_some).await.unwrap();

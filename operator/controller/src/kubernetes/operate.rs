@@ -192,7 +192,7 @@ impl Operator {
             plans,
             metrics.clone(),
         );
-        let (candidate, leadership, interrupted) = Candidate::new(
+        let (candidate, leadership, outage) = Candidate::new(
             client.clone(),
             ObjectKey::new(namespace.clone(), args.lease),
             identity.clone(),
@@ -240,7 +240,7 @@ impl Operator {
             headgate_deliver::run(
                 deliver_client.clone(),
                 deliver.clone(),
-                *interrupted.borrow(),
+                Arc::clone(&outage),
                 resolved.clone(),
                 modules.clone(),
                 deliveries.clone(),

@@ -115,7 +115,7 @@ async fn an_annotation_concerns_only_its_own_plugin_and_hides_no_later_outage() 
         object["metadata"]["resourceVersion"] = json!("2");
         Some((200, object))
     });
-    let mut reconciler = Reconciler::new(server, settings(), false);
+    let mut reconciler = Reconciler::new(server, settings(), Arc::default());
     let view = PlannedCluster {
         cluster: example.cluster.into(),
         plan: example.plan.into(),
@@ -125,6 +125,36 @@ async fn an_annotation_concerns_only_its_own_plugin_and_hides_no_later_outage() 
     reconciler.served_again = Some("2026".to_owned());
     reconciler.round(&view, SHA256, &mut observed).await;
     assert_eq!(said(&observed), ["2026", "2026"]);
+}
+
+/// A leader may lose its Lease before all plugins are written.
+#[tokio::test]
+async fn the_end_of_an_outage_is_announced_in_a_later_term_if_the_first_could_not() {
+    let example = example();
+    let before = applied(&wish(&example));
+    let objects = before.objects().map(|(_, k, v)| (k.clone(), v.clone()));
+    let mut observed = Observed::new(&[PLUGINS]);
+    observed.see((PLUGINS, Seen::All(objects.collect())));
+    let view = PlannedCluster {
+        cluster: example.cluster.into(),
+        plan: example.plan.into(),
+    };
+    let outage = Arc::new(AtomicBool::new(true));
+    for (code, is_left) in [(500, true), (200, false)] {
+        let server = api_server(move |_, _, mut object| {
+            object["metadata"]["uid"] = json!("u");
+            object["metadata"]["resourceVersion"] = json!("2");
+            let failure = json!({"kind": "Status", "status": "Failure", "code": code});
+            Some((code, if code == 200 { object } else { failure }))
+        });
+        let mut reconciler = Reconciler::new(server, settings(), Arc::clone(&outage));
+        assert!(reconciler.interrupted, "{code}");
+        // The agents can fetch the module.
+        reconciler.interrupted = false;
+        reconciler.served_again = Some("2026".to_owned());
+        reconciler.round(&view, SHA256, &mut observed).await;
+        assert_eq!(outage.load(Ordering::Relaxed), is_left, "{code}");
+    }
 }
 
 /// After a restart, only the object has the last valid version of an invalid policy.
@@ -287,7 +317,7 @@ async fn the_last_object_that_fit_stays() {
     // No request is sent, so the address needs no API server.
     let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
     let client = Client::try_from(config).unwrap();
-    let mut reconciler = Reconciler::new(client, settings(), false);
+    let mut reconciler = Reconciler::new(client, settings(), Arc::default());
     let mut failures = BTreeMap::new();
     reconciler
         .apply(&wanted, &steps, &mut observed, &mut failures)

@@ -200,7 +200,8 @@ impl Stage {
         let (views, _) = watch::channel(Some(view(&cluster)));
         let (send, delivered) = watch::channel(Arc::default());
         let user = client(&server.user_kubeconfig("deliver", None)?).await?;
-        let run = headgate_deliver::run(user, settings, false, views.subscribe(), served(), send);
+        let (views_seen, outage) = (views.subscribe(), Arc::default());
+        let run = headgate_deliver::run(user, settings, outage, views_seen, served(), send);
         Ok(Self {
             namespace: server.namespace("deliver")?,
             server,
@@ -261,7 +262,7 @@ impl Stage {
         self.task = tokio::spawn(headgate_deliver::run(
             user,
             settings,
-            interrupted,
+            Arc::new(AtomicBool::new(interrupted)),
             views,
             served(),
             send,
