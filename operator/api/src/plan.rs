@@ -14,7 +14,7 @@ mod target;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headgate_core::config::{FilterConfig, Mode};
+use headgate_core::config::{FilterConfig, Mode, StageConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::validate::ValidPolicy;
@@ -81,15 +81,28 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the outbound configuration for a proxy with the inbound configuration `config`.
-    /// `None` if `config` has neither workflows nor class admission for calls.
+    /// Returns the outbound configuration for a proxy of `namespace` with the inbound configuration
+    /// `config`: that of the policy whose workflows are in force, or of the first policy with class
+    /// admission for calls, preferably of the proxy's own namespace. `None` without such a policy.
     #[must_use]
-    pub fn outbound_of(&self, config: &FilterConfig) -> Option<&Arc<FilterConfig>> {
-        let stages = || config.stages.iter();
-        let stage = stages().find(|s| s.workflows.is_some());
-        let stage = stage.or_else(|| stages().find(|s| self.outbound.contains_key(&s.policy)));
-        self.outbound.get(&stage?.policy)
+    pub fn outbound_of(
+        &self,
+        config: &FilterConfig,
+        namespace: &str,
+    ) -> Option<&Arc<FilterConfig>> {
+        let has_calls =
+            |s: &&StageConfig| s.workflows.is_some() || self.outbound.contains_key(&s.policy);
+        let stages = config.stages.iter().filter(has_calls);
+        let stage = stages.min_by_key(|s| (s.workflows.is_none(), !is_of(&s.policy, namespace)))?;
+        self.outbound.get(&stage.policy)
     }
+}
+
+/// Whether `policy`, `namespace/name`, is of `namespace`.
+#[must_use]
+pub fn is_of(policy: &str, namespace: &str) -> bool {
+    let name = policy.strip_prefix(namespace);
+    name.is_some_and(|name| name.starts_with('/'))
 }
 
 /// Proxies by the namespace and labels of their Pod.

@@ -63,7 +63,7 @@ pub fn wanted(
                 let name = config_map::config_map_name(target);
                 workload.seen = mounted.contains(&(target.namespace.as_str(), name.as_str()));
                 wanted.add_fitting(plan, observed, &workload, |workload| {
-                    let calls = plan.outbound_of(&workload.config);
+                    let calls = workload.outbound(plan);
                     let files = config_map::files(target, workload, calls, path);
                     config_map::object(target, workload, &files, cluster)
                 });
@@ -99,8 +99,7 @@ pub fn wanted(
             }
             (ProxyKind::Pods, _) if istio => {
                 let workload = wanted.add_fitting(plan, observed, workload, of_istio);
-                let calls = plan.outbound_of(&workload.config);
-                if let Some(calls) = calls {
+                if let Some(calls) = workload.outbound(plan) {
                     wanted.add(of_istio(&workload.calls(calls)));
                 }
             }
@@ -139,7 +138,7 @@ fn both_ways(workload: &Workload, plan: &Plan) -> Workload {
     // If the last version of a policy that fitted is in force, its outbound configuration is
     // already present or not needed.
     let config = &workload.config;
-    let calls = plan.outbound_of(config).filter(|calls| {
+    let calls = workload.outbound(plan).filter(|calls| {
         let of = calls.outbound.as_ref().map(|calls| &calls.policy);
         let has_calls = |s: &StageConfig| s.workflows.is_some() || s.class_admission.is_some();
         let mut stages = config.stages.iter();

@@ -87,6 +87,12 @@ pub(crate) struct Last {
 }
 
 impl Workload {
+    /// Returns the configuration for the calls of these proxies, if they have any.
+    #[must_use]
+    pub fn outbound<'a>(&self, plan: &'a Plan) -> Option<&'a Arc<FilterConfig>> {
+        plan.outbound_of(&self.config, &self.proxies.namespace)
+    }
+
     /// Returns the workload for the outbound side of these sidecars, with `config`.
     #[must_use]
     pub fn calls(&self, config: &Arc<FilterConfig>) -> Self {

@@ -160,6 +160,7 @@ impl Snapshot {
     #[must_use]
     pub fn assign(&self, identity: &Identity) -> Assignment {
         let (module, fallback) = self.module_of(identity);
+        let namespace = identity.namespace.as_deref().unwrap_or_default();
         let enforced = self.find(identity);
         let enforced = enforced.unwrap_or_else(|why| Arc::new(Enforced::nothing(Some(why))));
         Assignment {
@@ -167,7 +168,7 @@ impl Snapshot {
                 true => Arc::clone(&self.empty),
                 false => Arc::clone(&enforced.config),
             },
-            outbound: (self.plan.outbound_of(&enforced.config))
+            outbound: (self.plan.outbound_of(&enforced.config, namespace))
                 .map_or_else(|| Arc::clone(&self.no_calls), Arc::clone),
             in_force: enforced.in_force.clone(),
             problem: enforced.problem.clone(),

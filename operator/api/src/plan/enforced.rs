@@ -12,7 +12,7 @@ use headgate_core::config::{FilterConfig, MAX_STAGES, StageConfig};
 use serde::{Deserialize, Serialize};
 
 use super::precedence::{Bid, outcomes};
-use super::{Attachment, Portion, Share, TargetRef};
+use super::{Attachment, Portion, Share, TargetRef, is_of};
 use crate::compile;
 
 /// The policies at one proxy.
@@ -126,6 +126,11 @@ impl<'a> Part<'a> {
         &self.attachments[0].stage.policy
     }
 
+    /// Whether the policy is of another namespace than the proxies.
+    fn is_foreign(&self) -> bool {
+        !is_of(self.policy(), &self.attachments[0].proxies.namespace)
+    }
+
     fn is_for_all(&self) -> bool {
         self.attachments.iter().any(|a| a.stage.routes.is_empty())
     }
@@ -170,6 +175,7 @@ impl<'a> Part<'a> {
         StageKey {
             stages: self.attachments.iter().map(address).collect(),
             routes: self.routes(),
+            is_foreign: self.is_foreign(),
             parallelism: portion.parallelism,
             factor: portion.factor.to_bits(),
         }
@@ -225,14 +231,22 @@ fn add_routes<'a>(stages: &mut [Part<'a>], in_force: &[&'a Attachment]) {
     }
 }
 
-/// Removes the workflows from all stages except the first stage that has workflows. A process
-/// announces one rate for each workflow. With two policies, its callers would apply one policy's
-/// rate to the other's requests.
-fn keep_first_workflows(stages: &mut [StageConfig]) {
-    let with_workflows = stages.iter_mut().filter(|s| s.workflows.is_some());
-    for stage in with_workflows.skip(1) {
-        stage.workflows = None;
+/// Returns the stages. Only one has workflows: a process announces one rate for each workflow, and
+/// with two policies, its callers would apply one policy's rate to the other's requests. The first
+/// policy of the proxies' own namespace keeps them, because at a shared Gateway the routes of other
+/// namespaces come first. Without such a policy, it is the first of all.
+fn with_one_policys_workflows(parts: &[Part<'_>]) -> Vec<StageConfig> {
+    let mut stages: Vec<StageConfig> = parts.iter().map(Part::stage).collect();
+    let with_workflows = stages.iter().zip(parts).enumerate();
+    let with_workflows = with_workflows.filter(|(_, (stage, _))| stage.workflows.is_some());
+    let first = with_workflows.min_by_key(|(_, (_, part))| part.is_foreign());
+    let first = first.map(|(at, _)| at);
+    for (at, stage) in stages.iter_mut().enumerate() {
+        if Some(at) != first {
+            stage.workflows = None;
+        }
     }
+    stages
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -241,6 +255,8 @@ struct StageKey {
     stages: Vec<usize>,
     /// The routes of the stage.
     routes: Vec<String>,
+    /// Whether the policy is of another namespace than the proxies.
+    is_foreign: bool,
     parallelism: u32,
     /// The bits of the factor for fractional quantities.
     factor: u64,
@@ -278,9 +294,7 @@ impl Configurations {
         if let Some(config) = self.made().get(&key).and_then(|made| made.config.upgrade()) {
             return config;
         }
-        let mut whole: Vec<StageConfig> = parts.iter().map(Part::stage).collect();
-        keep_first_workflows(&mut whole);
-        let config = Arc::new(compile::of_stages(whole));
+        let config = Arc::new(compile::of_stages(with_one_policys_workflows(parts)));
         let stages = parts
             .iter()
             .flat_map(|part| &part.attachments)

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use headgate_core::config::MAX_STAGES;
 
 use super::Draft;
-use headgate_api::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, outcomes};
+use headgate_api::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, is_of, outcomes};
 use headgate_deliver::cluster::{Cluster, ObjectKey, Pod};
 
 /// The labels that Envoy Gateway sets on the Pods of a Gateway. By default these Pods run in Envoy
@@ -162,11 +162,18 @@ fn settle(set: &[usize], drafts: &[Draft<'_>], counts: &mut [Count]) {
             }
         }
     }
-    // A proxy enforces the workflows of only the first stage that has workflows. A policy's last
-    // draft determines the place of its stage.
+    // A proxy enforces the workflows of one policy: of its own namespace if there is one, and of
+    // these the first. A policy's last draft determines the place of its stage.
     let last = with_workflows.iter().map(|(at, policy)| (*policy, *at));
     let last: HashMap<&str, usize> = last.collect();
-    let Some((first, other)) = last.into_iter().min_by_key(|(_, at)| *at) else {
+    let is_foreign = |policy: &str, at: usize| {
+        let draft = drafts.get(at);
+        !draft.is_some_and(|draft| is_of(policy, &draft.proxies.namespace))
+    };
+    let first = last
+        .into_iter()
+        .min_by_key(|(policy, at)| (is_foreign(policy, *at), *at));
+    let Some((first, other)) = first else {
         return;
     };
     for (at, _) in with_workflows.iter().filter(|(_, policy)| *policy != first) {

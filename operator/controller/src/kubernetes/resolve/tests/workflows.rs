@@ -47,7 +47,11 @@ impl World {
         let object = Arc::make_mut(&mut self.cluster.policies).get_mut(&key(name));
         let object = Arc::make_mut(object.unwrap());
         let policy = object.checked.as_mut().unwrap();
-        (policy.promises, policy.outbound) = (made.promises, made.outbound);
+        policy.promises = made.promises;
+        policy.outbound = made.outbound.map(|mut outbound| {
+            outbound.policy = name.to_owned();
+            outbound
+        });
         self
     }
 }
@@ -130,7 +134,7 @@ fn outbound_slots_follow_the_policy_and_not_its_scale() {
     let one = planner.plan(&sidecars("total: 30", 1).cluster);
     let calls = |plan: &Plan| {
         let enforced = by_labels(plan, "a", "app=x");
-        Arc::clone(plan.outbound_of(&enforced.config).unwrap())
+        Arc::clone(plan.outbound_of(&enforced.config, "a").unwrap())
     };
     let config = calls(&one);
     assert_eq!(config.direction, Direction::Outbound);
@@ -147,14 +151,14 @@ fn outbound_slots_follow_the_policy_and_not_its_scale() {
         namespace: Some("a"),
         labels: &BTreeMap::new(),
     });
-    assert!(one.outbound_of(&claimed.config).is_some());
+    assert!(one.outbound_of(&claimed.config, "a").is_some());
     let without = World::default()
         .service("a/x", "app=x", 1)
         .pods(1, "a/x", "app=x")
         .policy("a/p", "total: 30", &["Service/a/x"])
         .plan();
     let enforced = by_labels(&without, "a", "app=x");
-    assert_eq!(without.outbound_of(&enforced.config), None);
+    assert_eq!(without.outbound_of(&enforced.config, "a"), None);
 }
 
 /// A process announces one rate for a workflow. So the workflows of the first policy are in force,
@@ -225,6 +229,46 @@ fn one_policy_s_workflows_are_in_force_at_a_proxy() {
     assert!(first.policy == "a/r" && first.workflows.is_some());
     assert_eq!(both.state("a/r").without_workflows, []);
     assert_eq!(both.state("a/gateway").without_workflows, targets.map(lost));
+}
+
+/// At a shared Gateway, the stages for other namespaces' routes come first. Their policies may
+/// neither turn off the workflows of the Gateway's own policy nor configure its calls.
+#[test]
+fn a_route_of_another_namespace_takes_no_workflows_from_a_gateway() {
+    let gateway = format!("{GATEWAY_NAME_LABEL}=edge");
+    let world = World::default()
+        .gateway("a/edge")
+        .service("b/x", "app=x", 3)
+        .route("HTTPRoute/b/r", &["a/edge"], &["b/x"])
+        .pods(1, "a/edge", &gateway)
+        .policy_of_age("a/gateway", 2, "total: 20", &["Gateway/a/edge"])
+        .policy_of_age("b/r", 1, "total: 20", &["HTTPRoute/b/r"]);
+    let calls = |world: &World| {
+        let plan = world.plan();
+        let enforced = by_labels(&plan, "a", &gateway);
+        let config = &enforced.config;
+        let order = config.stages.iter().map(|s| s.policy.as_str());
+        assert!(order.eq(["b/r", "a/gateway"]));
+        let with = config.stages.iter().filter(|s| s.workflows.is_some());
+        let with: Vec<String> = with.map(|s| s.policy.clone()).collect();
+        let calls = plan.outbound_of(config, "a").unwrap().outbound.as_ref();
+        (with.join(" "), calls.unwrap().policy.clone())
+    };
+    let of = |policy: &str| (policy.to_owned(), policy.to_owned());
+    let only = world.clone().with_workflows("b/r");
+    assert_eq!(calls(&only), of("b/r"));
+    let both = only.with_workflows("a/gateway");
+    assert_eq!(calls(&both), of("a/gateway"));
+    assert_eq!(both.state("a/gateway").without_workflows, []);
+    let lost = Conflict {
+        target: target("HTTPRoute/b/r"),
+        winner: "a/gateway".to_owned(),
+    };
+    assert_eq!(both.state("b/r").without_workflows, [lost]);
+    let classes = world
+        .with_class_admission("b/r")
+        .with_class_admission("a/gateway");
+    assert_eq!(calls(&classes).1, "a/gateway");
 }
 
 /// Proxies that don't run a policy neither know its classes nor report what its callers need.
