@@ -5,6 +5,11 @@
 //! API server. A policy that is new to the object is left out. Of these cuts, the one that saves
 //! the most bytes is made first. If they don't suffice, or no such object exists, other policies
 //! are left out, the largest first. One policy always stays, whatever its size.
+//!
+//! At a shared Gateway, the first namespace could keep all of the object in this way. So all these
+//! cuts are first made at the namespaces that take more than an equal part of the object. The
+//! proxies' own namespace isn't one of them, because users of its routes must not remove its
+//! policies.
 
 use std::cmp::Reverse;
 
@@ -35,23 +40,38 @@ impl<'a> Fit<'a> {
     ) -> Self {
         let present: &FilterConfig = &workload.config;
         let before = before.and_then(configuration_in);
+        let mut of_namespace: BTreeMap<&str, usize> = BTreeMap::new();
+        for stage in &present.stages {
+            *of_namespace.entry(namespace(stage)).or_default() += size(stage);
+        }
+        let part = MAX_BYTES / of_namespace.len().max(1);
+        let is_greedy = |stage: &StageConfig| {
+            let namespace = namespace(stage);
+            namespace != workload.proxies.namespace && of_namespace[namespace] > part
+        };
         let mut cuts = Vec::new();
         // Of two cuts of equal size, the policy with lower precedence is cut first, because the
         // sort is stable.
         for stage in present.stages.iter().rev() {
             let (policy, size) = (stage.policy.as_str(), size(stage));
+            let stays = !is_greedy(stage);
             let last = before.as_ref().and_then(|b| last(b, stage, present));
             let Some(last) = last else {
-                cuts.push((false, size, policy, Cut::Out));
+                cuts.push(((stays, false), size, policy, Cut::Out));
                 continue;
             };
             let rest = self::size(&last.stage).min(size);
             if rest < size {
-                cuts.push((false, size - rest, policy, Cut::Last(Box::new(last))));
+                cuts.push((
+                    (stays, false),
+                    size - rest,
+                    policy,
+                    Cut::Last(Box::new(last)),
+                ));
             }
-            cuts.push((true, rest, policy, Cut::Out));
+            cuts.push(((stays, true), rest, policy, Cut::Out));
         }
-        cuts.sort_by_key(|(works, bytes, ..)| (*works, Reverse(*bytes)));
+        cuts.sort_by_key(|(rank, bytes, ..)| (*rank, Reverse(*bytes)));
         let mut cuts = cuts.into_iter();
         let mut left = present.stages.len();
         let mut fit = Self {
@@ -101,6 +121,11 @@ impl<'a> Fit<'a> {
             Some((stage.policy.as_str(), format!("{why}; {what_to_do}")))
         })
     }
+}
+
+fn namespace(stage: &StageConfig) -> &str {
+    let name = stage.policy.split_once('/');
+    name.map_or("", |(namespace, _)| namespace)
 }
 
 fn size(stage: &StageConfig) -> usize {

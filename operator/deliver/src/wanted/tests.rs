@@ -899,3 +899,33 @@ fn the_same_wish_has_the_same_bytes_and_another_has_another_hash() {
     assert_ne!(example(4).content(), example(5).content());
     assert_eq!(example(4).key, example(5).key);
 }
+/// The namespace that came first doesn't keep all of a shared Gateway's object. What the Gateway's
+/// own namespace has in it stays.
+#[test]
+fn a_namespace_with_more_than_its_part_makes_room_for_others() {
+    let with = |policies: &[(&str, usize)]| {
+        let edge = Example::default().gateway("infra/edge", "eg");
+        policies.iter().fold(edge, |example, (namespace, size)| {
+            let route = format!("HTTPRoute/{namespace}/r");
+            let pattern = format!("httproute/{namespace}/{}*", "x".repeat(*size));
+            let policy = format!("{namespace}/p");
+            let example = example.route(&route, &["infra/edge"]);
+            example.at_gateway(&policy, &route, "infra/edge", &[&pattern])
+        })
+    };
+    for (first, second, out) in [
+        (("evil", 950_000), ("shop", 60_000), "evil/p"),
+        // Without a smaller namespace, the policy that is new has no room.
+        (("evil", 600_000), ("shop", 550_000), "shop/p"),
+        (("infra", 950_000), ("shop", 60_000), "shop/p"),
+    ] {
+        let before = of(&with(&[first]));
+        assert_eq!(left_out(&before), [""; 0]);
+        let both = with(&[first, second]);
+        let wanted = after(&both, &applied(&before));
+        assert_eq!(left_out(&wanted), [out], "{first:?}");
+        assert_eq!(stages(&wanted).len(), 1);
+        assert_eq!(after(&both, &applied(&wanted)), wanted, "at rest");
+    }
+}
+
