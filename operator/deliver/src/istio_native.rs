@@ -44,15 +44,21 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &Path) -> Object {
         "name": "envoy.filters.network.http_connection_manager",
         "subFilter": {"name": "envoy.filters.http.router"},
     });
+    // Istio applies the objects of its root namespace to the proxies of all namespaces.
+    let proxy = json!({"metadata": {"NAMESPACE": workload.proxies.namespace}});
     let patches: [Value; 2] = [
         json!({
             "applyTo": "HTTP_FILTER",
-            "match": {"context": context, "listener": {"filterChain": {"filter": manager}}},
+            "match": {
+                "context": context,
+                "proxy": proxy,
+                "listener": {"filterChain": {"filter": manager}},
+            },
             "patch": {"operation": "INSERT_BEFORE", "value": slot},
         }),
         json!({
             "applyTo": "EXTENSION_CONFIG",
-            "match": {"context": context},
+            "match": {"context": context, "proxy": proxy},
             "patch": {
                 "operation": "ADD",
                 "value": {"name": name, "typed_config": content["typed_config"]},

@@ -76,6 +76,11 @@ pub fn wanted(
         Some(path) => istio_native::object(workload, cluster, path),
         None => istio::object(workload, cluster, &module, plugin),
     };
+    // The match of an EnvoyFilter names the namespace of the proxies, which these plugins can't.
+    let is_everywhere = |workload: &Workload| {
+        let native = &settings.args.istio_native;
+        native.is_none() && workload.proxies.namespace == settings.args.istio_namespace
+    };
     let envoy_gateway = settings.envoy_gateway && installed.has(Adapter::EnvoyGateway);
     let controller = |workload: &Workload| match &workload.kind {
         ProxyKind::Gateway(key) => {
@@ -97,6 +102,14 @@ pub fn wanted(
             (ProxyKind::Gateway(_), Some(istio::CONTROLLER)) if istio => {
                 wanted.add_fitting(plan, observed, workload, |w| of_istio(&both_ways(w, plan)));
             }
+            (ProxyKind::Pods, _) if istio && is_everywhere(workload) => {
+                let why = format!(
+                    "Istio applies a {} in its root namespace to Pods of all namespaces that have \
+                     these labels; put the workload and its policy into another namespace",
+                    plugin.kind()
+                );
+                wanted.leave_out(&of_istio(workload), workload.policies.clone(), why);
+            }
             (ProxyKind::Pods, _) if istio => {
                 let workload = wanted.add_fitting(plan, observed, workload, of_istio);
                 if let Some(calls) = workload.outbound(plan) {
@@ -110,19 +123,13 @@ pub fn wanted(
         let workload = &meeting.workload;
         let others: Vec<String> = meeting.with.iter().map(ToString::to_string).collect();
         let object = of_istio(workload);
-        wanted.unwanted.push(Unwanted {
-            policies: workload.policies.clone(),
-            delivery: Delivery {
-                adapter: object.adapter,
-                state: ObjectState::Failed(format!(
-                    "some of its Pods are those of {}, whose policy has precedence, and a {} can't \
-                     leave them out; give the others a label of their own and target it",
-                    others.join(", "),
-                    object.adapter.kind()
-                )),
-                object: object.key,
-            },
-        });
+        let why = format!(
+            "some of its Pods are those of {}, whose policy has precedence, and a {} can't leave \
+             them out; give the others a label of their own and target it",
+            others.join(", "),
+            object.adapter.kind()
+        );
+        wanted.leave_out(&object, workload.policies.clone(), why);
     }
     wanted.keep(plan, observed, &module, path.as_deref());
     if let Some(path) = &path {
@@ -157,6 +164,16 @@ impl Wanted {
     fn add(&mut self, object: Object) {
         let key = (object.adapter, object.key.clone());
         self.objects.insert(key, object);
+    }
+
+    /// Records that `object` doesn't carry these policies.
+    fn leave_out(&mut self, object: &Object, policies: Vec<String>, why: String) {
+        let delivery = Delivery {
+            adapter: object.adapter,
+            object: object.key.clone(),
+            state: ObjectState::Failed(why),
+        };
+        self.unwanted.push(Unwanted { policies, delivery });
     }
 
     /// Keeps each observed object that contains the only known valid version of an invalid policy.
@@ -226,14 +243,7 @@ impl Wanted {
         });
         let fitting = workload.with(&fit.cuts, plan);
         for (policy, why) in fit.reasons() {
-            self.unwanted.push(Unwanted {
-                policies: vec![policy.to_owned()],
-                delivery: Delivery {
-                    adapter: object.adapter,
-                    object: object.key.clone(),
-                    state: ObjectState::Failed(why),
-                },
-            });
+            self.leave_out(&object, vec![policy.to_owned()], why);
         }
         self.add(make(&fitting));
         fitting

@@ -229,6 +229,8 @@ fn the_native_filter_takes_the_place_of_the_other_where_that_is_asked_for() {
         let [slot, content] = [0, 1].map(|i| &spec["configPatches"][i]);
         for patch in [slot, content] {
             assert_eq!(patch["match"]["context"], context);
+            let proxy = &patch["match"]["proxy"];
+            assert_eq!(*proxy, json!({"metadata": {"NAMESPACE": "a"}}));
             assert_eq!(patch["patch"]["value"]["name"], object.key.name);
         }
         let filled = &content["patch"]["value"]["typed_config"];
@@ -261,6 +263,34 @@ fn the_native_filter_takes_the_place_of_the_other_where_that_is_asked_for() {
     assert!(filter.starts_with("headgate-edge-"), "{filter}");
     let config = FilterConfig::from_json(module["config"].to_string().as_bytes()).unwrap();
     assert_eq!(config.stages[0].policy, "infra/p");
+}
+
+/// Istio applies the plugins of its root namespace to the Pods of all namespaces. A plugin for a
+/// Gateway names it, and reaches no other one.
+#[test]
+fn a_plugin_for_pods_is_not_written_into_istios_root_namespace() {
+    let at = |namespace: &str| {
+        let policy = format!("{namespace}/p");
+        let target = format!("Service/{namespace}/web");
+        of(&Example::default().policy(&policy, &target, (namespace, "app=web"), &[]))
+    };
+    assert_eq!((at("a").objects.len(), left_out(&at("a"))), (1, vec![]));
+    let root = at("istio-system");
+    assert_eq!(
+        (root.objects.len(), left_out(&root)),
+        (0, vec!["istio-system/p"])
+    );
+    let ObjectState::Failed(why) = &root.unwanted[0].delivery.state else {
+        panic!("{:?}", root.unwanted);
+    };
+    assert!(
+        why.starts_with("Istio applies a WasmPlugin in its root namespace"),
+        "{why}"
+    );
+    let edge = Example::default().gateway("istio-system/edge", "istio");
+    let target = "Gateway/istio-system/edge";
+    let gateway = of(&edge.at_gateway("istio-system/p", target, "istio-system/edge", &[]));
+    assert_eq!((gateway.objects.len(), left_out(&gateway)), (1, vec![]));
 }
 
 #[test]
@@ -871,34 +901,6 @@ fn requests_of_a_policy_that_does_not_fit_meet_the_next_policy() {
     assert_eq!(stages[0]["routes"], json!([r, s]));
 }
 
-#[test]
-fn the_largest_and_of_equal_ones_the_last_make_room() {
-    assert_eq!(left_out(&of(&sized(&[900_000, 300_000]))), ["a/p0"]);
-    let many = of(&sized(&[20_000; 64]));
-    let object = many.objects.values().next().unwrap();
-    let out = left_out(&many);
-    assert!(object.bytes() <= MAX_BYTES && object.bytes() > MAX_BYTES - 40_000);
-    assert_eq!(object.policies.len() + out.len(), 64);
-    assert_eq!((out[0], object.policies[0].as_str()), ("a/p63", "a/p0"));
-}
-
-#[test]
-fn the_same_wish_has_the_same_bytes_and_another_has_another_hash() {
-    let example = |parallelism: u32| {
-        let mut example =
-            Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
-        let mut attachment = example.plan.attachments[0].clone();
-        let mut stage = (*attachment.stage).clone();
-        stage.parallelism = parallelism;
-        attachment.stage = std::sync::Arc::new(stage);
-        attachment.share.slots = headgate_api::validate::Slots::Total(parallelism);
-        example.plan.attachments = vec![attachment].into();
-        only(&example)
-    };
-    assert_eq!(example(4), example(4));
-    assert_ne!(example(4).content(), example(5).content());
-    assert_eq!(example(4).key, example(5).key);
-}
 /// The namespace that came first doesn't keep all of a shared Gateway's object. What the Gateway's
 /// own namespace has in it stays.
 #[test]
@@ -929,3 +931,31 @@ fn a_namespace_with_more_than_its_part_makes_room_for_others() {
     }
 }
 
+#[test]
+fn the_largest_and_of_equal_ones_the_last_make_room() {
+    assert_eq!(left_out(&of(&sized(&[900_000, 300_000]))), ["a/p0"]);
+    let many = of(&sized(&[20_000; 64]));
+    let object = many.objects.values().next().unwrap();
+    let out = left_out(&many);
+    assert!(object.bytes() <= MAX_BYTES && object.bytes() > MAX_BYTES - 40_000);
+    assert_eq!(object.policies.len() + out.len(), 64);
+    assert_eq!((out[0], object.policies[0].as_str()), ("a/p63", "a/p0"));
+}
+
+#[test]
+fn the_same_wish_has_the_same_bytes_and_another_has_another_hash() {
+    let example = |parallelism: u32| {
+        let mut example =
+            Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
+        let mut attachment = example.plan.attachments[0].clone();
+        let mut stage = (*attachment.stage).clone();
+        stage.parallelism = parallelism;
+        attachment.stage = std::sync::Arc::new(stage);
+        attachment.share.slots = headgate_api::validate::Slots::Total(parallelism);
+        example.plan.attachments = vec![attachment].into();
+        only(&example)
+    };
+    assert_eq!(example(4), example(4));
+    assert_ne!(example(4).content(), example(5).content());
+    assert_eq!(example(4).key, example(5).key);
+}
