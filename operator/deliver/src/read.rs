@@ -165,15 +165,19 @@ pub fn pool(object: &DynamicObject) -> Keyed<Pool> {
 /// Returns a route's Gateways and backends.
 ///
 /// A Gateway in another namespace counts only after it has accepted the route. Any user can name a
-/// Gateway as a parent, which must not suffice to add a stage to proxies of another namespace.
+/// Gateway as a parent, which must not suffice to add a stage to proxies of another namespace. For
+/// the same reason, backends in other namespaces count only after a Gateway has resolved them. Each
+/// of their endpoints adds slots at the Gateway, and their owners may not permit the reference.
 #[must_use]
 pub fn route(object: &DynamicObject) -> Keyed<Route> {
     let key = key(&object.metadata);
     let (spec, status) = (&object.data["spec"], &object.data["status"]);
+    let is_true = |parent: &Value, condition: &str| {
+        list(&parent["conditions"]).any(|c| c["type"] == condition && c["status"] == "True")
+    };
+    let resolved = list(&status["parents"]).any(|parent| is_true(parent, "ResolvedRefs"));
     let accepted: BTreeSet<ObjectKey> = list(&status["parents"])
-        .filter(|parent| {
-            list(&parent["conditions"]).any(|c| c["type"] == "Accepted" && c["status"] == "True")
-        })
+        .filter(|parent| is_true(parent, "Accepted"))
         .filter_map(|parent| gateway_of(&parent["parentRef"], &key.namespace))
         .collect();
     let gateways: BTreeSet<ObjectKey> = list(&spec["parentRefs"])
@@ -184,6 +188,7 @@ pub fn route(object: &DynamicObject) -> Keyed<Route> {
         let backends = list(&rule["backendRefs"]);
         backends
             .filter_map(|b| backend(b, &key.namespace))
+            .filter(|backend| resolved || backend.namespace == key.namespace)
             .collect()
     });
     let by_envoy_gateway = |parent: &Value| parent["controllerName"] == envoy_gateway::CONTROLLER;
@@ -333,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_of_another_namespace_counts_once_it_accepted_the_route() {
+    fn what_is_of_another_namespace_counts_once_it_is_accepted_or_resolved() {
         let with = |status: Value| {
             let (_, seen) = route(&object(json!({
                 "metadata": {"namespace": "a", "name": "r"},
@@ -367,9 +372,18 @@ mod tests {
         assert_eq!(
             seen.rules,
             [
-                backends(&["Service/a/b", "Service/x/c"]),
+                backends(&["Service/a/b"]),
                 backends(&["Service/a/b", "InferencePool/a/p"])
             ]
+        );
+        let resolved = |status: &str| {
+            let conditions = json!([{"type": "ResolvedRefs", "status": status}]);
+            with(json!({"parents": [{"parentRef": {"name": "own"}, "conditions": conditions}]}))
+        };
+        assert_eq!(resolved("False").rules, seen.rules);
+        assert_eq!(
+            resolved("True").rules[0],
+            backends(&["Service/a/b", "Service/x/c"])
         );
         let parent = |status: &str| {
             json!({"parents": [{
