@@ -24,6 +24,7 @@ use crate::leftovers::{Stopped, delete_all};
 use crate::object::{ADAPTER_LABEL, MANAGED_BY};
 use crate::observed::ours;
 use crate::read;
+use crate::readable::Readable;
 use crate::watch::{api, api_of, places};
 
 /// The number of Pods in a page of a list.
@@ -141,11 +142,11 @@ fn failed(adapter: Adapter, why: Stopped) -> String {
 /// Returns the ConfigMaps that Pods mount.
 async fn mounted(client: &Client, namespaces: &[String]) -> Result<BTreeSet<ObjectKey>, String> {
     let mut mounted = BTreeSet::new();
-    for api in places(namespaces).map(|name| api::<Pod>(client, name)) {
+    for api in places(namespaces).map(|name| api::<Readable<Pod>>(client, name)) {
         let mut page = ListParams::default().limit(PAGE);
         loop {
             let list = api.list(&page).await.map_err(|e| format!("Pod: {e}"))?;
-            for pod in list.items {
+            for Readable(pod) in list.items {
                 let namespace = pod.namespace().unwrap_or_default();
                 let key = |name| ObjectKey::new(namespace.clone(), name);
                 mounted.extend(read::mounted(pod.spec).map(key));

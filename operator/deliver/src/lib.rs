@@ -39,6 +39,7 @@ mod mistaken;
 pub mod object;
 pub mod observed;
 pub mod read;
+pub mod readable;
 mod reconcile;
 pub mod report;
 mod run;

@@ -280,8 +280,7 @@ fn is_older(value: &Value, known: &Value) -> bool {
     value["metadata"]["uid"] == known["metadata"]["uid"] && version(value) < version(known)
 }
 
-fn keyed(mut object: DynamicObject) -> Keyed<Value> {
-    object.managed_fields_mut().clear();
+fn keyed(object: DynamicObject) -> Keyed<Value> {
     let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
     // Serialization can't fail, because the object consists of maps with string keys.
     (key, serde_json::to_value(object).unwrap_or_default())

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use futures::stream::{self, AbortHandle, BoxStream, SelectAll, StreamExt as _, abortable};
-use kube::api::{ApiResource, DynamicObject};
-use kube::core::NamespaceResourceScope;
+use kube::api::ApiResource;
+use kube::core::{DynamicResourceScope, NamespaceResourceScope};
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -21,6 +21,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tracing::{info, warn};
 
 use crate::cluster::ObjectKey;
+use crate::readable::Readable;
 use headgate_api::plan::TargetRef;
 
 /// The duration of one watch request. It bounds the time until a dead connection is detected.
@@ -165,7 +166,10 @@ where
 
 /// Returns the API of a kind without a Rust type, as [`api`] does for other kinds.
 #[must_use]
-pub fn api_of(resource: &ApiResource, client: &Client, namespace: &str) -> Api<DynamicObject> {
+pub fn api_of<K>(resource: &ApiResource, client: &Client, namespace: &str) -> Api<K>
+where
+    K: Resource<Scope = DynamicResourceScope, DynamicType = ApiResource>,
+{
     match namespace {
         "" => Api::all_with(client.clone(), resource),
         name => Api::namespaced_with(client.clone(), name, resource),
@@ -202,7 +206,7 @@ impl Namespaces {
 }
 
 /// A function that returns the API of a namespace, or of all namespaces if the name is empty.
-type ApiOf<K> = Box<dyn Fn(&str) -> Api<K> + Send>;
+type ApiOf<K> = Box<dyn Fn(&str) -> Api<Readable<K>> + Send>;
 
 /// A watch that hasn't started.
 pub struct Watch<K> {
@@ -231,7 +235,7 @@ where
     pub fn new(
         what: &str,
         namespaces: &Namespaces,
-        api: impl Fn(&str) -> Api<K> + Send + 'static,
+        api: impl Fn(&str) -> Api<Readable<K>> + Send + 'static,
     ) -> Self {
         Self {
             api: Box::new(api),
@@ -266,6 +270,7 @@ where
         V: Send,
         M: Send,
     {
+        let read = move |Readable(object): Readable<K>| read(object);
         let mut events = SelectAll::new();
         let mut watched: BTreeMap<String, AbortHandle> = BTreeMap::new();
         let mut places = Places::new(&self.what);
@@ -321,7 +326,7 @@ where
         &self,
         name: &str,
         all: usize,
-    ) -> BoxStream<'static, Result<Event<K>, watcher::Error>> {
+    ) -> BoxStream<'static, Result<Event<Readable<K>>, watcher::Error>> {
         // A kind that isn't served is listed in every namespace. The pauses grow with the number of
         // namespaces, so that requests are no more frequent than with ten namespaces.
         let absent = u32::try_from(all.div_ceil(10)).unwrap_or(u32::MAX);
@@ -638,6 +643,25 @@ mod tests {
             200,
             json!({"metadata": {"resourceVersion": "1"}, "items": [pod]}),
         )
+    }
+
+    /// Users may write such objects. Their lists are read in spite of them.
+    #[tokio::test]
+    async fn an_object_with_odd_metadata_hides_no_other() {
+        let client = server(|namespace, number| {
+            let (code, mut list) = one(namespace, number);
+            let odd = json!({
+                "name": format!("odd-{namespace}"),
+                "managedFields": [{"time": "9999-12-31T00:00:00Z"}],
+            });
+            let items = list["items"].as_array_mut().unwrap();
+            items.push(json!({"metadata": odd}));
+            (code, list)
+        });
+        let (_following, mut news) = follow(&client);
+        let (seen, failures) = next(&mut news).await;
+        assert_eq!(seen, all(&["a-0", "odd-a", "b-0", "odd-b"]));
+        assert_eq!(failures, []);
     }
 
     fn refused(code: u16) -> Answer {

@@ -263,10 +263,8 @@ impl Controller {
     }
 }
 
-/// Drops metadata of a policy that Headgate never reads. It may be larger than the rest of the
-/// policy.
+/// Drops a policy's annotations, which Headgate never reads. They may be larger than the rest.
 fn prune(mut policy: PolicyResource) -> Arc<PolicyResource> {
-    policy.metadata.managed_fields = None;
     policy.metadata.annotations = None;
     Arc::new(policy)
 }

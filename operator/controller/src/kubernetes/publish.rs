@@ -27,6 +27,7 @@ use super::leader::{Leadership, while_leading};
 use headgate_deliver::cluster::ObjectKey;
 use headgate_deliver::object::FIELD_MANAGER;
 use headgate_deliver::object::MANAGED_BY;
+use headgate_deliver::readable::Readable;
 use headgate_deliver::watch::{api, places};
 use headgate_xds::tls::Trust;
 
@@ -104,7 +105,7 @@ impl Publisher {
         stream::select_all(all)
     }
 
-    fn config_maps(&self) -> impl Iterator<Item = Api<ConfigMap>> {
+    fn config_maps(&self) -> impl Iterator<Item = Api<Readable<ConfigMap>>> {
         places(&self.namespaces).map(|name| api(&self.client, name))
     }
 
@@ -116,9 +117,9 @@ impl Publisher {
         let mut failed = Ok(());
         for api in self.config_maps() {
             match api.list(&only).await {
-                Ok(maps) => found.extend(maps.into_iter().map(|map| {
-                    let data = map.data.clone().unwrap_or_default();
-                    (map.namespace().unwrap_or_default(), data)
+                Ok(maps) => found.extend(maps.into_iter().map(|Readable(map)| {
+                    let namespace = map.namespace().unwrap_or_default();
+                    (namespace, map.data.unwrap_or_default())
                 })),
                 // One of several namespaces may have been deleted together with its Role. The other
                 // namespaces still get the CA, and this namespace gets it once writing is permitted

@@ -7,6 +7,7 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::{mpsc, watch};
 
+use headgate_deliver::readable::Readable;
 use headgate_deliver::watch::{Namespaces, Seen, Watch};
 
 /// The capacity of the queue of changes. The watch waits while it is full.
@@ -18,7 +19,7 @@ const BACKLOG: usize = 64;
 pub fn selected(client: &Client, selector: &str) -> Namespaces {
     let (names, receiver) = watch::channel(None);
     let (out, mut news) = mpsc::channel(BACKLOG);
-    let api = Api::<PartialObjectMeta<Namespace>>::all(client.clone());
+    let api = Api::<Readable<PartialObjectMeta<Namespace>>>::all(client.clone());
     let mut watch = Watch::new("namespaces", &Namespaces::fixed(&[]), move |_| api.clone());
     watch.config = watch.config.labels(selector);
     let name = |namespace: PartialObjectMeta<Namespace>| namespace.name_any();
