@@ -12,6 +12,7 @@
 //! policies.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use headgate_core::config::{Direction, FilterConfig, StageConfig};
 use serde_json::Value;

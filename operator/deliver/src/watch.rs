@@ -758,7 +758,7 @@ mod tests {
             ("b", 0) => refused(404),
             _ => one(namespace, number),
         });
-        let api = move |name: &str| Api::<Pod>::namespaced(client.clone(), name);
+        let api = move |name: &str| Api::<Readable<Pod>>::namespaced(client.clone(), name);
         let watch = Watch::new("pods", &Namespaces::fixed(&[]), api);
         let (mut a, mut b) = (watch.events("a", 1), watch.events("b", usize::MAX));
         let absent = loop {

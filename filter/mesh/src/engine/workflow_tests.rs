@@ -7,7 +7,9 @@ use std::time::Duration;
 use crate::memory::MemoryRequest as Request;
 use crate::memory::{Fault, MemoryHost};
 use headgate_core::beside::Beside;
-use headgate_core::config::{AutoParallelism, FilterConfig, Mode, ResourceConfig, ResourceReport, SharingConfig};
+use headgate_core::config::{
+    AutoParallelism, FilterConfig, Mode, ResourceConfig, ResourceReport, SharingConfig,
+};
 use headgate_core::decision::{Decision, Refusal};
 use headgate_core::stage::Outcome;
 use headgate_strategies::reason::Reason;

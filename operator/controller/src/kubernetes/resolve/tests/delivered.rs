@@ -126,3 +126,38 @@ fn a_gateway_s_slots_are_divided_by_its_pods_however_envoy_gateway_keeps_them() 
         );
     }
 }
+
+/// After a restart, only the object has the last valid version of the route's policy.
+#[test]
+fn a_kept_version_stays_before_the_policies_that_would_take_its_requests() {
+    let mut world = World::default()
+        .gateway_with("a/edge", &["http", "https"])
+        .service("a/x", "app=x", 3)
+        .route("HTTPRoute/a/other", &["a/edge/https"], &["a/x"])
+        .route("HTTPRoute/b/tls", &["a/edge/https"], &["a/x"])
+        .policy("a/x", "total: 8", &["Gateway/a/edge/https"])
+        .policy("b/y", "total: 4", &["HTTPRoute/b/tls"]);
+    let edge = Arc::make_mut(&mut world.cluster.gateways);
+    edge.values_mut().next().unwrap().class = "eg".to_owned();
+    let wish = |world: &World, observed: &Observed| {
+        let (plan, cluster) = (world.plan(), &world.cluster);
+        wanted(&plan, cluster, &settings(), &installed(), observed, SHA256)
+    };
+    let before = wish(&world, &Observed::default());
+    let policies = Arc::make_mut(&mut world.cluster.policies);
+    let broken = policies.get_mut(&ObjectKey::new("b", "y")).unwrap();
+    let broken = Arc::make_mut(broken);
+    (broken.checked, broken.last_good) = (Err(vec!["spec.types: none".to_owned()]), None);
+    let mut applied = Observed::default();
+    for ((adapter, key), object) in &before.objects {
+        applied.wrote(*adapter, key.clone(), object.value.clone());
+    }
+    let after = wish(&world, &applied);
+    for wanted in [before, after] {
+        let object = wanted.objects.values().next().unwrap();
+        assert_eq!(object.policies, ["b/y", "a/x"]);
+        let stages = &object.value["spec"]["wasm"][0]["config"]["stages"];
+        let policies = [0, 1].map(|at| stages[at]["policy"].clone());
+        assert_eq!(policies, ["b/y", "a/x"]);
+    }
+}
