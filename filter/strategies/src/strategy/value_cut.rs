@@ -489,7 +489,9 @@ impl ValueCut {
     pub fn late_after(&self, kind: TypeId) -> Option<Duration> {
         let at = self.index(kind);
         let (first, last) = self.kinds[at].objectives?;
-        let is_new = self.deliveries[at].is_new() && self.kinds[at].unmeasured;
+        let delivery = &self.deliveries[at];
+        let is_doubtful = self.kinds[at].unmeasured || delivery.recovers();
+        let is_new = delivery.is_new() && is_doubtful;
         Some(Duration::from_secs_f64(if is_new { first } else { last }))
     }
 

@@ -8,10 +8,10 @@
 //! answer is no error and came within the type's last objective. Only the time in the backend
 //! counts, not the wait for a slot, which the stage itself controls. A request that is still in the
 //! backend after the last objective has failed to deliver, and counts at once. Its timeout may be
-//! far away, or it may have none. While a type has neither an outcome nor a known slot time, the
-//! first objective counts, because a cold type that hangs gives no other sign. Two ratios are
-//! averaged over the latest outcomes of the type on all workers. The average is plain for the first
-//! outcomes, then exponential:
+//! far away, or it may have none. Until the first outcome of a type without a known slot time, the
+//! first objective counts, because a cold type that hangs gives no other sign. The same holds for
+//! the first outcome after a type was broken. Two ratios are averaged over the latest outcomes of
+//! the type on all workers. The average is plain for the first outcomes, then exponential:
 //!
 //! ```text
 //! delivered_k   of all outcomes, those that delivered
