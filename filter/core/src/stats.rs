@@ -124,8 +124,9 @@ pub enum StageCount {
     /// Requests without a readable cost or size, although the policy names a header for it: counted
     /// as 1, or as an average request of their type.
     CostUnknown,
-    /// Slot time that all arrivals need, including refused ones: for each, the mean of its type.
-    /// Its rate ÷ 1,000,000 is the number of slots that the offered work keeps busy.
+    /// Slot time that all arrivals need, including refused ones: for each, the mean of its type,
+    /// less the part that is answered without the backend. Its rate ÷ 1,000,000 is the number of
+    /// slots that the offered work keeps busy.
     OfferedWork,
 }
 

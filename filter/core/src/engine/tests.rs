@@ -18,6 +18,7 @@ mod deadlines;
 mod dry_run;
 mod edits;
 mod found;
+mod local;
 mod offered;
 mod retries;
 mod sampling;

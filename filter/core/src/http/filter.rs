@@ -440,12 +440,12 @@ impl<H: Host, B: Beside> Filter<H, B> {
         tokens: Option<&Tokens>,
     ) {
         // Release the slot even if the clock fails. The times of such a request are wrong, so it
-        // isn't measured.
+        // isn't measured. Nor do they show for how long it held its slot.
         let (now, outcome) = match stream.now() {
             Ok(now) => (now, outcome),
             Err(error) => {
                 self.complain(stream, &error);
-                (self.last, Outcome::Unmeasured)
+                (self.last, Outcome::Unsampled)
             }
         };
         self.last = now;

@@ -19,6 +19,7 @@ use super::demand::DemandExchange;
 use super::hosts::Hosts;
 use super::places::Places;
 use super::sampling::Sampling;
+use super::usage::Usage;
 use crate::config::{Measure, Mode, QueueMode, RequestCost, StageConfig};
 use crate::decision::Action;
 use crate::host::Host;
@@ -284,6 +285,7 @@ impl Stage {
             self.sampling = Sampling::new(config.types.len());
             self.firsts = FirstAttempts::new(config.types.len());
             self.hosts = Hosts::new(config.types.len());
+            self.usage = Usage::new(config.types.len());
         }
         let old_order = new_order.map(|order| std::mem::replace(&mut self.order, order));
         let old_work = std::mem::replace(&mut self.work, Work::from_config(&config));

@@ -23,6 +23,7 @@ mod places;
 mod sampling;
 mod sight;
 mod slots;
+mod usage;
 #[cfg(test)]
 mod wait_tests;
 
@@ -58,6 +59,7 @@ use places::Places;
 use sampling::Sampling;
 use sight::Sight;
 use slots::Slots;
+use usage::Usage;
 
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 pub use sampling::SAMPLES_PER_SECOND;
@@ -78,7 +80,7 @@ pub enum Outcome {
     /// bound of the service time.
     Abandoned,
     /// The request ended in another way, such as with a local reply. Its times say nothing about
-    /// the backend.
+    /// the backend. They only show for how long requests of its type hold slots.
     Unmeasured,
     /// An answer at which the caller didn't look, because [`Stage::wants_answer`] returned false.
     Unsampled,
@@ -110,6 +112,7 @@ pub struct Stage {
     backlog: Backlog,
     hosts: Hosts,
     parked: Parked,
+    usage: Usage,
     stats: StageStats,
     /// The time at which a slot was handed to this worker. It is `Some` only while the worker
     /// handles that wake-up.
@@ -167,6 +170,7 @@ impl Stage {
             backlog: Backlog::new(host, &prefix)?,
             hosts: Hosts::new(config.types.len()),
             parked: Parked::new(config.types.len()),
+            usage: Usage::new(config.types.len()),
             stats,
             handed_over: None,
             handed_to: Vec::new(),
@@ -430,8 +434,9 @@ impl Stage {
         // A type whose requests are mostly refused may never have a histogram of its own.
         let estimate = self.service_times.estimate_of(request);
         let mean = estimate.preliminary.unwrap_or(estimate.mean);
+        let time = mean.mul_f64(self.usage.of(request.kind));
         self.stats
-            .count_stage(StageCount::OfferedWork, micros(mean));
+            .count_stage(StageCount::OfferedWork, micros(time));
     }
 
     /// Counts a decision for the strategy, and for the windows of other workers. `refused` is the
@@ -707,6 +712,8 @@ impl Stage {
                 // may end in this phase because the backend served it out of FIFO order.
                 if self.holds() {
                     self.stats.count(kind, Count::Abandoned);
+                } else {
+                    self.used(&request, outcome, Duration::ZERO);
                 }
                 self.stats.count(kind, Count::Unmeasured);
                 self.waited(now, &request);
@@ -718,6 +725,7 @@ impl Stage {
                 let released = self.release(host, &request);
                 if let Some(dequeued) = dequeued.filter(|_| request.freed.is_none()) {
                     self.slots.ended(kind, request.tokens, now.since(dequeued));
+                    self.used(&request, outcome, now.since(dequeued));
                 }
                 self.slots.wrote(&request, outcome);
                 let charged = dequeued.map_or(Ok(()), |dequeued| {

@@ -134,7 +134,7 @@ impl Stage {
             self.strategy.withdrawn(request);
             return Ok(Err(reason));
         }
-        let work = self.time(sight.work);
+        let work = self.time(sight.work).mul_f64(self.usage.of(request.kind));
         self.backlog.accept(host, now, work, self.slots.count())?;
         Ok(Ok(()))
     }

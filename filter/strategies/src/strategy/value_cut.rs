@@ -23,7 +23,8 @@
 //! take their part of the budget first. They fit while Σ a_k w_k ≤ P. Types whose v/m differ by at
 //! most 10% share one f. λ is an exponential average over 1 s, over all workers. It is an average
 //! over 0.1 s while the numbers of arrivals in two steps in a row deviate by more than 3 standard
-//! errors in the same direction.
+//! errors in the same direction. m is lower by the part for requests that don't reach the backend
+//! ([`ValueCut::set_usage`]), but not in v/m.
 //!
 //! *The ceiling.* A request may wait as long as its own objectives allow (Alg. 1), but no longer
 //! than types of higher v/m can. Let slack_j be the minimum over percentiles p of (objective_p −
@@ -222,6 +223,9 @@ struct Kind {
     objectives: Option<(f64, f64)>,
     /// The part of the type's value that an admitted request delivers, ratio.
     part: f64,
+    /// The part of `mean` for which requests hold no slot on average, because some of them don't
+    /// reach the backend, ratio.
+    unused: f64,
     /// Whether the type is broken.
     has_fault: bool,
     /// Whether the type is broken, and other types are protected from it.
@@ -690,8 +694,16 @@ impl ValueCut {
         self.judge();
     }
 
-    /// Returns the mean time for which a request of `kind` holds a slot, s, or `None` while it is
-    /// not known.
+    /// Sets the part of its slot time for which a request of `kind` holds its slot on average,
+    /// ratio 0..=1. It is below 1 if some requests don't reach the backend, and lowers the work of
+    /// arrivals. The rank stays, because such a request delivers nothing either.
+    pub fn set_usage(&mut self, kind: TypeId, usage: f64) {
+        let at = self.index(kind);
+        self.kinds[at].unused = 1.0 - usage;
+    }
+
+    /// Returns the mean time for which a request of `kind` in the backend holds a slot, s, or
+    /// `None` while it is not known.
     #[must_use]
     #[inline]
     pub fn slot_time(&self, kind: TypeId) -> Option<f64> {

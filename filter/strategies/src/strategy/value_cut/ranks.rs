@@ -277,14 +277,15 @@ impl Kind {
     }
 
     /// Returns the cost of a request as slot time, s. It is its slot time, or the equivalent of its
-    /// tokens if that is more. While the type is broken, requests hold their slots until a timeout.
-    /// The averages of work must not keep such times after the type has recovered, so the
-    /// processing time counts instead.
+    /// tokens if that is more, less the part for requests that don't reach the backend. While the
+    /// type is broken, requests hold their slots until a timeout. The averages of work must not
+    /// keep such times after the type has recovered, so the processing time counts instead.
     pub(super) fn work(&self) -> f64 {
-        match self.has_fault {
+        let time = match self.has_fault {
             true => self.measured,
             false => self.mean.max(self.tokens),
-        }
+        };
+        time * (1.0 - self.unused)
     }
 
     /// Whether neither the slot time nor the tokens of a request are known.
