@@ -25,8 +25,7 @@ use tracing::warn;
 
 use super::leader::{Leadership, while_leading};
 use headgate_deliver::cluster::ObjectKey;
-use headgate_deliver::object::FIELD_MANAGER;
-use headgate_deliver::object::MANAGED_BY;
+use headgate_deliver::object::{FIELD_MANAGER, MANAGED_BY};
 use headgate_deliver::readable::Readable;
 use headgate_deliver::watch::{api, places};
 use headgate_xds::tls::Trust;
