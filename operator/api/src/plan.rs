@@ -93,16 +93,17 @@ impl Plan {
         let has_calls =
             |s: &&StageConfig| s.workflows.is_some() || self.outbound.contains_key(&s.policy);
         let stages = config.stages.iter().filter(has_calls);
-        let stage = stages.min_by_key(|s| (s.workflows.is_none(), !is_of(&s.policy, namespace)))?;
+        let stage =
+            stages.min_by_key(|s| (s.workflows.is_none(), namespace_of(&s.policy) != namespace))?;
         self.outbound.get(&stage.policy)
     }
 }
 
-/// Whether `policy`, `namespace/name`, is of `namespace`.
+/// Returns the namespace of `policy`, which is `namespace/name`.
 #[must_use]
-pub fn is_of(policy: &str, namespace: &str) -> bool {
-    let name = policy.strip_prefix(namespace);
-    name.is_some_and(|name| name.starts_with('/'))
+pub fn namespace_of(policy: &str) -> &str {
+    let name = policy.split_once('/');
+    name.map_or("", |(namespace, _)| namespace)
 }
 
 /// Proxies by the namespace and labels of their Pod.

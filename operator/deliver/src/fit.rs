@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::object::MAX_BYTES;
 use crate::workload::{Cut, Cuts, Last, Workload};
-use headgate_api::plan::with_share_of;
+use headgate_api::plan::{namespace_of, with_share_of};
 
 /// The cuts that make a workload fit into its object.
 #[derive(Debug)]
@@ -43,11 +43,11 @@ impl<'a> Fit<'a> {
         let before = before.and_then(configuration_in);
         let mut of_namespace: BTreeMap<&str, usize> = BTreeMap::new();
         for stage in &present.stages {
-            *of_namespace.entry(namespace(stage)).or_default() += size(stage);
+            *of_namespace.entry(namespace_of(&stage.policy)).or_default() += size(stage);
         }
         let part = MAX_BYTES / of_namespace.len().max(1);
         let is_greedy = |stage: &StageConfig| {
-            let namespace = namespace(stage);
+            let namespace = namespace_of(&stage.policy);
             namespace != workload.proxies.namespace && of_namespace[namespace] > part
         };
         let mut cuts = Vec::new();
@@ -122,11 +122,6 @@ impl<'a> Fit<'a> {
             Some((stage.policy.as_str(), format!("{why}; {what_to_do}")))
         })
     }
-}
-
-fn namespace(stage: &StageConfig) -> &str {
-    let name = stage.policy.split_once('/');
-    name.map_or("", |(namespace, _)| namespace)
 }
 
 fn size(stage: &StageConfig) -> usize {

@@ -12,7 +12,7 @@ use headgate_core::config::{FilterConfig, MAX_STAGES, StageConfig};
 use serde::{Deserialize, Serialize};
 
 use super::precedence::{Bid, outcomes};
-use super::{Attachment, Portion, Share, TargetRef, is_of};
+use super::{Attachment, Portion, Share, TargetRef, namespace_of};
 use crate::compile;
 
 /// The policies at one proxy.
@@ -128,7 +128,7 @@ impl<'a> Part<'a> {
 
     /// Whether the policy is of another namespace than the proxies.
     fn is_foreign(&self) -> bool {
-        !is_of(self.policy(), &self.attachments[0].proxies.namespace)
+        namespace_of(self.policy()) != self.attachments[0].proxies.namespace
     }
 
     fn is_for_all(&self) -> bool {
@@ -192,11 +192,7 @@ fn drop_beyond_limit(stages: &mut Vec<Part<'_>>) -> Vec<String> {
     let mut of_namespace: HashMap<&str, usize> = HashMap::new();
     let mut order: Vec<(bool, usize, usize)> = Vec::with_capacity(stages.len());
     for (at, part) in stages.iter().enumerate() {
-        let namespace = part
-            .policy()
-            .split_once('/')
-            .map_or("", |(namespace, _)| namespace);
-        let before = of_namespace.entry(namespace).or_default();
+        let before = of_namespace.entry(namespace_of(part.policy())).or_default();
         order.push((!part.is_for_all(), *before, at));
         *before += 1;
     }

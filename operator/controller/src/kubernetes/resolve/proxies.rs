@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use headgate_core::config::MAX_STAGES;
 
 use super::Draft;
-use headgate_api::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, is_of, outcomes};
+use headgate_api::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, namespace_of, outcomes};
 use headgate_deliver::cluster::{Cluster, ObjectKey, Pod};
 
 /// The labels that Envoy Gateway sets on the Pods of a Gateway. By default these Pods run in Envoy
@@ -168,7 +168,7 @@ fn settle(set: &[usize], drafts: &[Draft<'_>], counts: &mut [Count]) {
     let last: HashMap<&str, usize> = last.collect();
     let is_foreign = |policy: &str, at: usize| {
         let draft = drafts.get(at);
-        !draft.is_some_and(|draft| is_of(policy, &draft.proxies.namespace))
+        draft.is_none_or(|draft| namespace_of(policy) != draft.proxies.namespace)
     };
     let first = last
         .into_iter()
