@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 
-use super::Output;
-use super::run::{install, module_file};
+use crate::module::{install, module_file};
 use headgate_api::plan::TargetRef;
+use headgate_command::output::Output;
 use headgate_controller::bootstrap::{
     Admission, Bootstrap, ConfigSource, Outbound, Pod, ProxyIdentity, SdsFiles, Uploads, XdsTls,
 };
@@ -24,22 +24,22 @@ use headgate_xds::module::Kind;
 
 /// Prints a complete Envoy bootstrap: a listener, an upstream and the slot that Headgate fills.
 #[derive(Debug, Clone, Args)]
-pub struct BootstrapArgs {
+pub(crate) struct BootstrapArgs {
     /// Address that Envoy listens on; [::]:PORT is any address of both families
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:10000")]
-    pub listen: Endpoint,
+    pub(crate) listen: Endpoint,
     /// Address of the backend to protect; localhost:PORT is the loopback address of either family,
     /// whichever the backend listens on
     #[arg(long, value_name = "HOST:PORT")]
-    pub upstream: Endpoint,
+    pub(crate) upstream: Endpoint,
     /// Use HTTP/2 to the backend, as gRPC servers need
     #[arg(long)]
-    pub upstream_http2: bool,
+    pub(crate) upstream_http2: bool,
     /// Name of a service that the application calls, and the address of one of its processes; may
     /// be repeated. Opens a second listener, --outbound-listen, whose calls carry workflows on; the
     /// name in Host selects the service
     #[arg(long, value_name = "NAME=HOST:PORT", value_parser = service::parse)]
-    pub outbound: Vec<(String, Endpoint)>,
+    pub(crate) outbound: Vec<(String, Endpoint)>,
     /// Address on which Envoy accepts the application's calls
     #[arg(
         long,
@@ -47,18 +47,18 @@ pub struct BootstrapArgs {
         default_value = "127.0.0.1:10001",
         requires = "outbound"
     )]
-    pub outbound_listen: Endpoint,
+    pub(crate) outbound_listen: Endpoint,
     /// Use HTTP/2 to the services of --outbound
     #[arg(long, requires = "outbound")]
-    pub outbound_http2: bool,
+    pub(crate) outbound_http2: bool,
     /// Address of `headgate run`; in a cluster headgate.headgate-system.svc:18000
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:18000")]
-    pub xds: Endpoint,
+    pub(crate) xds: Endpoint,
     /// Address of the server of class admission (`headgate run --admission`), for policies with
     /// `classAdmission.method: Centralized`; in a cluster headgate.headgate-system.svc:18004. TLS
     /// as for --xds
     #[arg(long, value_name = "HOST:PORT")]
-    pub admission: Option<Endpoint>,
+    pub(crate) admission: Option<Endpoint>,
     /// Token of this proxy's service account, which proves its namespace, from a projected volume
     /// with audience headgate; read again when it is renewed
     #[arg(
@@ -67,7 +67,7 @@ pub struct BootstrapArgs {
         requires_all = ["xds_tls_ca", "output"],
         group = "xds_identity"
     )]
-    pub xds_token: Option<PathBuf>,
+    pub(crate) xds_token: Option<PathBuf>,
     /// Certificate that proves this proxy's namespace, instead of a token (PEM); read again when it
     /// is renewed
     #[arg(
@@ -76,55 +76,55 @@ pub struct BootstrapArgs {
         requires_all = ["xds_tls_key", "xds_tls_ca", "output"],
         group = "xds_identity"
     )]
-    pub xds_tls_cert: Option<PathBuf>,
+    pub(crate) xds_tls_cert: Option<PathBuf>,
     /// Key of --xds-tls-cert (PEM)
     #[arg(long, value_name = "FILE", requires = "xds_tls_cert")]
-    pub xds_tls_key: Option<PathBuf>,
+    pub(crate) xds_tls_key: Option<PathBuf>,
     /// CA of the operator's certificate (PEM); read again when it is renewed
     #[arg(long, value_name = "FILE", requires = "xds_identity")]
-    pub xds_tls_ca: Option<PathBuf>,
+    pub(crate) xds_tls_ca: Option<PathBuf>,
     /// Name in the operator's certificate [default: the host of --xds, and of --admission]
     #[arg(long, value_name = "NAME", requires = "xds_tls_ca")]
-    pub xds_server_name: Option<String>,
+    pub(crate) xds_server_name: Option<String>,
     /// Address of Envoy's admin interface
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9901")]
-    pub admin: Endpoint,
+    pub(crate) admin: Endpoint,
     /// Address of a listener for Prometheus and probes, such as [::]:9902: it serves only
     /// /stats/prometheus and /ready of the admin interface
     #[arg(long, value_name = "HOST:PORT")]
-    pub stats: Option<Endpoint>,
+    pub(crate) stats: Option<Endpoint>,
     /// Target whose policies this proxy enforces, such as Service/default/search; required if the
     /// policies have several and the proxy has no --label
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
-    pub target: Option<TargetRef>,
+    pub(crate) target: Option<TargetRef>,
     /// Namespace of the proxy's Pod
     #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
-    pub namespace: Option<String>,
+    pub(crate) namespace: Option<String>,
     /// A label of the proxy's Pod; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = labels::parse)]
-    pub label: Vec<(String, String)>,
+    pub(crate) label: Vec<(String, String)>,
     /// Labels of the proxy's Pod in the downward API's format (fieldPath: metadata.labels)
     #[arg(long, value_name = "FILE")]
-    pub labels_file: Option<PathBuf>,
+    pub(crate) labels_file: Option<PathBuf>,
     /// Copy the filter module into this folder under its content's name, and load it from there;
     /// with --filter native both modules. The proxy must see the folder under the same path. The
     /// link headgate.wasm (or .so) beside it leads to the latest copy. Earlier copies stay, because
     /// other proxies may load them; delete those that none does
     #[arg(long, value_name = "DIR")]
-    pub install_module: Option<PathBuf>,
+    pub(crate) install_module: Option<PathBuf>,
     /// The filter module that --install-module copies [default: dist/headgate.wasm, else
     /// headgate.wasm beside this program]
     #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
-    pub wasm: Option<PathBuf>,
+    pub(crate) wasm: Option<PathBuf>,
     /// Form in which the proxy loads the filter: wasm, or native, which needs Envoy 1.39 or newer,
     /// and --install-module or `headgate run --native`. A proxy that can't load it gets wasm, and
     /// `headgate status` says why
     #[arg(long, value_name = "KIND", default_value = "wasm")]
-    pub filter: Kind,
+    pub(crate) filter: Kind,
     /// The native filter module that --install-module copies with --filter native [default:
     /// dist/libheadgate.so, else libheadgate.so beside this program]
     #[arg(long, value_name = "PATH", env = "HEADGATE_NATIVE")]
-    pub native: Option<PathBuf>,
+    pub(crate) native: Option<PathBuf>,
     /// Name of the proxy in `headgate status`
     #[arg(
         long,
@@ -132,27 +132,27 @@ pub struct BootstrapArgs {
         env = "POD_NAME",
         default_value = "headgate-envoy"
     )]
-    pub node_id: String,
+    pub(crate) node_id: String,
     /// Write an access log with response code details and refusals to this file
     #[arg(long, value_name = "PATH")]
-    pub access_log: Option<PathBuf>,
+    pub(crate) access_log: Option<PathBuf>,
     /// Buffer requests in front of Headgate, up to this many bytes, so that a slow upload holds no
     /// slot. Larger bodies are answered 413
     #[arg(long, value_name = "BYTES")]
-    pub buffer_requests: Option<NonZeroU32>,
+    pub(crate) buffer_requests: Option<NonZeroU32>,
     /// Answer 408 to a request that has not fully arrived within this time, such as 30s; no limit
     /// by default
     #[arg(long, value_name = "DURATION", value_parser = request_timeout)]
-    pub request_timeout: Option<Duration>,
+    pub(crate) request_timeout: Option<Duration>,
     /// Read the configuration from a file that `headgate render` wrote, without xDS
     #[arg(long, value_name = "PATH", conflicts_with_all = ["xds", "xds_identity"])]
-    pub config_file: Option<PathBuf>,
+    pub(crate) config_file: Option<PathBuf>,
     /// Read the configuration of calls from a file that `headgate render` wrote; with --config-file
     #[arg(long, value_name = "PATH", requires_all = ["outbound", "config_file"])]
-    pub outbound_config_file: Option<PathBuf>,
+    pub(crate) outbound_config_file: Option<PathBuf>,
     /// Write the bootstrap to this file, and for TLS two more beside it, instead of printing it
     #[arg(long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    pub(crate) output: Option<PathBuf>,
 }
 
 /// Parses the value of `--request-timeout`.
@@ -164,7 +164,7 @@ fn request_timeout(text: &str) -> Result<Duration, String> {
 /// Prints or writes the bootstrap.
 ///
 /// Returns an error of one line that names the argument at fault and the remedy.
-pub fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
+pub(crate) fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
     let bootstrap = args.bootstrap()?;
     let Some(output) = &args.output else {
         return Ok(Output::ok(bootstrap.to_yaml()));

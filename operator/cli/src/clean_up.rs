@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use anyhow::anyhow;
 use clap::Args;
 
-use super::{Output, block_on, cluster};
+use headgate_command::cluster::client;
+use headgate_command::output::{Output, block_on};
 use headgate_controller::kubernetes::client::Access;
 use headgate_deliver::clean_up::{clean_up, stop};
 use headgate_deliver::cluster::ObjectKey;
@@ -14,32 +15,31 @@ use headgate_deliver::cluster::ObjectKey;
 /// that operators have written, so that proxies run without a filter. Policies and the CRD stay.
 /// ConfigMaps that Pods mount stay, too: without them no further Pod of their workload could start
 #[derive(Debug, Clone, Args)]
-pub struct CleanUpArgs {
+pub(crate) struct CleanUpArgs {
     /// Deployment of the operators in the namespace of the Pod or of the context. It is scaled to
     /// zero first, because operators write the objects again
     #[arg(long, value_name = "NAME")]
-    pub deployment: Option<String>,
+    pub(crate) deployment: Option<String>,
     /// Name of the ConfigMaps with the operators' CA, as for `headgate run`
     #[arg(long, value_name = "NAME")]
-    pub publish_ca: Option<String>,
+    pub(crate) publish_ca: Option<String>,
     /// Namespace of the objects; may be given several times [default: all]
     #[arg(long = "watch-namespace", value_name = "NAME")]
-    pub watch_namespaces: Vec<String>,
-    /// The API server
+    pub(crate) watch_namespaces: Vec<String>,
     #[command(flatten)]
-    pub access: Access,
+    pub(crate) access: Access,
 }
 
 /// Removes the objects and prints their names.
 ///
 /// # Errors
 /// Returns one line: the API server's answer.
-pub fn run(args: &CleanUpArgs) -> anyhow::Result<Output> {
+pub(crate) fn run(args: &CleanUpArgs) -> anyhow::Result<Output> {
     block_on(remove(args))
 }
 
 async fn remove(args: &CleanUpArgs) -> anyhow::Result<Output> {
-    let (client, namespace) = cluster::client(&args.access).await?;
+    let (client, namespace) = client(&args.access).await?;
     if let Some(name) = &args.deployment {
         let deployment = ObjectKey::new(namespace, name);
         stop(&client, &deployment).await.map_err(|e| anyhow!(e))?;

@@ -12,11 +12,11 @@ use headgate_core::config::{Match, Measure, Objective, WorkflowSource, Workflows
 use headgate_mesh::engine::named;
 use serde::Serialize;
 
-use super::input::Selection;
-use super::validate::ReportFormat;
-use super::{Output, input};
+use crate::input::{self, Selection};
+use crate::validate::ReportFormat;
 use headgate_api::Duration;
 use headgate_api::plan::TargetRef;
+use headgate_command::output::{Output, json};
 use settings::Setting;
 
 mod computed;
@@ -29,32 +29,32 @@ const OTHER: &str = "_other";
 
 /// Shows the type of a request, the rule that matches it, and the settings for it.
 #[derive(Debug, Clone, Args)]
-pub struct ExplainArgs {
+pub(crate) struct ExplainArgs {
     /// Policy files, folders with such files, or - for standard input
     #[arg(required = true, value_name = "FILE|DIR")]
-    pub files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
     /// The request's method
     #[arg(long, short = 'X', value_name = "METHOD", default_value = "GET")]
-    pub method: String,
+    pub(crate) method: String,
     /// The request's path, with or without a query string
     #[arg(long, value_name = "PATH", default_value = "/")]
-    pub path: String,
+    pub(crate) path: String,
     /// A request header; may be given several times
     #[arg(long = "header", short = 'H', value_name = "NAME:VALUE", value_parser = header)]
-    pub headers: Vec<(String, String)>,
+    pub(crate) headers: Vec<(String, String)>,
     /// A value in Envoy's dynamic metadata, such as
     /// envoy.filters.http.jwt_authn/claims/tenant=acme; may be given several times
     #[arg(long, value_name = "NAMESPACE/KEY=VALUE", value_parser = metadata)]
-    pub metadata: Vec<(Vec<String>, String)>,
+    pub(crate) metadata: Vec<(Vec<String>, String)>,
     /// Name of the Envoy route that the request takes
     #[arg(long, value_name = "NAME")]
-    pub route: Option<String>,
+    pub(crate) route: Option<String>,
     /// The target, such as Service/default/search; required if policies have several
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
-    pub workload: Option<TargetRef>,
+    pub(crate) workload: Option<TargetRef>,
     /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    pub output: ReportFormat,
+    pub(crate) output: ReportFormat,
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
@@ -163,11 +163,11 @@ struct Rule {
 /// # Errors
 /// Returns an error for a file that can't be read, or if there are several targets and none is
 /// chosen.
-pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
+pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
     let selection = input::select(&args.files, args.workload.as_ref(), 1, 1)?;
     let explanation = explain(&selection, args)?;
     let text = match args.output {
-        ReportFormat::Json => serde_json::to_string_pretty(&explanation)? + "\n",
+        ReportFormat::Json => json(&explanation)?,
         ReportFormat::Text => text::text(&explanation),
     };
     Ok(Output::ok(text))

@@ -8,8 +8,8 @@ use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 use serde_json::Value;
 
-use super::Output;
-use super::input::text_of;
+use crate::input::text_of;
+use headgate_command::output::{Output, document};
 use headgate_controller::inject::{self, INJECTED_ANNOTATION, Injected, Outcome, Settings};
 
 /// Adds an Envoy with a Headgate slot to the Pods of Deployments, StatefulSets, DaemonSets,
@@ -17,29 +17,28 @@ use headgate_controller::inject::{self, INJECTED_ANNOTATION, Injected, Outcome, 
 /// kubectl apply -f -`. Services in the same input that point at the application's port by number
 /// then point at Envoy. The additions of an earlier injection are replaced
 #[derive(Debug, Clone, Args)]
-pub struct InjectArgs {
+pub(crate) struct InjectArgs {
     /// Files with Kubernetes objects, or - for standard input
     #[arg(value_name = "FILE", default_value = "-")]
-    pub files: Vec<PathBuf>,
-    /// The proxy.
+    pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
-    pub settings: Settings,
+    pub(crate) settings: Settings,
 }
 
 /// Removes the additions of `headgate inject` from objects, and prints them with all others:
 /// `kubectl get deployment,service -o yaml | headgate uninject | kubectl apply -f -`
 #[derive(Debug, Clone, Args)]
-pub struct UninjectArgs {
+pub(crate) struct UninjectArgs {
     /// Files with Kubernetes objects, or - for standard input
     #[arg(value_name = "FILE", default_value = "-")]
-    pub files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// Prints the objects.
 ///
 /// # Errors
 /// Returns one line that names the object at fault and the remedy.
-pub fn run(args: &InjectArgs) -> anyhow::Result<Output> {
+pub(crate) fn run(args: &InjectArgs) -> anyhow::Result<Output> {
     let mut objects = read(&args.files)?;
     let (mut injected, mut notes) = (Vec::new(), String::new());
     for object in &mut objects {
@@ -72,7 +71,7 @@ pub fn run(args: &InjectArgs) -> anyhow::Result<Output> {
 ///
 /// # Errors
 /// Returns one line that names the object at fault and the remedy.
-pub fn remove(args: &UninjectArgs) -> anyhow::Result<Output> {
+pub(crate) fn remove(args: &UninjectArgs) -> anyhow::Result<Output> {
     let mut objects = read(&args.files)?;
     let mut notes =
         format!("warning: no object in the input has the annotation {INJECTED_ANNOTATION}\n");
@@ -93,10 +92,10 @@ fn unreached(one: &Injected) -> String {
 }
 
 fn print(objects: &[Value], notes: String) -> anyhow::Result<Output> {
-    let mut text = String::new();
-    for object in objects {
-        write!(text, "---\n{}", serde_saphyr::to_string(object)?)?;
-    }
+    let text = objects
+        .iter()
+        .map(document)
+        .collect::<anyhow::Result<_>>()?;
     Ok(Output {
         notes,
         ..Output::ok(text)

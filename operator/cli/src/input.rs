@@ -104,6 +104,16 @@ pub(super) fn text_of(path: &Path) -> anyhow::Result<(String, String)> {
     Ok((name, text))
 }
 
+/// Reads a file up to one byte more than is allowed in YAML, so that the check of its size fails if
+/// more follows.
+pub(super) fn beginning(name: &str, file: &mut impl Read) -> anyhow::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    { file.take(MAX_FILE as u64 + 1) }
+        .read_to_end(&mut content)
+        .with_context(|| format!("{name}: can't be read"))?;
+    Ok(content)
+}
+
 /// Reads and checks all files of `paths`. In a folder, these are only the files that `headgate run`
 /// would read.
 pub(super) fn read(paths: &[impl AsRef<Path>]) -> anyhow::Result<Vec<FileReport>> {
@@ -112,12 +122,8 @@ pub(super) fn read(paths: &[impl AsRef<Path>]) -> anyhow::Result<Vec<FileReport>
         if path.as_os_str() != "-" && path.is_dir() {
             reports.extend(folder(path)?);
         } else {
-            let (name, file) = open(path)?;
-            let mut content = Vec::new();
-            { file.take(MAX_FILE as u64 + 1) }
-                .read_to_end(&mut content)
-                .with_context(|| format!("{name}: can't be read"))?;
-            reports.push(check_file(&name, &content));
+            let (name, mut file) = open(path)?;
+            reports.push(check_file(&name, &beginning(&name, &mut file)?));
         }
     }
     refuse_duplicates(&mut reports);

@@ -4,39 +4,35 @@
 //! exit code is 0 for a success, 1 for a problem with the input or the system, and 2 for a wrong
 //! command line.
 
-pub mod bootstrap;
-pub mod check;
-pub mod clean_up;
-pub mod cluster;
+mod bootstrap;
+mod check;
+mod clean_up;
 mod draft;
-pub mod explain;
-pub mod inject;
+mod explain;
+mod inject;
 mod input;
-pub mod name;
-pub mod packaging;
-pub mod render;
-pub mod run;
+mod module;
+mod name;
+mod packaging;
+mod render;
+mod run;
 #[cfg(feature = "tools")]
-pub mod simulate;
-pub mod slo;
-pub mod status;
+mod simulate;
+mod slo;
+mod status;
 #[cfg(feature = "tools")]
-pub mod suggest;
+mod suggest;
 #[cfg(feature = "tools")]
-pub mod sysid;
-pub mod table;
-pub mod tls;
-#[cfg(feature = "tools")]
-pub mod top;
-pub mod validate;
-pub mod version;
+mod sysid;
+mod validate;
+mod version;
 
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
+use headgate_command::output::{Output, print};
 use headgate_controller::kubernetes::crd;
 use input::Mistakes;
 
@@ -44,14 +40,13 @@ use input::Mistakes;
 #[derive(Debug, Parser)]
 #[command(name = "headgate", version, propagate_version = false)]
 pub struct Cli {
-    /// The subcommand.
     #[command(subcommand)]
-    pub command: Command,
+    command: Command,
 }
 
 /// Subcommands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+enum Command {
     /// Check policy files; lists every mistake with its line, its field and a right value
     Validate(validate::ValidateArgs),
     /// Print the configuration that a proxy gets for a policy
@@ -87,7 +82,7 @@ pub enum Command {
     Check(check::CheckArgs),
     /// Show live requests, refusals and waits at proxies, by policy, type and workflow
     #[cfg(feature = "tools")]
-    Top(Box<top::TopArgs>),
+    Top(Box<headgate_top::TopArgs>),
     /// Find gains for backlog control from a trace of delays and backlogs
     #[cfg(feature = "tools")]
     Sysid(sysid::SysidArgs),
@@ -115,44 +110,6 @@ pub enum Command {
     },
 }
 
-/// The output of a command and its exit code.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Output {
-    /// The text for standard output.
-    pub text: String,
-    /// The text for standard error.
-    pub notes: String,
-    /// Whether the command succeeded.
-    pub ok: bool,
-}
-
-impl Output {
-    /// Returns the output of a success.
-    #[must_use]
-    pub fn ok(text: String) -> Self {
-        Self::new(text, true)
-    }
-
-    fn new(text: String, ok: bool) -> Self {
-        Self {
-            text,
-            notes: String::new(),
-            ok,
-        }
-    }
-}
-
-/// Runs the request of a command. A DNS query that is still running at the end is not awaited.
-fn block_on<T>(request: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting the runtime failed")?;
-    let result = runtime.block_on(request);
-    runtime.shutdown_background();
-    result
-}
-
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -173,7 +130,7 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Check(args) => check::run(&args),
         #[cfg(feature = "tools")]
-        Command::Top(args) => top::run(&args),
+        Command::Top(args) => headgate_top::run(&args),
         #[cfg(feature = "tools")]
         Command::Sysid(args) => sysid::run(&args),
         Command::Crd => crd::file().map(Output::ok),
@@ -204,16 +161,6 @@ pub fn main() -> ExitCode {
             };
             ExitCode::FAILURE
         }
-    }
-}
-
-/// Prints to standard output. Returns `false` if the reader has closed standard output.
-fn print(text: &str) -> io::Result<bool> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader has closed standard output early, as `head` does.
-        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
-        other => other.map(|()| true),
     }
 }
 

@@ -10,8 +10,7 @@ use super::Cli;
 
 /// Returns the command as users type it, for usage lines: `headgate`, or `kubectl headgate` if
 /// kubectl runs the program as a plugin.
-#[must_use]
-pub fn display_name(program: &Path) -> String {
+pub(crate) fn display_name(program: &Path) -> String {
     let file = program.file_name().and_then(|n| n.to_str()).unwrap_or("");
     let file = file.strip_suffix(".exe").unwrap_or(file);
     match file.strip_prefix("kubectl-") {
@@ -24,8 +23,7 @@ pub fn display_name(program: &Path) -> String {
 }
 
 /// Parses the command line, or ends the process with clap's message.
-#[must_use]
-pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Cli {
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Cli {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let name = display_name(Path::new(arguments.first().unwrap_or(&OsString::new())));
     let mut command = Cli::command().bin_name(&name);

@@ -8,29 +8,29 @@ use anyhow::Context as _;
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 
-use super::{Cli, Output};
+use crate::Cli;
+use headgate_command::output::Output;
 
 /// Prints a shell's completions.
 ///
 /// For bash: `source <(headgate completions bash)`, or write it into a file of
 /// `~/.local/share/bash-completion/completions`.
 #[derive(Debug, Clone, Args)]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// The shell
-    pub shell: Shell,
+    pub(crate) shell: Shell,
 }
 
 /// Writes a manual page for every command.
 #[derive(Debug, Clone, Args)]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// Folder for the pages; made if it doesn't exist
     #[arg(long, value_name = "DIR")]
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
 }
 
 /// Prints the completions of the whole command line.
-#[must_use]
-pub fn completions(args: &CompletionsArgs) -> Output {
+pub(crate) fn completions(args: &CompletionsArgs) -> Output {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "headgate", &mut text);
     Output::ok(String::from_utf8_lossy(&text).into_owned())
@@ -40,7 +40,7 @@ pub fn completions(args: &CompletionsArgs) -> Output {
 ///
 /// # Errors
 /// Returns an error if the folder can't be written.
-pub fn man(args: &ManArgs) -> anyhow::Result<Output> {
+pub(crate) fn man(args: &ManArgs) -> anyhow::Result<Output> {
     let failed = || format!("writing manual pages to {} failed", args.dir.display());
     fs::create_dir_all(&args.dir).with_context(failed)?;
     clap_mangen::generate_to(Cli::command(), &args.dir).with_context(failed)?;

@@ -7,10 +7,10 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use headgate_core::config::{Direction, FilterConfig};
 
-use super::input::Selection;
-use super::run::check_kind;
-use super::{Output, input};
+use crate::input::{self, Selection};
+use crate::module::check_kind;
 use headgate_api::plan::TargetRef;
+use headgate_command::output::{Output, json};
 use headgate_xds::module::Kind;
 use headgate_xds::resource::discovery_json;
 use headgate_xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
@@ -18,16 +18,16 @@ use headgate_xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 /// Prints the configuration that a proxy gets for a policy: for a slot in the proxy's configuration
 /// that reads a file (`path_config_source`) instead of asking a server.
 #[derive(Debug, Clone, Args)]
-pub struct RenderArgs {
+pub(crate) struct RenderArgs {
     /// Policy files, folders with such files, or - for standard input
     #[arg(required = true, value_name = "FILE|DIR")]
-    pub files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
     /// Kind of proxy to print for
     #[arg(long, value_name = "PROXY", default_value = "envoy")]
-    pub target: Proxy,
+    pub(crate) target: Proxy,
     /// Target object, such as Service/default/search; required if policies have several targets
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
-    pub workload: Option<TargetRef>,
+    pub(crate) workload: Option<TargetRef>,
     /// Number of endpoints behind the proxies; parallelism.perEndpoint applies to each of them
     #[arg(
         long,
@@ -35,7 +35,7 @@ pub struct RenderArgs {
         default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..)
     )]
-    pub endpoints: u32,
+    pub(crate) endpoints: u32,
     /// Number of proxies that share the slots, such as the replicas of a gateway
     #[arg(
         long,
@@ -43,10 +43,10 @@ pub struct RenderArgs {
         default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..)
     )]
-    pub proxies: u32,
+    pub(crate) proxies: u32,
     /// Form in which the proxy loads the filter: wasm, or native, which needs Envoy 1.39 or newer
     #[arg(long, value_name = "KIND", default_value = "wasm")]
-    pub filter: Kind,
+    pub(crate) filter: Kind,
     /// Path of the filter module in the proxy's file system
     #[arg(
         long,
@@ -54,7 +54,7 @@ pub struct RenderArgs {
         default_value = "dist/headgate.wasm",
         env = "HEADGATE_WASM"
     )]
-    pub wasm: PathBuf,
+    pub(crate) wasm: PathBuf,
     /// Path of the native filter module in the proxy's file system, for --filter native
     #[arg(
         long,
@@ -62,30 +62,30 @@ pub struct RenderArgs {
         default_value = "dist/libheadgate.so",
         env = "HEADGATE_NATIVE"
     )]
-    pub native: PathBuf,
+    pub(crate) native: PathBuf,
     /// Print for the slot of the outbound listener, which the backend's calls to other services
     /// pass
     #[arg(long)]
-    pub outbound: bool,
+    pub(crate) outbound: bool,
     /// Name of the slot in the proxy's configuration [default: headgate, with --outbound
     /// headgate-outbound]
     #[arg(long, value_name = "NAME")]
-    pub name: Option<String>,
+    pub(crate) name: Option<String>,
     /// Format of the file; Envoy recognises it by its extension
     #[arg(long, short, value_name = "FORMAT", default_value = "yaml")]
-    pub output: FileFormat,
+    pub(crate) output: FileFormat,
 }
 
 /// Kinds of proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Proxy {
+pub(crate) enum Proxy {
     /// A `DiscoveryResponse` with one `TypedExtensionConfig`.
     Envoy,
 }
 
 /// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum FileFormat {
+pub(crate) enum FileFormat {
     /// YAML.
     Yaml,
     /// JSON.
@@ -97,7 +97,7 @@ pub enum FileFormat {
 /// # Errors
 /// Returns an error for a file that can't be read, or if there are several targets and none is
 /// chosen.
-pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
+pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<Output> {
     let workload = args.workload.as_ref();
     let selection = input::select(&args.files, workload, args.endpoints, args.proxies)?;
 
@@ -124,7 +124,7 @@ pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
     let name = args.name.as_deref().unwrap_or(slot);
     let response = discovery_json(&config, name, &module);
     let text = match args.output {
-        FileFormat::Json => serde_json::to_string_pretty(&response)? + "\n",
+        FileFormat::Json => json(&response)?,
         FileFormat::Yaml => serde_saphyr::to_string(&response)?,
     };
     Ok(Output {

@@ -4,10 +4,11 @@ mod admission;
 mod injection;
 mod listen;
 mod source;
+mod tls;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use super::tls::TlsArgs;
+use crate::module::{install, module_file};
 use headgate_api::plan::Plan;
 use headgate_controller::admin::{Admin, View};
 use headgate_controller::kubernetes::operate::{Operator, Shared};
@@ -34,10 +35,10 @@ use headgate_xds::registry::Registry;
 use headgate_xds::tls::Tls;
 use headgate_xds::{AdmissionServer, Limits, Server};
 
-pub use injection::InjectionArgs;
+use injection::InjectionArgs;
 use listen::listen;
-use source::Source;
-pub use source::SourceArgs;
+use source::{Source, SourceArgs};
+use tls::TlsArgs;
 
 /// The number of open files besides the proxies' connections. These files are watches, listeners,
 /// and clients of the other addresses.
@@ -61,13 +62,12 @@ const MOVED: [(&str, &str); 6] = [
 
 /// Serves policies to proxies over xDS, and follows their changes.
 #[derive(Debug, Clone, Args)]
-pub struct RunArgs {
-    /// The source of policies
+pub(crate) struct RunArgs {
     #[command(flatten)]
-    pub source: SourceArgs,
+    pub(crate) source: SourceArgs,
     /// Address for proxies; port 0 chooses a free one
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18000")]
-    pub xds: SocketAddr,
+    pub(crate) xds: SocketAddr,
     /// Connections of proxies at once, at most half of them of one namespace
     #[arg(
         long,
@@ -75,50 +75,48 @@ pub struct RunArgs {
         default_value_t = 4_096,
         value_parser = clap::value_parser!(u32).range(1..)
     )]
-    pub max_connections: u32,
+    pub(crate) max_connections: u32,
     /// Address for `headgate status`, /healthz, /readyz and /metrics. With --kubernetes, on any
     /// address but a loopback one, /status and /metrics need a token whose user may `get` them as
     /// nonResourceURLs
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18001")]
-    pub admin: SocketAddr,
+    pub(crate) admin: SocketAddr,
     /// Address for /healthz and /readyz alone, so that clients of --admin can't keep probes out
     #[arg(long, value_name = "IP:PORT")]
-    pub probes: Option<SocketAddr>,
+    pub(crate) probes: Option<SocketAddr>,
     /// Address that serves the modules over HTTP as /modules/SHA256.wasm and .so, for Istio and
     /// Envoy Gateway
     #[arg(long, value_name = "IP:PORT")]
-    pub modules: Option<SocketAddr>,
+    pub(crate) modules: Option<SocketAddr>,
     /// Address of the server of class admission, for policies with `classAdmission.method:
     /// Centralized`; with TLS as the xDS address. With --kubernetes the leader among the replicas
     /// serves it
     #[arg(long, value_name = "IP:PORT")]
-    pub admission: Option<SocketAddr>,
-    /// The injection of Envoys into Pods
+    pub(crate) admission: Option<SocketAddr>,
     #[command(flatten)]
-    pub injection: InjectionArgs,
+    pub(crate) injection: InjectionArgs,
     /// The filter module; replacing the file upgrades proxies [default: dist/headgate.wasm, else
     /// headgate.wasm beside this program]
     #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
-    pub wasm: Option<PathBuf>,
+    pub(crate) wasm: Option<PathBuf>,
     /// The filter as a native module, for proxies with `headgate bootstrap --filter native` that
     /// can load it; replacing the file upgrades them. Other proxies get --wasm
     #[arg(long, value_name = "PATH", env = "HEADGATE_NATIVE")]
-    pub native: Option<PathBuf>,
+    pub(crate) native: Option<PathBuf>,
     /// Folder from which proxies load the module; it must have the same path for them [default:
     /// $XDG_STATE_HOME/headgate/modules, usually ~/.local/state/headgate/modules]
     #[arg(long, value_name = "DIR")]
-    pub module_dir: Option<PathBuf>,
-    /// TLS on the xDS address
+    pub(crate) module_dir: Option<PathBuf>,
     #[command(flatten)]
-    pub tls: TlsArgs,
+    pub(crate) tls: TlsArgs,
     /// Format of log lines. RUST_LOG sets the level
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub log_format: LogFormat,
+    pub(crate) log_format: LogFormat,
 }
 
 /// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// Text for terminals.
     Text,
     /// One JSON object a line.
@@ -149,7 +147,7 @@ fn raise_open_files(connections: u32) {
 ///
 /// # Errors
 /// Returns one line that names the argument at fault and the remedy.
-pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     init_logging(args.log_format);
     raise_open_files(args.max_connections);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -386,49 +384,6 @@ async fn first_plan(
                 info!(%admin, "not ready: waiting for {missing}");
             }
         }
-    }
-}
-
-/// Returns the path of the module of this kind. Without a named file, it is the first existing file
-/// at the default paths.
-pub(super) fn module_file(kind: Kind, named: Option<&Path>) -> PathBuf {
-    let name = match kind {
-        Kind::Wasm => "headgate.wasm",
-        Kind::Native => "libheadgate.so",
-    };
-    let built = Path::new("dist").join(name);
-    if let Some(named) = named {
-        return named.to_owned();
-    }
-    let beside = std::env::current_exe()
-        .ok()
-        .and_then(|exe| Some(exe.parent()?.join(name)));
-    match beside {
-        Some(beside) if !built.exists() && beside.exists() => beside,
-        _ => built,
-    }
-}
-
-/// Copies a module of this kind into `folder`.
-pub(super) fn install(kind: Kind, file: &Path, folder: &Path) -> anyhow::Result<Module> {
-    let module = Module::install(file, folder)?;
-    check_kind(kind, file, &module.path)?;
-    Ok(module)
-}
-
-/// Checks that `module` is of the kind that the option takes. `module` is `file` or its copy, and
-/// the error names `file`.
-pub(super) fn check_kind(kind: Kind, file: &Path, module: &Path) -> anyhow::Result<()> {
-    let file = file.display();
-    match (kind, Kind::of(module)) {
-        (Kind::Wasm, Kind::Native) => {
-            bail!("--wasm {file}: a native module; name it with --native")
-        }
-        (Kind::Native, Kind::Wasm) => bail!(
-            "--native {file}: no native module, which is a shared object (.so); scripts/build \
-             makes dist/libheadgate.so"
-        ),
-        _ => Ok(()),
     }
 }
 

@@ -6,25 +6,26 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::{Output, input};
+use crate::input;
 use headgate_api::compile::{compile, configuration};
 use headgate_api::plan::{Conflict, TargetRef};
 use headgate_api::validate::{FileReport, Problem, ValidPolicy};
+use headgate_command::output::{Output, json};
 
 /// Checks policy files and prints every mistake on a line of its own.
 #[derive(Debug, Clone, Args)]
-pub struct ValidateArgs {
+pub(crate) struct ValidateArgs {
     /// Policy files, folders with such files, or - for standard input
     #[arg(required = true, value_name = "FILE|DIR")]
-    pub files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
     /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    pub output: ReportFormat,
+    pub(crate) output: ReportFormat,
 }
 
 /// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ReportFormat {
+pub(crate) enum ReportFormat {
     /// Text for terminals.
     Text,
     /// JSON.
@@ -57,7 +58,7 @@ struct Policy<'a> {
 ///
 /// # Errors
 /// Returns an error for a file or folder that can't be read.
-pub fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
+pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
     let reports = input::read(&args.files)?;
     let valid: Vec<(&str, &ValidPolicy)> = reports
         .iter()
@@ -88,8 +89,7 @@ pub fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
             policies: policies.collect(),
             problems,
         };
-        let text = serde_json::to_string_pretty(&report)? + "\n";
-        return Ok(Output::new(text, ok));
+        return Ok(Output::new(json(&report)?, ok));
     }
 
     let (mut text, mut notes) = (String::new(), String::new());

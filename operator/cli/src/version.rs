@@ -3,23 +3,21 @@
 use clap::Args;
 use serde::Serialize;
 
-use super::cluster::ClusterArgs;
-use super::status::OutputFormat;
-use super::status::view::{self, OperatorView};
-use super::{Output, block_on};
+use crate::status::view::{self, OperatorView};
+use headgate_command::cluster::ClusterArgs;
+use headgate_command::output::{Output, OutputFormat, block_on};
 
 /// Prints the version.
 #[derive(Debug, Clone, Args)]
-pub struct VersionArgs {
+pub(crate) struct VersionArgs {
     /// Also ask the operators of the cluster
     #[arg(long)]
-    pub server: bool,
+    pub(crate) server: bool,
     /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
-    pub output: OutputFormat,
-    /// The cluster to ask
+    pub(crate) output: OutputFormat,
     #[command(flatten)]
-    pub cluster: ClusterArgs,
+    pub(crate) cluster: ClusterArgs,
 }
 
 /// The versions of this program and of operators.
@@ -36,7 +34,7 @@ struct Versions {
 ///
 /// # Errors
 /// Returns an error if the cluster can't be queried.
-pub fn run(args: &VersionArgs) -> anyhow::Result<Output> {
+pub(crate) fn run(args: &VersionArgs) -> anyhow::Result<Output> {
     let operators = match args.server {
         true => Some(ask(&args.cluster)?),
         false => None,

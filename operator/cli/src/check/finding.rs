@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-use crate::table::Table;
+use headgate_command::table::Table;
 
 /// The verdict of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// Nothing needs to be done.
     Ok,
     /// The check couldn't run, for example because the user lacks rights.
@@ -21,24 +21,24 @@ pub enum Verdict {
 /// A finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Finding {
+pub(crate) struct Finding {
     /// The verdict of the check.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// The state that was found.
-    pub message: String,
+    pub(crate) message: String,
     /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fix: Option<String>,
+    pub(crate) fix: Option<String>,
 }
 
 /// A finding with the name of its check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Checked {
+pub(crate) struct Checked {
     /// The name of the check.
-    pub check: &'static str,
+    pub(crate) check: &'static str,
     /// The finding.
     #[serde(flatten)]
-    pub finding: Finding,
+    pub(crate) finding: Finding,
 }
 
 impl Finding {
@@ -51,33 +51,28 @@ impl Finding {
     }
 
     /// Returns the finding that nothing needs to be done.
-    #[must_use]
-    pub fn ok(message: impl Into<String>) -> Self {
+    pub(crate) fn ok(message: impl Into<String>) -> Self {
         Self::new(Verdict::Ok, message, None)
     }
 
     /// Returns the finding of a check that couldn't run.
-    #[must_use]
-    pub fn skipped(why: impl Into<String>) -> Self {
+    pub(crate) fn skipped(why: impl Into<String>) -> Self {
         Self::new(Verdict::Skipped, why, None)
     }
 
     /// Returns a warning with its remedy.
-    #[must_use]
-    pub fn warning(message: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(crate) fn warning(message: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(Verdict::Warning, message, Some(fix.into()))
     }
 
     /// Returns an error with its remedy.
-    #[must_use]
-    pub fn error(message: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(crate) fn error(message: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(Verdict::Error, message, Some(fix.into()))
     }
 }
 
 /// Returns a table with a line for each finding.
-#[must_use]
-pub fn table(findings: &[Checked]) -> String {
+pub(crate) fn table(findings: &[Checked]) -> String {
     let mut table = Table::new(["VERDICT", "CHECK", "FINDING"]);
     for Checked { check, finding } in findings {
         let fix = finding.fix.as_ref().map(|fix| format!("; {fix}"));
@@ -86,15 +81,4 @@ pub fn table(findings: &[Checked]) -> String {
         table.row([verdict, (*check).to_owned(), message]);
     }
     table.or("")
-}
-
-/// Returns the first names, and the number of the other names.
-#[must_use]
-pub fn some(names: &[String]) -> String {
-    const SHOWN: usize = 3;
-    let shown = names[..names.len().min(SHOWN)].join(", ");
-    match names.len().saturating_sub(SHOWN) {
-        0 => shown,
-        more => format!("{shown} +{more}"),
-    }
 }

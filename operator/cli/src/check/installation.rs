@@ -1,9 +1,7 @@
 //! The parts of the operator's Deployment that checks need.
 
+use headgate_deliver::istio::VERSION_LABEL;
 use k8s_openapi::api::apps::v1::Deployment;
-
-/// The label with the version of the program.
-const VERSION_LABEL: &str = "app.kubernetes.io/version";
 
 /// The name of the port at which modules are served.
 const MODULES_PORT_NAME: &str = "http-modules";
@@ -12,31 +10,30 @@ const MODULES_PORT: i32 = 18_002;
 
 /// The operator's Deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Installation {
+pub(crate) struct Installation {
     /// The name of the Deployment.
-    pub name: String,
+    pub(crate) name: String,
     /// The namespace of the Deployment.
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// The ServiceAccount of the Deployment's Pods.
-    pub service_account: String,
+    pub(crate) service_account: String,
     /// The program's arguments.
-    pub arguments: Vec<String>,
+    pub(crate) arguments: Vec<String>,
     /// The names of the Secrets that the Deployment's Pods mount.
-    pub secrets: Vec<String>,
+    pub(crate) secrets: Vec<String>,
     /// The number of desired replicas.
-    pub replicas: i32,
+    pub(crate) replicas: i32,
     /// The number of ready replicas.
-    pub ready: i32,
+    pub(crate) ready: i32,
     /// The port at which the Deployment's Pods serve modules.
-    pub modules_port: i32,
+    pub(crate) modules_port: i32,
     /// The version in the label of the Deployment.
-    pub version: Option<String>,
+    pub(crate) version: Option<String>,
 }
 
 impl Installation {
     /// Returns the parts of a Deployment that checks need.
-    #[must_use]
-    pub fn of(deployment: Deployment) -> Self {
+    pub(crate) fn of(deployment: Deployment) -> Self {
         let metadata = deployment.metadata;
         let spec = deployment.spec.unwrap_or_default();
         let pod = spec.template.spec.unwrap_or_default();
@@ -74,39 +71,33 @@ impl Installation {
     }
 
     /// Returns the last value of `--name=VALUE`.
-    #[must_use]
-    pub fn argument<'a>(&'a self, name: &'a str) -> Option<&'a str> {
+    pub(crate) fn argument<'a>(&'a self, name: &'a str) -> Option<&'a str> {
         self.values(name).next_back()
     }
 
     /// Whether the operator has the argument `--name`.
-    #[must_use]
-    pub fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         let mut arguments = self.arguments.iter();
         arguments.any(|a| a.strip_prefix("--") == Some(name))
     }
 
     /// Returns the name of the leader's Lease.
-    #[must_use]
-    pub fn lease(&self) -> &str {
+    pub(crate) fn lease(&self) -> &str {
         self.argument("lease").unwrap_or(&self.name)
     }
 
     /// Whether the operator's replicas elect a leader.
-    #[must_use]
-    pub fn elects(&self) -> bool {
+    pub(crate) fn elects(&self) -> bool {
         self.argument("leader-elect") != Some("false")
     }
 
     /// Returns the namespaces that the operator watches. An empty list means all namespaces.
-    #[must_use]
-    pub fn watched(&self) -> Vec<&str> {
+    pub(crate) fn watched(&self) -> Vec<&str> {
         self.values("watch-namespace").collect()
     }
 
     /// Returns the control planes for which the operator writes objects.
-    #[must_use]
-    pub fn adapters(&self) -> Vec<&str> {
+    pub(crate) fn adapters(&self) -> Vec<&str> {
         let named = self.argument("adapters").unwrap_or_default().split(',');
         named.filter(|n| !["", "none"].contains(n)).collect()
     }

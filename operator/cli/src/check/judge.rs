@@ -11,12 +11,12 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use super::finding::{Finding, some};
+use super::finding::Finding;
 use super::installation::Installation;
 use super::rights::Right;
-use crate::cluster::Operator;
 use crate::status::view::View;
-use crate::table::one_line;
+use headgate_command::cluster::Operator;
+use headgate_command::table::{first, one_line};
 use headgate_controller::conditions::Type;
 use headgate_controller::inject::{INJECTED_ANNOTATION, injected_ports};
 use headgate_controller::kubernetes::resource::VERSION;
@@ -27,7 +27,7 @@ use headgate_xds::certificate;
 use headgate_xds::timestamp::{age, rfc3339};
 
 /// The version of this program.
-pub const OWN: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const OWN: &str = env!("CARGO_PKG_VERSION");
 /// The oldest supported minor version of Kubernetes 1. The chart requires the same version.
 const OLDEST_MINOR: u32 = 30;
 /// The minor version of Kubernetes 1 since which EndpointSlices have the named ports of restartable
@@ -48,14 +48,18 @@ fn minor(version: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, minor(parts.next()?)?))
 }
 
+/// Returns the first three names, and the number of the others.
+fn some(names: &[String]) -> String {
+    first(names, 3)
+}
+
 /// Returns the number of `names`, then `what` they have in common, and the first of them.
 fn counted(names: &[String], what: &str) -> String {
     format!("{} {what}: {}", names.len(), some(names))
 }
 
 /// Judges the API server's version.
-#[must_use]
-pub fn server(version: Option<&str>) -> Finding {
+pub(crate) fn server(version: Option<&str>) -> Finding {
     match version {
         None => Finding::ok("reachable; it doesn't tell this user its version"),
         Some(version) if minor(version).is_some_and(|v| v < (1, OLDEST_MINOR)) => Finding::error(
@@ -68,8 +72,7 @@ pub fn server(version: Option<&str>) -> Finding {
 
 /// Judges a clock by its difference from the API server's clock. The API server's times have whole
 /// seconds.
-#[must_use]
-pub fn clock(whose: &str, time: SystemTime, of_server: SystemTime) -> Finding {
+pub(crate) fn clock(whose: &str, time: SystemTime, of_server: SystemTime) -> Finding {
     let ahead = time.duration_since(of_server);
     let (apart, way) = match ahead {
         Ok(apart) => (apart, "ahead of"),
@@ -102,8 +105,7 @@ fn fields(schema: &Value, path: &str, all: &mut BTreeSet<String>) {
 }
 
 /// Compares the installed definition with the definition of this program.
-#[must_use]
-pub fn definition(
+pub(crate) fn definition(
     installed: Option<&CustomResourceDefinition>,
     own: &CustomResourceDefinition,
 ) -> Finding {
@@ -162,8 +164,7 @@ pub fn definition(
 }
 
 /// Judges the operator's Deployment. `name` is the Deployment's `namespace/name`.
-#[must_use]
-pub fn deployment(name: &str, found: Option<&Installation>) -> Finding {
+pub(crate) fn deployment(name: &str, found: Option<&Installation>) -> Finding {
     let Some(found) = found else {
         return Finding::error(
             format!("Deployment {name} doesn't exist"),
@@ -188,8 +189,7 @@ pub fn deployment(name: &str, found: Option<&Installation>) -> Finding {
 }
 
 /// Judges the operators' versions.
-#[must_use]
-pub fn versions(versions: &BTreeSet<&str>) -> Finding {
+pub(crate) fn versions(versions: &BTreeSet<&str>) -> Finding {
     let all: Vec<&str> = versions.iter().copied().collect();
     let message = format!("headgate {OWN}, operator {}", all.join(" and "));
     let near = |version: &&str| match (minor(version), minor(OWN)) {
@@ -208,8 +208,7 @@ pub fn versions(versions: &BTreeSet<&str>) -> Finding {
 }
 
 /// Judges the leader's Lease.
-#[must_use]
-pub fn lease(name: &str, lease: Option<&LeaseSpec>, now: SystemTime) -> Finding {
+pub(crate) fn lease(name: &str, lease: Option<&LeaseSpec>, now: SystemTime) -> Finding {
     const FIX: &str = "see the operator's log and headgate_leader; status and objects aren't \
                        written meanwhile";
     let holder = lease.and_then(|l| l.holder_identity.as_deref());
@@ -230,8 +229,7 @@ pub fn lease(name: &str, lease: Option<&LeaseSpec>, now: SystemTime) -> Finding 
 }
 
 /// Judges the rights that the operator's account lacks.
-#[must_use]
-pub fn rights(account: &str, asked: usize, lacking: &[Right]) -> Finding {
+pub(crate) fn rights(account: &str, asked: usize, lacking: &[Right]) -> Finding {
     let lacking: Vec<String> = lacking.iter().map(ToString::to_string).collect();
     match lacking.as_slice() {
         [] => Finding::ok(format!("{account} may make its {asked} kinds of requests")),
@@ -243,8 +241,7 @@ pub fn rights(account: &str, asked: usize, lacking: &[Right]) -> Finding {
 }
 
 /// Judges a certificate in PEM.
-#[must_use]
-pub fn certificate(name: &str, pem: Option<&[u8]>, now: SystemTime) -> Finding {
+pub(crate) fn certificate(name: &str, pem: Option<&[u8]>, now: SystemTime) -> Finding {
     let fix = "renew it; with tls.mode Generated, delete it, and the operator makes a new CA";
     let Some(end) = pem.and_then(certificate::expires) else {
         return Finding::error(format!("{name} has no certificate"), fix);
@@ -262,8 +259,7 @@ pub fn certificate(name: &str, pem: Option<&[u8]>, now: SystemTime) -> Finding {
 /// Judges the CA in the ConfigMap of each namespace. `authority` is the operator's CA, if it can be
 /// read: of a chain, the first certificate signs, and is published. While a CA replaces another
 /// one, the ConfigMaps have both.
-#[must_use]
-pub fn published(
+pub(crate) fn published(
     name: &str,
     namespaces: &[String],
     found: &BTreeMap<String, String>,
@@ -291,8 +287,7 @@ pub fn published(
 }
 
 /// Judges policies by their conditions.
-#[must_use]
-pub fn policies(view: &View) -> Finding {
+pub(crate) fn policies(view: &View) -> Finding {
     const PASSES: [&str; 4] = ["NoProxies", "Pending", "PartiallyProgrammed", "Stale"];
     let (mut waiting, mut failed) = (Vec::new(), Vec::new());
     for policy in &view.policies {
@@ -321,8 +316,10 @@ pub fn policies(view: &View) -> Finding {
 }
 
 /// Judges the connected proxies of all operators.
-#[must_use]
-pub fn proxies<'a>(proxies: impl Iterator<Item = &'a ProxyReport>, now: SystemTime) -> Finding {
+pub(crate) fn proxies<'a>(
+    proxies: impl Iterator<Item = &'a ProxyReport>,
+    now: SystemTime,
+) -> Finding {
     let connected: Vec<&ProxyReport> = proxies.filter(|p| p.disconnected.is_none()).collect();
     let why = |p: &&ProxyReport| {
         let expires = p
@@ -354,8 +351,7 @@ pub fn proxies<'a>(proxies: impl Iterator<Item = &'a ProxyReport>, now: SystemTi
 type Modules = Result<Option<String>, String>;
 
 /// Judges whether each operator's Pod serves the module that the operator reports.
-#[must_use]
-pub fn module(served: &[(&str, &str, Modules)]) -> Finding {
+pub(crate) fn module(served: &[(&str, &str, Modules)]) -> Finding {
     let (mut bad, mut unreached) = (Vec::new(), Vec::new());
     for (pod, hash, served) in served {
         match served {
@@ -382,8 +378,7 @@ pub fn module(served: &[(&str, &str, Modules)]) -> Finding {
 }
 
 /// Judges running Pods, by namespace and name, that `headgate inject` changed.
-#[must_use]
-pub fn pods(injected: &[(String, String)], operators: &[Operator]) -> Finding {
+pub(crate) fn pods(injected: &[(String, String)], operators: &[Operator]) -> Finding {
     let reports = operators.iter().flat_map(|o| &o.report);
     let connected = { reports.flat_map(|r| &r.proxies) }.filter(|p| p.disconnected.is_none());
     let connected: BTreeSet<(&str, Option<&str>)> = connected
@@ -408,8 +403,11 @@ pub fn pods(injected: &[(String, String)], operators: &[Operator]) -> Finding {
 
 /// Judges Services by the port at which they reach running Pods that `headgate inject` changed, in
 /// a cluster of this version.
-#[must_use]
-pub fn services(services: &[Service], injected: &[ObjectMeta], version: Option<&str>) -> Finding {
+pub(crate) fn services(
+    services: &[Service],
+    injected: &[ObjectMeta],
+    version: Option<&str>,
+) -> Finding {
     let is_before = |v: (u32, u32)| v < (1, SIDECAR_PORTS_SINCE);
     let finds_no_name = version.and_then(minor).is_some_and(is_before);
     let (mut passing, mut unreachable) = (Vec::new(), Vec::new());
@@ -467,12 +465,12 @@ pub fn services(services: &[Service], injected: &[ObjectMeta], version: Option<&
 
 /// The versions that the API server serves of each kind, and their schema as text. A kind is
 /// written as `plural.group`.
-pub type Served = BTreeMap<&'static str, (Vec<String>, String)>;
+pub(crate) type Served = BTreeMap<&'static str, (Vec<String>, String)>;
 
 /// The version labels of the running programs of a control plane, with `None` for a program without
 /// the label. The set is empty if no program was found, because some control planes run outside of
 /// the cluster.
-pub type Versions = BTreeSet<Option<String>>;
+pub(crate) type Versions = BTreeSet<Option<String>>;
 
 /// Returns these versions in one line.
 fn named(versions: &Versions) -> String {
@@ -484,18 +482,17 @@ fn named(versions: &Versions) -> String {
 const GATEWAY_NATIVE_SINCE: (u32, u32) = (1, 9);
 
 /// The kinds of Istio that the operator writes or wrote.
-pub const ISTIO: [&str; 3] = [
+pub(crate) const ISTIO: [&str; 3] = [
     "trafficextensions.extensions.istio.io",
     "wasmplugins.extensions.istio.io",
     "envoyfilters.networking.istio.io",
 ];
 /// The kind of Envoy Gateway that the operator writes.
-pub const EXTENSION_POLICY: &str = "envoyextensionpolicies.gateway.envoyproxy.io";
+pub(crate) const EXTENSION_POLICY: &str = "envoyextensionpolicies.gateway.envoyproxy.io";
 
 /// Judges the kinds of Istio that the operator writes. CRDs are upgraded before istiod, so the
 /// verdict also depends on the running versions of istiod.
-#[must_use]
-pub fn istio(served: &Served, is_native: bool, running: &Versions) -> Finding {
+pub(crate) fn istio(served: &Served, is_native: bool, running: &Versions) -> Finding {
     let has = |kind: &str, version: &str| {
         let found = served.get(kind);
         found.is_some_and(|(all, _)| all.iter().any(|v| v == version))
@@ -524,8 +521,7 @@ pub fn istio(served: &Served, is_native: bool, running: &Versions) -> Finding {
 }
 
 /// Judges the kind of Envoy Gateway that the operator writes.
-#[must_use]
-pub fn envoy_gateway(served: &Served, is_native: bool, running: &Versions) -> Finding {
+pub(crate) fn envoy_gateway(served: &Served, is_native: bool, running: &Versions) -> Finding {
     let upgrade = "install or upgrade Envoy Gateway, or turn delivery.envoyGateway off in the \
                    chart's values";
     let error = |why: &str| Finding::error(why.to_owned(), upgrade);

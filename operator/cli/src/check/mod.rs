@@ -4,10 +4,10 @@
 //! This module reads the data, and [`judge`] evaluates it. If the user lacks the permission for a
 //! request, only the check that needs the request is skipped.
 
-pub mod finding;
-pub mod installation;
-pub mod judge;
-pub mod rights;
+mod finding;
+mod installation;
+mod judge;
+mod rights;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
@@ -27,11 +27,10 @@ use kube::api::{Api, ListParams, PostParams};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::cluster::{Cluster, ClusterArgs, Operator, refused, timely};
-use super::status::OutputFormat;
-use super::status::view::View;
-use super::{Output, block_on};
+use crate::status::view::View;
 use finding::{Checked, Finding, Verdict};
+use headgate_command::cluster::{Cluster, ClusterArgs, Operator, refused, timely};
+use headgate_command::output::{Output, OutputFormat, block_on};
 use headgate_controller::inject::INJECTED_ANNOTATION;
 use headgate_controller::kubernetes::crd;
 use headgate_controller::kubernetes::publish::CA_KEY;
@@ -48,26 +47,25 @@ const REVIEWS: usize = 32;
 
 /// Checks an installation in the kubeconfig's cluster.
 #[derive(Debug, Clone, Args)]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// Namespace of the policies and Pods to check [default: all]
     #[arg(long, short, value_name = "NAME")]
-    pub namespace: Option<String>,
+    pub(crate) namespace: Option<String>,
     /// All namespaces, as without --namespace
     #[arg(long, short = 'A', conflicts_with = "namespace")]
-    pub all_namespaces: bool,
+    pub(crate) all_namespaces: bool,
     /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
-    pub output: OutputFormat,
-    /// The cluster to check
+    pub(crate) output: OutputFormat,
     #[command(flatten)]
-    pub cluster: ClusterArgs,
+    pub(crate) cluster: ClusterArgs,
 }
 
 /// Runs the checks and formats their findings. Fails if one is an error.
 ///
 /// # Errors
 /// Returns an error if no cluster is configured.
-pub fn run(args: &CheckArgs) -> anyhow::Result<Output> {
+pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<Output> {
     let findings = block_on(check(args))?;
     let is_error = |f: &Checked| f.finding.verdict == Verdict::Error;
     let text = args.output.text(&findings, || finding::table(&findings))?;
@@ -78,7 +76,7 @@ async fn check(args: &CheckArgs) -> anyhow::Result<Vec<Checked>> {
     let cluster = args.cluster.connect().await?;
     let mut checks = Checks {
         cluster: &cluster,
-        namespace: args.namespace.as_deref(),
+        namespace: args.namespace.as_deref().filter(|_| !args.all_namespaces),
         version: None,
         time: (SystemTime::now(), Instant::now()),
         findings: Vec::new(),

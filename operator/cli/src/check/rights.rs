@@ -41,7 +41,7 @@ watched publish-ca    /configmaps                                    publish-ca 
 
 /// A right that the operator needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Right {
+pub(crate) struct Right {
     /// The namespace. Empty for all namespaces, and for cluster-scoped resources.
     namespace: String,
     /// `group/resource` or `group/resource/subresource`.
@@ -53,8 +53,7 @@ pub struct Right {
 }
 
 /// Returns the rights that an operator with these arguments needs.
-#[must_use]
-pub fn needed(operator: &Installation) -> Vec<Right> {
+pub(crate) fn needed(operator: &Installation) -> Vec<Right> {
     let watched = operator.watched();
     let delivers = |adapter| operator.adapters().contains(&adapter);
     let has = |argument: &str| operator.has(argument) || operator.argument(argument).is_some();
@@ -105,8 +104,7 @@ pub fn needed(operator: &Installation) -> Vec<Right> {
 
 impl Right {
     /// Returns a SubjectAccessReview of whether the operator's account has this right.
-    #[must_use]
-    pub fn review(&self, operator: &Installation) -> SubjectAccessReview {
+    pub(crate) fn review(&self, operator: &Installation) -> SubjectAccessReview {
         let mut parts = self.resource.split('/');
         let mut part = || parts.next().map(str::to_owned);
         let own = &operator.namespace;

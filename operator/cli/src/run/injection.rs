@@ -14,15 +14,15 @@ use headgate_xds::tls::Trust;
 
 /// Arguments about the webhook.
 #[derive(Debug, Clone, Args)]
-pub struct InjectionArgs {
+pub(crate) struct InjectionArgs {
     /// Address of the admission webhook /inject, which adds an Envoy to Pods as headgate inject
     /// does; over HTTPS with --tls-cert
     #[arg(long, value_name = "IP:PORT", requires_all = ["tls_cert", "kubernetes"])]
-    pub injection: Option<SocketAddr>,
+    pub(crate) injection: Option<SocketAddr>,
     /// MutatingWebhookConfiguration that gets the content of --client-ca, by which the API server
     /// verifies the operator
     #[arg(long, value_name = "NAME", requires = "injection")]
-    pub injection_webhook: Option<String>,
+    pub(crate) injection_webhook: Option<String>,
     /// Option of headgate inject for Pods that the webhook injects, such as
     /// --inject-arg=--concurrency=4; may be given several times, and the last of an option applies
     #[arg(
@@ -31,7 +31,7 @@ pub struct InjectionArgs {
         requires = "injection",
         allow_hyphen_values = true
     )]
-    pub inject_args: Vec<String>,
+    pub(crate) inject_args: Vec<String>,
 }
 
 /// The options of `headgate inject` without files.

@@ -15,7 +15,7 @@ use headgate_xds::tls::Trust;
 
 /// The source of policies: a folder or a cluster.
 #[derive(Debug, Clone, Args)]
-pub struct SourceArgs {
+pub(crate) struct SourceArgs {
     /// Folder with AdmissionPolicy files (*.yaml, *.yml)
     #[arg(
         long,
@@ -23,13 +23,12 @@ pub struct SourceArgs {
         required_unless_present = "kubernetes",
         conflicts_with = "kubernetes"
     )]
-    pub config_dir: Option<PathBuf>,
+    pub(crate) config_dir: Option<PathBuf>,
     /// Read AdmissionPolicies from the API server, and write their status
     #[arg(long)]
-    pub kubernetes: bool,
-    /// The operator in a cluster
+    pub(crate) kubernetes: bool,
     #[command(flatten)]
-    pub operator: OperatorArgs,
+    pub(crate) operator: OperatorArgs,
 }
 
 impl SourceArgs {

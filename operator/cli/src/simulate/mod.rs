@@ -17,9 +17,10 @@ use headgate_simulator::Size;
 use headgate_simulator::report::{Report, html, json, text};
 use headgate_simulator::trial::Trial;
 
-use super::{Output, input};
+use crate::input;
 use headgate_api::compile::configuration;
 use headgate_api::validate::{ValidPolicy, instead_of};
+use headgate_command::output::Output;
 use progress::Bar;
 
 /// The value of `--scenario` that lists all scenarios.
@@ -34,7 +35,7 @@ const LIST: &str = "list";
        headgate simulate --scenario <NAME> [OPTIONS]",
     group(ArgGroup::new("offered").args(["workload", "mesh"]))
 )]
-pub struct SimulateArgs {
+pub(crate) struct SimulateArgs {
     /// The policy to try; with a mesh, the policies of its services
     #[arg(
         long,
@@ -42,16 +43,16 @@ pub struct SimulateArgs {
         requires = "offered",
         required_unless_present = "scenario"
     )]
-    pub policy: Option<PathBuf>,
+    pub(crate) policy: Option<PathBuf>,
     /// Workload file: arrivals in YAML, or an access log of Envoy
     #[arg(long, value_name = "FILE", requires = "policy")]
-    pub workload: Option<PathBuf>,
+    pub(crate) workload: Option<PathBuf>,
     /// Service graph in YAML: services that call each other, and the clients of their workflows
     #[arg(long, value_name = "FILE", requires = "policy")]
-    pub mesh: Option<PathBuf>,
+    pub(crate) mesh: Option<PathBuf>,
     /// An experiment of the papers by its name; `list` lists them
     #[arg(long, value_name = "NAME", conflicts_with_all = ["policy", "workload", "mesh"])]
-    pub scenario: Option<String>,
+    pub(crate) scenario: Option<String>,
     /// Number of endpoints behind the proxy, for policies with slots per endpoint
     #[arg(
         long,
@@ -59,34 +60,34 @@ pub struct SimulateArgs {
         default_value = "1",
         conflicts_with_all = ["scenario", "mesh"]
     )]
-    pub endpoints: NonZeroU32,
+    pub(crate) endpoints: NonZeroU32,
     /// Print the results as JSON
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
     /// Write a page with tables and figures to this file
     #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
+    pub(crate) html: Option<PathBuf>,
     /// Exit with 1 if a result differs from the paper's, or if a type misses an objective
     #[arg(long)]
-    pub check: bool,
+    pub(crate) check: bool,
     /// Run a scenario at the size at which its results are tested, instead of at the paper's
     #[arg(long, requires = "scenario", conflicts_with_all = ["policy", "requests", "seeds"])]
-    pub quick: bool,
+    pub(crate) quick: bool,
     /// Number of runs of each load, each with a seed of its own
     #[arg(long, value_name = "N")]
-    pub seeds: Option<NonZeroU32>,
+    pub(crate) seeds: Option<NonZeroU32>,
     /// Seed of the first run; the same seed gives the same results
     #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
     /// Number of requests that count in each run
     #[arg(long, value_name = "N")]
-    pub requests: Option<NonZeroU64>,
+    pub(crate) requests: Option<NonZeroU64>,
     /// Number of threads; all cores by default
     #[arg(long, value_name = "N")]
-    pub threads: Option<NonZeroUsize>,
+    pub(crate) threads: Option<NonZeroUsize>,
     /// Show no progress
     #[arg(long, short)]
-    pub quiet: bool,
+    pub(crate) quiet: bool,
 }
 
 impl SimulateArgs {
@@ -104,7 +105,7 @@ impl SimulateArgs {
 ///
 /// # Errors
 /// Returns an error for a file that can't be read or written, or a scenario that does not exist.
-pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
+pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
     if args.scenario.as_deref() == Some(LIST) {
         return Ok(Output::ok(list()?));
     }

@@ -1,7 +1,7 @@
 //! Workloads named on the command line: YAML, or an access log.
 
 use std::fs::File;
-use std::io::{BufReader, Read as _, Seek as _};
+use std::io::{BufReader, Read as _};
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -9,30 +9,19 @@ use headgate_core::config::StageConfig;
 use headgate_simulator::trial::Plan;
 use headgate_simulator::workload::recorded::{Recording, is_access_log};
 
-use crate::input::Mistakes;
+use crate::input::{Mistakes, beginning};
 use headgate_api::validate::WorkloadDocument;
-use headgate_controller::source::read::read_file;
-
-/// The size of the part of a file that identifies its format.
-const HEAD: u64 = 64 * 1024;
 
 /// Returns the plan of the file at `path` under `stage`.
 pub(super) fn plan(path: &Path, stage: &StageConfig) -> anyhow::Result<Plan> {
     let named = path.display().to_string();
-    let unreadable = || format!("{named}: can't be read");
-    let mut file = File::open(path).with_context(unreadable)?;
-    let mut head = Vec::new();
-    file.by_ref()
-        .take(HEAD)
-        .read_to_end(&mut head)
-        .with_context(unreadable)?;
-    if is_access_log(&head) {
-        file.rewind().with_context(unreadable)?;
-        let recording = Recording::read(BufReader::new(file), stage);
-        let recording = recording.with_context(|| named.clone())?;
+    let mut file = File::open(path).with_context(|| format!("{named}: can't be read"))?;
+    let content = beginning(&named, &mut file)?;
+    if is_access_log(&content) {
+        let log = BufReader::new(content.as_slice().chain(file));
+        let recording = Recording::read(log, stage).with_context(|| named.clone())?;
         return Ok(Plan::replay(recording));
     }
-    let content = read_file(path).with_context(unreadable)?;
     let document = WorkloadDocument::read(&named, &content).map_err(Mistakes::from)?;
     let recording = document.access_log().map(|log| {
         let log = path.parent().unwrap_or(Path::new("")).join(log);

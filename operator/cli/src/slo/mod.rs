@@ -15,8 +15,9 @@ use anyhow::bail;
 use clap::{Args, ValueEnum};
 use headgate_deliver::cluster::ObjectKey;
 
-use super::draft::service;
-use super::{Output, input};
+use crate::draft::service;
+use crate::input;
+use headgate_command::output::{Output, document};
 
 /// The only supported `apiVersion` of OpenSLO.
 const OPENSLO: &str = "openslo/v1";
@@ -35,27 +36,27 @@ const FIELDS: [&str; 3] = ["slo", "ttft", "tpot"];
 /// Indicators are Prometheus queries of the filter's own counters: the responses within an
 /// objective, and all measured responses. Refusals and errors are in neither.
 #[derive(Debug, Clone, Args)]
-pub struct SloArgs {
+pub(crate) struct SloArgs {
     /// Policy files, folders with such files, or - for standard input
     #[arg(value_name = "FILE|DIR", required_unless_present = "from")]
-    pub files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
     /// Format to print
     #[arg(long, value_name = "FORMAT", default_value = "openslo")]
-    pub format: Format,
+    pub(crate) format: Format,
     /// Print a policy with the latency objectives of an OpenSLO file; - for standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["files", "format"])]
-    pub from: Option<PathBuf>,
+    pub(crate) from: Option<PathBuf>,
     /// Unit of the values of thresholdMetrics, for which OpenSLO has no field
     #[arg(long, value_name = "UNIT", requires = "from")]
-    pub unit: Option<Unit>,
+    pub(crate) unit: Option<Unit>,
     /// The target Service of the policy [default: default/ and the file's spec.service]
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "from", value_parser = service)]
-    pub service: Option<ObjectKey>,
+    pub(crate) service: Option<ObjectKey>,
 }
 
 /// A format of objectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// OpenSLO v1: a document of kind SLO for each objective.
     Openslo,
     /// Sloth (prometheus/v1): a document for each policy.
@@ -64,7 +65,7 @@ pub enum Format {
 
 /// A unit of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Unit {
+pub(crate) enum Unit {
     /// Seconds.
     S,
     /// Milliseconds.
@@ -78,7 +79,7 @@ pub enum Unit {
 /// # Errors
 /// Returns an error for a file that can't be read or has a part that no policy can express, or
 /// policies without objectives.
-pub fn run(args: &SloArgs) -> anyhow::Result<Output> {
+pub(crate) fn run(args: &SloArgs) -> anyhow::Result<Output> {
     if let Some(path) = &args.from {
         let (file, text) = input::text_of(path)?;
         return Ok(Output::ok(read::policy(
@@ -90,14 +91,11 @@ pub fn run(args: &SloArgs) -> anyhow::Result<Output> {
     }
     let reports = input::read(&args.files)?;
     let policies = input::policies(&reports)?;
-    let mut text = String::new();
-    for document in policies.iter().flat_map(|policy| match args.format {
+    let documents = policies.iter().flat_map(|policy| match args.format {
         Format::Openslo => write::openslo(policy),
         Format::Sloth => write::sloth(policy).into_iter().collect(),
-    }) {
-        text.push_str("---\n");
-        text.push_str(&serde_saphyr::to_string(&document)?);
-    }
+    });
+    let text = { documents.map(|slo| document(&slo)) }.collect::<anyhow::Result<String>>()?;
     if text.is_empty() {
         bail!("no policy has objectives (spec.types[].slo)");
     }

@@ -10,9 +10,9 @@ use kube::runtime::{WatchStreamExt as _, reflector};
 use tokio::time::{Instant, timeout_at};
 
 use super::view::View;
-use super::{OutputFormat, StatusArgs, answer};
-use crate::cluster::{Cluster, no_policies};
-use crate::{Output, print};
+use super::{StatusArgs, answer};
+use headgate_command::cluster::{Cluster, no_policies};
+use headgate_command::output::{Output, OutputFormat, print};
 use headgate_controller::kubernetes::resource::PolicyResource;
 
 /// Follows the policies of `namespace`, or of all namespaces. With `--wait`, ends when all are

@@ -5,8 +5,8 @@
 //! proxies that they program. The part from the API server is shown even if no operator answers.
 
 mod follow;
-pub mod text;
-pub mod view;
+mod text;
+pub(crate) mod view;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -14,16 +14,15 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use http::{Request, StatusCode, header};
 use http_body_util::Empty;
-use serde::Serialize;
 use tokio::net::TcpStream;
 
-use super::cluster::{Cluster, ClusterArgs, MAX_ANSWER, OPERATOR, TIMEOUT};
-use super::table::one_line;
-use super::{Output, block_on};
 use headgate_api::Duration as Text;
+use headgate_command::cluster::{Cluster, ClusterArgs, MAX_ANSWER, OPERATOR, TIMEOUT};
+use headgate_command::output::{Output, OutputFormat, block_on};
+use headgate_command::table::one_line;
 use headgate_controller::endpoint::Endpoint;
 use headgate_controller::kubernetes::resource::PolicyResource;
 use headgate_controller::report::Report;
@@ -35,32 +34,32 @@ const LOCAL: &str = "127.0.0.1:18001";
 
 /// Shows the policies and proxies of the kubeconfig's cluster, or of a running `headgate run`.
 #[derive(Debug, Clone, Args)]
-pub struct StatusArgs {
+pub(crate) struct StatusArgs {
     /// Name of a policy [default: all]
-    pub policy: Option<String>,
+    pub(crate) policy: Option<String>,
     /// Admin address of a `headgate run` to ask instead of a cluster [default without a kubeconfig:
     /// 127.0.0.1:18001]
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = OF_CLUSTERS)]
-    pub admin: Option<Endpoint>,
+    pub(crate) admin: Option<Endpoint>,
     /// File with a token for --admin, if an operator in a cluster requires one
     #[arg(long, value_name = "FILE", requires = "admin")]
-    pub token_file: Option<PathBuf>,
+    pub(crate) token_file: Option<PathBuf>,
     /// Namespace [default: that of the kubeconfig's context]
     #[arg(long, short, value_name = "NAME")]
-    pub namespace: Option<String>,
+    pub(crate) namespace: Option<String>,
     /// All namespaces
     #[arg(long, short = 'A', conflicts_with_all = ["namespace", "policy"])]
-    pub all_namespaces: bool,
+    pub(crate) all_namespaces: bool,
     /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
-    pub output: OutputFormat,
+    pub(crate) output: OutputFormat,
     /// After the first answer, print one whenever a policy or its status has changed
     #[arg(long, short)]
-    pub watch: bool,
+    pub(crate) watch: bool,
     /// Wait until policies exist and all of them are programmed; without --watch, only the last
     /// answer is printed
     #[arg(long)]
-    pub wait: bool,
+    pub(crate) wait: bool,
     /// Time limit of --wait
     #[arg(
         long,
@@ -69,10 +68,9 @@ pub struct StatusArgs {
         value_parser = Text::above_zero,
         requires = "wait"
     )]
-    pub timeout: Duration,
-    /// The cluster to ask
+    pub(crate) timeout: Duration,
     #[command(flatten)]
-    pub cluster: ClusterArgs,
+    pub(crate) cluster: ClusterArgs,
 }
 
 /// Arguments that apply only to clusters, not to a `headgate run`.
@@ -86,63 +84,29 @@ const OF_CLUSTERS: [&str; 7] = [
     "context",
 ];
 
-/// Format of the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OutputFormat {
-    /// A table for terminals.
-    Table,
-    /// All of it, as JSON.
-    Json,
-    /// The same as YAML.
-    Yaml,
-}
-
-impl OutputFormat {
-    /// Returns `answer` in this format. `table` makes the table.
-    ///
-    /// # Errors
-    /// Returns an error only if `answer` can't be serialized as JSON or YAML.
-    pub fn text(
-        self,
-        answer: &impl Serialize,
-        table: impl FnOnce() -> String,
-    ) -> anyhow::Result<String> {
-        Ok(match self {
-            Self::Table => table(),
-            Self::Json => serde_json::to_string_pretty(answer)? + "\n",
-            Self::Yaml => serde_saphyr::to_string(answer)?,
-        })
-    }
-}
-
 /// Fetches and formats the status.
 ///
 /// # Errors
 /// Returns an error if the address doesn't respond, or if another program does.
-pub fn run(args: &StatusArgs) -> anyhow::Result<Output> {
+pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<Output> {
     let in_cluster = args.policy.is_some()
         || args.watch
         || args.wait
         || args.namespace.is_some()
         || args.all_namespaces
-        || args.cluster.is_there();
-    match &args.admin {
-        None if in_cluster => block_on(of_cluster(args)),
-        None => block_on(of_process(&LOCAL.parse()?, None, args.output)),
-        Some(admin) => {
-            let token = args.token_file.as_deref();
-            block_on(of_process(admin, token, args.output))
-        }
+        || args.cluster.is_configured();
+    if args.admin.is_none() && in_cluster {
+        return block_on(of_cluster(args));
     }
+    let local = LOCAL.parse()?;
+    let admin = args.admin.as_ref().unwrap_or(&local);
+    block_on(of_process(admin, args.token_file.as_deref(), args.output))
 }
 
 async fn of_cluster(args: &StatusArgs) -> anyhow::Result<Output> {
     let cluster = args.cluster.connect().await?;
-    let namespace = match (&args.namespace, args.all_namespaces) {
-        (_, true) => None,
-        (Some(namespace), false) => Some(namespace.as_str()),
-        (None, false) => Some(cluster.namespace.as_str()),
-    };
+    let own = args.namespace.as_ref().unwrap_or(&cluster.namespace);
+    let namespace = (!args.all_namespaces).then_some(own.as_str());
     if args.watch || args.wait {
         return follow::follow(&cluster, args, namespace).await;
     }

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use super::view::{Carrier, OperatorView, Policy, Target, View, Workload};
-use crate::table::{Table, one_line};
+use headgate_command::table::{Table, first, one_line};
 use headgate_controller::conditions::Type;
 use headgate_controller::report::ProxyReport;
 use headgate_deliver::NO_FILTER;
@@ -11,8 +11,7 @@ use headgate_xds::DEFAULT_SLOT;
 use headgate_xds::timestamp::age;
 
 /// Returns the tables, followed by a line for each problem.
-#[must_use]
-pub fn render(view: &View, now: SystemTime) -> String {
+pub(crate) fn render(view: &View, now: SystemTime) -> String {
     let mut parts = vec![policies(view, now)];
     let contested = |w: &&Workload| !w.out_of_force.is_empty();
     if view.workloads.iter().any(|w| contested(&w)) {
@@ -106,7 +105,7 @@ fn objects(objects: &[Carrier]) -> String {
             .collect();
         table.row([
             format!("{} {}", o.kind, o.name),
-            shortened(o.policies.iter().cloned()),
+            first(&o.policies, 1),
             dash(&o.revision),
             dash(&said.join(", ")),
         ]);
@@ -135,7 +134,7 @@ fn proxies(view: &View) -> String {
             dash(place.as_deref().unwrap_or_default()),
             dash(&p.filter),
             p.state.clone(),
-            dash(&shortened(p.policies.iter().cloned())),
+            dash(&first(&p.policies, 1)),
             dash(p.acked.as_ref().map_or("", |a| &a.revision)),
             p.disconnected
                 .clone()
@@ -154,15 +153,6 @@ fn stream(p: &ProxyReport) -> String {
         [] => p.node.clone(),
         [only] if only == DEFAULT_SLOT => p.node.clone(),
         slots => format!("{} ({})", p.node, slots.join(", ")),
-    }
-}
-
-/// Returns the first name and the number of other names.
-pub(super) fn shortened(mut names: impl Iterator<Item = String>) -> String {
-    let first = names.next().unwrap_or_default();
-    match names.count() {
-        0 => first,
-        more => format!("{first} +{more}"),
     }
 }
 

@@ -9,9 +9,9 @@ use kube::api::DynamicObject;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::text::shortened;
-use crate::cluster::{Objects, Operator};
 use headgate_api::plan::SourceProblem;
+use headgate_command::cluster::{Objects, Operator};
+use headgate_command::table::first;
 use headgate_controller::conditions::{self, Type};
 use headgate_controller::kubernetes::CONTROLLER_NAME;
 use headgate_controller::kubernetes::resource::{PolicyAncestorStatus, PolicyResource};
@@ -21,88 +21,79 @@ use headgate_deliver::object::{POLICIES_ANNOTATION, REVISION_ANNOTATION};
 /// The content of `headgate status`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct View {
+pub(crate) struct View {
     /// Policies by namespace and name, each with its targets.
-    pub policies: Vec<Policy>,
+    pub(crate) policies: Vec<Policy>,
     /// The targets, each with the policies that are in force at the target and those that aren't.
-    pub workloads: Vec<Workload>,
+    pub(crate) workloads: Vec<Workload>,
     /// Proxies as the operators report them. Connected proxies come first, and the order is then by
     /// node id.
-    pub proxies: Vec<Proxy>,
+    pub(crate) proxies: Vec<Proxy>,
     /// Objects that carry policies to proxies of other control planes, by kind and name.
-    pub objects: Vec<Carrier>,
+    pub(crate) objects: Vec<Carrier>,
     /// Kinds of objects that may carry policies but can't be listed, each with the reason.
     #[serde(skip)]
-    pub hidden: Vec<(&'static str, String)>,
-    /// The operators.
-    pub operators: Vec<OperatorView>,
+    pub(crate) hidden: Vec<(&'static str, String)>,
+    pub(crate) operators: Vec<OperatorView>,
     /// Problems of the folder of a `headgate run`, or `None` for a cluster.
     #[serde(skip)]
-    pub local: Option<Vec<String>>,
+    pub(crate) local: Option<Vec<String>>,
 }
 
-/// A policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Policy {
+pub(crate) struct Policy {
     /// `namespace/name`.
-    pub name: String,
+    pub(crate) name: String,
     /// `metadata.generation`.
-    pub generation: i64,
+    pub(crate) generation: i64,
     /// `metadata.creationTimestamp`, RFC 3339.
-    pub created: Option<meta::Time>,
+    pub(crate) created: Option<meta::Time>,
     /// `Enforce` or `DryRun`.
-    pub mode: String,
+    pub(crate) mode: String,
     /// The revision of the configuration that contains the policy. The revision is empty in a
     /// cluster, where it is unknown.
     #[serde(skip)]
-    pub revision: String,
+    pub(crate) revision: String,
     /// The policy's targets, with the policy's state at each.
-    pub targets: Vec<Target>,
+    pub(crate) targets: Vec<Target>,
     /// The numbers of the policy's proxies, in sync and in total. `None` if no operator answers.
-    pub proxies: Option<Share>,
+    pub(crate) proxies: Option<Share>,
 }
 
 /// A policy at one of its targets.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Target {
+pub(crate) struct Target {
     /// `Kind/namespace/name`.
-    pub target: String,
+    pub(crate) target: String,
     /// Conditions by type. `Accepted` and `Programmed` are always present.
     #[serde(flatten)]
-    pub conditions: BTreeMap<Type, Condition>,
+    pub(crate) conditions: BTreeMap<Type, Condition>,
 }
 
 impl Target {
     /// Returns the status of a condition: `True`, `False` or `Unknown`. The status is empty if the
     /// condition is absent.
-    #[must_use]
-    pub fn status(&self, of: Type) -> &str {
+    pub(crate) fn status(&self, of: Type) -> &str {
         self.conditions.get(&of).map_or("", |c| &c.status)
     }
 
-    /// Returns the reason of a condition.
-    #[must_use]
-    pub fn reason(&self, of: Type) -> &str {
+    pub(crate) fn reason(&self, of: Type) -> &str {
         self.conditions.get(&of).map_or("", |c| &c.reason)
     }
 
-    /// Returns the message of a condition.
-    #[must_use]
-    pub fn message(&self, of: Type) -> &str {
+    pub(crate) fn message(&self, of: Type) -> &str {
         self.conditions.get(&of).map_or("", |c| &c.message)
     }
 
     /// Whether a condition is `True`.
-    #[must_use]
-    pub fn is(&self, of: Type) -> bool {
+    pub(crate) fn is(&self, of: Type) -> bool {
         self.status(of) == "True"
     }
 
     /// Whether the policy is in force at this target, or intentionally overridden.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.is(Type::Accepted) && (self.is(Type::Programmed) || self.is(Type::Overridden))
     }
 
@@ -119,92 +110,87 @@ impl Target {
     }
 }
 
-/// A condition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Condition {
+pub(crate) struct Condition {
     /// `True`, `False` or `Unknown`.
-    pub status: String,
+    pub(crate) status: String,
     /// The reason, in one word.
-    pub reason: String,
+    pub(crate) reason: String,
     /// The reason, in one sentence.
-    pub message: String,
+    pub(crate) message: String,
 }
 
 /// A target and its policies.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Workload {
+pub(crate) struct Workload {
     /// `Kind/namespace/name`.
-    pub target: String,
+    pub(crate) target: String,
     /// `namespace/name` of the policies in force.
-    pub in_force: Vec<String>,
+    pub(crate) in_force: Vec<String>,
     /// Policies not in force, each with the reason: `Conflicted` or `Overridden`.
-    pub out_of_force: Vec<Loser>,
+    pub(crate) out_of_force: Vec<Loser>,
 }
 
 /// A policy that isn't in force because another policy is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Loser {
+pub(crate) struct Loser {
     /// `namespace/name`.
-    pub policy: String,
+    pub(crate) policy: String,
     /// `Conflicted` or `Overridden`.
-    pub reason: String,
+    pub(crate) reason: String,
     /// The message that names the policy in force.
-    pub message: String,
+    pub(crate) message: String,
 }
 
 /// A proxy and the operator that reports it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Proxy {
+pub(crate) struct Proxy {
     /// `namespace/name` of the operator's Pod.
-    pub operator: String,
+    pub(crate) operator: String,
     /// The operator's report of the proxy.
     #[serde(flatten)]
-    pub report: ProxyReport,
+    pub(crate) report: ProxyReport,
 }
 
 /// An object that carries policies to proxies of another control plane, or to Pods that mount it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Carrier {
-    /// The kind of the object.
-    pub kind: &'static str,
+pub(crate) struct Carrier {
+    pub(crate) kind: &'static str,
     /// `namespace/name`.
-    pub name: String,
+    pub(crate) name: String,
     /// `namespace/name` of the policies in the object.
-    pub policies: Vec<String>,
+    pub(crate) policies: Vec<String>,
     /// The revision of the configuration in the object.
-    pub revision: String,
+    pub(crate) revision: String,
     /// The conditions that the reader of the object wrote into its status, by type. Istio and Pods
     /// write none.
-    pub conditions: Vec<(String, Condition)>,
+    pub(crate) conditions: Vec<(String, Condition)>,
 }
 
-/// An operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct OperatorView {
+pub(crate) struct OperatorView {
     /// `namespace/name` of the operator's Pod.
-    pub pod: String,
-    /// The operator's version.
+    pub(crate) pod: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
+    pub(crate) version: Option<String>,
     /// The first 64 bits of the SHA-256 of the module that the operator assigns to proxies.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub module: Option<String>,
+    pub(crate) module: Option<String>,
     /// The reason why the operator's report couldn't be read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
+    pub(crate) problem: Option<String>,
 }
 
 impl View {
     /// Returns the view of a cluster. With a `namespace`, leaves out the proxies and objects of
     /// other namespaces.
-    #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         policies: &[PolicyResource],
         operators: &[Operator],
         objects: Objects,
@@ -243,8 +229,7 @@ impl View {
     }
 
     /// Returns the view of a `headgate run`.
-    #[must_use]
-    pub fn of_process(report: &Report) -> Self {
+    pub(crate) fn of_process(report: &Report) -> Self {
         let proxy = |report: &ProxyReport| Proxy {
             operator: String::new(),
             report: report.clone(),
@@ -257,7 +242,7 @@ impl View {
             mode: format!("{:?}", p.mode),
             revision: p.revision.clone(),
             targets: vec![Target {
-                target: shortened(p.targets.iter().map(ToString::to_string)),
+                target: first(&p.targets, 1),
                 conditions: { p.conditions.iter() }
                     .map(|(of, condition)| (of, Condition::reported(condition)))
                     .collect(),
@@ -277,8 +262,7 @@ impl View {
 
     /// Whether the source has no problems, and every policy is accepted, and programmed or
     /// overridden. A policy without proxies is no problem.
-    #[must_use]
-    pub fn ok(&self) -> bool {
+    pub(crate) fn ok(&self) -> bool {
         let has_no_proxies = |t: &Target| t.reason(Type::Programmed) == "NoProxies";
         self.local.as_ref().is_none_or(Vec::is_empty) && {
             self.policies.iter().flat_map(|p| &p.targets)
@@ -287,15 +271,13 @@ impl View {
     }
 
     /// Whether policies exist, and each is programmed or overridden at each of its targets.
-    #[must_use]
-    pub fn programmed(&self) -> bool {
+    pub(crate) fn programmed(&self) -> bool {
         let mut targets = self.policies.iter().flat_map(|p| &p.targets);
         !self.policies.is_empty() && targets.all(Target::is_settled)
     }
 
     /// Whether an object carries this policy.
-    #[must_use]
-    pub fn is_carried(&self, policy: &str) -> bool {
+    pub(crate) fn is_carried(&self, policy: &str) -> bool {
         let mut objects = self.objects.iter();
         objects.any(|o| o.policies.iter().any(|p| p == policy))
     }

@@ -14,11 +14,11 @@ use headgate_core::config::DEFAULT_TYPE;
 use headgate_deliver::cluster::ObjectKey;
 use headgate_simulator::workload::recorded::read_requests;
 
-use super::draft::{SERVICE, service};
-use super::input::open;
-use super::top::client::{AdminAddress, Client};
-use super::top::sample::{Parts, Stats, TYPE, of};
-use super::{Output, block_on};
+use crate::draft::{SERVICE, service};
+use crate::input::open;
+use headgate_command::output::{Output, block_on};
+use headgate_top::client::{AdminAddress, Client};
+use headgate_top::sample::{Parts, Stats, TYPE, of};
 use policy::{Found, Measured};
 use routes::Routes;
 
@@ -32,13 +32,13 @@ const ENOUGH: usize = 50;
 /// objectives from the times of the responses. From a proxy with a policy in DryRun whose only type
 /// is default: objectives for that type.
 #[derive(Debug, Clone, Args)]
-pub struct SuggestArgs {
+pub(crate) struct SuggestArgs {
     /// An access log of Envoy, text or JSON lines; - for standard input
     #[arg(value_name = "FILE", required_unless_present = "proxy")]
-    pub log: Option<PathBuf>,
+    pub(crate) log: Option<PathBuf>,
     /// Admin address of an Envoy that measures, HOST:PORT or unix:/PATH
     #[arg(long, value_name = "ADDRESS", conflicts_with = "log")]
-    pub proxy: Option<AdminAddress>,
+    pub(crate) proxy: Option<AdminAddress>,
     /// The target Service of the policy
     #[arg(
         long,
@@ -46,7 +46,7 @@ pub struct SuggestArgs {
         default_value = "default/app",
         value_parser = service
     )]
-    pub service: ObjectKey,
+    pub(crate) service: ObjectKey,
     /// The target Gateway of the policy, in place of a Service
     #[arg(
         long,
@@ -54,7 +54,7 @@ pub struct SuggestArgs {
         conflicts_with = "service",
         value_parser = service
     )]
-    pub gateway: Option<ObjectKey>,
+    pub(crate) gateway: Option<ObjectKey>,
     /// Maximum number of types beside default; the routes with the most processing time get one
     #[arg(
         long,
@@ -62,7 +62,7 @@ pub struct SuggestArgs {
         default_value_t = 12,
         value_parser = clap::value_parser!(u16).range(1..=200)
     )]
-    pub types: u16,
+    pub(crate) types: u16,
 }
 
 /// Prints a suggested policy.
@@ -70,7 +70,7 @@ pub struct SuggestArgs {
 /// # Errors
 /// Returns an error for a log that can't be read or has too few requests, or for a proxy that can't
 /// be queried or has too few measurements.
-pub fn run(args: &SuggestArgs) -> anyhow::Result<Output> {
+pub(crate) fn run(args: &SuggestArgs) -> anyhow::Result<Output> {
     let found = match (&args.log, &args.proxy) {
         (Some(log), _) => of_log(log, usize::from(args.types))?,
         (None, Some(proxy)) => of_proxy(proxy)?,

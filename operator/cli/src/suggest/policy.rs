@@ -7,9 +7,10 @@ use std::fmt::Write as _;
 use headgate_core::config::DEFAULT_TYPE;
 use headgate_deliver::cluster::ObjectKey;
 
-use super::routes::FOLDED;
 use crate::draft::{free_name, head, kind};
 
+/// The placeholder for variable elements in a path.
+pub(super) const FOLDED: &str = "{id}";
 /// The least objective, ms. Access logs and timers are precise enough for it.
 const LEAST_MS: f64 = 10.0;
 

@@ -16,14 +16,12 @@ use headgate_api::validate::{MAX_PATH, METHODS};
 use headgate_simulator::workload::recorded::Logged;
 
 use super::ENOUGH;
-use super::policy::{Found, Measured, Route};
+use super::policy::{FOLDED, Found, Measured, Route};
 
 /// The number of different elements at one position above which they count as names of things.
 const NAMES: usize = 20;
 /// The largest number of different paths. Requests of later paths count as `default`.
 const PATHS: usize = 20_000;
-/// The placeholder for variable elements in a path.
-pub(super) const FOLDED: &str = "{id}";
 
 /// A method and the elements of a path.
 type Key = (String, Vec<String>);

@@ -13,8 +13,8 @@ use headgate_scenarios::sysid::{
     identify,
 };
 
-use super::Output;
-use super::input::text_of;
+use crate::input::text_of;
+use headgate_command::output::Output;
 use show::{Found, Results};
 
 /// Finds how the delay of a service follows its backlog, and gains for backlogControl that hold the
@@ -26,11 +26,11 @@ use show::{Found, Results};
 /// x-envoy-upstream-service-time. Its backlogs are in the unit of x-headgate-cost, or, if no line
 /// has that, in ms of service times.
 #[derive(Debug, Clone, Args)]
-pub struct SysidArgs {
+pub(crate) struct SysidArgs {
     /// Trace file, as CSV with a header line, as the JSON of headgate simulate --json, or as an
     /// access log; - for standard input
     #[arg(required_unless_present = "model", value_name = "FILE")]
-    pub trace: Option<PathBuf>,
+    pub(crate) trace: Option<PathBuf>,
     /// Coefficients of Eq. 4, a1,a2,…;b1,b2,…, instead of a trace
     #[arg(
         long,
@@ -39,54 +39,54 @@ pub struct SysidArgs {
         conflicts_with = "trace",
         allow_hyphen_values = true
     )]
-    pub model: Option<Plant>,
+    pub(crate) model: Option<Plant>,
     /// Column of the mean delays, in seconds unless its name ends with another unit [default:
     /// delay]
     #[arg(long, value_name = "COLUMN")]
-    pub delay: Option<String>,
+    pub(crate) delay: Option<String>,
     /// Column of the backlogs, in the unit of backlogControl's cost [default: backlog]
     #[arg(long, value_name = "COLUMN")]
-    pub backlog: Option<String>,
+    pub(crate) backlog: Option<String>,
     /// Column of the times; gaps between rows are then left out [default: time]
     #[arg(long, value_name = "COLUMN")]
-    pub time: Option<String>,
+    pub(crate) time: Option<String>,
     /// Order of the model, 1 to 4 [default: the lowest that predicts as well as the others]
     #[arg(
         long,
         value_name = "N",
         value_parser = clap::value_parser!(u8).range(1..=MAX_ORDER as i64)
     )]
-    pub order: Option<u8>,
+    pub(crate) order: Option<u8>,
     /// Fit square roots, as the paper does; to compare R² only
     #[arg(long)]
-    pub square_root: bool,
+    pub(crate) square_root: bool,
     /// Sampling period, if the trace is an access log or has no times
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = Text::above_zero)]
-    pub period: std::time::Duration,
+    pub(crate) period: std::time::Duration,
     /// Delay to hold (S_t)
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = Text::above_zero)]
-    pub target: std::time::Duration,
+    pub(crate) target: std::time::Duration,
     /// Highest delay after a step to the target (S_v)
     #[arg(long, value_name = "DURATION", default_value = "2500ms", value_parser = Text::above_zero)]
-    pub overshoot: std::time::Duration,
+    pub(crate) overshoot: std::time::Duration,
     /// Time in which the delay settles (T_v); the trace's dead time sets a limit [default: the
     /// shortest possible, from 10s on]
     #[arg(long, value_name = "DURATION", value_parser = Text::above_zero)]
-    pub settling_time: Option<std::time::Duration>,
+    pub(crate) settling_time: Option<std::time::Duration>,
     /// Gains K_P,K_I to check, instead of finding some
     #[arg(long, value_name = "KP,KI", value_parser = gains, allow_hyphen_values = true)]
-    pub gains: Option<Gains>,
+    pub(crate) gains: Option<Gains>,
     /// Variable that Eq. 7 drives
     #[arg(long, value_name = "LAW", default_value = "adjustment")]
-    pub law: LawName,
+    pub(crate) law: LawName,
     /// Print the results as JSON
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// Variable that Eq. 7 drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LawName {
+pub(crate) enum LawName {
     /// The adjustment of the bound, which Eq. 1 sums up, as in Headgate
     Adjustment,
     /// The bound itself: the loop that the paper analyses in Eq. 8
@@ -132,7 +132,7 @@ fn numbers(text: &str) -> Result<Vec<f64>, String> {
 ///
 /// # Errors
 /// Returns an error for a mistake in the trace, or if no gains exist.
-pub fn run(args: &SysidArgs) -> anyhow::Result<Output> {
+pub(crate) fn run(args: &SysidArgs) -> anyhow::Result<Output> {
     let identified = match (&args.model, &args.trace) {
         (Some(_), _) | (None, None) => None,
         (None, Some(path)) => Some(identified(args, path)?),

@@ -9,8 +9,9 @@ use headgate_scenarios::sysid::{
 };
 use serde_json::json;
 
-use super::super::table::Table;
 use headgate_api::Duration as Written;
+use headgate_command::output;
+use headgate_command::table::Table;
 
 /// The R² from which a model is acceptable (Chronos §4, Hellerstein et al.).
 const ACCEPTABLE: f64 = 0.8;
@@ -177,7 +178,7 @@ pub(super) fn json(answer: &Results<'_>) -> anyhow::Result<String> {
             "settling_s": design.response.settling.map(|periods| periods as f64 * answer.period),
         })),
     });
-    Ok(serde_json::to_string_pretty(&value)? + "\n")
+    output::json(&value)
 }
 
 fn response(design: &Design, period: f64) -> String {

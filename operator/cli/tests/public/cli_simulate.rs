@@ -5,9 +5,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
-use crate::program::{headgate, text};
+use crate::program::{command, headgate, text};
 
 const POLICY: &str = "examples/quickstart/policy.yaml";
 
@@ -244,6 +244,32 @@ fn a_recorded_log_is_a_workload_by_itself_or_in_yaml() {
     assert_eq!(all(&direct["rows"], 1.0), 0.0);
     assert_eq!(all(&faster["rows"], 1.0), 0.0);
     assert!(all(&faster["rows"], 10.0) > 5.0);
+}
+
+#[test]
+fn a_recorded_log_may_come_through_a_pipe() {
+    let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/simulate/access.log");
+    let mut cat = Command::new("cat")
+        .arg(&log)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let rows = |workload, stdin: Option<Stdio>| {
+        let arguments = [
+            "simulate",
+            "--policy",
+            POLICY,
+            "--workload",
+            workload,
+            "--json",
+        ];
+        let mut command = command(env!("CARGO_BIN_EXE_headgate"), &arguments);
+        command.stdin(stdin.unwrap_or(Stdio::null()));
+        json(&command.output().unwrap())["rows"].clone()
+    };
+    let piped = rows("/dev/stdin", cat.stdout.take().map(Stdio::from));
+    cat.wait().unwrap();
+    assert_eq!(piped, rows(log.to_str().unwrap(), None));
 }
 
 #[test]

@@ -23,8 +23,8 @@ use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 use crate::program::{Cluster, SLICES, TOKEN, command, gone, headgate, list, text, token};
 
 /// Two responses of an Envoy 1.40 under overload.
-const BEFORE: &str = include_str!("../../src/top/recorded/before.txt");
-const AFTER: &str = include_str!("../../src/top/recorded/after.txt");
+const BEFORE: &str = include_str!("../../../top/src/recorded/before.txt");
+const AFTER: &str = include_str!("../../../top/src/recorded/after.txt");
 /// The counter of requests of type `slow`, which differs between the two responses.
 const SLOW: &str = "wasmcustom.headgate.policy.default/search.type.slow.rq_total";
 

@@ -11,8 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use clap::Args;
-use futures::future;
-use futures::stream::{self, StreamExt as _};
+use futures::future::join_all;
 use http::{Request, Response, StatusCode};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -33,10 +32,10 @@ use headgate_deliver::watch::api;
 use headgate_xds::review::authorize::{AUDIENCE, TOKEN_HEADER};
 
 /// The timeout of one response of the API server, or of a `headgate run`.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// The size of the largest report of one operator, in bytes. A report of 10,000 proxies has about
 /// 10 MB.
-pub(super) const MAX_ANSWER: usize = 64 << 20;
+pub const MAX_ANSWER: usize = 64 << 20;
 /// The largest number of operators that are queried for their reports.
 const MAX_OPERATORS: usize = 16;
 /// The lifetime of a token for the operators' reports, s. The API server accepts no shorter
@@ -45,7 +44,7 @@ const TOKEN_SECONDS: i64 = 600;
 /// The name of the operators' admin port in the Service.
 const ADMIN_PORT_NAME: &str = "http-admin";
 /// The Service of the operators' admin ports, as the chart names it.
-pub(super) const OPERATOR: &str = "headgate-system/headgate-metrics";
+pub const OPERATOR: &str = "headgate-system/headgate-metrics";
 /// The default number of the operators' admin port.
 const ADMIN_PORT: i32 = 18_001;
 
@@ -84,7 +83,7 @@ impl ClusterArgs {
     /// Whether a cluster is configured: by an argument, by a kubeconfig at the default path, or
     /// because this process runs in a Pod.
     #[must_use]
-    pub fn is_there(&self) -> bool {
+    pub fn is_configured(&self) -> bool {
         let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
         let home = std::env::var_os("HOME").map(PathBuf::from);
         self.access.kubeconfig.is_some()
@@ -109,7 +108,10 @@ impl ClusterArgs {
 }
 
 /// Returns a client for the API server, and the namespace of the kubeconfig's context.
-pub(super) async fn client(access: &Access) -> anyhow::Result<(Client, String)> {
+///
+/// # Errors
+/// Returns one line that names the argument or file at fault and the mistake.
+pub async fn client(access: &Access) -> anyhow::Result<(Client, String)> {
     let unknown = || "no usable kubeconfig; name one with --kubeconfig PATH".to_owned();
     let mut config = access.config(unknown).await?;
     config.connect_timeout = Some(TIMEOUT);
@@ -175,7 +177,7 @@ impl Cluster {
                 Err(error) => Err(refused(&error)),
             }
         });
-        let listed = future::join_all(listed).await;
+        let listed = join_all(listed).await;
         Adapter::ALL.into_iter().zip(listed).collect()
     }
 
@@ -219,8 +221,7 @@ impl Cluster {
                 report: report.map_err(|e| format!("{e:#}")),
             }
         });
-        // The requests run concurrently, and the results are in the order of the Pods.
-        Ok(stream::iter(asked).buffered(MAX_OPERATORS).collect().await)
+        Ok(join_all(asked).await)
     }
 
     /// Returns a token that is valid only for the operators' reports.
@@ -311,8 +312,11 @@ fn message(status: StatusCode, body: &Bytes) -> String {
     format!("{status}: {text}")
 }
 
-/// Returns the result of `answer`, or an error of one line if it takes too long.
-pub(super) async fn timely<T>(answer: impl Future<Output = T>) -> anyhow::Result<T> {
+/// Returns the result of `answer`.
+///
+/// # Errors
+/// Returns one line if it takes longer than [`TIMEOUT`].
+pub async fn timely<T>(answer: impl Future<Output = T>) -> anyhow::Result<T> {
     let answer = tokio::time::timeout(TIMEOUT, answer).await;
     answer.map_err(|_| Late.into())
 }
@@ -322,15 +326,17 @@ pub(super) async fn timely<T>(answer: impl Future<Output = T>) -> anyhow::Result
 #[error("the API server did not answer within {} s", TIMEOUT.as_secs())]
 struct Late;
 
-/// Returns the API server's answer, or an error of one line with the reason why there is none.
-pub(super) async fn answered<T>(
-    answer: impl Future<Output = kube::Result<T>>,
-) -> anyhow::Result<T> {
+/// Returns the API server's answer.
+///
+/// # Errors
+/// Returns the reason why it gives none, in one line.
+pub async fn answered<T>(answer: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
     timely(answer).await?.map_err(|error| refused(&error))
 }
 
 /// Returns an error with the reason why policies can't be listed, in one line.
-pub(super) fn no_policies(error: &kube::Error) -> anyhow::Error {
+#[must_use]
+pub fn no_policies(error: &kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) if status.code == 404 => anyhow!(
             "the cluster knows no AdmissionPolicy; install Headgate's chart, or only the CRD: \
@@ -342,7 +348,8 @@ pub(super) fn no_policies(error: &kube::Error) -> anyhow::Error {
 
 /// Returns an error with the API server's refusal, or the reason why it doesn't answer, in one
 /// line.
-pub(super) fn refused(error: &kube::Error) -> anyhow::Error {
+#[must_use]
+pub fn refused(error: &kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) => anyhow!("the API server: {}", status.message),
         other => {

@@ -9,12 +9,11 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
 use serde_json::Value;
 
-use super::table::{Tab, name, traffic};
-use super::view::{ANSWERS, UNREACHABLE, each, margin};
+use crate::view::{ANSWERS, UNREACHABLE, each, field, margin, refused_share, traffic_of};
 
 /// The heading of a column, the alignment of its cells, and the function that formats the cell of a
 /// row.
-pub(super) type Column = (
+pub(crate) type Column = (
     &'static str,
     HorizontalAlignment,
     fn(&Value) -> Span<'static>,
@@ -24,26 +23,26 @@ pub(super) type Column = (
 const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 const GOOD: Style = Style::new().fg(Color::Green);
 /// The style of values that need attention.
-pub(super) const WARNING: Style = Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD);
+pub(crate) const WARNING: Style = Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD);
 /// The style of problems. It is underlined too, for terminals without colours and for `NO_COLOR`.
-pub(super) const BAD: Style = WARNING.fg(Color::Red).add_modifier(Modifier::UNDERLINED);
+pub(crate) const BAD: Style = WARNING.fg(Color::Red).add_modifier(Modifier::UNDERLINED);
 
 // The most important columns come first, because the rightmost columns are left out if the terminal
 // is too narrow.
-const TYPES: &[Column] = &[
-    ("ARRIVE/s", Right, |r| rate(&traffic(r)["arrivalRate"])),
-    ("REFUSE/s", Right, |r| refused(traffic(r))),
-    ("%", Right, |r| refused_percent(traffic(r))),
+pub(crate) const TYPES: &[Column] = &[
+    ("ARRIVE/s", Right, |r| rate(&traffic_of(r)["arrivalRate"])),
+    ("REFUSE/s", Right, |r| refused(traffic_of(r))),
+    ("%", Right, |r| refused_percent(traffic_of(r))),
     ("SLOTS", Right, slots),
     ("WAIT p99", Right, |r| time(&r["queueWaitMs"]["p99"])),
     ("OBJECTIVE", Left, objective),
-    ("REASONS", Left, |r| reasons(traffic(r))),
+    ("REASONS", Left, |r| reasons(traffic_of(r))),
     ("QUEUE", Right, |r| count(&r["queueLength"])),
-    ("ACCEPT/s", Right, |r| rate(&traffic(r)["acceptedRate"])),
+    ("ACCEPT/s", Right, |r| rate(&traffic_of(r)["acceptedRate"])),
     ("WAIT p50", Right, |r| time(&r["queueWaitMs"]["p50"])),
     ("RESPONSE p99", Right, |r| time(&r["responseTimeMs"]["p99"])),
 ];
-const WORKFLOWS: &[Column] = &[
+pub(crate) const WORKFLOWS: &[Column] = &[
     ("DEMAND/s", Right, |r| rate(&r["demandRate"])),
     ("RATE/s", Right, limit),
     ("REFUSE/s", Right, refused),
@@ -56,19 +55,19 @@ const WORKFLOWS: &[Column] = &[
     ("WAIT p99", Right, |r| time(&r["waitMs"]["p99"])),
     ("COMPLETION", Right, |r| time(&r["completionMs"])),
 ];
-const PROXIES: &[Column] = &[
+pub(crate) const PROXIES: &[Column] = &[
     ("STATE", Left, state),
     ("ARRIVE/s", Right, |r| rate(&r["arrivalRate"])),
     ("REFUSE/s", Right, refused),
     ("SLOTS", Right, slots),
     ("POLICIES", Left, policies),
-    ("FILTER", Left, |r| name(r, "filter").to_owned().into()),
-    ("ENVOY", Left, |r| name(r, "version").to_owned().into()),
-    ("NODE", Left, |r| name(r, "node").to_owned().into()),
+    ("FILTER", Left, |r| field(r, "filter").to_owned().into()),
+    ("ENVOY", Left, |r| field(r, "version").to_owned().into()),
+    ("NODE", Left, |r| field(r, "node").to_owned().into()),
     ("UP", Right, |r| number(&r["uptimeSeconds"], elapsed)),
     ("RESTARTS", Right, |r| count(&r["restarts"])),
 ];
-const VALUE: &[Column] = &[
+pub(crate) const VALUE: &[Column] = &[
     ("VALUE/SLOT SECOND", Right, |r| {
         rate(&r["valueCut"]["perSlotSecond"])
     }),
@@ -80,22 +79,12 @@ const VALUE: &[Column] = &[
 /// The width of the bar of the slots that a policy's types demand, in cells.
 const BAR: f64 = 48.0;
 
-/// Returns the heading of the column of names, and the other columns.
-pub(super) fn columns(tab: Tab) -> (&'static str, &'static [Column]) {
-    match tab {
-        Tab::Types => ("POLICY / TYPE", TYPES),
-        Tab::Workflows => ("POLICY / WORKFLOW", WORKFLOWS),
-        Tab::Proxies => ("PROXY", PROXIES),
-        Tab::Value => ("POLICY / TYPE", VALUE),
-    }
-}
-
 fn number(value: &Value, format: impl Fn(f64) -> String) -> Span<'static> {
     value.as_f64().map(format).unwrap_or_default().into()
 }
 
 /// Formats a rate: `0`, `0.4`, `37.5`, `412`, `12.3k`.
-pub(super) fn rate(value: &Value) -> Span<'static> {
+pub(crate) fn rate(value: &Value) -> Span<'static> {
     number(value, |rate| match rate {
         0.0 => "0".to_owned(),
         v if v < 0.05 => "<0.1".to_owned(),
@@ -129,17 +118,6 @@ fn share(value: &Value) -> String {
 
 fn elapsed(seconds: f64) -> String {
     age(Duration::from_secs_f64(seconds))
-}
-
-pub(super) fn arrivals(values: &Value) -> Option<f64> {
-    let rate = values.get("arrivalRate").or(values.get("offeredRate"));
-    rate?.as_f64()
-}
-
-/// Returns the share of requests that were refused, ratio 0..=1.
-pub(super) fn refused_share(values: &Value) -> Option<f64> {
-    let all = arrivals(values).filter(|all| *all > 0.0)?;
-    Some((values["refusedRate"].as_f64()? / all).min(1.0))
 }
 
 /// Returns the style of a share whose best value is 0.
@@ -213,7 +191,7 @@ fn objective(values: &Value) -> Span<'static> {
     } else {
         (">=", GOOD)
     };
-    let name = name(o, "objective")
+    let name = field(o, "objective")
         .replace("tpot_", "tpot ")
         .replace('_', ".");
     let [attained, target] = ["attainment", "target"].map(|key| share(&o[key]));
@@ -267,7 +245,7 @@ fn limit(values: &Value) -> Span<'static> {
 /// Returns the bottlenecks that determine a workflow's rate. For a policy, returns the problems of
 /// its workflows.
 fn bottleneck(values: &Value) -> Span<'static> {
-    let place = |b: &Value| format!("{} ({})", name(b, "place"), b["proxies"]);
+    let place = |b: &Value| format!("{} ({})", field(b, "place"), b["proxies"]);
     let places = each(&values["bottlenecks"]).map(place).collect::<Vec<_>>();
     let remarks = named(&[
         ("folded/s", &values["foldedRate"]),
@@ -281,7 +259,7 @@ fn bottleneck(values: &Value) -> Span<'static> {
 }
 
 fn state(values: &Value) -> Span<'static> {
-    match name(values, "state") {
+    match field(values, "state") {
         UNREACHABLE => Span::styled("UNREACHABLE", BAD),
         ANSWERS => Span::styled("answers", GOOD),
         _ => Span::styled("asked", FAINT),
@@ -296,9 +274,9 @@ fn policies(values: &Value) -> Span<'static> {
 }
 
 /// Returns the reason why a proxy doesn't answer, and the time since its first failure.
-pub(super) fn silence(values: &Value) -> Option<String> {
+pub(crate) fn silence(values: &Value) -> Option<String> {
     let since = elapsed(values["silentSeconds"].as_f64()?);
-    Some(format!("{} (for {since})", name(values, "problem")))
+    Some(format!("{} (for {since})", field(values, "problem")))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use ratatui::style::{Color, Modifier};
 use serde_json::json;
 
 use super::*;
-use crate::top::table::{Order, lines};
+use crate::table::{Order, lines};
 
 fn view() -> Value {
     let traffic = |arrivals: f64, refused: f64| {

@@ -3,7 +3,7 @@
 /// The values by bucket, as pairs of upper bound and count, ordered by bound. They come from
 /// Envoy's format `histogram_buckets=disjoint`. Values above the last bound are missing.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Histogram(Vec<(f64, u64)>);
+pub struct Histogram(Vec<(f64, u64)>);
 
 impl Histogram {
     /// Parses `B50(1,2) B100(0,0) …`: each bucket's bound, its count in Envoy's last flush period,
@@ -33,7 +33,8 @@ impl Histogram {
     }
 
     /// Returns the number of values.
-    pub(crate) fn count(&self) -> u64 {
+    #[must_use]
+    pub fn count(&self) -> u64 {
         self.0.iter().map(|b| b.1).fold(0, u64::saturating_add)
     }
 
@@ -49,7 +50,8 @@ impl Histogram {
 
     /// Returns the `q`-quantile, with `q` in 0..=1, or `None` without values. Values count as
     /// spread evenly over their bucket, as in Prometheus' `histogram_quantile`.
-    pub(crate) fn quantile(&self, q: f64) -> Option<f64> {
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> Option<f64> {
         let count = self.count();
         if count == 0 {
             return None;

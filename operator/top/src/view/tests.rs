@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::top::sample::{About, Sample};
+use crate::sample::{About, Sample};
 
 /// Two responses of a real Envoy 1.40, 10 s apart, while its backend gets 1.6 times its capacity.
 const BEFORE: &str = include_str!("../recorded/before.txt");

@@ -10,12 +10,12 @@
 //! a terminal.
 
 mod cells;
-pub(crate) mod client;
+pub mod client;
 mod fleet;
 mod histogram;
 mod live;
 mod pods;
-pub(crate) mod sample;
+pub mod sample;
 mod screen;
 mod table;
 mod view;
@@ -25,18 +25,17 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use headgate_command::cluster::ClusterArgs;
+use headgate_command::output::{Output, OutputFormat, block_on, document, print};
 use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
-use self::client::AdminAddress;
-use self::fleet::Fleet;
-use self::pods::Selection;
-use self::table::Choice;
-use self::view::ANSWERS;
-use super::cluster::ClusterArgs;
-use super::status::OutputFormat;
-use super::{Output, block_on, print};
+use client::AdminAddress;
+use fleet::Fleet;
+use pods::Selection;
+use table::Choice;
+use view::ANSWERS;
 
 /// The default admin address of `headgate bootstrap`.
 const LOCAL: &str = "127.0.0.1:9901";
@@ -158,7 +157,7 @@ async fn selection(args: &TopArgs) -> anyhow::Result<Option<Selection>> {
     let in_cluster = args.namespace.is_some()
         || args.all_namespaces
         || args.selector.is_some()
-        || args.cluster.is_there();
+        || args.cluster.is_configured();
     if !args.proxy.is_empty() || !in_cluster {
         return Ok(None);
     }
@@ -201,7 +200,7 @@ async fn lines(args: &TopArgs, fleet: Receiver<Fleet>) -> anyhow::Result<Output>
         sleep(args.interval).await;
         let view = view_of(&fleet);
         let text = match args.output {
-            OutputFormat::Yaml => format!("---\n{}", serde_saphyr::to_string(&view)?),
+            OutputFormat::Yaml => document(&view)?,
             _ => format!("{view}\n"),
         };
         if !print(&text)? {

@@ -13,32 +13,32 @@ use headgate_xds::tls::{Tls, TlsFiles};
 
 /// TLS on the xDS address. All three files or none.
 #[derive(Debug, Clone, Default, Args)]
-pub struct TlsArgs {
+pub(crate) struct TlsArgs {
     /// Serve xDS over TLS with this certificate chain (PEM). Changes of the files take effect
     /// without a restart
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "client_ca"])]
-    pub tls_cert: Option<PathBuf>,
+    pub(crate) tls_cert: Option<PathBuf>,
     /// Private key of --tls-cert (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    pub tls_key: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
     /// CA that must have signed proxies' certificates (PEM, one or several). A certificate is for
     /// the namespace in its URI, spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT. With --kubernetes,
     /// a proxy may show a token of its service account for audience headgate instead of a
     /// certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    pub client_ca: Option<PathBuf>,
+    pub(crate) client_ca: Option<PathBuf>,
     /// Make the three files with the CA in this Secret of the operator's namespace, which is made
     /// if it doesn't exist
     #[arg(long, value_name = "NAME", requires_all = ["tls_cert", "kubernetes"])]
-    pub tls_authority: Option<String>,
+    pub(crate) tls_authority: Option<String>,
     /// DNS name or IP address in the certificate that --tls-authority makes; may be given several
     /// times
     #[arg(long = "tls-name", value_name = "NAME", requires = "tls_authority")]
-    pub tls_names: Vec<String>,
+    pub(crate) tls_names: Vec<String>,
     /// ConfigMap of this name in every namespace, or every --watch-namespace, that gets the content
     /// of --client-ca as ca.crt, by which proxies verify the operator
     #[arg(long, value_name = "NAME", requires_all = ["tls_cert", "kubernetes"])]
-    pub publish_ca: Option<String>,
+    pub(crate) publish_ca: Option<String>,
 }
 
 impl TlsArgs {
@@ -55,7 +55,7 @@ impl TlsArgs {
     ///
     /// # Errors
     /// Returns one line if the Secret can't be used.
-    pub async fn make(
+    pub(crate) async fn make(
         &self,
         access: &Access,
         namespace: Option<String>,
@@ -76,7 +76,7 @@ impl TlsArgs {
     ///
     /// # Errors
     /// Returns one line that names the file at fault.
-    pub async fn load(&self, tokens: bool) -> anyhow::Result<Option<Tls>> {
+    pub(crate) async fn load(&self, tokens: bool) -> anyhow::Result<Option<Tls>> {
         match self.files(tokens) {
             Some(files) => files.load().await.map(Some),
             None => Ok(None),

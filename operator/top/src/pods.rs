@@ -5,23 +5,23 @@
 //! the ports of a Pod to see its Envoy.
 
 use anyhow::{Context as _, anyhow};
+use headgate_command::cluster::{Cluster, answered};
+use headgate_deliver::watch::api;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 
-use super::client::AdminAddress;
-use crate::cluster::{Cluster, answered};
-use headgate_deliver::watch::api;
+use crate::client::AdminAddress;
 
 /// A selection of Pods to watch.
-pub(super) struct Selection {
-    pub(super) cluster: Cluster,
+pub(crate) struct Selection {
+    pub(crate) cluster: Cluster,
     /// The namespace of the Pods, or `None` for all namespaces.
-    pub(super) namespace: Option<String>,
+    pub(crate) namespace: Option<String>,
     /// The labels of the Pods. With `None`, the Pods are those of the proxies that operators
     /// report.
-    pub(super) labels: Option<String>,
+    pub(crate) labels: Option<String>,
     /// The port of Envoy's admin interface.
-    pub(super) port: u16,
+    pub(crate) port: u16,
 }
 
 impl Selection {
@@ -29,7 +29,7 @@ impl Selection {
     ///
     /// # Errors
     /// Returns the reason why the proxies can't be listed, in one line.
-    pub(super) async fn find(&self) -> anyhow::Result<(Vec<AdminAddress>, Option<String>)> {
+    pub(crate) async fn find(&self) -> anyhow::Result<(Vec<AdminAddress>, Option<String>)> {
         let (pods, mut remark) = match &self.labels {
             Some(labels) => (self.labelled(labels).await?, None),
             None => self.reported().await?,

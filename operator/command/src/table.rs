@@ -14,6 +14,17 @@ pub fn one_line(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
+/// Returns the first `most` names, and the number of the others: `a, b +2`.
+#[must_use]
+pub fn first(names: &[impl ToString], most: usize) -> String {
+    let (shown, others) = names.split_at(names.len().min(most));
+    let shown: Vec<String> = shown.iter().map(ToString::to_string).collect();
+    match others.len() {
+        0 => shown.join(", "),
+        more => format!("{} +{more}", shown.join(", ")),
+    }
+}
+
 /// A table under construction.
 #[derive(Debug, Clone)]
 pub struct Table<const N: usize> {
@@ -62,6 +73,14 @@ impl<const N: usize> Table<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_listed_or_counted() {
+        let names = ["a", "b", "c"];
+        assert_eq!(first(&names, 1), "a +2");
+        assert_eq!(first(&names, 3), "a, b, c");
+        assert_eq!(first(&names[..0], 3), "");
+    }
 
     #[test]
     fn columns_line_up() {

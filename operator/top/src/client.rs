@@ -11,6 +11,8 @@ use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use headgate_command::cluster;
+use headgate_command::table::one_line;
 use headgate_controller::endpoint::Endpoint;
 use headgate_deliver::http_client::whole;
 use http::{Request, StatusCode, header};
@@ -23,9 +25,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::sample::{self, About, Sample};
-use crate::cluster;
-use crate::table::one_line;
+use crate::sample::{self, About, Sample};
 
 /// The timeout of one response.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
@@ -83,7 +83,7 @@ impl fmt::Display for AdminAddress {
 }
 
 /// A proxy and the connection to its admin interface.
-pub(crate) struct Client {
+pub struct Client {
     place: AdminAddress,
     connection: Option<Connection>,
 }
@@ -96,7 +96,9 @@ struct Connection {
 }
 
 impl Client {
-    pub(crate) fn new(place: AdminAddress) -> Self {
+    /// Creates a client, which connects with its first request.
+    #[must_use]
+    pub fn new(place: AdminAddress) -> Self {
         Self {
             place,
             connection: None,
@@ -108,7 +110,7 @@ impl Client {
     /// # Errors
     /// Returns an error of one line if the proxy can't be reached, takes longer than [`TIMEOUT`],
     /// or isn't an Envoy.
-    pub(crate) async fn sample(&mut self) -> anyhow::Result<Sample> {
+    pub async fn sample(&mut self) -> anyhow::Result<Sample> {
         let answer = async {
             // The connection is put back only after a complete response. After any failure, the
             // next attempt reconnects.

@@ -10,8 +10,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::histogram::Histogram;
-use crate::table::one_line;
+use headgate_command::table::one_line;
+
+use crate::histogram::Histogram;
 
 /// The stats to request, as an RE2 expression. It leaves out estimates and the workers' own
 /// records, which are half of all lines.
@@ -29,7 +30,7 @@ const NATIVE: &str = "panics";
 const UPTIME: &str = "server.uptime";
 
 /// The kind of those parts of a policy that are request types.
-pub(crate) const TYPE: &str = "type";
+pub const TYPE: &str = "type";
 /// The kind of those parts of a policy that are workflows.
 pub(crate) const WORKFLOW: &str = "workflow";
 /// The kind of those parts of a policy that are downstream services. A service's only stat,
@@ -37,7 +38,7 @@ pub(crate) const WORKFLOW: &str = "workflow";
 pub(crate) const SERVICE: &str = "service";
 
 /// Returns the path and query of the request to the admin address.
-pub(super) fn path() -> String {
+pub(crate) fn path() -> String {
     let filter: String = form_urlencoded::byte_serialize(FILTER.as_bytes()).collect();
     format!("/stats?histogram_buckets=disjoint&filter={filter}")
 }
@@ -45,25 +46,25 @@ pub(super) fn path() -> String {
 /// The stats of a policy or of a part of it. Envoy's text format doesn't distinguish counters from
 /// gauges, but the stats' names do.
 #[derive(Default)]
-pub(crate) struct Stats {
+pub struct Stats {
     values: BTreeMap<String, u64>,
     histograms: BTreeMap<String, Histogram>,
 }
 
 /// The parts of a policy, by kind and name as in the names of stats. The part with an empty kind
 /// and name is the whole policy.
-pub(crate) type Parts<T> = BTreeMap<(String, String), T>;
+pub type Parts<T> = BTreeMap<(String, String), T>;
 
 /// One response of a proxy.
 #[derive(Default)]
-pub(crate) struct Sample {
+pub struct Sample {
     pub(crate) about: About,
     /// The age of the proxy's process, accurate to a few seconds.
     pub(crate) uptime: Option<Duration>,
     /// Whether the filter is native.
     pub(crate) is_native: bool,
     /// The policies by `namespace/name`, each with the stats of its parts.
-    pub(crate) policies: BTreeMap<String, Parts<Stats>>,
+    pub policies: BTreeMap<String, Parts<Stats>>,
 }
 
 /// A proxy's version and name, as it reports them.
@@ -76,10 +77,7 @@ pub(crate) struct About {
 }
 
 /// Returns the parts of a kind, each with its name.
-pub(crate) fn of<'a, T>(
-    parts: &'a Parts<T>,
-    kind: &'a str,
-) -> impl Iterator<Item = (&'a str, &'a T)> {
+pub fn of<'a, T>(parts: &'a Parts<T>, kind: &'a str) -> impl Iterator<Item = (&'a str, &'a T)> {
     let first = (kind.to_owned(), String::new());
     let parts = parts
         .range(first..)
@@ -99,7 +97,8 @@ impl Stats {
     }
 
     /// Returns a histogram, or `None` if this version of the filter doesn't have it.
-    pub(crate) fn histogram(&self, name: &str) -> Option<&Histogram> {
+    #[must_use]
+    pub fn histogram(&self, name: &str) -> Option<&Histogram> {
         self.histograms.get(name)
     }
 

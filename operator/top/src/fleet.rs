@@ -9,31 +9,31 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
-use super::client::{AdminAddress, Client};
-use super::pods::Selection;
-use super::sample::Sample;
+use crate::client::{AdminAddress, Client};
+use crate::pods::Selection;
+use crate::sample::Sample;
 
 /// The time between two lists of the cluster's Pods.
 const LOOK: Duration = Duration::from_secs(15);
 
 /// All proxies, by their addresses.
 #[derive(Default)]
-pub(super) struct Fleet {
-    pub(super) proxies: BTreeMap<String, Proxy>,
+pub(crate) struct Fleet {
+    pub(crate) proxies: BTreeMap<String, Proxy>,
     /// The time over which rates are computed.
-    pub(super) window: Duration,
+    pub(crate) window: Duration,
 }
 
 /// A proxy. If it has neither responses nor failures, its first response is pending.
 #[derive(Default)]
-pub(super) struct Proxy {
+pub(crate) struct Proxy {
     /// The time of the first of the latest consecutive failures, and the reason for the last
     /// failure, in one line.
-    pub(super) silent: Option<(Instant, String)>,
+    pub(crate) silent: Option<(Instant, String)>,
     /// The number of observed restarts of the proxy's process.
-    pub(super) restarts: u32,
+    pub(crate) restarts: u32,
     /// The age of the proxy's process at the last response.
-    pub(super) uptime: Option<Duration>,
+    pub(crate) uptime: Option<Duration>,
     /// Responses of one process. No request between them failed.
     samples: VecDeque<(Instant, Sample)>,
     /// The task that queries the proxy. It is aborted when the proxy is removed.
@@ -41,13 +41,13 @@ pub(super) struct Proxy {
 }
 
 /// Two responses of one process.
-pub(super) struct Span<'a> {
+pub(crate) struct Span<'a> {
     /// The earlier response, or `None` if only one response exists.
-    pub(super) before: Option<&'a Sample>,
+    pub(crate) before: Option<&'a Sample>,
     /// The later response.
-    pub(super) after: &'a Sample,
+    pub(crate) after: &'a Sample,
     /// The time between the responses, s. It is above 0 if two responses exist.
-    pub(super) seconds: f64,
+    pub(crate) seconds: f64,
 }
 
 impl Fleet {
@@ -67,7 +67,7 @@ impl Fleet {
 
     /// Records a proxy's response, or the reason for a failure, in one line. Ignores proxies that
     /// have been removed.
-    pub(super) fn hear(&mut self, proxy: &str, at: Instant, answer: Result<Sample, String>) {
+    pub(crate) fn hear(&mut self, proxy: &str, at: Instant, answer: Result<Sample, String>) {
         let Some(proxy) = self.proxies.get_mut(proxy) else {
             return;
         };
@@ -96,7 +96,7 @@ impl Fleet {
     }
 
     /// Whether every proxy has answered twice, or has failed.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         let settled = |p: &Proxy| p.silent.is_some() || p.samples.len() > 1;
         self.proxies.values().all(settled)
     }
@@ -104,7 +104,7 @@ impl Fleet {
 
 impl Proxy {
     /// Returns the oldest and the newest response, or `None` before the first response.
-    pub(super) fn span(&self) -> Option<Span<'_>> {
+    pub(crate) fn span(&self) -> Option<Span<'_>> {
         let (first, before) = self.samples.front()?;
         let (last, after) = self.samples.back()?;
         Some(Span {
@@ -117,7 +117,7 @@ impl Proxy {
 
 /// Queries the proxies at `places` every `interval`, and records the responses. With a `selection`,
 /// the Pods are listed again every few seconds.
-pub(super) fn follow(
+pub(crate) fn follow(
     places: Vec<AdminAddress>,
     selection: Option<Selection>,
     interval: Duration,

@@ -10,9 +10,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
-use super::fleet::Fleet;
-use super::screen::Screen;
-use super::table::Choice;
+use crate::fleet::Fleet;
+use crate::screen::Screen;
+use crate::table::Choice;
 
 /// The longest time between two redraws.
 const TURN: Duration = Duration::from_millis(500);
@@ -21,7 +21,7 @@ const TURN: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// Returns an error if the terminal can't be used or has been closed.
-pub(super) async fn run(fleet: watch::Receiver<Fleet>, choice: Choice) -> anyhow::Result<()> {
+pub(crate) async fn run(fleet: watch::Receiver<Fleet>, choice: Choice) -> anyhow::Result<()> {
     let mut terminal = ratatui::try_init().context("this terminal can't be used")?;
     let shown = show(&mut terminal, &fleet, Screen::new(choice)).await;
     let restored = ratatui::try_restore().context("the terminal could not be restored");

@@ -11,10 +11,10 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{TableState, Tabs};
 use serde_json::Value;
 
-use super::cells::{BAD, WARNING, silence};
-use super::fleet::Fleet;
-use super::table::{self, Choice, Tab};
-use super::view;
+use crate::cells::{BAD, WARNING, silence};
+use crate::fleet::Fleet;
+use crate::table::{self, Choice, Tab};
+use crate::view::{self, field};
 
 /// The number of spaces between two columns.
 const GAP: u16 = 2;
@@ -27,7 +27,7 @@ Up Down PgUp PgDn mark a row  Enter only this proxy  Esc all proxies, all names"
 
 /// The state of the screen: the current view and the user's choices.
 #[derive(Default)]
-pub(super) struct Screen {
+pub(crate) struct Screen {
     view: Value,
     choice: Choice,
     /// The address of the only proxy to show, or `None` for all proxies.
@@ -41,7 +41,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    pub(super) fn new(choice: Choice) -> Self {
+    pub(crate) fn new(choice: Choice) -> Self {
         Self {
             choice,
             ..Self::default()
@@ -49,7 +49,7 @@ impl Screen {
     }
 
     /// Updates the view to the current values, unless it is paused.
-    pub(super) fn look(&mut self, fleet: &Fleet) {
+    pub(crate) fn look(&mut self, fleet: &Fleet) {
         if !self.paused {
             let only = self.only.as_deref();
             self.view = view::view(fleet, only, Instant::now(), SystemTime::now());
@@ -57,7 +57,7 @@ impl Screen {
     }
 
     /// Handles a key. Returns `false` if the user quits.
-    pub(super) fn key(&mut self, key: KeyEvent) -> bool {
+    pub(crate) fn key(&mut self, key: KeyEvent) -> bool {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return !matches!(key.code, KeyCode::Char('c' | 'd'));
         }
@@ -115,11 +115,11 @@ impl Screen {
     }
 
     /// Draws the screen.
-    pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
+    pub(crate) fn draw(&mut self, frame: &mut Frame<'_>) {
         // Silent proxies are named in every view, because the view lacks their stats.
         let silent = table::silent(&self.view).take(NAMED).map(|proxy| {
             let why = silence(proxy).unwrap_or_default();
-            format!("! {}: {why}", table::name(proxy, "proxy"))
+            format!("! {}: {why}", field(proxy, "proxy"))
         });
         let silent = Text::from_iter(silent).style(BAD);
         let [title, tabs, problems, body, foot] = Layout::vertical([
@@ -167,7 +167,7 @@ impl Screen {
         let summary = Span::styled(table::summary(&self.view), style);
         let mut line = Line::from(vec!["headgate top".bold(), "  ".into(), summary]);
         if self.paused {
-            let time = table::name(&self.view, "time");
+            let time = field(&self.view, "time");
             line.push_span(Span::styled(format!("  PAUSED at {time}"), WARNING));
         }
         line

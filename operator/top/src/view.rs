@@ -17,9 +17,9 @@ use headgate_xds::module::Kind;
 use headgate_xds::timestamp::rfc3339;
 use serde_json::{Value, json};
 
-use super::fleet::{Fleet, Proxy, Span};
-use super::histogram::Histogram;
-use super::sample::{Parts, SERVICE, Stats, TYPE, WORKFLOW, of, whole};
+use crate::fleet::{Fleet, Proxy, Span};
+use crate::histogram::Histogram;
+use crate::sample::{Parts, SERVICE, Stats, TYPE, WORKFLOW, of, whole};
 
 /// The counter of refusals, of a type or a workflow.
 const REFUSED: &str = "rq_rejected_enforced";
@@ -28,9 +28,9 @@ const BUDGET: &str = "value_budget_permille";
 
 /// The state of a proxy that hasn't answered yet.
 const ASKED: &str = "Asked";
-pub(super) const ANSWERS: &str = "Answers";
+pub(crate) const ANSWERS: &str = "Answers";
 /// The state of a proxy that doesn't answer. Queries continue.
-pub(super) const UNREACHABLE: &str = "Unreachable";
+pub(crate) const UNREACHABLE: &str = "Unreachable";
 
 /// The change of some stats between two responses of a proxy.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ struct Change<'a> {
 struct Group<'a>(Vec<Change<'a>>);
 
 /// Returns the view of `fleet` at `now`, or of one proxy if `only` names it.
-pub(super) fn view(fleet: &Fleet, only: Option<&str>, now: Instant, time: SystemTime) -> Value {
+pub(crate) fn view(fleet: &Fleet, only: Option<&str>, now: Instant, time: SystemTime) -> Value {
     let wanted = |name: &String| only.is_none_or(|only| only == name);
     let chosen = fleet.proxies.iter().filter(|(name, _)| wanted(name));
     let spans: Vec<Span<'_>> = chosen.filter_map(|(_, proxy)| proxy.span()).collect();
@@ -66,13 +66,35 @@ pub(super) fn view(fleet: &Fleet, only: Option<&str>, now: Instant, time: System
 }
 
 /// Returns the elements of a list.
-pub(super) fn each(list: &Value) -> impl Iterator<Item = &Value> + Clone {
+pub(crate) fn each(list: &Value) -> impl Iterator<Item = &Value> + Clone {
     list.as_array().into_iter().flatten()
+}
+
+/// Returns a text value of a row. The text is empty if the value is unknown.
+pub(crate) fn field<'a>(row: &'a Value, name: &str) -> &'a str {
+    row[name].as_str().unwrap_or_default()
+}
+
+/// Returns the request values of a row. A policy has them in a separate field.
+pub(crate) fn traffic_of(row: &Value) -> &Value {
+    row.get("traffic").unwrap_or(row)
+}
+
+/// Returns the arrival rate of a type, a workflow or a proxy.
+pub(crate) fn arrivals(traffic: &Value) -> Option<f64> {
+    let rate = traffic.get("arrivalRate").or(traffic.get("offeredRate"));
+    rate?.as_f64()
+}
+
+/// Returns the share of requests that were refused, ratio 0..=1.
+pub(crate) fn refused_share(traffic: &Value) -> Option<f64> {
+    let all = arrivals(traffic).filter(|all| *all > 0.0)?;
+    Some((traffic["refusedRate"].as_f64()? / all).min(1.0))
 }
 
 /// Returns the arrival rate and the refusal rate of these policies. A policy's `traffic` lacks the
 /// requests that the rate limiter of a workflow refuses, so they are added.
-pub(super) fn requests<'a>(policies: impl Iterator<Item = &'a Value> + Clone) -> [Option<f64>; 2] {
+pub(crate) fn requests<'a>(policies: impl Iterator<Item = &'a Value> + Clone) -> [Option<f64>; 2] {
     let traffic = policies.clone().map(|policy| &policy["traffic"]);
     let workflows = policies.map(|policy| &policy["workflows"]);
     [
@@ -82,7 +104,7 @@ pub(super) fn requests<'a>(policies: impl Iterator<Item = &'a Value> + Clone) ->
 }
 
 /// Returns the sum of the value `name` over all rows, or `None` if no row has this value.
-pub(super) fn total<'a>(rows: impl IntoIterator<Item = &'a Value>, name: &str) -> Option<f64> {
+pub(crate) fn total<'a>(rows: impl IntoIterator<Item = &'a Value>, name: &str) -> Option<f64> {
     sum(rows.into_iter().map(|row| row[name].as_f64())).map(tidy)
 }
 
@@ -376,7 +398,7 @@ fn objective(name: &str, group: &Group<'_>, completed: f64) -> Option<Value> {
 }
 
 /// Returns the attainment of an objective minus its target, a ratio of responses.
-pub(super) fn margin(objective: &Value) -> Option<f64> {
+pub(crate) fn margin(objective: &Value) -> Option<f64> {
     Some(objective["attainment"].as_f64()? - objective["target"].as_f64()?)
 }
 

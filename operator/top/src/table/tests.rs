@@ -1,8 +1,8 @@
 use serde_json::json;
 
 use super::*;
-use crate::top::cells::silence;
-use crate::top::view::total;
+use crate::cells::silence;
+use crate::view::total;
 
 fn kind(name: &str, arrivals: f64, refused: f64, p99: f64) -> Value {
     json!({

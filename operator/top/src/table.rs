@@ -12,8 +12,8 @@ use ratatui::text::Line;
 use ratatui::widgets::{self, Table, Widget as _};
 use serde_json::Value;
 
-use super::cells::{arrivals, columns, rate, refused_share};
-use super::view::{UNREACHABLE, each, requests};
+use crate::cells::{self, Column, rate};
+use crate::view::{UNREACHABLE, arrivals, each, field, refused_share, requests, traffic_of};
 
 /// A view of the proxies' stats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -63,11 +63,11 @@ pub struct Choice {
 }
 
 /// A row.
-pub(super) struct Row<'a> {
+pub(crate) struct Row<'a> {
     /// The row's key: `policy`, `policy type`, `policy workflow`, or a proxy's address.
-    pub(super) key: String,
+    pub(crate) key: String,
     head: String,
-    pub(super) values: &'a Value,
+    pub(crate) values: &'a Value,
 }
 
 /// A policy's row with the rows of its types or workflows, or a proxy's row.
@@ -77,19 +77,19 @@ type Group<'a> = (Row<'a>, Vec<Row<'a>>);
 const GAP: u16 = 3;
 const HEAD: Style = Style::new().add_modifier(Modifier::BOLD.union(Modifier::REVERSED));
 
-/// Returns the request values of a row. A policy has them in a separate field.
-pub(super) fn traffic(values: &Value) -> &Value {
-    values.get("traffic").unwrap_or(values)
-}
-
-/// Returns a text value of a row. The text is empty if the value is unknown.
-pub(super) fn name<'a>(values: &'a Value, key: &str) -> &'a str {
-    values[key].as_str().unwrap_or_default()
-}
-
 impl Tab {
+    /// Returns the heading of the column of names, and the other columns.
+    fn columns(self) -> (&'static str, &'static [Column]) {
+        match self {
+            Self::Types => ("POLICY / TYPE", cells::TYPES),
+            Self::Workflows => ("POLICY / WORKFLOW", cells::WORKFLOWS),
+            Self::Proxies => ("PROXY", cells::PROXIES),
+            Self::Value => ("POLICY / TYPE", cells::VALUE),
+        }
+    }
+
     /// Returns the text for a table without rows.
-    pub(super) fn empty(self, view: &Value) -> &'static str {
+    pub(crate) fn empty(self, view: &Value) -> &'static str {
         match self {
             Self::Types if silent(view).next().is_some() => "No proxy that answers has a policy.",
             Self::Types => "No policy is in force.",
@@ -102,14 +102,14 @@ impl Tab {
 
 impl Choice {
     /// Returns the chosen view, or the first view by default.
-    pub(super) fn tab(&self) -> Tab {
+    pub(crate) fn tab(&self) -> Tab {
         self.view.unwrap_or_default()
     }
 
     fn wants(&self, row: &Row<'_>) -> bool {
         // Only rows of proxies have policies.
         let policies = each(&row.values["policies"]).filter_map(Value::as_str);
-        let mut names = [row.key.as_str(), name(row.values, "node")]
+        let mut names = [row.key.as_str(), field(row.values, "node")]
             .into_iter()
             .chain(policies);
         let filter = self.filter.to_lowercase();
@@ -118,7 +118,7 @@ impl Choice {
 
     /// Returns the rank of a row. The highest rank comes first.
     fn rank(&self, row: &Row<'_>) -> f64 {
-        let values = traffic(row.values);
+        let values = traffic_of(row.values);
         let rank = match self.sort {
             // The view of the value cut is always ordered by value.
             _ if self.tab() == Tab::Value => row.values["valueCut"]["perSlotSecond"].as_f64(),
@@ -157,7 +157,7 @@ fn longest_wait(values: &Value) -> Option<f64> {
 
 /// Returns the rows of `view` that match the choice, in its order. If a policy's name matches the
 /// filter, all its rows are included.
-pub(super) fn rows<'a>(view: &'a Value, choice: &Choice) -> Vec<Row<'a>> {
+pub(crate) fn rows<'a>(view: &'a Value, choice: &Choice) -> Vec<Row<'a>> {
     let group = |values| group(choice.tab(), values);
     let mut groups: Vec<Group<'_>> = match choice.tab() {
         Tab::Proxies => each(&view["proxies"]).filter_map(group).collect(),
@@ -183,9 +183,9 @@ fn group(tab: Tab, of: &Value) -> Option<Group<'_>> {
         Tab::Workflows => ("policy", &of["workflows"], "rows", "workflow"),
         Tab::Proxies => ("proxy", of, "", ""),
     };
-    let first = name(of, key);
+    let first = field(of, key);
     let member = |values| {
-        let name = name(values, kind);
+        let name = field(values, kind);
         let (key, head) = (format!("{first} {name}"), format!("  {name}"));
         Row { key, head, values }
     };
@@ -200,8 +200,8 @@ fn group(tab: Tab, of: &Value) -> Option<Group<'_>> {
 
 /// Returns a table with the columns that fit into the width `room`, with `gap` spaces between them,
 /// and the table's width.
-pub(super) fn table(tab: Tab, rows: &[Row<'_>], room: u16, gap: u16) -> (Table<'static>, u16) {
-    let (head, columns) = columns(tab);
+pub(crate) fn table(tab: Tab, rows: &[Row<'_>], room: u16, gap: u16) -> (Table<'static>, u16) {
+    let (head, columns) = tab.columns();
     let heads = columns
         .iter()
         .map(|(head, side, _)| Line::from(*head).alignment(*side));
@@ -238,7 +238,7 @@ pub(super) fn table(tab: Tab, rows: &[Row<'_>], room: u16, gap: u16) -> (Table<'
 
 /// Returns the table of the chosen view and the totals. Without a choice, returns the table of
 /// types and, if any policy has workflows, the table of workflows.
-pub(super) fn printed(view: &Value, choice: &Choice) -> String {
+pub(crate) fn printed(view: &Value, choice: &Choice) -> String {
     let has_workflows = each(&view["policies"]).any(|p| !p["workflows"].is_null());
     let tabs = match choice.view {
         Some(tab) => vec![tab],
@@ -265,19 +265,19 @@ pub(super) fn printed(view: &Value, choice: &Choice) -> String {
 }
 
 /// Returns the lines of a buffer without trailing spaces.
-pub(super) fn lines(buffer: &Buffer) -> Vec<String> {
+pub(crate) fn lines(buffer: &Buffer) -> Vec<String> {
     let rows = buffer.content.chunks(usize::from(buffer.area.width));
     let text = |row: &[_]| row.iter().map(buffer::Cell::symbol).collect::<String>();
     rows.map(|row| text(row).trim_end().to_owned()).collect()
 }
 
 /// Returns the proxies that don't answer.
-pub(super) fn silent(view: &Value) -> impl Iterator<Item = &Value> {
+pub(crate) fn silent(view: &Value) -> impl Iterator<Item = &Value> {
     each(&view["proxies"]).filter(|proxy| proxy["state"] == UNREACHABLE)
 }
 
 /// Returns the totals of all policies and proxies, in one line.
-pub(super) fn summary(view: &Value) -> String {
+pub(crate) fn summary(view: &Value) -> String {
     let proxies = match (each(&view["proxies"]).count(), silent(view).count()) {
         (1, 0) => "1 proxy".to_owned(),
         (n, 0) => format!("{n} proxies"),

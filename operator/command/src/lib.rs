@@ -1,0 +1,6 @@
+//! The parts that Headgate's commands share: the cluster and its operators, asked with the user's
+//! rights, and the output for terminals and programs.
+
+pub mod cluster;
+pub mod output;
+pub mod table;
