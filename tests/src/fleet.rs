@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::backend::{Backend, BackendConfig};
 use crate::envoy::EnvoyProcess;
+use crate::file;
 use crate::headgate::{self, Headgate, RunOptions};
 use crate::pki::Pki;
 use crate::wait::{self, MachineLock};
@@ -122,13 +123,12 @@ impl Fleet {
         })
     }
 
-    /// Writes a file into the folder of policies. The file has another name at first and is then
-    /// renamed.
+    /// Writes a file into the folder of policies, atomically.
     ///
     /// # Errors
     /// If the file can't be written.
     pub fn write_policy_file(&self, name: &str, text: &str) -> Result<()> {
-        replace(&self.policies.join(name), text.as_bytes())
+        file::replace(&self.policies.join(name), text)
     }
 
     /// Replaces the module that proxies should load.
@@ -136,13 +136,6 @@ impl Fleet {
     /// # Errors
     /// If the file can't be written.
     pub fn replace_module(&self, bytes: &[u8]) -> Result<()> {
-        replace(&self.module, bytes)
+        file::replace(&self.module, bytes)
     }
-}
-
-/// Replaces a file atomically, so that no reader sees a part of it.
-fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let next = path.with_extension("next");
-    std::fs::write(&next, bytes)?;
-    std::fs::rename(&next, path).with_context(|| path.display().to_string())
 }

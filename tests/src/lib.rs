@@ -18,6 +18,6 @@ pub mod xds;
 pub mod xds_clients;
 
 pub use headgate_harness::{
-    backend, bootstrap, clock, demo, envoy, headgate, http, load, mix, policy, process, quantiles,
-    rig, skip, wait,
+    backend, bootstrap, clock, demo, envoy, file, headgate, http, load, mix, policy, process,
+    quantiles, rig, skip, wait,
 };

@@ -1,10 +1,11 @@
 //! The objects of a cluster as users write them, and the status of policies.
 
-use anyhow::{Context, Result};
+use std::ops::Deref;
+
+use anyhow::Result;
 use serde_json::Value;
 
 use crate::kube::api_server::ApiServer;
-use crate::kube::audit::{AuditEvent, AuditMark};
 use crate::kube::programs;
 use crate::wait::until;
 
@@ -75,9 +76,17 @@ spec: {{containers: [{{name: c, image: example.com/none:1}}]}}
     )
 }
 
-/// A cluster as its users see it, with kubectl and the audit log.
+/// A cluster as its users see it, which dereferences to its API server.
 pub struct Cluster<'a> {
     server: &'a ApiServer,
+}
+
+impl Deref for Cluster<'_> {
+    type Target = ApiServer;
+
+    fn deref(&self) -> &ApiServer {
+        self.server
+    }
 }
 
 impl<'a> Cluster<'a> {
@@ -97,22 +106,6 @@ impl<'a> Cluster<'a> {
             self.kubectl(&get).map_err(|e| e.to_string())
         })?;
         Ok(name)
-    }
-
-    /// Runs kubectl.
-    ///
-    /// # Errors
-    /// If kubectl fails. The error contains kubectl's message.
-    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
-        self.server.kubectl(arguments)
-    }
-
-    /// Applies objects.
-    ///
-    /// # Errors
-    /// If an object is refused. The error contains the reason.
-    pub fn apply(&self, yaml: &str) -> Result<String> {
-        self.server.apply(yaml)
     }
 
     /// Installs the CRDs of another project (`scripts/get-crds`).
@@ -257,18 +250,5 @@ impl<'a> Cluster<'a> {
             &patch,
         ])
         .map(drop)
-    }
-
-    /// Returns the current end of the audit log.
-    pub fn audit_mark(&self) -> AuditMark {
-        self.server.audit_mark()
-    }
-
-    /// Returns the requests since `mark`.
-    ///
-    /// # Errors
-    /// If the log can't be read.
-    pub fn audit(&self, mark: AuditMark) -> Result<Vec<AuditEvent>> {
-        self.server.audit(mark).context("the audit log")
     }
 }

@@ -7,19 +7,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use headgate_core::config::{FilterConfig, StageConfig};
 use headgate_simulator::backend::Network;
-use headgate_simulator::{LogNormal, Outcome, Request, Run, Source, TypeLoad, Until, Workload};
+use headgate_simulator::{Outcome, Request, Run, Source, Until};
 use headgate_strategies::strategy::TypeId;
 use serde_json::Value;
 
 use crate::headgate;
 use crate::load::{self, Due, LoadSpec};
-use crate::mix::QueryType;
 
 /// Returns the stage that `headgate render` makes from `policy`.
-///
-/// # Errors
-/// If the policy is refused.
-pub fn stage(policy: &Value) -> Result<StageConfig> {
+fn stage(policy: &Value) -> Result<StageConfig> {
     let file = tempfile::Builder::new()
         .prefix("headgate-policy-")
         .suffix(".yaml")
@@ -35,26 +31,6 @@ pub fn stage(policy: &Value) -> Result<StageConfig> {
     let config: FilterConfig = serde_json::from_str(config)?;
     let stage = config.stages.into_iter().next();
     stage.context("the policy compiles to no stage")
-}
-
-/// Returns `mix` as a workload for the stage of [`crate::policy::for_mix`].
-///
-/// # Errors
-/// If the service times of a type aren't a lognormal distribution.
-pub fn workload(mix: &[QueryType]) -> Result<Workload> {
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let kind = |(at, query): (usize, &QueryType)| {
-        let service_time = LogNormal::new(ms(query.mean), ms(query.median))?;
-        let stage_type = TypeId(u16::try_from(at)?);
-        Ok(TypeLoad::new(
-            query.name,
-            stage_type,
-            query.share,
-            service_time,
-        ))
-    };
-    let types = mix.iter().enumerate().map(kind).collect::<Result<_>>()?;
-    Ok(Workload::new(types)?)
 }
 
 /// Returns the mean time for which a slot was empty in Envoy after each of `answered` requests,

@@ -1,6 +1,5 @@
-//! An xDS client that acts as a proxy. It subscribes and reconnects as Envoy does, and records the
-//! configurations that it receives. A thousand of these clients need no more resources than ten
-//! Envoys.
+//! An xDS client that acts as a proxy, for tests that don't need an Envoy. It subscribes and
+//! reconnects as Envoy does, and records the configurations that it receives.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -21,7 +20,8 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
+use tonic::Streaming;
+use tonic::transport::Endpoint;
 
 use crate::wait::until;
 
@@ -224,10 +224,7 @@ impl Drop for XdsProxy {
 impl State {
     async fn stream(&self) -> Result<()> {
         let server = *lock(&self.server);
-        let channel = Channel::from_shared(format!("http://{server}"))?
-            .connect()
-            .await?;
-        let (requests, receiver) = mpsc::channel(4);
+        let endpoint = Endpoint::from_shared(format!("http://{server}"))?;
         let version = lock(&self.known)
             .history
             .last()
@@ -238,11 +235,7 @@ impl State {
             version_info: version,
             ..request()
         };
-        requests.send(first).await?;
-        let mut responses = Client::new(channel)
-            .stream_extension_configs(ReceiverStream::new(receiver))
-            .await?
-            .into_inner();
+        let (requests, mut responses) = subscribe(&endpoint, first).await?;
         lock(&self.known).connected = true;
         while let Some(response) = responses.message().await? {
             let answer = self.answer(response)?;
@@ -285,6 +278,21 @@ impl State {
             .unwrap_or_default();
         Ok(answer)
     }
+}
+
+/// Opens a stream whose first request is `first`. Returns the sender of further requests and
+/// the responses.
+pub(crate) async fn subscribe(
+    endpoint: &Endpoint,
+    first: DiscoveryRequest,
+) -> Result<(mpsc::Sender<DiscoveryRequest>, Streaming<DiscoveryResponse>)> {
+    let channel = endpoint.connect().await?;
+    let (requests, receiver) = mpsc::channel(4);
+    requests.send(first).await?;
+    let responses = Client::new(channel)
+        .stream_extension_configs(ReceiverStream::new(receiver))
+        .await?;
+    Ok((requests, responses.into_inner()))
 }
 
 pub(crate) fn request() -> DiscoveryRequest {

@@ -9,17 +9,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
-use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient;
 use tokio::runtime::Runtime;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{ClientTlsConfig, Endpoint};
 
 use crate::wait;
-use crate::xds::{Claims, lock, request};
+use crate::xds::{Claims, lock, request, subscribe};
 
 /// The number of connections that are being established at once. More would overflow the backlog.
 /// The kernel then drops packets, and the time until their retransmission isn't the operator's.
@@ -162,20 +160,12 @@ async fn connect(
         Some(tls) => Endpoint::from_shared(format!("https://{xds}"))?.tls_config(tls)?,
         None => Endpoint::from_shared(format!("http://{xds}"))?,
     };
-    let channel = endpoint.local_address(Some(local)).connect().await?;
-    let (requests, rx) = mpsc::channel(4);
     let first = DiscoveryRequest {
         node: Some(spec.claims.node()),
         ..request()
     };
-    requests
-        .send(first)
-        .await
-        .map_err(|_| anyhow!("the stream is closed"))?;
-    let mut responses = ExtensionConfigDiscoveryServiceClient::new(channel)
-        .stream_extension_configs(ReceiverStream::new(rx))
-        .await?
-        .into_inner();
+    let endpoint = endpoint.local_address(Some(local));
+    let (requests, mut responses) = subscribe(&endpoint, first).await?;
     tokio::spawn(async move {
         let mut count = 0;
         let ended = loop {

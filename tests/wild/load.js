@@ -1,7 +1,7 @@
-// The load of `scripts/bench wild`. Open loop: each type of request has a rate of its own, whatever becomes of its
-// requests. WILD is a JSON object:
+// The load of `scripts/bench wild`, an open loop: the rate of each type of request doesn't depend on the answers. WILD is
+// a JSON object:
 //   target   address of the proxy
-//   timeout  how long a client waits for an answer, s
+//   timeout  the time after which a client gives up, s
 //   seed     of all random numbers
 //   types    [{name, path, stages: [{target, duration}]}], targets in requests per minute
 import exec from 'k6/execution';
@@ -10,15 +10,16 @@ import { randomSeed, sleep } from 'k6';
 import { Trend } from 'k6/metrics';
 
 const wild = JSON.parse(__ENV.WILD);
-// k6 starts its iterations evenly spaced, users don't: each waits a random part of this time, s.
+// k6 starts its iterations evenly spaced. Users don't, so each iteration first waits a random part of this time, s.
 const SPREAD = 1;
 
-// What a client waited for an answer, ms, tagged with the status (0: the client gave up) and Headgate's reason for a refusal.
+// The response time, ms, tagged with the status (0: the client gave up) and Headgate's reason for a refusal.
 const answer = new Trend('answer', true);
-// How late it sent, ms.
+// The delay of the client in sending, ms.
 const late = new Trend('late', true);
 
-// A client is busy from its start to the end of its wait. Half as many again, so that none is ever missing.
+// A client is busy from its start to the end of its wait. The number has a margin of half, so that a client is always
+// available.
 function clients(stages) {
   const most = Math.max(...stages.map((stage) => stage.target)) / 60;
   return Math.ceil(most * (SPREAD + wild.timeout) * 1.5) + 5;
@@ -39,7 +40,7 @@ export const options = {
 };
 
 export function setup() {
-  // The scenarios begin when this returns.
+  // The scenarios begin when this function returns.
   console.log('the load begins');
 }
 
@@ -54,7 +55,7 @@ export default function () {
   sleep(wait);
   late.add(Date.now() - begun - wait * 1000);
   const response = http.get(`http://${wild.target}${__ENV.PATH_OF_TYPE}`, { timeout: `${wild.timeout}s` });
-  // `duration` begins when the connection is there, `blocked` when the client wants one.
+  // `duration` begins when the connection exists, and `blocked` when the client requests a connection.
   const tags = { status: String(response.status) };
   const refused = /reason=([^;]+)/.exec(response.headers['X-Headgate-Refused'] || '');
   if (refused) {

@@ -147,15 +147,6 @@ fn trap(envoy: Envoy, hook: &str) {
 #[cfg(not(feature = "trap"))]
 fn trap(_envoy: Envoy, _hook: &str) {}
 
-/// Returns the request's span. Returns `None` if Envoy doesn't trace the request, and in builds for
-/// the benchmark of the tags.
-fn span(envoy: Envoy) -> Option<Span> {
-    if cfg!(feature = "untagged") {
-        return None;
-    }
-    envoy.span()
-}
-
 /// The names of a span's tags. They are the request's type, the decision, the reason for a refusal,
 /// and the time for which the request was held, ms.
 const TYPE: &str = "headgate.type";
@@ -249,7 +240,7 @@ impl Request {
                 // The headers are copied and parsed before the lock is taken, because that takes
                 // time.
                 let headers = Headers::of_request(&stream);
-                let span = span(envoy);
+                let span = envoy.span();
                 process::with(|process| {
                     self.epoch.set(process.epoch);
                     trap(envoy, "request");
@@ -338,7 +329,7 @@ impl Request {
             let action = process.decided(self.id)?;
             self.held.set(false);
             if let Some(since) = self.traced.get()
-                && let Some(span) = span(envoy)
+                && let Some(span) = envoy.span()
             {
                 tag_turn(span, &action, stream.now.since(since));
             }

@@ -35,7 +35,7 @@ pub use backend::Backend;
 pub use progress::{Progress, Silent};
 pub use report::Report;
 pub use results::{ALL, Outcome};
-pub use simulation::{Run, Simulation, SimulationError, Until};
+pub use simulation::{Run, SimulationError, Until};
 pub use size::Size;
 pub use source::{Answer, Ending, Request, Source};
 pub use workload::{LogNormal, Rate, ServiceTime, TypeLoad, Workload, WorkloadError};

@@ -8,7 +8,7 @@ use crate::source::{Answer, Ending, Request, Source};
 
 /// The number of requests between two progress reports: small enough for a smooth bar, and large
 /// enough that reports take no noticeable time.
-const TELL_EVERY: u64 = 1 << 16;
+const REPORT_EVERY: u64 = 1 << 16;
 
 /// A source with progress reports and timelines.
 pub(crate) struct Observed<'a, S> {
@@ -46,7 +46,7 @@ impl<S: Source> Source for Observed<'_, S> {
 
     fn take(&mut self) -> Option<Request> {
         self.untold += 1;
-        if self.untold == TELL_EVERY {
+        if self.untold == REPORT_EVERY {
             self.progress.done(self.untold);
             self.untold = 0;
         }

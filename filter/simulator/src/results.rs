@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 
 use hdrhistogram::Histogram;
 
-/// The row over all types.
+/// The name of the row over all types.
 pub const ALL: &str = "ALL";
 
 /// The longest response time that the histograms distinguish, µs: an hour. Longer times count as an
@@ -71,8 +71,6 @@ pub struct Outcome {
     pub utilization: f64,
     /// The measured time, s.
     pub seconds: f64,
-    /// The number of simulated requests, including the warm-up.
-    pub simulated: u64,
     /// The stage's slots at the end of each second, including the warm-up.
     pub parallelism: Vec<u32>,
 }
@@ -86,7 +84,8 @@ impl Outcome {
     }
 
     /// Returns the results of all types together; `None` if there are no types.
-    pub(crate) fn all(&self) -> Option<TypeOutcome> {
+    #[must_use]
+    pub fn all(&self) -> Option<TypeOutcome> {
         let mut types = self.types.iter();
         let mut all = types.next()?.clone();
         for kind in types {
@@ -97,40 +96,6 @@ impl Outcome {
         }
         Some(all)
     }
-}
-
-/// The main numbers of one type in one run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TypeResult {
-    /// The type's name, or [`ALL`].
-    pub kind: String,
-    /// Requests that arrived after the warm-up.
-    pub offered: f64,
-    /// The percentage of offered requests that were refused.
-    pub rejected_pct: f64,
-    /// The median response time of served requests, ms.
-    pub rt_p50_ms: Option<f64>,
-    /// The 90th percentile of the response times of served requests, ms.
-    pub rt_p90_ms: Option<f64>,
-    /// The busy ratio of the backend's slots; the same in all rows of a run.
-    pub utilization: f64,
-}
-
-/// Returns one row for each type, then [`ALL`].
-#[must_use]
-pub fn rows<'a>(names: impl IntoIterator<Item = &'a str>, run: &Outcome) -> Vec<TypeResult> {
-    let row = |name: &str, outcome: &TypeOutcome| TypeResult {
-        kind: name.to_owned(),
-        offered: outcome.offered as f64,
-        rejected_pct: outcome.rejected_pct(),
-        rt_p50_ms: outcome.response_time_ms(0.5),
-        rt_p90_ms: outcome.response_time_ms(0.9),
-        utilization: run.utilization,
-    };
-    let types = names.into_iter().zip(&run.types);
-    let mut rows: Vec<TypeResult> = types.map(|(name, outcome)| row(name, outcome)).collect();
-    rows.extend(run.all().map(|all| row(ALL, &all)));
-    rows
 }
 
 /// Returns the mean; `None` if there are no values.
@@ -146,7 +111,12 @@ pub fn mean(values: impl IntoIterator<Item: Borrow<f64>>) -> Option<f64> {
 /// Returns the smallest value that at least the ratio `q` of the values doesn't exceed; `None`
 /// without values.
 pub(crate) fn nearest_rank(values: &mut [u32], q: f64) -> Option<u32> {
-    let rank = ((values.len() as f64 * q).ceil() as usize).max(1) - 1;
-    let rank = rank.min(values.len().checked_sub(1)?);
+    let rank = rank(values.len(), q)?;
     Some(*values.select_nth_unstable(rank).1)
+}
+
+/// Returns the index of quantile `q` among `count` sorted values.
+pub(crate) fn rank(count: usize, q: f64) -> Option<usize> {
+    let rank = ((count as f64 * q).ceil() as usize).max(1) - 1;
+    Some(rank.min(count.checked_sub(1)?))
 }

@@ -20,11 +20,11 @@ use headgate_strategies::request::{Attributes, ClassId};
 use headgate_strategies::strategy::TypeId;
 use headgate_strategies::time::{Instant, nanos};
 
-use crate::backend::{Backend, Network};
+use crate::backend::Backend;
 use crate::host::Local;
 use crate::results::{Outcome, TypeOutcome};
 use crate::source::{Answer, Ending, Request, Source};
-use crate::workload::{Traffic, Workload, WorkloadError};
+use crate::workload::WorkloadError;
 
 /// The only policy of a run.
 const POLICY: PolicyId = PolicyId(0);
@@ -109,46 +109,8 @@ impl Run<'_> {
             types: world.types,
             utilization,
             seconds,
-            simulated: world.simulated,
             parallelism: world.parallelism,
         })
-    }
-}
-
-/// A run of open traffic before P servers.
-#[derive(Debug, Clone, Copy)]
-pub struct Simulation<'a> {
-    /// The stage in front of the backend.
-    pub stage: &'a StageConfig,
-    /// The arriving requests.
-    pub workload: &'a Workload,
-    /// Requests per second, above 0.
-    pub per_second: f64,
-    /// Time before results count.
-    pub warm_up: Duration,
-    /// The number of requests that count.
-    pub requests: u64,
-    /// The seed of all random choices.
-    pub seed: u64,
-}
-
-impl Simulation<'_> {
-    /// Runs the simulation.
-    ///
-    /// # Errors
-    /// [`SimulationError`].
-    pub fn run(&self) -> Result<Outcome, SimulationError> {
-        let kinds: Vec<TypeId> = self.workload.types().iter().map(|t| t.kind).collect();
-        let run = Run {
-            stage: self.stage,
-            kinds: &kinds,
-            warm_up: self.warm_up,
-            until: Until::Requests(self.requests),
-            // The strategy and the traffic must not share random numbers.
-            seed: !self.seed,
-        };
-        let mut traffic = Traffic::steady(self.workload, self.per_second, self.seed);
-        run.with(&mut traffic, Network::of_servers(self.stage.parallelism))
     }
 }
 
@@ -183,7 +145,6 @@ struct World<'a, S, B> {
     /// Σ busy servers × ns.
     busy: u128,
     types: Vec<TypeOutcome>,
-    simulated: u64,
     parallelism: Vec<u32>,
 }
 
@@ -217,7 +178,6 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
                 .map(|_| TypeOutcome::new())
                 .collect::<Result<_, _>>()
                 .map_err(|e| SimulationError::Results(e.to_string()))?,
-            simulated: 0,
             parallelism: Vec::new(),
             host,
         })
@@ -318,7 +278,6 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
 
     fn arrive(&mut self, request: Request) -> Result<(), SimulationError> {
         self.pass_to(request.at);
-        self.simulated += 1;
         let stream = self.insert(Job {
             request,
             ticket: None,

@@ -1,8 +1,8 @@
 //! A filter that is called for every request and does nothing.
 //!
-//! A Wasm filter costs Envoy some microseconds per request before its first instruction: contexts
-//! are made, and headers cross into the virtual machine. `scripts/bench cpu` measures that with
-//! this module, so that Headgate's own cost can be separated from that of any Wasm filter.
+//! A Wasm filter costs Envoy some microseconds per request before its first instruction, because
+//! Envoy creates contexts and copies headers into the virtual machine. `scripts/bench cpu` measures
+//! this cost with this module, to separate it from Headgate's own.
 
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::{Action, ContextType};
@@ -13,7 +13,7 @@ mod entry {
     }}
 }
 
-/// The root context and the stream context at once, without state.
+/// The root context and the stream context in one, without state.
 struct Empty;
 
 impl Context for Empty {}

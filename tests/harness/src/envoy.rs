@@ -19,7 +19,7 @@ use crate::wait;
 const FILTERS: &str = "wasmcustom.headgate.";
 
 /// Environment variable with the path of the Envoy binary. The default is `envoy` in `PATH`.
-pub const ENVOY_ENV: &str = "HEADGATE_ENVOY";
+const ENVOY_ENV: &str = "HEADGATE_ENVOY";
 
 fn program() -> PathBuf {
     std::env::var_os(ENVOY_ENV).map_or_else(|| PathBuf::from("envoy"), PathBuf::from)
@@ -192,7 +192,7 @@ impl EnvoyProcess {
     ///
     /// # Errors
     /// If Envoy doesn't answer 200.
-    pub fn admin_post(&self, path: &str) -> Result<String> {
+    fn admin_post(&self, path: &str) -> Result<String> {
         ok(path, http::post(self.admin, path, "")?)
     }
 

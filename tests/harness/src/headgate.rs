@@ -17,14 +17,14 @@ pub const HEADGATE_ENV: &str = "HEADGATE_BIN";
 
 /// Environment variable with the path of the filter's Wasm module. The default is
 /// `dist/headgate.wasm`.
-pub const MODULE_ENV: &str = "HEADGATE_WASM";
+const MODULE_ENV: &str = "HEADGATE_WASM";
 
 /// Environment variable with the path of the filter's native module. The default is
 /// `dist/libheadgate.so`.
-pub const NATIVE_ENV: &str = "HEADGATE_NATIVE";
+const NATIVE_ENV: &str = "HEADGATE_NATIVE";
 
 /// Environment variable with the tested kind of filter: `wasm`, the default, or `native`.
-pub const FILTER_ENV: &str = "HEADGATE_FILTER";
+const FILTER_ENV: &str = "HEADGATE_FILTER";
 
 /// Environment variable with the folder of the variants that `scripts/build variants` builds.
 pub const VARIANTS_ENV: &str = "HEADGATE_VARIANTS";

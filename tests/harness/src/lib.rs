@@ -14,6 +14,7 @@ pub mod bootstrap;
 pub mod clock;
 pub mod demo;
 pub mod envoy;
+pub mod file;
 pub mod headgate;
 pub mod http;
 pub mod lab;

@@ -31,9 +31,9 @@ const BOUNCER: [(&str, &str, f64, f64, f64); 4] = [
     ("slow", "/q/slow", 0.1, 20.05, 12.51),
 ];
 
-/// Objective of the paper's evaluation for the median response time, ms. The next constant is that
-/// for the 90th percentile.
+/// The objective of the paper's evaluation for the median response time, ms.
 const BOUNCER_P50_MS: f64 = 18.0;
+/// The objective of the paper's evaluation for the 90th percentile of response times, ms.
 const BOUNCER_P90_MS: f64 = 50.0;
 
 /// Returns the paper's mix with all service times and objectives multiplied by `scale`, so that the
@@ -59,9 +59,9 @@ fn scaled(ms: f64, scale: f64) -> Duration {
     Duration::from_secs_f64(ms * scale / 1_000.0)
 }
 
-/// Objectives at p50 and p90 that suit a cheap query, ms. The next constant has those for a costly
-/// query.
+/// Objectives at p50 and p90 that suit a cheap query, ms.
 const NATURAL_CHEAP_MS: (f64, f64) = (12.5, 37.5);
+/// Objectives at p50 and p90 that suit a costly query, ms.
 const NATURAL_COSTLY_MS: (f64, f64) = (50.0, 125.0);
 /// The mean service time from which a query counts as costly, ms.
 const COSTLY_MS: f64 = 10.0;

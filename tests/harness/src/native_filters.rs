@@ -148,7 +148,7 @@ pub fn admission_control() -> NativeFilter {
 /// Returns [`admission_control`] with a route timeout at the p90 objective, so that late requests
 /// are failures. The timeout itself has much of the effect, because it takes late requests out of
 /// the backend's queue.
-pub fn admission_control_with_timeout(backend: Protected) -> NativeFilter {
+fn admission_control_with_timeout(backend: Protected) -> NativeFilter {
     NativeFilter {
         name: "admission_control_timeout",
         title: "admission_control, timeout at p90",
@@ -199,7 +199,7 @@ pub fn token_bucket(rps: f64) -> Value {
 }
 
 /// Returns a limit of P connections, each with one request, and of P waiting requests.
-pub fn circuit_breaker(backend: Protected) -> NativeFilter {
+fn circuit_breaker(backend: Protected) -> NativeFilter {
     NativeFilter {
         name: "circuit_breaker",
         title: "circuit breaker at P",

@@ -17,8 +17,8 @@ use crate::backend::{Backend, BackendConfig, Fault, FaultKind};
 use crate::envoy::EnvoyProcess;
 use crate::headgate::{Headgate, RunOptions};
 use crate::http::{self, Answer, Pending};
-use crate::policy;
 use crate::wait::{self, MachineLock};
+use crate::{file, policy};
 
 pub use builder::RigBuilder;
 pub use lineup::{Lineup, Waiter, inversions};
@@ -315,15 +315,11 @@ impl Rig {
 /// The name of the policy's file.
 const FILE: &str = "policy.yaml";
 
-/// Writes a policy to a temporary file and renames the file, as editors and ConfigMaps do. So a
-/// reader never sees half of a policy.
 fn write_policy(dir: &Path, policy: &Value) -> Result<()> {
     let text = match policy {
         // A string value is a text that isn't a policy, which the operator refuses.
         Value::String(text) => text.clone(),
         policy => serde_json::to_string_pretty(policy)?,
     };
-    let temporary = dir.join(".policy.tmp");
-    std::fs::write(&temporary, text)?;
-    std::fs::rename(&temporary, dir.join(FILE)).context("cannot write the policy")
+    file::replace(&dir.join(FILE), text)
 }

@@ -1,5 +1,5 @@
-//! Waits for conditions. Tests never sleep for a fixed time. They wait until a condition holds, and
-//! report the actual state when the deadline passes.
+//! Waits for conditions. Instead of sleeping for a fixed time, a test waits until a condition
+//! holds. If the deadline passes first, the error contains the actual state.
 
 use std::fs::File;
 use std::time::{Duration, Instant};

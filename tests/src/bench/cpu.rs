@@ -16,9 +16,7 @@ use super::lab::{Lab, Protection};
 use super::native_filters::{self, NativeFilter};
 use super::table::{Table, times};
 use crate::backend::{BackendConfig, ServiceType};
-use crate::bootstrap::Bootstrap;
 use crate::load::{self, LoadSpec};
-use crate::rig::Rig;
 use crate::{headgate, mix, policy};
 
 /// Service time of the backend: short, so that connections are few.
@@ -26,16 +24,14 @@ const SERVICE: Duration = Duration::from_micros(200);
 /// The number of concurrent requests that the backend and the policies allow. The load never has so
 /// many.
 const ROOMY: usize = 256;
-/// Service time of the backend for variants that refuse nearly all requests. With the next constant
-/// as P, this backend serves 80 requests/s.
+/// Service time of the backend for variants that refuse nearly all requests.
 const SLOW_SERVICE: Duration = Duration::from_millis(50);
+/// P of variants that refuse nearly all requests, with which the backend serves 80 requests/s.
 const NARROW: usize = 4;
-/// The variant with span tags. It differs from the next one only in these tags.
-const TAGGED: &str = "native_headgate_tagged";
-const UNTAGGED: &str = "native_headgate_untagged";
-/// Duration of the load before the measured time. Variants that refuse need the longer next one,
-/// because the queue from before the first estimate must drain.
+/// Duration of the load before the measured time.
 const WARMUP: Duration = Duration::from_secs(1);
+/// [`WARMUP`] of variants that refuse. It is longer, because the queue from before the first
+/// estimate must drain.
 const WARMUP_REFUSING: Duration = Duration::from_secs(4);
 
 /// The options of a measurement.
@@ -69,52 +65,6 @@ struct Variant {
     protection: Protection,
     /// Whether nearly all answers must be refusals.
     refuses: bool,
-    /// Whether Envoy traces every request.
-    traces: bool,
-    /// A native module in place of the default build.
-    module: Option<&'static str>,
-}
-
-impl Variant {
-    fn start(&self, backend: BackendConfig) -> Result<Lab> {
-        let change = if self.traces {
-            trace
-        } else {
-            |_: &mut _| Ok(())
-        };
-        match (&self.protection, self.module) {
-            (Protection::Headgate { policy, .. }, Some(module)) => {
-                let rig = Rig::builder(backend, policy.clone()).concurrency(1);
-                let rig = rig.native().module(variant_module(module)?);
-                rig.change(change).start().map(Lab::Headgate)
-            }
-            (protection, _) => Lab::start_with(protection, backend, 1, change),
-        }
-    }
-}
-
-/// Makes Envoy trace every request with OpenTelemetry. The backend receives the spans, 512 at a
-/// time.
-fn trace(bootstrap: &mut Bootstrap) -> Result<()> {
-    bootstrap.manager()?["tracing"] = json!({"provider": {
-        "name": "envoy.tracers.opentelemetry",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig",
-            "http_service": {"http_uri": {
-                "uri": "http://collector/v1/traces", "cluster": "upstream", "timeout": "1s",
-            }},
-            "service_name": "bench",
-        },
-    }});
-    let layer = json!({
-        "name": "spans",
-        "static_layer": {"tracing": {"opentelemetry": {"min_flush_spans": 512}}},
-    });
-    match bootstrap.root()["layered_runtime"]["layers"].as_array_mut() {
-        Some(layers) => layers.push(layer),
-        None => bootstrap.root()["layered_runtime"] = json!({"layers": [layer]}),
-    }
-    Ok(())
 }
 
 /// Runs the whole measurement. `progress` gets a line for each round.
@@ -166,7 +116,8 @@ fn measure(variant: &Variant, options: &Options) -> Result<(f64, f64)> {
         (SERVICE, ROOMY, WARMUP)
     };
     let types = vec![ServiceType::constant("/", service)];
-    let lab = variant.start(BackendConfig::new(parallelism, types))?;
+    let backend = BackendConfig::new(parallelism, types);
+    let lab = Lab::start(&variant.protection, backend, 1)?;
     let spec = |duration| LoadSpec::for_mix(lab.addr(), &mix::bouncer(1.0), options.rate, duration);
     let pid = lab.envoy().pid();
     load::run(spec(warmup))?;
@@ -200,21 +151,10 @@ fn variants() -> Result<Vec<Variant>> {
     let accepts = |protection| Variant {
         protection,
         refuses: false,
-        traces: false,
-        module: None,
     };
     let refuses = |protection| Variant {
+        protection,
         refuses: true,
-        ..accepts(protection)
-    };
-    let traces = |name, title, module| Variant {
-        traces: true,
-        module,
-        ..accepts(Protection::native_headgate(
-            name,
-            title,
-            policy::for_mix(ROOMY, &mix::bouncer(1.0)),
-        ))
     };
     let adaptive = native_filters::adaptive_concurrency()
         .http_filters
@@ -232,16 +172,6 @@ fn variants() -> Result<Vec<Variant>> {
             "Headgate's native filter, accepting",
             policy::for_mix(ROOMY, &mix::bouncer(1.0)),
         )),
-        traces(
-            TAGGED,
-            "Headgate's native filter, accepting, with a tracer",
-            None,
-        ),
-        traces(
-            UNTAGGED,
-            "the same without tags",
-            Some("libheadgate-untagged.so"),
-        ),
         accepts(native(
             "local_ratelimit",
             "local_ratelimit, accepting",
@@ -318,7 +248,7 @@ fn native(name: &'static str, title: &'static str, filter: Value) -> Protection 
 ///
 /// # Errors
 /// If the module isn't built.
-pub fn empty_wasm() -> Result<Protection> {
+fn empty_wasm() -> Result<Protection> {
     let module = variant_module("empty.wasm")?;
     let filter = native_filters::http_filter(
         "envoy.filters.http.wasm",
@@ -334,6 +264,21 @@ pub fn empty_wasm() -> Result<Protection> {
         }),
     );
     Ok(native("empty_wasm", "empty Wasm filter", filter))
+}
+
+/// Returns plain Envoy, the empty Wasm filter, and Headgate in Wasm and natively with this many
+/// slots.
+///
+/// # Errors
+/// If a module isn't built.
+pub(super) fn without_and_with_headgate(slots: usize) -> Result<[Protection; 4]> {
+    let policy = policy::for_mix(slots, &mix::bouncer(1.0));
+    Ok([
+        Protection::Native(native_filters::plain()),
+        empty_wasm()?,
+        Protection::headgate("headgate", "Headgate", policy.clone()),
+        Protection::native_headgate("native_headgate", "Headgate's native filter", policy),
+    ])
 }
 
 /// Returns the CPU time of a process since its start, in nanoseconds if the scheduler records them.
@@ -363,17 +308,6 @@ pub fn median(values: &[f64]) -> f64 {
         n if n % 2 == 1 => sorted[n / 2],
         n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
     }
-}
-
-/// Returns the CPU time that span tags add to a request, µs: the median over rounds of the
-/// difference in a round, and the range of its middle half. `None` unless both variants ran.
-pub fn span_tags(rows: &[Row]) -> Option<(f64, f64, f64)> {
-    let of = |name: &str| rows.iter().find(|row| row.variant == name);
-    let pairs = of(TAGGED)?.rounds_us.iter().zip(&of(UNTAGGED)?.rounds_us);
-    let mut added: Vec<f64> = pairs.map(|(with, without)| with - without).collect();
-    added.sort_by(f64::total_cmp);
-    let (quarter, last) = (added.len() / 4, added.len().checked_sub(1)?);
-    Some((median(&added), added[quarter], added[last - quarter]))
 }
 
 /// Returns the rows as a table, each beside the plain router and the empty Wasm filter.
@@ -419,19 +353,5 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(median(&[]), 0.0);
-    }
-
-    #[test]
-    fn span_tags_cost_what_a_round_with_them_takes_longer() {
-        let row = |variant, rounds_us: &[f64]| Row {
-            variant,
-            us_per_request: 0.0,
-            rounds_us: rounds_us.to_vec(),
-            idle_ms_per_s: 0.0,
-        };
-        let with = row(TAGGED, &[120.5, 130.0, 125.0, 90.0, 141.0]);
-        let without = row(UNTAGGED, &[120.0, 129.0, 125.5, 70.0, 140.0]);
-        assert_eq!(span_tags(&[without, with]), Some((1.0, 0.5, 1.0)));
-        assert_eq!(span_tags(&[row(TAGGED, &[1.0])]), None);
     }
 }

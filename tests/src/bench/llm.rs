@@ -34,12 +34,13 @@ pub use self::report::{Ideal, Measured, Report, RowReport, Run, TypeMeasured, Ty
 use self::rows::{Candidate, Row, rows, unfiltered};
 pub use self::tenants::{Tenants, tenants};
 use super::lab::{Lab, Protection, redirect};
-use super::wild::{free_port, leave_core, on_core};
+use super::wild::{leave_core, on_core};
 use crate::backend::{BackendConfig, ServiceType};
 use crate::bootstrap::Bootstrap;
 use crate::http;
 use crate::kube::programs;
 use crate::load::{self, Clients, Ended, LoadSpec, RequestType, Sample, Stream};
+use crate::mesh::ports::free_port;
 use crate::process::Child;
 use crate::quantiles::{Durations, Quantiles};
 use crate::wait;
@@ -50,9 +51,9 @@ const CONTEXT: usize = 2_560;
 const OBJECTIVE: &str = "x-gateway-inference-objective";
 /// The load at which candidates are compared, as a multiple of capacity.
 const SEARCH_LOAD: f64 = 1.5;
-/// The load that counts as no load, as a multiple of capacity. The next constant is its measured
-/// time, long enough for a 99th percentile of type `chat`.
+/// The load that counts as no load, as a multiple of capacity.
 const UNLOADED: f64 = 0.2;
+/// The measured time at [`UNLOADED`], long enough for a 99th percentile of type `chat`.
 const UNLOADED_TIME: Duration = Duration::from_secs(60);
 /// Time before the measured part of a closed loop.
 const SETTLING: Duration = Duration::from_secs(3);
@@ -77,9 +78,6 @@ pub struct Options {
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
-    /// The largest number of tokens in an iteration of the server (`--batch-size`), or `None` for
-    /// the server's default.
-    pub server_batch: Option<u32>,
 }
 
 /// The server's files, and the results of its calibration.
@@ -309,9 +307,6 @@ impl<'a> Bench<'a> {
             .args(["--ctx-size", &(slots * CONTEXT).to_string()])
             .args(["--threads", "1", "--no-cache-prompt", "--cache-ram", "0"])
             .arg("--no-ui");
-        if let Some(tokens) = self.options.server_batch {
-            command.args(["--batch-size", &tokens.to_string()]);
-        }
         let log = self.dir.path().join("llama-server.log");
         let child = Child::spawn_tied("llama-server", &command, &log)?;
         wait::until("llama-server to answer", || {

@@ -6,13 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::cpu::empty_wasm;
+use super::cpu::without_and_with_headgate;
 use super::lab::{Lab, Protection};
-use super::native_filters;
 use super::table::Table;
 use crate::backend::{BackendConfig, ServiceType};
 use crate::load::{self, LoadSpec};
-use crate::{headgate, mix, policy};
+use crate::{headgate, mix};
 
 const FEW: u32 = 1;
 const MANY: u32 = 4;
@@ -34,20 +33,7 @@ pub struct Row {
 /// # Errors
 /// If a system doesn't start.
 pub fn run(mut progress: impl FnMut(&str)) -> Result<Vec<Row>> {
-    let variants = [
-        Protection::Native(native_filters::plain()),
-        empty_wasm()?,
-        Protection::headgate(
-            "headgate",
-            "Headgate",
-            policy::for_mix(64, &mix::bouncer(1.0)),
-        ),
-        Protection::native_headgate(
-            "native_headgate",
-            "Headgate's native filter",
-            policy::for_mix(64, &mix::bouncer(1.0)),
-        ),
-    ];
+    let variants = without_and_with_headgate(64)?;
     let mut rows = Vec::new();
     for variant in &variants {
         progress(variant.title());

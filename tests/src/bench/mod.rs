@@ -10,7 +10,6 @@ pub mod memory;
 pub mod overload;
 mod refusals;
 pub mod scale;
-pub mod simulator;
 pub mod slack_order;
 pub mod throughput;
 pub mod wild;

@@ -7,11 +7,9 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::closed_loop;
-use super::cpu::{cpu_time, empty_wasm, median};
+use super::cpu::{cpu_time, median, without_and_with_headgate};
 use super::lab::{Lab, Protection};
-use super::native_filters;
 use super::table::{Table, percent, times};
-use crate::{mix, policy};
 
 /// The number of connections in a closed loop.
 const CLIENTS: usize = 16;
@@ -33,20 +31,7 @@ pub struct Row {
 /// # Errors
 /// If a system doesn't start, or an answer isn't 200.
 pub fn run(measured: Duration, rounds: usize, mut progress: impl FnMut(&str)) -> Result<Vec<Row>> {
-    let variants = [
-        Protection::Native(native_filters::plain()),
-        empty_wasm()?,
-        Protection::headgate(
-            "headgate",
-            "Headgate",
-            policy::for_mix(CLIENTS * 4, &mix::bouncer(1.0)),
-        ),
-        Protection::native_headgate(
-            "native_headgate",
-            "Headgate's native filter",
-            policy::for_mix(CLIENTS * 4, &mix::bouncer(1.0)),
-        ),
-    ];
+    let variants = without_and_with_headgate(CLIENTS * 4)?;
     let mut samples = vec![Vec::new(); variants.len()];
     for round in 1..=rounds {
         progress(&format!("round {round} of {rounds}"));

@@ -26,9 +26,9 @@ const CALLS: u64 = 10;
 /// Requests/s. There are ten times as many hops.
 const RATE: f64 = 40.0;
 const WARMUP: Duration = Duration::from_secs(1);
-/// The largest number of workflows with their own rate. The next constant is the number of offered
-/// workflows.
+/// The largest number of workflows with their own rate.
 const CAP: usize = 1_000;
+/// The number of offered workflows.
 const OFFERED: usize = 10_000;
 /// The number of clients that offer workflows.
 const CLIENTS: usize = 4;

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use headgate_tests::bench::wild::experiments::{self, Experiment};
 use headgate_tests::bench::{
-    agreement, cpu, decision, llm, lock, memory, overload, scale, simulator, slack_order,
-    throughput, wild, workflows,
+    agreement, cpu, decision, llm, lock, memory, overload, scale, slack_order, throughput, wild,
+    workflows,
 };
 use headgate_tests::mix;
 use serde_json::{Map, Value, json};
@@ -44,9 +44,6 @@ struct Args {
     /// Runs of the simulator in `agreement`, for their scatter.
     #[arg(long, default_value_t = 10)]
     seeds: u64,
-    /// Simulates a whole table in `simulator`, which takes minutes, in place of a hundredth of it.
-    #[arg(long)]
-    full: bool,
     /// Folder in which criterion leaves the figures of `cargo bench -p headgate-strategies`.
     #[arg(long, default_value = "target/criterion")]
     criterion: PathBuf,
@@ -69,11 +66,6 @@ struct Args {
     /// Compares the simulator's model of the server of `llm` with the server, and nothing else.
     #[arg(long)]
     model: bool,
-    /// The largest number of tokens that the server of `llm` processes between two tokens of an
-    /// answer (its `--batch-size`), in place of the server's default of 2048. A prompt of more
-    /// tokens is processed in several parts.
-    #[arg(long)]
-    server_batch: Option<u32>,
     /// An experiment of `wild` in place of the services, or of `llm` in place of the mix. May be
     /// given several times. `--only` names its cases and its rows. The rows in `wild` are none,
     /// wasm-p, wasm, native-p and native. The rows in `llm` are none, and wasm or native with
@@ -124,8 +116,6 @@ enum Bench {
     SlackOrder,
     /// The same policies in the simulator and in Envoy.
     Agreement,
-    /// Speed of the simulator.
-    Simulator,
     /// Many policies and many proxies on one operator.
     Scale,
     /// Cost of workflows for a hop between two sidecars, and the memory for each workflow.
@@ -181,7 +171,6 @@ fn main() -> Result<()> {
             Bench::Overload => ("overload", overload(&args)?),
             Bench::SlackOrder => ("slack_order", slack_order(&args)?),
             Bench::Agreement => ("agreement", agreement(&args)?),
-            Bench::Simulator => ("simulator", simulator(&args)?),
             Bench::Scale => ("scale", scale(&args)?),
             Bench::Workflows => ("workflows", workflows(&args)?),
             Bench::Wild => ("wild", wild(&args)?),
@@ -247,12 +236,6 @@ fn cpu(args: &Args) -> Result<Value> {
         options.rounds,
         cpu::table(&rows)
     );
-    if let Some((added, low, high)) = cpu::span_tags(&rows) {
-        println!(
-            "  span tags of the native filter: {added:+.2} µs/request; {low:+.2}…{high:+.2} in the \
-             middle half of the rounds"
-        );
-    }
     Ok(json!(rows))
 }
 
@@ -338,20 +321,6 @@ fn agreement(args: &Args) -> Result<Value> {
     println!("\n{}", agreement::table(&rows));
     println!("  {}", agreement::verdict(&rows));
     Ok(json!(rows))
-}
-
-fn simulator(args: &Args) -> Result<Value> {
-    let options = simulator::Options {
-        requests: 1_000_000,
-        rounds: rounds(args),
-        full: args.full,
-    };
-    let rows = simulator::run(&options, |what| say(&format!("simulator: {what}")))?;
-    say("simulator: a table of the paper");
-    let whole = simulator::table_run(&options)?;
-    println!("\n{}", simulator::table(&rows));
-    println!("  {}", simulator::table_words(&whole));
-    Ok(json!({"one_core": rows, "table": whole}))
 }
 
 fn workflows(args: &Args) -> Result<Value> {
@@ -467,7 +436,6 @@ fn llm(args: &Args) -> Result<Value> {
         rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
         only: args.only.clone(),
         workers: args.workers,
-        server_batch: args.server_batch,
     };
     if args.model {
         let fit = llm::fit(&options)?;

@@ -6,9 +6,9 @@ use std::fs;
 use super::folder;
 use crate::kube::programs::repository;
 
-/// The largest number of words in the README. The next constant is the largest number in the page
-/// of a concept.
+/// The largest number of words in the README.
 const README: usize = 1200;
+/// The largest number of words in the page of a concept.
 const CONCEPT: usize = 350;
 
 /// The parts of the page of a concept, in their order.

@@ -64,7 +64,8 @@ impl Newcomer<'_> {
         }
         if text.starts_with("kubectl apply -f policy.yaml") {
             applied += 1;
-            // Before the page applies the policy again, it tells its reader to change the mode.
+            // A page that applies its policy twice lets the reader change the mode before the
+            // second time.
             let mode = ["mode: DryRun", "mode: Enforce"][applied - 1];
             self.checkout.set_mode(mode)?;
         }
@@ -111,7 +112,7 @@ impl Newcomer<'_> {
         let programs = programs::repository().join("target/release");
         let programs = programs.canonicalize().unwrap_or_default();
         let text = built(&text, &programs);
-        let kubeconfig = &self.node.access().kubeconfig;
+        let kubeconfig = &self.node.kubeconfig;
         let bash = self.checkout.bash(kubeconfig, LONGEST, &text)?;
         let words: Vec<&str> = bash.iter().map(String::as_str).collect();
         self.node.exec_in(&words)

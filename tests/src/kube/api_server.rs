@@ -2,13 +2,13 @@
 //! itself sets them to running.
 
 use std::net::Ipv4Addr;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Result, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use serde_json::Value;
 
 use super::access::Access;
 use super::audit::{self, AuditEvent, AuditMark};
@@ -17,7 +17,8 @@ use super::programs;
 use super::workspace::Workspace;
 use crate::wait;
 
-/// A running API server. Killed when dropped, or when this process ends in any way.
+/// A running API server, which dereferences to its [`Access`]. Killed when dropped, or when this
+/// process ends in any way.
 pub struct ApiServer {
     access: Access,
     url: String,
@@ -26,6 +27,14 @@ pub struct ApiServer {
     plane: Mutex<ControlPlane>,
     // The folder is dropped after the processes that write into it.
     workspace: Workspace,
+}
+
+impl Deref for ApiServer {
+    type Target = Access;
+
+    fn deref(&self) -> &Access {
+        &self.access
+    }
 }
 
 impl ApiServer {
@@ -139,51 +148,6 @@ impl ApiServer {
     /// If the kubeconfig isn't accepted.
     pub async fn client(&self) -> Result<kube::Client> {
         client(&self.access.kubeconfig).await
-    }
-
-    /// Runs kubectl as an administrator and returns its output.
-    ///
-    /// # Errors
-    /// If kubectl fails. The error contains kubectl's message.
-    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
-        self.access.kubectl(arguments)
-    }
-
-    /// Returns the object or list that `kubectl get` finds with these arguments.
-    ///
-    /// # Errors
-    /// If kubectl fails. The error contains kubectl's message.
-    pub fn get(&self, arguments: &[&str]) -> Result<Value> {
-        self.access.get(arguments)
-    }
-
-    /// Runs kubectl with a kubeconfig and standard input, and returns its output.
-    ///
-    /// # Errors
-    /// If kubectl fails. The error contains kubectl's message.
-    pub fn kubectl_as(
-        &self,
-        kubeconfig: &Path,
-        arguments: &[&str],
-        input: Option<&str>,
-    ) -> Result<String> {
-        self.access.kubectl_as(kubeconfig, arguments, input)
-    }
-
-    /// Runs helm as an administrator and returns its output.
-    ///
-    /// # Errors
-    /// If helm fails. The error contains helm's message.
-    pub fn helm(&self, arguments: &[&str]) -> Result<String> {
-        self.access.helm(arguments)
-    }
-
-    /// Applies YAML with `kubectl apply`.
-    ///
-    /// # Errors
-    /// If an object is refused. The error contains the API server's message.
-    pub fn apply(&self, yaml: &str) -> Result<String> {
-        self.access.apply(yaml)
     }
 
     /// Applies these objects in a dry run with strict validation and returns the output. With this

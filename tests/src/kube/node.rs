@@ -12,6 +12,7 @@ mod config;
 use std::ffi::OsString;
 use std::fs;
 use std::net::Ipv4Addr;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -36,8 +37,8 @@ pub const NODE_NAME: &str = "node1";
 /// The time within which a node must be ready. It needs some 15 s on an idle machine.
 const READY_DEADLINE: Duration = Duration::from_secs(180);
 
-/// A running cluster of one node. Everything in the cluster ends when this value is dropped, or
-/// when this process ends in any way.
+/// A running cluster of one node, which dereferences to its [`Access`]. Everything in the cluster
+/// ends when this value is dropped, or when this process ends in any way.
 pub struct Node {
     access: Access,
     network: fs::File,
@@ -48,6 +49,14 @@ pub struct Node {
     _plane: ControlPlane,
     cgroups: Cgroups,
     workspace: Workspace,
+}
+
+impl Deref for Node {
+    type Target = Access;
+
+    fn deref(&self) -> &Access {
+        &self.access
+    }
 }
 
 /// Whether a node can run here. If it can't, reports the running test as skipped.
@@ -119,38 +128,9 @@ impl Node {
         })
     }
 
-    /// Returns kubectl and helm for this cluster.
-    pub fn access(&self) -> &Access {
-        &self.access
-    }
-
     /// Returns the folder of the node's logs. The folder is kept when a test fails.
     pub fn dir(&self) -> &Path {
         self.workspace.path()
-    }
-
-    /// Runs kubectl as [`Access::kubectl`] does.
-    ///
-    /// # Errors
-    /// The errors of [`Access::kubectl`].
-    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
-        self.access.kubectl(arguments)
-    }
-
-    /// Applies YAML as [`Access::apply`] does.
-    ///
-    /// # Errors
-    /// The errors of [`Access::apply`].
-    pub fn apply(&self, yaml: &str) -> Result<String> {
-        self.access.apply(yaml)
-    }
-
-    /// Runs helm as [`Access::helm`] does.
-    ///
-    /// # Errors
-    /// The errors of [`Access::helm`].
-    pub fn helm(&self, arguments: &[&str]) -> Result<String> {
-        self.access.helm(arguments)
     }
 
     /// Runs a program of this machine on the node, with the node's network, name server and

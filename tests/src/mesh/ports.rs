@@ -6,10 +6,21 @@
 //! bound to the port, too. The kernel passes connections only to listening sockets. Other users
 //! can't bind the port.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use anyhow::{Context, Result};
 use tokio::net::TcpSocket;
+
+/// Returns a port that is free on all addresses now. Unlike the port of a [`Reserved`], it may be
+/// taken by another process.
+///
+/// # Errors
+/// If no port is free.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?
+        .local_addr()?
+        .port())
+}
 
 /// A port of the loopback interface, reserved until this value is dropped.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ use super::sidecar::{Destination, INBOUND, OUTBOUND, Sidecar, Source};
 use super::topology::{NAMESPACE, ServiceSpec, Topology};
 use crate::bootstrap::Bootstrap;
 use crate::envoy::EnvoyProcess;
+use crate::file;
 use crate::headgate::{self, Headgate, RunOptions};
 use crate::wait::{self, MachineLock};
 
@@ -447,15 +448,12 @@ fn operator(topology: &Topology, dir: &Path) -> Result<Headgate> {
     Headgate::start(&options)
 }
 
-/// Writes a file for the policy of each service. A file has another name at first and is then
-/// renamed, so that the operator never reads a part of it.
+/// Writes the policy of each service to a file.
 fn write_policies(topology: &Topology, policies: &Path) -> Result<()> {
     for spec in &topology.services {
         if let Some(policy) = topology.policy_of(spec) {
             let file = policies.join(format!("{}.yaml", spec.name));
-            let partial = file.with_extension("new");
-            std::fs::write(&partial, serde_json::to_string_pretty(&policy)?)?;
-            std::fs::rename(&partial, &file)?;
+            file::replace(&file, serde_json::to_string_pretty(&policy)?)?;
         }
     }
     Ok(())

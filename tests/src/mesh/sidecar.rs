@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 use crate::bootstrap::{Bootstrap, socket};
 use crate::headgate::{run_command, tested_kind};
 
-/// The name of the listener for calls. The next constant is the name of the slot in it.
+/// The name of the listener for calls.
 pub(super) const OUTBOUND: &str = "outbound";
+/// The name of the slot in the listener for calls.
 pub(super) const OUTBOUND_SLOT: &str = "headgate-outbound";
 /// The name of the listener for requests to the service, the same as in `headgate bootstrap`.
 pub(super) const INBOUND: &str = "ingress";

@@ -28,7 +28,7 @@ fn answers(pending: Vec<http::Pending>) -> Result<Vec<u16>> {
 
 /// Checks that the limit is enforced: `slots` requests take all slots, one more waits, and all are
 /// answered.
-fn assert_enforced(rig: &Rig, slots: usize) -> Result<()> {
+pub(crate) fn assert_enforced(rig: &Rig, slots: usize) -> Result<()> {
     let held = rig.occupy("/enforced", slots)?;
     let waiting = rig.enqueue("/enforced", 1)?;
     assert_eq!(rig.policy_stat("slots_in_use")?, slots as u64);
@@ -208,37 +208,46 @@ fn waiting(rig: &Rig, count: u64) -> Result<load::Running> {
 
 const MASS: u64 = 20_000;
 
-fn mass_rig(slots: usize) -> RigBuilder {
-    let backend = BackendConfig::constant(64, Duration::from_millis(1));
+fn mass_policy(slots: usize) -> Value {
     let mut policy = policy::queue_only(slots, 2 * MASS as usize);
     policy["spec"]["queue"]["timeout"] = json!("15s");
-    Rig::builder(backend, policy).concurrency(1)
+    policy
 }
 
-/// Envoy carries out each refusal within the call for the refusal before it.
-#[test]
-fn twenty_thousand_requests_expire_at_once() -> Result<()> {
-    let mut rig = mass_rig(1).start()?;
-    let held = rig.occupy("/held", 1)?;
-    let load = waiting(&rig, MASS)?;
-    rig.envoy.pause();
-    // This sleep is longer than the queue timeout of all requests.
-    std::thread::sleep(Duration::from_secs(16));
-    rig.envoy.resume();
+fn mass_rig() -> RigBuilder {
+    let backend = BackendConfig::constant(64, Duration::from_millis(1));
+    Rig::builder(backend, mass_policy(1)).concurrency(1)
+}
+
+/// Checks that Envoy answers all requests of `load`. Then ends the request that holds the slot.
+fn all_are_answered(rig: &mut Rig, load: load::Running, held: Vec<http::Pending>) -> Result<()> {
     rig.wait_for_stat("queue_length", 0)?;
     assert!(rig.envoy.is_running());
     let report = load.wait()?;
     assert_eq!(report.total.unanswered, 0, "{:?}", report.total.status);
     rig.backend.release();
     assert_eq!(answers(held)?, [200]);
-    rig.wait_until_idle()?;
+    rig.wait_until_idle()
+}
+
+/// Envoy carries out each refusal within the call for the refusal before it.
+#[test]
+fn twenty_thousand_requests_expire_at_once() -> Result<()> {
+    let mut rig = mass_rig().start()?;
+    let held = rig.occupy("/held", 1)?;
+    let load = waiting(&rig, MASS)?;
+    rig.envoy.pause();
+    // This sleep is longer than the queue timeout of all requests.
+    std::thread::sleep(Duration::from_secs(16));
+    rig.envoy.resume();
+    all_are_answered(&mut rig, load, held)?;
     assert_enforced(&rig, 1)
 }
 
 /// A request that ends at once frees its slot for the next request within the call that resumes it.
 #[test]
 fn twenty_thousand_requests_end_as_soon_as_they_are_resumed() -> Result<()> {
-    let mut rig = mass_rig(1)
+    let mut rig = mass_rig()
         .change(|bootstrap| {
             // The circuit breaker rejects the second request to the backend, and Envoy answers it
             // itself.
@@ -250,21 +259,13 @@ fn twenty_thousand_requests_end_as_soon_as_they_are_resumed() -> Result<()> {
         .start()?;
     let held = rig.occupy("/held", 1)?;
     let load = waiting(&rig, MASS)?;
-    let mut policy = policy::queue_only(2, 2 * MASS as usize);
-    policy["spec"]["queue"]["timeout"] = json!("15s");
-    rig.edit_policy(&policy)?;
-    rig.wait_for_stat("queue_length", 0)?;
-    assert!(rig.envoy.is_running());
-    let report = load.wait()?;
-    assert_eq!(report.total.unanswered, 0, "{:?}", report.total.status);
-    rig.backend.release();
-    assert_eq!(answers(held)?, [200]);
-    rig.wait_until_idle()
+    rig.edit_policy(&mass_policy(2))?;
+    all_are_answered(&mut rig, load, held)
 }
 
 /// A request that Envoy answers itself ends within the call that resumes it, perhaps in the
 /// callback for another request's headers. The slot must not go to that request before Envoy has
-/// paused it: Envoy would then pause it for good.
+/// paused it, because Envoy would then never resume it.
 #[test]
 fn requests_that_end_at_once_resume_none_that_is_just_arriving() -> Result<()> {
     let rig = rig(1, 500)

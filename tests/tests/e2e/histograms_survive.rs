@@ -9,7 +9,7 @@ use headgate_tests::backend::BackendConfig;
 use headgate_tests::load::{self, LoadSpec, RequestType};
 use headgate_tests::rig::Rig;
 use headgate_tests::wait::{until, wait_until};
-use headgate_tests::{headgate, policy};
+use headgate_tests::{file, headgate, policy};
 use serde_json::{Value, json};
 
 /// Returns a backend whose requests take 40 ms.
@@ -156,7 +156,5 @@ fn append(module: &Path) -> Result<()> {
     let name = b"upgraded";
     bytes.extend([0, u8::try_from(name.len())? + 1, u8::try_from(name.len())?]);
     bytes.extend(name);
-    let next = module.with_extension("next");
-    std::fs::write(&next, bytes)?;
-    Ok(std::fs::rename(next, module)?)
+    file::replace(module, bytes)
 }

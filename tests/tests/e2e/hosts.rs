@@ -9,11 +9,11 @@ use headgate_tests::backend::{Backend, BackendConfig, Fault, FaultKind};
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::headgate::{self, Headgate, RunOptions};
 use headgate_tests::wait::{MachineLock, lock_machine, until};
-use headgate_tests::{http, policy};
+use headgate_tests::{file, http, policy};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// An Envoy with a backend of its own.
+/// An Envoy and its backend.
 struct Proxy {
     node: &'static str,
     envoy: EnvoyProcess,
@@ -212,8 +212,7 @@ fn an_envoy_that_cannot_load_the_native_module_gets_the_wasm_filter_and_status_s
     assert_eq!(fleet.reported("one")?["filter"], "wasm");
 
     // The proxy tries another module, which it can load.
-    std::fs::copy(headgate::native_path(), folder.path().join("next"))?;
-    std::fs::rename(folder.path().join("next"), &broken)?;
+    file::replace(&broken, std::fs::read(headgate::native_path())?)?;
     until("the native filter to run", || {
         let reported = fleet.reported("one").map_err(|e| e.to_string())?;
         match reported["filter"] == "native" && reported["fallback"].is_null() {

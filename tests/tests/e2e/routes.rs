@@ -1,6 +1,6 @@
-//! Tests of the policies of routes and of their gateway at one proxy, which is known by its labels.
-//! Each policy has its own requests, slots and stats. The cluster is plain data, and its plan is
-//! served over real xDS to a real Envoy.
+//! Tests of the policies of routes and of their gateway at one proxy, which is identified by its
+//! labels. Each policy has its own requests, slots and stats. The cluster is plain data, and its
+//! plan is served over real xDS to a real Envoy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};

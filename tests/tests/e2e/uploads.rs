@@ -95,7 +95,7 @@ fn an_upload_that_stalls_ends() -> Result<()> {
     Ok(())
 }
 
-/// The filter must not keep looking for a turn of a request that Envoy has answered.
+/// Once Envoy has answered a waiting request, the filter must not try to start it any more.
 #[test]
 fn an_upload_that_stalls_while_it_waits_is_forgotten() -> Result<()> {
     let rig = one_slot(1)
@@ -114,7 +114,7 @@ fn an_upload_that_stalls_while_it_waits_is_forgotten() -> Result<()> {
 }
 
 /// Envoy doesn't return the windows of a paused request that exceeds its buffer. The connection's
-/// window must suffice for those that wait and for the one that has the slot.
+/// window must suffice for the uploads that wait and for the upload that has the slot.
 #[test]
 fn uploads_that_wait_leave_the_connection_to_the_one_that_is_served() -> Result<()> {
     let count = 10;

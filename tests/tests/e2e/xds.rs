@@ -1,7 +1,6 @@
 //! Tests of the ways in which a proxy can get its configuration, and of the visible signs of a
 //! proxy that refuses its configuration.
 
-use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
@@ -12,22 +11,12 @@ use headgate_tests::bootstrap::Bootstrap;
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::rig::Rig;
 use headgate_tests::wait::{lock_machine, until};
-use headgate_tests::{headgate, http, policy};
+use headgate_tests::{file, headgate, http, policy};
+
+use crate::faults::assert_enforced;
 
 fn backend() -> BackendConfig {
     BackendConfig::constant(100, Duration::from_millis(1))
-}
-
-/// Checks that the backend gets as many requests as the policy has slots, and that one more waits.
-fn assert_enforced(rig: &Rig, slots: usize) -> Result<()> {
-    rig.wait_for_stat("slots", slots as u64)?;
-    let held = rig.occupy("/", slots)?;
-    let waiting = rig.enqueue("/", 1)?;
-    rig.backend.release();
-    for request in held.into_iter().chain(waiting) {
-        assert_eq!(request.answer()?.status, 200);
-    }
-    rig.wait_until_idle()
 }
 
 #[test]
@@ -63,13 +52,11 @@ fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configu
     assert_enforced(&rig, 2)?;
 
     // A well-formed module that is no filter. Only Envoy can detect this mistake.
-    let next = module.with_extension("next");
     let no_filter: &[u8] = match headgate::is_native() {
         true => b"\x7fELF, and no tables",
         false => b"\0asm\x01\0\0\0",
     };
-    std::fs::write(&next, no_filter)?;
-    std::fs::rename(&next, &module)?;
+    file::replace(&module, no_filter)?;
     until("the refusal to be shown", || {
         let status = rig.status().map_err(|e| e.to_string())?;
         let message = status["proxies"][0]["nack"]["message"]
@@ -86,8 +73,7 @@ fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configu
     })?;
     assert_enforced(&rig, 2)?;
 
-    std::fs::copy(headgate::tested_module(), &next)?;
-    std::fs::rename(&next, &module)?;
+    file::replace(&module, std::fs::read(headgate::tested_module())?)?;
     rig.wait_for_policy()?;
     rig.edit_policy(&policy::queue_only(3, 10))?;
     assert_enforced(&rig, 3)
@@ -97,10 +83,7 @@ fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configu
 /// replacement of this file.
 #[test]
 fn a_rendered_file_programs_a_slot_that_reads_files() -> Result<()> {
-    assert_follows(|folder, rendered| {
-        std::fs::write(folder.join("next.yaml"), rendered)?;
-        std::fs::rename(folder.join("next.yaml"), folder.join(SLOT_FILE))
-    })
+    assert_follows(|folder, rendered| file::replace(&folder.join(SLOT_FILE), rendered))
 }
 
 /// The kubelet updates a mounted ConfigMap by the replacement of a link to a folder. The file is a
@@ -118,7 +101,7 @@ fn a_mounted_config_map_programs_a_slot_that_reads_files() -> Result<()> {
         if file.is_symlink() {
             return Ok(());
         }
-        symlink(Path::new("..data").join(SLOT_FILE), file)
+        Ok(symlink(Path::new("..data").join(SLOT_FILE), file)?)
     })
 }
 
@@ -126,7 +109,7 @@ const SLOT_FILE: &str = "slot.yaml";
 
 /// Checks that an Envoy runs each version of [`SLOT_FILE`]. `publish` writes the text of a version
 /// into the folder.
-fn assert_follows(mut publish: impl FnMut(&Path, &str) -> io::Result<()>) -> Result<()> {
+fn assert_follows(mut publish: impl FnMut(&Path, &str) -> Result<()>) -> Result<()> {
     let _lock = lock_machine()?;
     let folder = tempfile::tempdir()?;
     let policies = tempfile::NamedTempFile::with_suffix(".yaml")?;
@@ -147,7 +130,7 @@ fn assert_follows(mut publish: impl FnMut(&Path, &str) -> io::Result<()>) -> Res
             option,
             &module,
         ])?;
-        Ok(publish(folder.path(), &rendered)?)
+        publish(folder.path(), &rendered)
     };
     render(2)?;
     let backend = Backend::start(&backend())?;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use headgate_tests::chart::{self, NAMESPACE};
 use headgate_tests::headgate::binary_path;
 use headgate_tests::kube::ApiServer;
+use headgate_tests::mesh::ports::free_port;
 use headgate_tests::operator::{Operator, OperatorOptions, own_address};
 use headgate_tests::wait::{until, until_within};
 use serde_json::{Value, json};
@@ -72,12 +73,6 @@ fn check(kubeconfig: &Path, arguments: &[&str]) -> Result<Checked> {
         findings,
         text,
     })
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?
-        .local_addr()?
-        .port())
 }
 
 /// A release of the chart on an API server without nodes. This machine runs the operator in place

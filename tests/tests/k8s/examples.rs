@@ -1,5 +1,5 @@
-//! A real API server takes every object of the examples, and every object that the chart's pages
-//! make users apply. The server has the CRDs of all projects that an example needs.
+//! A real API server takes every object of the examples, and every object that users apply by the
+//! chart's pages. The server has the CRDs of all projects that an example needs.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -39,8 +39,8 @@ fn manifests(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the objects that a user applies of a file, according to its README. They have an Envoy
-/// if the README makes users inject one.
+/// Returns the objects of a file as users apply them by its README. They have an Envoy if the
+/// README has users inject one.
 fn applied(file: &Path) -> String {
     if file.ends_with("sidecar/search.yaml") {
         inject(file, &[])

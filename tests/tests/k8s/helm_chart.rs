@@ -206,7 +206,8 @@ fn nothing_that_a_user_sets_takes_the_operators_pods_out_of_its_services() {
     }
 }
 
-/// The operators fetch the module by way of their Service, and ask each other what proxies say.
+/// The operators fetch the module through their Service, and request the reports of each other's
+/// proxies.
 #[test]
 fn the_operators_reach_each_other_whoever_else_may() {
     let from = r#"[{"namespaceSelector":{"matchLabels":{"team":"shop"}}}]"#;

@@ -1,6 +1,6 @@
 //! An operator that watches two namespaces, with the Roles of the chart. When one namespace and its
-//! Role are deleted, the operator continues to serve the other one. The deleted namespace may come
-//! back.
+//! Role are deleted, the operator continues to serve the other one. The deleted namespace may be
+//! created again.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;

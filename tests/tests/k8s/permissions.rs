@@ -1,4 +1,4 @@
-//! A whole life of the operator on a real API server, with only the permissions that the chart
+//! Everything that the operator does on an API server, with only the permissions that the chart
 //! grants. The audit log then shows that no request was refused, and that every permission was
 //! used.
 
@@ -17,6 +17,7 @@ use headgate_tests::headgate::{address, binary_path, module_path, native_path};
 use headgate_tests::http;
 use headgate_tests::kube::ApiServer;
 use headgate_tests::kube::audit::AuditEvent;
+use headgate_tests::mesh::ports::free_port;
 use headgate_tests::operator::own_address;
 use headgate_tests::process::Child;
 use headgate_tests::wait;
@@ -157,7 +158,7 @@ fn used(events: &[AuditEvent]) -> Permissions {
 struct Operator<'a> {
     server: &'a ApiServer,
     process: Child,
-    /// The address of its admin port, which asks for tokens.
+    /// The address of its admin port, which requires tokens.
     admin: SocketAddr,
     folder: tempfile::TempDir,
 }
@@ -192,7 +193,7 @@ impl<'a> Operator<'a> {
         let deployment = server
             .get(&["deployment", "headgate", "--namespace", NAMESPACE])
             .unwrap();
-        let modules = free_port();
+        let modules = free_port().unwrap();
         let mut command = Command::new(binary_path());
         for argument in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
             .as_array()
@@ -352,11 +353,6 @@ fn token_of_service_monitor(server: &ApiServer) -> String {
     found.unwrap()
 }
 
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    listener.local_addr().unwrap().port()
-}
-
 const SHOP: &str = "
 apiVersion: v1
 kind: Namespace
@@ -405,8 +401,8 @@ spec:
 const TO_SERVICE: &str = "{group: '', kind: Service, name: search}";
 const TO_GATEWAY: &str = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
 
-/// Takes the operator through its life: policies, targets that come and go, Gateway API and its
-/// extension that are installed later, and the loss of the Lease.
+/// Causes all actions of the operator: creates policies, creates and deletes their targets,
+/// installs Gateway API and its extension, and lets the operator lose its Lease.
 fn live(operator: &Operator<'_>) {
     let server = operator.server;
     server.apply(SHOP).unwrap();

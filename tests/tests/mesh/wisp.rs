@@ -78,8 +78,8 @@ fn the_example_of_the_quantile_which_is_edited() -> Result<()> {
         "q = 0, 0.5, 1: share of w1 admitted at a1 {admitted:.2?}, e1 gets {at_e1:.1?}/s, \
          e refuses {lost:.1?}/s"
     );
-    // The example says 0.75 and 1. A slow machine makes service times longer, and so all shares
-    // smaller.
+    // The shares in the example are 0.75 and 1. A slow machine has longer service times, which
+    // reduce all shares.
     assert!((0.5..0.88).contains(&admitted[0]), "q=0: {admitted:?}");
     assert!(admitted[2] > admitted[0] + 0.08, "{admitted:?}");
     assert!(admitted[2] > 0.75, "q=1: {admitted:?}");
@@ -431,7 +431,8 @@ fn strange_neighbours() -> Result<()> {
     Ok(())
 }
 
-/// Sends requests of ever new workflows, with headers of the mesh that are empty or too long.
+/// Sends requests that each have a new workflow, with headers of the mesh that are empty or too
+/// long.
 fn flood(mesh: &Mesh) -> Result<()> {
     let entries = mesh.entries("fe");
     let long = "x".repeat(4_000);

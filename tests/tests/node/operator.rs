@@ -204,8 +204,7 @@ impl Shop {
 
     /// Returns the addresses of Envoys' stats in all Pods that run and aren't being deleted.
     fn proxies(&self) -> Result<Vec<SocketAddr>> {
-        let access = self.node.access();
-        let pods = access.get(&["pods", SHOP, "--selector=app=search"])?;
+        let pods = self.node.get(&["pods", SHOP, "--selector=app=search"])?;
         let pods = pods["items"].as_array().context("a list")?.iter();
         // A terminating Pod has phase `Running` until its deletion, but its address no longer
         // answers.

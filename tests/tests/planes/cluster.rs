@@ -26,7 +26,7 @@ const WAITING: usize = 3;
 /// Requests per second while something changes, far below the capacity of the backends.
 const RATE: f64 = 40.0;
 
-/// A backend. Its requests take a millisecond, or as long as a test wants.
+/// A backend. Its requests take a millisecond, or as long as a test specifies.
 pub(crate) const BACKEND: &str = "
 apiVersion: v1
 kind: Service
@@ -113,8 +113,8 @@ impl Cluster {
     pub(crate) fn apply_in(&self, namespace: &str, yaml: &str) -> Result<()> {
         let space = format!("--namespace={namespace}");
         let apply = ["apply", &space, "--filename=-"];
-        let access = self.node.access();
-        let done = access.kubectl_as(&access.kubeconfig, &apply, Some(yaml));
+        let kubeconfig = &self.node.kubeconfig;
+        let done = self.node.kubectl_as(kubeconfig, &apply, Some(yaml));
         done.map(drop)
     }
 
@@ -255,8 +255,7 @@ impl Cluster {
 
     /// Returns the SHA-256 of the module in the only object of this kind.
     fn module(&self, namespace: &str, resource: &str) -> Result<String> {
-        let access = self.node.access();
-        let list = access.get(&[resource, "--namespace", namespace])?;
+        let list = self.node.get(&[resource, "--namespace", namespace])?;
         let spec = &list["items"][0]["spec"];
         let hashes = ["/wasm/sha256", "/sha256", "/wasm/0/code/http/sha256"];
         let hash = hashes.iter().find_map(|at| spec.pointer(at)?.as_str());
@@ -307,7 +306,7 @@ impl Cluster {
     /// Returns the ready Pods with these labels that aren't being deleted.
     pub(crate) fn proxies(&self, namespace: &str, labels: &str) -> Result<Vec<Proxy>> {
         let arguments = ["pods", "--namespace", namespace, "--selector", labels];
-        let pods = self.node.access().get(&arguments)?;
+        let pods = self.node.get(&arguments)?;
         let ready = |pod: &&Value| {
             let conditions = pod["status"]["conditions"].as_array();
             let is_ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
@@ -367,7 +366,7 @@ impl Cluster {
         let (namespace, name) = policy.split_once('/').context("namespace/name")?;
         until_within(PATIENCE, &format!("{policy}: Programmed {status}"), || {
             let arguments = ["admissionpolicy", name, "--namespace", namespace];
-            let object = self.node.access().get(&arguments);
+            let object = self.node.get(&arguments);
             let object = object.map_err(|e| format!("{e:#}"))?;
             let ancestors = object["status"]["ancestors"].as_array().cloned();
             let conditions = ancestors.unwrap_or_default().into_iter().flat_map(|entry| {
@@ -389,7 +388,7 @@ impl Cluster {
 
     /// Returns the output of `headgate status` for a namespace. Fails if a policy isn't programmed.
     pub(crate) fn status(&self, namespace: &str) -> Result<String> {
-        let kubeconfig = format!("--kubeconfig={}", self.node.access().kubeconfig.display());
+        let kubeconfig = format!("--kubeconfig={}", self.node.kubeconfig.display());
         let space = format!("--namespace={namespace}");
         let program = headgate_tests::headgate::binary_path();
         let program = program.to_str().context("path of headgate")?;
@@ -629,8 +628,9 @@ impl Held {
 /// Some proxies, and a policy that they enforce.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Side<'a> {
-    /// The namespace of the proxies' Pods. The next field has their labels.
+    /// The namespace of the proxies' Pods.
     pub(crate) namespace: &'a str,
+    /// The labels of the proxies' Pods.
     pub(crate) labels: &'a str,
     /// The port on which the proxies take requests.
     pub(crate) port: u16,

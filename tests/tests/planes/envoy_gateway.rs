@@ -289,8 +289,8 @@ fn outlast(mode: Mode, older: usize) -> Result<()> {
     })
 }
 
-/// Takes the policy of a Gateway through its whole life. The policy of another Gateway stays as it
-/// is.
+/// Creates, edits and deletes the policy of a Gateway. The policy of another Gateway stays in
+/// force.
 fn run(mode: Mode) -> Result<()> {
     let Some(cluster) = start(DEV, mode)? else {
         return Ok(());

@@ -21,9 +21,9 @@ const STATS: u16 = 15090;
 const AGENT: u16 = 15020;
 /// The port on which sidecars take requests.
 const INBOUND: u16 = 10_080;
-/// The version of an istiod that reads only WasmPlugins. The next constant is the version of one
-/// that reads TrafficExtensions.
+/// The version of an istiod that reads only WasmPlugins.
 const OLDER: &str = "1.29.3";
+/// The version of an istiod that reads TrafficExtensions.
 const NEWER: &str = "1.31.0";
 
 const EXTENSIONS: (&str, &str) = ("TrafficExtension", "trafficextensions");
@@ -333,7 +333,7 @@ const COPY: &str = "copy";
 
 /// Returns a copy of the operator's only plugin of this kind, without the operator's labels.
 fn copy(cluster: &Cluster, kind: &str) -> Result<String> {
-    let list = cluster.node.access().get(&[kind, "--namespace=shop"])?;
+    let list = cluster.node.get(&[kind, "--namespace=shop"])?;
     let plugins = list["items"].as_array().map(Vec::as_slice);
     let Some([plugin]) = plugins else {
         bail!("not one plugin: {list}");

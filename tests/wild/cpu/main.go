@@ -1,4 +1,4 @@
-// A photo site's image server: nothing but CPU time, on as many goroutines as there are requests.
+// An image server of a photo site. Its requests only use CPU time, each on its own goroutine.
 package main
 
 import (

@@ -1,7 +1,6 @@
-// A reverse proxy with failsafe-go's adaptive limiter and prioritizer, as a rival of Headgate in `scripts/bench wild`.
+// A reverse proxy with failsafe-go's adaptive limiter and prioritizer, which `scripts/bench wild` compares with Headgate.
 //
-// The paths that arguments name have priorities, the first the highest; the limiter's settings are its defaults unless
-// flags say otherwise.
+// The arguments are paths in the order of their priorities, the highest first. Flags change the limiter's defaults.
 package main
 
 import (
@@ -47,7 +46,7 @@ func main() {
 	})))
 }
 
-// level is the priority of a path: the first of `paths` has the highest.
+// level returns the priority of a path. The first of `paths` has the highest.
 func level(path string, paths []string) priority.Priority {
 	for i, prefix := range paths {
 		if strings.HasPrefix(path, prefix) {
@@ -57,7 +56,7 @@ func level(path string, paths []string) priority.Priority {
 	return priority.VeryLow
 }
 
-// discard takes what the proxy says of clients that left.
+// discard ignores the proxy's log about clients that left.
 type discard struct{}
 
 func (discard) Write(line []byte) (int, error) { return len(line), nil }

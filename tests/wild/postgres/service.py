@@ -18,7 +18,7 @@ connection = None
 def query(sql, *arguments):
     global connection
     if connection is None or connection.closed:
-        # A pool that lends connections by transaction has no use for prepared statements.
+        # Prepared statements don't work with a pool that assigns connections by transaction.
         connection = psycopg.connect(os.environ["DATABASE"], autocommit=True, prepare_threshold=None)
     return jsonify(connection.execute(sql, arguments).fetchall())
 

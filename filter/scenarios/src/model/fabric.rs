@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use headgate_simulator::SimulationError;
-use headgate_simulator::fabric::{self, Method, Pattern, Seen, Setup};
+use headgate_simulator::fabric::{self, Method, Seen, Setup};
 use serde::Deserialize;
 
 use super::Amount;
@@ -19,19 +19,9 @@ const HOSTS: [&str; 2] = ["host 1", "host 2"];
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Fabric {
-    hosts: u16,
-    pattern: Pattern,
-    call_bytes: u32,
-    /// The names and shares of the classes, the highest first.
-    classes: Vec<(String, u32)>,
-    /// The percentages of calls that ask for each class, by sender. The last entry holds for all
-    /// further senders.
-    mixes: Vec<Vec<f64>>,
-    buffer_bytes: u32,
-    targets_us: Vec<u64>,
-    percentile: f64,
-    /// The length of an interval, ms.
-    interval: u64,
+    network: Setup,
+    /// The names of the classes, the highest first.
+    classes: Vec<String>,
     /// The length of the run, s.
     length: f64,
     method: Method,
@@ -42,19 +32,8 @@ pub(crate) struct Fabric {
 
 impl Fabric {
     pub(super) fn run(&self, amount: &Amount, seed: u64) -> Result<Measured, SimulationError> {
-        let setup = Setup {
-            hosts: self.hosts,
-            pattern: self.pattern,
-            call_bytes: self.call_bytes,
-            weights: self.classes.iter().map(|(_, share)| *share).collect(),
-            mixes: self.mixes.clone(),
-            buffer_bytes: self.buffer_bytes,
-            targets_us: self.targets_us.clone(),
-            percentile: self.percentile,
-            interval: Duration::from_millis(self.interval),
-        };
         let length = Duration::from_secs_f64(self.length * amount.part);
-        let seen = fabric::run(&setup, self.method, length, length / 3, seed)?;
+        let seen = fabric::run(&self.network, self.method, length, length / 3, seed)?;
         Ok(self.measure(&seen))
     }
 
@@ -71,9 +50,9 @@ impl Fabric {
             "admitted",
             mean(last_third(&overall).iter().flatten().copied()),
         );
-        for (class, (name, _)) in self.classes.iter().enumerate() {
+        for (class, name) in self.classes.iter().enumerate() {
             measured.note(name, "p999_us", seen.latency_us(class, 0.999));
-            let Some(target) = self.targets_us.get(class) else {
+            let Some(target) = self.network.targets_us.get(class) else {
                 continue;
             };
             measured.note(name, "target_us", *target as f64);

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use headgate_core::config::StageConfig;
-use headgate_simulator::results::{ALL, rows};
+use headgate_simulator::backend::Network;
+use headgate_simulator::results::ALL;
 use headgate_simulator::trial::Offered;
 use headgate_simulator::workload::file::{Problem, WorkloadFile};
-use headgate_simulator::{Rate, Simulation, SimulationError};
+use headgate_simulator::{Rate, Run, SimulationError, Until};
+use headgate_strategies::strategy::TypeId;
 use serde::Deserialize;
 
 use super::Amount;
@@ -36,23 +38,28 @@ impl Stage {
         };
         let slots = self.stage.parallelism;
         let load = loads.first().copied().unwrap_or(Rate::Factor(1.0));
-        let simulation = Simulation {
+        let kinds: Vec<TypeId> = workload.types().iter().map(|kind| kind.kind).collect();
+        let run = Run {
             stage: &self.stage,
-            workload: &workload,
-            per_second: workload.per_second(load, slots),
+            kinds: &kinds,
             warm_up: Duration::from_secs_f64(self.warm_up),
-            requests: amount.requests,
-            seed,
+            until: Until::Requests(amount.requests),
+            // The strategy and the traffic must not share random numbers.
+            seed: !seed,
         };
-        let outcome = simulation.run()?;
+        let mut traffic = workload.steady(workload.per_second(load, slots), seed);
+        let outcome = run.with(&mut traffic, Network::of_servers(slots))?;
         let names = workload.types().iter().map(|kind| kind.name.as_str());
         let (mut measured, mut least) = (Measured::default(), f64::INFINITY);
-        for row in rows(names, &outcome) {
-            measured.note(&row.kind, "rejected_pct", row.rejected_pct);
-            measured.note(&row.kind, "rt_p50_ms", row.rt_p50_ms);
-            measured.note(&row.kind, "rt_p90_ms", row.rt_p90_ms);
-            measured.note(&row.kind, "utilization", row.utilization);
-            least = least.min(100.0 - row.rejected_pct);
+        let all = outcome.all();
+        let results = names.zip(&outcome.types);
+        for (kind, result) in results.chain(all.iter().map(|all| (ALL, all))) {
+            let rejected_pct = result.rejected_pct();
+            measured.note(kind, "rejected_pct", rejected_pct);
+            measured.note(kind, "rt_p50_ms", result.response_time_ms(0.5));
+            measured.note(kind, "rt_p90_ms", result.response_time_ms(0.9));
+            measured.note(kind, "utilization", outcome.utilization);
+            least = least.min(100.0 - rejected_pct);
         }
         measured.note(ALL, "least_accepted_pct", least);
         let full = workload.per_second(Rate::Factor(1.0), slots);

@@ -116,7 +116,8 @@ fn users_are_conserved_whatever_becomes_of_their_requests() {
         // All requests were answered in the end, and the users whose stay is over have left.
         assert_eq!(source.inner.thinking.len(), stays.len() - 30);
         assert_eq!((source.sent, source.under_way), (source.ended, 0));
-        assert_eq!(outcome.simulated, source.sent);
+        let offered: u64 = outcome.types.iter().map(|kind| kind.offered).sum();
+        assert_eq!(offered, source.sent);
         assert!(source.most as usize <= stays.len());
         let users = source.inner.behaviour();
         let everything = 0..usize::MAX;

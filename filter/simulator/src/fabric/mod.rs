@@ -3,7 +3,7 @@
 //! Aequitas controls the queue in front of a switch's port, in which calls wait for microseconds.
 //! Requests through a proxy take milliseconds. So the experiments with Aequitas need a network:
 //! senders with congestion windows (`transport`), a weighted fair queue in front of each host
-//! ([`port`]), and calls of several classes (`traffic`). [`run`] lets one of the class admission
+//! (`port`), and calls of several classes (`traffic`). [`run`] lets one of the class admission
 //! algorithms of the engine decide the class in which each call runs.
 //!
 //! The model is that of the simulator of Aequitas, from which the paper's numbers come. The model
@@ -12,7 +12,7 @@
 //! server take no time.
 
 mod lanes;
-pub mod port;
+mod port;
 mod seen;
 mod traffic;
 mod transport;
@@ -31,7 +31,8 @@ pub use world::run;
 const MICROSECOND: u64 = 1_000_000;
 
 /// The hosts, their calls, and the targets of the classes.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Setup {
     /// The number of hosts at the switch.
     pub hosts: u16,
@@ -50,7 +51,8 @@ pub struct Setup {
     pub targets_us: Vec<u64>,
     /// The percentile at which the targets apply.
     pub percentile: f64,
-    /// The length of the intervals in which calls are counted.
+    /// The length of the intervals in which calls are counted. In a data file, a number of ms.
+    #[serde(deserialize_with = "millis")]
     pub interval: Duration,
 }
 

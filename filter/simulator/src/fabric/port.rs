@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 /// The weighted fair queue in front of a switch's port, with a bounded buffer. Times are ps.
 #[derive(Debug, Clone)]
-pub struct Port<P> {
+pub(super) struct Port<P> {
     ps_per_byte: u64,
     classes: Vec<Class<P>>,
     buffer: u32,
@@ -34,8 +34,7 @@ struct Class<P> {
 impl<P> Port<P> {
     /// Returns an idle port that sends a byte in `ps_per_byte`, with classes of these weights, all
     /// above 0, and a buffer of `buffer` bytes.
-    #[must_use]
-    pub fn new(ps_per_byte: u64, weights: &[u32], buffer: u32) -> Self {
+    pub(super) fn new(ps_per_byte: u64, weights: &[u32], buffer: u32) -> Self {
         let sum: u64 = weights.iter().copied().map(u64::from).sum();
         let class = |weight: &u32| Class {
             packets: VecDeque::new(),
@@ -53,8 +52,7 @@ impl<P> Port<P> {
 
     /// Queues a packet of `bytes` with its headers at `now`. Returns whether the packet fits into
     /// the buffer. A packet that doesn't fit, or whose class doesn't exist, is lost.
-    #[must_use]
-    pub fn enqueue(&mut self, now: u64, class: usize, bytes: u32, packet: P) -> bool {
+    pub(super) fn enqueue(&mut self, now: u64, class: usize, bytes: u32, packet: P) -> bool {
         let Some(class) = self.classes.get_mut(class) else {
             return false;
         };
@@ -69,7 +67,7 @@ impl<P> Port<P> {
 
     /// Starts sending the next packet, unless the port is busy. Returns the transmission time.
     /// [`Port::sent`] marks the end.
-    pub fn send(&mut self) -> Option<u64> {
+    pub(super) fn send(&mut self) -> Option<u64> {
         if self.on_the_wire.is_some() {
             return None;
         }
@@ -86,7 +84,7 @@ impl<P> Port<P> {
     }
 
     /// Marks the end of a transmission. Returns the packet.
-    pub fn sent(&mut self) -> Option<P> {
+    pub(super) fn sent(&mut self) -> Option<P> {
         self.on_the_wire.take()
     }
 }

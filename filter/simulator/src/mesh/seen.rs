@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::results::rank;
+
 /// The outcome of a client's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
@@ -223,6 +225,5 @@ impl Seen {
 /// values doesn't exceed.
 #[must_use]
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
-    let rank = (sorted.len() as f64 * q).ceil().max(1.0) as usize - 1;
-    sorted.get(rank.min(sorted.len().checked_sub(1)?)).copied()
+    sorted.get(rank(sorted.len(), q)?).copied()
 }

@@ -91,9 +91,7 @@ impl Compared {
                 .is_some_and(|ours| (ours - self.expected).abs() <= within),
         )
     }
-}
 
-impl Compared {
     fn describe(&self, ours: &str) -> String {
         let bound = match self.within {
             Some(within) if within > 0.0 => format!(" ± {within}"),

@@ -378,7 +378,7 @@ impl Trial {
         let timelines = [phases, curve].map(timeline);
         let (outcome, [phases, curve]) = match &self.plan.offered {
             Offered::Loads { workload, .. } => {
-                let traffic = Traffic::steady(workload, case.per_second, seed);
+                let traffic = workload.steady(case.per_second, seed);
                 let mut source = Observed::new(traffic, progress, timelines);
                 (run.with(&mut source, backend)?, source.timelines())
             }

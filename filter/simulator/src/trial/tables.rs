@@ -164,7 +164,7 @@ impl Trial {
 }
 
 fn recorded(report: &mut Report, recording: &Recording, slots: u32) {
-    let (requests, rate) = (recording.len(), recording.per_second());
+    let (requests, rate) = (recording.count(), recording.per_second());
     let seconds = recording.length_ns() as f64 / 1e9;
     report.setup(
         "arrivals",

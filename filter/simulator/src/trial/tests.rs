@@ -87,7 +87,7 @@ fn a_seed_gives_one_report_byte_for_byte_whatever_the_threads() {
 
 /// Returns the access log that Envoy would write for `workload` at `per_second`, with exact times.
 fn log(workload: &Workload, per_second: f64, seed: u64, requests: usize) -> String {
-    let mut traffic = Traffic::steady(workload, per_second, seed);
+    let mut traffic = workload.steady(per_second, seed);
     let taken: Vec<Request> = (0..requests).filter_map(|_| traffic.take()).collect();
     let mut log = String::new();
     // Envoy writes lines in the order of requests' ends. Any order other than that of arrivals
@@ -111,7 +111,7 @@ fn a_recorded_poisson_process_gives_what_the_modelled_one_gives() {
     let per_second = workload.per_second(load, stage.parallelism);
     let log = log(&workload, per_second, 99, 150_000);
     let recording = Recording::read(log.as_bytes(), &stage).unwrap();
-    assert_eq!((recording.len(), recording.notes().len()), (150_000, 0));
+    assert_eq!((recording.count(), recording.notes().len()), (150_000, 0));
     assert!((recording.per_second() / per_second - 1.0).abs() < 0.01);
 
     // The requests are the same in both runs, so chance has little influence.

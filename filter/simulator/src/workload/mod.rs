@@ -177,10 +177,10 @@ impl Workload {
         }
     }
 
-    /// Returns an endless stream of requests.
+    /// Returns an endless stream of requests at a constant rate.
     #[must_use]
     pub fn steady(&self, per_second: f64, seed: u64) -> impl Source + '_ {
-        Traffic::steady(self, per_second, seed)
+        Traffic::new(self, vec![(u64::MAX, per_second)], seed)
     }
 
     /// Returns `rate` in requests per second, for `parallelism` slots.

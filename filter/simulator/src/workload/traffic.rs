@@ -27,11 +27,6 @@ impl<'a> Traffic<'a> {
         traffic
     }
 
-    /// Returns an endless stream of requests at a constant rate.
-    pub(crate) fn steady(workload: &'a Workload, per_second: f64, seed: u64) -> Self {
-        Self::new(workload, vec![(u64::MAX, per_second)], seed)
-    }
-
     fn draw(&mut self) -> Option<Request> {
         let at = self.clock.next(&mut self.dice)?;
         Some(self.workload.request(at, &mut self.dice))
@@ -66,7 +61,7 @@ mod tests {
         assert!((workload.mean_ms() - 3.5).abs() < 1e-9);
         let rate = workload.per_second(Rate::Factor(1.5), 7);
         assert!((rate - 3_000.0).abs() < 1e-6);
-        let mut traffic = Traffic::steady(&workload, rate, 1);
+        let mut traffic = workload.steady(rate, 1);
         let drawn: Vec<Request> = (0..200_000).filter_map(|_| traffic.take()).collect();
         assert!(drawn.is_sorted_by_key(|r| r.at));
         let seconds = drawn[drawn.len() - 1].at as f64 / 1e9;

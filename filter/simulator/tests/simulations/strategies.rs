@@ -9,7 +9,8 @@ use headgate_core::config::{
     BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, QueueMode,
     ResponseTimeControllerConfig, StageConfig, StrategyConfig,
 };
-use headgate_simulator::{LogNormal, Outcome, Rate, ServiceTime, Simulation, TypeLoad, Workload};
+use headgate_simulator::backend::Network;
+use headgate_simulator::{LogNormal, Outcome, Rate, Run, ServiceTime, TypeLoad, Until, Workload};
 use headgate_strategies::strategy::TypeId;
 use serde_json::json;
 
@@ -31,6 +32,28 @@ fn stage() -> StageConfig {
     serde_json::from_value(stage).unwrap()
 }
 
+/// Runs `stage` before as many servers as it has slots, with a workload at a rate, requests/s.
+/// Results count from `warm_up` s on, for this number of requests.
+fn outcome(
+    stage: &StageConfig,
+    (workload, per_second): (&Workload, f64),
+    warm_up: u64,
+    requests: u64,
+    seed: u64,
+) -> Outcome {
+    let kinds: Vec<TypeId> = workload.types().iter().map(|kind| kind.kind).collect();
+    let run = Run {
+        stage,
+        kinds: &kinds,
+        warm_up: Duration::from_secs(warm_up),
+        until: Until::Requests(requests),
+        seed: !seed,
+    };
+    let mut traffic = workload.steady(per_second, seed);
+    let servers = Network::of_servers(stage.parallelism);
+    run.with(&mut traffic, servers).unwrap()
+}
+
 #[test]
 fn below_capacity_response_times_are_service_times_and_nothing_is_refused() {
     let times = [
@@ -43,15 +66,8 @@ fn below_capacity_response_times_are_service_times_and_nothing_is_refused() {
     for mode in [QueueMode::Hold, QueueMode::Observe] {
         let mut stage = stage();
         stage.queue.mode = mode;
-        let simulation = Simulation {
-            stage: &stage,
-            workload: &workload,
-            per_second: workload.per_second(Rate::Factor(0.5), 100),
-            warm_up: Duration::from_secs(12),
-            requests: 200_000,
-            seed: 1,
-        };
-        let outcome = simulation.run().unwrap();
+        let per_second = workload.per_second(Rate::Factor(0.5), 100);
+        let outcome = outcome(&stage, (&workload, per_second), 12, 200_000, 1);
         assert!(
             (outcome.utilization - 0.5).abs() < 0.01,
             "{}",
@@ -83,15 +99,8 @@ fn objectives_far_above_processing_times_do_not_bound_the_utilization() {
             ]))
             .unwrap();
         }
-        let simulation = Simulation {
-            stage: &stage,
-            workload: &workload,
-            per_second: workload.per_second(Rate::Factor(1.1), 64),
-            warm_up: Duration::from_secs(12),
-            requests: 200_000,
-            seed: 1,
-        };
-        let outcome = simulation.run().unwrap();
+        let per_second = workload.per_second(Rate::Factor(1.1), 64);
+        let outcome = outcome(&stage, (&workload, per_second), 12, 200_000, 1);
         let median = outcome.types[0].response_time_ms(0.5).unwrap();
         (outcome.utilization, median)
     };
@@ -133,15 +142,8 @@ pub(crate) fn under(
     let per_second = load * f64::from(slots) * 1e3 / times.mean_ms();
     let stage = one_type(slots, strategy);
     let workload = Workload::new(vec![TypeLoad::new("a", TypeId(0), 1.0, times)]).unwrap();
-    let simulation = Simulation {
-        stage: &stage,
-        workload: &workload,
-        per_second,
-        warm_up: Duration::from_secs(10),
-        requests: (per_second * (10.0 + (target_ms * 0.1).max(30.0))) as u64,
-        seed,
-    };
-    simulation.run().unwrap()
+    let requests = (per_second * (10.0 + (target_ms * 0.1).max(30.0))) as u64;
+    outcome(&stage, (&workload, per_second), 10, requests, seed)
 }
 
 /// SEDA §3.2: with an `increase` of 1% of the capacity, one set of the other constants holds

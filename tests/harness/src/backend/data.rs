@@ -28,9 +28,9 @@ use super::station::{Served, Station, Ticket};
 const SERVICE_US: HeaderName = HeaderName::from_static("x-backend-service-us");
 const WAIT_US: HeaderName = HeaderName::from_static("x-backend-wait-us");
 const SEQ: HeaderName = HeaderName::from_static("x-seq");
-/// The request header with the quality that the proxy asks for. The response header of the next
-/// constant repeats it.
+/// The request header with the quality that the proxy asks for.
 const QUALITY: HeaderName = HeaderName::from_static("x-headgate-quality");
+/// The response header that repeats [`QUALITY`].
 const QUALITY_HEARD: HeaderName = HeaderName::from_static("x-backend-quality");
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");

@@ -19,9 +19,9 @@ const IN_FORCE: Duration = Duration::from_secs(1);
 /// Ratio of the ideal goodput that must be reached. It bounds the combined cost of refusals, idle
 /// slots and late answers. The slots have to be found first.
 const OF_IDEAL: f64 = 0.85;
-/// Span of requests for a ratio after an edit. The next constant is the least number of requests in
-/// the span.
+/// The time over which the acceptance ratio is measured after an edit.
 const WINDOW: Duration = Duration::from_millis(250);
+/// The smallest number of requests in [`WINDOW`] that counts as a measurement.
 const ENOUGH_IN_WINDOW: u64 = 10;
 
 /// The data to judge.

@@ -33,8 +33,9 @@ const CALM: Duration = Duration::from_secs(3);
 /// Start of the counted span, two seconds after the start of the overload. In these seconds, the
 /// empty queue fills.
 const COUNTED_FROM: Duration = Duration::from_secs(5);
-/// The observed time after the first edit. The next constant is that after the second edit.
+/// The observed time after the first edit.
 const WITH_VALUE: Duration = Duration::from_secs(5);
+/// The observed time after the second edit.
 const WITH_ALLOWANCE: Duration = Duration::from_secs(7);
 /// The value that the first edit gives to the costliest type. Until then, this type was refused
 /// first.

@@ -13,13 +13,15 @@ use super::result::DemoResult;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 310.0;
-/// The left end of the axis of slots, px. The next constants are its length and its height in the
-/// picture.
+/// The left end of the axis of slots, px.
 const LEFT: f64 = 60.0;
+/// The length of the axis of slots, px.
 const LENGTH: f64 = 630.0;
+/// The y coordinate of the axis of slots, px.
 const BASE: f64 = 250.0;
-/// The height of the lowest bar, px. The next constant is that of the highest bar.
+/// The height of the lowest bar, px.
 const LOWEST: f64 = 36.0;
+/// The height of the highest bar, px.
 const HIGHEST: f64 = 140.0;
 /// The width of a character of a label, px, by which long labels are kept inside the picture.
 const CHARACTER: f64 = 7.0;

@@ -9,7 +9,7 @@ use crate::backend::{Backend, BackendStats};
 use crate::load::{self, LoadReport, LoadSpec, Running, Sample};
 
 /// The interval of progress reports.
-const TELL: Duration = Duration::from_millis(200);
+const REPORT: Duration = Duration::from_millis(200);
 
 /// An observed load.
 pub(super) struct Watch<'a> {
@@ -69,7 +69,7 @@ impl<'a> Watch<'a> {
                 bail!("the load ended early");
             }
             let left = end.saturating_sub(self.now());
-            std::thread::sleep(left.min(TELL));
+            std::thread::sleep(left.min(REPORT));
             progress.tick(self.now() - begun, &at_the_moment(&self.running.snapshot()));
         }
         if self.after.is_none() {

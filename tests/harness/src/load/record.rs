@@ -90,7 +90,7 @@ pub(super) struct Recorder {
     pub(super) lateness: Durations,
     pub(super) max_outstanding: usize,
     pub(super) connections: u64,
-    /// The tallies of the types, and last that of all types together.
+    /// The tallies of the types, followed by that of all types together.
     tallies: Vec<Tally>,
     /// Every request, in the order in which they fell due.
     pub(super) samples: Vec<Sample>,

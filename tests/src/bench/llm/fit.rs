@@ -20,8 +20,9 @@ use crate::load::{RequestType, Stream};
 
 /// Numbers of clients.
 const CLIENTS: [usize; 4] = [1, 2, 4, 8];
-/// The time of a run with one size. The next constant is the time of a run with the mix.
+/// The length of a run with requests of one size.
 const ONE_SIZE: Duration = Duration::from_secs(4);
+/// The length of a run with the mix.
 const MIXED: Duration = Duration::from_secs(10);
 
 /// The comparison.
@@ -171,8 +172,8 @@ impl Fit {
         (self.rows.iter().map(ratio).sum::<f64>() / self.rows.len() as f64).exp()
     }
 
-    /// Returns the server's figures, and the model's divided by them. The column between them
-    /// tells how much the server itself differs between rounds.
+    /// Returns a table with the server's figures, the difference of the server between rounds, and
+    /// the model's figures divided by the server's.
     #[must_use]
     pub fn table(&self) -> String {
         let slowness = self.slowness();

@@ -1,6 +1,5 @@
 //! Many policies in a folder or on a real API server, and an operator that serves them.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +20,7 @@ use crate::headgate::{Headgate, RunOptions, module_path};
 use crate::kube::ApiServer;
 use crate::kube::audit::{AuditEvent, AuditMark};
 use crate::pki::Pki;
-use crate::{policy, wait};
+use crate::{file, policy, wait};
 
 /// The number of namespaces over which policies and proxies are distributed. The operator allows
 /// one namespace at most half of the connections.
@@ -285,12 +284,8 @@ fn folder(policies: usize, limit: String) -> Result<(Headgate, Policies)> {
 }
 
 fn write(dir: &Path, number: usize, max_length: usize) -> Result<()> {
-    let next = dir.join(format!(".{}", name(number)));
-    fs::write(&next, object(number, max_length).to_string())?;
-    Ok(fs::rename(
-        next,
-        dir.join(format!("{}.yaml", name(number))),
-    )?)
+    let file = dir.join(format!("{}.yaml", name(number)));
+    file::replace(&file, object(number, max_length).to_string())
 }
 
 fn cluster(policies: usize, limit: String) -> Result<(Headgate, Policies)> {

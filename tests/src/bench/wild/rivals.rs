@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use tempfile::TempDir;
 
-use super::services::free_port;
 use crate::bench::lab::{Lab, Protection};
 use crate::kube::programs;
+use crate::mesh::ports::free_port;
 use crate::mix::QueryType;
 use crate::process::{self, Child};
 use crate::wait::{self, MachineLock};
@@ -70,8 +70,8 @@ pub(super) fn haproxy_candidates(mix: &[QueryType]) -> Vec<(String, Rival)> {
     candidates
 }
 
-/// Returns the limiter with its defaults, and with other values of two settings that its
-/// documentation says to fit: the range of the limit, and the queue.
+/// Returns the limiter with its defaults, and with other values of the two settings that its
+/// documentation recommends to fit: the range of the limit, and the queue.
 pub(super) fn failsafe_candidates(mix: &[QueryType]) -> Vec<(String, Rival)> {
     let paths = || mix.iter().map(|query| query.path.to_owned());
     let shortest = mix.iter().map(|query| query.p90).min().unwrap_or_default();

@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use tempfile::TempDir;
 
 use crate::http;
 use crate::kube::programs;
+use crate::mesh::ports::free_port;
 use crate::mix::QueryType;
 use crate::process::{self, Child};
 use crate::wait;
@@ -433,13 +434,6 @@ fn not_as_root(program: &Path) -> Command {
         .args(["--user", "--map-user=65534", "--map-group=65534", "--"])
         .arg(program);
     command
-}
-
-/// Returns a port that is free now.
-pub(in crate::bench) fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-        .local_addr()?
-        .port())
 }
 
 /// Returns the child processes of a process.

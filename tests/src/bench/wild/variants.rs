@@ -163,9 +163,9 @@ fn rivals(candidates: Vec<(String, Rival)>) -> Vec<Variant> {
     candidates.into_iter().map(variant).collect()
 }
 
-/// Returns candidates for the settings that Envoy's documentation says to tune: the percentile that
-/// counts as the round trip, the queue allowed above the minimum, the limit while the minimum is
-/// measured, and the ceiling.
+/// Returns candidates for the settings that Envoy's documentation recommends to tune: the
+/// percentile that counts as the round trip, the queue allowed above the minimum, the limit while
+/// the minimum is measured, and the ceiling.
 fn adaptive_candidates() -> Vec<Variant> {
     let mut candidates = Vec::new();
     for percentile in [50, 90] {

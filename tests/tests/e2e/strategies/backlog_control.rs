@@ -12,16 +12,15 @@ use headgate_tests::rig::{Rig, Waiter};
 use headgate_tests::wait::until;
 use serde_json::{Value, json};
 
-use super::{ALONE, Kind, QUICK, SLOW, at_once, fill, finish, leave, policy, refused, some, start};
+use super::{
+    ALONE, Kind, QUICK, SLOW, at_once, changed, fill, finish, leave, policy, refused, some, start,
+};
 
 /// Returns the settings of Chronos' controller. Tests use targets that are either never reached or
 /// missed by far.
 fn backlog(target: &str, changes: &Value) -> Value {
-    let mut settings = json!({"target": target, "period": "100ms"});
-    if let (Some(settings), Some(changes)) = (settings.as_object_mut(), changes.as_object()) {
-        settings.extend(changes.clone());
-    }
-    json!({"type": "BacklogControl", "backlogControl": settings})
+    let settings = json!({"target": target, "period": "100ms"});
+    json!({"type": "BacklogControl", "backlogControl": changed(settings, changes)})
 }
 
 const LIGHT_AND_HEAVY: [Kind; 2] = [

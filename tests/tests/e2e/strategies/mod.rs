@@ -50,6 +50,14 @@ fn policy(slots: usize, kinds: &[Kind], strategy: &Value) -> Value {
     policy
 }
 
+/// Returns `settings` with the fields of `changes`.
+fn changed(mut settings: Value, changes: &Value) -> Value {
+    for (field, value) in changes.as_object().into_iter().flatten() {
+        settings[field] = value.clone();
+    }
+    settings
+}
+
 fn start(kinds: &[Kind], policy: Value) -> Result<Rig> {
     let mut services = vec![ServiceType::constant("/held", Duration::ZERO)];
     services.extend(

@@ -6,12 +6,12 @@ use headgate_tests::rig::Rig;
 use headgate_tests::wait::until;
 use serde_json::{Value, json};
 
-use super::{ALONE, Kind, QUICK, SLOW, at_once, policy, start};
+use super::{ALONE, Kind, QUICK, SLOW, at_once, changed, policy, start};
 
 /// Returns the settings of SEDA's controller for a target of 500 ms. The controller reacts fast: it
 /// runs after every five requests, or after 50 ms without requests.
 fn controller(changes: &Value) -> Value {
-    let mut settings = json!({
+    let settings = json!({
         "target": "500ms",
         "requests": 5,
         "timeout": "50ms",
@@ -21,10 +21,19 @@ fn controller(changes: &Value) -> Value {
         "minRate": 1,
         "increase": 100,
     });
-    if let (Some(settings), Some(changes)) = (settings.as_object_mut(), changes.as_object()) {
-        settings.extend(changes.clone());
-    }
-    json!({"type": "ResponseTimeController", "responseTimeController": settings})
+    json!({
+        "type": "ResponseTimeController",
+        "responseTimeController": changed(settings, changes),
+    })
+}
+
+/// Returns a policy with the classes `gold` and `rest`.
+fn with_gold(kinds: &[Kind], strategy: &Value) -> Value {
+    let mut policy = policy(100, kinds, strategy);
+    let header = json!({"name": "x-class", "value": "gold"});
+    policy["spec"]["classes"] =
+        json!([{"name": "gold", "matches": [{"headers": [header]}]}, {"name": "rest"}]);
+    policy
 }
 
 /// Sends a request that takes `service_us` while no other request is in progress, and returns the
@@ -113,11 +122,7 @@ fn response_time_controller_takes_from_lower_classes_first() -> Result<()> {
         "classTargets": {"gold": "500ms", "rest": "1000s"},
         "lowerClassPatience": 1_000_000,
     }));
-    let mut policy = policy(100, &ALONE, &strategy);
-    let header = json!({"name": "x-class", "value": "gold"});
-    policy["spec"]["classes"] =
-        json!([{"name": "gold", "matches": [{"headers": [header]}]}, {"name": "rest"}]);
-    let rig = start(&ALONE, policy)?;
+    let rig = start(&ALONE, with_gold(&ALONE, &strategy))?;
     // Class `gold` misses its target, and `rest` is far within its own target.
     until("refusals of the rest", || {
         let gold = at_once(&rig, "gold", SLOW, 10).map_err(|e| e.to_string())?;
@@ -142,11 +147,7 @@ fn response_time_controller_holds_a_target_of_a_type_and_class() -> Result<()> {
         Kind("/bulk", 1, &[("p50", 1)]),
     ];
     let strategy = controller(&json!({"typeTargets": {"bulk": {"rest": "1000s"}}}));
-    let mut policy = policy(100, &KINDS, &strategy);
-    let header = json!({"name": "x-class", "value": "gold"});
-    policy["spec"]["classes"] =
-        json!([{"name": "gold", "matches": [{"headers": [header]}]}, {"name": "rest"}]);
-    let rig = start(&KINDS, policy)?;
+    let rig = start(&KINDS, with_gold(&KINDS, &strategy))?;
     let refused = |path: &str, class: &str, service_us: &str| -> Result<usize, String> {
         let headers = [("x-class", class), ("x-backend-service-us", service_us)];
         let send = |_| rig.request(path, &headers).map_err(|e| e.to_string());

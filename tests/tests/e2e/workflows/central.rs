@@ -15,18 +15,13 @@ use headgate_tests::pki::Pki;
 use headgate_tests::wait::{lock_machine, until, wait_until};
 use headgate_xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 
-/// Returns the policies. `shop/app` calls `shop/stock`, whose only slot is busy for [`WORK`] with
-/// each call.
+use super::sidecar;
+
+/// Returns the policies. The only slot of `shop/stock` is busy for [`WORK`] with each call.
 fn policies(centralized: &str) -> String {
-    format!(
-        "apiVersion: headgate.dev/v1alpha1
-kind: AdmissionPolicy
-metadata: {{name: stock, namespace: shop}}
-spec:
-  targetRefs: [{{kind: Service, name: stock}}]
-  parallelism: {{total: 1}}
+    let stock = format!(
+        "  parallelism: {{total: 1}}
   strategy: {{type: MaxQueueLength}}
-  types: [{{name: default}}]
   classes:
   - {{name: high, matches: [{{headers: [{{name: x-priority, value: high}}]}}]}}
   - {{name: low}}
@@ -36,19 +31,9 @@ spec:
     targets: {{high: 1ms}}
     percentile: 90
     distributed: {{decrease: 1, minProbability: 0.000001}}
-    centralized: {{{centralized}, report: 50ms, fallback: Admit}}
----
-apiVersion: headgate.dev/v1alpha1
-kind: AdmissionPolicy
-metadata: {{name: app, namespace: shop}}
-spec:
-  targetRefs: [{{kind: Service, name: app}}]
-  strategy: {{type: MaxQueueLength}}
-  types: [{{name: default}}]
-  classAdmission:
-    outbound: {{services: [{{cluster: 'stock*', name: stock}}]}}
-"
-    )
+    centralized: {{{centralized}, report: 50ms, fallback: Admit}}"
+    );
+    sidecar::policies(&stock, "")
 }
 
 const WORK: Duration = Duration::from_millis(20);

@@ -11,7 +11,7 @@ use headgate_tests::http;
 use headgate_tests::load::{self, Lateness};
 use headgate_tests::wait::{lock_machine, until};
 
-use super::sidecar::{Sidecar, compiled, of};
+use super::sidecar::{self, Sidecar, compiled, of};
 
 /// The number of slots of the service. A call keeps a slot busy for [`WORK`], so the capacity is
 /// 200 calls/s.
@@ -24,18 +24,12 @@ const SENDERS: usize = 3;
 /// response that is late by the work of one call changes no share.
 const TOLERABLE_FOR_SHARES: Duration = WORK;
 
-/// Returns the policies. `shop/app` calls `shop/stock`, and `admission` sets the targets of the
-/// classes of `shop/stock`. With an empty `admission`, the classes have no targets.
+/// Returns the policies. `admission` sets the targets of the classes of `shop/stock`. With an empty
+/// `admission`, the classes have no targets.
 fn policies(admission: &str) -> String {
-    format!(
-        "apiVersion: headgate.dev/v1alpha1
-kind: AdmissionPolicy
-metadata: {{name: stock, namespace: shop}}
-spec:
-  targetRefs: [{{kind: Service, name: stock}}]
-  parallelism: {{total: {SLOTS}}}
+    let stock = format!(
+        "  parallelism: {{total: {SLOTS}}}
   strategy: {{type: MaxQueueLength}}
-  types: [{{name: default}}]
   classes:
   - {{name: high, matches: [{{headers: [{{name: x-priority, value: high}}]}}]}}
   - {{name: medium, matches: [{{headers: [{{name: x-priority, value: medium}}]}}]}}
@@ -45,19 +39,9 @@ spec:
     timeout: 30s
     discipline: WFQ
     wfq: {{by: Class, weights: {{high: 8, medium: 4, low: 1}}}}
-{admission}
----
-apiVersion: headgate.dev/v1alpha1
-kind: AdmissionPolicy
-metadata: {{name: app, namespace: shop}}
-spec:
-  targetRefs: [{{kind: Service, name: app}}]
-  strategy: {{type: MaxQueueLength}}
-  types: [{{name: default}}]
-  classAdmission:
-    outbound: {{services: [{{cluster: 'stock*', name: stock}}]}}
-"
-    )
+{admission}"
+    );
+    sidecar::policies(&stock, "")
 }
 
 /// The service with its sidecar, and the sidecars of its senders.

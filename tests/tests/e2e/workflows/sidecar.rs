@@ -11,6 +11,7 @@ use headgate_controller::bootstrap::{Bootstrap as Written, ConfigSource, Outboun
 use headgate_core::config::FilterConfig;
 use headgate_tests::bootstrap::Bootstrap;
 use headgate_tests::envoy::EnvoyProcess;
+use headgate_tests::file;
 use headgate_tests::headgate as binary;
 use headgate_tests::http::{self, Answer};
 use headgate_tests::wait::until;
@@ -72,6 +73,31 @@ pub(crate) fn outbound(more: &serde_json::Value) -> Result<FilterConfig> {
     }
     let config = json!({"revision": "out", "direction": "Outbound", "outbound": outbound});
     Ok(FilterConfig::from_json(config.to_string().as_bytes())?)
+}
+
+/// Returns the policies of two services. `shop/app` calls `shop/stock`. `stock` has the further
+/// fields of the spec of `shop/stock`, and `calls` those of the app's entry for the service.
+pub(crate) fn policies(stock: &str, calls: &str) -> String {
+    format!(
+        "apiVersion: headgate.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {{name: stock, namespace: shop}}
+spec:
+  targetRefs: [{{kind: Service, name: stock}}]
+  types: [{{name: default}}]
+{stock}
+---
+apiVersion: headgate.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {{name: app, namespace: shop}}
+spec:
+  targetRefs: [{{kind: Service, name: app}}]
+  strategy: {{type: MaxQueueLength}}
+  types: [{{name: default}}]
+  classAdmission:
+    outbound: {{services: [{{cluster: 'stock*', name: stock{calls}}}]}}
+"
+    )
 }
 
 /// Compiles `policies`, for one endpoint of each service.
@@ -295,10 +321,7 @@ impl Sidecar {
     }
 }
 
-/// Writes a file beside `path` and renames it to `path`, because Envoy watches for renames.
 fn write(path: &Path, slot: &str, config: &FilterConfig) -> Result<()> {
-    let file = discovery_json(config, slot, &binary::tested_module());
-    let partial = path.with_extension("new");
-    std::fs::write(&partial, file.to_string())?;
-    std::fs::rename(&partial, path).with_context(|| path.display().to_string())
+    let response = discovery_json(config, slot, &binary::tested_module());
+    file::replace(path, response.to_string())
 }

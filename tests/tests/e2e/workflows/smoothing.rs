@@ -14,7 +14,7 @@ use headgate_tests::http;
 use headgate_tests::load::{self, Clients, Lateness, LoadSpec, RequestType};
 use headgate_tests::wait::lock_machine;
 
-use super::sidecar::{Sidecar, compiled, of};
+use super::sidecar::{self, Sidecar, compiled, of};
 
 /// The number of slots of the service. A call keeps a slot busy for [`WORK`], so the capacity is
 /// 200 calls/s.
@@ -33,32 +33,15 @@ const SMOOTHING: Smoothing = Smoothing {
     most: Duration::from_millis(600),
 };
 
-/// Returns the policies. `shop/app` calls `shop/stock`, which announces its rejection rate.
+/// Returns the policies. `shop/stock` announces its rejection rate.
 fn policies(smoothing: &str) -> String {
-    format!(
-        "apiVersion: headgate.dev/v1alpha1
-kind: AdmissionPolicy
-metadata: {{name: stock, namespace: shop}}
-spec:
-  targetRefs: [{{kind: Service, name: stock}}]
-  parallelism: {{total: {SLOTS}}}
+    let stock = format!(
+        "  parallelism: {{total: {SLOTS}}}
   strategy:
     type: BacklogControl
-    backlogControl: {{target: 40ms}}
-  types: [{{name: default}}]
----
-apiVersion: headgate.dev/v1alpha1
-kind: AdmissionPolicy
-metadata: {{name: app, namespace: shop}}
-spec:
-  targetRefs: [{{kind: Service, name: app}}]
-  strategy: {{type: MaxQueueLength}}
-  types: [{{name: default}}]
-  classAdmission:
-    outbound:
-      services: [{{cluster: 'stock*', name: stock{smoothing}}}]
-"
-    )
+    backlogControl: {{target: 40ms}}"
+    );
+    sidecar::policies(&stock, smoothing)
 }
 
 /// Measurements of one run.

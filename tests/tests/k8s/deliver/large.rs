@@ -7,10 +7,8 @@ use headgate_api::plan::{TargetKind, TargetRef};
 use headgate_deliver::cluster::{Gateway, ObjectKey, Route};
 use serde_json::{Value, json};
 
-use super::policy;
 use super::stage::Stage;
-
-const EDGE: &str = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
+use super::{EDGE, policy, say};
 
 /// Adds Gateway `edge` of Envoy Gateway, with these routes, to the cluster of `stage`.
 fn gateway(stage: &mut Stage, routes: &[&str]) {
@@ -76,32 +74,14 @@ fn policies(object: &Value) -> Vec<&str> {
     names
 }
 
-/// Waits until the object has these policies. Then sets its status to accepted, in place of Envoy
-/// Gateway.
+/// Waits until the object has these policies. Then accepts the object in place of Envoy Gateway.
 fn accepted(stage: &Stage, wanted: &[&str]) -> Result<Value> {
     let what = wanted.join(", ");
     let object = stage.wait_for("envoyextensionpolicies", &what, |o| policies(o) == wanted)?;
     let metadata = &object["metadata"];
     let name = metadata["name"].as_str().context("name")?;
-    let status = json!({"status": {"ancestors": [{
-        "ancestorRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge"},
-        "controllerName": "gateway.envoyproxy.io/gatewayclass-controller",
-        "conditions": [{
-            "type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
-            "lastTransitionTime": "2026-03-01T12:00:00Z",
-            "observedGeneration": metadata["generation"],
-        }],
-    }]}})
-    .to_string();
-    stage.kubectl(&[
-        "patch",
-        "envoyextensionpolicy",
-        name,
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-        &status,
-    ])?;
+    let generation = metadata["generation"].as_u64().context("generation")?;
+    say(stage, name, "True", "", generation)?;
     stage.only("envoyextensionpolicies").map_err(|e| anyhow!(e))
 }
 

@@ -1,8 +1,8 @@
-//! Objects for other control planes, against the API server and the definitions that those control
+//! Tests of the objects for other control planes, on an API server with the CRDs that those control
 //! planes publish.
 //!
-//! The deliverer runs here as the leader runs it, with the rights that it needs and no more. It
-//! watches the whole cluster, so these tests take turns.
+//! The deliverer runs as on the leader, with only the rights that it needs. It watches the whole
+//! cluster, so these tests run one at a time.
 
 mod everywhere;
 mod large;
@@ -25,12 +25,14 @@ use headgate_deliver::{Adapter, Delivered, Installed, wanted};
 use headgate_tests::chart;
 use headgate_tests::headgate::binary_path;
 use headgate_tests::kube::{ApiServer, programs};
-use headgate_tests::wait::{until, until_within};
+use headgate_tests::wait::until;
 use serde_json::Value;
 
 use self::everywhere::everywhere;
 use self::modules::{Modules, sha256};
-use self::stage::{NOTICED, RETRY, Stage, equipped, install, remove_plugins, settings, turn};
+use self::stage::{
+    NOTICED, RETRY, Stage, equipped, install, remove_plugins, settings, slots, turn,
+};
 
 fn policy(namespace: &str, name: &str, target: &str, slots: u32) -> String {
     format!(
@@ -43,8 +45,7 @@ fn policy(namespace: &str, name: &str, target: &str, slots: u32) -> String {
 
 const SEARCH: &str = "{group: '', kind: Service, name: search}";
 
-/// One gateway of each control plane, with and without routes, Services and Pods, and every example
-/// policy.
+/// Each example policy, attached to each kind of target, in the objects for each control plane.
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
     let _turn = turn().await;
@@ -125,12 +126,8 @@ async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
     let mut stage = Stage::set().await?;
-    let namespace = stage.namespace.clone();
     stage.search();
-    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
-    stage.show();
-    let slots =
-        |object: &Value| object["spec"]["wasm"]["pluginConfig"]["stages"][0]["parallelism"].clone();
+    stage.deliver(3)?;
     let made = stage.wait_for("trafficextensions", "the plugin", |_| true)?;
     assert_eq!(slots(&made), 3);
     let owner = &made["metadata"]["ownerReferences"][0];
@@ -150,15 +147,14 @@ async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
     assert_eq!(file["metadata"]["ownerReferences"], Value::Null);
     stage.programmed("p", true, "TrafficExtension").await?;
 
-    stage.policy(&policy(&namespace, "p", SEARCH, 5))?;
-    stage.show();
-    let changed = stage.wait_for("trafficextensions", "five slots", |o| slots(o) == 5)?;
+    stage.deliver(5)?;
+    let changed = stage.wait_for_slots(5)?;
     assert_eq!(
         changed["metadata"]["uid"], made["metadata"]["uid"],
-        "changed, not made anew"
+        "the same object"
     );
 
-    // If a user deletes it, it comes back without a new plan.
+    // The deliverer creates a deleted object again, without a new plan.
     stage.kubectl(&["delete", "trafficextensions", "--all"])?;
     let again = stage.wait_for("trafficextensions", "another one", |o| {
         o["metadata"]["uid"] != made["metadata"]["uid"]
@@ -169,21 +165,19 @@ async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
     Arc::make_mut(&mut stage.cluster.pods).clear();
     stage.show();
     stage.wait_until_gone("trafficextensions")?;
-    // Without the ConfigMap, no further Pod that mounts it could start.
+    // The ConfigMap stays, because new Pods that mount it couldn't start without it.
     let is_empty =
         |object: &Value| object["metadata"]["annotations"]["headgate.dev/policies"] == "";
     stage.wait_for("configmaps", "a file without policies", is_empty)?;
     Ok(())
 }
 
-/// Kubernetes itself removes an object whose policies are gone, with or without an operator.
+/// Kubernetes deletes an object after its policy, even without an operator.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_garbage_collector_knows_the_owner() -> Result<()> {
     let mut stage = Stage::set().await?;
-    let namespace = stage.namespace.clone();
     stage.search();
-    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
-    stage.show();
+    stage.deliver(3)?;
     stage.wait_for("trafficextensions", "the plugin", |_| true)?;
     stage.task.abort();
     stage.server.restart_controllers()?;
@@ -194,20 +188,15 @@ async fn the_garbage_collector_knows_the_owner() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_written_when_nothing_changed() -> Result<()> {
     let mut stage = Stage::set().await?;
-    let namespace = stage.namespace.clone();
     stage.search();
-    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
-    stage.show();
+    stage.deliver(3)?;
     stage.programmed("p", true, "TrafficExtension").await?;
     stage.wait_for("configmaps", "the file", |_| true)?;
 
     let mark = stage.server.audit_mark();
-    // Changes without effect: a Pod that makes no difference, policies that are judged again, an
-    // object that a user adds to.
+    // These changes need no write: another Pod, and an annotation that a user adds to an object.
     for i in 0..5 {
-        let pod = ObjectKey::new(&namespace, format!("other-{i}"));
-        Arc::make_mut(&mut stage.cluster.pods).insert(pod, Pod::default());
-        stage.show();
+        stage.add_pod(&format!("other-{i}"));
         stage.kubectl(&[
             "annotate",
             "trafficextensions",
@@ -216,12 +205,9 @@ async fn nothing_is_written_when_nothing_changed() -> Result<()> {
             &format!("theirs={i}"),
         ])?;
     }
-    // All of these changes have been processed once a later one has.
-    stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
-    stage.show();
-    stage.wait_for("trafficextensions", "four slots", |o| {
-        o["spec"]["wasm"]["pluginConfig"]["stages"][0]["parallelism"] == 4
-    })?;
+    // Once a later change has been processed, all of these have been.
+    stage.deliver(4)?;
+    stage.wait_for_slots(4)?;
     let written = |stage: &Stage| -> Result<Vec<(String, String)>, String> {
         let writes = stage.writes(mark).map_err(|e| format!("{e:#}"))?;
         let mut writes: Vec<_> = writes.into_iter().map(|w| (w.verb, w.resource)).collect();
@@ -238,20 +224,18 @@ async fn nothing_is_written_when_nothing_changed() -> Result<()> {
     let plugin = stage.only("trafficextensions").map_err(|e| anyhow!(e))?;
     assert_eq!(
         plugin["metadata"]["annotations"]["theirs"], "4",
-        "what others add is theirs"
+        "the user's annotation stays"
     );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_field_of_somebody_elses_is_left_to_them() -> Result<()> {
-    // Only an event may cause a second attempt, however slow this machine is.
+async fn a_field_that_another_manager_sets_is_not_overwritten() -> Result<()> {
+    // With this pause, only an event can cause a second attempt.
     let never = Duration::from_secs(3600);
     let mut stage = Stage::set_with_refused_retry(never).await?;
-    let namespace = stage.namespace.clone();
     stage.search();
-    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
-    stage.show();
+    stage.deliver(3)?;
     let plugin = stage.wait_for("trafficextensions", "the plugin", |_| true)?;
     let name = plugin["metadata"]["name"]
         .as_str()
@@ -277,11 +261,9 @@ async fn a_field_of_somebody_elses_is_left_to_them() -> Result<()> {
         "{said}"
     );
     for i in 0..3 {
-        let pod = ObjectKey::new(&namespace, format!("other-{i}"));
-        Arc::make_mut(&mut stage.cluster.pods).insert(pod, Pod::default());
-        stage.show();
+        stage.add_pod(&format!("other-{i}"));
     }
-    // A ConfigMap shows that those rounds are over.
+    // Once the ConfigMap has been created again, the deliverer has processed the three Pods.
     stage.kubectl(&["delete", "configmap", "headgate-service-search"])?;
     stage.wait_for("configmaps", "the file again", |_| true)?;
     let plugin = stage.only("trafficextensions").map_err(|e| anyhow!(e))?;
@@ -291,14 +273,10 @@ async fn a_field_of_somebody_elses_is_left_to_them() -> Result<()> {
         .iter()
         .filter(|w| w.resource == "trafficextensions")
         .collect();
-    assert_eq!(
-        tries.len(),
-        1,
-        "refused once, and not asked again: {tries:?}"
-    );
+    assert_eq!(tries.len(), 1, "one attempt: {tries:?}");
     assert_eq!(tries[0].code, 409);
 
-    // They delete it.
+    // Without the object there is no conflict.
     stage.kubectl(&["delete", "trafficextension", &name])?;
     stage.wait_for("trafficextensions", "ours", |o| {
         o["spec"]["phase"] == "STATS"
@@ -308,9 +286,8 @@ async fn a_field_of_somebody_elses_is_left_to_them() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_of_somebody_elses_is_not_taken() -> Result<()> {
+async fn an_object_that_headgate_does_not_manage_is_not_changed() -> Result<()> {
     let mut stage = Stage::set().await?;
-    let namespace = stage.namespace.clone();
     stage.kubectl(&[
         "create",
         "configmap",
@@ -318,8 +295,7 @@ async fn an_object_of_somebody_elses_is_not_taken() -> Result<()> {
         "--from-literal=theirs=1",
     ])?;
     stage.search();
-    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
-    stage.show();
+    stage.deliver(3)?;
     let said = stage
         .programmed("p", false, "that Headgate doesn't manage")
         .await?;
@@ -336,9 +312,8 @@ async fn an_object_of_somebody_elses_is_not_taken() -> Result<()> {
     let theirs: Value = serde_json::from_str(&theirs)?;
     assert_eq!(theirs["data"], serde_json::json!({"theirs": "1"}));
 
-    // When it is deleted, Headgate's takes its place: no edit is needed.
-    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
-    stage.show();
+    // Once the object is deleted, Headgate creates its own object, without an edit.
+    stage.deliver(3)?;
     stage
         .programmed("p", false, "that Headgate doesn't manage")
         .await?;
@@ -348,7 +323,8 @@ async fn an_object_of_somebody_elses_is_not_taken() -> Result<()> {
     Ok(())
 }
 
-/// Istio comes later, before 1.30, is upgraded, and is removed.
+/// Istio is installed after the deliverer has started, in a version before 1.30. It is upgraded,
+/// removed, and installed again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_control_plane_may_come_later_and_be_upgraded_and_go() -> Result<()> {
     /// Reinstalls Istio for the other tests, even if this one fails.
@@ -365,8 +341,7 @@ async fn a_control_plane_may_come_later_and_be_upgraded_and_go() -> Result<()> {
     let mut stage = Stage::with(server, turn, RETRY).await?;
     let namespace = stage.namespace.clone();
     stage.search();
-    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
-    stage.show();
+    stage.deliver(3)?;
     let said = stage.programmed("p", true, "ConfigMap").await?;
     assert!(!said.contains("WasmPlugin"), "{said}");
     chart::install_some_crds(server, "istio", |name| {
@@ -375,7 +350,7 @@ async fn a_control_plane_may_come_later_and_be_upgraded_and_go() -> Result<()> {
     stage.programmed("p", true, "WasmPlugin").await?;
     let old = stage.wait_for("wasmplugins", "the plugin", |_| true)?;
 
-    // CRDs are upgraded before istiod.
+    // An upgrade installs the new CRDs before the new istiod.
     let labels = [("app", "istiod"), ("app.kubernetes.io/version", "1.29.4")];
     let istiod = ObjectKey::new("istio-system", "istiod-1");
     let pod = Pod {
@@ -383,8 +358,7 @@ async fn a_control_plane_may_come_later_and_be_upgraded_and_go() -> Result<()> {
         ..Pod::default()
     };
     Arc::make_mut(&mut stage.cluster.pods).insert(istiod.clone(), pod);
-    stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
-    stage.show();
+    stage.deliver(4)?;
     install(stage.server, "istio")?;
     stage.wait_for("wasmplugins", "four slots", |o| {
         o["spec"]["pluginConfig"]["stages"][0]["parallelism"] == 4
@@ -438,38 +412,31 @@ async fn a_control_plane_may_come_later_and_be_upgraded_and_go() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn proxies_are_sent_only_where_the_module_is() -> Result<()> {
+async fn an_object_is_written_once_its_module_is_served() -> Result<()> {
     let mut stage = Stage::set().await?;
-    let namespace = stage.namespace.clone();
     stage.modules.serves.store(false, Ordering::Relaxed);
     stage.search();
-    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
-    stage.show();
+    stage.deliver(3)?;
     stage
         .programmed("p", false, "answers 404 Not Found")
         .await?;
     assert_eq!(stage.all("trafficextensions")?, [] as [Value; 0]);
     stage.modules.serves.store(true, Ordering::Relaxed);
     stage.programmed("p", true, "TrafficExtension").await?;
-    // An edit leads no proxy to another module, so it waits for none.
+    // An edit doesn't change the module, so it is delivered even if the module isn't served.
     stage.modules.serves.store(false, Ordering::Relaxed);
-    stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
-    stage.show();
-    stage.wait_for("trafficextensions", "four slots", |o| {
-        o["spec"]["wasm"]["pluginConfig"]["stages"][0]["parallelism"] == 4
-    })?;
+    stage.deliver(4)?;
+    stage.wait_for_slots(4)?;
     Ok(())
 }
 
-/// The successor of an object exists before the object is deleted, so that a filter is always
-/// there.
+/// An object is deleted only once its successor exists, so that proxies always have a filter.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_successor_is_there_before_its_predecessor_goes() -> Result<()> {
+async fn a_successor_exists_before_its_predecessor_is_deleted() -> Result<()> {
     let mut stage = Stage::set().await?;
     let namespace = stage.namespace.clone();
     stage.search();
-    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
-    stage.show();
+    stage.deliver(3)?;
     let name = |object: &Value| object["metadata"]["name"].as_str().map(str::to_owned);
     let first =
         name(&stage.wait_for("trafficextensions", "the plugin", |_| true)?).context("name")?;
@@ -498,7 +465,7 @@ async fn a_successor_is_there_before_its_predecessor_goes() -> Result<()> {
         [written("patch", &second), written("delete", &first)]
     );
 
-    // A successor that can't be written doesn't exist.
+    // If the successor can't be written, the predecessor stays.
     let theirs = format!(
         "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\n\
          metadata: {{name: {first}, namespace: {namespace}}}\n\
@@ -519,28 +486,22 @@ async fn a_successor_is_there_before_its_predecessor_goes() -> Result<()> {
     Ok(())
 }
 
-/// A sidecar that starts while no operator serves the module runs without it, until its plugin
-/// changes.
+/// A sidecar that starts while no operator serves the module runs without a filter until its plugin
+/// changes. So the deliverer changes plugins once the module is served again.
 #[tokio::test(flavor = "multi_thread")]
-async fn sidecars_ask_again_when_the_module_is_served_again() -> Result<()> {
+async fn a_plugin_changes_when_its_module_is_served_again() -> Result<()> {
     let mut stage = Stage::set().await?;
-    let namespace = stage.namespace.clone();
     stage.search();
-    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
-    stage.show();
+    stage.deliver(3)?;
     let made = stage.wait_for("trafficextensions", "the plugin", |_| true)?;
-    // istiod pushes a change of an annotation whose key contains `istio.io`.
+    // istiod sends a plugin to sidecars again if an annotation changes whose key contains
+    // `istio.io`.
     let key = "headgate.dev/istio.io-module-served";
     let told = |object: &Value| object["metadata"]["annotations"][key].clone();
     assert_eq!(told(&made), Value::Null);
 
     stage.modules.serves.store(false, Ordering::Relaxed);
-    until_within(NOTICED, "somebody to look", || {
-        match stage.modules.missed.load(Ordering::Relaxed) {
-            0 => Err("nobody".to_owned()),
-            _ => Ok(()),
-        }
-    })?;
+    stage.wait_for_a_miss()?;
     assert_eq!(
         told(&stage.only("trafficextensions").map_err(|e| anyhow!(e))?),
         Value::Null
@@ -555,27 +516,24 @@ async fn sidecars_ask_again_when_the_module_is_served_again() -> Result<()> {
     );
     assert_eq!(again["spec"], made["spec"]);
 
-    // After a gap an operator can't know which sidecars have started meanwhile.
+    // After a time without an operator, sidecars may have started without a filter.
     stage.start_again(true).await?;
     stage.wait_for("trafficextensions", "another time", |o| {
         told(o) != told(&again)
     })?;
 
-    // An operator that takes over from another knows that nothing was missed. Its first edit is its
-    // only write.
+    // An operator that takes over from another without a gap writes only the next edit.
     let mark = stage.server.audit_mark();
     stage.start_again(false).await?;
-    stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
-    stage.show();
-    stage.wait_for("trafficextensions", "four slots", |o| {
-        o["spec"]["wasm"]["pluginConfig"]["stages"][0]["parallelism"] == 4
-    })?;
+    stage.deliver(4)?;
+    stage.wait_for_slots(4)?;
     stage.wrote_once(mark, "trafficextensions")
 }
 
 const EDGE: &str = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
 
-/// A stage with a policy of a Gateway; also returns the name of its object.
+/// Starts a deliverer with a policy of a Gateway of Envoy Gateway. Also returns the name of the
+/// policy's object.
 async fn at_envoy_gateway() -> Result<(Stage, String)> {
     let mut stage = Stage::set().await?;
     let namespace = stage.namespace.clone();
@@ -595,8 +553,9 @@ async fn at_envoy_gateway() -> Result<(Stage, String)> {
     Ok((stage, name.to_owned()))
 }
 
-/// Says in Envoy Gateway's place whether the object is accepted.
-fn say(stage: &Stage, name: &str, accepted: &str, message: &str, generation: u32) -> Result<()> {
+/// Sets the status of the object in place of Envoy Gateway. `accepted` is the status of the
+/// condition `Accepted`.
+fn say(stage: &Stage, name: &str, accepted: &str, message: &str, generation: u64) -> Result<()> {
     let status = serde_json::json!({"status": {"ancestors": [{
         "ancestorRef": {
             "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge",
@@ -614,7 +573,7 @@ fn say(stage: &Stage, name: &str, accepted: &str, message: &str, generation: u32
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_envoy_gateway_says_comes_back() -> Result<()> {
+async fn the_status_that_envoy_gateway_sets_is_reported() -> Result<()> {
     let (mut stage, name) = at_envoy_gateway().await?;
     let namespace = stage.namespace.clone();
     let object = stage
@@ -630,7 +589,7 @@ async fn what_envoy_gateway_says_comes_back() -> Result<()> {
     stage
         .programmed("p", false, "Envoy Gateway refuses it: Because: of this")
         .await?;
-    // As users see it who can't reach an operator.
+    // `headgate status` shows it, too, without a connection to an operator.
     let status = Command::new(binary_path())
         .args(["status", "--namespace", &namespace, "--kubeconfig"])
         .arg(stage.server.kubeconfig())
@@ -644,10 +603,10 @@ async fn what_envoy_gateway_says_comes_back() -> Result<()> {
     Ok(())
 }
 
-/// An Envoy Gateway that restarts while no operator serves the module takes the filter from its
-/// proxies, and doesn't try again by itself.
+/// An Envoy Gateway that restarts while no operator serves the module removes the filter from its
+/// proxies, and doesn't fetch the module again by itself.
 #[tokio::test(flavor = "multi_thread")]
-async fn envoy_gateway_is_asked_again_for_a_module_that_it_could_not_fetch() -> Result<()> {
+async fn envoy_gateway_gets_another_url_for_a_module_that_it_could_not_fetch() -> Result<()> {
     const KIND: &str = "envoyextensionpolicies";
     let (mut stage, name) = at_envoy_gateway().await?;
     let namespace = stage.namespace.clone();
@@ -658,16 +617,12 @@ async fn envoy_gateway_is_asked_again_for_a_module_that_it_could_not_fetch() -> 
     let first = url(&stage.only(KIND).map_err(|e| anyhow!(e))?);
     assert!(first.ends_with(".wasm"), "{first}");
 
-    // While the module isn't served, it would only fail again.
+    // While the module isn't served, the URL doesn't change, because another download would fail,
+    // too.
     stage.modules.serves.store(false, Ordering::Relaxed);
     let failed = "Wasm: wasm module download failed after 5 attempts.";
     say(&stage, &name, "False", failed, 1)?;
-    until_within(NOTICED, "somebody to look", || {
-        match stage.modules.missed.load(Ordering::Relaxed) {
-            0 => Err("nobody".to_owned()),
-            _ => Ok(()),
-        }
-    })?;
+    stage.wait_for_a_miss()?;
     stage.programmed("p", false, failed).await?;
     assert_eq!(url(&stage.only(KIND).map_err(|e| anyhow!(e))?), first);
 
@@ -676,14 +631,14 @@ async fn envoy_gateway_is_asked_again_for_a_module_that_it_could_not_fetch() -> 
     let asked = url(&again);
     assert!(asked.starts_with(&format!("{first}?")), "{asked}");
     assert_eq!(again["metadata"]["generation"], 2);
-    // After ten failures it requests no URL that it knows.
+    // After ten failures Envoy Gateway requests a known URL no more.
     let refused = "Wasm: failed to get Wasm module after 10 attempts.";
     say(&stage, &name, "False", refused, 2)?;
     let third = stage.wait_for(KIND, "a third URL", |o| url(o) != asked)?;
     say(&stage, &name, "True", "Accepted", 3)?;
     stage.programmed("p", true, "EnvoyExtensionPolicy").await?;
 
-    // The query stays, also for the next operator. An edit is its only write.
+    // The next operator keeps the query of the URL, and writes only the next edit.
     let mark = stage.server.audit_mark();
     stage.start_again(false).await?;
     stage.policy(&policy(&namespace, "p", EDGE, 4))?;

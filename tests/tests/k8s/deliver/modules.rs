@@ -1,4 +1,4 @@
-//! A server of modules, as control planes request them.
+//! A server of modules in place of the operator's.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use anyhow::Result;
 use sha2::{Digest as _, Sha256};
 
-/// A server of modules. A test can make it answer that it has no module.
+/// A server of modules. It answers 404 while `serves` is false.
 pub(crate) struct Modules {
     pub(crate) address: SocketAddr,
     pub(crate) serves: Arc<AtomicBool>,

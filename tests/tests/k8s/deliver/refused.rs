@@ -7,8 +7,7 @@ use anyhow::Result;
 use headgate_tests::wait::{until, until_within};
 use serde_json::Value;
 
-use super::stage::Stage;
-use super::{SEARCH, policy};
+use super::stage::{Stage, slots};
 
 /// The longest wait for the controller of quotas, which pauses while new CRDs are installed.
 const SETTLED: Duration = Duration::from_secs(90);
@@ -34,11 +33,9 @@ fn allow_config_maps(stage: &Stage, count: u32) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_quota_refused_is_delivered_when_it_is_raised() -> Result<()> {
     let mut stage = Stage::set().await?;
-    let namespace = stage.namespace.clone();
     allow_config_maps(&stage, 0)?;
     stage.search();
-    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
-    stage.show();
+    stage.deliver(3)?;
     let said = stage.programmed("p", false, "exceeded quota").await?;
     assert!(said.contains("ConfigMap"), "{said}");
     assert_eq!(stage.all("configmaps")?, [] as [Value; 0]);
@@ -53,12 +50,8 @@ async fn what_a_webhook_without_an_answer_refused_is_delivered_when_it_is_gone()
     let mut stage = Stage::set().await?;
     let namespace = stage.namespace.clone();
     stage.search();
-    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
-    stage.show();
+    stage.deliver(3)?;
     stage.programmed("p", true, "TrafficExtension").await?;
-    let slots =
-        |object: &Value| object["spec"]["wasm"]["pluginConfig"]["stages"][0]["parallelism"].clone();
-
     // Nothing listens on this port.
     stage.server.apply(&format!(
         "
@@ -91,8 +84,7 @@ webhooks:
             other => Err(format!("{other:?}")),
         }
     })?;
-    stage.policy(&policy(&namespace, "p", SEARCH, 5))?;
-    stage.show();
+    stage.deliver(5)?;
     stage
         .programmed("p", false, "failed calling webhook")
         .await?;
@@ -104,6 +96,6 @@ webhooks:
         .server
         .kubectl(&["delete", "validatingwebhookconfiguration", &namespace])?;
     stage.programmed("p", true, "TrafficExtension").await?;
-    stage.wait_for("trafficextensions", "five slots", |o| slots(o) == 5)?;
+    stage.wait_for_slots(5)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The deliverer at work, with an API server that has the definitions of all control planes.
+//! A running deliverer, with an API server that has the CRDs of all control planes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::task::JoinHandle;
 
 use super::modules::{Modules, sha256};
+use super::{SEARCH, policy};
 
 /// The rights that the deliverer needs.
 const RIGHTS: &str = "
@@ -66,13 +67,14 @@ metadata: {name: eg}
 spec: {controllerName: gateway.envoyproxy.io/gatewayclass-controller}
 ";
 
-/// Time in which a watch notices that a kind is served: [`RETRY`], and what a slow machine adds.
+/// The longest time until a watch notices that a kind is served: [`RETRY`] and a margin for a slow
+/// machine.
 pub(crate) const NOTICED: Duration = Duration::from_secs(60);
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
-/// Time in which the API server cleans up behind a definition.
+/// The longest time until the API server has removed a CRD.
 const GONE: Duration = Duration::from_secs(240);
 
-/// A deliverer at work, in a cluster without objects of its own at first.
+/// A running deliverer, in a cluster that has no objects at first.
 pub(crate) struct Stage {
     pub(crate) server: &'static ApiServer,
     pub(crate) namespace: String,
@@ -121,6 +123,11 @@ pub(crate) fn view(cluster: &Cluster) -> PlannedCluster {
     }
 }
 
+/// Returns the number of slots in a TrafficExtension.
+pub(crate) fn slots(plugin: &Value) -> &Value {
+    &plugin["spec"]["wasm"]["pluginConfig"]["stages"][0]["parallelism"]
+}
+
 /// Returns the module that the operator serves.
 fn served() -> watch::Receiver<Arc<module::Modules>> {
     let wasm = module::Module {
@@ -136,8 +143,8 @@ pub(crate) fn install(server: &ApiServer, project: &str) -> Result<()> {
     server.wait_for_crds()
 }
 
-/// Removes the definitions of Istio's plugins. The API server cleans up behind each deleted
-/// definition, for which it rebuilds its description of all others, so this may take a minute.
+/// Removes the CRDs of Istio's plugins. This may take a minute, because the API server rebuilds its
+/// description of all other CRDs for each deleted CRD.
 pub(crate) fn remove_plugins(server: &ApiServer) -> Result<()> {
     let arguments = [
         "delete",
@@ -175,12 +182,13 @@ pub(crate) fn equipped() -> Result<&'static ApiServer> {
 }
 
 impl Stage {
-    /// Starts one with the CRDs of all control planes.
+    /// Starts a deliverer on an API server with the CRDs of all control planes.
     pub(crate) async fn set() -> Result<Self> {
         Self::set_with_refused_retry(RETRY).await
     }
 
-    /// Starts one that attempts a refused write again after this pause.
+    /// Starts a deliverer as [`Stage::set`] does, which attempts a refused write again after this
+    /// pause.
     pub(crate) async fn set_with_refused_retry(pause: Duration) -> Result<Self> {
         let turn = turn().await;
         Self::with(equipped()?, turn, pause).await
@@ -251,8 +259,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Replaces the operator that delivers by another one, after a time without any if
-    /// `interrupted`.
+    /// Replaces the running deliverer by another. If `interrupted`, there was none for a while, as
+    /// far as the new one knows.
     pub(crate) async fn start_again(&mut self, interrupted: bool) -> Result<()> {
         self.task.abort();
         let user = client(&self.server.user_kubeconfig("deliver", None)?).await?;
@@ -270,12 +278,12 @@ impl Stage {
         Ok(())
     }
 
-    /// Service `search` with one Pod, which mounts the service's ConfigMap.
+    /// Adds the Service `search` with one Pod, which mounts the service's ConfigMap.
     pub(crate) fn search(&mut self) {
         self.search_by(&[("app", "search")]);
     }
 
-    /// Service `search`, which selects its one Pod by these labels.
+    /// Adds the Service `search`, which selects its only Pod by these labels.
     pub(crate) fn search_by(&mut self, selector: &[(&str, &str)]) {
         let owned = |labels: &[(&str, &str)]| -> BTreeMap<String, String> {
             let pairs = labels.iter().map(|&(k, v)| (k.to_owned(), v.to_owned()));
@@ -298,11 +306,27 @@ impl Stage {
         );
     }
 
+    /// Applies the policy `p` of the Service `search` with this many slots, and shows it to the
+    /// deliverer.
+    pub(crate) fn deliver(&mut self, slots: u32) -> Result<()> {
+        self.policy(&policy(&self.namespace, "p", SEARCH, slots))?;
+        self.show();
+        Ok(())
+    }
+
+    /// Adds a Pod that belongs to no Service, and shows it to the deliverer.
+    pub(crate) fn add_pod(&mut self, name: &str) {
+        let pod = ObjectKey::new(&self.namespace, name);
+        Arc::make_mut(&mut self.cluster.pods).insert(pod, Pod::default());
+        self.show();
+    }
+
+    /// Shows the cluster to the deliverer.
     pub(crate) fn show(&self) {
         self.views.send_replace(Some(view(&self.cluster)));
     }
 
-    /// The only object of this kind in this test's namespace.
+    /// Returns the only object of this kind in this test's namespace.
     pub(crate) fn only(&self, kind: &str) -> Result<Value, String> {
         let all = self.all(kind).map_err(|e| format!("{e:#}"))?;
         match &all[..] {
@@ -311,7 +335,7 @@ impl Stage {
         }
     }
 
-    /// All delivered objects of this kind in this test's namespace.
+    /// Returns all delivered objects of this kind in this test's namespace.
     pub(crate) fn all(&self, kind: &str) -> Result<Vec<Value>> {
         let list = self.kubectl(&[
             "get",
@@ -338,6 +362,22 @@ impl Stage {
         })
     }
 
+    /// Waits until Istio's plugin has this many slots, and returns the plugin.
+    pub(crate) fn wait_for_slots(&self, count: u32) -> Result<Value> {
+        let what = format!("{count} slots");
+        self.wait_for("trafficextensions", &what, |plugin| slots(plugin) == count)
+    }
+
+    /// Waits until the deliverer has requested a module that isn't served.
+    pub(crate) fn wait_for_a_miss(&self) -> Result<()> {
+        until_within(NOTICED, "a request for the module", || {
+            match self.modules.missed.load(Ordering::Relaxed) {
+                0 => Err("none".to_owned()),
+                _ => Ok(()),
+            }
+        })
+    }
+
     pub(crate) fn wait_until_gone(&self, kind: &str) -> Result<()> {
         until_within(NOTICED, &format!("no {kind}"), || {
             match self.all(kind).map_err(|e| format!("{e:#}"))?.len() {
@@ -347,7 +387,8 @@ impl Stage {
         })
     }
 
-    /// Returns the message of a policy's `Programmed`, once it has this status.
+    /// Waits until the condition `Programmed` of a policy has this status and a message with
+    /// `part`. Returns the message.
     pub(crate) async fn programmed(
         &mut self,
         policy: &str,
@@ -369,14 +410,14 @@ impl Stage {
         }
     }
 
-    /// Writes of the deliverer since `mark`.
+    /// Returns the writes of the deliverer since `mark`.
     pub(crate) fn writes(&self, mark: AuditMark) -> Result<Vec<AuditEvent>> {
         let mut events = self.server.audit(mark)?;
         events.retain(|e| e.user == "deliver" && e.is_write());
         Ok(events)
     }
 
-    /// Waits for a write of objects of this kind since `mark`, and checks that there is one only.
+    /// Waits for a write of an object of this kind since `mark`, and checks that there is only one.
     pub(crate) fn wrote_once(&self, mark: AuditMark, kind: &str) -> Result<()> {
         let writes = until("the edit in the audit log", || {
             let mut writes = self.writes(mark).map_err(|e| format!("{e:#}"))?;
@@ -394,7 +435,8 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         self.task.abort();
-        // Otherwise the next test's deliverer would delete them, and that test would see it.
+        // Otherwise the deliverer of the next test would delete these objects, and that test would
+        // see the deletions.
         for kind in [
             "wasmplugins",
             "trafficextensions",

@@ -132,20 +132,12 @@ impl Recording {
 
     /// Returns the number of requests.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether the recording has no request. A recording always has a request, so this is always
-    /// false.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.requests.is_empty()
-    }
-
     /// Returns the time from the first request to the last, ns.
-    #[must_use]
-    pub fn length_ns(&self) -> u64 {
+    pub(crate) fn length_ns(&self) -> u64 {
         self.requests.last().map_or(0, |last| last.at)
     }
 
@@ -163,8 +155,7 @@ impl Recording {
     }
 
     /// Returns the largest number of requests that were served at once.
-    #[must_use]
-    pub fn most_in_flight(&self) -> u32 {
+    pub(crate) fn most_in_flight(&self) -> u32 {
         let ends = |r: &Request| [(r.at, 1), (r.at + r.processing, -1)];
         let mut events: Vec<(u64, i32)> = self.requests.iter().flat_map(ends).collect();
         // At equal times, ends are counted before starts.
@@ -211,8 +202,7 @@ impl Recording {
 
     /// Returns the measured length of a replay at `speed`, ns: the length of the recording, or the
     /// length of one whole replay if the replay is longer.
-    #[must_use]
-    pub fn replay_ns(&self, speed: f64) -> u64 {
+    pub(crate) fn replay_ns(&self, speed: f64) -> u64 {
         (self.period_ns() / speed.min(1.0)) as u64
     }
 

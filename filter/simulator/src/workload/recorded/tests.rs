@@ -102,7 +102,7 @@ fn lines_that_are_no_requests_are_counted_by_reason_with_their_numbers() {
     );
     log.push_str("[warning] something odd\n[1] two\n[2] three\n[3] four\n{\"truncated\": ");
     let recording = read(&log);
-    assert_eq!(recording.len(), 3);
+    assert_eq!(recording.count(), 3);
     assert_eq!(
         recording.notes()[..3],
         [

@@ -40,8 +40,9 @@ impl LogNormal {
     /// Returns the distribution with this mean and 90th percentile, ms. ln(p90 / mean) = zσ − σ²/2
     /// with z = 1.28. Of the two solutions, the solution with the lighter tail is used.
     ///
-    /// # Errors If p90 is not 1 to e^(z²/2) = 2.27 times the mean. No lognormal distribution has a
-    /// greater p90, and distributions with a smaller p90 have a heavier tail.
+    /// # Errors
+    /// If p90 is not 1 to e^(z²/2) = 2.27 times the mean. No lognormal distribution has a greater
+    /// p90, and distributions with a smaller p90 have a heavier tail.
     pub fn by_mean_and_p90(mean_ms: f64, p90_ms: f64) -> Result<Self, ServiceTimeError> {
         let (highest, ratio) = ((Z_90 * Z_90 / 2.0).exp(), p90_ms / mean_ms);
         let possible = mean_ms > 0.0 && (1.0..=highest).contains(&ratio);

@@ -13,9 +13,9 @@ const WORKERS: usize = 8;
 const BREAKS: Duration = Duration::from_secs(4);
 /// The number of consecutive timeouts that eject an endpoint, Envoy's default.
 const EJECTS: u32 = 5;
-/// The time at which the whole backend starts to hang. The next constant is the time at which it
-/// recovers.
+/// The time at which the whole backend starts to hang.
 const ALL_HANG: Duration = Duration::from_secs(5);
+/// The time at which the whole backend recovers.
 const ALL_BACK: Duration = Duration::from_secs(10);
 /// The start of the measured time for a route that hangs from the start: the fourth second.
 const FOURTH: Duration = Duration::from_secs(3);
