@@ -1,5 +1,5 @@
 //! The extension point for behaviour beside the stages of an engine. A type that implements
-//! [`Beside`] is a type parameter of [`Engine`](crate::engine::Engine) and [`Filter`].
+//! [`Beside`] is a type parameter of [`Engine`](crate::engine::Engine).
 //!
 //! ```text
 //! request ─► Beside::arrive (may hold or refuse it) ─► stage (strategy, queue, slots) ─► backend
@@ -19,9 +19,8 @@ use headgate_strategies::time::Instant;
 
 use crate::classify::RequestView;
 use crate::config::{ConfigError, FilterConfig, StageConfig};
-use crate::decision::{Action, Arrival, Origin, PolicyId, Refusal, Ticket};
+use crate::decision::{Action, Arrival, Origin, PolicyId, Ticket};
 use crate::host::Host;
-use crate::http::{Filter, Headers, Stream};
 use crate::requests::Requests;
 use crate::stage::Stage;
 use crate::workers::{Membership, WorkerId};
@@ -75,19 +74,8 @@ pub struct InForce<'a> {
     pub membership: &'a Membership,
 }
 
-/// The trust in a request's Headgate headers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Standing {
-    /// Whether [`Beside::strip`] must remove headers before the application sees the request.
-    pub strip: bool,
-    /// Whether the sender is a trusted proxy, which gets the request's times in the response.
-    pub by_peer: bool,
-}
-
-/// Behaviour beside the stages of an engine.
-///
-/// Functions that read or write headers need the engine and the host as well, so they take the
-/// [`Filter`] instead of `self`.
+/// Behaviour beside the stages of an engine. `http::BesideHttp` has the part that reads and writes
+/// headers.
 #[allow(unused_variables)]
 pub trait Beside: Debug + Sized {
     /// Creates the state without configuration. `seed` must differ between the engines of a
@@ -219,48 +207,6 @@ pub trait Beside: Debug + Sized {
     /// Sends the held calls that are due by `now`. Without a time it sends all of them, because
     /// there are no further ticks.
     fn send_calls(&mut self, now: Option<Instant>, actions: &mut Vec<Action>) {}
-
-    /// Sets headers on the response to a refused request.
-    fn announce(&mut self, refusal: &Refusal, set: impl FnMut(&'static str, &str)) {}
-
-    /// Returns how far an arriving request's Headgate headers are trusted, and hides untrusted ones
-    /// from all rules.
-    fn standing<H: Host>(
-        filter: &Filter<H, Self>,
-        headers: &mut Headers<'_, impl Stream>,
-    ) -> Standing {
-        Standing::default()
-    }
-
-    /// Removes Headgate's headers from a request before the application sees it.
-    fn strip<H: Host, S: Stream>(
-        filter: &mut Filter<H, Self>,
-        stream: &S,
-        headers: &Headers<'_, S>,
-    ) {
-    }
-
-    /// Sets headers of a request that goes to the backend. `headers` is `None` for a request that
-    /// was held, because its copy of the headers is gone.
-    fn goes_on<H: Host, S: Stream>(
-        filter: &mut Filter<H, Self>,
-        stream: &S,
-        ticket: Ticket,
-        headers: Option<&Headers<'_, S>>,
-    ) {
-    }
-
-    /// Handles the headers of the response to a request.
-    fn answers<H: Host>(
-        filter: &mut Filter<H, Self>,
-        stream: &impl Stream,
-        ticket: Ticket,
-        by_peer: bool,
-    ) {
-    }
-
-    /// Handles the end of the stream of a request.
-    fn ends<H: Host>(filter: &mut Filter<H, Self>, stream: &impl Stream) {}
 }
 
 impl Beside for () {

@@ -10,45 +10,40 @@ use crate::classify::RequestView;
 /// The header of Headgate's proxies: the remaining time, ms.
 pub const HEADER: &str = "x-headgate-timeout-ms";
 /// Headers in which a request states its own deadline.
-pub const HEADERS: [&str; 3] = [HEADER, "grpc-timeout", "x-envoy-expected-rq-timeout-ms"];
+pub const HEADERS: [&str; 3] = [HEADER, GRPC, "x-envoy-expected-rq-timeout-ms"];
+/// The header of gRPC clients, with a unit. The other headers are in ms.
+const GRPC: &str = "grpc-timeout";
 
 /// Returns the deadline that the request states, as a time from now, or `None` if the request has
 /// no readable deadline.
 #[must_use]
 pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
-    let millis = |name| {
-        request
-            .header(name)
-            .and_then(number)
-            .map(Duration::from_millis)
-    };
-    [
-        millis(HEADER),
-        millis("x-envoy-expected-rq-timeout-ms"),
-        request.header("grpc-timeout").and_then(grpc_timeout),
-    ]
-    .into_iter()
-    .flatten()
+    let stated = HEADERS.iter().filter_map(|name| stated(request, name));
     // In Envoy 0 means no limit, and in gRPC an expired deadline. The stage can't enforce either.
-    .filter(|deadline| !deadline.is_zero())
-    .min()
+    stated.filter(|deadline| !deadline.is_zero()).min()
 }
 
 /// Subtracts `by`, the time for which the request was held, from each of its deadlines. Calls `set`
 /// with the header's name and its new value, unless no time is left.
 pub fn lower(request: &impl RequestView, by: Duration, mut set: impl FnMut(&'static str, &str)) {
     for name in HEADERS {
-        let is_grpc = name == "grpc-timeout";
-        let stated = request.header(name).and_then(|value| match is_grpc {
-            true => grpc_timeout(value),
-            false => number(value).map(Duration::from_millis),
-        });
+        let is_grpc = name == GRPC;
+        let stated = stated(request, name);
         let left = stated.map_or(0, |stated| stated.saturating_sub(by).as_millis());
         // A longer gRPC timeout would need more than 8 digits. It stays unchanged, because `by` is
         // negligible in comparison.
         if left > 0 && (!is_grpc || left <= 99_999_999) {
             set(name, &format!("{left}{}", if is_grpc { "m" } else { "" }));
         }
+    }
+}
+
+/// Returns the deadline in the header `name`, or `None` if it isn't readable.
+fn stated(request: &impl RequestView, name: &str) -> Option<Duration> {
+    let value = request.header(name)?;
+    match name {
+        GRPC => grpc_timeout(value),
+        _ => number(value).map(Duration::from_millis),
     }
 }
 

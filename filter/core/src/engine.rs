@@ -60,7 +60,6 @@ struct Listener {
 #[derive(Debug)]
 pub struct Engine<B = ()> {
     seed: u64,
-    revision: String,
     membership: Option<Membership>,
     listeners: Vec<Listener>,
     /// The policies of the current configurations, which run from the first request on.
@@ -88,7 +87,6 @@ impl<B: Beside> Engine<B> {
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
-            revision: String::new(),
             membership: None,
             listeners: Vec::new(),
             compiled: Vec::new(),
@@ -128,12 +126,6 @@ impl<B: Beside> Engine<B> {
     /// Returns the stage of `policy`, mutably. Requests enter and leave it through the engine.
     pub fn stage_mut(&mut self, policy: PolicyId) -> Option<&mut Stage> {
         Some(&mut self.policy_beside(policy)?.0.stage)
-    }
-
-    /// Returns the revision of the newest configuration in force.
-    #[must_use]
-    pub fn revision(&self) -> &str {
-        &self.revision
     }
 
     /// Returns this worker's number, or `None` before the worker has joined.
@@ -201,9 +193,6 @@ impl<B: Beside> Engine<B> {
             stages: prepared.stages.clone(),
         };
         self.listeners = listeners.iter().map(listener).collect();
-        if let Some((_, newest)) = listeners.last() {
-            self.revision.clone_from(&newest.config.revision);
-        }
         Ok(())
     }
 

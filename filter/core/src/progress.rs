@@ -69,14 +69,9 @@ pub fn millis(decimal: &str) -> Option<Duration> {
     if !digits(whole, 12) || !digits(fraction, 3) {
         return None;
     }
-    let micros: u64 = thousandths(fraction)?;
+    let unit_us = 10_u64.pow(3 - fraction.len() as u32);
+    let micros = fraction.parse::<u64>().ok()? * unit_us;
     Some(Duration::from_millis(whole.parse().ok()?) + Duration::from_micros(micros))
-}
-
-/// Returns up to three digits after the point as thousandths.
-fn thousandths(fraction: &str) -> Option<u64> {
-    let missing = 3_u32.checked_sub(u32::try_from(fraction.len()).ok()?)?;
-    Some(fraction.parse::<u64>().ok()? * 10_u64.pow(missing))
 }
 
 #[cfg(test)]

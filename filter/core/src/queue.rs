@@ -132,12 +132,12 @@ impl Queue {
             self.links.resize(needed, None);
         }
         if self.lines.len() <= line as usize {
-            let nobody = Line {
+            let empty = Line {
                 first: NOWHERE,
                 last: NOWHERE,
                 turns: VecDeque::new(),
             };
-            self.lines.resize(line as usize + 1, nobody);
+            self.lines.resize(line as usize + 1, empty);
         }
         debug_assert!(self.link(slot).is_none(), "slot waits twice");
         let Line { first, last, turns } = &mut self.lines[line as usize];

@@ -82,9 +82,6 @@ pub struct Changes {
     /// Free numbers, which are marked like the numbers of dead VMs. The caller releases their
     /// bookings, then calls [`Membership::buried`].
     pub free: Vec<WorkerId>,
-    /// Whether this VM has a new number because its lease had expired. The caller then books its
-    /// share again.
-    pub rejoined: bool,
     /// Whether gauges have larger values than this process wrote. After a hot restart Envoy
     /// periodically adds the gauges of its parent process to its own gauges of the same name. The
     /// filter can't detect this in any other way. Totals, shares and heads are then wrong, too.
@@ -138,8 +135,8 @@ impl Membership {
         self.id
     }
 
-    /// Returns the number of times that this VM has joined. A ledger that was created when this
-    /// count was lower has its bookings under a number that this VM has lost.
+    /// Returns the number of times that this VM has joined. If the count has grown since a ledger
+    /// was created, this VM has a new number, and the ledger's bookings are under the old one.
     #[must_use]
     pub fn joins(&self) -> u32 {
         self.joins
@@ -203,7 +200,6 @@ impl Membership {
             self.id = claim(now, self.nonce, host)?;
             self.joins += 1;
             self.heartbeat = heartbeat_number(host, self.id)?;
-            changes.rejoined = true;
         }
         let found = host.get(self.heartbeat)?;
         changes.hot_restart = found.saturating_sub(millis(now)) > LEASE.as_millis() as u64

@@ -8,12 +8,11 @@ mod headers;
 mod outbound;
 mod report;
 
-use headgate_core::beside::Standing;
 use headgate_core::classify::RequestView as _;
 use headgate_core::config::{Direction, ResourceReport};
 use headgate_core::decision::Ticket;
 use headgate_core::host::Host;
-use headgate_core::http::{BY_RATE, Headers, Property, REFUSED, Stream, answer, header};
+use headgate_core::http::{BY_RATE, Headers, Property, REFUSED, Standing, Stream, answer, header};
 use headgate_core::stage::Outcome;
 use headgate_strategies::host::HostError;
 use headgate_strategies::reason::Reason;

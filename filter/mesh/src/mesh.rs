@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use headgate_core::beside::{Beside, InForce, Passage, Release, Standing};
+use headgate_core::beside::{Beside, InForce, Passage, Release};
 use headgate_core::classify::RequestView;
 use headgate_core::config::{ConfigError, Direction, FilterConfig, StageConfig};
 use headgate_core::decision::{Action, Arrival, PolicyId, Refusal, Ticket};
 use headgate_core::host::Host;
-use headgate_core::http::{Filter, Headers, Stream};
+use headgate_core::http::{BesideHttp, Filter, Headers, Standing, Stream};
 use headgate_core::requests::Requests;
 use headgate_core::stage::Stage;
 use headgate_core::workers::WorkerId;
@@ -355,7 +355,9 @@ impl Beside for Mesh {
     fn send_calls(&mut self, now: Option<Instant>, actions: &mut Vec<Action>) {
         self.held.send(now, actions);
     }
+}
 
+impl BesideHttp for Mesh {
     fn announce(&mut self, refusal: &Refusal, mut set: impl FnMut(&'static str, &str)) {
         // Clients outside the mesh get no announcement.
         let origin = refusal.origin.filter(|origin| origin.sender.is_some());

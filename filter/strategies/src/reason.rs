@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Defines [`Reason`], and the answer for each reason, from one list.
 macro_rules! reasons {
-    ($($(#[$doc:meta])+ $reason:ident { $($field:ident: $value:expr,)+ })+) => {
+    ($($(#[$doc:meta])+ $reason:ident => $answer:expr,)+) => {
         /// The reason why a request was refused.
         #[derive(Debug, Clone, Copy, PartialEq)]
         pub enum Reason {
@@ -22,8 +22,14 @@ macro_rules! reasons {
             #[must_use]
             pub const fn answer(self) -> &'static Reply {
                 match self {
-                    Self::Objective(_) => &OBJECTIVE,
-                    $(Self::$reason => &Reply { $($field: $value),+ },)+
+                    Self::Objective(_) => const {
+                        &Reply {
+                            about_objectives: true,
+                            lacks_slots: true,
+                            ..overload("slo", "its response time objective would be missed")
+                        }
+                    },
+                    $(Self::$reason => const { &$answer },)+
                 }
             }
         }
@@ -49,119 +55,100 @@ pub struct Reply {
     pub lacks_slots: bool,
 }
 
-const OBJECTIVE: Reply = Reply {
-    name: "slo",
-    text: "its response time objective would be missed",
-    http: 503,
-    grpc: UNAVAILABLE,
-    about_objectives: true,
-    lacks_slots: true,
-};
+/// Returns the answer of an overloaded service, for a limit that more slots wouldn't change.
+const fn overload(name: &'static str, text: &'static str) -> Reply {
+    Reply {
+        name,
+        text,
+        http: 503,
+        grpc: UNAVAILABLE,
+        about_objectives: false,
+        lacks_slots: false,
+    }
+}
+
 const DEADLINE_EXCEEDED: i32 = 4;
 const RESOURCE_EXHAUSTED: i32 = 8;
 const UNAVAILABLE: i32 = 14;
 
 reasons! {
     /// Other requests have more value per slot time (`strategy::value_cut`).
-    Value {
-        name: "value",
-        text: "the slots are needed for requests that are worth more of their time",
-        http: 503,
-        grpc: UNAVAILABLE,
+    Value => Reply {
         about_objectives: true,
         lacks_slots: true,
-    }
+        ..overload(
+            "value",
+            "the slots are needed for requests that are worth more of their time",
+        )
+    },
     /// Requests of the same type hold slots and are not answered in time (`strategy::value_cut`).
-    Unresponsive {
-        name: "unresponsive",
-        text: "requests of its type aren't answered in time and hold slots that others need",
-        http: 503,
-        grpc: UNAVAILABLE,
-        about_objectives: false,
-        lacks_slots: false,
-    }
+    Unresponsive => overload(
+        "unresponsive",
+        "requests of its type aren't answered in time and hold slots that others need",
+    ),
     /// The queue has its maximum length.
-    QueueFull {
-        name: "queue_full",
-        text: "the queue is full",
-        http: 503,
-        grpc: UNAVAILABLE,
-        about_objectives: false,
+    QueueFull => Reply {
         lacks_slots: true,
-    }
+        ..overload("queue_full", "the queue is full")
+    },
     /// The request waited, or would wait, longer than `queue.timeout`.
-    QueueTimeout {
-        name: "queue_timeout",
-        text: "it would wait, or waited, longer than the queue's timeout",
-        http: 503,
-        grpc: UNAVAILABLE,
-        about_objectives: false,
+    QueueTimeout => Reply {
         lacks_slots: true,
-    }
+        ..overload(
+            "queue_timeout",
+            "it would wait, or waited, longer than the queue's timeout",
+        )
+    },
     /// The request's own deadline passes before it could be served.
-    Deadline {
-        name: "deadline",
-        text: "its own deadline would pass, or passed, before its answer",
+    Deadline => Reply {
         http: 504,
         grpc: DEADLINE_EXCEEDED,
-        about_objectives: false,
-        lacks_slots: false,
-    }
+        ..overload(
+            "deadline",
+            "its own deadline would pass, or passed, before its answer",
+        )
+    },
     /// The estimated queue wait exceeds the strategy's limit (Bouncer §5.2.2).
-    QueueWait {
-        name: "queue_wait",
-        text: "it would wait too long in the queue",
-        http: 503,
-        grpc: UNAVAILABLE,
+    QueueWait => Reply {
         about_objectives: true,
-        lacks_slots: false,
-    }
+        ..overload("queue_wait", "it would wait too long in the queue")
+    },
     /// The offered work exceeds the backend's allowed utilization (Bouncer §5.2.3).
-    Utilization {
-        name: "utilization",
-        text: "the backend has more to do than it should have",
-        http: 503,
-        grpc: UNAVAILABLE,
-        about_objectives: false,
-        lacks_slots: false,
-    }
+    Utilization => overload(
+        "utilization",
+        "the backend has more to do than it should have",
+    ),
     /// With the request the backlog would exceed its bound (Chronos Eq. 2).
-    Backlog {
-        name: "backlog",
-        text: "with it, more would wait than the target of response times allows",
-        http: 503,
-        grpc: UNAVAILABLE,
+    Backlog => Reply {
         about_objectives: true,
-        lacks_slots: false,
-    }
+        ..overload(
+            "backlog",
+            "with it, more would wait than the target of response times allows",
+        )
+    },
     /// The request exceeds the rate that measured response times allow (SEDA §3.2).
-    ResponseTime {
-        name: "response_time",
-        text: "response times allow for no more requests at the moment",
-        http: 503,
-        grpc: UNAVAILABLE,
+    ResponseTime => Reply {
         about_objectives: true,
-        lacks_slots: false,
-    }
+        ..overload(
+            "response_time",
+            "response times allow for no more requests at the moment",
+        )
+    },
     /// The request is a retry, and first attempts of its type are refused ([`crate::retries`]).
-    Retry {
-        name: "retry",
-        text: "it is a retry, and first attempts of its type are refused at the moment",
-        http: 503,
-        grpc: UNAVAILABLE,
-        about_objectives: false,
-        lacks_slots: false,
-    }
+    Retry => overload(
+        "retry",
+        "it is a retry, and first attempts of its type are refused at the moment",
+    ),
     /// The request's workflow exceeds its rate, at this process or at a downstream process (Wisp
     /// §4.1).
-    RateLimited {
-        name: "rate_limit",
-        text: "its workflow sends more than it may at the moment",
+    RateLimited => Reply {
         http: 429,
         grpc: RESOURCE_EXHAUSTED,
-        about_objectives: false,
-        lacks_slots: false,
-    }
+        ..overload(
+            "rate_limit",
+            "its workflow sends more than it may at the moment",
+        )
+    },
 }
 
 /// Formats the reason as in headers, response code details and stats, e.g. `slo_p50` or

@@ -57,7 +57,6 @@
 mod cost;
 mod log;
 mod record;
-mod shared;
 #[cfg(test)]
 mod sliding_tests;
 mod table;
@@ -71,13 +70,14 @@ use crate::config::StageConfig;
 use crate::histogram::Histogram;
 use crate::host::{HostError, Shared};
 use crate::request::{Attributes, TypeId};
+use crate::shared;
 use crate::time::Instant;
 
 pub use table::{Estimate, Objective, Settings, Source, TypeSettings};
 
 use cost::Costs;
 use log::Log;
-use record::Window;
+use record::{Record, Window};
 use table::Row;
 
 /// The largest number of records that one sync visits, except for a worker's first sync.
@@ -361,19 +361,7 @@ impl ServiceTimes {
         host: &impl Shared,
         key_prefix: &str,
     ) -> Result<bool, HostError> {
-        let first = self.seen.is_none();
-        let urgent = self.log_urgent || self.log.is_half_full();
-        let period = self.window.step / 10;
-        // Sharing is also due if the clock stepped back.
-        let elapsed = now < self.exchanged || now.since(self.exchanged) >= period;
-        let due = urgent || elapsed;
-        let budget = if first { usize::MAX } else { VISITS };
-        let changed = self.run(now, host, key_prefix, due, budget)?;
-        self.share_costs(now, host, key_prefix, (due, budget))?;
-        match &mut self.slots {
-            Some(slots) => Ok(changed | slots.sync(now, host, &of_slots(key_prefix))?),
-            None => Ok(changed),
-        }
+        self.share(now, host, key_prefix, false)
     }
 
     /// Shares all samples of this worker now, before its policy or its VM is replaced.
@@ -386,25 +374,38 @@ impl ServiceTimes {
         host: &impl Shared,
         key_prefix: &str,
     ) -> Result<bool, HostError> {
-        let changed = self.run(now, host, key_prefix, true, usize::MAX)?;
-        self.share_costs(now, host, key_prefix, (true, usize::MAX))?;
-        match &mut self.slots {
-            Some(slots) => Ok(changed | slots.flush(now, host, &of_slots(key_prefix))?),
-            None => Ok(changed),
-        }
+        self.share(now, host, key_prefix, true)
     }
 
-    fn share_costs(
+    /// Shares samples and reads changes, for [`ServiceTimes::sync`] or, with `all`, for
+    /// [`ServiceTimes::flush`].
+    fn share(
         &mut self,
         now: Instant,
         host: &impl Shared,
         prefix: &str,
-        (due, budget): (bool, usize),
-    ) -> Result<(), HostError> {
-        match &mut self.costs {
-            Some(costs) => costs.share(now, host, prefix, due, budget),
-            None => Ok(()),
+        all: bool,
+    ) -> Result<bool, HostError> {
+        let first = self.seen.is_none();
+        let urgent = self.log_urgent || self.log.is_half_full();
+        // Sharing is also due if the clock stepped back.
+        let elapsed = now < self.exchanged || now.since(self.exchanged) >= self.window.step / 10;
+        let due = all || urgent || elapsed;
+        let budget = match all || first {
+            true => usize::MAX,
+            false => VISITS,
+        };
+        let mut changed = self.run(now, host, prefix, due, budget)?;
+        if let Some(costs) = &mut self.costs {
+            costs.exchange(host, prefix, due, budget)?;
+            costs
+                .ratios
+                .share(now, host, &format!("{prefix}/ratios"), all || first)?;
         }
+        if let Some(slots) = &mut self.slots {
+            changed |= slots.share(now, host, &format!("{prefix}/slots"), all)?;
+        }
+        Ok(changed)
     }
 
     fn run(
@@ -419,12 +420,13 @@ impl ServiceTimes {
         if exchange {
             changed |= self.exchange(now, host, prefix, budget)?;
         }
-        let epoch = shared::epoch(now, self.window.step);
+        let epoch = self.window.number(now);
         if epoch != self.epoch {
             self.epoch = epoch;
             self.plan_visits(|row| row.moving);
         }
-        let change = shared::load_change(host, &format!("{prefix}/change"))?;
+        let change_key = format!("{prefix}/change");
+        let change: u64 = shared::load(host, &change_key)?;
         if self.seen != Some(change) {
             self.seen = Some(change);
             self.plan_visits(|_| true);
@@ -441,8 +443,12 @@ impl ServiceTimes {
             }
         }
         if self.announce {
-            match shared::announce_change(host, &format!("{prefix}/change")) {
-                Ok(number) => {
+            let announced = shared::change(host, &change_key, |number: &mut u64| {
+                *number = number.wrapping_add(1);
+                (true, ())
+            });
+            match announced {
+                Ok((number, ())) => {
                     self.announce = false;
                     // All changes in between are this worker's own, so no record needs to be read
                     // again.
@@ -527,13 +533,9 @@ impl ServiceTimes {
         delta: Option<&Histogram>,
     ) -> Result<bool, HostError> {
         let row = &mut self.rows[row];
-        let visit = shared::Visit {
-            now,
-            window: self.window,
-            condemned: row.generation.filter(|_| row.condemned),
-            delta,
-        };
-        let (record, moved) = shared::update(host, &format!("{prefix}/{}", row.name), &visit)?;
+        let key = format!("{prefix}/{}", row.name);
+        let condemned = row.generation.filter(|_| row.condemned);
+        let (record, moved) = Record::visit(host, &key, now, &self.window, condemned, delta)?;
         self.announce |= moved;
         Ok(row.adopt(&record, &self.window))
     }
@@ -552,9 +554,4 @@ impl ServiceTimes {
         let slots = self.slots.as_deref().map(Self::general);
         slots.filter(|row| row.is_ready()).unwrap_or(self.general())
     }
-}
-
-/// Returns the key prefix of the records of slot times.
-fn of_slots(key_prefix: &str) -> String {
-    format!("{key_prefix}/slots")
 }

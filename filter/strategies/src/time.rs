@@ -26,6 +26,12 @@ impl Instant {
         self.0
     }
 
+    /// Returns the seconds since the epoch, exact to the microsecond for centuries.
+    #[must_use]
+    pub const fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
     /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {

@@ -22,7 +22,7 @@ use crate::request::TypeId;
 use crate::time::{Instant, nanos};
 
 /// The largest number of entries in the ring.
-pub const MAX_ENTRIES: u64 = 1 << 17;
+const MAX_ENTRIES: u64 = 1 << 17;
 
 /// The integer form of an acceptance ratio of 1. Ratios are added up as integers, so that a running
 /// sum stays exact.

@@ -51,9 +51,9 @@ fn patterns(rule: &Match) -> impl Iterator<Item = &str> {
         .map(String::as_str)
 }
 
-/// Returns the compiled size of `pattern`, KiB. The engine doesn't tell it, so it is the smallest
-/// power of two within which `pattern` compiles. The memory of a search grows with the number of
-/// capturing groups, so each four of them count once more.
+/// Returns the compiled size of `pattern`, KiB. `regex-lite` doesn't report it, so it is the
+/// smallest power of two within which `pattern` compiles. The memory of a search grows with the
+/// number of capturing groups, so each four of them count once more.
 fn kib(pattern: &str) -> Option<usize> {
     let sizes = std::iter::successors(Some(1), |kib| Some(2 * kib));
     sizes

@@ -25,7 +25,7 @@ use std::borrow::Cow;
 
 use headgate_strategies::request::{ClassId, TypeId};
 
-use crate::config::{ClassConfig, ConfigError, MAX_TYPES, Match, StageConfig};
+use crate::config::{ClassConfig, ConfigError, Match, StageConfig};
 use condition::{Conditions, longest_value};
 use index::Index;
 use routes::Routes;
@@ -111,7 +111,7 @@ impl Classes {
         let mut looks_at_path = false;
         let mut rules = Index::default();
         for (c, class) in classes.iter().enumerate() {
-            let id = TypeId(u16::try_from(c).unwrap_or(u16::MAX));
+            let id = type_id(c);
             for (i, rule) in class.matches.iter().enumerate() {
                 looks_at_path |= looks_at_path_in(rule);
                 let at = format!("classes[{c}].matches[{i}]");
@@ -136,26 +136,13 @@ impl Classes {
 }
 
 impl Classifier {
-    /// Compiles the rules of `stage`. The last type takes every request that no other matches.
+    /// Compiles the rules of the checked `stage`. The last type takes every request that no other
+    /// matches.
     ///
     /// # Errors
-    /// [`ConfigError`] for a regular expression that does not compile or is too large, or for a
-    /// stage without types.
+    /// [`ConfigError`] for a regular expression that does not compile or is too large.
     pub fn new(stage: &StageConfig) -> Result<Self, ConfigError> {
-        let default = stage
-            .types
-            .len()
-            .checked_sub(1)
-            .filter(|last| *last < MAX_TYPES)
-            .and_then(|last| u16::try_from(last).ok())
-            .map(TypeId)
-            .ok_or_else(|| {
-                ConfigError::new(
-                    "types",
-                    format!("{} types; 1 to {MAX_TYPES}", stage.types.len()),
-                )
-            })?;
-
+        let default = type_id(stage.types.len().saturating_sub(1));
         let longest = longest_value(compiled_kib(stage));
         let mut looks_at_path = false;
         let mut look = |rule: &Match| looks_at_path |= looks_at_path_in(rule);
@@ -222,6 +209,11 @@ fn looks_at_path_in(rule: &Match) -> bool {
 fn path(at_path: bool, request: &impl RequestView) -> Option<&[u8]> {
     let path = at_path.then(|| request.path())??;
     Some(without_query(path))
+}
+
+/// Returns the id of type `at`, which is below [`MAX_TYPES`](crate::config::MAX_TYPES).
+fn type_id(at: usize) -> TypeId {
+    TypeId(u16::try_from(at).unwrap_or(u16::MAX))
 }
 
 /// Returns the id of class `at`, which is at most [`MAX_CLASSES`](crate::config::MAX_CLASSES).

@@ -4,7 +4,7 @@
 //! The scan defines "first match wins" in the simplest form. It is far too slow for the data path,
 //! where [`super::Classifier`] gives the same result.
 
-use headgate_strategies::request::{ClassId, TypeId};
+use headgate_strategies::request::ClassId;
 
 use super::condition::{Conditions, longest_value};
 use super::{Classified, Condition, RequestView, compiled_kib, without_query};
@@ -49,42 +49,36 @@ pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, C
     }
     let lists = stage.types.iter().map(|t| t.matches.as_slice());
     let (types, kind) = first(lists, "types", longest, request)?;
-    let kind = kind
-        .and_then(|i| u16::try_from(i).ok())
-        .map(TypeId)
-        .ok_or_else(|| {
-            ConfigError::new("types", format!("{} types; 1 or more", stage.types.len()))
-        })?;
     let lists = stage.classes.iter().map(|c| c.matches.as_slice());
     let (classes, class) = first(lists, "classes", longest, request)?;
     Ok(Trace {
         excluded,
         types,
         classes,
-        classified: Classified::Type(kind),
-        class: super::class_id(class.unwrap_or(0)),
+        classified: Classified::Type(super::type_id(kind)),
+        class: super::class_id(class),
     })
 }
 
 /// Returns the outcomes of each list of matches, up to the first list that holds, and that list's
-/// index. The last list holds for every request.
+/// index. Otherwise the last list holds.
 fn first<'s>(
     lists: impl ExactSizeIterator<Item = &'s [Match]>,
     name: &str,
     longest: usize,
     request: &impl RequestView,
-) -> Result<(Vec<Vec<Outcome>>, Option<usize>), ConfigError> {
-    let last = lists.len().checked_sub(1);
+) -> Result<(Vec<Vec<Outcome>>, usize), ConfigError> {
+    let last = lists.len().saturating_sub(1);
     let mut all = Vec::new();
     for (i, rules) in lists.enumerate() {
         let tried = outcomes(rules, &format!("{name}[{i}].matches"), longest, request)?;
-        let hit = tried.last() == Some(&None) || Some(i) == last;
+        let holds = tried.last() == Some(&None);
         all.push(tried);
-        if hit {
-            return Ok((all, Some(i)));
+        if holds {
+            return Ok((all, i));
         }
     }
-    Ok((all, None))
+    Ok((all, last))
 }
 
 fn outcomes(

@@ -740,7 +740,7 @@ fn a_bad_configuration_changes_nothing() {
     process.with(0, |engine, host, now, actions| {
         let error = engine.configure(host, now, &bad, actions).unwrap_err();
         assert_eq!(error.field, "stages[0].parallelism");
-        assert_eq!(engine.revision(), "r");
+        assert_eq!(engine.parallelism(PolicyId(0)), Some(1));
     });
     let (first, second) = (process.arrive(0, "/"), process.arrive(0, "/"));
     assert_eq!(process.queued(), [second]);

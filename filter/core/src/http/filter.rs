@@ -7,7 +7,6 @@ use headgate_strategies::rng::Rng;
 use headgate_strategies::strategy::hint;
 use headgate_strategies::time::Instant;
 
-use crate::beside::Beside;
 use crate::classify::RequestView as _;
 use crate::config::{ConfigError, Direction};
 use crate::deadline;
@@ -17,11 +16,10 @@ use crate::host::Host;
 use crate::requests::Upstream;
 use crate::stage::{Outcome, Stage};
 
-use super::headers::Headers;
-use super::inbound::Asked;
+use super::headers::{Headers, Upgrade};
 use super::listeners::Listeners;
 use super::tokens::Tokens;
-use super::{Level, LocalReply, Property, Proxy, Stream, answer};
+use super::{BesideHttp, Level, LocalReply, Property, Proxy, Stream, answer};
 
 /// Shortest time between two log lines about failing host calls.
 const COMPLAIN: Duration = Duration::from_secs(10);
@@ -37,6 +35,15 @@ const GRPC_STATUS: &str = "grpc-status";
 fn upstream(stream: &impl Stream) -> Option<Upstream> {
     let address = stream.property(Property::UpstreamAddress).ok()??;
     (!address.is_empty()).then(|| Upstream::at(&address))
+}
+
+/// The properties of a request that its response depends on.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    /// The kind of upgrade that the request asks for.
+    pub(super) upgrade: Option<Upgrade>,
+    /// Whether a trusted sidecar sent the request. The response then reports the request's times.
+    pub(super) by_peer: bool,
 }
 
 /// Connects an engine to HTTP: reads requests and responses, sets headers, and builds replies.
@@ -56,7 +63,7 @@ pub struct Filter<H, B = ()> {
     last: Instant,
 }
 
-impl<H: Host, B: Beside> Filter<H, B> {
+impl<H: Host, B: BesideHttp> Filter<H, B> {
     /// Creates a filter without configuration, which lets all requests through. `seed` must differ
     /// between the engines of a process.
     pub fn new(host: H, seed: u64) -> Self {
@@ -153,7 +160,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
             Ok(())
         });
         if let Err(error) = &applied {
-            self.tell_refused(proxy, error);
+            self.log_refused(proxy, error);
         }
         applied
     }
@@ -167,10 +174,6 @@ impl<H: Host, B: Beside> Filter<H, B> {
         direction: Direction,
     ) -> Result<(), ConfigError> {
         let in_force = listeners.in_force(direction);
-        let in_force: Vec<(&str, &Prepared)> = in_force
-            .iter()
-            .map(|(name, prepared)| (*name, &***prepared))
-            .collect();
         let Some((_, Prepared { config, .. })) = in_force.last() else {
             return Ok(());
         };
@@ -194,7 +197,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         Ok(())
     }
 
-    fn tell_refused(&self, proxy: &impl Proxy, error: &ConfigError) {
+    fn log_refused(&self, proxy: &impl Proxy, error: &ConfigError) {
         let kept = if self.configured {
             "; the last good one stays"
         } else {
@@ -215,17 +218,16 @@ impl<H: Host, B: Beside> Filter<H, B> {
     /// the last inbound configuration is removed, the filter leaves the process, if no request
     /// waits or runs. The caller calls [`Filter::settle`] later, as after [`Filter::take_over`].
     pub fn gone(&mut self, proxy: &impl Proxy, id: u32) {
-        let mut left = self.listeners.clone();
-        let Some(direction) = left.gone(id) else {
+        let before = self.listeners.clone();
+        let Some(direction) = self.listeners.gone(id) else {
             return;
         };
-        let before = std::mem::replace(&mut self.listeners, left.clone());
-        if left.newest(direction).is_none() {
+        if self.listeners.newest(direction).is_none() {
             match direction {
                 Direction::Inbound => self.leave(proxy),
                 Direction::Outbound => self.engine.beside_mut().forget_calls(),
             }
-        } else if left.configs(direction) != before.configs(direction) {
+        } else if self.listeners.configs(direction) != before.configs(direction) {
             self.apply_again(proxy, direction);
         }
     }
@@ -233,10 +235,17 @@ impl<H: Host, B: Beside> Filter<H, B> {
     /// Sends the waiting requests of removed policies to the backend. Until then these requests
     /// wait for slots, because a failed update of the proxy brings their policies back.
     pub fn settle(&mut self, proxy: &impl Proxy) {
-        let done = proxy.now().and_then(|now| {
-            let (host, actions) = (&self.host, &mut self.actions);
-            self.engine.retire_removed(host, now, actions)
-        });
+        self.run(proxy, Engine::retire_removed);
+    }
+
+    /// Calls `f` on the engine, with the current time. Logs an error.
+    fn run(
+        &mut self,
+        proxy: &impl Proxy,
+        f: impl FnOnce(&mut Engine<B>, &H, Instant, &mut Vec<Action>) -> Result<(), HostError>,
+    ) {
+        let now = proxy.now();
+        let done = now.and_then(|now| f(&mut self.engine, &self.host, now, &mut self.actions));
         self.check(proxy, done);
     }
 
@@ -249,7 +258,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         };
         let listeners = self.listeners.clone();
         if let Err(error) = self.apply(proxy, now, &listeners, direction) {
-            self.tell_refused(proxy, &error);
+            self.log_refused(proxy, &error);
         }
     }
 
@@ -266,13 +275,9 @@ impl<H: Host, B: Beside> Filter<H, B> {
 
     /// Joins the process now, without waiting for the first request.
     pub fn join(&mut self, proxy: &impl Proxy) {
-        if self.engine.worker().is_some() {
-            return;
+        if self.engine.worker().is_none() {
+            self.run(proxy, Engine::join);
         }
-        let joined = proxy
-            .now()
-            .and_then(|now| self.engine.join(&self.host, now, &mut self.actions));
-        self.check(proxy, joined);
     }
 
     /// Replaces the engine after it panicked, on the same host. The old engine may be inconsistent,
@@ -286,17 +291,14 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.rng = Rng::new(seed.rotate_left(32));
         self.actions.clear();
         self.configured = false;
-        let now = match proxy.now() {
-            Ok(now) => now,
-            Err(error) => return self.complain(proxy, &error),
-        };
         for direction in [Direction::Inbound, Direction::Outbound] {
             self.apply_again(proxy, direction);
         }
         self.join(proxy);
         if let Some(failed) = failed {
-            let buried = self.engine.bury(&self.host, now, failed, &mut self.actions);
-            self.check(proxy, buried);
+            self.run(proxy, |engine, host, now, actions| {
+                engine.bury(host, now, failed, actions)
+            });
         }
     }
 
@@ -304,10 +306,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
     fn leave(&mut self, proxy: &impl Proxy) {
         let beside = self.engine.beside_mut();
         beside.send_calls(None, &mut self.actions);
-        let left = proxy
-            .now()
-            .and_then(|now| self.engine.leave(&self.host, now));
-        self.check(proxy, left);
+        self.run(proxy, |engine, host, now, _| engine.leave(host, now));
     }
 
     /// Handles request headers (point 1 of Bouncer's Figure 1). Records in `asked` the properties
@@ -362,21 +361,21 @@ impl<H: Host, B: Beside> Filter<H, B> {
         match decision {
             Decision::PassBy | Decision::Refuse(_) => {}
             Decision::Forward(ticket) => {
-                self.tell_quality(stream, ticket);
+                self.set_quality(stream, ticket);
                 self.sample(ticket);
                 B::goes_on(self, stream, ticket, Some(&headers));
             }
-            Decision::Hold(ticket) => self.tell_quality(stream, ticket),
+            Decision::Hold(ticket) => self.set_quality(stream, ticket),
         }
         Ok(decision)
     }
 
     /// Sets the header with the quality for the application.
-    fn tell_quality(&mut self, stream: &impl Stream, ticket: Ticket) {
+    fn set_quality(&mut self, stream: &impl Stream, ticket: Ticket) {
         let stage = self.engine.stage(ticket.policy);
         if let Some(quality) = stage.and_then(|stage| stage.quality(ticket)) {
-            let told = stream.set_request_header(QUALITY, format!("{quality:.2}").as_bytes());
-            self.check(stream, told);
+            let set = stream.set_request_header(QUALITY, format!("{quality:.2}").as_bytes());
+            self.check(stream, set);
         }
     }
 
@@ -533,18 +532,12 @@ impl<H: Host, B: Beside> Filter<H, B> {
 
     /// Handles a wake-up, by which another worker handed a slot to this one.
     pub fn woken(&mut self, proxy: &impl Proxy) {
-        let done = proxy
-            .now()
-            .and_then(|now| self.engine.woken(&self.host, now, &mut self.actions));
-        self.check(proxy, done);
+        self.run(proxy, Engine::woken);
     }
 
     /// Does the periodic work, as often as the engine needs it.
     pub fn tick(&mut self, proxy: &impl Proxy) {
-        let done = proxy
-            .now()
-            .and_then(|now| self.engine.tick(&self.host, now, &mut self.actions));
-        self.check(proxy, done);
+        self.run(proxy, Engine::tick);
     }
 
     /// Handles a refused request. Returns the response to the request. If the request's type has
@@ -583,9 +576,9 @@ impl<H: Host, B: Beside> Filter<H, B> {
         });
         let rate = (self.engine.stage(refusal.policy)).and_then(Stage::rejection_rate);
         let hint = rate.map(|rate| (hint::HEADER, hint::value(rate)));
-        let told = hint.into_iter().chain(announced);
+        let extra = hint.into_iter().chain(announced);
         let words = self.engine.words(refusal);
-        LocalReply::new(words, refusal, told, &mut self.rng)
+        LocalReply::new(words, refusal, extra, &mut self.rng)
     }
 
     /// Calls [`Filter::complain`] if `done` is an error.

@@ -2,15 +2,15 @@
 
 use headgate_strategies::host::HostError;
 
-use crate::beside::Beside;
 use crate::config::Measure;
 use crate::decision::{Decision, Ticket};
 use crate::host::Host;
 use crate::stage::{Outcome, Stage};
 
-use super::headers::{Headers, Upgrade};
+use super::filter::Asked;
+use super::headers::Headers;
 use super::tokens::Tokens;
-use super::{Filter, Property, Stream, answer};
+use super::{BesideHttp, Filter, Property, Stream, answer};
 
 /// One request to the process behind the proxy.
 #[derive(Debug)]
@@ -28,15 +28,6 @@ pub struct Inbound {
     awaits_first_byte: bool,
     /// The tokens of the response, if they are counted.
     tokens: Option<Tokens>,
-}
-
-/// The properties of a request that its response depends on.
-#[derive(Debug, Default)]
-pub(super) struct Asked {
-    /// The kind of upgrade that the request asks for.
-    pub(super) upgrade: Option<Upgrade>,
-    /// Whether a trusted sidecar sent the request. The response then reports the request's times.
-    pub(super) by_peer: bool,
 }
 
 impl Default for Inbound {
@@ -69,7 +60,7 @@ impl Inbound {
     /// it, or calls [`Filter::refuse`].
     pub fn request_headers(
         &mut self,
-        filter: &mut Filter<impl Host, impl Beside>,
+        filter: &mut Filter<impl Host, impl BesideHttp>,
         stream: &impl Stream,
     ) -> Decision {
         if filter.engine.is_idle() {
@@ -82,7 +73,7 @@ impl Inbound {
     /// locked the filter.
     pub fn request<S: Stream>(
         &mut self,
-        filter: &mut Filter<impl Host, impl Beside>,
+        filter: &mut Filter<impl Host, impl BesideHttp>,
         stream: &S,
         headers: Result<Headers<'_, S>, HostError>,
     ) -> Decision {
@@ -98,7 +89,7 @@ impl Inbound {
 
     /// Records that the request's body follows its headers. The caller calls
     /// [`Inbound::request_end`] when it has ended.
-    pub fn body_follows(&mut self, filter: &mut Filter<impl Host, impl Beside>) {
+    pub fn body_follows(&mut self, filter: &mut Filter<impl Host, impl BesideHttp>) {
         // An upgrade is answered before the client sends more.
         let ticket = self.ticket.filter(|_| self.asked.upgrade.is_none());
         if let Some(ticket) = ticket {
@@ -118,7 +109,7 @@ impl Inbound {
     /// Handles the end of the request's body, or its trailers.
     pub fn request_end(
         &mut self,
-        filter: &mut Filter<impl Host, impl Beside>,
+        filter: &mut Filter<impl Host, impl BesideHttp>,
         stream: &impl Stream,
     ) {
         self.uploads = false;
@@ -128,7 +119,7 @@ impl Inbound {
     }
 
     /// Handles the response's headers.
-    pub fn response_headers<B: Beside>(
+    pub fn response_headers<B: BesideHttp>(
         &mut self,
         filter: &mut Filter<impl Host, B>,
         stream: &impl Stream,
@@ -197,7 +188,7 @@ impl Inbound {
     /// Handles a part of the response's body that is neither the last part nor empty.
     pub fn response_part(
         &mut self,
-        filter: &mut Filter<impl Host, impl Beside>,
+        filter: &mut Filter<impl Host, impl BesideHttp>,
         stream: &impl Stream,
     ) {
         self.count_tokens(filter, stream);
@@ -213,7 +204,11 @@ impl Inbound {
         }
     }
 
-    fn count_tokens(&mut self, filter: &mut Filter<impl Host, impl Beside>, stream: &impl Stream) {
+    fn count_tokens(
+        &mut self,
+        filter: &mut Filter<impl Host, impl BesideHttp>,
+        stream: &impl Stream,
+    ) {
         let Some(tokens) = &mut self.tokens else {
             return;
         };
@@ -228,7 +223,7 @@ impl Inbound {
     /// Handles the last part of the body of a response without trailers. The part may be empty.
     pub fn response_end(
         &mut self,
-        filter: &mut Filter<impl Host, impl Beside>,
+        filter: &mut Filter<impl Host, impl BesideHttp>,
         stream: &impl Stream,
     ) {
         self.count_tokens(filter, stream);
@@ -238,7 +233,7 @@ impl Inbound {
     /// Handles the response's trailers.
     pub fn response_trailers(
         &mut self,
-        filter: &mut Filter<impl Host, impl Beside>,
+        filter: &mut Filter<impl Host, impl BesideHttp>,
         stream: &impl Stream,
     ) {
         if let Some(ticket) = self.ticket
@@ -251,7 +246,7 @@ impl Inbound {
 
     /// Records the end of the stream. The end comes after the response, or earlier if the client
     /// left or the backend failed. A second call has no effect.
-    pub fn done<B: Beside>(&mut self, filter: &mut Filter<impl Host, B>, stream: &impl Stream) {
+    pub fn done<B: BesideHttp>(&mut self, filter: &mut Filter<impl Host, B>, stream: &impl Stream) {
         B::ends(filter, stream);
         if self.ticket.is_some() {
             // The response is incomplete, because the backend aborted it or the client left.
@@ -265,7 +260,7 @@ impl Inbound {
 
     fn finish(
         &mut self,
-        filter: &mut Filter<impl Host, impl Beside>,
+        filter: &mut Filter<impl Host, impl BesideHttp>,
         stream: &impl Stream,
         outcome: Outcome,
     ) {

@@ -40,9 +40,9 @@ impl Listeners {
     /// valid configuration stays in force for the listener, even after the version of the listener
     /// that it belongs to is removed.
     pub(super) fn refused(&mut self, (id, name): (u32, &str), direction: Direction) {
-        let in_force = self.in_force(direction);
-        let good = in_force.iter().find(|(other, _)| *other == name);
-        let good = good.map(|(_, config)| Arc::clone(config));
+        let good = (self.of(direction))
+            .filter(|listener| *listener.name == *name)
+            .find_map(|listener| listener.config.clone());
         self.add((id, name), direction, good);
     }
 
@@ -87,8 +87,8 @@ impl Listeners {
     }
 
     /// Returns the configurations in force for `direction` with their names, oldest first.
-    pub(super) fn in_force(&self, direction: Direction) -> Vec<(&str, &Arc<Prepared>)> {
-        let mut in_force: Vec<(&str, &Arc<Prepared>)> = Vec::new();
+    pub(super) fn in_force(&self, direction: Direction) -> Vec<(&str, &Prepared)> {
+        let mut in_force: Vec<(&str, &Prepared)> = Vec::new();
         for listener in self.of(direction) {
             let name: &str = &listener.name;
             if let Some(config) = &listener.config

@@ -34,6 +34,10 @@ pub use reply::{BY_RATE, LocalReply, REFUSED};
 use headgate_strategies::host::HostError;
 use headgate_strategies::time::Instant;
 
+use crate::beside::Beside;
+use crate::decision::{Refusal, Ticket};
+use crate::host::Host;
+
 /// The severity of a line in the proxy's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
@@ -126,3 +130,63 @@ pub trait Stream: Proxy {
     /// Returns a property, or `None` if it is absent.
     fn property(&self, property: Property<'_>) -> Result<Option<Vec<u8>>, HostError>;
 }
+
+/// The trust in a request's Headgate headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Standing {
+    /// Whether [`BesideHttp::strip`] must remove headers before the application sees the request.
+    pub strip: bool,
+    /// Whether the sender is a trusted proxy, which gets the request's times in the response.
+    pub by_peer: bool,
+}
+
+/// The part of [`Beside`] that reads and writes headers. Every function does nothing by default.
+///
+/// Most functions need the engine and the host as well, so they take the [`Filter`] instead of
+/// `self`.
+#[allow(unused_variables)]
+pub trait BesideHttp: Beside {
+    /// Sets headers on the response to a refused request.
+    fn announce(&mut self, refusal: &Refusal, set: impl FnMut(&'static str, &str)) {}
+
+    /// Returns how far an arriving request's Headgate headers are trusted, and hides untrusted ones
+    /// from all rules.
+    fn standing<H: Host>(
+        filter: &Filter<H, Self>,
+        headers: &mut Headers<'_, impl Stream>,
+    ) -> Standing {
+        Standing::default()
+    }
+
+    /// Removes Headgate's headers from a request before the application sees it.
+    fn strip<H: Host, S: Stream>(
+        filter: &mut Filter<H, Self>,
+        stream: &S,
+        headers: &Headers<'_, S>,
+    ) {
+    }
+
+    /// Sets headers of a request that goes to the backend. `headers` is `None` for a request that
+    /// was held, because its copy of the headers is gone.
+    fn goes_on<H: Host, S: Stream>(
+        filter: &mut Filter<H, Self>,
+        stream: &S,
+        ticket: Ticket,
+        headers: Option<&Headers<'_, S>>,
+    ) {
+    }
+
+    /// Handles the headers of the response to a request.
+    fn answers<H: Host>(
+        filter: &mut Filter<H, Self>,
+        stream: &impl Stream,
+        ticket: Ticket,
+        by_peer: bool,
+    ) {
+    }
+
+    /// Handles the end of the stream of a request.
+    fn ends<H: Host>(filter: &mut Filter<H, Self>, stream: &impl Stream) {}
+}
+
+impl BesideHttp for () {}

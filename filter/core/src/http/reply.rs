@@ -31,11 +31,11 @@ pub struct LocalReply {
 }
 
 impl LocalReply {
-    /// Returns the response for `refusal`, with the additional headers `told`.
+    /// Returns the response for `refusal`, with the `extra` headers.
     pub(super) fn new(
         words: Words<'_>,
         refusal: &Refusal,
-        told: impl Iterator<Item = (&'static str, String)>,
+        extra: impl Iterator<Item = (&'static str, String)>,
         rng: &mut Rng,
     ) -> Self {
         let retry_after = refusal.retry_after_secs(rng);
@@ -58,7 +58,7 @@ impl LocalReply {
             ("x-envoy-ratelimited", "true".into()),
             (REFUSED, described.into()),
         ]);
-        headers.extend(told.map(|(name, value)| (name, value.into())));
+        headers.extend(extra.map(|(name, value)| (name, value.into())));
         Self {
             status: answer.http,
             grpc_status: answer.grpc,

@@ -178,6 +178,8 @@ impl Grain {
 
 #[derive(Debug)]
 struct FlowState {
+    /// The flow's part of the names of its gauges.
+    name: String,
     /// The weight of a type or class. The weight of any other flow comes with its requests.
     weight: f64,
     cost: Cost,
@@ -198,9 +200,8 @@ pub(super) struct Fair {
     tokens: Option<TokenCost>,
     grain: Grain,
     round: Number,
-    /// The prefix of the names of the flows' gauges. A flow's entry in `names` follows it.
+    /// The prefix of the names of the flows' gauges. A flow's name follows it.
     prefix: String,
-    names: Vec<String>,
     flows: Vec<FlowState>,
 }
 
@@ -230,12 +231,13 @@ impl Fair {
             Flow::Type | Flow::Class => weights.get(name).copied().unwrap_or(1.0),
             Flow::Workflow => 1.0,
         };
-        let state = |name: &String| FlowState {
-            weight: weight(name),
+        let state = |name: String| FlowState {
+            weight: weight(&name),
+            name,
             cost: Cost::default(),
             gauges: None,
         };
-        let flows: Vec<FlowState> = names.iter().map(state).collect();
+        let flows: Vec<FlowState> = names.into_iter().map(state).collect();
         let of_requests = (by == Flow::Workflow).then(|| weights.values().copied());
         let all = flows.iter().map(|flow| flow.weight);
         let least = (all.chain(of_requests.into_iter().flatten())).reduce(f64::min);
@@ -247,7 +249,6 @@ impl Fair {
             round: host.number(&format!("{prefix}.{}", grain.round))?,
             prefix: format!("{prefix}.{kind}"),
             flows,
-            names,
         }))
     }
 
@@ -434,10 +435,7 @@ impl Fair {
         if let Some(known) = state.gauges {
             return Ok(known);
         }
-        let gauge = |what: &str| {
-            let name = &self.names[usize::from(flow)];
-            host.number(&format!("{}.{name}.{what}", self.prefix))
-        };
+        let gauge = |what| host.number(&format!("{}.{}.{what}", self.prefix, state.name));
         let defined = Gauges {
             finish: gauge(self.grain.finish)?,
             corrected: gauge(self.grain.corrected)?,

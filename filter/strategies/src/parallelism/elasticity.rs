@@ -38,15 +38,19 @@ impl Sums {
     /// Adds a request.
     pub fn add(&mut self, u: f64, d: f64, y: f64) {
         let terms = [1.0, u, d, u * u, d * d, u * d, y, u * y, d * y, y * y];
-        for (sum, term) in self.of.iter_mut().zip(terms) {
-            *sum += term;
-        }
+        add(&mut self.of, terms);
     }
 
-    /// Returns the number of requests.
-    #[must_use]
-    pub fn count(&self) -> f64 {
-        self.of[0]
+    /// Adds the requests of `other`.
+    pub fn merge(&mut self, other: &Self) {
+        add(&mut self.of, other.of);
+    }
+}
+
+/// Adds `terms` to `sums`.
+pub(super) fn add<const N: usize>(sums: &mut [f64; N], terms: [f64; N]) {
+    for (sum, term) in sums.iter_mut().zip(terms) {
+        *sum += term;
     }
 }
 
@@ -103,21 +107,23 @@ impl Moments {
         if n < 2.0 {
             return;
         }
-        let within = [
-            n - 1.0,
-            uu - u * u / n,
-            dd - d * d / n,
-            ud - u * d / n,
-            uy - u * y / n,
-            dy - d * y / n,
-            yy - y * y / n,
-        ];
-        let [_, uu, dd, ud, uy, dy, _] = within;
+        let (uu, dd, ud) = (uu - u * u / n, dd - d * d / n, ud - u * d / n);
+        let (uy, dy, yy) = (uy - u * y / n, dy - d * y / n, yy - y * y / n);
         let (xy, xx) = (uy - dy, uu + dd - 2.0 * ud);
-        let over = [xy * xy, xy * xx, xx * xx, 1.0];
-        for (sum, term) in self.of.iter_mut().zip(within.into_iter().chain(over)) {
-            *sum += term;
-        }
+        let terms = [
+            n - 1.0,
+            uu,
+            dd,
+            ud,
+            uy,
+            dy,
+            yy,
+            xy * xy,
+            xy * xx,
+            xx * xx,
+            1.0,
+        ];
+        add(&mut self.of, terms);
     }
 
     /// Returns the number of blocks that count.
@@ -138,16 +144,13 @@ impl Moments {
     /// are too few requests at a level. A step of 0 means that the level doesn't exist.
     #[must_use]
     pub fn elasticities(&self, ln_up: f64, ln_down: f64) -> Option<(Estimate, Estimate)> {
-        let [n, uu, dd, ud, uy, dy, yy, num2, cross, den2, blocks] = self.of;
+        let [n, uu, dd, ud, uy, dy, yy, .., blocks] = self.of;
         if n < 10.0 || blocks < 2.0 || uu < 0.03 * n {
             return None;
         }
         let (xx, xy) = (uu + dd - 2.0 * ud, uy - dy);
-        let slope = xy / xx;
+        let (slope, clustered) = self.slope();
         let independent = ((yy - slope * xy) / n).max(1e-4) / xx;
-        let clustered = ((num2 - 2.0 * slope * cross + slope * slope * den2) / (xx * xx)).max(0.0)
-            * blocks
-            / (blocks - 1.0);
         let inflation = (clustered / independent).clamp(1.0, 16.0);
         let (up, down) = if ln_down > 0.0 {
             let det = uu * dd - ud * ud;
@@ -178,49 +181,26 @@ impl Moments {
         };
         Some((up, down))
     }
-}
 
-/// One slope of y on the logarithm of the level, within blocks, for a part of the requests.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Slope {
-    /// S_xx and S_xy come first. The sums over blocks Σ S_xy², Σ S_xx S_xy and Σ S_xx² follow, and
-    /// then the number of blocks.
-    pub of: [f64; 6],
-}
-
-impl Slope {
-    /// Adds a block, given as n, Σx, Σy, Σx², Σxy.
-    pub fn close(&mut self, block: &[f64; 5]) {
-        let [n, x, y, xx, xy] = *block;
-        if n < 2.0 {
-            return;
-        }
-        let (xx, xy) = (xx - x * x / n, xy - x * y / n);
-        let terms = [xx, xy, xy * xy, xx * xy, xx * xx, 1.0];
-        for (sum, term) in self.of.iter_mut().zip(terms) {
-            *sum += term;
-        }
+    /// Returns the slope of y on x = u − d, and its variance by the deviations of the blocks' own
+    /// slopes.
+    fn slope(&self) -> (f64, f64) {
+        let [_, uu, dd, ud, uy, dy, _, xy2, cross, xx2, blocks] = self.of;
+        let (xx, xy) = (uu + dd - 2.0 * ud, uy - dy);
+        let slope = xy / xx;
+        let spread = ((xy2 - 2.0 * slope * cross + slope * slope * xx2) / (xx * xx)).max(0.0);
+        (slope, spread * blocks / (blocks - 1.0))
     }
 
-    /// Reduces the weight of old blocks, like [`Moments::keep`].
-    pub fn keep(&mut self, blocks: f64) {
-        let fade = (blocks / self.of[5]).min(1.0);
-        if fade < 1.0 {
-            self.of.iter_mut().for_each(|sum| *sum *= fade);
-        }
-    }
-
-    /// Returns the elasticity over both steps.
+    /// Returns the elasticity over both steps together. In these moments, u is the logarithm of the
+    /// level relative to the base, and d is 0.
     #[must_use]
     pub fn elasticity(&self) -> Estimate {
-        let [xx, xy, xy2, cross, xx2, blocks] = self.of;
-        if blocks < 3.0 || xx <= 1e-9 {
+        let [_, xx, ..] = self.of;
+        if self.blocks() < 3.0 || xx <= 1e-9 {
             return Estimate::UNKNOWN;
         }
-        let value = xy / xx;
-        let variance = ((xy2 - 2.0 * value * cross + value * value * xx2) / (xx * xx)).max(0.0)
-            * blocks
-            / (blocks - 1.0);
+        let (value, variance) = self.slope();
         Estimate {
             value,
             error: variance.sqrt() + 0.02,

@@ -37,6 +37,7 @@ use crate::strategy::Controlled;
 use crate::time::Instant;
 
 use dither::Dither;
+use elasticity::add;
 use law::{Fresh, Law, View};
 
 /// The number of latest requests that a type's own mean covers.
@@ -227,16 +228,9 @@ impl Auto {
             since: now,
             fresh: Fresh::default(),
             view: View {
-                mean: 0.0,
-                room: false,
-                mixed: false,
-                condemned: false,
-                broken: false,
-                enforced: false,
-                in_flight: 0.0,
-                queued: 0.0,
                 shortest: f64::INFINITY,
                 bounds,
+                ..View::default()
             },
             looked: now,
             block: 0,
@@ -372,8 +366,7 @@ impl Auto {
         kind.seen += 1.0;
         kind.recent += weight;
         if kind.seen < 2.0 {
-            (kind.ln_mean, kind.mean, kind.reference.time) = (pt.ln(), pt, pt);
-            kind.square = pt * pt;
+            (kind.ln_mean, kind.mean, kind.square) = (pt.ln(), pt, pt * pt);
         }
         let gain = (1.0 / kind.seen).max(1.0 / MEMORY);
         let y = pt.ln() - kind.ln_mean;
@@ -384,11 +377,7 @@ impl Auto {
         let doubt = kind.doubt();
         let Kind {
             mean,
-            reference:
-                Reference {
-                    time: reference,
-                    requests: referred,
-                },
+            reference,
             seen,
             ..
         } = *kind;
@@ -400,16 +389,17 @@ impl Auto {
         self.mean += gain * (pt - self.mean);
         self.mean_of_means += mean_gain * (mean - self.mean_of_means);
         // A request that started under another schedule says nothing about the current one.
-        if started < self.since || self.fresh.epoch != self.law.epoch() {
+        if started < self.since {
             return;
         }
+        let referred = reference.requests;
         if referred >= FEWEST || !self.law.is_starting() && referred > 0.0 {
             add(
                 &mut self.fresh.times,
                 [
                     weight,
                     weight * pt,
-                    weight * reference,
+                    weight * reference.time,
                     weight * doubt,
                     weight * pt * pt,
                 ],
@@ -425,7 +415,7 @@ impl Auto {
         let x = seen.above * self.schedule.ln_up() - seen.below * self.schedule.ln_down();
         let long = usize::from(mean > self.mean_of_means);
         if let Some(sums) = self.fresh.by_length.get_mut(long) {
-            add(sums, [1.0, x, y, x * x, x * y]);
+            sums.add(x, 0.0, y);
         }
     }
 
@@ -459,12 +449,9 @@ impl Auto {
         self.looked = now;
         let fade = (-elapsed / RECENT).exp();
         let mut total = 0.0;
-        for kind in &mut self.kinds {
+        for (id, kind) in (0..).map(TypeId).zip(&mut self.kinds) {
             kind.recent *= fade;
             total += kind.recent;
-        }
-        for (at, kind) in self.kinds.iter_mut().enumerate() {
-            let id = TypeId(u16::try_from(at).unwrap_or(u16::MAX));
             let last = times.objectives(id).last();
             let of = |last: &Objective| (last.percentile / 100.0, last.response_time.as_secs_f64());
             kind.objective = last.map(of);
@@ -472,8 +459,7 @@ impl Auto {
         }
         let (mut roomy, mut condemned) = (0.0, false);
         let (mut shortest, mut longest, mut least) = (f64::INFINITY, 0.0_f64, f64::INFINITY);
-        for (at, kind) in self.kinds.iter().enumerate() {
-            let id = TypeId(u16::try_from(at).unwrap_or(u16::MAX));
+        for (id, kind) in (0..).map(TypeId).zip(&self.kinds) {
             if kind.recent <= RARE * total || kind.is_broken {
                 continue;
             }
@@ -593,12 +579,6 @@ impl Controlled for Auto {
 /// ratio.
 fn late(part: f64) -> f64 {
     1.0 / (1.0 - part + BEYOND)
-}
-
-fn add<const N: usize>(sums: &mut [f64; N], terms: [f64; N]) {
-    for (sum, term) in sums.iter_mut().zip(terms) {
-        *sum += term;
-    }
 }
 
 #[cfg(test)]

@@ -53,7 +53,6 @@ use crate::config::{Measure, StageConfig};
 use crate::host::{HostError, Shared};
 use crate::request::{Attributes, TypeId};
 use crate::shared;
-use crate::time::Instant;
 
 /// λ, the forgetting factor.
 const KEPT: f64 = 0.99;
@@ -254,7 +253,7 @@ pub(super) struct Costs {
     /// The type at which the next exchange continues.
     turn: usize,
     /// The ratios t ÷ estimate, stored as times: 1 s for a ratio of 1.
-    ratios: Box<ServiceTimes>,
+    pub(super) ratios: Box<ServiceTimes>,
 }
 
 impl Costs {
@@ -345,36 +344,21 @@ impl Costs {
         }
     }
 
-    /// Shares samples of at most `most` types if that is `due` or many are pending, and syncs the
-    /// ratios like [`ServiceTimes::sync`].
+    /// If that is `due` or many samples are pending, replays this worker's samples into the shared
+    /// planes of at most `most` types, and reads those planes.
     ///
     /// # Errors
-    /// [`HostError`].
-    pub(super) fn share(
+    /// [`HostError::Call`]; samples that could not be shared stay on this worker.
+    pub(super) fn exchange(
         &mut self,
-        now: Instant,
         host: &impl Shared,
         prefix: &str,
         due: bool,
         most: usize,
     ) -> Result<(), HostError> {
-        if due || self.fresh.len() >= FRESH / 2 {
-            self.exchange(host, prefix, most)?;
+        if !due && self.fresh.len() < FRESH / 2 {
+            return Ok(());
         }
-        let prefix = format!("{prefix}/ratios");
-        match most {
-            usize::MAX => self.ratios.flush(now, host, &prefix),
-            _ => self.ratios.sync(now, host, &prefix),
-        }
-        .map(drop)
-    }
-
-    /// Replays this worker's samples into the shared planes of at most `most` types, and reads
-    /// those planes.
-    ///
-    /// # Errors
-    /// [`HostError::Call`]; samples that could not be shared stay on this worker.
-    fn exchange(&mut self, host: &impl Shared, prefix: &str, most: usize) -> Result<(), HostError> {
         for _ in 0..most.min(self.costs.len()) {
             let at = self.turn;
             self.turn = (at + 1) % self.costs.len();

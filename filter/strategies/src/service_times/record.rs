@@ -38,9 +38,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::shared::epoch;
 use crate::histogram::Histogram;
-use crate::time::Instant;
+use crate::host::{HostError, Shared};
+use crate::shared;
+use crate::time::{Instant, nanos};
 
 /// The window and the conditions under which samples become readable.
 #[derive(Debug, Clone, Copy)]
@@ -64,9 +65,15 @@ impl Window {
         self.enough().div_ceil(u64::from(self.steps.max(1)))
     }
 
+    /// Returns the number of the step that contains `at`. Steps are aligned to the epoch of the
+    /// clock, so their numbers are the same on all workers.
+    pub(super) fn number(&self, at: Instant) -> u64 {
+        at.as_nanos() / nanos(self.step).max(1)
+    }
+
     /// Whether samples recorded at `then` have left the window at `now`.
     fn is_past(&self, then: Instant, now: Instant) -> bool {
-        epoch(then, self.step) + u64::from(self.steps) < epoch(now, self.step)
+        self.number(then) + u64::from(self.steps) < self.number(now)
     }
 }
 
@@ -97,6 +104,30 @@ pub(super) struct Record {
 crate::shared::record!(Record, 3);
 
 impl Record {
+    /// Loads the record at `key`, advances it if that is due, adds the samples in `fresh`, and
+    /// stores the result. `condemned` is as in [`Record::advance`]. Returns the new record, and
+    /// whether this call changed its readable part.
+    ///
+    /// # Errors
+    /// [`HostError::Conflict`] if other workers kept changing the record. Then nothing was added.
+    pub(super) fn visit(
+        host: &impl Shared,
+        key: &str,
+        now: Instant,
+        window: &Window,
+        condemned: Option<u64>,
+        fresh: Option<&Histogram>,
+    ) -> Result<(Self, bool), HostError> {
+        shared::change(host, key, |record: &mut Self| {
+            let mut moved = record.advance(now, window, condemned);
+            if let Some(fresh) = fresh {
+                record.add(now, fresh);
+                moved |= record.advance(now, window, condemned);
+            }
+            (fresh.is_some() || moved, moved)
+        })
+    }
+
     /// Adds samples. The caller must call [`Record::advance`] first, so that the samples fall into
     /// their own step.
     pub(super) fn add(&mut self, now: Instant, samples: &Histogram) {
@@ -113,7 +144,7 @@ impl Record {
         condemned: Option<u64>,
     ) -> bool {
         let urgent = self.steps.is_empty() || condemned == Some(self.generation);
-        let over = epoch(self.closed, window.step) != epoch(now, window.step);
+        let over = window.number(self.closed) != window.number(now);
         let enough = if urgent {
             window.enough()
         } else {
@@ -141,7 +172,7 @@ impl Record {
         let mut samples = std::mem::take(&mut self.populating);
         // If a step was closed before its end, the rest of its samples is merged into it.
         let same = |s: &mut Step| {
-            window.steps > 1 && epoch(s.last, window.step) == epoch(self.populated, window.step)
+            window.steps > 1 && window.number(s.last) == window.number(self.populated)
         };
         if let Some(begun) = self.steps.pop_back_if(same)
             && let Some(histogram) = Histogram::decode(&mut begun.histogram.as_slice())
@@ -156,7 +187,7 @@ impl Record {
     /// the current step if a part of it is already closed. Without this addition, the current step
     /// would remove the oldest one too early. Dual buffers have no partial step.
     fn most(&self, now: Instant, window: &Window) -> usize {
-        let begun = |s: &Step| epoch(s.last, window.step) == epoch(now, window.step);
+        let begun = |s: &Step| window.number(s.last) == window.number(now);
         let early = window.steps > 1 && self.steps.back().is_some_and(begun);
         window.steps.max(1) as usize + usize::from(early)
     }

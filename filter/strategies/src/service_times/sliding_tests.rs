@@ -3,7 +3,6 @@
 
 use proptest::prelude::*;
 
-use super::record::{Record, Window};
 use super::*;
 use crate::host::Shared;
 use crate::memory::MemoryHost;

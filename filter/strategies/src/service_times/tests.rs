@@ -1,7 +1,6 @@
 use std::sync::Arc;
 
 use super::log::CAPACITY;
-use super::record::Record;
 use super::*;
 use crate::host::{Expected, Shared};
 use crate::memory::{Fault, MemoryHost};
@@ -214,13 +213,9 @@ fn threads_that_share_at_the_same_time_lose_nothing() {
         .collect();
     threads.into_iter().for_each(|t| t.join().unwrap());
     for key in ["type/slow", "general"] {
-        let visit = shared::Visit {
-            now: at(200),
-            window: window(1, 1),
-            condemned: None,
-            delta: None,
-        };
-        let (record, _) = shared::update(&*host, &format!("{PREFIX}/{key}"), &visit).unwrap();
+        let (name, window) = (format!("{PREFIX}/{key}"), window(1, 1));
+        let visited = Record::visit(&*host, &name, at(200), &window, None, None);
+        let (record, _) = visited.unwrap();
         assert_eq!(
             record.readable().count() + record.populating.count(),
             4 * 200 * 5,
@@ -347,13 +342,9 @@ fn a_host_that_fails_loses_no_sample() {
     }
     times.sync(at(50), &host, PREFIX).unwrap();
     for (key, expected) in [("general", 60), ("type/fast", 30), ("type/slow", 30)] {
-        let visit = shared::Visit {
-            now: at(50),
-            window: window(1, 50),
-            condemned: None,
-            delta: None,
-        };
-        let (record, _) = shared::update(&host, &format!("{PREFIX}/{key}"), &visit).unwrap();
+        let (name, window) = (format!("{PREFIX}/{key}"), window(1, 50));
+        let visited = Record::visit(&host, &name, at(50), &window, None, None);
+        let (record, _) = visited.unwrap();
         assert_eq!(
             record.readable().count() + record.populating.count(),
             expected,

@@ -22,15 +22,15 @@
 
 use std::time::Duration;
 
-use super::{Admission, View};
+use super::View;
 use crate::config::AcceptFractionConfig;
 use crate::demand::Demand;
 use crate::reason::Reason;
-use crate::request::{Attributes, Served};
+use crate::request::Served;
 use crate::rng::Rng;
 use crate::time::Instant;
 
-/// A strategy that accepts with probability f.
+/// A limit on utilization, which accepts with probability f.
 #[derive(Debug)]
 pub struct AcceptFraction {
     max_utilization: f64,
@@ -43,7 +43,7 @@ pub struct AcceptFraction {
 }
 
 impl AcceptFraction {
-    /// Creates the strategy from checked settings.
+    /// Creates the limit from checked settings.
     #[must_use]
     pub fn from_config(settings: &AcceptFractionConfig) -> Self {
         let step = Duration::from_micros(settings.step_us);
@@ -68,15 +68,9 @@ impl AcceptFraction {
     pub fn available(&self, parallelism: u32) -> f64 {
         self.max_utilization * self.units.unwrap_or(f64::from(parallelism))
     }
-}
 
-impl Admission for AcceptFraction {
-    fn decide(
-        &mut self,
-        _request: &Attributes,
-        view: &View<'_>,
-        rng: &mut Rng,
-    ) -> Result<(), Reason> {
+    /// Admits a request that arrives at `view.now`, or returns the reason for its refusal.
+    pub(super) fn decide(&mut self, view: &View<'_>, rng: &mut Rng) -> Result<(), Reason> {
         self.demand.add(view.now, 1, 0, 0);
         let available = self.available(view.parallelism);
         // The quotient is infinite without demand, so the request is always admitted. It is always
@@ -88,19 +82,23 @@ impl Admission for AcceptFraction {
         }
     }
 
-    fn demand_mut(&mut self) -> Option<&mut Demand> {
-        Some(&mut self.demand)
+    /// Returns the measured demand.
+    pub(super) fn demand_mut(&mut self) -> &mut Demand {
+        &mut self.demand
     }
 
-    fn set_units(&mut self, units: Option<f64>) {
+    /// Sets |PU|. `None` means P.
+    pub(super) fn set_units(&mut self, units: Option<f64>) {
         self.units = units;
     }
 
-    fn completed(&mut self, served: &Served, now: Instant) {
+    /// Records a request that was served.
+    pub(super) fn completed(&mut self, served: &Served, now: Instant) {
         self.demand.completed(now, served);
     }
 
-    fn tick(&mut self, now: Instant) {
+    /// Computes the demand, if that is due.
+    pub(super) fn tick(&mut self, now: Instant) {
         let computed = *self.computed.get_or_insert(now);
         // An update is also due if the clock stepped back.
         if now >= computed && now.since(computed) < self.step {

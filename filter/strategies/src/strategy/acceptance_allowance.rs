@@ -19,7 +19,6 @@
 //! starve, and others only take slots from them.
 
 use crate::request::TypeId;
-use crate::rng::Rng;
 use crate::window::Window;
 
 /// Starvation avoidance that keeps each type's acceptance ratio at its allowance or above.
@@ -41,11 +40,9 @@ impl AcceptanceAllowance {
         allowance.copied().unwrap_or(0.0)
     }
 
-    /// Whether a request of type `kind` is accepted although the strategy refused it.
-    pub(super) fn overrides(&self, kind: TypeId, window: &Window, rng: &mut Rng) -> bool {
-        let allowance = self.floor(kind);
+    /// Whether all requests of type `kind` are accepted, because the type is starving.
+    pub(super) fn starves(&self, kind: TypeId, window: &Window) -> bool {
         let ratio = window.acceptance_ratio(kind);
-        let starving = ratio.is_some_and(|ar| ar < allowance);
-        starving || rng.chance(allowance)
+        ratio.is_some_and(|ar| ar < self.floor(kind))
     }
 }

@@ -69,12 +69,21 @@ impl Avoidance {
         })
     }
 
-    /// Returns the probability with which a refusal of type `kind` is overridden.
+    /// Returns the probability with which a refusal of type `kind` is overridden, unless the type
+    /// is starving.
     #[must_use]
     pub fn floor(&self, kind: TypeId) -> f64 {
         match &self.rule {
             Rule::AcceptanceAllowance(rule) => rule.floor(kind),
             Rule::HelpingTheUnderserved(rule) => rule.help(kind, &self.window),
+        }
+    }
+
+    /// Whether the type is starving, so that all of its refusals are overridden.
+    fn starves(&self, kind: TypeId) -> bool {
+        match &self.rule {
+            Rule::AcceptanceAllowance(rule) => rule.starves(kind, &self.window),
+            Rule::HelpingTheUnderserved(_) => false,
         }
     }
 
@@ -90,10 +99,7 @@ impl Avoidance {
         self.window.advance(now);
         let decision = decision.or_else(|reason| {
             let overridden = reason.answer().about_objectives
-                && match &self.rule {
-                    Rule::AcceptanceAllowance(rule) => rule.overrides(kind, &self.window, rng),
-                    Rule::HelpingTheUnderserved(rule) => rule.overrides(kind, &self.window, rng),
-                };
+                && (self.starves(kind) || rng.chance(self.floor(kind)));
             if overridden { Ok(()) } else { Err(reason) }
         });
         self.window.count(now, kind, decision.is_ok());

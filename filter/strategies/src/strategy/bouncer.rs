@@ -42,7 +42,7 @@ use std::time::Duration;
 
 use super::value_cut::Admitted;
 use super::{Admission, Controlled, ErrorBudget, ValueCut, View};
-use crate::config::Logic;
+use crate::config::{Logic, StageConfig};
 use crate::reason::Reason;
 use crate::request::{Attributes, ClassId, TypeId};
 use crate::rng::Rng;
@@ -62,42 +62,33 @@ pub struct Bouncer {
     /// Whether a type's cost depends on the size.
     by_size: bool,
     /// The parts for shedding by value, or `None` for the paper's Bouncer.
-    by_value: Option<ByValue>,
+    pub(super) by_value: Option<ByValue>,
 }
 
 /// The parts that shedding by value adds to Alg. 1.
 #[derive(Debug)]
-struct ByValue {
+pub(super) struct ByValue {
     /// The value cut, which decides before Alg. 1.
-    cut: ValueCut,
-    budget: ErrorBudget,
+    pub(super) cut: ValueCut,
+    pub(super) budget: ErrorBudget,
 }
 
 impl Bouncer {
-    /// Creates the strategy of Alg. 1. `logic` says whether it refuses requests that miss any, or
-    /// only those that miss all of their objectives.
+    /// Creates the strategy of a checked configuration. `logic` says whether it refuses requests
+    /// that miss any, or only those that miss all of their objectives.
     #[must_use]
-    pub fn new(logic: Logic) -> Self {
+    pub(super) fn new(config: &StageConfig, logic: Logic, sheds_by_value: bool) -> Self {
+        let by_value = || {
+            let objectives = config.types.iter().map(|kind| kind.slo.len()).max();
+            ByValue {
+                cut: ValueCut::from_config(config),
+                budget: ErrorBudget::new(config.types.len(), objectives.unwrap_or(0)),
+            }
+        };
         Self {
             logic,
-            ..Self::default()
-        }
-    }
-
-    /// Returns the strategy with `by_size`, which says whether the cost of any type depends on the
-    /// size.
-    #[must_use]
-    pub fn with_sizes(self, by_size: bool) -> Self {
-        Self { by_size, ..self }
-    }
-
-    /// Creates a strategy that refuses requests below `cut`. It also refuses other requests that
-    /// miss an objective whose `budget` is spent.
-    #[must_use]
-    pub fn by_value(logic: Logic, cut: ValueCut, budget: ErrorBudget) -> Self {
-        Self {
-            by_value: Some(ByValue { cut, budget }),
-            ..Self::new(logic)
+            by_size: config.types.iter().any(|kind| kind.cost.is_some()),
+            by_value: sheds_by_value.then(by_value),
         }
     }
 

@@ -46,7 +46,7 @@ const GAIN: f64 = 0.01;
 
 /// The spent part of each objective's budget.
 #[derive(Debug)]
-pub struct ErrorBudget {
+pub(super) struct ErrorBudget {
     /// The part of the latest admissions that was expected to exceed the objective, by type and
     /// then by objective.
     spent: Vec<f64>,
@@ -62,7 +62,7 @@ pub struct ErrorBudget {
 impl ErrorBudget {
     /// Creates unspent budgets. No type has more than `objectives` objectives.
     #[must_use]
-    pub fn new(types: usize, objectives: usize) -> Self {
+    pub(super) fn new(types: usize, objectives: usize) -> Self {
         Self {
             spent: vec![0.0; types * objectives],
             objectives,
@@ -73,21 +73,21 @@ impl ErrorBudget {
 
     /// Begins the decision on a request. From then on, [`Self::withdrawn`] doesn't apply to earlier
     /// requests.
-    pub fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         self.changed = None;
     }
 
     /// Whether one more request of `kind` may exceed the type's objective number `at`, which is for
     /// `percentile`.
     #[must_use]
-    pub fn covers(&self, kind: TypeId, at: usize, percentile: f64) -> bool {
+    pub(super) fn covers(&self, kind: TypeId, at: usize, percentile: f64) -> bool {
         let row = usize::from(kind.0) * self.objectives;
         (self.spent.get(row + at)).is_some_and(|spent| *spent < USABLE * (1.0 - percentile / 100.0))
     }
 
     /// Records that a request of `kind` was admitted. `exceeded` says, for each objective, whether
     /// the request is expected to exceed the objective.
-    pub fn admitted(&mut self, kind: TypeId, exceeded: impl Iterator<Item = bool>) {
+    pub(super) fn admitted(&mut self, kind: TypeId, exceeded: impl Iterator<Item = bool>) {
         let row = usize::from(kind.0) * self.objectives;
         let Some(spent) = self.spent.get_mut(row..row + self.objectives) else {
             return;
@@ -100,7 +100,7 @@ impl ErrorBudget {
     }
 
     /// Records that the request that was just admitted was refused after all.
-    pub fn withdrawn(&mut self) {
+    pub(super) fn withdrawn(&mut self) {
         let Some(row) = self.changed.take() else {
             return;
         };

@@ -28,7 +28,6 @@
 //! is the difference, with the average over the types that received something.
 
 use crate::request::TypeId;
-use crate::rng::Rng;
 use crate::window::Window;
 
 /// Starvation avoidance that overrides rejections of types that are accepted less than the average.
@@ -42,11 +41,6 @@ impl HelpingTheUnderserved {
     #[must_use]
     pub const fn new(alpha: f64) -> Self {
         Self { alpha }
-    }
-
-    /// Whether a request of type `kind` is accepted although the strategy refused it.
-    pub(super) fn overrides(&self, kind: TypeId, window: &Window, rng: &mut Rng) -> bool {
-        rng.chance(self.help(kind, window))
     }
 
     /// Returns the probability with which a rejection is overridden.

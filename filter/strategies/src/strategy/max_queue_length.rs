@@ -10,14 +10,14 @@ use crate::rng::Rng;
 
 /// A strategy that accepts if `l < limit` or a slot is free.
 #[derive(Debug, Clone, Copy)]
-pub struct MaxQueueLength {
+pub(super) struct MaxQueueLength {
     limit: u32,
 }
 
 impl MaxQueueLength {
     /// Creates the strategy. `limit` is in requests.
     #[must_use]
-    pub const fn new(limit: u32) -> Self {
+    pub(super) const fn new(limit: u32) -> Self {
         Self { limit }
     }
 }

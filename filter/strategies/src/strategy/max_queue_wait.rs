@@ -23,7 +23,7 @@ use crate::time::Instant;
 
 /// A strategy that accepts if `l · pt_mavg / P ≤ T`.
 #[derive(Debug)]
-pub struct MaxQueueWait {
+pub(super) struct MaxQueueWait {
     /// The limit T, by type.
     limits: Vec<Duration>,
     demand: Demand,
@@ -32,7 +32,7 @@ pub struct MaxQueueWait {
 impl MaxQueueWait {
     /// Creates the strategy. `limits` has T for each type, and `demand` measures `pt_mavg`.
     #[must_use]
-    pub fn new(limits: Vec<Duration>, demand: Demand) -> Self {
+    pub(super) fn new(limits: Vec<Duration>, demand: Demand) -> Self {
         Self { limits, demand }
     }
 }

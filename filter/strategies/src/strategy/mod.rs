@@ -3,8 +3,8 @@
 //! A strategy decides at point 1 of Bouncer's Figure 1 and is updated at points 2 and 3. It has
 //! neither slots nor a queue. Its inputs are in [`View`]. A [`Strategy`] has a base, which
 //! implements [`Admission`]. It may have [`Avoidance`], which overrides some of the base's
-//! refusals. It may also have a limit on utilization, which applies to the requests that the base
-//! and the avoidance admit.
+//! refusals. It may also have a limit on utilization ([`AcceptFraction`]), which applies to the
+//! requests that the base and the avoidance admit.
 //!
 //! A new base needs a file here with its algorithm, a case in [`base`], and a row in the
 //! conformance suite (`tests/strategies/strategy_conformance.rs`). A new rule of starvation
@@ -39,14 +39,15 @@ pub use avoidance::Avoidance;
 pub use backlog_control::{BacklogControl, Gains, hint};
 pub use bouncer::Bouncer;
 pub use controlled::Controlled;
-pub use error_budget::ErrorBudget;
 pub use helping_the_underserved::HelpingTheUnderserved;
-pub use max_queue_length::MaxQueueLength;
-pub use max_queue_wait::MaxQueueWait;
-pub use response_time_controller::ResponseTimeController;
 pub use value_cut::{End, ValueCut};
 
 pub use crate::request::TypeId;
+
+use error_budget::ErrorBudget;
+use max_queue_length::MaxQueueLength;
+use max_queue_wait::MaxQueueWait;
+use response_time_controller::ResponseTimeController;
 
 /// The state of the stage when a request arrives. It is a strategy's input.
 #[derive(Debug)]
@@ -120,9 +121,6 @@ pub trait Admission: std::fmt::Debug + Send {
     fn demand_mut(&mut self) -> Option<&mut Demand> {
         None
     }
-
-    /// Sets the number of processing units of a limit on utilization. `None` means P.
-    fn set_units(&mut self, _units: Option<f64>) {}
 
     /// Returns the strategy's feedback controller, if it has one.
     fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {
@@ -206,9 +204,9 @@ pub struct Strategy {
     pub base: Box<dyn Admission>,
     /// The rule of starvation avoidance, Bouncer's Alg. 2 or 3.
     pub avoidance: Option<Avoidance>,
-    /// The limit on utilization in addition to Bouncer. It is needed because objectives alone don't
-    /// limit utilization (Bouncer §2). Its refusals are random and final, so it measures and judges
-    /// only requests that the base and the avoidance admit.
+    /// The limit on utilization, alone or in addition to Bouncer. It is needed because objectives
+    /// alone don't limit utilization (Bouncer §2). Its refusals are random and final, so it
+    /// measures and judges only requests that the base and the avoidance admit.
     pub capacity: Option<AcceptFraction>,
 }
 
@@ -216,10 +214,7 @@ impl Strategy {
     /// Creates the strategy of a checked configuration.
     #[must_use]
     pub fn from_config(config: &StageConfig) -> Self {
-        let capacity = match &config.strategy {
-            StrategyConfig::Bouncer { capacity, .. } => capacity.as_ref(),
-            _ => None,
-        };
+        let capacity = config.strategy.accept_fraction();
         Self {
             base: base(config),
             avoidance: Avoidance::from_config(config),
@@ -249,7 +244,7 @@ impl Strategy {
             decision = avoidance.review(decision, request.kind, view.now, rng);
         }
         if let (Ok(()), Some(capacity)) = (decision, &mut self.capacity) {
-            decision = capacity.decide(request, view, rng);
+            decision = capacity.decide(view, rng);
             if decision.is_err() {
                 self.withdrawn(request);
                 if let Some(cut) = self.base.value_cut_mut() {
@@ -279,7 +274,7 @@ impl Strategy {
     /// Returns the measured demand, so that the caller can add other workers' measurements.
     pub fn demand_mut(&mut self) -> Option<&mut Demand> {
         match &mut self.capacity {
-            Some(capacity) => capacity.demand_mut(),
+            Some(capacity) => Some(capacity.demand_mut()),
             None => self.base.demand_mut(),
         }
     }
@@ -298,10 +293,8 @@ impl Strategy {
     /// Adopts the processing units of `config`, which [continues](StrategyConfig::continues) the
     /// strategy's configuration.
     pub fn set_units(&mut self, config: &StrategyConfig) {
-        let units = config.accept_fraction().and_then(|fraction| fraction.units);
-        match &mut self.capacity {
-            Some(capacity) => capacity.set_units(units),
-            None => self.base.set_units(units),
+        if let (Some(capacity), Some(config)) = (&mut self.capacity, config.accept_fraction()) {
+            capacity.set_units(config.units);
         }
     }
 
@@ -338,22 +331,29 @@ impl Strategy {
     }
 }
 
+/// The base of a strategy that is only a limit on utilization.
+#[derive(Debug)]
+struct AdmitAll;
+
+impl Admission for AdmitAll {
+    fn decide(
+        &mut self,
+        _request: &Attributes,
+        _view: &View<'_>,
+        _rng: &mut Rng,
+    ) -> Result<(), Reason> {
+        Ok(())
+    }
+}
+
 /// Returns the base of a checked configuration.
 fn base(config: &StageConfig) -> Box<dyn Admission> {
-    let by_size = config.types.iter().any(|kind| kind.cost.is_some());
     match &config.strategy {
         StrategyConfig::Bouncer {
             logic,
             shed_by_value,
             ..
-        } if *shed_by_value => {
-            let objectives = config.types.iter().map(|kind| kind.slo.len()).max();
-            let budget = ErrorBudget::new(config.types.len(), objectives.unwrap_or(0));
-            let cut = ValueCut::from_config(config);
-            let bouncer = Bouncer::by_value(*logic, cut, budget);
-            Box::new(bouncer.with_sizes(by_size))
-        }
-        StrategyConfig::Bouncer { logic, .. } => Box::new(Bouncer::new(*logic).with_sizes(by_size)),
+        } => Box::new(Bouncer::new(config, *logic, *shed_by_value)),
         StrategyConfig::MaxQueueLength => Box::new(MaxQueueLength::new(config.queue.max_length)),
         StrategyConfig::MaxQueueWait {
             limit_us,
@@ -370,7 +370,7 @@ fn base(config: &StageConfig) -> Box<dyn Admission> {
             let demand = Demand::new(span(window_us), span(step_us));
             Box::new(MaxQueueWait::new(limits, demand))
         }
-        StrategyConfig::AcceptFraction(settings) => Box::new(AcceptFraction::from_config(settings)),
+        StrategyConfig::AcceptFraction(_) => Box::new(AdmitAll),
         StrategyConfig::BacklogControl(control) => Box::new(BacklogControl::new(control, config)),
         StrategyConfig::ResponseTimeController(settings) => {
             Box::new(ResponseTimeController::new(settings, config))

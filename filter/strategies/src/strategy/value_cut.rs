@@ -166,7 +166,7 @@ use crate::service_times::ServiceTimes;
 use crate::shared;
 use crate::time::Instant;
 use delivery::{Delivery, Sums};
-use record::{RHO, Record};
+use record::{RHO, Record, Totals};
 
 /// The time between two exchanges with the other workers.
 const EXCHANGE: Duration = Duration::from_millis(50);
@@ -278,17 +278,8 @@ pub struct ValueCut {
     /// not known.
     longest: f64,
     rho: f64,
-    /// The number of requests that arrived on this worker and are not in the record yet.
-    arrivals: f64,
-    /// The value of requests above the cut that were decided on this worker and are not in the
-    /// record yet.
-    decided: f64,
-    /// The refused part of `decided`.
-    refused: f64,
-    /// The part of `decided` that Alg. 1 refused.
-    missed: f64,
-    /// The number of requests in `decided`.
-    count: f64,
+    /// The sums over this worker's requests that are not in the record yet.
+    fresh: Totals,
     /// The time of the last request that the cut admitted and that was refused or missed an
     /// objective by Alg. 1.
     missed_at: Instant,
@@ -401,11 +392,7 @@ impl ValueCut {
             used: 0.0,
             longest: 0.0,
             rho: RHO.1,
-            arrivals: 0.0,
-            decided: 0.0,
-            refused: 0.0,
-            missed: 0.0,
-            count: 0.0,
+            fresh: Totals::default(),
             missed_at: Instant::default(),
             is_short: false,
             synced: Instant::default(),
@@ -452,7 +439,7 @@ impl ValueCut {
         // At least a little work is added, so that a type without a known cost is known to have
         // traffic.
         cell.fresh += kind.work().max(UNKNOWN);
-        self.arrivals += 1.0;
+        self.fresh.arrivals += 1.0;
         if kind.is_broken {
             let presence = &mut self.presence[at / self.classes];
             let pause = now.since(presence.entered).as_secs_f64();
@@ -582,13 +569,13 @@ impl ValueCut {
         // Requests of a type that hangs hold the slots, so more slots would not help.
         let counts = self.kinds[kind].competes() && !self.deliveries[kind].is_unanswered();
         if cell.above && counts {
-            self.decided += cell.value;
-            self.count += 1.0;
+            self.fresh.above += cell.value;
+            self.fresh.count += 1.0;
             if !admitted {
-                self.refused += cell.value;
+                self.fresh.refused += cell.value;
             }
             if !meets {
-                self.missed += cell.value;
+                self.fresh.missed += cell.value;
             }
         }
     }
@@ -756,7 +743,7 @@ impl Controlled for ValueCut {
 
     fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
         self.synced = now;
-        let secs = seconds(now);
+        let secs = now.as_secs_f64();
         let ours = |known: &Record| {
             known.fingerprint == self.fingerprint
                 && known.rows.len() == self.cells.len()
@@ -764,14 +751,10 @@ impl Controlled for ValueCut {
                 && known.is_finite()
         };
         let read = shared::decode(record).filter(ours);
-        let mut changed = read.is_none() || self.decided > 0.0;
+        let mut changed = read.is_none() || self.fresh.above > 0.0;
         let (cells, kinds) = (self.cells.len(), self.kinds.len());
         let mut known = read.unwrap_or_else(|| Record::new(self.fingerprint, secs, cells, kinds));
-        known.arrivals += self.arrivals;
-        known.above += self.decided;
-        known.refused += self.refused;
-        known.missed += self.missed;
-        known.count += self.count;
+        known.fresh.add(&self.fresh);
         for (cell, row) in self.cells.iter().zip(&mut known.rows) {
             row.fresh += cell.fresh;
             changed |= cell.fresh > 0.0;
@@ -818,8 +801,7 @@ impl Controlled for ValueCut {
     }
 
     fn stored(&mut self) {
-        self.arrivals = 0.0;
-        (self.decided, self.refused, self.missed, self.count) = (0.0, 0.0, 0.0, 0.0);
+        self.fresh = Totals::default();
         for cell in &mut self.cells {
             cell.fresh = 0.0;
         }
@@ -832,8 +814,4 @@ impl Controlled for ValueCut {
 /// Returns the number of slots that admitted requests of these cells use on average.
 fn used(cells: &[Cell]) -> f64 {
     cells.iter().map(|cell| cell.rate * cell.admitted).sum()
-}
-
-fn seconds(at: Instant) -> f64 {
-    at.as_nanos() as f64 / 1e9
 }

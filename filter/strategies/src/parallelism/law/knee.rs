@@ -58,11 +58,7 @@ impl Law {
             return;
         };
         let z = CONFIDENCE;
-        let sure = if self.resting > 0.0 {
-            CONFIDENCE_AT_REST
-        } else {
-            z
-        };
+        let sure = if self.resting { CONFIDENCE_AT_REST } else { z };
         if up.value + z * up.error < -1.0 || down.value + z * down.error < -1.0 {
             // No backend gets faster with more requests, so other conditions have changed.
             self.moments = Moments::default();
@@ -79,14 +75,13 @@ impl Law {
         let doubt = if self.stretch > SUSPECT { 3.0 } else { z };
         let grows = up.value + doubt * up.error < GROW;
         let surely = up.value + CONFIDENCE_AT_REST * up.error < GROW;
-        if grows && !surely && self.resting > 0.0 {
+        if grows && !surely && self.resting {
             // The reach at rest is too short for a decision, so widen it.
-            (self.reach, self.resting) = (reach_at_first(self.base), 0.0);
+            (self.reach, self.resting) = (reach_at_first(self.base), false);
             return self.go(self.base, now, view);
         }
         let expected = up.with_prior();
-        let grows =
-            expected.value + doubt * expected.error < GROW || (surely && self.resting > 0.0);
+        let grows = expected.value + doubt * expected.error < GROW || (surely && self.resting);
         let (share_more, share_all) = self.sharing(up, down, view);
         let bounded = Estimate {
             value: up.value.min(1.0),
@@ -96,24 +91,24 @@ impl Law {
         // P at rest is excluded, because at the knee the estimate above would bias the estimate
         // below.
         let far_above =
-            self.resting <= 0.0 && both.value - 1.5 * z * both.error > 0.7 && down.value > 0.5;
+            !self.resting && both.value - 1.5 * z * both.error > 0.7 && down.value > 0.5;
         let shrinks =
             down.value - sure * down.error > SHRINK || (self.slots() > SHARED && far_above);
         if grows || share_more {
             let base = self.base;
             if grows {
-                self.turn(1.0);
+                self.turn(1);
                 let further = [0.75, 1.0, 1.3, 1.5, 2.0];
                 let step = f64::from(dither.up) * further[self.run_length()];
                 self.go(base + step.ceil(), now, view);
             } else {
-                (self.run, self.resting) = (0.0, 0.0);
+                (self.run, self.resting) = (0, false);
                 self.go(base + 1.0, now, view);
             }
             // The move itself changes service times, so scale the references.
             self.ln_scale += up.value.clamp(0.0, 1.0) * (self.base / base).ln();
         } else if shrinks && !share_all && dither.down > 0 {
-            self.turn(-1.0);
+            self.turn(-1);
             let further = [0.5, 1.0, 1.2, 1.4, 1.6];
             let step = f64::from(dither.down) * further[self.run_length()];
             // Limit the move, because too few slots cost throughput, and growing again takes longer
@@ -127,10 +122,7 @@ impl Law {
                 && (down.value + z * down.error < SHRINK || dither.down == 0);
             if (is_sharp && is_knee) || (up.error < CERTAIN && down.error < CERTAIN) {
                 self.rest(dither, now, view);
-            } else if self.resting <= 0.0
-                && self.reach < REACH.1
-                && self.moments.blocks() >= UNDECIDED
-            {
+            } else if !self.resting && self.reach < REACH.1 && self.moments.blocks() >= UNDECIDED {
                 self.reach = REACH.1;
                 self.go(self.base, now, view);
             }
@@ -138,29 +130,29 @@ impl Law {
     }
 
     /// Records a move in `direction`. Widens the reach if the move before had the same direction.
-    fn turn(&mut self, direction: f64) {
-        self.run = if self.run * direction > 0.0 {
-            self.run + direction
+    fn turn(&mut self, direction: i64) {
+        self.run = if self.run.signum() == direction {
+            self.run.saturating_add(direction)
         } else {
             direction
         };
-        if self.run.abs() > 1.0 || self.resting <= 0.0 {
+        if self.run.abs() > 1 || !self.resting {
             self.reach = (1.7 * self.reach).min(REACH.1);
         }
-        self.resting = 0.0;
+        self.resting = false;
     }
 
     fn run_length(&self) -> usize {
-        (self.run.abs() as usize).clamp(1, 5) - 1
+        self.run.unsigned_abs().clamp(1, 5) as usize - 1
     }
 
     /// Records that P is at the knee, and narrows the reach.
     fn rest(&mut self, dither: &Dither, now: Instant, view: &View) {
-        self.run = 0.0;
-        if self.resting > 0.0 && self.reach <= REACH.0 {
+        self.run = 0;
+        if self.resting && self.reach <= REACH.0 {
             return;
         }
-        (self.reach, self.resting) = ((0.6 * self.reach).max(REACH.0), 1.0);
+        (self.reach, self.resting) = ((0.6 * self.reach).max(REACH.0), true);
         if (self.base * self.reach).round().max(1.0) as u32 != dither.up {
             self.go(self.base, now, view);
         }

@@ -17,8 +17,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::dither::{BLOCK, Dither};
-use super::elasticity::{Estimate, Moments, Slope, Sums};
-use crate::time::{Instant, nanos};
+use super::elasticity::{Estimate, Moments, Sums, add};
+use crate::time::{Instant, as_nanos, nanos};
 
 /// The distance from a threshold beyond which an estimate is significant, standard errors.
 const CONFIDENCE: f64 = 1.3;
@@ -38,11 +38,13 @@ const BLOCKS: (f64, f64) = (24.0, 60.0);
 const STRETCHED: f64 = 1.5;
 /// The part of refused requests above which a backend counts as overloaded.
 const OVERLOADED: f64 = 0.05;
-/// The pause after a jump to the slots in use, and the longest pause after a wrong jump, ns. The
-/// pause after the first wrong jump is twice the former.
-const BACK_OFF: (f64, f64) = (5e9, 60e9);
+/// The pause after a jump to the slots in use, and the longest pause after a wrong jump. The pause
+/// after the first wrong jump is twice the former.
+const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 /// The lengths of the shortest and the longest slot of the schedule, ns.
 const SLOT: (f64, f64) = (20e6, 1e9);
+/// The least time over which the rate of requests is measured.
+const RATE_TIME: Duration = Duration::from_millis(500);
 /// The number of requests that a slot of the schedule should contain.
 const REQUESTS_PER_SLOT: f64 = 8.0;
 
@@ -50,7 +52,7 @@ const REQUESTS_PER_SLOT: f64 = 8.0;
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Fresh {
     /// The epoch of the schedule under which the measurements were taken.
-    pub epoch: f64,
+    pub epoch: u64,
     /// The number of requests that ended.
     pub requests: f64,
     /// The number of refused requests.
@@ -65,12 +67,13 @@ pub struct Fresh {
     pub shed: f64,
     /// The regression's sums, over requests that had waited.
     pub sums: Sums,
-    /// Sums n, Σx, Σy, Σx², Σxy over requests that had waited, of short and of long types.
-    pub by_length: [[f64; 5]; 2],
+    /// The sums of requests of short and of long types. In these, u is the logarithm of the level
+    /// relative to the base, and d is 0.
+    pub by_length: [Sums; 2],
 }
 
 /// The state of the stage on the worker that runs the law.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct View {
     /// The mean service time, s.
     pub mean: f64,
@@ -95,29 +98,67 @@ pub struct View {
     pub bounds: (u32, u32),
 }
 
-/// The state that the workers share. Times are in ns.
+/// The limit on the slots in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+enum Limit {
+    /// There is no limit, or only a ceiling ([`open`]).
+    #[default]
+    Open,
+    /// Slots double until service times are stretched ([`start`]).
+    Starting,
+    /// P is the limit.
+    Closed,
+}
+
+/// A time at the ceiling of an open law.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+struct AtCeiling {
+    /// The length of the time, s.
+    secs: f64,
+    /// The sums of `times` over the time.
+    ended: [f64; 5],
+}
+
+/// Consecutive blocks with stretched service times.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+struct Stretched {
+    /// The number of blocks.
+    blocks: u32,
+    /// The sums of `times` over the blocks, without samples.
+    times: [f64; 4],
+}
+
+/// A jump whose effect is not judged yet.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Jump {
+    /// P before the jump.
+    from: f64,
+    /// S at the jump.
+    stretch: f64,
+    /// The number of blocks until the jump is judged.
+    blocks: u32,
+}
+
+/// The state that the workers share.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Law {
-    epoch: f64,
-    /// Whether the law is open, 1 or 0.
-    open: f64,
+    epoch: u64,
+    limit: Limit,
     /// P. While the law is open, the recent maximum of slots in use.
     base: f64,
-    /// The P at rest that was found before the law opened, 0 for none.
-    found: f64,
+    /// The P at rest that was found before the law opened.
+    found: Option<f64>,
     /// The moving average of the lateness of answers.
     late: f64,
-    /// Two values that are used only while P is limited. The first is the slot time that refused
-    /// requests would have taken since the law last decided whether to open, s. The second is the
-    /// time at which the slots in use were last read.
-    shed: f64,
-    looked: f64,
     /// The number of answers so far.
     answers: f64,
-    /// Whether a start is in progress, 1 or 0.
-    starting: f64,
+    /// The slot time that refused requests would have taken since the law last decided whether to
+    /// open, s. It is used only while P is limited, as is the next field.
+    shed: f64,
+    /// The time at which the slots in use were last read.
+    looked: Instant,
     /// The time at which the law opened, and the time for which it was open before it closed, s.
-    opened: f64,
+    opened: Instant,
     lasted: f64,
     /// A sum, and the time that the sum covers, s. While the law is open, it is Σ of the references
     /// of requests that ended. Otherwise it is slots in use × time.
@@ -125,70 +166,71 @@ pub struct Law {
     watched: f64,
     /// The recent maximum of work that ended, in slots.
     peak: f64,
-    /// The ceiling is the number of slots that may be in use while the law is open, 0 for no
-    /// ceiling. The other fields are the mean service time before the ceiling was reached, s, the
-    /// time since then, s, and the sums of `times` over that time.
-    ceiling: f64,
+    /// The number of slots that may be in use while the law is open, or `None` without a ceiling.
+    ceiling: Option<f64>,
+    /// The mean service time before the ceiling was reached, s.
     turn: f64,
-    full_for: f64,
-    ended_full: [f64; 5],
+    /// The time since the ceiling was reached, or `None` while it isn't.
+    at_ceiling: Option<AtCeiling>,
+    /// The largest part of P by which the schedule goes above P.
     reach: f64,
-    resting: f64,
-    run: f64,
-    slot: f64,
+    /// Whether P is at the knee.
+    resting: bool,
+    /// The number of consecutive moves in the same direction, negative for moves down.
+    run: i64,
+    /// The length of a slot of the schedule.
+    #[serde(with = "as_nanos")]
+    slot: Duration,
     /// The offset that the schedule adds to its times, so that all processes have the same
     /// schedule.
-    offset: f64,
-    block: f64,
-    block_began: f64,
+    #[serde(with = "as_nanos")]
+    offset: Duration,
+    /// The number of the current block, and the time at which it began.
+    block: u64,
+    block_began: Instant,
     /// The start of the measurements in `times`.
-    watched_since: f64,
+    watched_since: Instant,
     /// The number of times that current times replaced the references.
-    rebased: f64,
+    rebased: u32,
     /// The sum of ln of the factors by which the references were multiplied.
     ln_scale: f64,
     /// The number of requests per ns, and the count for the next value.
     rate: f64,
     counted: f64,
-    counted_since: f64,
+    counted_since: Instant,
     /// The numbers of requests that ended and that were refused in this block.
     ended: f64,
     refused: f64,
+    /// S, the factor by which service times are stretched.
     stretch: f64,
-    stretched_blocks: f64,
-    /// The sums of `times` over the stretched blocks, without samples.
-    run_times: [f64; 4],
-    /// The base before a jump, 0 for none, then S at the jump, then the number of blocks until the
-    /// jump is judged.
-    jumped_from: f64,
-    jumped_at: f64,
-    judged_in: f64,
-    back_off: f64,
-    no_jump_before: f64,
+    stretched: Stretched,
+    jump: Option<Jump>,
+    #[serde(with = "as_nanos")]
+    back_off: Duration,
+    no_jump_before: Instant,
     times: [f64; 5],
     sums: Sums,
-    by_length: [[f64; 5]; 2],
+    by_length: [Sums; 2],
     moments: Moments,
-    slopes: [Slope; 2],
+    slopes: [Moments; 2],
 }
 
-crate::shared::record!(Law, 4);
+crate::shared::record!(Law, 20);
 
 impl Law {
     /// Creates an open law. `slots` is the assumed number of slots that the backend can use.
     #[must_use]
     pub fn new(now: Instant, slots: u32, wall_clock_offset: Duration) -> Self {
         Self {
-            open: 1.0,
-            opened: now.as_nanos() as f64,
+            opened: now,
             base: f64::from(slots),
             reach: REACH_AT_FIRST,
-            slot: 40e6,
-            offset: nanos(wall_clock_offset) as f64,
+            slot: Duration::from_millis(40),
+            offset: wall_clock_offset,
             stretch: 1.0,
             back_off: BACK_OFF.0,
-            counted_since: now.as_nanos() as f64,
-            watched_since: now.as_nanos() as f64,
+            counted_since: now,
+            watched_since: now,
             ..Self::default()
         }
     }
@@ -196,14 +238,13 @@ impl Law {
     /// Whether the values of a decoded record are plausible.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        let numbers = [self.base, self.slot, self.offset, self.epoch, self.ln_scale];
-        numbers.iter().all(|number| number.is_finite()) && self.base >= 1.0
+        self.base.is_finite() && self.base >= 1.0 && self.ln_scale.is_finite()
     }
 
     /// Whether a start is in progress, in which slots double until service times are stretched.
     #[must_use]
     pub fn is_starting(&self) -> bool {
-        self.starting > 0.0
+        self.limit == Limit::Starting
     }
 
     /// Returns the estimate, in slots.
@@ -214,14 +255,14 @@ impl Law {
 
     /// Returns the number of the schedule. It changes with every new schedule.
     #[must_use]
-    pub fn epoch(&self) -> f64 {
+    pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
     /// Returns the number of times that current times replaced the references, and Σ ln of the
     /// factors by which references were multiplied.
     #[must_use]
-    pub fn references(&self) -> (f64, f64) {
+    pub fn references(&self) -> (u32, f64) {
         (self.rebased, self.ln_scale)
     }
 
@@ -229,7 +270,7 @@ impl Law {
     /// service times.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.resting > 0.0 && self.stretch < STRETCHED
+        self.resting && self.stretch < STRETCHED
     }
 
     /// Returns the schedule.
@@ -242,13 +283,13 @@ impl Law {
             self.slots().max(1)
         };
         let (mut up, mut down) = (0, 0);
-        if !self.is_open() && self.starting <= 0.0 {
+        if self.limit == Limit::Closed {
             let step = (self.base * self.reach).round().max(1.0);
             let lower = (0.7 * step).round().max(1.0);
             up = (step as u32).min(most.saturating_sub(base));
             down = (lower as u32).min(base.saturating_sub(least.max(1)));
         }
-        let below = match (down, self.resting > 0.0) {
+        let below = match (down, self.resting) {
             (0, _) => 0.0,
             (_, true) => (LOSS * self.base / f64::from(up.max(1))).min(0.2),
             // With few slots, the effect is visible only after much time below.
@@ -260,8 +301,8 @@ impl Law {
             up,
             down,
             below,
-            slot: Duration::from_nanos(self.slot as u64),
-            offset: Duration::from_nanos(self.offset as u64),
+            slot: self.slot,
+            offset: self.offset,
             seed,
         }
     }
@@ -276,14 +317,10 @@ impl Law {
             return;
         }
         self.answered(fresh.late);
-        let sums = self.times.iter_mut().chain(&mut self.sums.of);
-        let fresh_sums = fresh.times.iter().chain(&fresh.sums.of);
-        for (sum, fresh) in sums.zip(fresh_sums) {
-            *sum += fresh;
-        }
-        let lengths = self.by_length.iter_mut().flatten();
-        for (sum, fresh) in lengths.zip(fresh.by_length.iter().flatten()) {
-            *sum += fresh;
+        add(&mut self.times, fresh.times);
+        self.sums.merge(&fresh.sums);
+        for (sums, fresh) in self.by_length.iter_mut().zip(&fresh.by_length) {
+            sums.merge(fresh);
         }
     }
 
@@ -295,17 +332,16 @@ impl Law {
         if within != self.base {
             self.go(within, now, view);
         }
-        if self.is_open() {
-            return self.watch(now, view);
-        }
-        if self.starting > 0.0 && view.enforced {
-            return self.start(now, view);
+        match self.limit {
+            Limit::Open => return self.watch(now, view),
+            Limit::Starting if view.enforced => return self.start(now, view),
+            Limit::Starting | Limit::Closed => {}
         }
         if self.reopen(now, view) || !view.enforced {
             return;
         }
         let dither = self.dither(view.bounds, seed);
-        let block = dither.block(now) as f64;
+        let block = dither.block(now);
         if block == self.block {
             return;
         }
@@ -314,29 +350,29 @@ impl Law {
             slope.close(sums);
             slope.keep(BLOCKS.0);
         }
-        let kept = if self.resting > 0.0 {
+        let kept = if self.resting {
             BLOCKS.0
         } else {
-            (MEMORY / (self.slot * BLOCK as f64)).clamp(BLOCKS.0, BLOCKS.1)
+            (MEMORY / (nanos(self.slot) as f64 * BLOCK as f64)).clamp(BLOCKS.0, BLOCKS.1)
         };
         self.moments.keep(kept);
-        (self.sums, self.by_length) = (Sums::default(), [[0.0; 5]; 2]);
-        (self.block, self.block_began) = (block, now.as_nanos() as f64);
+        (self.sums, self.by_length) = Default::default();
+        (self.block, self.block_began) = (block, now);
         if !self.jump(now, view) {
             self.knee(&dither, now, view);
         }
     }
 
     fn count_rate(&mut self, now: Instant) {
-        let elapsed = now.as_nanos() as f64 - self.counted_since;
-        if elapsed >= 5e8 {
-            let rate = self.counted / elapsed;
+        let elapsed = now.since(self.counted_since);
+        if elapsed >= RATE_TIME {
+            let rate = self.counted / nanos(elapsed) as f64;
             self.rate = if self.rate > 0.0 {
                 0.5 * (self.rate + rate)
             } else {
                 rate
             };
-            (self.counted, self.counted_since) = (0.0, now.as_nanos() as f64);
+            (self.counted, self.counted_since) = (0.0, now);
         }
     }
 
@@ -344,7 +380,7 @@ impl Law {
     fn go(&mut self, slots: f64, now: Instant, view: &View) {
         let (least, most) = view.bounds;
         self.base = slots.clamp(f64::from(least.max(1)), f64::from(most));
-        self.epoch += 1.0;
+        self.epoch = self.epoch.wrapping_add(1);
         if view.mean > 0.0 {
             let filled = if self.rate > 0.0 {
                 REQUESTS_PER_SLOT / self.rate
@@ -354,16 +390,15 @@ impl Law {
             let wanted = (1.5e9 * view.mean).max(filled);
             // Powers of two give proxies with slightly different measurements the same schedule.
             let doublings = (wanted.clamp(SLOT.0, SLOT.1) / SLOT.0).log2().round();
-            self.slot = SLOT.0 * doublings.exp2();
+            self.slot = Duration::from_nanos((SLOT.0 * doublings.exp2()) as u64);
         }
         self.times = [0.0; 5];
         (self.ended, self.refused) = (0.0, 0.0);
-        (self.sums, self.by_length) = (Sums::default(), [[0.0; 5]; 2]);
-        (self.moments, self.slopes) = (Moments::default(), [Slope::default(); 2]);
-        self.stretched_blocks = 0.0;
-        self.block = self.dither(view.bounds, 0).block(now) as f64;
-        self.block_began = now.as_nanos() as f64;
-        self.watched_since = self.block_began;
+        (self.sums, self.by_length) = Default::default();
+        (self.moments, self.slopes) = Default::default();
+        self.stretched = Stretched::default();
+        self.block = self.dither(view.bounds, 0).block(now);
+        (self.block_began, self.watched_since) = (now, now);
     }
 }
 

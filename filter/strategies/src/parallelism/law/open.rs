@@ -72,10 +72,9 @@
 //!
 //! A dry run holds no requests, so its law only closes and opens.
 
-use super::super::add;
 use super::start::FIRST;
-use super::{CONFIDENCE, Law, STRETCHED, View, reach_at_first};
-use crate::time::Instant;
+use super::{AtCeiling, CONFIDENCE, Law, Limit, STRETCHED, View, add, reach_at_first};
+use crate::time::{Instant, nanos};
 
 /// The weight of the latest answer.
 const GAIN: f64 = 1.0 / 32.0;
@@ -124,7 +123,7 @@ impl Law {
     /// Whether the number of slots is unlimited.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.open > 0.0
+        self.limit == Limit::Open
     }
 
     /// Returns the number of working slots. It is P, or without a limit the recent maximum of ended
@@ -146,12 +145,8 @@ impl Law {
         if !self.is_open() {
             return self.slots();
         }
-        let known = if self.found > 0.0 {
-            self.found.max(self.base)
-        } else {
-            2.0 * self.base
-        };
-        known as u32
+        let known = self.found.map(|found| found.max(self.base));
+        known.unwrap_or(2.0 * self.base) as u32
     }
 
     /// Adds answers, given as the number of samples, the number of answers, and Σ x. The averages
@@ -166,15 +161,17 @@ impl Law {
 
     /// Closes an open law when objectives are about to be missed.
     pub(super) fn watch(&mut self, now: Instant, view: &View) {
-        let is_full = self.ceiling > 0.0 && view.in_flight + 1.0 >= self.ceiling;
-        let secs = (now.as_nanos() as f64 - self.watched_since).max(0.0) / 1e9;
+        let is_full = self
+            .ceiling
+            .is_some_and(|ceiling| view.in_flight + 1.0 >= ceiling);
+        let secs = elapsed(now, self.watched_since);
         let none_ended = self.times[0] <= 0.0;
         let is_empty = none_ended && view.in_flight <= 0.0 && secs > LEAST_WATCHED;
         let is_idle = none_ended && view.in_flight <= self.base && !is_empty;
         if is_idle && !is_full && !view.broken {
             return;
         }
-        self.watched_since = self.watched_since.max(now.as_nanos() as f64);
+        self.watched_since = self.watched_since.max(now);
         let fade = (-secs / WATCHED).exp();
         let times = std::mem::take(&mut self.times);
         let [_, _, reference, _, _] = times;
@@ -190,20 +187,19 @@ impl Law {
         if is_empty || !overflows && self.late <= LATE.0 {
             return;
         }
-        let target = if self.found > 0.0 {
-            self.found.min(view.in_flight)
+        let (limit, target) = if let Some(found) = self.found {
+            (Limit::Closed, found.min(view.in_flight))
         } else if self.answers < FEW_ANSWERS && view.enforced {
-            self.starting = 1.0;
-            FIRST
+            (Limit::Starting, FIRST)
         } else {
             let most = (MOST * view.in_flight).max(self.peak);
-            (self.peak + self.peak.sqrt()).min(most).max(LEAST)
+            let working = self.peak + self.peak.sqrt();
+            (Limit::Closed, working.min(most).max(LEAST))
         };
-        let now_ns = now.as_nanos() as f64;
-        (self.open, self.late, self.looked) = (0.0, 0.0, now_ns);
-        self.lasted = (now_ns - self.opened) / 1e9;
+        (self.limit, self.late, self.looked) = (limit, 0.0, now);
+        self.lasted = elapsed(now, self.opened);
         (self.work, self.watched, self.shed) = (0.0, 0.0, 0.0);
-        (self.reach, self.resting, self.run) = (reach_at_first(target), 0.0, 0.0);
+        (self.reach, self.resting, self.run) = (reach_at_first(target), false, 0);
         // The schedule is for the service times of requests within the limit (Little's law).
         let mean = view.mean * (target / view.in_flight).min(1.0);
         self.go(target.ceil(), now, &View { mean, ..*view });
@@ -211,11 +207,8 @@ impl Law {
 
     /// Returns the number of slots that may be in use while the law is open.
     pub(super) fn ceiling(&self, (least, most): (u32, u32)) -> u32 {
-        if self.ceiling > 0.0 {
-            (self.ceiling as u32).clamp(least.max(1).min(most), most)
-        } else {
-            most
-        }
+        let ceiling = self.ceiling.map(|ceiling| ceiling as u32);
+        ceiling.map_or(most, |ceiling| ceiling.clamp(least.max(1).min(most), most))
     }
 
     /// Moves the ceiling, `secs` after the last move, with the `times` of requests that ended since
@@ -223,58 +216,58 @@ impl Law {
     /// backend.
     fn overflows(&mut self, secs: f64, times: [f64; 5], view: &View) -> bool {
         if self.answers < WARM || view.broken || !view.enforced {
-            self.ceiling = 0.0;
+            self.ceiling = None;
             return false;
         }
         let usual = CEILING + 2.0 * self.peak + 4.0 * self.peak.sqrt();
-        if self.ceiling <= 0.0 && view.in_flight >= FULL * usual {
+        if self.ceiling.is_none() && view.in_flight >= FULL * usual {
             return false;
         }
-        self.ceiling = usual.max(self.ceiling * (-secs / FORGET).exp());
-        if view.in_flight < FULL * self.ceiling {
-            (self.full_for, self.ended_full) = (0.0, [0.0; 5]);
+        let faded = self.ceiling.unwrap_or(0.0) * (-secs / FORGET).exp();
+        let ceiling = self.ceiling.insert(usual.max(faded));
+        if view.in_flight < FULL * *ceiling {
+            self.at_ceiling = None;
             if view.mean > 0.0 {
                 self.turn = view.mean;
             }
             return false;
         }
-        // The time until the ceiling was reached doesn't count, and neither does the work that
-        // ended in that time.
-        if self.full_for <= 0.0 {
-            self.full_for = f64::MIN_POSITIVE;
+        let Some(AtCeiling { secs: full, ended }) = &mut self.at_ceiling else {
+            // The time until the ceiling was reached doesn't count, and neither does the work that
+            // ended in that time.
+            self.at_ceiling = Some(AtCeiling::default());
+            return false;
+        };
+        *full += secs;
+        add(ended, times);
+        let (full, [answers, pt, work, doubt, squares]) = (*full, *ended);
+        if full < TURNS * self.turn {
             return false;
         }
-        self.full_for += secs;
-        add(&mut self.ended_full, times);
-        let [answers, pt, work, doubt, squares] = self.ended_full;
-        if self.full_for < TURNS * self.turn {
-            return false;
-        }
-        let expected = view.in_flight * self.full_for / STRETCH;
+        let expected = view.in_flight * full / STRETCH;
         if work > expected {
-            self.ceiling += answers;
-            (self.full_for, self.ended_full) = (f64::MIN_POSITIVE, [0.0; 5]);
+            *ceiling += answers;
+            self.at_ceiling = Some(AtCeiling::default());
             return false;
         }
         let error = doubt + CONFIDENCE * squares.sqrt() * work / pt.max(work);
         // Requests that hang or take long hold slots, but they don't slow down the requests that
         // end.
         let surely = work + error < expected && pt > STRETCHED * work;
-        let response = (view.in_flight + view.queued) * self.full_for / answers.max(1.0);
+        let response = (view.in_flight + view.queued) * full / answers.max(1.0);
         if answers >= ENOUGH && surely && response > view.shortest {
             return true;
         }
         // A backend that has become slower as a whole still needs more slots, so the ceiling rises
         // slowly.
-        self.ceiling += SLOWLY * times[0];
+        *ceiling += SLOWLY * times[0];
         false
     }
 
     /// Opens the law if its limit is no longer needed. Returns whether it opened.
     pub(super) fn reopen(&mut self, now: Instant, view: &View) -> bool {
-        let now_ns = now.as_nanos() as f64;
-        let secs = (now_ns - self.looked).max(0.0) / 1e9;
-        self.looked = now_ns;
+        let secs = elapsed(now, self.looked);
+        self.looked = now;
         self.watched += secs;
         self.work += secs * view.in_flight;
         let filled = CALM_ANSWERS / (1e9 * self.rate).max(1.0);
@@ -287,8 +280,8 @@ impl Law {
         if sheds && self.lasted < LONG || asked >= ROOM * self.base || self.late >= LATE.1 {
             return false;
         }
-        if self.resting > 0.0 {
-            self.found = self.base;
+        if self.resting {
+            self.found = Some(self.base);
         }
         self.lift(now, view);
         true
@@ -296,13 +289,17 @@ impl Law {
 
     /// Opens the law.
     pub(super) fn lift(&mut self, now: Instant, view: &View) {
-        (self.open, self.late, self.opened) = (1.0, 0.0, now.as_nanos() as f64);
-        self.starting = 0.0;
-        (self.work, self.watched, self.ceiling) = (0.0, 0.0, 0.0);
+        (self.limit, self.late, self.opened) = (Limit::Open, 0.0, now);
+        (self.work, self.watched) = (0.0, 0.0);
         // The backend has served this many requests at once.
         self.peak = self.base;
-        (self.full_for, self.ended_full) = (0.0, [0.0; 5]);
-        (self.resting, self.run, self.jumped_from) = (0.0, 0.0, 0.0);
+        (self.ceiling, self.at_ceiling) = (None, None);
+        (self.resting, self.run, self.jump) = (false, 0, None);
         self.go(self.base, now, view);
     }
+}
+
+/// Returns the time from `then` to `now`, s.
+fn elapsed(now: Instant, then: Instant) -> f64 {
+    nanos(now.since(then)) as f64 / 1e9
 }

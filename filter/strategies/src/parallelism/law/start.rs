@@ -13,8 +13,10 @@
 //!
 //! By Little's law S is the ratio of requests in flight to requests in service.
 
-use super::{CONFIDENCE, Law, View, reach_at_first};
-use crate::time::Instant;
+use std::time::Duration;
+
+use super::{CONFIDENCE, Law, Limit, View, reach_at_first};
+use crate::time::{Instant, nanos};
 
 /// The number of slots at the beginning of a start.
 pub(super) const FIRST: f64 = 4.0;
@@ -28,9 +30,9 @@ const FURTHEST_BACK: f64 = 3.0;
 /// number of samples is the number of slots.
 const FEWEST: (f64, f64) = (8.0, 64.0);
 /// An undecided stage ends with this multiple of the samples before a decision, or after
-/// [`LONGEST_STAGE`] ns.
+/// [`LONGEST_STAGE`].
 const UNDECIDED: f64 = 8.0;
-const LONGEST_STAGE: f64 = 2e9;
+const LONGEST_STAGE: Duration = Duration::from_secs(2);
 /// The part of the slots that must be in use before they are doubled.
 const USED: f64 = 0.5;
 
@@ -41,10 +43,10 @@ impl Law {
         let [samples, pt, reference, doubt, squares] = self.times;
         if samples <= 0.0 {
             // Requests from before this stage still hold the slots.
-            self.block_began = now.as_nanos() as f64;
+            self.block_began = now;
         }
         let enough = self.base.clamp(FEWEST.0, FEWEST.1);
-        let elapsed = (now.as_nanos() as f64 - self.block_began).max(1.0);
+        let elapsed = now.since(self.block_began);
         let is_last = samples > UNDECIDED * enough || elapsed > LONGEST_STAGE;
         if samples < enough || reference <= 0.0 {
             // The load that closed the law is over. A stage that went on with the next load would
@@ -55,7 +57,7 @@ impl Law {
             return;
         }
         // This follows from Little's law. It leaves out the requests that have not ended yet.
-        let is_used = pt * 1e9 / elapsed > USED * self.base;
+        let is_used = pt * 1e9 / nanos(elapsed).max(1) as f64 > USED * self.base;
         let error = CONFIDENCE * squares.sqrt();
         let most = (pt + error) / (reference - doubt).max(0.1 * reference);
         let least = (pt - error) / (reference + doubt);
@@ -64,7 +66,7 @@ impl Law {
         if is_used && (most < DOUBLE || is_last && is_less) {
             self.go(2.0 * self.base, now, view);
         } else if least > END || is_last {
-            self.starting = 0.0;
+            self.limit = Limit::Closed;
             let target = (self.base / stretch.clamp(1.0, FURTHEST_BACK)).ceil();
             self.reach = reach_at_first(target);
             self.go(target, now, view);

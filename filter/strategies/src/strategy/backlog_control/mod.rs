@@ -53,7 +53,7 @@ use super::{Admission, Bound, Controlled, View};
 use crate::config::{BacklogControlConfig, BacklogSignal, CostConfig, StageConfig};
 use crate::reason::Reason;
 use crate::request::{Attributes, Served};
-use crate::rng::Rng;
+use crate::rng::{self, Rng};
 use crate::shared;
 use crate::time::Instant;
 use crate::work::MAX_WORK;
@@ -87,7 +87,7 @@ pub struct BacklogControl {
     /// Whether work is measured in µs instead of costs.
     work_is_time: bool,
     parallelism: u32,
-    signature: f64,
+    fingerprint: u64,
     /// This worker's counts that are not in the record yet.
     fresh: Sums,
     /// The largest cost of a request served by this worker, or configured for a type.
@@ -122,7 +122,7 @@ impl BacklogControl {
             hint: control.hint,
             work_is_time,
             parallelism: stage.parallelism,
-            signature: signature(control),
+            fingerprint: fingerprint(control),
             fresh: Sums::default(),
             largest: f64::from(largest),
             known: Record::default(),
@@ -134,14 +134,15 @@ impl BacklogControl {
     /// requests were served for the first bound.
     #[must_use]
     pub fn bound(&self) -> Option<f64> {
-        (self.known.bounded != 0.0).then(|| self.bound_of(&self.known))
+        let control = self.known.control?;
+        Some(self.bound_of(&control, &self.known))
     }
 
     /// Sets the first bound, and ends the period, if either is due. Returns whether the period
     /// ended.
     fn advance(&self, now: Instant, record: &mut Record) -> bool {
         let due = record.is_due(now, self.period);
-        if record.bounded == 0.0 {
+        if record.control.is_none() {
             let first = if due { 1.0 } else { FIRST_SERVED };
             if record.sums.served >= first && record.sums.cost > 0.0 {
                 self.start(record);
@@ -155,7 +156,9 @@ impl BacklogControl {
             self.learn(&sums, record);
             record.delay = sums.delay / sums.served;
             let error = self.target.as_secs_f64() - record.delay;
-            record.control = self.law(error, sums.over_bound > 0.0, record);
+            let refused = sums.over_bound > 0.0;
+            let next = |control| self.law(control, error, refused, record);
+            record.control = record.control.map(next);
         }
         true
     }
@@ -172,11 +175,10 @@ impl BacklogControl {
                 .max(1.0)
                 .min(self.max(record)),
         };
-        record.control = Control {
+        record.control = Some(Control {
             bound,
             ..Control::default()
-        };
-        record.bounded = 1.0;
+        });
     }
 
     /// Moves the times per unit of cost and per unit of work towards the measured times.
@@ -199,7 +201,9 @@ impl BacklogControl {
         record.time_per_work = moved(record.time_per_work, sums.work);
     }
 
-    fn law(&self, error: f64, refused: bool, record: &Record) -> Control {
+    /// Returns the state of the law after a period with this `error`. `refused` says whether the
+    /// bound refused a request.
+    fn law(&self, control: Control, error: f64, refused: bool, record: &Record) -> Control {
         let derived = Gains::derived(self.drain(record), self.target, self.period);
         if self.signal == BacklogSignal::Proportional {
             let gain = self.proportional.unwrap_or(1.0);
@@ -216,20 +220,20 @@ impl BacklogControl {
         };
         let dead_time = dead_time(self.target, self.period);
         let control = Control {
-            bound: self.bound_of(record),
-            ..record.control
+            bound: self.bound_of(&control, record),
+            ..control
         };
         control.next(error, gains, self.max(record), refused, dead_time)
     }
 
     /// Returns d_t, or AC's probability. An edit that lowers max-data applies at once, even if the
     /// law doesn't move d_t.
-    fn bound_of(&self, record: &Record) -> f64 {
+    fn bound_of(&self, control: &Control, record: &Record) -> f64 {
         match self.signal {
             BacklogSignal::Backlog | BacklogSignal::QueueLength => {
-                record.control.bound.min(self.max(record))
+                control.bound.min(self.max(record))
             }
-            BacklogSignal::Proportional => record.control.bound,
+            BacklogSignal::Proportional => control.bound,
         }
     }
 
@@ -346,9 +350,9 @@ impl Controlled for BacklogControl {
     }
 
     fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
-        let ours = |record: &Record| record.signature == self.signature && record.is_finite();
+        let ours = |record: &Record| record.fingerprint == self.fingerprint && record.is_finite();
         let read = shared::decode(record).filter(ours);
-        let mut known = read.unwrap_or_else(|| Record::new(self.signature, now, self.period));
+        let mut known = read.unwrap_or_else(|| Record::new(self.fingerprint, now, self.period));
         let mut changed = read.is_none() || !self.fresh.is_empty();
         known.sums.add(&self.fresh);
         known.largest = known.largest.max(self.largest);
@@ -365,9 +369,8 @@ impl Controlled for BacklogControl {
 }
 
 /// Returns a number that differs between configurations whose records must not be mixed. These are
-/// configurations with another controlled signal or unit. The number is small enough to be exact in
-/// a record.
-fn signature(control: &BacklogControlConfig) -> f64 {
+/// configurations with another controlled signal or unit.
+fn fingerprint(control: &BacklogControlConfig) -> u64 {
     let signal = match control.control {
         BacklogSignal::Backlog => 1,
         BacklogSignal::QueueLength => 2,
@@ -378,11 +381,7 @@ fn signature(control: &BacklogControlConfig) -> f64 {
         CostConfig::Type { costs } => costs.iter().flat_map(|cost| cost.to_le_bytes()).collect(),
         CostConfig::Header { header } => header.bytes().collect(),
     };
-    // The hash is FNV-1a with 32 bits.
-    let hash = unit.iter().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
-    });
-    f64::from(hash) * 4.0 + f64::from(signal)
+    rng::hash(unit.into_iter().chain([signal]))
 }
 
 const _: () = assert!(MAX_WORK < 1 << 53, "costs are exact as f64");

@@ -52,18 +52,17 @@ impl Sums {
 /// The record that [`Controlled`](crate::strategy::Controlled) shares.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// A number that identifies the configuration and the units.
-    pub(super) signature: f64,
-    /// The end of the period, ns.
-    pub(super) ends: f64,
+    /// A number that identifies the controlled signal and its unit.
+    pub(super) fingerprint: u64,
+    /// The end of the period.
+    pub(super) ends: Instant,
     /// The sums of the current period.
     pub(super) sums: Sums,
     /// The numbers of requests received and refused in the last period.
     pub(super) received_before: f64,
     pub(super) refused_before: f64,
-    /// Whether the bound is set: 0 or 1.
-    pub(super) bounded: f64,
-    pub(super) control: Control,
+    /// The state of the law, or `None` before the first bound.
+    pub(super) control: Option<Control>,
     /// s(k), the mean service delay of the last period, s.
     pub(super) delay: f64,
     /// The time that a unit of the controlled signal takes in a slot, s. It is 0 until measured.
@@ -74,13 +73,13 @@ pub(super) struct Record {
     pub(super) largest: f64,
 }
 
-crate::shared::record!(Record, 6);
+crate::shared::record!(Record, 21);
 
 impl Record {
-    pub(super) fn new(signature: f64, now: Instant, period: Duration) -> Self {
+    pub(super) fn new(fingerprint: u64, now: Instant, period: Duration) -> Self {
         Self {
-            signature,
-            ends: nanos_f64(now + period),
+            fingerprint,
+            ends: now + period,
             ..Self::default()
         }
     }
@@ -106,13 +105,11 @@ impl Record {
             step,
             error,
             limiting,
-        } = self.control;
+        } = self.control.unwrap_or_default();
         let control = [bound, step, error.unwrap_or(0.0), limiting];
         let own = [
-            self.ends,
             self.received_before,
             self.refused_before,
-            self.bounded,
             self.delay,
             self.time_per_cost,
             self.time_per_work,
@@ -126,18 +123,14 @@ impl Record {
     /// started with another clock, so it counts as over. A period may end slightly more than its
     /// length from now, if a worker that read the clock later started it.
     pub(super) fn is_due(&self, now: Instant, period: Duration) -> bool {
-        nanos_f64(now) >= self.ends || self.ends > nanos_f64(now + period * 2)
+        now >= self.ends || self.ends > now + period * 2
     }
 
     /// Starts the next period at the end of the last one, or now if that was long ago. Returns the
     /// sums of the last period.
     pub(super) fn turn(&mut self, now: Instant, period: Duration) -> Sums {
-        let next = self.ends + nanos(period) as f64;
-        self.ends = if next > nanos_f64(now) && next <= nanos_f64(now + period) {
-            next
-        } else {
-            nanos_f64(now + period)
-        };
+        let (next, latest) = (self.ends + period, now + period);
+        self.ends = if next > now { next.min(latest) } else { latest };
         let sums = std::mem::take(&mut self.sums);
         self.received_before = sums.received;
         self.refused_before = sums.refused;
@@ -147,8 +140,8 @@ impl Record {
     /// Returns p, the ratio of refused requests in the last `period` before `now`. The previous
     /// period counts in proportion to the rest of the current one.
     pub(super) fn rejection_rate(&self, now: Instant, period: Duration) -> f64 {
-        let left = (self.ends - nanos_f64(now)) / nanos(period).max(1) as f64;
-        let left = left.clamp(0.0, 1.0);
+        let left = nanos(self.ends.since(now)) as f64 / nanos(period).max(1) as f64;
+        let left = left.min(1.0);
         let received = self.sums.received + left * self.received_before;
         let refused = self.sums.refused + left * self.refused_before;
         if received > 0.0 {
@@ -159,11 +152,6 @@ impl Record {
     }
 }
 
-/// Returns nanoseconds. They are exact for 104 days of uptime, and within 2 ns after that.
-fn nanos_f64(at: Instant) -> f64 {
-    at.as_nanos() as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,28 +160,28 @@ mod tests {
     fn periods_follow_each_other_and_a_late_one_starts_over() {
         let period = Duration::from_secs(1);
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
-        let mut record = Record::new(1.0, at(0), period);
+        let mut record = Record::new(1, at(0), period);
         assert!(!record.is_due(at(999), period));
         assert!(record.is_due(at(1_000), period));
         record.sums.delay = 3.0;
         assert_eq!(record.turn(at(1_030), period).delay, 3.0);
-        assert_eq!(record.ends, 2e9);
+        assert_eq!(record.ends, at(2_000));
         assert_eq!(record.turn(at(7_500), period).delay, 0.0);
-        assert_eq!(record.ends, 8.5e9);
+        assert_eq!(record.ends, at(8_500));
         assert!(
             !record.is_due(at(7_499), period),
             "begun a moment ago, elsewhere"
         );
         assert!(record.is_due(at(100), period), "another clock's");
         record.turn(at(100), period);
-        assert_eq!(record.ends, 1.1e9);
+        assert_eq!(record.ends, at(1_100));
     }
 
     #[test]
     fn the_rejection_rate_fades_from_one_period_to_the_next() {
         let period = Duration::from_secs(1);
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
-        let mut record = Record::new(1.0, at(0), period);
+        let mut record = Record::new(1, at(0), period);
         assert_eq!(record.rejection_rate(at(500), period), 0.0);
         record.sums.received = 100.0;
         record.sums.refused = 50.0;

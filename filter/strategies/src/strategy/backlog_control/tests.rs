@@ -54,7 +54,7 @@ struct Shared(Vec<u8>);
 impl Shared {
     fn new(control: &BacklogControl, now: Instant) -> Self {
         let mut record = Vec::new();
-        let begun = Record::new(control.signature, now, control.period);
+        let begun = Record::new(control.fingerprint, now, control.period);
         shared::encode(&begun, &mut record);
         Self(record)
     }

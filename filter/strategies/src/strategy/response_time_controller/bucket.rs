@@ -27,7 +27,7 @@
 
 use std::time::Duration;
 
-use super::record::{Controller, seconds};
+use super::record::Controller;
 use crate::time::Instant;
 
 /// The time in which an arrival's weight falls by a factor of e, s. It is the length of a slow
@@ -43,7 +43,7 @@ pub(super) fn depth(rate: f64) -> f64 {
 }
 
 /// A worker's part of the bucket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Bucket {
     /// r, the rate at which tokens accrue, requests/s.
     rate: f64,
@@ -78,22 +78,8 @@ impl Bucket {
             rate,
             share: 1.0,
             level: depth(rate),
-            at: None,
-            seen: 0.0,
-            spent: 0.0,
-            arrived: 0,
-            refused: 0,
-            answered: 0.0,
-            late: 0.0,
-            own: 0.0,
-            booked: 0.0,
-            next: (0.0, 0.0),
+            ..Self::default()
         }
-    }
-
-    /// Counts an arrival.
-    pub(super) fn arrived(&mut self) {
-        self.arrived = self.arrived.saturating_add(1);
     }
 
     /// Counts `answers` answers. `late` says whether all of them are late, or none.
@@ -103,8 +89,9 @@ impl Bucket {
         self.late += if late { answers } else { -answers };
     }
 
-    /// Takes a token, and returns whether there was a token.
+    /// Counts an arrival and takes a token for it. Returns whether there was a token.
     pub(super) fn take(&mut self, now: Instant) -> bool {
+        self.arrived = self.arrived.saturating_add(1);
         self.accrue(now);
         let taken = self.level >= 1.0;
         if taken {
@@ -136,7 +123,7 @@ impl Bucket {
     /// Advances the shared accounts to `now` and adds this worker's counts. The counts stay on this
     /// worker until [`Bucket::stored`].
     pub(super) fn book(&mut self, now: Instant, shared: &mut Controller) {
-        let now = seconds(now);
+        let now = now.as_secs_f64();
         let elapsed = (now - shared.accounted).max(0.0);
         let full = depth(shared.rate);
         // When this worker last read the record, the level was capped before the tokens were
@@ -169,7 +156,7 @@ impl Bucket {
         self.level = (shared.level * drawn).min(full);
         self.at = Some(now);
         if !self.has_news() {
-            self.seen = seconds(now);
+            self.seen = now.as_secs_f64();
         }
     }
 

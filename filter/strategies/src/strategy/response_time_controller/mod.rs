@@ -14,8 +14,7 @@
 //! count, so under overload the percentile is that of answered requests. Each type has its own
 //! controller, and so has each class of a type, as each stage of SEDA has one. (§4.4 finds that
 //! with a single controller, a few expensive requests cause refusals of all others.) A run's
-//! decision is in [`law`], its extensions are [`classes`] and [`degradation`], its input is
-//! [`batch`], and [`bucket`] enforces the rate.
+//! decision is in [`law`], its input is [`batch`], and [`bucket`] enforces the rate.
 //!
 //! **Workers.** Each worker collects its own batches, because a batch of any worker's requests has
 //! the same percentile. It runs the law on the process's controllers in the shared record (see
@@ -35,8 +34,6 @@
 
 mod batch;
 mod bucket;
-mod classes;
-mod degradation;
 mod law;
 mod record;
 
@@ -55,11 +52,11 @@ use crate::time::Instant;
 use batch::Batch;
 use bucket::Bucket;
 use law::RateLaw;
-use record::{Controller, seconds};
+use record::Controller;
 
 /// Rates that are set by feedback, one for each controller.
 #[derive(Debug)]
-pub struct ResponseTimeController {
+pub(super) struct ResponseTimeController {
     law: RateLaw,
     scope: ControlScope,
     classes: usize,
@@ -92,7 +89,7 @@ struct Part {
 impl ResponseTimeController {
     /// Creates the controllers of a stage. `settings` and `config` must have been checked.
     #[must_use]
-    pub fn new(settings: &ResponseTimeControllerConfig, config: &StageConfig) -> Self {
+    pub(super) fn new(settings: &ResponseTimeControllerConfig, config: &StageConfig) -> Self {
         let law = RateLaw::new(settings);
         let targets: Vec<f64> = settings
             .targets_us
@@ -123,7 +120,7 @@ impl ResponseTimeController {
     /// Returns the rate at which requests are admitted, requests/s, or `None` if the rate isn't
     /// enforced.
     #[must_use]
-    pub fn rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
+    pub(super) fn rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         let controller = self.controllers.get(self.index(kind, class))?;
         self.law.is_enforced(controller).then_some(controller.rate)
     }
@@ -148,7 +145,6 @@ impl ResponseTimeController {
         let Some(part) = self.parts.get_mut(at) else {
             return true;
         };
-        part.bucket.arrived();
         let taken = part.bucket.take(now);
         self.taken = taken.then_some(at);
         taken
@@ -259,7 +255,7 @@ impl Admission for ResponseTimeController {
         let at = self.index(served.kind, served.class);
         if let Some(part) = self.parts.get_mut(at) {
             if !part.batch.is_begun() {
-                part.begun = seconds(now);
+                part.begun = now.as_secs_f64();
             }
             let in_system = served.age + served.response_time();
             part.batch.add(in_system, served.weight);
@@ -276,7 +272,7 @@ impl Controlled for ResponseTimeController {
     }
 
     fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
-        let secs = seconds(now);
+        let secs = now.as_secs_f64();
         // If types or classes have changed, the record's controllers don't match these.
         let ours = |(fingerprint, controllers): &(u64, Vec<Controller>)| {
             *fingerprint == self.fingerprint

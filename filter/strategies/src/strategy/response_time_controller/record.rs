@@ -4,10 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::time::Instant;
-
 /// A controller for one class of one type, or for one class of all types.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Controller {
     /// The rate at which the bucket gets tokens, requests/s.
     pub(super) rate: f64,
@@ -83,9 +81,4 @@ impl Controller {
             self.best,
         ]
     }
-}
-
-/// Returns seconds since the clock's epoch, exact to the microsecond for centuries.
-pub(super) fn seconds(now: Instant) -> f64 {
-    now.as_nanos() as f64 / 1e9
 }

@@ -160,7 +160,7 @@ fn least(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 }
 
 /// The state of a type in the record that all workers share.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Delivery {
     /// The number of outcomes, at most the 30 that the averages cover.
     seen: f64,
@@ -177,30 +177,11 @@ pub(super) struct Delivery {
     beyond: f64,
     /// The time of the last outcome, s.
     last: f64,
-    /// The time at which the type broke, s. It is infinite while the type is not broken.
-    broken: f64,
+    /// The time at which the type broke, s, or `None` while the type is not broken.
+    broken: Option<f64>,
     /// Whether the type was broken and has few outcomes since.
     recovers: bool,
     fresh: Sums,
-}
-
-impl Default for Delivery {
-    fn default() -> Self {
-        Self {
-            seen: 0.0,
-            delivered: 0.0,
-            stuck: 0.0,
-            silent: 0.0,
-            fastest: None,
-            answered: 0.0,
-            unmeasured: 0.0,
-            beyond: 0.0,
-            last: 0.0,
-            broken: f64::INFINITY,
-            recovers: false,
-            fresh: Sums::default(),
-        }
-    }
 }
 
 impl Delivery {
@@ -231,9 +212,9 @@ impl Delivery {
             self.last,
         ];
         let fresh = [count, delivered, stuck, silent, answers, unmeasured, beyond];
-        let fastest = [fastest, self.fastest].into_iter().flatten();
-        let all = own.into_iter().chain(fresh).chain(fastest);
-        all.into_iter().all(f64::is_finite) && !self.broken.is_nan()
+        let others = [fastest, self.fastest, self.broken].into_iter().flatten();
+        let mut all = own.into_iter().chain(fresh).chain(others);
+        all.all(f64::is_finite)
     }
 
     /// Advances the averages to the time `secs`. `slots` is the number of all slots.
@@ -265,7 +246,7 @@ impl Delivery {
         }
         let is_silent = self.silent >= (PROBES.0 * slots).max(SILENT);
         if is_silent || self.seen > 0.0 && self.stuck > BROKEN {
-            self.broken = self.broken.min(secs);
+            self.broken = least(self.broken, Some(secs));
         } else if self.is_broken() {
             // The type has recovered, so its costs and deliveries from the time when it was broken
             // no longer count.
@@ -317,7 +298,7 @@ impl Delivery {
 
     /// Whether the type is broken.
     pub(super) fn is_broken(&self) -> bool {
-        self.broken.is_finite()
+        self.broken.is_some()
     }
 
     /// Whether the type is broken, with silent requests since its last answer.
@@ -339,7 +320,8 @@ impl Delivery {
 
     /// Whether the type broke before `other` did, or is broken while `other` is not.
     pub(super) fn broke_before(&self, other: &Self) -> bool {
-        self.broken < other.broken
+        let is_before = |own: f64| other.broken.is_none_or(|other| own < other);
+        self.broken.is_some_and(is_before)
     }
 
     /// Returns the part of the type's value that an admitted request delivers, ratio.

@@ -30,8 +30,43 @@ pub(super) const RHO: (f64, f64) = (0.3, 1.3);
 /// The time constant of the averages that decide whether the ceilings apply, s.
 const PROTECTION: f64 = 3.0;
 
+/// Sums over requests. In the record they are those since the last step or the last move of ρ, and
+/// in a worker those since its last exchange.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(super) struct Totals {
+    /// The number of requests that arrived.
+    pub(super) arrivals: f64,
+    /// The value of requests above the cut that were decided, and the number of these requests.
+    pub(super) above: f64,
+    pub(super) count: f64,
+    /// The refused part of `above`.
+    pub(super) refused: f64,
+    /// The part of `above` that Alg. 1 refused.
+    pub(super) missed: f64,
+}
+
+impl Totals {
+    pub(super) fn add(&mut self, more: &Self) {
+        self.arrivals += more.arrivals;
+        self.above += more.above;
+        self.count += more.count;
+        self.refused += more.refused;
+        self.missed += more.missed;
+    }
+
+    fn numbers(&self) -> [f64; 5] {
+        [
+            self.arrivals,
+            self.above,
+            self.count,
+            self.refused,
+            self.missed,
+        ]
+    }
+}
+
 /// The record that [`Controlled`] shares.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Record {
     /// A number that identifies the types and classes of the rows.
     pub(super) fingerprint: u64,
@@ -40,22 +75,15 @@ pub(super) struct Record {
     /// The time of the first step, s.
     pub(super) first: f64,
     pub(super) rho: f64,
-    /// The value above the cut in this step.
-    pub(super) above: f64,
-    /// The refused part of `above`.
-    pub(super) refused: f64,
-    /// The part of `above` that Alg. 1 refused.
-    pub(super) missed: f64,
+    /// The sums in this step.
+    pub(super) fresh: Totals,
     /// Decaying sums of `above` and `missed`.
     pub(super) recent: (f64, f64),
-    /// The sums of `above` and `refused` since ρ moved, the number of requests in these sums, and
-    /// the time of that move, s.
-    pub(super) judged: (f64, f64),
-    pub(super) count: f64,
+    /// The sums since ρ moved, up to this step, and the time of that move, s.
+    pub(super) judged: Totals,
     pub(super) since: f64,
-    /// The number of requests that arrived in this step, the average rate, 1/s, and the direction
-    /// in which the last step deviated significantly from the average: 1, -1 or 0.
-    pub(super) arrivals: f64,
+    /// The average rate of arrivals, 1/s, and the direction in which the last step deviated
+    /// significantly from it: 1, -1 or 0.
     pub(super) arrival_rate: f64,
     pub(super) direction: f64,
     /// The work by cell.
@@ -66,7 +94,7 @@ pub(super) struct Record {
     pub(super) held: Vec<Held>,
 }
 
-crate::shared::record!(Record, 18);
+crate::shared::record!(Record, 22);
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Work {
@@ -83,19 +111,10 @@ impl Record {
             stepped: secs,
             first: secs,
             rho: RHO.1,
-            above: 0.0,
-            refused: 0.0,
-            missed: 0.0,
-            recent: (0.0, 0.0),
-            judged: (0.0, 0.0),
-            count: 0.0,
             since: secs,
-            arrivals: 0.0,
-            arrival_rate: 0.0,
-            direction: 0.0,
             rows: vec![Work::default(); cells],
             deliveries: vec![Delivery::default(); kinds],
-            held: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -105,22 +124,20 @@ impl Record {
             self.stepped,
             self.first,
             self.rho,
-            self.above,
-            self.refused,
-            self.missed,
             self.recent.0,
             self.recent.1,
-            self.judged.0,
-            self.judged.1,
-            self.count,
             self.since,
-            self.arrivals,
             self.arrival_rate,
             self.direction,
         ];
+        let totals = self
+            .fresh
+            .numbers()
+            .into_iter()
+            .chain(self.judged.numbers());
         let rows = self.rows.iter().flat_map(|row| [row.rate, row.fresh]);
-        head.into_iter().chain(rows).all(f64::is_finite)
-            && self.deliveries.iter().all(Delivery::is_finite)
+        let mut all = head.into_iter().chain(totals).chain(rows);
+        all.all(f64::is_finite) && self.deliveries.iter().all(Delivery::is_finite)
     }
 
     /// Advances the averages, and ρ to at most `most`, if a step is due. Returns whether a step was
@@ -131,9 +148,10 @@ impl Record {
         if (0.0..STEP).contains(&elapsed) {
             return false;
         }
+        let fresh = std::mem::take(&mut self.fresh);
         let weight = if elapsed > 0.0 {
             let age = (secs - self.first).max(elapsed);
-            let time = if self.has_changed(elapsed) {
+            let time = if self.has_changed(elapsed, fresh.arrivals) {
                 QUICK_TIME
             } else {
                 RATE_TIME
@@ -143,12 +161,12 @@ impl Record {
             self.first = secs;
             0.0
         };
-        let average = |rate: &mut f64, fresh: &mut f64| {
-            *rate += weight * (std::mem::take(fresh) / elapsed.max(STEP) - *rate);
+        let average = |rate: &mut f64, fresh: f64| {
+            *rate += weight * (fresh / elapsed.max(STEP) - *rate);
         };
-        average(&mut self.arrival_rate, &mut self.arrivals);
+        average(&mut self.arrival_rate, fresh.arrivals);
         for row in &mut self.rows {
-            average(&mut row.rate, &mut row.fresh);
+            average(&mut row.rate, std::mem::take(&mut row.fresh));
             if row.rate < LEAST {
                 row.rate = 0.0;
             }
@@ -157,23 +175,21 @@ impl Record {
             delivery.step(secs, slots);
         }
         let fade = (-elapsed.max(0.0) / PROTECTION).exp();
-        self.recent.0 = fade * self.recent.0 + self.above;
-        self.recent.1 = fade * self.recent.1 + self.missed;
-        self.judged.0 += self.above;
-        self.judged.1 += self.refused;
-        (self.above, self.refused, self.missed) = (0.0, 0.0, 0.0);
+        self.recent.0 = fade * self.recent.0 + fresh.above;
+        self.recent.1 = fade * self.recent.1 + fresh.missed;
+        self.judged.add(&fresh);
         self.stepped = secs;
         self.follow(secs, most);
         true
     }
 
-    /// Whether the numbers of arrivals in this step and in the step before deviate in the same
+    /// Whether the numbers of `arrivals` in this step and in the step before deviate in the same
     /// direction from the average, by more than chance (in a Poisson process). A single step may be
     /// a burst, or may contain more or fewer reports of other workers than usual. The numbers of
     /// arrivals are compared instead of their work, because work also changes with service times.
-    fn has_changed(&mut self, elapsed: f64) -> bool {
+    fn has_changed(&mut self, elapsed: f64, arrivals: f64) -> bool {
         let usual = self.arrival_rate * elapsed;
-        let deviation = self.arrivals - usual;
+        let deviation = arrivals - usual;
         let direction = if deviation.abs() > SIGNIFICANT * usual.max(1.0).sqrt() {
             deviation.signum()
         } else {
@@ -186,11 +202,11 @@ impl Record {
     /// Moves ρ, to at most `most`, after enough requests or time.
     fn follow(&mut self, secs: f64, most: f64) {
         let elapsed = secs - self.since;
-        if self.count < ENOUGH && (0.0..LONGEST).contains(&elapsed) {
+        if self.judged.count < ENOUGH && (0.0..LONGEST).contains(&elapsed) {
             return;
         }
         let elapsed = elapsed.clamp(0.0, LONGEST);
-        let (above, refused) = self.judged;
+        let Totals { above, refused, .. } = self.judged;
         let lost = if above > 0.0 { refused / above } else { 0.0 };
         let next = if lost <= TOLERATED {
             self.rho + INCREASE * elapsed
@@ -198,6 +214,6 @@ impl Record {
             self.rho * (1.0 - lost.min(DECREASE * elapsed))
         };
         self.rho = next.clamp(RHO.0, most);
-        (self.judged, self.count, self.since) = ((0.0, 0.0), 0.0, secs);
+        (self.judged, self.since) = (Totals::default(), secs);
     }
 }

@@ -3,11 +3,11 @@ use proptest::prelude::{Just, Strategy, prop_assert, prop_assert_eq, prop_oneof,
 use super::ranks::{EQUAL, PROBES};
 use super::record::Work;
 use super::*;
-use crate::config::Logic;
 use crate::memory::MemoryHost;
 use crate::reason::Reason;
 use crate::service_times::{Objective, Settings, TypeSettings};
-use crate::strategy::{Admission, Bouncer, ErrorBudget, View};
+use crate::strategy::bouncer::{Bouncer, ByValue};
+use crate::strategy::{Admission, ErrorBudget, View};
 
 /// A type with known value, mean and slack, ms, and the number of slots that it asks for.
 #[derive(Debug, Clone, Copy)]
@@ -248,7 +248,8 @@ fn free_slots_are_no_room_for_tokens() {
         cut.fill();
         assert!(cut.admitted(TypeId(2)) < 0.01);
         let budget = ErrorBudget::new(MIX.len(), 0);
-        let mut bouncer = Bouncer::by_value(Logic::Any, cut, budget);
+        let mut bouncer = Bouncer::default();
+        bouncer.by_value = Some(ByValue { cut, budget });
         let request = Attributes { tokens, ..of(2) };
         let mut rng = Rng::new(1);
         (0..1_000)
@@ -318,7 +319,7 @@ fn a_type_has_a_rank_before_it_has_a_histogram() {
     assert_eq!(cut.admitted(TypeId(0)), 1.0);
     // Alg. 1 judges the type by the times of other types, so its refusals don't affect the budget.
     cut.decided(&of(1), at(0), false, false);
-    assert_eq!(cut.refused, 0.0);
+    assert_eq!(cut.fresh.refused, 0.0);
 }
 
 #[test]
@@ -329,7 +330,7 @@ fn a_type_that_misses_its_objective_by_itself_keeps_its_rank() {
         cut.fill();
         // The refusals of a condemned type don't count as lost.
         cut.decided(&of(condemned as u16), at(0), false, false);
-        assert_eq!(cut.refused, 0.0);
+        assert_eq!(cut.fresh.refused, 0.0);
         [0, 1, 2].map(|kind| cut.admitted(TypeId(kind)))
     };
     let left = SLOTS - MIX[0].3 - MIX[1].3;
@@ -624,8 +625,11 @@ fn odd_records_and_clocks_are_survived() {
         stepped: 1e300,
         first: 1e300,
         rho: 1e300,
-        above: 1e300,
-        refused: 1e300,
+        fresh: Totals {
+            above: 1e300,
+            refused: 1e300,
+            ..Totals::default()
+        },
         rows: vec![huge; cut.cells.len()],
         ..Record::new(0, 0.0, 0, cut.kinds.len())
     };

@@ -22,33 +22,35 @@
 //! The paper doesn't say when lc is reset. Here lc is reset when the lower classes' rates can be
 //! decreased again.
 
-use super::law::{RateLaw, Step};
-use super::record::Controller;
+use super::super::record::Controller;
+use super::{RateLaw, Step};
 
 /// The number of timeouts after which the result of a class's last run no longer counts.
 const STALE: f64 = 60.0;
 
-/// Whether one of the `higher` classes missed its target in a recent run.
-pub(super) fn hold(law: &RateLaw, higher: &[Controller], now: f64) -> bool {
-    let recent = |class: &Controller| now - class.ran < STALE * law.timeout;
-    higher.iter().any(|class| class.missing && recent(class))
-}
+impl RateLaw {
+    /// Whether one of the `higher` classes missed its target in a recent run.
+    pub(super) fn is_held(&self, higher: &[Controller], now: f64) -> bool {
+        let recent = |class: &Controller| now - class.ran < STALE * self.timeout;
+        higher.iter().any(|class| class.missing && recent(class))
+    }
 
-/// Decreases rates after `class` missed its target.
-pub(super) fn decrease(law: &RateLaw, classes: &mut [Controller], class: usize, step: &Step) {
-    let (upper, lower) = classes.split_at_mut(class + 1);
-    let own = &mut upper[class];
-    if lower.is_empty() {
-        law.decrease(own, step);
-    } else if lower.iter().all(|lower| law.is_least(lower)) {
-        own.runs_in_vain += step.part.min(1.0);
-        if own.runs_in_vain > law.lower_class_patience {
-            law.decrease(own, step);
-        }
-    } else {
-        own.runs_in_vain = 0.0;
-        for lower in lower {
-            law.divide_lower(lower, step);
+    /// Decreases rates after `class` missed its target.
+    pub(super) fn decrease_rates(&self, classes: &mut [Controller], class: usize, step: &Step) {
+        let (upper, lower) = classes.split_at_mut(class + 1);
+        let own = &mut upper[class];
+        if lower.is_empty() {
+            self.decrease(own, step);
+        } else if lower.iter().all(|lower| self.is_least(lower)) {
+            own.runs_in_vain += step.part.min(1.0);
+            if own.runs_in_vain > self.lower_class_patience {
+                self.decrease(own, step);
+            }
+        } else {
+            own.runs_in_vain = 0.0;
+            for lower in lower {
+                self.divide(lower, self.lower_class_decrease, step, 0.0);
+            }
         }
     }
 }

@@ -7,7 +7,8 @@
 //! err < err_i   →   rate = rate − (err − c_i)·adj_i
 //! ```
 //!
-//! The rate stays between its minimum and maximum. `cur` starts with the first sample.
+//! The rate stays between its minimum and maximum. `cur` starts with the first sample. [`classes`]
+//! selects the class whose rate is decreased, and [`degradation`] lowers quality before rates.
 //!
 //! Figure 4 as printed has err_i = 0.5, but it must be −0.5. At +0.5 both rules would apply between
 //! 0 and 0.5, and the increase would be negative for any err > c_i = −0.1, which the text calls the
@@ -51,8 +52,11 @@
 //! decayed `cur` replaces it. While requests wait or run and none is answered, there is no
 //! information, and nothing changes.
 
+mod classes;
+mod degradation;
+
+use super::bucket;
 use super::record::Controller;
-use super::{classes, degradation};
 use crate::config::{DegradationConfig, ResponseTimeControllerConfig};
 
 /// The default of adj_i, as a ratio of the highest recent throughput.
@@ -84,16 +88,16 @@ pub(super) struct RateLaw {
     /// The time between runs without a complete batch, s.
     pub(super) timeout: f64,
     lower_class_decrease: f64,
-    pub(super) lower_class_patience: f64,
+    lower_class_patience: f64,
     pub(super) degradation: Option<DegradationConfig>,
 }
 
 /// The effect of a run on the rates.
 #[derive(Debug)]
-pub(super) struct Step {
+struct Step {
     error: f64,
     /// h, the time since the last run in target times. It is 1 with a given adj_i.
-    pub(super) part: f64,
+    part: f64,
     target: f64,
     /// Whether a rate above the throughput is lowered to the throughput before the step.
     is_overload: bool,
@@ -101,7 +105,7 @@ pub(super) struct Step {
 
 impl Step {
     /// Returns the divisor for this step, given the divisor for a whole step.
-    pub(super) fn divisor(&self, whole: f64) -> f64 {
+    fn divisor(&self, whole: f64) -> f64 {
         whole.powf(self.part.min(1.0))
     }
 }
@@ -128,23 +132,13 @@ impl RateLaw {
     pub(super) fn initial(&self, now: f64) -> Controller {
         Controller {
             rate: self.max_rate,
-            current: None,
-            aged: false,
-            missing: false,
-            runs_in_vain: 0.0,
             quality: 1.0,
             raised: now,
-            at_the_door: false,
-            refused: 0.0,
             ran: now,
             busy: now,
-            level: super::bucket::depth(self.max_rate),
-            arrivals: 0.0,
+            level: bucket::depth(self.max_rate),
             accounted: now,
-            answers: 0.0,
-            late: 0.0,
-            span: 0.0,
-            best: 0.0,
+            ..Controller::default()
         }
     }
 
@@ -168,7 +162,7 @@ impl RateLaw {
         is_typical: bool,
         now: f64,
     ) {
-        let held = classes::hold(self, &classes[..class], now);
+        let held = self.is_held(&classes[..class], now);
         let own = &mut classes[class];
         // Time without requests doesn't count as time in which the target was missed.
         let elapsed = (now - own.ran).clamp(0.0, target.max(self.timeout));
@@ -189,15 +183,13 @@ impl RateLaw {
         if own.missing {
             if sample.is_some() {
                 match &self.degradation {
-                    Some(degradation) => {
-                        degradation::decrease(self, degradation, classes, class, &step);
-                    }
-                    None => classes::decrease(self, classes, class, &step),
+                    Some(degradation) => self.degrade(degradation, classes, class, &step),
+                    None => self.decrease_rates(classes, class, &step),
                 }
             }
         } else if error < self.increase_below && !held {
             match &self.degradation {
-                Some(degradation) => degradation::increase(self, degradation, own, &step, now),
+                Some(degradation) => self.restore(degradation, own, &step, now),
                 None => self.increase(own, &step),
             }
         }
@@ -217,7 +209,7 @@ impl RateLaw {
         }
     }
 
-    pub(super) fn increase(&self, own: &mut Controller, step: &Step) {
+    fn increase(&self, own: &mut Controller, step: &Step) {
         let whole = self.increase.unwrap_or_else(|| {
             let most = own.best.max(1.0 / step.target);
             STEP * if own.refused > 0.0 {
@@ -230,14 +222,10 @@ impl RateLaw {
         self.set_rate(own, own.rate + more);
     }
 
-    pub(super) fn decrease(&self, own: &mut Controller, step: &Step) {
+    fn decrease(&self, own: &mut Controller, step: &Step) {
         let least = self.throughput(own) / self.decrease.powi(DRAIN);
         let least = if least.is_finite() { least } else { 0.0 };
         self.divide(own, self.decrease, step, least);
-    }
-
-    pub(super) fn divide_lower(&self, own: &mut Controller, step: &Step) {
-        self.divide(own, self.lower_class_decrease, step, 0.0);
     }
 
     fn divide(&self, own: &mut Controller, divisor: f64, step: &Step, least: f64) {
@@ -261,14 +249,14 @@ impl RateLaw {
         response_time > LATE * target
     }
 
-    pub(super) fn set_rate(&self, own: &mut Controller, rate: f64) {
+    fn set_rate(&self, own: &mut Controller, rate: f64) {
         let old = own.rate;
         own.rate = rate.clamp(self.min_rate, self.max_rate);
-        super::bucket::carry_debt(own, old);
+        bucket::carry_debt(own, old);
     }
 
     /// Whether the rate is enforced and at its minimum.
-    pub(super) fn is_least(&self, controller: &Controller) -> bool {
+    fn is_least(&self, controller: &Controller) -> bool {
         self.is_enforced(controller) && controller.rate <= self.min_rate
     }
 

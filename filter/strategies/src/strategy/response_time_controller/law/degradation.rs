@@ -25,46 +25,47 @@
 //! Quality is set for each controller separately. The precedence of classes (§3.3) applies to rates
 //! only.
 
-use super::classes;
-use super::law::{RateLaw, Step};
-use super::record::Controller;
+use super::super::record::Controller;
+use super::{RateLaw, Step};
 use crate::config::DegradationConfig;
 
-/// Decreases the quality, or rates, after `class` missed its target.
-pub(super) fn decrease(
-    law: &RateLaw,
-    degradation: &DegradationConfig,
-    classes: &mut [Controller],
-    class: usize,
-    step: &Step,
-) {
-    let own = &mut classes[class];
-    if own.quality > degradation.min_quality {
-        own.quality =
-            (own.quality / step.divisor(degradation.decrease)).max(degradation.min_quality);
-    } else if degradation.admission {
-        classes::decrease(law, classes, class, step);
+impl RateLaw {
+    /// Decreases the quality, or rates, after `class` missed its target.
+    pub(super) fn degrade(
+        &self,
+        degradation: &DegradationConfig,
+        classes: &mut [Controller],
+        class: usize,
+        step: &Step,
+    ) {
+        let own = &mut classes[class];
+        if own.quality > degradation.min_quality {
+            own.quality =
+                (own.quality / step.divisor(degradation.decrease)).max(degradation.min_quality);
+        } else if degradation.admission {
+            self.decrease_rates(classes, class, step);
+        }
     }
-}
 
-/// Increases the rate or the quality after a controller met its target by more than the band.
-pub(super) fn increase(
-    law: &RateLaw,
-    degradation: &DegradationConfig,
-    own: &mut Controller,
-    step: &Step,
-    now: f64,
-) {
-    if law.is_enforced(own) && own.refused > 0.0 {
-        law.increase(own, step);
-        return;
-    }
-    own.at_the_door = false;
-    if now - own.raised >= law.timeout {
-        own.raised = now;
-        own.quality = (own.quality + degradation.increase).min(1.0);
-    }
-    if own.quality >= 1.0 {
-        law.set_rate(own, law.max_rate);
+    /// Increases the rate or the quality after a controller met its target by more than the band.
+    pub(super) fn restore(
+        &self,
+        degradation: &DegradationConfig,
+        own: &mut Controller,
+        step: &Step,
+        now: f64,
+    ) {
+        if self.is_enforced(own) && own.refused > 0.0 {
+            self.increase(own, step);
+            return;
+        }
+        own.at_the_door = false;
+        if now - own.raised >= self.timeout {
+            own.raised = now;
+            own.quality = (own.quality + degradation.increase).min(1.0);
+        }
+        if own.quality >= 1.0 {
+            self.set_rate(own, self.max_rate);
+        }
     }
 }
