@@ -29,7 +29,7 @@ use headgate_api::plan::Plan;
 use headgate_controller::admin::{Admin, View};
 use headgate_controller::kubernetes::operate::{Operator, Shared};
 use headgate_controller::metrics::Metrics;
-use headgate_controller::modules::{self, ModuleServer};
+use headgate_controller::modules;
 use headgate_xds::module::{self, Kind, Module, Modules};
 use headgate_xds::registry::Registry;
 use headgate_xds::tls::Tls;
@@ -267,11 +267,10 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let status = Admin::starting(view, source.missing(), instance, shutdown.subscribe());
     let others_ask = !admin_address.ip().is_loopback();
     let authorizer = operator.filter(|_| others_ask).map(Operator::authorizer);
-    let status = status.authorized_by(authorizer);
     let tokens = operator.map(Operator::proxy_tokens);
     let statuses = operator.map(|operator| Arc::clone(&operator.observations));
     let leadership = operator.map(|operator| operator.leadership.clone());
-    tasks.spawn(status.serve(admin));
+    tasks.spawn(status.serve(admin, authorizer));
     // Proxies that reconnect must not get an empty plan, which would disable their policies.
     if !first_plan(&mut plan, &mut source, &mut stop, admin_address).await? {
         return Ok(());
@@ -281,8 +280,13 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     if let Some(tls) = tls {
         server = server.with_tls(tls, tokens.clone());
     }
-    let counts = Arc::clone(&registry);
-    let admission = AdmissionServer::new(plan.clone(), counts, trust, tokens, limits);
+    let admission = AdmissionServer {
+        plans: plan.clone(),
+        registry: Arc::clone(&registry),
+        trust,
+        tokens,
+        limits,
+    };
     views.send_replace(Some(View {
         registry,
         snapshots: server.snapshots(),
@@ -300,8 +304,13 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
                 info!("a filter module is at http://{address}{path}");
             }
         }
-        let server = ModuleServer::new(modules.subscribe(), metrics.clone(), modules::LIMITS);
-        tasks.spawn(server.serve(listener, shutdown.subscribe()));
+        tasks.spawn(modules::serve(
+            listener,
+            modules.subscribe(),
+            metrics.clone(),
+            modules::LIMITS,
+            shutdown.subscribe(),
+        ));
     }
     if let Some(webhook) = webhook {
         tasks.spawn(webhook.run(shutdown.subscribe()));

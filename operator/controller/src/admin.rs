@@ -85,7 +85,6 @@ pub struct Admin {
     waiting: Arc<Semaphore>,
     counts: Arc<Mutex<Versions>>,
     reports: Arc<Semaphore>,
-    authorizer: Option<Authorizer>,
 }
 
 /// The state of a running xDS server.
@@ -135,15 +134,7 @@ impl Admin {
             waiting: Arc::new(Semaphore::new(MAX_WAITING)),
             counts: Arc::default(),
             reports: Arc::new(Semaphore::new(MAX_REPORTS)),
-            authorizer: None,
         }
-    }
-
-    /// Requires authorization by `authorizer`, if given, for status and metrics.
-    #[must_use]
-    pub fn authorized_by(mut self, authorizer: Option<Authorizer>) -> Self {
-        self.authorizer = authorizer;
-        self
     }
 
     fn counts(&self) -> MutexGuard<'_, Versions> {
@@ -151,13 +142,14 @@ impl Admin {
     }
 
     /// Serves until `shutdown` holds `true`. Connections still open then end with the process.
-    pub async fn serve(self, listener: TcpListener) {
+    /// Status and metrics require authorization by `authorizer`, if given.
+    pub async fn serve(self, listener: TcpListener, authorizer: Option<Authorizer>) {
         let mut shown = Router::new()
             .route("/status", get(status))
             .route(COUNTS_PATH, get(counts))
             .route("/metrics", get(metrics));
-        if let Some(authorizer) = &self.authorizer {
-            shown = shown.route_layer(from_fn_with_state(authorizer.clone(), authorize));
+        if let Some(authorizer) = authorizer {
+            shown = shown.route_layer(from_fn_with_state(authorizer, authorize));
         }
         let app = probes().merge(shown).fallback((
             StatusCode::NOT_FOUND,

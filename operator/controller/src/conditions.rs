@@ -271,7 +271,6 @@ pub fn summary<T: AsRef<str>>(of_targets: &[(T, Conditions)]) -> Conditions {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::sync::Arc;
     use std::time::SystemTime;
 
@@ -303,7 +302,7 @@ mod tests {
                 ..Identity::default()
             },
             peer: String::new(),
-            slots: BTreeSet::new(),
+            slot: None,
             connected: now,
             disconnected: None,
             version: Some("2".to_owned()),
@@ -373,10 +372,10 @@ mod tests {
         };
         assert_eq!(reason(&[runs, gone]), "Programmed");
         let two_slots = |calls: Proxy| {
-            let slots = BTreeSet::from([OUTBOUND_SLOT.to_owned()]);
+            let slot = Some(OUTBOUND_SLOT.to_owned());
             of(
                 "default/search",
-                &[proxy(Some("2"), None), Proxy { slots, ..calls }],
+                &[proxy(Some("2"), None), Proxy { slot, ..calls }],
             )
             .message
         };

@@ -25,7 +25,7 @@ use tokio_util::io::ReaderStream;
 use tracing::warn;
 
 use crate::metrics::{Metrics, ServeResult};
-use headgate_xds::http_server::{HttpLimits, serve};
+use headgate_xds::http_server::{self, HttpLimits};
 use headgate_xds::module::{Kind, Module, Modules};
 
 /// The prefix of all paths. The module's SHA-256 in hex and `.wasm` or `.so` follow.
@@ -43,61 +43,35 @@ pub const LIMITS: HttpLimits = HttpLimits {
     keep_alive: true,
 };
 
-/// The module server.
-#[derive(Debug, Clone)]
-pub struct ModuleServer {
-    modules: watch::Receiver<Arc<Modules>>,
-    metrics: Metrics,
-    limits: HttpLimits,
-}
-
 /// Returns the path of a module.
 #[must_use]
 pub fn path(module: &Module) -> String {
     format!("{PREFIX}{}.{}", module.sha256, module.kind().extension())
 }
 
-impl ModuleServer {
-    /// Returns a server of the newest of `modules`.
-    #[must_use]
-    pub fn new(
-        modules: watch::Receiver<Arc<Modules>>,
-        metrics: Metrics,
-        limits: HttpLimits,
-    ) -> Self {
-        Self {
-            modules,
-            metrics,
-            limits,
-        }
-    }
-
-    /// Serves until `shutdown` holds `true`. Connections still open then end with the process.
-    pub async fn serve(self, listener: TcpListener, shutdown: watch::Receiver<bool>) {
-        let metrics = self.metrics.clone();
-        let count = map_response(move |response: Response| {
-            metrics.modules.served(match response.status() {
-                StatusCode::OK | StatusCode::NOT_MODIFIED => ServeResult::Ok,
-                StatusCode::METHOD_NOT_ALLOWED => ServeResult::Refused,
-                _ => ServeResult::NotFound,
-            });
-            async { response }
+/// Serves the newest of `modules` until `shutdown` holds `true`. Connections still open then end
+/// with the process.
+pub async fn serve(
+    listener: TcpListener,
+    modules: watch::Receiver<Arc<Modules>>,
+    metrics: Metrics,
+    limits: HttpLimits,
+    shutdown: watch::Receiver<bool>,
+) {
+    let counts = metrics.clone();
+    let count = map_response(move |response: Response| {
+        counts.modules.served(match response.status() {
+            StatusCode::OK | StatusCode::NOT_MODIFIED => ServeResult::Ok,
+            StatusCode::METHOD_NOT_ALLOWED => ServeResult::Refused,
+            _ => ServeResult::NotFound,
         });
-        let app = Router::new()
-            .fallback_service(get(module).with_state(self.modules))
-            .layer(count);
-        let turned_away = || self.metrics.modules.served(ServeResult::Refused);
-        serve(
-            listener,
-            "module",
-            self.limits,
-            None,
-            app,
-            turned_away,
-            shutdown,
-        )
-        .await;
-    }
+        async { response }
+    });
+    let app = Router::new()
+        .fallback_service(get(module).with_state(modules))
+        .layer(count);
+    let turned_away = || metrics.modules.served(ServeResult::Refused);
+    http_server::serve(listener, "module", limits, None, app, turned_away, shutdown).await;
 }
 
 async fn module(

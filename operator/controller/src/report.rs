@@ -100,7 +100,7 @@ pub struct ProxyReport {
     pub fallback: Option<String>,
     /// The address from which the proxy connected.
     pub peer: String,
-    /// Filter slots.
+    /// The filter slot of the stream, if it is Headgate's. Operators of 0.1 list several.
     pub slots: Vec<String>,
     /// The time at which the stream began.
     pub connected: String,
@@ -260,7 +260,7 @@ fn proxy(p: &Proxy) -> ProxyReport {
         filter: p.acked.as_ref().map_or("", |a| a.filter.name()).to_owned(),
         fallback: p.assignment.fallback.clone(),
         peer: p.peer.clone(),
-        slots: p.slots.iter().cloned().collect(),
+        slots: p.slot.iter().cloned().collect(),
         connected: rfc3339(p.connected),
         disconnected: p.disconnected.map(rfc3339),
         state: state.to_owned(),

@@ -22,8 +22,8 @@ use crate::adapter::Adapter;
 use crate::cluster::{Cluster, ObjectKey};
 use crate::fit::configuration;
 use crate::object::{Object, TARGETS_ANNOTATION, dns, name};
-use crate::workload::{ProxyKind, Workload};
-use headgate_api::plan::{ProxySelector, TargetKind, TargetRef};
+use crate::workload::Workload;
+use headgate_api::plan::{TargetKind, TargetRef};
 use headgate_xds::resource::discovery_json;
 use headgate_xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 
@@ -105,17 +105,7 @@ pub fn without_policies(
     if target.namespace != key.namespace || config_map_name(&target) != key.name {
         return None;
     }
-    let none = Workload {
-        proxies: ProxySelector {
-            namespace: target.namespace.clone(),
-            labels: BTreeMap::new(),
-        },
-        kind: ProxyKind::Pods,
-        seen: true,
-        config: Arc::default(),
-        targets: Vec::new(),
-        policies: Vec::new(),
-    };
+    let none = Workload::of_target(&target, Arc::default());
     let files = files(&target, &none, None, module);
     Some(object(&target, &none, &files, cluster))
 }

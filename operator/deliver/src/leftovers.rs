@@ -5,13 +5,14 @@
 
 use kube::api::{DynamicObject, ListParams};
 use kube::core::PartialObjectMeta;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client};
 use tracing::{info, warn};
 
 use crate::adapter::Adapter;
 use crate::apply;
 use crate::cluster::ObjectKey;
 use crate::observed::{Source, ours};
+use crate::read::key;
 use crate::settings::Settings;
 use crate::watch::{api_of, places};
 
@@ -85,7 +86,7 @@ pub(crate) async fn delete_all(
             Err(error) => return Err(Stopped::Failed(error.to_string())),
         };
         for object in &list.items {
-            let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
+            let key = key(&object.metadata);
             if !goes(object, &key) {
                 continue;
             }

@@ -69,7 +69,8 @@ impl<'a> Mistaken<'a> {
         if config.stages.len() == workload.config.stages.len() {
             return None;
         }
-        let joins = |policy: &String| !workload.policies.contains(policy);
+        let known = workload.policies();
+        let joins = |policy: &String| !known.contains(policy);
         let calls = before.outbound.filter(|calls| joins(&calls.policy));
         config.outbound = config.outbound.take().or(calls);
         // Stages for routes come first. A stage for all requests before them would take their
@@ -78,7 +79,6 @@ impl<'a> Mistaken<'a> {
         config.revision = String::new();
         config.revision = revision(config);
         config.check().ok()?;
-        joined.policies = policies(config);
         Some(joined)
     }
 }

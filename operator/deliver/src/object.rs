@@ -102,7 +102,7 @@ impl Object {
         module: Option<ModuleRef>,
         content: Value,
     ) -> Self {
-        let resource = adapter.resource();
+        let (resource, policies) = (adapter.resource(), workload.policies());
         let mut value = json!({
             "apiVersion": resource.api_version,
             "kind": resource.kind,
@@ -112,7 +112,7 @@ impl Object {
                 "labels": labels(adapter, &workload.targets),
                 "annotations": {
                     TARGETS_ANNOTATION: joined(&workload.targets),
-                    POLICIES_ANNOTATION: workload.policies.join(","),
+                    POLICIES_ANNOTATION: policies.join(","),
                     REVISION_ANNOTATION: workload.config.revision,
                 },
             },
@@ -120,7 +120,7 @@ impl Object {
         // A ConfigMap outlives its policies, so it has no owners.
         let owners = match adapter {
             Adapter::ConfigMap => Vec::new(),
-            _ => owners(&workload.policies, &key.namespace, cluster),
+            _ => owners(&policies, &key.namespace, cluster),
         };
         if !owners.is_empty() {
             value["metadata"]["ownerReferences"] = Value::Array(owners);
@@ -133,7 +133,7 @@ impl Object {
         Self {
             adapter,
             key,
-            policies: workload.policies.clone(),
+            policies,
             seen: workload.seen,
             module,
             value,
@@ -323,7 +323,10 @@ pub fn dns(text: &str, max: usize) -> String {
 mod tests {
     use std::sync::Arc;
 
+    use headgate_core::config::FilterConfig;
+
     use super::*;
+    use crate::tests::stage;
     use crate::workload::ProxyKind;
     use headgate_api::plan::ProxySelector;
 
@@ -344,6 +347,10 @@ mod tests {
         let targets = (0..64 * 16).map(|i| format!("HTTPRoute/{}/{long}{i:03}", "n".repeat(63)));
         let targets: Vec<TargetRef> = targets.map(|target| target.parse().unwrap()).collect();
         let policies = (0..64).map(|i| format!("{}/{long}{i:03}", "n".repeat(63)));
+        let config = FilterConfig {
+            stages: policies.map(|policy| stage(&policy, &[])).collect(),
+            ..FilterConfig::default()
+        };
         let workload = Workload {
             proxies: ProxySelector {
                 namespace: "a".to_owned(),
@@ -351,9 +358,8 @@ mod tests {
             },
             kind: ProxyKind::Pods,
             seen: false,
-            config: Arc::default(),
+            config: Arc::new(config),
             targets,
-            policies: policies.collect(),
         };
         let (key, content) = (ObjectKey::new("a", "b"), json!({"spec": {}}));
         let adapter = Adapter::EnvoyGateway;

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use kube::Client;
 use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Client, ResourceExt as _};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -17,7 +17,7 @@ use crate::adapter::Adapter;
 use crate::cluster::ObjectKey;
 use crate::installed::Installed;
 use crate::object::{ADAPTER_LABEL, MANAGED_BY};
-use crate::read::Keyed;
+use crate::read::{Keyed, key};
 use crate::settings::Settings;
 use crate::watch::{self, Namespaces, Watch};
 
@@ -281,7 +281,7 @@ fn is_older(value: &Value, known: &Value) -> bool {
 }
 
 fn keyed(object: DynamicObject) -> Keyed<Value> {
-    let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
+    let key = key(&object.metadata);
     // Serialization can't fail, because the object consists of maps with string keys.
     (key, serde_json::to_value(object).unwrap_or_default())
 }

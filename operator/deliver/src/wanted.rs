@@ -108,7 +108,7 @@ pub fn wanted(
                      these labels; put the workload and its policy into another namespace",
                     plugin.kind()
                 );
-                wanted.leave_out(&of_istio(workload), workload.policies.clone(), why);
+                wanted.leave_out(&of_istio(workload), workload.policies(), why);
             }
             (ProxyKind::Pods, _) if istio => {
                 let workload = wanted.add_fitting(plan, observed, workload, of_istio);
@@ -129,7 +129,7 @@ pub fn wanted(
             others.join(", "),
             object.adapter.kind()
         );
-        wanted.leave_out(&object, workload.policies.clone(), why);
+        wanted.leave_out(&object, workload.policies(), why);
     }
     wanted.keep(plan, observed, &module, path.as_deref());
     if let Some(path) = &path {

@@ -40,8 +40,6 @@ pub struct Workload {
     pub config: Arc<FilterConfig>,
     /// The targets whose policies are in the configuration, in order of precedence.
     pub targets: Vec<TargetRef>,
-    /// The policies in the configuration, `namespace/name`, in the order of the stages.
-    pub policies: Vec<String>,
 }
 
 /// The kind of a workload's proxies and, for sidecars, the side.
@@ -87,6 +85,26 @@ pub(crate) struct Last {
 }
 
 impl Workload {
+    /// Returns the workload of the proxies that name `target`, which enforce `config`.
+    pub(crate) fn of_target(target: &TargetRef, config: Arc<FilterConfig>) -> Self {
+        Self {
+            proxies: ProxySelector {
+                namespace: target.namespace.clone(),
+                labels: BTreeMap::new(),
+            },
+            kind: ProxyKind::Pods,
+            seen: false,
+            targets: vec![target.clone()],
+            config,
+        }
+    }
+
+    /// Returns the policies in the configuration, `namespace/name`, in the order of the stages.
+    #[must_use]
+    pub fn policies(&self) -> Vec<String> {
+        policies(&self.config)
+    }
+
     /// Returns the configuration for the calls of these proxies, if they have any.
     #[must_use]
     pub fn outbound<'a>(&self, plan: &'a Plan) -> Option<&'a Arc<FilterConfig>> {
@@ -96,11 +114,9 @@ impl Workload {
     /// Returns the workload for the outbound side of these sidecars, with `config`.
     #[must_use]
     pub fn calls(&self, config: &Arc<FilterConfig>) -> Self {
-        let policy = config.outbound.as_ref().map(|calls| calls.policy.clone());
         Self {
             kind: ProxyKind::Calls,
             config: Arc::clone(config),
-            policies: policy.into_iter().collect(),
             ..self.clone()
         }
     }
@@ -120,7 +136,6 @@ impl Workload {
         }
         config.revision = String::new();
         config.revision = revision(config);
-        rest.policies.retain(|p| !is_out(p));
         let theirs = plan.attachments.iter().filter(|a| is_out(&a.stage.policy));
         let theirs: BTreeSet<&TargetRef> = theirs.map(|a| &a.target).collect();
         rest.targets.retain(|t| !theirs.contains(t));
@@ -151,7 +166,8 @@ pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>
         };
         // The loser needs no report if the winner's object contains all its policies, as it does
         // when the loser is in force on none of its own Pods.
-        if loser.policies.iter().any(|p| !winner.policies.contains(p)) {
+        let of_winner = winner.policies();
+        if loser.policies().iter().any(|p| !of_winner.contains(p)) {
             left_out.push(Meeting {
                 workload: loser.clone(),
                 with: winner.targets.clone(),
@@ -184,14 +200,17 @@ pub fn workload(plan: &Plan, cluster: &Cluster, proxies: &ProxySelector) -> Opti
         kind: kind(proxies, cluster),
         seen: false,
         proxies: proxies.clone(),
-        policies: policies(&enforced.config),
         config: Arc::clone(&enforced.config),
         targets,
     })
 }
 
+/// Returns the policies of `config`. The configuration of an outbound side has no stages.
 pub(super) fn policies(config: &FilterConfig) -> Vec<String> {
-    config.stages.iter().map(|s| s.policy.clone()).collect()
+    let calls = config.outbound.iter().map(|calls| &calls.policy);
+    let calls = calls.filter(|_| config.stages.is_empty());
+    let of_stages = config.stages.iter().map(|stage| &stage.policy);
+    of_stages.chain(calls).cloned().collect()
 }
 
 fn kind(proxies: &ProxySelector, cluster: &Cluster) -> ProxyKind {
@@ -303,19 +322,7 @@ impl<'a> Targets<'a> {
             }
         }
         let config = self.plan.workloads.get(target)?;
-        if config.stages.is_empty() {
-            return None;
-        }
-        Some(Workload {
-            proxies: ProxySelector {
-                namespace: target.namespace.clone(),
-                labels: BTreeMap::new(),
-            },
-            kind: ProxyKind::Pods,
-            seen: false,
-            policies: policies(config),
-            targets: vec![target.clone()],
-            config: Arc::clone(config),
-        })
+        let enforces = !config.stages.is_empty();
+        enforces.then(|| Workload::of_target(target, Arc::clone(config)))
     }
 }

@@ -49,11 +49,16 @@ const GRACE: Duration = Duration::from_secs(5);
 /// A server that isn't listening yet.
 #[derive(Clone)]
 pub struct AdmissionServer {
-    plans: watch::Receiver<Arc<Plan>>,
-    registry: Arc<Registry>,
-    trust: Option<watch::Receiver<Arc<Trust>>>,
-    tokens: Option<ProxyTokens>,
-    limits: Limits,
+    /// The plans. The newest has the services.
+    pub plans: watch::Receiver<Arc<Plan>>,
+    /// The registry in whose metrics connections are counted.
+    pub registry: Arc<Registry>,
+    /// The server's certificate and the client CAs. `None` without TLS.
+    pub trust: Option<watch::Receiver<Arc<Trust>>>,
+    /// The reviewer of the tokens of proxies without a certificate.
+    pub tokens: Option<ProxyTokens>,
+    /// The limits of connections and reports.
+    pub limits: Limits,
 }
 
 /// The shared state of the handlers.
@@ -68,26 +73,6 @@ struct Shared {
 }
 
 impl AdmissionServer {
-    /// Returns a server for the services in the newest of `plans`. It counts its connections in the
-    /// metrics of `registry`. With `trust`, it serves only over TLS, and accepts proxies without a
-    /// certificate if `tokens` accepts their token.
-    #[must_use]
-    pub fn new(
-        plans: watch::Receiver<Arc<Plan>>,
-        registry: Arc<Registry>,
-        trust: Option<watch::Receiver<Arc<Trust>>>,
-        tokens: Option<ProxyTokens>,
-        limits: Limits,
-    ) -> Self {
-        Self {
-            plans,
-            registry,
-            trust,
-            tokens,
-            limits,
-        }
-    }
-
     /// Serves until `end` completes, and then serves connected proxies for a grace period. Starts
     /// without state.
     pub async fn serve(&self, listener: TcpListener, end: impl Future<Output = ()>) {

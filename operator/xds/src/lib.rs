@@ -16,7 +16,7 @@
 //! ```
 //!
 //! `listen` accepts connections, over TLS if [`tls`] has certificates. [`peer`] decides which
-//! claims a proxy's certificate or token permits. [`sotw`] is the protocol's state machine, without
+//! claims a proxy's certificate or token permits. `sotw` is the protocol's state machine, without
 //! I/O. `stream` drives it, and `service` exposes it as a gRPC service. Nothing is queued for a
 //! slow proxy. A stream has at most one unanswered response. After the answer, the proxy is
 //! compared with the newest snapshot, not with those in between.
@@ -46,7 +46,7 @@ pub mod review;
 mod server;
 mod service;
 pub mod snapshot;
-pub mod sotw;
+mod sotw;
 mod stream;
 pub mod tally;
 mod tenants;

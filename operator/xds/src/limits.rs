@@ -11,6 +11,13 @@ use std::time::Duration;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
+/// The largest number of concurrent HTTP/2 streams on one connection.
+const STREAMS_PER_CONNECTION: u32 = 128;
+/// The idle time after which the server sends a keepalive ping.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// The time within which a ping must be answered before the connection is closed.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Limits of the xDS server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -51,15 +58,9 @@ pub struct Limits {
     pub request_bytes: usize,
     /// The largest set of headers of a stream, in bytes.
     pub header_bytes: u32,
-    /// The largest number of concurrent HTTP/2 streams on one connection.
-    pub streams_per_connection: u32,
     /// The shortest time between reads of two requests of a stream. Flow control delays a client
     /// that sends requests faster, at no cost to other streams. No request of a busy proxy is lost.
     pub request_interval: Duration,
-    /// The idle time after which the server sends a keepalive ping.
-    pub keepalive_interval: Duration,
-    /// The time within which a ping must be answered before the connection is closed.
-    pub keepalive_timeout: Duration,
 }
 
 impl Limits {
@@ -67,10 +68,10 @@ impl Limits {
     pub(crate) fn http2(&self) -> http2::Builder<TokioExecutor> {
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
-            .max_concurrent_streams(self.streams_per_connection)
+            .max_concurrent_streams(STREAMS_PER_CONNECTION)
             .max_header_list_size(self.header_bytes)
-            .keep_alive_interval(self.keepalive_interval)
-            .keep_alive_timeout(self.keepalive_timeout);
+            .keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT);
         http
     }
 
@@ -123,10 +124,7 @@ impl Default for Limits {
             first_message: Duration::from_secs(10),
             request_bytes: 512 << 10,
             header_bytes: 16 << 10,
-            streams_per_connection: 128,
             request_interval: Duration::from_millis(50),
-            keepalive_interval: Duration::from_secs(30),
-            keepalive_timeout: Duration::from_secs(10),
         }
     }
 }

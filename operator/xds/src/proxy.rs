@@ -1,6 +1,5 @@
 //! The record of one stream of one proxy.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -15,10 +14,9 @@ use headgate_api::plan::TargetRef;
 /// A version that was sent to a proxy, or that the proxy runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Push {
-    /// The xDS version, a hash of configuration, module and slot names.
+    /// The xDS version, a hash of configuration, module and slot name.
     pub version: String,
-    /// [`FilterConfig::revision`] of the inbound slots, or of the outbound slots if the stream has
-    /// only these. Empty for the empty configuration.
+    /// The revision of the slot's configuration. Empty for the empty configuration.
     pub revision: String,
     /// The kind of filter in the version.
     pub filter: Kind,
@@ -42,13 +40,13 @@ pub struct Proxy {
     pub identity: Identity,
     /// The address from which the proxy connected.
     pub peer: String,
-    /// Subscribed filter slots that are Headgate's.
-    pub slots: BTreeSet<String>,
+    /// The filter slot of the stream, if it is Headgate's.
+    pub slot: Option<String>,
     /// The time at which the stream began.
     pub connected: SystemTime,
     /// The time at which the stream ended.
     pub disconnected: Option<SystemTime>,
-    /// The version that the proxy should run. `None` without slots, or after the proxy has
+    /// The version that the proxy should run. `None` without a slot, or after the proxy has
     /// disconnected.
     pub version: Option<String>,
     /// The content of the assigned version, or the reason why it is empty.
@@ -72,17 +70,12 @@ pub enum RunState {
     Rejected(String),
 }
 
-/// Whether all of these slots are outbound, and there is at least one.
-pub(crate) fn is_outbound<'a>(slots: impl IntoIterator<Item = &'a String>) -> bool {
-    let mut slots = slots.into_iter().peekable();
-    slots.peek().is_some() && slots.all(|name| direction(name) == Direction::Outbound)
-}
-
 impl Proxy {
-    /// Returns the stages of this stream's policies. For a stream of outbound slots, these are only
-    /// the stages with workflows or class admission.
+    /// Returns the stages of this stream's policies. For an outbound slot, these are only the
+    /// stages with workflows or class admission.
     pub fn stages(&self) -> impl Iterator<Item = &StageConfig> {
-        let outbound = is_outbound(&self.slots);
+        let slot = self.slot.as_deref();
+        let outbound = slot.is_some_and(|slot| direction(slot) == Direction::Outbound);
         let assigned = self.version.iter();
         let stages = assigned.flat_map(|_| &self.assignment.config.stages);
         let calls = |s: &StageConfig| s.workflows.is_some() || s.class_admission.is_some();

@@ -10,15 +10,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use headgate_core::config::Direction;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::direction;
 use crate::metrics::XdsMetrics;
 use crate::module::Kind;
 use crate::node::{Identity, clip};
-use crate::proxy::{Nack, Proxy, Push, is_outbound};
+use crate::proxy::{Nack, Proxy, Push};
+use crate::resource::Resource;
 use crate::snapshot::Assignment;
-use crate::sotw::{Offer, Verdict};
+use crate::sotw::Verdict;
 use crate::tally::Tallies;
 
 /// The largest number of bytes of Envoy's reason that are kept.
@@ -193,7 +196,7 @@ impl Registry {
         let proxy = Proxy {
             identity: identity.clone(),
             peer: peer.to_owned(),
-            slots: BTreeSet::new(),
+            slot: None,
             connected: now,
             disconnected: None,
             version: None,
@@ -278,21 +281,20 @@ impl Connection {
         changed
     }
 
-    /// Records the version that the proxy should run now.
-    pub fn assigned(&self, offer: &Offer, assignment: &Arc<Assignment>) {
-        let names = || offer.resources.iter().map(|r| &r.name);
-        let version = names().next().map(|_| &offer.version);
+    /// Records the resource that the proxy should run now, if any.
+    pub(crate) fn assigned(&self, resource: Option<&Resource>, assignment: &Arc<Assignment>) {
+        let (slot, version) = resource.map(|r| (&r.name, &r.version)).unzip();
         // Most changes of the plan don't affect most proxies. Readers aren't notified then.
         let is_known = self.registry.lock().by_id.get(&self.id).is_some_and(|p| {
             p.version.as_ref() == version
-                && p.slots.iter().eq(names())
+                && p.slot.as_ref() == slot
                 && p.assignment.is_same(assignment)
         });
         if is_known {
             return;
         }
         let news = self.update(|p| {
-            p.slots = names().cloned().collect();
+            p.slot = slot.cloned();
             p.version = version.cloned();
             let before = std::mem::replace(&mut p.assignment, Arc::clone(assignment));
             (before.problem != assignment.problem).then(|| p.identity.id.clone())
@@ -302,25 +304,26 @@ impl Connection {
         }
     }
 
-    /// Records that `offer` was sent.
-    pub fn sent(&self, offer: &Offer, assignment: &Assignment, now: SystemTime) {
+    /// Records that `resource` was sent.
+    pub(crate) fn sent(&self, resource: &Resource, assignment: &Assignment, now: SystemTime) {
         self.registry.metrics.pushes.inc();
-        self.update(|p| p.sent = Some(push(offer, assignment, now)));
+        self.update(|p| p.sent = Some(push(resource, assignment, now)));
     }
 
-    /// Records that the proxy runs `offer`, possibly since before it connected.
-    pub fn held(&self, offer: &Offer, assignment: &Assignment, now: SystemTime) {
+    /// Records that the proxy runs `resource`, possibly since before it connected.
+    pub(crate) fn held(&self, resource: &Resource, assignment: &Assignment, now: SystemTime) {
         let news = self.update(|p| {
-            let is_new = p.acked.as_ref().is_none_or(|a| a.version != offer.version);
+            let acked = p.acked.as_ref();
+            let is_new = acked.is_none_or(|a| a.version != resource.version);
             is_new.then(|| {
-                p.acked = Some(push(offer, assignment, now));
+                p.acked = Some(push(resource, assignment, now));
                 p.identity.id.clone()
             })
         });
         if let Some(Some(node)) = news {
             info!(
                 node,
-                revision = revision(offer, assignment),
+                revision = revision(resource, assignment),
                 "proxy runs the current configuration"
             );
         }
@@ -328,7 +331,7 @@ impl Connection {
 
     /// Records that the proxy gets a reduced form of `version`, because it has refused a field of
     /// this or an earlier version. Its last refusal then counts as a refusal of `version`.
-    pub fn withheld(&self, version: &str) {
+    pub(crate) fn withheld(&self, version: &str) {
         self.update(|p| {
             if let Some(nack) = &mut p.nack {
                 version.clone_into(&mut nack.push.version);
@@ -337,7 +340,7 @@ impl Connection {
     }
 
     /// Records the proxy's answer.
-    pub fn answered(&self, verdict: Verdict, now: SystemTime) {
+    pub(crate) fn answered(&self, verdict: Verdict, now: SystemTime) {
         let metrics = &self.registry.metrics;
         match verdict {
             Verdict::Ack(version) => {
@@ -387,17 +390,17 @@ impl Connection {
     }
 }
 
-fn revision<'a>(offer: &Offer, assignment: &'a Assignment) -> &'a str {
-    match is_outbound(offer.resources.iter().map(|r| &r.name)) {
-        true => &assignment.outbound.revision,
-        false => &assignment.config.revision,
+fn revision<'a>(resource: &Resource, assignment: &'a Assignment) -> &'a str {
+    match direction(&resource.name) {
+        Direction::Inbound => &assignment.config.revision,
+        Direction::Outbound => &assignment.outbound.revision,
     }
 }
 
-fn push(offer: &Offer, assignment: &Assignment, at: SystemTime) -> Push {
+fn push(resource: &Resource, assignment: &Assignment, at: SystemTime) -> Push {
     Push {
-        version: offer.version.clone(),
-        revision: revision(offer, assignment).to_owned(),
+        version: resource.version.clone(),
+        revision: revision(resource, assignment).to_owned(),
         filter: Kind::of(&assignment.module),
         at,
     }

@@ -68,26 +68,6 @@ impl DiscoveryService {
         warn!(peer = %peer.address, "proxy turned away: {OTHER_PROTOCOL}");
         Status::unimplemented(OTHER_PROTOCOL)
     }
-
-    async fn open(
-        &self,
-        request: Request<Streaming<DiscoveryRequest>>,
-    ) -> Result<Response<Responses<DiscoveryResponse>>, Status> {
-        let peer = peer(&request)?;
-        let open = peer.open_stream();
-        let header = request.metadata().get(AUTHORIZATION.as_str());
-        let header = header.and_then(|value| value.to_str().ok());
-        let (peer, slot) = self.admit(peer, header.map(str::to_owned)).await?;
-        let requests = request.into_inner();
-        // The queue holds one response. The next response is made after that one has been sent.
-        let (responses, stream) = mpsc::channel(1);
-        let context = self.context.clone();
-        tokio::spawn(async move {
-            drive(context, peer, requests, responses).await;
-            drop((slot, open));
-        });
-        Ok(Response::new(ReceiverStream::new(stream)))
-    }
 }
 
 /// Returns the remote end of the request's connection.
@@ -108,7 +88,20 @@ impl ExtensionConfigDiscoveryService for DiscoveryService {
         &self,
         request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamExtensionConfigsStream>, Status> {
-        self.open(request).await
+        let peer = peer(&request)?;
+        let open = peer.open_stream();
+        let header = request.metadata().get(AUTHORIZATION.as_str());
+        let header = header.and_then(|value| value.to_str().ok());
+        let (peer, slot) = self.admit(peer, header.map(str::to_owned)).await?;
+        let requests = request.into_inner();
+        // The queue holds one response. The next response is made after that one has been sent.
+        let (responses, stream) = mpsc::channel(1);
+        let context = self.context.clone();
+        tokio::spawn(async move {
+            drive(context, peer, requests, responses).await;
+            drop((slot, open));
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
     }
 
     async fn delta_extension_configs(

@@ -1,7 +1,6 @@
 //! The desired state of all proxies at one moment. It consists of the plan, the modules, and the
 //! resources built from them.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +11,6 @@ use crate::module::{Kind, Modules};
 use crate::node::Identity;
 use crate::older::without_new_fields;
 use crate::resource::Resource;
-use crate::sotw::Offer;
 use crate::{direction, is_headgate_slot};
 use headgate_api::plan::{
     Enforced, InForce, NATIVE_MODULE_METADATA, Plan, PolicyState, ProxyClaims, TargetRef,
@@ -88,6 +86,16 @@ impl Assignment {
             outbound: outbound.unwrap_or_else(|| Arc::clone(&self.outbound)),
             ..self.clone()
         })
+    }
+
+    /// Returns the resource with which the slot `name` of the proxy runs its configuration. `None`
+    /// if the slot isn't Headgate's.
+    pub(crate) fn resource(&self, name: &str) -> Option<Resource> {
+        let config = match direction(name) {
+            Direction::Inbound => &self.config,
+            Direction::Outbound => &self.outbound,
+        };
+        is_headgate_slot(name).then(|| Resource::new(config, name, &self.module))
     }
 }
 
@@ -227,25 +235,6 @@ impl Snapshot {
             }
             (_, None) => false,
         }
-    }
-
-    /// Returns the resources with which the slots `names` of this proxy run its assigned
-    /// configuration.
-    #[must_use]
-    pub fn offer(&self, assignment: &Assignment, names: &BTreeSet<String>) -> Offer {
-        let (ours, others): (Vec<&String>, Vec<&String>) =
-            names.iter().partition(|n| is_headgate_slot(n));
-        let resources = ours
-            .into_iter()
-            .map(|name| {
-                let config = match direction(name) {
-                    Direction::Inbound => &assignment.config,
-                    Direction::Outbound => &assignment.outbound,
-                };
-                Resource::new(config, name, &assignment.module)
-            })
-            .collect();
-        Offer::new(resources, others.into_iter().cloned().collect())
     }
 }
 

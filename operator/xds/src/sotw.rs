@@ -1,5 +1,7 @@
-//! The protocol's variant state of the world, in which every response carries all resources that
-//! the stream has subscribed to.
+//! The protocol's variant state of the world, on a stream that subscribes to one resource.
+//!
+//! Envoy opens a stream for each slot of each listener, and refuses a response with any other
+//! number of resources than one.
 //!
 //! The rules, from the xDS protocol's specification:
 //! - A request answers the response whose nonce it carries. A request with an older nonce is
@@ -9,61 +11,19 @@
 //! - `version_info` in a stream's first request is the version that the proxy still runs after a
 //!   reconnect. Versions are content hashes, so a restarted operator doesn't resend unchanged
 //!   content.
-//! - The list of names replaces the previous one. A new name gets a response even if the proxy had
-//!   its content before, because the proxy may have dropped the content on unsubscribing.
-
-use std::collections::BTreeSet;
 
 use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 
 use crate::ECDS_TYPE_URL;
-use crate::digest::hash;
 use crate::resource::Resource;
 
-/// The largest number of resources that a stream may subscribe to. Envoy subscribes to one
-/// resource, but the protocol allows more.
-pub const MAX_NAMES: usize = 64;
 /// The longest resource name, in bytes.
-pub const MAX_NAME: usize = 256;
-
-/// The resources that a stream should have now.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Offer {
-    /// One resource for each subscribed slot of Headgate, ordered by name.
-    pub resources: Vec<Resource>,
-    /// Subscribed names that don't belong to Headgate.
-    pub unknown: Vec<String>,
-    /// The content hash of all of `resources`. Empty if there are none.
-    pub version: String,
-}
-
-impl Offer {
-    /// Returns an offer of these resources.
-    #[must_use]
-    pub fn new(resources: Vec<Resource>, unknown: Vec<String>) -> Self {
-        let version = match resources.as_slice() {
-            [] => String::new(),
-            [one] => one.version.clone(),
-            many => hash(
-                many.iter()
-                    .flat_map(|r| r.version.bytes())
-                    .collect::<Vec<_>>()
-                    .as_slice(),
-            ),
-        };
-        Self {
-            resources,
-            unknown,
-            version,
-        }
-    }
-}
+const MAX_NAME: usize = 256;
 
 /// A request's answer to the previous response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// The proxy runs this version. It accepted the response, or reported the version on
-    /// connecting.
+pub(crate) enum Verdict {
+    /// The proxy accepted this version.
     Ack(String),
     /// The proxy refused this version and keeps the previous one.
     Nack {
@@ -74,17 +34,20 @@ pub enum Verdict {
     },
 }
 
-/// The error of a stream that subscribes to more than a proxy can need.
+/// The error of a request that doesn't name the stream's only resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("too many resource names: at most {MAX_NAMES} of at most {MAX_NAME} bytes a stream")]
-pub struct TooMany;
+#[error(
+    "resource_names: each request of a stream names the same resource, and no other, in at most \
+     {MAX_NAME} bytes"
+)]
+pub(crate) struct WrongNames;
 
 /// The state of one stream.
-#[derive(Debug, Default)]
-pub struct Sotw {
-    /// Whether a request has been received.
-    seen: bool,
-    names: BTreeSet<String>,
+#[derive(Debug)]
+pub(crate) struct Sotw {
+    /// The name of the resource.
+    name: String,
+    /// The response that isn't answered yet.
     sent: Option<Sent>,
     /// The version that the proxy runs.
     held: Option<String>,
@@ -96,110 +59,89 @@ pub struct Sotw {
 struct Sent {
     nonce: String,
     version: String,
-    answered: bool,
 }
 
 impl Sotw {
-    fn subscribe(&mut self, requested: Vec<String>) {
-        let names: BTreeSet<String> = requested.into_iter().collect();
-        if self.seen && !names.is_subset(&self.names) {
-            self.held = None;
-            self.refused = None;
-        }
-        self.names = names;
-    }
-
-    /// Applies a request.
+    /// Returns the state after a stream's first request.
     ///
     /// # Errors
-    /// Returns an error for more names than [`MAX_NAMES`], or for a name longer than [`MAX_NAME`].
-    pub fn receive(&mut self, request: DiscoveryRequest) -> Result<Option<Verdict>, TooMany> {
-        let names = &request.resource_names;
-        if names.len() > MAX_NAMES || names.iter().any(|name| name.len() > MAX_NAME) {
-            return Err(TooMany);
+    /// Returns an error unless the request names one resource, in at most [`MAX_NAME`] bytes.
+    pub(crate) fn new(first: DiscoveryRequest) -> Result<Self, WrongNames> {
+        let [name] = <[String; 1]>::try_from(first.resource_names).map_err(|_| WrongNames)?;
+        if name.len() > MAX_NAME {
+            return Err(WrongNames);
         }
-        if !self.seen {
-            self.held = Some(request.version_info).filter(|v| !v.is_empty());
-            self.subscribe(request.resource_names);
-            self.seen = true;
-            return Ok(None);
+        Ok(Self {
+            name,
+            sent: None,
+            held: Some(first.version_info).filter(|version| !version.is_empty()),
+            refused: None,
+        })
+    }
+
+    /// Applies a later request.
+    ///
+    /// # Errors
+    /// Returns an error unless the request names the stream's resource.
+    pub(crate) fn receive(
+        &mut self,
+        request: DiscoveryRequest,
+    ) -> Result<Option<Verdict>, WrongNames> {
+        if request.resource_names != [self.name.as_str()] {
+            return Err(WrongNames);
         }
-        if request.response_nonce.is_empty() {
-            self.subscribe(request.resource_names);
-            return Ok(None);
-        }
-        let Some(sent) = self
-            .sent
-            .as_mut()
-            .filter(|s| s.nonce == request.response_nonce)
-        else {
+        let answered = self.sent.take_if(|s| s.nonce == request.response_nonce);
+        let Some(Sent { version, .. }) = answered else {
             return Ok(None);
         };
-        let first_answer = !std::mem::replace(&mut sent.answered, true);
-        let version = sent.version.clone();
-        let verdict = match request.error_detail {
-            Some(status) => {
-                self.refused = Some(version.clone());
-                Some(Verdict::Nack {
-                    version,
-                    message: status.message,
-                })
-            }
-            // A later request with this nonce only changes the names, regardless of the answer.
-            None if first_answer => {
-                self.held = Some(version.clone());
-                self.refused = None;
-                Some(Verdict::Ack(version))
-            }
-            None => None,
-        };
-        self.subscribe(request.resource_names);
-        Ok(verdict)
+        if let Some(status) = request.error_detail {
+            self.refused = Some(version.clone());
+            let message = status.message;
+            return Ok(Some(Verdict::Nack { version, message }));
+        }
+        self.held = Some(version.clone());
+        self.refused = None;
+        Ok(Some(Verdict::Ack(version)))
     }
 
-    /// Returns the subscribed names.
-    #[must_use]
-    pub fn names(&self) -> &BTreeSet<String> {
-        &self.names
+    /// Returns the name of the resource.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
-    /// Whether a response is unanswered. Then nothing can be sent, and no [`Offer`] is needed.
-    #[must_use]
-    pub fn busy(&self) -> bool {
-        self.sent.as_ref().is_some_and(|s| !s.answered)
+    /// Whether a response is unanswered. Then nothing can be sent.
+    pub(crate) fn busy(&self) -> bool {
+        self.sent.is_some()
     }
 
-    /// Returns the response that brings the proxy from its state to `offer`, if one is due. `nonce`
-    /// must be new on this stream.
-    pub fn respond(&mut self, offer: &Offer, nonce: u64) -> Option<DiscoveryResponse> {
-        let known = |version: &Option<String>| version.as_deref() == Some(&offer.version);
-        if self.busy() || offer.resources.is_empty() || known(&self.held) || known(&self.refused) {
+    /// Returns the response that brings the proxy from its state to `resource`, if one is due.
+    /// `nonce` must be new on this stream.
+    pub(crate) fn respond(&mut self, resource: &Resource, nonce: u64) -> Option<DiscoveryResponse> {
+        let known = |version: &Option<String>| version.as_ref() == Some(&resource.version);
+        if self.busy() || known(&self.held) || known(&self.refused) {
             return None;
         }
         let nonce = nonce.to_string();
         self.sent = Some(Sent {
             nonce: nonce.clone(),
-            version: offer.version.clone(),
-            answered: false,
+            version: resource.version.clone(),
         });
         Some(DiscoveryResponse {
-            version_info: offer.version.clone(),
-            resources: offer.resources.iter().map(|r| r.any.clone()).collect(),
+            version_info: resource.version.clone(),
+            resources: vec![resource.any.clone()],
             type_url: ECDS_TYPE_URL.to_owned(),
             nonce,
             ..DiscoveryResponse::default()
         })
     }
 
-    /// Whether the proxy reports that it runs `offer`.
-    #[must_use]
-    pub fn holds(&self, offer: &Offer) -> bool {
-        !offer.resources.is_empty() && self.held.as_deref() == Some(&offer.version)
+    /// Whether the proxy reports that it runs `resource`.
+    pub(crate) fn holds(&self, resource: &Resource) -> bool {
+        self.held.as_ref() == Some(&resource.version)
     }
 
-    /// Whether the proxy reports that it runs any resource.
-    #[must_use]
-    pub fn holds_any(&self) -> bool {
+    /// Whether the proxy reports that it runs any version.
+    pub(crate) fn holds_any(&self) -> bool {
         self.held.is_some()
     }
 }
@@ -212,15 +154,15 @@ mod tests {
     use headgate_core::config::FilterConfig;
 
     use super::*;
-    use crate::resource::Resource;
 
-    fn offer(revision: &str, names: &[&str]) -> Offer {
+    const NAME: &str = "headgate";
+
+    fn resource(revision: &str) -> Resource {
         let config = FilterConfig {
             revision: revision.into(),
             ..FilterConfig::default()
         };
-        let resource = |n: &&str| Resource::new(&config, n, Path::new("/m.wasm"));
-        Offer::new(names.iter().map(resource).collect(), Vec::new())
+        Resource::new(&config, NAME, Path::new("/m.wasm"))
     }
 
     fn request(names: &[&str], version: &str, nonce: &str) -> DiscoveryRequest {
@@ -232,7 +174,7 @@ mod tests {
         }
     }
 
-    fn nack(names: &[&str], nonce: &str) -> DiscoveryRequest {
+    fn nack(nonce: &str) -> DiscoveryRequest {
         let error_detail = Some(Status {
             code: 13,
             message: "no".into(),
@@ -240,47 +182,43 @@ mod tests {
         });
         DiscoveryRequest {
             error_detail,
-            ..request(names, "", nonce)
+            ..request(&[NAME], "", nonce)
         }
     }
 
-    /// Returns a stream that was sent `offer` as nonce 1.
-    fn sent(offer: &Offer) -> Sotw {
-        let mut s = Sotw::default();
-        assert_eq!(s.receive(request(&["headgate"], "", "")), Ok(None));
-        let response = s.respond(offer, 1).unwrap();
+    /// Returns a stream that was sent `resource` as nonce 1.
+    fn sent(resource: &Resource) -> Sotw {
+        let mut s = Sotw::new(request(&[NAME], "", "")).unwrap();
+        let response = s.respond(resource, 1).unwrap();
         assert_eq!(
             (response.nonce.as_str(), &response.version_info),
-            ("1", &offer.version)
+            ("1", &resource.version)
         );
         s
     }
 
     #[test]
     fn one_response_until_it_is_answered() {
-        let (one, two) = (offer("1", &["headgate"]), offer("2", &["headgate"]));
+        let (one, two) = (resource("1"), resource("2"));
         let mut s = sent(&one);
         assert!(s.busy());
         assert_eq!(s.respond(&two, 2), None);
-        let ack = s.receive(request(&["headgate"], &one.version, "1"));
+        let ack = s.receive(request(&[NAME], &one.version, "1"));
         assert_eq!(ack, Ok(Some(Verdict::Ack(one.version.clone()))));
         assert!(s.holds(&one));
         assert_eq!(s.respond(&one, 2), None);
-        assert_eq!(s.respond(&two, 2).unwrap().version_info, two.version);
+        let response = s.respond(&two, 2).unwrap();
+        assert_eq!(response.version_info, two.version);
+        assert_eq!(response.resources, [two.any]);
     }
 
     #[test]
     fn a_refused_version_is_not_sent_again() {
-        let (one, two, three) = (
-            offer("1", &["headgate"]),
-            offer("2", &["headgate"]),
-            offer("3", &["headgate"]),
-        );
+        let (one, two, three) = (resource("1"), resource("2"), resource("3"));
         let mut s = sent(&one);
-        s.receive(request(&["headgate"], &one.version, "1"))
-            .unwrap();
+        s.receive(request(&[NAME], &one.version, "1")).unwrap();
         s.respond(&two, 2).unwrap();
-        let verdict = s.receive(nack(&["headgate"], "2")).unwrap();
+        let verdict = s.receive(nack("2")).unwrap();
         assert_eq!(
             verdict,
             Some(Verdict::Nack {
@@ -296,67 +234,45 @@ mod tests {
 
     #[test]
     fn a_request_after_a_nack_with_its_nonce_is_no_ack() {
-        let one = offer("1", &["headgate"]);
+        let one = resource("1");
         let mut s = sent(&one);
-        s.receive(nack(&["headgate"], "1")).unwrap();
-        assert_eq!(s.receive(request(&["headgate"], "", "1")), Ok(None));
+        s.receive(nack("1")).unwrap();
+        assert_eq!(s.receive(request(&[NAME], "", "1")), Ok(None));
         assert!(!s.holds(&one));
         assert_eq!(s.respond(&one, 2), None);
     }
 
     #[test]
     fn stale_nonces_are_ignored() {
-        let (one, two) = (offer("1", &["headgate"]), offer("2", &["headgate"]));
+        let (one, two) = (resource("1"), resource("2"));
         let mut s = sent(&one);
-        s.receive(request(&["headgate"], &one.version, "1"))
-            .unwrap();
+        s.receive(request(&[NAME], &one.version, "1")).unwrap();
         s.respond(&two, 2).unwrap();
-        assert_eq!(s.receive(nack(&[], "1")), Ok(None));
+        assert_eq!(s.receive(nack("1")), Ok(None));
+        assert_eq!(s.receive(request(&[NAME], "", "")), Ok(None));
         assert!(s.busy());
-        assert_eq!(s.names().len(), 1, "its names are not taken either");
     }
 
     #[test]
     fn what_the_proxy_runs_from_before_a_reconnect_is_not_sent() {
-        let (one, two) = (offer("1", &["headgate"]), offer("2", &["headgate"]));
-        let mut s = Sotw::default();
-        s.receive(request(&["headgate"], &one.version, "9"))
-            .unwrap();
+        let (one, two) = (resource("1"), resource("2"));
+        let mut s = Sotw::new(request(&[NAME], &one.version, "9")).unwrap();
         assert!(s.holds(&one));
         assert_eq!(s.respond(&one, 1), None);
         assert!(s.respond(&two, 1).is_some());
     }
 
     #[test]
-    fn a_new_name_is_answered_and_so_is_one_that_comes_back() {
-        let one = offer("1", &["headgate"]);
-        let both = offer("1", &["headgate", "headgate-b"]);
-        let mut s = sent(&one);
-        s.receive(request(&["headgate"], &one.version, "1"))
-            .unwrap();
-        s.receive(request(&["headgate", "headgate-b"], &one.version, "1"))
-            .unwrap();
-        assert_eq!(s.respond(&both, 2).unwrap().resources.len(), 2);
-        s.receive(request(&["headgate", "headgate-b"], &both.version, "2"))
-            .unwrap();
-        s.receive(request(&[], &both.version, "2")).unwrap();
-        assert!(s.names().is_empty());
-        s.receive(request(&["headgate", "headgate-b"], &both.version, "2"))
-            .unwrap();
-        assert!(s.respond(&both, 3).is_some());
-    }
-
-    #[test]
-    fn subscriptions_are_bounded() {
-        let many: Vec<String> = (0..65).map(|i| i.to_string()).collect();
-        let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert_eq!(
-            Sotw::default().receive(request(&many, "", "")),
-            Err(TooMany)
-        );
-        assert_eq!(
-            Sotw::default().receive(request(&[&"x".repeat(257)], "", "")),
-            Err(TooMany)
-        );
+    fn a_stream_is_for_one_resource() {
+        let long = "x".repeat(257);
+        for names in [&[][..], &[NAME, "headgate-b"], &[&long]] {
+            let refused = Sotw::new(request(names, "", "")).unwrap_err();
+            assert_eq!(refused, WrongNames, "{names:?}");
+        }
+        for names in [&[][..], &[NAME, "headgate-b"], &["headgate-b"]] {
+            let mut s = sent(&resource("1"));
+            let refused = s.receive(request(names, "", "1"));
+            assert_eq!(refused, Err(WrongNames), "{names:?}");
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! The driver of one stream, which receives requests and changes of the snapshot, and sends
 //! responses.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,15 +13,16 @@ use tokio_stream::StreamExt as _;
 use tonic::Status;
 use tracing::{debug, warn};
 
-use crate::ECDS_TYPE_URL;
 use crate::limits::Limits;
 use crate::metrics::XdsMetrics;
 use crate::module::Kind;
 use crate::node::{Identity, clip};
 use crate::peer::Peer;
 use crate::registry::{Connection, MAX_REASON, Registry};
+use crate::resource::Resource;
 use crate::snapshot::{Assignment, Snapshot};
-use crate::sotw::{Offer, Sotw, Verdict};
+use crate::sotw::{Sotw, Verdict, WrongNames};
+use crate::{ECDS_TYPE_URL, is_headgate_slot};
 
 /// The problem that is reported for a proxy that keeps the configuration of a previous operator.
 const KEPT: &str = "it keeps the configuration that it had before this operator started, because a \
@@ -43,8 +43,6 @@ struct Session {
     sotw: Sotw,
     identity: Identity,
     connection: Connection,
-    /// Subscribed names that don't belong to Headgate and have been logged.
-    logged: BTreeSet<String>,
     nonce: u64,
     /// Whether this process has offered the proxy a version on this stream, or the proxy already
     /// ran the version on offer. It stays true if the proxy refuses the version.
@@ -108,11 +106,19 @@ async fn serve(
             context.registry.metrics.streams_refused.inc();
             Status::resource_exhausted(format!("{} proxies are connected", context.limits.proxies))
         })?;
+    check_type(&first)?;
+    let sotw = Sotw::new(first).map_err(invalid)?;
+    if !is_headgate_slot(sotw.name()) {
+        debug!(
+            node = identity.id,
+            name = sotw.name(),
+            "not a Headgate slot: its name must start with \"headgate\""
+        );
+    }
     let mut session = Session {
-        sotw: Sotw::default(),
+        sotw,
         identity,
         connection,
-        logged: BTreeSet::new(),
         nonce: 0,
         familiar: false,
         last: None,
@@ -123,11 +129,7 @@ async fn serve(
         began: Instant::now(),
         sent_of: Instant::now(),
     };
-    let mut request = Some(first);
     loop {
-        if let Some(request) = request.take() {
-            session.receive(request, &context.registry.metrics)?;
-        }
         let snapshot = Arc::clone(&context.snapshots.borrow_and_update());
         if let Some(response) = session.respond(&snapshot)
             && responses.send(Ok(response)).await.is_err()
@@ -136,7 +138,7 @@ async fn serve(
         }
         tokio::select! {
             next = requests.next() => match next.transpose()? {
-                Some(next) => request = Some(next),
+                Some(next) => session.receive(next, &context.registry.metrics)?,
                 None => return Ok(()),
             },
             changed = context.snapshots.changed() => changed.map_err(|_| stopping())?,
@@ -165,21 +167,27 @@ fn stopping() -> Status {
     Status::unavailable("headgate is stopping; the last configuration stays in force")
 }
 
+/// Checks that a request asks for resources of ECDS.
+fn check_type(request: &DiscoveryRequest) -> Result<(), Status> {
+    let type_url = &request.type_url;
+    match type_url == ECDS_TYPE_URL || type_url.is_empty() {
+        true => Ok(()),
+        false => Err(Status::invalid_argument(format!(
+            "type_url {type_url:?}; this service serves {ECDS_TYPE_URL}"
+        ))),
+    }
+}
+
+fn invalid(names: WrongNames) -> Status {
+    Status::invalid_argument(names.to_string())
+}
+
 impl Session {
-    /// Applies a request.
+    /// Applies a later request.
     fn receive(&mut self, request: DiscoveryRequest, metrics: &XdsMetrics) -> Result<(), Status> {
         self.last = None;
-        let type_url = &request.type_url;
-        if type_url != ECDS_TYPE_URL && !type_url.is_empty() {
-            return Err(Status::invalid_argument(format!(
-                "type_url {type_url:?}; this service serves {ECDS_TYPE_URL}"
-            )));
-        }
-        let verdict = self
-            .sotw
-            .receive(request)
-            .map_err(|e| Status::invalid_argument(e.to_string()))?;
-        if let Some(verdict) = verdict {
+        check_type(&request)?;
+        if let Some(verdict) = self.sotw.receive(request).map_err(invalid)? {
             let falls_back = self.learn_what_it_loads(&verdict);
             let is_refused = matches!(verdict, Verdict::Nack { .. });
             self.is_older |= is_refused && self.identity.is_older();
@@ -205,18 +213,19 @@ impl Session {
         }
         // From here on, the record may differ from the last response.
         self.last = None;
-        let offer = snapshot.offer(&assignment, self.sotw.names());
-        self.log_unknown(&offer);
-        if self.keeps_its_own(&assignment, &offer, snapshot) {
+        let Some(resource) = assignment.resource(self.sotw.name()) else {
+            self.connection.assigned(None, &Arc::new(assignment));
+            return None;
+        };
+        if self.keeps_its_own(&assignment, &resource, snapshot) {
             assignment.problem = Some(KEPT.to_owned());
             // The valid policies count as unanswered.
-            let is_none = assignment.config.stages.is_empty();
-            let offer = if is_none { &Offer::default() } else { &offer };
-            self.connection.assigned(offer, &Arc::new(assignment));
+            let resource = (!assignment.config.stages.is_empty()).then_some(&resource);
+            self.connection.assigned(resource, &Arc::new(assignment));
             return None;
         }
         let assignment = Arc::new(assignment);
-        self.connection.assigned(&offer, &assignment);
+        self.connection.assigned(Some(&resource), &assignment);
         if self.sotw.busy() {
             return None;
         }
@@ -224,19 +233,18 @@ impl Session {
             .identity
             .is_older()
             .then(|| assignment.for_older_filter());
-        let less = less.flatten().map(|less| {
-            let offer = snapshot.offer(&less, self.sotw.names());
-            (offer, less)
-        });
+        let less = less
+            .flatten()
+            .and_then(|less| Some((less.resource(self.sotw.name())?, less)));
         // Only the proxy's other slots may have new fields.
-        let less = less.filter(|(less, _)| less.version != offer.version);
+        let less = less.filter(|(less, _)| less.version != resource.version);
         self.has_new_fields = less.is_some() && !self.is_older;
         let response = match less.filter(|_| self.is_older) {
             Some((less, assignment)) => {
-                self.connection.withheld(&offer.version);
+                self.connection.withheld(&resource.version);
                 self.send(&less, &assignment)
             }
-            None => self.send(&offer, &assignment),
+            None => self.send(&resource, &assignment),
         };
         // The assignment of a proxy without policies is evaluated at each change, because whether
         // the proxy keeps its own configuration also depends on other policies.
@@ -279,43 +287,36 @@ impl Session {
     /// starts with an invalid policy would remove that policy from every proxy that still enforces
     /// it. If other policies also apply to the proxy, it gets no edits of these meanwhile, because
     /// only the proxy has the stage of the invalid policy.
-    fn keeps_its_own(&self, assignment: &Assignment, offer: &Offer, snapshot: &Snapshot) -> bool {
+    fn keeps_its_own(
+        &self,
+        assignment: &Assignment,
+        resource: &Resource,
+        snapshot: &Snapshot,
+    ) -> bool {
         let may_lack = match assignment.config.stages.is_empty() {
             true => Snapshot::is_incomplete_for,
             false => Snapshot::lacks_a_policy_of,
         };
         !self.familiar
             && self.sotw.holds_any()
-            && !self.sotw.holds(offer)
+            && !self.sotw.holds(resource)
             && may_lack(snapshot, &self.identity)
     }
 
-    fn send(&mut self, offer: &Offer, assignment: &Assignment) -> Option<DiscoveryResponse> {
+    fn send(&mut self, resource: &Resource, assignment: &Assignment) -> Option<DiscoveryResponse> {
         let now = SystemTime::now();
         let is_native = Kind::of(&assignment.module) == Kind::Native;
         let native = is_native.then(|| assignment.module.clone());
-        if self.sotw.holds(offer) {
-            self.connection.held(offer, assignment, now);
+        if self.sotw.holds(resource) {
+            self.connection.held(resource, assignment, now);
             self.familiar = true;
             self.runs_native |= native.is_some();
         }
-        let response = self.sotw.respond(offer, self.nonce + 1)?;
+        let response = self.sotw.respond(resource, self.nonce + 1)?;
         self.familiar = true;
         self.native = native;
         self.nonce += 1;
-        self.connection.sent(offer, assignment, now);
+        self.connection.sent(resource, assignment, now);
         Some(response)
-    }
-
-    fn log_unknown(&mut self, offer: &Offer) {
-        self.logged.retain(|name| offer.unknown.contains(name));
-        for name in &offer.unknown {
-            if self.logged.insert(name.clone()) {
-                debug!(
-                    node = self.identity.id,
-                    name, "not a Headgate slot: its name must start with \"headgate\""
-                );
-            }
-        }
     }
 }

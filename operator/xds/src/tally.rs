@@ -306,7 +306,7 @@ mod tests {
                 ..Identity::default()
             },
             peer: peer.to_owned(),
-            slots: [slot.to_owned()].into(),
+            slot: Some(slot.to_owned()),
             connected: SystemTime::UNIX_EPOCH,
             disconnected: None,
             version: Some("2".to_owned()),

@@ -189,7 +189,7 @@ async fn before_there_is_a_plan_it_says_what_is_missing() {
     let (_view, view) = watch::channel(None);
     let (_missing, missing) = watch::channel("Pods".to_owned());
     let (_shutdown, shutdown) = watch::channel(false);
-    tokio::spawn(Admin::starting(view, missing, "a", shutdown).serve(listener));
+    tokio::spawn(Admin::starting(view, missing, "a", shutdown).serve(listener, None));
     let (code, text) = get(admin, "/readyz").await.unwrap();
     assert_eq!(
         (code, text.as_str()),
@@ -247,7 +247,7 @@ async fn probes_have_an_address_of_their_own() {
     let (_shutdown, shutdown) = watch::channel(false);
     let shown = Admin::starting(view, missing, "a", shutdown);
     tokio::spawn(shown.clone().serve_probes(probes));
-    tokio::spawn(shown.serve(admin));
+    tokio::spawn(shown.serve(admin, None));
     let mut crowd = Vec::new();
     for address in 2..8 {
         for _ in 0..MAX_PER_ADDRESS {

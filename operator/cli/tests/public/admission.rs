@@ -77,7 +77,13 @@ async fn start_with(tls: Option<TlsFiles>, peers: &str) -> (SocketAddr, oneshot:
     };
     let plans = watch::Sender::new(Arc::new(plan(peers)));
     let registry = Arc::new(registry);
-    let server = AdmissionServer::new(plans.subscribe(), registry, trust, None, limits);
+    let server = AdmissionServer {
+        plans: plans.subscribe(),
+        registry,
+        trust,
+        tokens: None,
+        limits,
+    };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (end, ended) = oneshot::channel::<()>();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_controller::metrics::{Metrics, ServeResult};
-use headgate_controller::modules::{LIMITS, ModuleServer, path};
+use headgate_controller::modules::{LIMITS, path, serve};
 use headgate_xds::http_server::HttpLimits;
 use headgate_xds::module::{Module, Modules};
 use sha2::{Digest as _, Sha256};
@@ -70,8 +70,13 @@ impl World {
         let metrics = Metrics::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = ModuleServer::new(modules.subscribe(), metrics.clone(), limits);
-        tokio::spawn(server.serve(listener, shutdown.subscribe()));
+        tokio::spawn(serve(
+            listener,
+            modules.subscribe(),
+            metrics.clone(),
+            limits,
+            shutdown.subscribe(),
+        ));
         Self {
             dir,
             modules,

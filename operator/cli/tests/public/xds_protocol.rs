@@ -372,20 +372,40 @@ async fn a_new_module_is_pushed_under_its_name() {
 #[tokio::test]
 async fn only_slots_of_headgate_are_filled() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
-    let names = ["headgate", "headgate-admin", "lua"]
-        .map(str::to_owned)
-        .to_vec();
-    let mut proxy = sotw(
-        &world,
-        DiscoveryRequest {
-            resource_names: names,
-            ..hello(None)
-        },
-    )
-    .await;
-    assert_eq!(proxy.next().await.resources.len(), 2);
-    assert_eq!(
-        world.report().proxies[0].slots,
-        ["headgate", "headgate-admin"]
-    );
+    let channel = world.channel().await;
+    let first = |name: &str| DiscoveryRequest {
+        resource_names: vec![name.to_owned()],
+        ..hello(None)
+    };
+    let mut other = wire::open(channel.clone(), first("lua")).await.unwrap();
+    let mut ours = wire::open(channel, first("headgate-admin")).await.unwrap();
+    assert_eq!(revision(&ours.next().await), "r1");
+    let report = world.until("both", |r| r.proxies.len() == 2).await;
+    let mut slots: Vec<_> = report.proxies.iter().flat_map(|p| &p.slots).collect();
+    slots.sort();
+    assert_eq!(slots, ["headgate-admin"]);
+    // A response to the other stream would arrive before its end.
+    world.shutdown.send_replace(true);
+    let ended = other.responses.message().await.unwrap_err();
+    assert_eq!(ended.code(), Code::Unavailable);
+}
+
+/// Envoy opens a stream for each slot, and refuses a response with several resources.
+#[tokio::test]
+async fn a_stream_is_for_one_slot() {
+    let world = World::start(plan(&[(SEARCH, "r1")])).await;
+    let of = |names: &[&str], request: DiscoveryRequest| DiscoveryRequest {
+        resource_names: names.iter().map(ToString::to_string).collect(),
+        ..request
+    };
+    for names in [&["headgate", "headgate-admin"][..], &[]] {
+        let mut proxy = sotw(&world, of(names, hello(None))).await;
+        assert_eq!(proxy.failure().await.code(), Code::InvalidArgument);
+    }
+    let mut proxy = sotw(&world, hello(None)).await;
+    let first = proxy.next().await;
+    proxy.send(of(&["headgate-admin"], ack(&first))).await;
+    let refused = proxy.failure().await;
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("resource_names"), "{refused}");
 }

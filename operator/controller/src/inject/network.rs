@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Injected, selects};
+use super::{Injected, is_tcp, selects};
 
 /// Returns a warning if `policy` selects these Pods and admits traffic to the application's port,
 /// but not to Envoy's.
@@ -35,7 +35,6 @@ pub fn cut_off(policy: &Value, injected: &Injected) -> Option<String> {
 fn admits(spec: &Value, number: u16, name: Option<&str>) -> bool {
     let number = u64::from(number);
     let has = |port: &Value| {
-        let is_tcp = matches!(port["protocol"].as_str(), None | Some("TCP"));
         let is_in = match (&port["port"], port["endPort"].as_u64()) {
             (Value::Null, _) => true,
             (Value::String(of), _) => name == Some(of),
@@ -43,7 +42,7 @@ fn admits(spec: &Value, number: u16, name: Option<&str>) -> bool {
                 .as_u64()
                 .is_some_and(|first| (first..=last.unwrap_or(first)).contains(&number)),
         };
-        is_tcp && is_in
+        is_tcp(port) && is_in
     };
     let rules = spec["ingress"].as_array().into_iter().flatten();
     rules

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::mark::{INJECTED_ANNOTATION, read, set, unset};
-use super::{Injected, selects};
+use super::{Injected, is_tcp, selects};
 
 /// The content of a Service's annotation. It has the original `targetPort`s by the number of the
 /// Service's port.
@@ -69,5 +69,5 @@ pub(super) fn restore(service: &mut Value) -> Result<bool, String> {
 fn tcp_ports(service: &mut Value) -> impl Iterator<Item = &mut Value> {
     let ports = service["spec"]["ports"].as_array_mut();
     let ports = ports.into_iter().flatten();
-    ports.filter(|port| matches!(port["protocol"].as_str(), None | Some("TCP")))
+    ports.filter(|port| is_tcp(port))
 }

@@ -76,8 +76,8 @@ impl Webhook {
     }
 }
 
-/// The settings, locked by the review that is being answered. A parsed review may take more than a
-/// hundred times its size, so one at a time is.
+/// The settings, locked by the review that is being answered. Reviews are parsed one at a time,
+/// because a parsed review may take more than a hundred times its size.
 type Turn = Arc<Mutex<Settings>>;
 
 fn app(settings: Settings) -> Router {

@@ -9,7 +9,7 @@ use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use super::requests::CountRequests;
+use super::requests::count_requests;
 use crate::metrics::Metrics;
 
 /// The timeout of connecting to the API server.
@@ -77,7 +77,7 @@ pub async fn connect(access: &Access, metrics: Metrics) -> anyhow::Result<(Clien
     let namespace = config.default_namespace.clone();
     let client = ClientBuilder::try_from(config)
         .context("--kubernetes: making a client failed")?
-        .with_layer(&CountRequests(metrics))
+        .with_layer(&count_requests(metrics))
         .build();
     Ok((client, namespace))
 }

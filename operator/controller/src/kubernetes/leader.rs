@@ -14,7 +14,8 @@
 //! wall clock with its own. It frees an expired lock by a forced patch without a `resourceVersion`,
 //! which can take the Lease from a replica that has just acquired it.
 
-use std::pin::pin;
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -239,21 +240,21 @@ impl Candidate {
             let _ = stop.wait_for(|stop| *stop).await;
             return self.end();
         }
+        // The expiry doesn't cancel an attempt, because a renewal whose answer is never read could
+        // take the Lease without a way to release it.
+        let expiry = expiry(self.leadership.clone(), self.metrics.clone());
+        tokio::select! {
+            () = self.elect(stop) => {}
+            never = expiry => match never {},
+        }
+        self.release().await;
+    }
+
+    /// Takes or renews the Lease until `stop` holds `true`.
+    async fn elect(&mut self, mut stop: watch::Receiver<bool>) {
         loop {
             let begun = Instant::now();
-            let ending = run_out(self.leadership.clone(), self.metrics.clone());
-            // The attempt isn't cancelled, because a renewal whose answer is never read could take
-            // the Lease without a way to release it. The Lease may expire during the attempt,
-            // however.
-            let outcome = {
-                let limit = self.election.request();
-                let mut attempt = pin!(timeout(limit, self.attempt()));
-                tokio::select! {
-                    outcome = &mut attempt => outcome,
-                    () = ending => attempt.await,
-                }
-            };
-            let pause = match outcome {
+            let pause = match timeout(self.election.request(), self.attempt()).await {
                 Ok(Ok(true)) => {
                     self.recovered();
                     self.lead_until(begun + self.election.renew_deadline);
@@ -269,19 +270,9 @@ impl Candidate {
             };
             let next = Instant::now() + pause.mul_f64(0.9 + (random() % 100) as f64 / 1_000.0);
             tokio::select! {
-                () = self.wait_until(next) => {}
-                _ = stop.wait_for(|stop| *stop) => break,
+                () = sleep_until(next) => {}
+                _ = stop.wait_for(|stop| *stop) => return,
             }
-        }
-        self.release().await;
-    }
-
-    /// Waits until `next`. Gives up leadership if it expires before that.
-    async fn wait_until(&self, next: Instant) {
-        let mut wait = pin!(sleep_until(next));
-        tokio::select! {
-            () = &mut wait => {}
-            () = run_out(self.leadership.clone(), self.metrics.clone()) => wait.await,
         }
     }
 
@@ -451,15 +442,23 @@ impl Candidate {
     }
 }
 
-/// Completes when leadership has expired and its end has been published. Never completes without
-/// leadership.
-async fn run_out(leadership: watch::Sender<Option<Instant>>, metrics: Metrics) {
-    let until = *leadership.borrow();
-    let Some(until) = until else {
-        return std::future::pending().await;
-    };
-    sleep_until(until).await;
-    lose(&leadership, &metrics, "the Lease could not be renewed");
+/// Publishes the end of leadership whenever it expires.
+async fn expiry(leadership: watch::Sender<Option<Instant>>, metrics: Metrics) -> Infallible {
+    let mut renewed = leadership.subscribe();
+    loop {
+        let until = *renewed.borrow_and_update();
+        let expired = async {
+            match until {
+                Some(until) => sleep_until(until).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = renewed.changed() => {}
+            () = expired => lose(&leadership, &metrics, "the Lease could not be renewed"),
+        }
+    }
 }
 
 fn lose(leadership: &watch::Sender<Option<Instant>>, metrics: &Metrics, why: &str) {

@@ -13,6 +13,7 @@ pub mod controller;
 pub mod crd;
 pub mod events;
 pub mod judge;
+mod keep_ca;
 pub mod leader;
 pub mod operate;
 pub mod peers;

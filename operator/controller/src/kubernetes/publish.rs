@@ -1,29 +1,24 @@
 //! Publishes the CA of the operator's certificate in a ConfigMap in every namespace, so that Pods
 //! of proxies can mount it. Kubernetes does the same with `kube-root-ca.crt`, and Istio with
 //! `istio-ca-root-cert`.
-//!
-//! Only the leader writes. It compares the ConfigMaps when a namespace or a ConfigMap changes, and
-//! when the operator's CA changes.
 
 use std::collections::BTreeMap;
-use std::future::ready;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt as _, stream};
+use futures::StreamExt as _;
+use futures::stream::{BoxStream, select_all};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::core::{PartialObjectMeta, Status};
-use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Client, Error, ResourceExt as _};
+use kube::runtime::watcher;
+use kube::{Client, Error, Resource as _, ResourceExt as _};
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
-use tracing::warn;
 
-use super::leader::{Leadership, while_leading};
+use super::keep_ca::{events, keep_ca};
+use super::leader::Leadership;
 use headgate_deliver::cluster::ObjectKey;
 use headgate_deliver::object::{FIELD_MANAGER, MANAGED_BY};
 use headgate_deliver::readable::Readable;
@@ -32,16 +27,10 @@ use headgate_xds::tls::Trust;
 
 /// The key of the CA in the ConfigMap.
 pub const CA_KEY: &str = "ca.crt";
-/// The time within which several changes are handled as one.
-const SETTLE: Duration = Duration::from_millis(200);
-/// The shortest interval between two comparisons of all ConfigMaps. It limits the cost of a tenant
-/// that keeps editing its own ConfigMaps.
-const INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after a failure.
 const RETRY: Duration = Duration::from_secs(60);
 
 /// Writes the CA into ConfigMaps.
-#[derive(Clone)]
 pub(super) struct Publisher {
     pub(super) client: Client,
     /// The operator's namespace, and the name of the ConfigMaps.
@@ -57,51 +46,23 @@ pub(super) struct Publisher {
 impl Publisher {
     /// Publishes until cancelled, while this replica leads.
     pub(super) async fn run(self, leadership: Leadership) {
-        while_leading(leadership, || self.clone().follow()).await;
-    }
-
-    async fn follow(mut self) {
-        let mut changes = pin!(self.changes());
-        loop {
-            let begun = Instant::now();
-            let ca = self.trust.borrow_and_update().client_ca().to_vec();
-            let published = self.publish(&String::from_utf8_lossy(&ca)).await;
-            if let Err(error) = &published {
-                let name = &self.config_maps.name;
-                warn!("publishing the CA as ConfigMap {name} failed: {error}");
-            }
-            tokio::select! {
-                Some(()) = changes.next() => {}
-                Ok(()) = self.trust.changed() => {}
-                () = sleep(RETRY), if published.is_err() => {}
-                else => return,
-            }
-            let settled = (Instant::now() + SETTLE).max(begun + INTERVAL);
-            while let Ok(Some(())) = timeout_at(settled, changes.next()).await {}
-        }
+        let what = format!("ConfigMaps {}", self.config_maps.name);
+        let trust = self.trust.clone();
+        let write = |ca: Vec<u8>| self.publish(ca);
+        keep_ca(leadership, trust, (&what, RETRY), || self.changes(), write).await;
     }
 
     /// Returns a stream with an item for each change of namespaces and ConfigMaps.
-    fn changes(&self) -> impl Stream<Item = ()> + use<> {
+    fn changes(&self) -> BoxStream<'static, ()> {
         let only =
             watcher::Config::default().fields(&format!("metadata.name={}", self.config_maps.name));
-        let config_maps = self.config_maps().map(|api| {
-            let events = watcher(api, only.clone()).default_backoff();
-            events
-                .filter_map(|event| ready(event.ok().map(drop)))
-                .boxed()
-        });
-        let mut all: Vec<_> = config_maps.collect();
+        let config_maps = self.config_maps();
+        let mut all: Vec<_> = config_maps.map(|api| events(api, only.clone())).collect();
         if self.namespaces.is_empty() {
             let api = Api::<PartialObjectMeta<Namespace>>::all(self.client.clone());
-            let events = watcher(api, watcher::Config::default()).default_backoff();
-            all.push(
-                events
-                    .filter_map(|event| ready(event.ok().map(drop)))
-                    .boxed(),
-            );
+            all.push(events(api, watcher::Config::default()));
         }
-        stream::select_all(all)
+        select_all(all).boxed()
     }
 
     fn config_maps(&self) -> impl Iterator<Item = Api<Readable<ConfigMap>>> {
@@ -109,7 +70,8 @@ impl Publisher {
     }
 
     /// Writes the ConfigMaps that lack the CA.
-    async fn publish(&self, ca: &str) -> Result<(), Error> {
+    async fn publish(&self, ca: Vec<u8>) -> Result<(), Error> {
+        let ca = &*String::from_utf8_lossy(&ca);
         let only =
             ListParams::default().fields(&format!("metadata.name={}", self.config_maps.name));
         let mut found = BTreeMap::new();
@@ -164,13 +126,7 @@ impl Publisher {
     async fn owner(&self) -> Result<OwnerReference, Error> {
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let own = namespaces.get_metadata(&self.config_maps.namespace).await?;
-        Ok(OwnerReference {
-            api_version: "v1".to_owned(),
-            kind: "Namespace".to_owned(),
-            name: own.name_any(),
-            uid: own.uid().unwrap_or_default(),
-            ..OwnerReference::default()
-        })
+        Ok(own.owner_ref(&()).unwrap_or_default())
     }
 
     async fn write(
@@ -263,7 +219,7 @@ mod tests {
             namespaces: vec!["gone".to_owned(), "kept".to_owned()],
             selector: None,
         };
-        let published = publisher.publish("pem").await;
+        let published = publisher.publish(b"pem".to_vec()).await;
         assert!(published.is_err(), "it is tried again");
         assert_eq!(
             *written.lock().unwrap(),

@@ -5,26 +5,20 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
+use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use crate::metrics::Metrics;
 
-/// A layer that counts the requests of a client.
-#[derive(Debug, Clone)]
-pub struct CountRequests(pub Metrics);
-
-impl<S> Layer<S> for CountRequests {
-    type Service = Counting<S>;
-
-    fn layer(&self, inner: S) -> Counting<S> {
-        Counting {
-            inner,
-            metrics: self.0.clone(),
-        }
-    }
+/// Returns a layer that counts the requests of a client.
+pub fn count_requests<S>(metrics: Metrics) -> impl Layer<S, Service = Counting<S>> {
+    layer_fn(move |inner| Counting {
+        inner,
+        metrics: metrics.clone(),
+    })
 }
 
-/// The service of [`CountRequests`].
+/// The service of [`count_requests`].
 #[derive(Debug, Clone)]
 pub struct Counting<S> {
     inner: S,

@@ -186,10 +186,8 @@ struct Written {
 }
 
 enum Failure {
-    /// The write was based on an old version of the policy.
+    /// The write was based on an old version of the policy, or the policy was deleted.
     Conflict,
-    /// The policy was deleted.
-    Gone,
     Other(String),
 }
 
@@ -220,21 +218,17 @@ impl Writer {
     /// Writes until `shutdown` holds `true`. Returns once no write is in flight.
     pub async fn run(mut self, mut shutdown: watch::Receiver<bool>) {
         let mut proxies = self.inputs.registry.changes();
-        let mut next_pass = Instant::now();
         loop {
             let now = Instant::now();
-            let mut wake = None;
-            if now >= next_pass {
-                next_pass = now + PASS;
-                wake = match may_write(&self.inputs.leadership, now) {
-                    true => self.pass(now),
-                    false => {
-                        self.heard = None;
-                        self.last = None;
-                        None
-                    }
-                };
-            }
+            let next_pass = now + PASS;
+            let wake = match may_write(&self.inputs.leadership, now) {
+                true => self.pass(now),
+                false => {
+                    self.heard = None;
+                    self.last = None;
+                    None
+                }
+            };
             let inputs = &mut self.inputs;
             let sleep = async {
                 match wake {
@@ -244,11 +238,7 @@ impl Writer {
             };
             tokio::select! {
                 _ = shutdown.wait_for(|stop| *stop) => break,
-                Some(written) = self.writes.join_next() => {
-                    if let Ok(written) = written {
-                        self.written(written);
-                    }
-                }
+                Some(Ok(written)) = self.writes.join_next() => self.written(written),
                 Ok(()) = inputs.plans.changed() => {}
                 Ok(()) = inputs.observed.changed() => {}
                 Ok(()) = proxies.changed() => {}
@@ -408,10 +398,8 @@ impl Writer {
     /// Applies the outcomes of all writes that have ended. Each makes room for another write in the
     /// next pass.
     fn collect(&mut self) {
-        while let Some(written) = self.writes.try_join_next() {
-            if let Ok(written) = written {
-                self.written(written);
-            }
+        while let Some(Ok(written)) = self.writes.try_join_next() {
+            self.written(written);
         }
     }
 
@@ -450,10 +438,6 @@ impl Writer {
                 WriteResult::Applied
             }
             Err(Failure::Conflict) => WriteResult::Conflict,
-            Err(Failure::Gone) => {
-                debug!(policy = %written.key, "deleted before its status was written");
-                WriteResult::Conflict
-            }
             Err(Failure::Other(why)) => {
                 warn!(policy = %written.key, "writing its status failed, it is tried again: {why}");
                 WriteResult::Error
@@ -492,8 +476,9 @@ async fn write(
     let patched = timeout(WRITE_TIMEOUT, api.patch_status(&key.name, &params, &patch)).await;
     let result = match patched {
         Ok(Ok(policy)) => Ok(Observed::new(&policy)),
-        Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(Failure::Conflict),
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Failure::Gone),
+        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+            Err(Failure::Conflict)
+        }
         Ok(Err(error)) => Err(Failure::Other(error.to_string())),
         Err(_) => Err(Failure::Other("no answer in time".to_owned())),
     };

@@ -13,7 +13,7 @@ use tower::Layer as _;
 
 use super::*;
 use crate::conditions::{Condition, Type};
-use crate::kubernetes::requests::CountRequests;
+use crate::kubernetes::requests::count_requests;
 use crate::report::{ModuleReport, PolicyReport};
 
 fn report() -> Report {
@@ -147,7 +147,7 @@ async fn requests_to_the_api_server_are_labelled_as_audit_logs_do() {
     let answers = tower::service_fn(|_: Request<Body>| async {
         Ok::<_, Infallible>(Response::new(Body::from(b"{}".to_vec())))
     });
-    let client = Client::new(CountRequests(metrics.clone()).layer(answers), "a");
+    let client = Client::new(count_requests(metrics.clone()).layer(answers), "a");
     let pods = Api::<Pod>::namespaced(client.clone(), "a");
     let (list, params) = (ListParams::default(), PatchParams::default());
     let patch = Patch::Merge(json!({}));

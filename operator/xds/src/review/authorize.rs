@@ -166,6 +166,8 @@ impl Authorizer {
             path: path.to_owned(),
         })
     }
+
+    /// Returns the user of `token`. `None` if the API server doesn't accept the token.
     async fn user(&self, token: &str) -> Result<Option<UserInfo>, Error> {
         // Without an audience, the review is for the API server itself. A token without a readable
         // audience, such as one that isn't a JWT, can only be for the API server.

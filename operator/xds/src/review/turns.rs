@@ -25,10 +25,7 @@ pub(super) struct Turns {
 }
 
 /// A turn for one review. Dropping it ends the turn.
-#[derive(Debug)]
-pub(super) struct Turn {
-    _slots: [Slot; 2],
-}
+pub(super) type Turn = [Slot; 2];
 
 impl Default for Turns {
     fn default() -> Self {
@@ -47,10 +44,7 @@ impl Turns {
         let namespace = claimed_namespace(token).unwrap_or_default();
         // The narrowest share is taken first, so that a waiting client holds no turn that others
         // could use.
-        let _slots = [
-            self.addresses.wait(address).await.ok()?,
-            self.namespaces.wait_for(namespace).await.ok()?,
-        ];
-        Some(Turn { _slots })
+        let address = self.addresses.wait(address).await.ok()?;
+        Some([address, self.namespaces.wait_for(namespace).await.ok()?])
     }
 }

@@ -117,7 +117,7 @@ impl World {
         let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (xds_address, admin_address) = (xds.local_addr().unwrap(), admin.local_addr().unwrap());
         let shown = admin_of(&registry, &snapshots, &metrics, &shutdown);
-        tokio::spawn(shown.serve(admin));
+        tokio::spawn(shown.serve(admin, None));
         let served = tokio::spawn(server.serve(xds, shutdown.subscribe()));
         Self {
             plans,
