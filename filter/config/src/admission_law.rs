@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::bounds::ensure;
+use super::place::Place;
 use super::{ConfigError, MAX_CLASSES};
 
 /// The classes' targets and the steps of the probability.
@@ -47,17 +47,18 @@ impl Settings {
     /// # Errors
     /// [`ConfigError`] with the setting at fault.
     pub fn check(&self) -> Result<(), ConfigError> {
+        let at = Place::new("");
         let (targets, most) = (self.targets.len(), MAX_CLASSES - 1);
-        ensure((1..=most).contains(&targets), "targets", || {
+        at.ensure("targets", (1..=most).contains(&targets), || {
             format!("{targets} targets; give 1 to {most}, one for each class but the lowest")
         })?;
         for (class, target) in self.targets.iter().enumerate() {
-            ensure(!target.is_zero(), format_args!("targets[{class}]"), || {
-                "0; must be more than 0".to_owned()
-            })?;
+            let field = &format!("targets[{class}]");
+            let problem = || "0; must be more than 0".to_owned();
+            at.ensure(field, !target.is_zero(), problem)?;
         }
         let percentile = self.percentile;
-        ensure((0.0..100.0).contains(&percentile), "percentile", || {
+        at.ensure("percentile", (0.0..100.0).contains(&percentile), || {
             format!("{percentile}; must be at least 0 and less than 100")
         })?;
         for (field, value) in [
@@ -65,9 +66,8 @@ impl Settings {
             ("decrease", self.decrease),
             ("minProbability", self.min_probability),
         ] {
-            ensure(value > 0.0 && value <= 1.0, field, || {
-                format!("{value}; must be more than 0 and at most 1")
-            })?;
+            let problem = || format!("{value}; must be more than 0 and at most 1");
+            at.ensure(field, value > 0.0 && value <= 1.0, problem)?;
         }
         Ok(())
     }
@@ -78,20 +78,20 @@ impl Settings {
 /// # Errors
 /// [`ConfigError`] if `past` is outside this range.
 pub fn check_smoothing(past: f64) -> Result<(), ConfigError> {
-    ensure((0.0..1.0).contains(&past), "smoothing", || {
-        format!("{past}; must be at least 0 and less than 1")
-    })
+    let problem = || format!("{past}; must be at least 0 and less than 1");
+    Place::new("").ensure("smoothing", (0.0..1.0).contains(&past), problem)
 }
 
-/// The calls that share one measurement of a receiver.
+// The paper's scope is the service. In a weighted fair queue, each class has its own wait.
+/// The scope over which measurements are aggregated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Scope {
-    /// All calls to a receiver, as in the paper.
-    Destination,
-    /// The calls of one class to a receiver, because in a weighted fair queue each class has its
-    /// own wait.
+    /// A class of the service.
     #[default]
     Class,
+    /// The service.
+    Destination,
 }
 
 /// The method by which a server decides for all senders.

@@ -1,12 +1,20 @@
-//! The types of the configuration of class admission (Aequitas): trusted peers, and the targets of
-//! services.
+//! The types of the configuration of class admission (Aequitas), trusted peers and the targets of
+//! services, with their checks.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::ClassConfig;
-use super::admission_law::{Method, Scope, Settings};
+use super::admission_law::{Method, Scope, Settings, check_smoothing};
+use super::place::{Checked, Place};
+use super::types::check_classes;
+
+/// Longest name of a service, bytes.
+const MAX_NAME: usize = 512;
+const REPORTS_US: RangeInclusive<u64> = 10_000..=10_000_000;
+const PERIODS_US: RangeInclusive<u64> = 10_000..=60_000_000;
 
 /// The class admission of a stage, which trusts the classes of these senders. The stage's queue
 /// orders requests by class.
@@ -89,6 +97,50 @@ impl ServiceAdmissionConfig {
             increase: self.increase,
             decrease: self.decrease,
             min_probability: self.min_probability,
+        }
+    }
+}
+
+impl ClassAdmissionConfig {
+    /// Checks the settings at `at`, of a stage with so many classes.
+    pub(super) fn check(&self, classes: usize, at: &Place) -> Checked {
+        at.ensure("receives", !self.receives || classes >= 2, || {
+            format!("with {classes} classes; 2 or more")
+        })?;
+        at.peers(&self.peers)
+    }
+}
+
+impl ServiceAdmissionConfig {
+    pub(super) fn check(&self, at: &Place) -> Checked {
+        check_classes(&self.classes, at)?;
+        let (targets, classes) = (self.targets_us.len(), self.classes.len());
+        at.ensure("targets_us", targets + 1 == classes, || {
+            format!("{targets} for {classes} classes; one for each but the last")
+        })?;
+        let checked = self.settings().check();
+        checked.map_err(|error| at.error(&error))?;
+        match &self.central {
+            Some(central) => central.check(&at.field("central")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl CentralConfig {
+    fn check(&self, at: &Place) -> Checked {
+        let service = &self.service;
+        let is_right = (1..=MAX_NAME).contains(&service.len());
+        at.ensure("service", is_right, || {
+            format!("{service:?}; namespace/name of the service")
+        })?;
+        at.within("report_us", self.report_us, REPORTS_US)?;
+        let at = at.field("method");
+        match self.method {
+            Method::Misses { period_us, .. } => at.within("period_us", period_us, PERIODS_US),
+            Method::Incast { smoothing } => {
+                check_smoothing(smoothing).map_err(|error| at.error(&error))
+            }
         }
     }
 }

@@ -7,16 +7,25 @@
 //! here protect the data path from any configuration.
 
 pub mod admission_law;
-mod bounds;
-mod check;
 mod class_admission;
+mod matches;
+mod outbound;
+mod place;
+mod queue;
+mod response_time_controller;
 mod service_times;
+mod stage;
 mod strategy;
 mod types;
 mod workflows;
 
 pub use class_admission::*;
+pub use matches::*;
+pub use outbound::*;
+pub use queue::*;
+pub use response_time_controller::*;
 pub use service_times::*;
+pub use stage::*;
 pub use strategy::*;
 pub use types::*;
 pub use workflows::*;
@@ -89,3 +98,6 @@ pub const ATTEMPT_HEADERS: [(&str, u32); 2] = [
 /// The name of the type of requests that no other type matches. It is always the last of a stage's
 /// types.
 pub const DEFAULT_TYPE: &str = "default";
+
+#[cfg(test)]
+mod tests;

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::bounds::{ensure, within};
-use super::{ConfigError, MAX_HISTOGRAM_STEPS};
+use super::MAX_HISTOGRAM_STEPS;
+use super::place::{Checked, Place};
 
 /// The settings of the estimates of processing times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,17 +45,16 @@ pub enum HistogramWindow {
 }
 
 impl ServiceTimesConfig {
-    pub(super) fn check(&self, at: &str) -> Result<(), ConfigError> {
+    pub(super) fn check(&self, at: &Place) -> Checked {
         let interval_us = self.interval_us;
-        let interval = format_args!("{at}.interval_us");
-        within(interval, interval_us, 10_000..=3_600_000_000)?;
+        at.within("interval_us", interval_us, 10_000..=3_600_000_000)?;
         let HistogramWindow::Sliding { step_us } = self.window else {
             return Ok(());
         };
         let whole = step_us >= 10_000 && interval_us.is_multiple_of(step_us);
         let most = MAX_HISTOGRAM_STEPS as u64;
         let is_right = whole && (2..=most).contains(&(interval_us / step_us));
-        ensure(is_right, format_args!("{at}.window.step_us"), || {
+        at.ensure("window.step_us", is_right, || {
             format!(
                 "{step_us}; at least 10000, and interval_us ({interval_us}) is 2 to {most} whole \
                  steps"
@@ -70,7 +69,7 @@ mod tests {
 
     fn read(json: &str) -> Result<ServiceTimesConfig, String> {
         let config: ServiceTimesConfig = serde_json::from_str(json).map_err(|e| e.to_string())?;
-        config.check("s").map_err(|e| e.to_string())?;
+        config.check(&Place::new("s")).map_err(|e| e.to_string())?;
         Ok(config)
     }
 

@@ -1,13 +1,12 @@
-//! The types of the filter's configuration: admission strategies, with their checks. The response
-//! time controller's checks are in `check`.
+//! The types of the filter's configuration: admission strategies, with their checks.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::bounds::{ensure, header_name, positive, window, within};
+use super::place::{Checked, Place};
 use super::types::is_default;
-use super::{ConfigError, MAX_COST, StageConfig};
+use super::{ControlScope, MAX_COST, ResponseTimeControllerConfig, TypeConfig};
 
 /// The strategy that decides which requests may enter the queue.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -82,12 +81,11 @@ impl StrategyConfig {
         *self == known
     }
 
-    /// Checks the strategy of `stage`, which is at `at`.
-    pub(crate) fn check(&self, at: &str, stage: &StageConfig) -> Result<(), ConfigError> {
-        let strategy = format!("{at}.strategy");
+    /// Checks the strategy at `at`, of a stage with these types and so many classes.
+    pub(crate) fn check(&self, at: &Place, types: &[TypeConfig], classes: usize) -> Checked {
         match self {
             Self::Bouncer { capacity, .. } => {
-                let at = format!("{strategy}.capacity");
+                let at = at.field("capacity");
                 capacity.as_ref().map_or(Ok(()), |limit| limit.check(&at))
             }
             Self::MaxQueueLength => Ok(()),
@@ -97,26 +95,28 @@ impl StrategyConfig {
                 step_us,
                 ..
             } => {
-                let field = format!("{strategy}.type_limits_us");
-                known_types(&field, type_limits_us, stage)?;
-                window(strategy, *window_us, *step_us)
+                known_types(at, "type_limits_us", type_limits_us, types)?;
+                at.window(*window_us, *step_us)
             }
-            Self::AcceptFraction(limit) => limit.check(&strategy),
-            Self::BacklogControl(control) => control.check(&strategy, stage.types.len()),
-            Self::ResponseTimeController(settings) => settings.check(at, stage),
+            Self::AcceptFraction(limit) => limit.check(at),
+            Self::BacklogControl(control) => control.check(at, types.len()),
+            Self::ResponseTimeController(settings) => settings.check(at, types.len(), classes),
         }
     }
 }
 
-/// Checks that the keys of the map at `at` are names of types of `stage`.
+/// Checks that the keys of the map in `field` are names of `types`.
 fn known_types<T>(
-    at: &str,
+    at: &Place,
+    field: &str,
     map: &BTreeMap<String, T>,
-    stage: &StageConfig,
-) -> Result<(), ConfigError> {
+    types: &[TypeConfig],
+) -> Checked {
     map.keys().try_for_each(|name| {
-        let is_known = stage.types.iter().any(|kind| kind.name == *name);
-        ensure(is_known, at, || format!("{name:?}; no type has that name"))
+        let is_known = types.iter().any(|kind| kind.name == *name);
+        at.ensure(field, is_known, || {
+            format!("{name:?}; no type has that name")
+        })
     })
 }
 
@@ -136,15 +136,13 @@ pub struct AcceptFractionConfig {
 }
 
 impl AcceptFractionConfig {
-    fn check(&self, at: &str) -> Result<(), ConfigError> {
+    fn check(&self, at: &Place) -> Checked {
         if let Some(units) = self.units {
             let is_right = units > 0.0 && units.is_finite();
-            let problem = || format!("{units}; above 0");
-            ensure(is_right, format_args!("{at}.units"), problem)?;
+            at.ensure("units", is_right, || format!("{units}; above 0"))?;
         }
-        let field = format_args!("{at}.max_utilization");
-        positive(field, self.max_utilization, 1.0)?;
-        window(at, self.window_us, self.step_us)
+        at.positive("max_utilization", self.max_utilization, 1.0)?;
+        at.window(self.window_us, self.step_us)
     }
 }
 
@@ -157,117 +155,6 @@ pub enum Logic {
     Any,
     /// All of them: at least one objective is kept, and fewer requests are refused.
     All,
-}
-
-/// SEDA's response time controller. The names in parentheses are those of Figure 4.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ResponseTimeControllerConfig {
-    /// Percentile of response times that the controller keeps at the target, 0 < p < 100.
-    pub percentile: f64,
-    /// The targets, µs. There is one row for each type, or one row for all types with
-    /// [`ControlScope::Policy`]. A row has one target for each class, or a single target if there
-    /// are no classes.
-    pub targets_us: Vec<Vec<u64>>,
-    /// The scope of a controller.
-    pub scope: ControlScope,
-    /// Weight of the past in the moving average of the percentile (α), ratio 0 <= α < 1.
-    pub smoothing: f64,
-    /// Requests between two runs of a controller (nreq).
-    pub requests: u32,
-    /// Time after which the controller runs with fewer requests, µs (timeout).
-    pub timeout_us: u64,
-    /// Relative error below which the rate is increased (err_i).
-    pub increase_below: f64,
-    /// Relative error above which the rate is decreased (err_d).
-    pub decrease_above: f64,
-    /// Factor of an increase, requests/s (adj_i). Absent: the factor is 5% of the measured
-    /// throughput, and the settings of increases and decreases apply per target time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub increase: Option<f64>,
-    /// Divisor of a decrease, above 1 (adj_d).
-    pub decrease: f64,
-    /// Relative error at which an increase is 0 (c_i).
-    pub increase_offset: f64,
-    /// Least rate, requests/s, above 0.
-    pub min_rate: f64,
-    /// Greatest rate, requests/s.
-    pub max_rate: f64,
-    /// Divisor of the rates of lower classes (adj_lo), above 1.
-    pub lower_class_decrease: f64,
-    /// The number of runs for which all lower classes must have their least rate before the class's
-    /// own rate is decreased (lc_thresh).
-    pub lower_class_patience: u32,
-    /// Service degradation, which comes before refusals.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub degradation: Option<DegradationConfig>,
-}
-
-impl ResponseTimeControllerConfig {
-    /// Returns SEDA's own settings: Figure 4, and §3.3 for classes. `targets_us` is the target of
-    /// the 90th percentile.
-    #[must_use]
-    pub fn figure_4(scope: ControlScope, targets_us: Vec<Vec<u64>>) -> Self {
-        Self {
-            percentile: 90.0,
-            targets_us,
-            scope,
-            smoothing: 0.7,
-            requests: 100,
-            timeout_us: 1_000_000,
-            // The paper's Figure 4 lacks the minus sign. The documentation of the strategy's law
-            // gives the reasons for it.
-            increase_below: -0.5,
-            decrease_above: 0.0,
-            increase: Some(2.0),
-            decrease: 1.2,
-            increase_offset: -0.1,
-            min_rate: 0.05,
-            max_rate: 2_000.0,
-            lower_class_decrease: 10.0,
-            lower_class_patience: 20,
-            degradation: None,
-        }
-    }
-
-    /// Returns the default settings of a controller without `increase`.
-    #[must_use]
-    pub fn adaptive(scope: ControlScope, targets_us: Vec<Vec<u64>>) -> Self {
-        Self {
-            smoothing: 0.3,
-            requests: 20,
-            increase_below: -0.1,
-            increase: None,
-            max_rate: 100_000.0,
-            ..Self::figure_4(scope, targets_us)
-        }
-    }
-}
-
-/// The scope of a controller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum ControlScope {
-    /// Each type (times classes), as each stage of SEDA.
-    #[default]
-    Type,
-    /// All types together (times classes).
-    Policy,
-}
-
-/// Service degradation (SEDA §3.4): a request header carries the quality that the application
-/// should deliver.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DegradationConfig {
-    /// Lowest quality, ratio 0 < q < 1.
-    pub min_quality: f64,
-    /// Divisor of quality when response times miss the target, above 1.
-    pub decrease: f64,
-    /// Increase of the quality when response times meet the target, ratio.
-    pub increase: f64,
-    /// Whether requests are refused when the lowest quality doesn't suffice.
-    pub admission: bool,
 }
 
 /// Chronos' backlog control.
@@ -299,32 +186,27 @@ pub struct BacklogControlConfig {
 }
 
 impl BacklogControlConfig {
-    fn check(&self, at: &str, types: usize) -> Result<(), ConfigError> {
-        let times = [("target_us", self.target_us), ("period_us", self.period_us)];
-        for (field, micros) in times {
-            within(format_args!("{at}.{field}"), micros, 10_000..=3_600_000_000)?;
+    fn check(&self, at: &Place, types: usize) -> Checked {
+        for (field, micros) in [("target_us", self.target_us), ("period_us", self.period_us)] {
+            at.within(field, micros, 10_000..=3_600_000_000)?;
         }
-        let numbers = [
+        for (field, number) in [
             ("proportional_gain", self.proportional_gain),
             ("integral_gain", self.integral_gain),
             ("max_backlog", self.max_backlog),
-        ];
-        for (field, number) in numbers {
-            if let Some(number) = number {
-                positive(format_args!("{at}.{field}"), number, 1e12)?;
-            }
+        ] {
+            number.map_or(Ok(()), |number| at.positive(field, number, 1e12))?;
         }
         match &self.cost {
             CostConfig::Measured => Ok(()),
             CostConfig::Type { costs } => {
-                let field = format_args!("{at}.cost.costs");
-                ensure(costs.len() == types, field, || {
+                at.ensure("cost.costs", costs.len() == types, || {
                     format!("{} costs; one for each of {types} types", costs.len())
                 })?;
                 let mut costs = costs.iter();
-                costs.try_for_each(|&cost| within(field, cost, 1..=MAX_COST))
+                costs.try_for_each(|&cost| at.within("cost.costs", cost, 1..=MAX_COST))
             }
-            CostConfig::Header { header } => header_name(format_args!("{at}.cost.header"), header),
+            CostConfig::Header { header } => at.header_name("cost.header", header),
         }
     }
 }
@@ -388,8 +270,22 @@ pub enum StarvationAvoidance {
 }
 
 impl StarvationAvoidance {
-    /// Checks the settings of `stage`, which are at `at`.
-    pub(crate) fn check(&self, at: &str, stage: &StageConfig) -> Result<(), ConfigError> {
+    /// Checks the settings at `at`, around `strategy` and for these types.
+    pub(crate) fn check(
+        &self,
+        at: &Place,
+        strategy: &StrategyConfig,
+        types: &[TypeConfig],
+    ) -> Checked {
+        let is_of_types = match strategy {
+            StrategyConfig::ResponseTimeController(control) => control.scope == ControlScope::Type,
+            _ => true,
+        };
+        at.ensure("", is_of_types, || {
+            "one response time controller for all types refuses all of them alike; scope \"Type\", \
+             or no starvation avoidance"
+                .to_owned()
+        })?;
         let (window_us, step_us) = match self {
             Self::AcceptanceAllowance {
                 allowance,
@@ -397,11 +293,11 @@ impl StarvationAvoidance {
                 window_us,
                 step_us,
             } => {
-                within(format_args!("{at}.allowance"), *allowance, 0.0..=1.0)?;
-                let field = format!("{at}.type_allowances");
-                known_types(&field, type_allowances, stage)?;
+                at.within("allowance", *allowance, 0.0..=1.0)?;
+                known_types(at, "type_allowances", type_allowances, types)?;
+                let types = at.field("type_allowances");
                 for (name, allowance) in type_allowances {
-                    within(format_args!("{field}.{name}"), *allowance, 0.0..=1.0)?;
+                    types.within(name, *allowance, 0.0..=1.0)?;
                 }
                 (window_us, step_us)
             }
@@ -410,10 +306,10 @@ impl StarvationAvoidance {
                 window_us,
                 step_us,
             } => {
-                positive(format_args!("{at}.alpha"), *alpha, 1.0)?;
+                at.positive("alpha", *alpha, 1.0)?;
                 (window_us, step_us)
             }
         };
-        window(at, *window_us, *step_us)
+        at.window(*window_us, *step_us)
     }
 }

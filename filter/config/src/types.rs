@@ -1,107 +1,19 @@
-//! The types of the filter's configuration: stages, queues, query types. `check.rs` checks values.
+//! The types of the filter's configuration: the parts of a stage, such as its query types, with
+//! their checks.
 
-use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    ClassAdmissionConfig, Direction, MAX_TOKENS, OutboundConfig, ServiceTimesConfig,
-    StarvationAvoidance, StrategyConfig, WorkflowsConfig,
-};
+use super::place::{Checked, Place};
+use super::{DEFAULT_TYPE, MAX_CLASSES, MAX_ERRORS, MAX_TOKENS, Match};
 
-/// The configuration of one proxy workload, with all its policies.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FilterConfig {
-    /// Content hash that names this configuration in logs and in `headgate status`.
-    #[serde(default)]
-    pub revision: String,
-    /// The listener that the configuration is for. An outbound configuration has no stages.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub direction: Direction,
-    /// Workflows and classes of the process's outbound calls. If the direction is `Inbound`, the
-    /// proxy is a gateway. Its requests are then also its calls, because one listener receives and
-    /// forwards them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outbound: Option<OutboundConfig>,
-    /// Admission stages, of which the first that covers a request applies. Empty: every request
-    /// passes untouched.
-    #[serde(default)]
-    pub stages: Vec<StageConfig>,
-}
+/// The range of the values of types and classes, and of the tokens for each unit of a header's
+/// value.
+const VALUES: RangeInclusive<f64> = 0.001..=1000.0;
 
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
-}
-
-/// One admission stage, with P slots, one queue and objectives for each type (Bouncer Figure 1).
-/// The default, without slots and types, is the base of stages that are built in code.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StageConfig {
-    /// `namespace/name` of the policy.
-    pub policy: String,
-    /// `metadata.generation` of the policy.
-    #[serde(default)]
-    pub generation: i64,
-    /// Names of the Envoy routes that this stage covers. A name that ends in `*` matches all names
-    /// with the prefix before it. Empty means every request. At most
-    /// [`MAX_ROUTES`](super::MAX_ROUTES).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub routes: Vec<String>,
-    /// Whether decisions take effect.
-    #[serde(default)]
-    pub mode: Mode,
-    /// P, the number of requests from this proxy that may be in the backend at once, 1 ..=
-    /// 1,000,000. With `auto_parallelism`, this is the initial value.
-    pub parallelism: u32,
-    /// The bounds of a P that is found automatically. Absent: P is fixed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub auto_parallelism: Option<AutoParallelism>,
-    /// A budget of tokens, which requests take in addition to their slots. Absent: only slots limit
-    /// requests.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokens: Option<TokensConfig>,
-    /// The queue in front of the slots.
-    pub queue: QueueConfig,
-    /// The moment at which a request's processing time ends.
-    #[serde(default)]
-    pub measure: Measure,
-    /// The moment at which a request's slot becomes free, not before the end of its processing
-    /// time.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub release_slot: Measure,
-    /// The responses that count as errors of the backend.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub errors: ErrorsConfig,
-    /// A header that numbers attempts, in addition to [`ATTEMPT_HEADERS`](super::ATTEMPT_HEADERS).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retries: Option<RetriesConfig>,
-    /// Settings of the estimates of processing times.
-    #[serde(default)]
-    pub service_times: ServiceTimesConfig,
-    /// The strategy that decides which requests may enter the queue.
-    pub strategy: StrategyConfig,
-    /// Starvation avoidance, which wraps the strategy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub starvation_avoidance: Option<StarvationAvoidance>,
-    /// Query types in matching order. The last one is `default` and matches everything.
-    pub types: Vec<TypeConfig>,
-    /// Classes of requests, the highest priority first. The last one takes requests that no other
-    /// matches. Empty: all requests are of one class.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub classes: Vec<ClassConfig>,
-    /// Settings of workflows that cross this stage and others. Absent: workflow ids only order the
-    /// queue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workflows: Option<WorkflowsConfig>,
-    /// Class admission, by classes that senders name in their requests. Absent: only a stage with
-    /// workflows trusts these names.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class_admission: Option<ClassAdmissionConfig>,
-    /// Requests that bypass the stage altogether (health checks).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub excluded: Vec<Match>,
 }
 
 /// Bounds of the number of slots.
@@ -199,38 +111,6 @@ pub enum Measure {
     FirstByte,
 }
 
-impl StageConfig {
-    /// Returns the largest number of workflows with ids of their own, or `None` for a stage without
-    /// workflows.
-    #[must_use]
-    pub fn max_flows(&self) -> Option<u16> {
-        self.workflows.as_ref().map(|w| w.max_workflows)
-    }
-
-    /// Returns the moment at which the processing time of requests of `kind` ends.
-    #[must_use]
-    pub fn measure_of(&self, kind: &TypeConfig) -> Measure {
-        kind.measure.unwrap_or(self.measure)
-    }
-
-    /// Whether requests of some type hold their slots for longer than their measured processing
-    /// times.
-    #[must_use]
-    pub fn holds_streams(&self) -> bool {
-        let starts = |kind| self.measure_of(kind) == Measure::FirstByte;
-        self.release_slot == Measure::LastByte && self.types.iter().any(starts)
-    }
-
-    /// Whether a request header carries the quality of the response.
-    #[must_use]
-    pub fn degrades(&self) -> bool {
-        match &self.strategy {
-            StrategyConfig::ResponseTimeController(settings) => settings.degradation.is_some(),
-            _ => false,
-        }
-    }
-}
-
 /// The responses that count as errors of the backend. These responses free their slot and are
 /// counted, but their processing times are not measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -278,144 +158,6 @@ pub struct RetriesConfig {
     /// The number of a first attempt. A request with a greater number is a retry.
     #[serde(default, skip_serializing_if = "is_default")]
     pub first_attempt: u32,
-}
-
-/// The queue in front of the slots.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct QueueConfig {
-    /// The place of the queue.
-    #[serde(default)]
-    pub mode: QueueMode,
-    /// Order of the queue.
-    #[serde(default)]
-    pub discipline: Discipline,
-    /// Longest queue, in requests. With 0, a request that finds no free slot is refused.
-    pub max_length: u32,
-    /// Longest wait in the queue, in µs. A request's own deadline may be shorter.
-    pub timeout_us: u64,
-}
-
-/// The place of the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum QueueMode {
-    /// The proxy: no more requests than `parallelism` are in the backend.
-    #[default]
-    Hold,
-    // From the arrival and completion order of a FIFO with P servers.
-    /// The backend. Wait and processing time are reconstructed, and the order is the backend's.
-    Observe,
-}
-
-/// Order in which queued requests get slots. Under each discipline, the request with the smallest
-/// rank over all workers goes first (see `discipline`).
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(tag = "type", deny_unknown_fields)]
-pub enum Discipline {
-    /// First in, first out.
-    #[default]
-    #[serde(rename = "FIFO")]
-    Fifo,
-    /// Earliest deadline first.
-    #[serde(rename = "EDF")]
-    Edf,
-    /// Least slack time first: deadline less the remaining processing time (Wisp §4.2).
-    #[serde(rename = "LSTF")]
-    Lstf,
-    /// Shortest job first, by total work.
-    #[serde(rename = "SJF")]
-    Sjf,
-    /// Shortest remaining processing time first.
-    #[serde(rename = "SRTF")]
-    Srtf,
-    /// Least attained service first, by work so far.
-    #[serde(rename = "LASF")]
-    Lasf,
-    /// Deficit round robin: every flow gets a share of slot time in proportion to its weight.
-    #[serde(rename = "DRR")]
-    Drr {
-        /// The flows that take turns.
-        by: Flow,
-        /// Slot time that a flow of weight 1 may use in a round, µs.
-        quantum_us: u64,
-        /// Weights of flows, by the name of the type or class or by the id of the workflow. Other
-        /// flows have weight 1.
-        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-        weights: BTreeMap<String, f64>,
-    },
-    /// Weighted fair queue: the shares of deficit round robin, but in the order of finish tags
-    /// instead of rounds.
-    #[serde(rename = "WFQ")]
-    Wfq {
-        /// The flows that take turns.
-        by: Flow,
-        /// Weights of flows, as with [`Discipline::Drr`].
-        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-        weights: BTreeMap<String, f64>,
-        /// The cost of a request in tokens. Absent: the cost is the request's slot time.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        tokens: Option<TokenCost>,
-    },
-    /// Strict priority: requests of a class wait for the requests of all higher classes. Within a
-    /// class, the order is first in, first out (Wisp §3.1).
-    Priority,
-    /// Earliest latest start first. The latest start is the arrival plus the shortest wait that the
-    /// type's objectives allow.
-    Slack,
-}
-
-/// The cost of a request in tokens: `input · size + output · output tokens`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TokenCost {
-    /// Cost of a unit of the request's size ([`TypeConfig::cost`]): 0 to 1000.
-    pub input: f64,
-    /// Cost of an output token: 0 to 1000.
-    pub output: f64,
-}
-
-impl Discipline {
-    /// Returns the flows, the quantum in µs (only with deficit round robin) and the weights of a
-    /// fair queue, or `None` for other disciplines.
-    #[must_use]
-    pub fn fair(&self) -> Option<(Flow, Option<u64>, &BTreeMap<String, f64>)> {
-        match self {
-            Self::Drr {
-                by,
-                quantum_us,
-                weights,
-            } => Some((*by, Some(*quantum_us), weights)),
-            Self::Wfq { by, weights, .. } => Some((*by, None, weights)),
-            _ => None,
-        }
-    }
-
-    /// Returns the cost of a request in tokens, if a fair queue charges it in place of slot time.
-    #[must_use]
-    pub fn token_cost(&self) -> Option<TokenCost> {
-        match self {
-            Self::Wfq { tokens, .. } => *tokens,
-            _ => None,
-        }
-    }
-}
-
-/// The flows of a fair queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Flow {
-    /// Query types.
-    #[default]
-    Type,
-    /// Classes.
-    Class,
-    /// Workflows. A request's workflow is its id as `workflows.identifyBy` finds it; without
-    /// `identifyBy`, the header `x-headgate-workflow` or the member `workflow` of `baggage`.
-    /// Requests without an id share one flow. So do requests with ids longer than 128 bytes, and
-    /// workflows beyond the first `workflows.maxWorkflows`, or the first 1000 where the policy has
-    /// no `workflows`.
-    Workflow,
 }
 
 /// A query type.
@@ -466,18 +208,22 @@ impl Default for TypeConfig {
     }
 }
 
-/// A header to set on a request.
+/// A header that a request gets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SetHeader {
-    /// Lower case name.
+    // The operator writes lower case.
+    /// Name, in any case; letters, digits and `-`.
     pub name: String,
-    /// Value, without control characters.
+    /// Value, 1 to 256 bytes.
     pub value: String,
 }
 
-/// The cost of a request, `a + b · size`, where a and b are measured.
+// The cost is `a + b · size`, where a and b are measured.
+/// A cost that grows with the size of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RequestCost {
     /// The source of the size.
@@ -486,9 +232,13 @@ pub struct RequestCost {
 
 /// The source of a request's size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RequestSize {
-    /// Lower case name of the header whose value is the size, a whole number.
+    // The operator writes lower case.
+    /// The name of the header whose value is the size, a whole number; in any case, such as
+    /// `content-length`. A request without it is judged as an average one of its type. Clients who
+    /// can set it decide how they are judged.
     pub header: String,
 }
 
@@ -525,74 +275,102 @@ pub struct Objective {
     pub objective_us: u64,
 }
 
-/// A condition on requests: all given fields must hold.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Match {
-    /// `:path` without its query string.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<PathMatch>,
-    /// `:method`, upper case.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub method: Option<String>,
-    /// Request headers.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub headers: Vec<HeaderMatch>,
-    /// gRPC service and method. This condition holds only for requests with a gRPC content type.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grpc: Option<GrpcMatch>,
-    /// Name of the Envoy route that was selected.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub route: Option<String>,
+/// Checks the classes of a stage, or of a called service.
+pub(super) fn check_classes(classes: &[ClassConfig], at: &Place) -> Checked {
+    at.at_most("classes", classes.len(), MAX_CLASSES)?;
+    for (i, class) in classes.iter().enumerate() {
+        let at = at.item("classes", i);
+        let (last, matches) = (i + 1 == classes.len(), class.matches.len());
+        check_name(&at, &class.name)?;
+        at.within("value", class.value, VALUES)?;
+        at.ensure("matches", (matches == 0) == last, || {
+            format!("{matches} matches; the last class has none, every other class one or more")
+        })?;
+    }
+    let list = ("classes", "name");
+    at.unique(list, classes, |class| &class.name, "names of classes")
 }
 
-/// A condition on the path, as in HTTPRoute.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", content = "value")]
-pub enum PathMatch {
-    /// The whole path.
-    Exact(String),
-    /// Whole path elements: `/q` matches `/q` and `/q/x`, not `/qx`.
-    PathPrefix(String),
-    /// The whole path matches this regular expression.
-    RegularExpression(String),
+fn check_name(at: &Place, name: &str) -> Checked {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let is_right = (1..=63).contains(&name.len()) && name.chars().all(plain);
+    at.ensure("name", is_right, || {
+        format!("{name:?}; 1 to 63 of a-z A-Z 0-9 - _")
+    })
 }
 
-/// The comparison of a string.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum StringMatchKind {
-    /// Equal.
-    #[default]
-    Exact,
-    /// The whole text matches this regular expression.
-    RegularExpression,
+impl TokensConfig {
+    pub(super) fn check(&self, at: &Place) -> Checked {
+        at.positive("budget", self.budget, MAX_TOKENS.into())?;
+        if let Some(most) = self.per_request {
+            at.within("per_request", most, 1..=MAX_TOKENS)?;
+        }
+        for (name, count) in [("prompt", &self.prompt), ("output", &self.output)] {
+            let (Some(count), at) = (count, at.field(name)) else {
+                continue;
+            };
+            if let Some(header) = &count.header {
+                at.header_name("header", header)?;
+            }
+            at.within("per_unit", count.per_unit, VALUES)?;
+            at.within("otherwise", count.otherwise, 0..=MAX_TOKENS)?;
+        }
+        Ok(())
+    }
 }
 
-/// A condition on one request header.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HeaderMatch {
-    /// The comparison of `value`.
-    #[serde(default, rename = "type")]
-    pub kind: StringMatchKind,
-    /// Lower case name.
-    pub name: String,
-    /// Value or regular expression.
-    pub value: String,
+impl ErrorsConfig {
+    pub(super) fn check(&self, at: &Place) -> Checked {
+        at.at_most("http", self.http.len(), MAX_ERRORS)?;
+        at.at_most("grpc", self.grpc.len(), MAX_ERRORS)?;
+        for (first, last) in &self.http {
+            let is_right = 100 <= *first && first <= last && *last <= 599;
+            let problem = || format!("{first} to {last}; a range within 100 to 599");
+            at.ensure("http", is_right, problem)?;
+        }
+        let mut grpc = self.grpc.iter();
+        grpc.try_for_each(|&status| at.within("grpc", status, 1..=16))
+    }
 }
 
-/// A condition on a gRPC request's `/service/method`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GrpcMatch {
-    /// The comparison of `service` and `method`.
-    #[serde(default, rename = "type")]
-    pub kind: StringMatchKind,
-    /// Fully qualified service, e.g. `search.v1.Search`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub service: Option<String>,
-    /// Method, e.g. `Query`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub method: Option<String>,
+impl TypeConfig {
+    pub(super) fn check(&self, at: &Place, last: bool) -> Checked {
+        check_name(at, &self.name)?;
+        let (name, matches) = (&self.name, self.matches.len());
+        at.ensure("name", (name == DEFAULT_TYPE) == last, || {
+            format!("{name:?}; the last type, and only it, is {DEFAULT_TYPE:?}")
+        })?;
+        at.ensure("matches", (matches == 0) == last, || {
+            format!("{matches} matches; {DEFAULT_TYPE:?} has none, every other type one or more")
+        })?;
+        at.within("value", self.value, VALUES)?;
+        if let Some(cost) = &self.cost {
+            at.header_name("cost.size.header", &cost.size.header)?;
+        }
+        at.at_most("on_refusal", self.on_refusal.len(), 8)?;
+        for (i, SetHeader { name, value }) in self.on_refusal.iter().enumerate() {
+            let at = at.item("on_refusal", i);
+            at.header_name("name", name)?;
+            let is_right = !value.is_empty() && !value.chars().any(char::is_control);
+            at.ensure("value", is_right, || {
+                format!("{value:?}; a header's value without control characters")
+            })?;
+        }
+        check_objectives(&self.slo, at, "slo")?;
+        check_objectives(&self.tpot, at, "tpot")
+    }
+}
+
+fn check_objectives(objectives: &[Objective], at: &Place, field: &str) -> Checked {
+    let mut previous = 0.0;
+    for (i, o) in objectives.iter().enumerate() {
+        let (at, p) = (at.item(field, i), o.percentile);
+        at.ensure("percentile", p > previous && p < 100.0, || {
+            format!("{p}; above {previous} and below 100, ascending")
+        })?;
+        previous = p;
+        let least = || "0; at least 1".to_owned();
+        at.ensure("objective_us", o.objective_us > 0, least)?;
+    }
+    at.at_most(field, objectives.len(), 16)
 }

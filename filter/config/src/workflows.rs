@@ -1,21 +1,22 @@
-//! The types of the configuration of workflows (Wisp): workflow ids, rates, and trusted peers.
+//! The types of the configuration of workflows (Wisp), workflow ids, rates, and trusted peers, with
+//! their checks.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::ServiceAdmissionConfig;
+use super::place::{Checked, Place};
 use super::types::one;
+use super::{
+    MAX_WORKFLOW_QUANTILES, MAX_WORKFLOW_QUEUE, MAX_WORKFLOW_SERVICES, MAX_WORKFLOW_SOURCES,
+    MAX_WORKFLOWS,
+};
 
-/// The listener that a configuration is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Direction {
-    /// Requests to the service behind the proxy, or to a gateway.
-    #[default]
-    Inbound,
-    /// Calls of that service to others.
-    Outbound,
-}
+/// The maximum number of elements of a path to a value in metadata.
+const MAX_PATH: usize = 8;
+const INTERVALS_US: RangeInclusive<u64> = 10_000..=10_000_000;
+const HOUR_US: u64 = 3_600_000_000;
 
 /// Workflows of a stage (Wisp §4).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -168,39 +169,116 @@ pub enum ResourceReport {
     },
 }
 
-/// The settings of the outbound side, for calls of the process to others.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OutboundConfig {
-    /// `namespace/name` of the policy of the inbound stage to which these calls and their workflows
-    /// belong.
-    pub policy: String,
-    /// Names of downstream services by Envoy cluster. A cluster may be a pattern that ends in `*`.
-    /// By default a service has the name of its cluster.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub services: BTreeMap<String, String>,
-    /// SPIFFE ids of the processes whose rates are trusted, as in [`WorkflowsConfig::peers`].
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub peers: Vec<String>,
-    /// Class admission by name of the called service. Calls to other services keep their class.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub class_admission: BTreeMap<String, ServiceAdmissionConfig>,
-    /// Delays of calls by the rejection rate of the called service. Absent: no delays.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub smoothing: Option<SmoothingConfig>,
-    /// Delays in place of `smoothing` for the clusters of single patterns of `services`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub service_smoothing: BTreeMap<String, SmoothingConfig>,
+impl WorkflowsConfig {
+    pub(super) fn check(&self, at: &Place) -> Checked {
+        at.at_most("identify", self.identify.len(), MAX_WORKFLOW_SOURCES)?;
+        at.ensure("identify", !self.identify.is_empty(), || {
+            "empty; one source or more".to_owned()
+        })?;
+        for source in &self.identify {
+            source.check(at)?;
+        }
+        quantile(at, "quantile", self.quantile)?;
+        quantiles(at, &self.service_quantiles, MAX_WORKFLOW_SERVICES)?;
+        at.within("interval_us", self.interval_us, INTERVALS_US)?;
+        let (least, ttl) = (2 * self.interval_us, self.rate_ttl_us);
+        at.ensure("rate_ttl_us", (least..=HOUR_US).contains(&ttl), || {
+            format!("{ttl}; 2 intervals, so {least}, to {HOUR_US}")
+        })?;
+        self.sharing.check(&at.field("sharing"))?;
+        at.within("max_workflows", self.max_workflows, 1..=MAX_WORKFLOWS)?;
+        let (longest, most) = (self.max_queue_length, MAX_WORKFLOW_QUEUE);
+        at.ensure("max_queue_length", longest <= most, || {
+            format!("{longest}; at most {most}")
+        })?;
+        // The workflow `_other` may have settings, too.
+        let most = usize::from(self.max_workflows) + 1;
+        at.at_most("workflows", self.workflows.len(), most)?;
+        for (id, workflow) in &self.workflows {
+            at.name("workflows", id)?;
+            workflow.check(&at.field("workflows").field(id))?;
+        }
+        at.peers(&self.peers)
+    }
 }
 
-/// The range of the delays of calls while the called service refuses requests (Chronos §3.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SmoothingConfig {
-    /// t_a, the shortest delay, µs, 0 ..= `most_us`.
-    pub least_us: u64,
-    /// t_b, the longest delay, µs, 1 ..= [`MAX_SMOOTHING_US`](super::MAX_SMOOTHING_US).
-    pub most_us: u64,
-    /// Whether calls are delayed. If not, the calls that would be delayed are only counted.
-    pub enforced: bool,
+impl WorkflowSource {
+    /// Checks a source of the workflows at `at`.
+    fn check(&self, at: &Place) -> Checked {
+        let field = "identify";
+        match self {
+            Self::Baggage { key } => at.text(field, key),
+            Self::Header { name } => {
+                at.text(field, name)?;
+                at.header_name(field, name)
+            }
+            Self::Metadata { path } => {
+                let names = path.len();
+                at.ensure(field, (2..=MAX_PATH).contains(&names), || {
+                    format!("{names} names; 2 to {MAX_PATH}")
+                })?;
+                path.iter().try_for_each(|name| at.text(field, name))
+            }
+            Self::Type => Ok(()),
+        }
+    }
 }
+
+impl SharingConfig {
+    fn check(&self, at: &Place) -> Checked {
+        let (probe, max_utilization) = match self {
+            Self::StaticGuarantees => return Ok(()),
+            Self::BottleneckFairness {
+                probe,
+                max_utilization,
+            } => (probe, max_utilization),
+            Self::DominantResource {
+                probe,
+                max_utilization,
+                resource,
+            } => {
+                at.positive("resource.capacity", resource.capacity, 1e15)?;
+                let (ResourceReport::Orca { metric } | ResourceReport::ServerTiming { metric }) =
+                    &resource.report;
+                at.text("resource.report", metric)?;
+                (probe, max_utilization)
+            }
+        };
+        at.positive("probe", *probe, 1e6)?;
+        at.positive("max_utilization", *max_utilization, 1.0)
+    }
+}
+
+impl WorkflowConfig {
+    fn check(&self, at: &Place) -> Checked {
+        if let Some(q) = self.quantile {
+            quantile(at, "quantile", q)?;
+        }
+        quantiles(at, &self.service_quantiles, MAX_WORKFLOW_QUANTILES)?;
+        if let Some(guarantee) = self.guarantee {
+            at.positive("guarantee", guarantee, 1e15)?;
+        }
+        at.within("weight", self.weight, 0.01..=100.0)?;
+        match self.deadline_us {
+            Some(us) => at.within("deadline_us", us, 1..=HOUR_US),
+            None => Ok(()),
+        }
+    }
+}
+
+fn quantile(at: &Place, field: &str, q: f64) -> Checked {
+    at.within(field, q, 0.0..=1.0)
+}
+
+fn quantiles(at: &Place, by_service: &BTreeMap<String, f64>, most: usize) -> Checked {
+    let field = "service_quantiles";
+    at.at_most(field, by_service.len(), most)?;
+    for (service, q) in by_service {
+        at.name(field, service)?;
+        quantile(at, field, *q)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,8 @@
 
 pub mod compile;
 pub mod plan;
+mod slots;
+mod target;
 mod types;
 pub mod validate;
 

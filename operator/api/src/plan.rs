@@ -9,7 +9,6 @@ mod enforced;
 mod precedence;
 mod selectors;
 mod share;
-mod target;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,16 +18,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::validate::ValidPolicy;
 
-pub use attachments::{Attachment, Attachments};
+pub use attachments::Attachments;
 pub use claims::ProxyClaims;
-pub use enforced::{Enforced, InForce};
-pub use share::{Endpoints, Portion, Share};
-pub use target::{ParseTargetError, TargetKind, TargetRef};
+pub use enforced::{Attachment, Configurations, Enforced, InForce};
+pub use share::{Endpoints, Share};
 
-pub use enforced::Configurations;
+pub use crate::compile::Conflict;
+pub use crate::slots::{Portion, with_share_of};
+pub use crate::target::{ParseTargetError, TargetKind, TargetRef};
+
 pub use precedence::{Bid, outcomes};
 pub use selectors::Selectors;
-pub use share::with_share_of;
 
 /// The node metadata key of the target whose policies a proxy enforces. A Pod whose proxy sets this
 /// key has an annotation with the same name, from which the operator counts such proxies.
@@ -213,15 +213,6 @@ impl PolicyState {
         let all: Vec<String> = lost.chain(self.warnings.iter().cloned()).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
-}
-
-/// A target that this policy lost to an older policy (GEP-713).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Conflict {
-    /// The contested target.
-    pub target: TargetRef,
-    /// `namespace/name` of the policy that applies at the target.
-    pub winner: String,
 }
 
 /// A problem of the source that doesn't belong to a single policy.

@@ -12,7 +12,6 @@ mod duration;
 mod errors;
 mod policy;
 mod queue;
-mod request_match;
 mod response_time_controller;
 mod strategy;
 mod workflows;
@@ -23,7 +22,6 @@ pub use duration::*;
 pub use errors::*;
 pub use policy::*;
 pub use queue::*;
-pub use request_match::*;
 pub use response_time_controller::*;
 pub use strategy::*;
 pub use workflows::*;
@@ -46,7 +44,8 @@ macro_rules! written {
 }
 
 written! {
-    CostType DisciplineType SharingType StarvationAvoidanceType StrategyType WorkflowIdentityType
+    CentralizedMethod CostType DisciplineType SharingType StarvationAvoidanceType StrategyType
+    WorkflowIdentityType
 }
 
 /// The only `apiVersion`.

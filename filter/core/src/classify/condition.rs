@@ -3,7 +3,9 @@
 use regex_lite::{Regex, RegexBuilder};
 
 use super::{CONTENT_TYPE, RequestView};
-use crate::config::{ConfigError, GrpcMatch, HeaderMatch, Match, PathMatch, StringMatchKind};
+use crate::config::{
+    ConfigError, GrpcMatch, HeaderMatch, Match, PathMatch, PathMatchKind, StringMatchKind,
+};
 
 /// Longest regular expression, bytes.
 pub const MAX_PATTERN: usize = 1024;
@@ -38,14 +40,12 @@ pub(super) fn compiled_kib<'m>(rules: impl Iterator<Item = &'m Match>) -> usize 
 }
 
 fn patterns(rule: &Match) -> impl Iterator<Item = &str> {
-    let path = match &rule.path {
-        Some(PathMatch::RegularExpression(pattern)) => Some(pattern),
-        _ => None,
-    };
+    let path = rule.path.iter();
+    let path = path.filter(|path| path.kind == PathMatchKind::RegularExpression);
     let is_regex = |kind| kind == StringMatchKind::RegularExpression;
     let grpc = rule.grpc.iter().filter(move |grpc| is_regex(grpc.kind));
     let headers = rule.headers.iter().filter(move |h| is_regex(h.kind));
-    path.into_iter()
+    path.map(|path| &path.value)
         .chain(grpc.flat_map(|grpc| grpc.service.iter().chain(&grpc.method)))
         .chain(headers.map(|header| &header.value))
         .map(String::as_str)
@@ -177,14 +177,13 @@ enum Path {
 
 impl Path {
     fn new(path: &PathMatch, at: &str, longest: usize) -> Result<Self, ConfigError> {
-        Ok(match path {
-            PathMatch::Exact(value) => Self::Whole(Text::Exact(value.as_bytes().into())),
-            PathMatch::PathPrefix(value) => {
+        let value = &path.value;
+        Ok(match path.kind {
+            PathMatchKind::Exact => Self::Whole(Text::Exact(value.as_bytes().into())),
+            PathMatchKind::PathPrefix => {
                 Self::Prefix(value.trim_end_matches('/').as_bytes().into())
             }
-            PathMatch::RegularExpression(pattern) => {
-                Self::Whole(Text::regex(pattern, at, longest)?)
-            }
+            PathMatchKind::RegularExpression => Self::Whole(Text::regex(value, at, longest)?),
         })
     }
 

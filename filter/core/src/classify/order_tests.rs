@@ -5,7 +5,9 @@ use proptest::prelude::*;
 
 use super::tests::stage;
 use super::{Classified, Classifier, trace};
-use crate::config::{ClassConfig, GrpcMatch, HeaderMatch, Match, PathMatch, StringMatchKind};
+use crate::config::{
+    ClassConfig, GrpcMatch, HeaderMatch, Match, PathMatch, PathMatchKind, StringMatchKind,
+};
 use crate::memory::MemoryRequest as Request;
 
 fn one_of(texts: &'static [&'static str]) -> impl Strategy<Value = String> + Clone {
@@ -20,12 +22,18 @@ fn a_path() -> impl Strategy<Value = String> {
 }
 
 fn a_match() -> impl Strategy<Value = Match> {
+    let regex = |value: &str| {
+        let kind = PathMatchKind::RegularExpression;
+        let value = value.to_owned();
+        Just(Some(PathMatch { kind, value }))
+    };
+    let plain = |kind| a_path().prop_map(move |value| Some(PathMatch { kind, value }));
     let path = prop_oneof![
         2 => Just(None),
-        4 => a_path().prop_map(|p| Some(PathMatch::Exact(p))),
-        4 => a_path().prop_map(|p| Some(PathMatch::PathPrefix(p))),
-        1 => Just(Some(PathMatch::RegularExpression("/a.*".into()))),
-        1 => Just(Some(PathMatch::RegularExpression(".*b".into()))),
+        4 => plain(PathMatchKind::Exact),
+        4 => plain(PathMatchKind::PathPrefix),
+        1 => regex("/a.*"),
+        1 => regex(".*b"),
     ];
     let method = proptest::option::weighted(0.3, one_of(&["GET", "POST"]));
     let kind = prop_oneof![

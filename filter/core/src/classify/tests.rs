@@ -2,7 +2,9 @@
 
 use super::condition::MAX_VALUE;
 use super::*;
-use crate::config::{GrpcMatch, HeaderMatch, PathMatch, QueueConfig, StringMatchKind, TypeConfig};
+use crate::config::{
+    GrpcMatch, HeaderMatch, PathMatch, PathMatchKind, QueueConfig, StringMatchKind, TypeConfig,
+};
 use crate::memory::MemoryRequest as Request;
 
 /// Returns a stage with one type for each list of matches, and `default`.
@@ -41,23 +43,24 @@ fn holds(rule: Match, request: &Request) -> bool {
     class == Classified::Type(TypeId(0))
 }
 
-fn path(path: PathMatch) -> Match {
+fn path(kind: PathMatchKind, value: &str) -> Match {
+    let value = value.to_owned();
     Match {
-        path: Some(path),
+        path: Some(PathMatch { kind, value }),
         ..Match::default()
     }
 }
 
 fn exact(value: &str) -> Match {
-    path(PathMatch::Exact(value.into()))
+    path(PathMatchKind::Exact, value)
 }
 
 fn prefix(value: &str) -> Match {
-    path(PathMatch::PathPrefix(value.into()))
+    path(PathMatchKind::PathPrefix, value)
 }
 
 fn regex(value: &str) -> Match {
-    path(PathMatch::RegularExpression(value.into()))
+    path(PathMatchKind::RegularExpression, value)
 }
 
 fn header(kind: StringMatchKind, name: &str, value: &str) -> Match {
@@ -292,7 +295,7 @@ fn all_conditions_of_a_match_must_hold() {
         ..header(StringMatchKind::Exact, "a", "1")
     };
     let rule = Match {
-        path: Some(PathMatch::PathPrefix("/q".into())),
+        path: prefix("/q").path,
         ..rule
     };
     let good = Request {

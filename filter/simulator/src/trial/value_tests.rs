@@ -2,8 +2,8 @@
 //! objectives that differ by type, heavy tails, and costs that differ a hundredfold.
 
 use headgate_core::config::{
-    DEFAULT_TYPE, Discipline, Logic, Match, Objective, PathMatch, StarvationAvoidance,
-    StrategyConfig, TypeConfig,
+    DEFAULT_TYPE, Discipline, Logic, Match, Objective, PathMatch, PathMatchKind,
+    StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 
 use super::*;
@@ -71,7 +71,10 @@ fn stage(kinds: &[Kind], slots: u32) -> StageConfig {
         matches: match name.as_str() {
             DEFAULT_TYPE => Vec::new(),
             _ => vec![Match {
-                path: Some(PathMatch::Exact(format!("/{name}"))),
+                path: Some(PathMatch {
+                    kind: PathMatchKind::Exact,
+                    value: format!("/{name}"),
+                }),
                 ..Match::default()
             }],
         },

@@ -12,9 +12,10 @@ use headgate_core::config::{
     CentralConfig, Direction, FilterConfig, Mode, OutboundConfig, ServiceAdmissionConfig,
     StageConfig,
 };
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::plan::{Conflict, TargetKind, TargetRef};
+use crate::target::{TargetKind, TargetRef};
 use crate::validate::ValidPolicy;
 
 /// The result of compiling a set of policies.
@@ -68,6 +69,15 @@ pub fn winners<'a>(policies: &[&'a ValidPolicy]) -> Winners<'a> {
         }
     }
     winners
+}
+
+/// A target that this policy lost to an older policy (GEP-713).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Conflict {
+    /// The contested target.
+    pub target: TargetRef,
+    /// `namespace/name` of the policy that applies at the target.
+    pub winner: String,
 }
 
 /// Returns the conflicts of a policy with the `winners` that have precedence over it. The policy

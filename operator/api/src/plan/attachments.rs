@@ -5,25 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use headgate_core::config::StageConfig;
-
-use super::enforced::{Configurations, Enforced};
+use super::enforced::{Attachment, Configurations, Enforced};
 use super::selectors::Selectors;
-use super::{ProxySelector, Share, TargetRef};
-
-/// A policy attached, through one of its targets, to proxies that are selected by their Pods'
-/// labels.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Attachment {
-    /// The target.
-    pub target: TargetRef,
-    /// The proxies that enforce the policy.
-    pub proxies: ProxySelector,
-    /// The stage of each of these proxies, with its share of the slots and its routes.
-    pub stage: Arc<StageConfig>,
-    /// The terms of the share of the slots.
-    pub share: Share,
-}
 
 /// Attachments in order of precedence. The list is immutable, and cheap to clone.
 #[derive(Debug, Clone, Default)]

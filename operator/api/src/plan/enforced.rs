@@ -12,8 +12,22 @@ use headgate_core::config::{FilterConfig, MAX_STAGES, StageConfig};
 use serde::{Deserialize, Serialize};
 
 use super::precedence::{Bid, outcomes};
-use super::{Attachment, Portion, Share, TargetRef, namespace_of};
+use super::{Portion, ProxySelector, Share, TargetRef, namespace_of};
 use crate::compile;
+
+/// A policy attached, through one of its targets, to proxies that are selected by their Pods'
+/// labels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attachment {
+    /// The target.
+    pub target: TargetRef,
+    /// The proxies that enforce the policy.
+    pub proxies: ProxySelector,
+    /// The stage of each of these proxies, with its share of the slots and its routes.
+    pub stage: Arc<StageConfig>,
+    /// The terms of the share of the slots.
+    pub share: Share,
+}
 
 /// The policies at one proxy.
 #[derive(Debug, Clone, PartialEq, Default)]

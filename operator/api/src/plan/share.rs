@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headgate_core::config::{MAX_TOKENS, SharingConfig, StageConfig};
+use headgate_core::config::StageConfig;
 
-use super::TargetRef;
-use crate::validate::Slots;
+use crate::slots::{Portion, Slots};
+use crate::target::TargetRef;
 
 /// The terms of one proxy's share.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,93 +32,6 @@ pub enum Endpoints {
     /// each once it is ready. Without ready endpoints, the number counts as 1, because a proxy that
     /// is configured before its backend is ready must not start without slots.
     Shared(Arc<BTreeMap<TargetRef, u32>>),
-}
-
-/// One proxy's portion of a policy's quantities, which the policy specifies for all endpoints or
-/// for each.
-///
-/// Slots are whole numbers, rounded down. Other quantities that are divided like slots (a
-/// workflow's guarantee, the capacity of a second resource, processing units, tokens) may be
-/// fractions, and are divided exactly.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Portion {
-    /// Slots, 1 ..= [`MAX_PARALLELISM`](headgate_core::config::MAX_PARALLELISM).
-    pub parallelism: u32,
-    /// The factor from the policy's quantities to the proxy's, above 0. The factor is 1 with one
-    /// proxy for one endpoint.
-    pub factor: f64,
-}
-
-impl Portion {
-    /// Returns the parts of this portion that affect the stage `whole`: the factor becomes 1 if
-    /// `whole` has no quantities to multiply. So portions that give equal stages are equal.
-    #[must_use]
-    pub fn that_matters(mut self, whole: &StageConfig) -> Self {
-        let fraction = whole.strategy.accept_fraction();
-        let is_whole = whole.workflows.is_none() && whole.tokens.is_none();
-        if is_whole && fraction.is_none_or(|f| f.units.is_none()) {
-            self.factor = 1.0;
-        }
-        self
-    }
-
-    /// Returns the stage with this portion of the quantities of `whole`.
-    #[must_use]
-    pub fn of(&self, whole: &StageConfig) -> StageConfig {
-        let mut stage = StageConfig {
-            parallelism: self.parallelism,
-            ..whole.clone()
-        };
-        scale(&mut stage, self.factor);
-        stage
-    }
-}
-
-/// Gives `stage` the routes, slots and other divided quantities of `present`, another version of
-/// the same policy for the same proxies.
-pub fn with_share_of(stage: &mut StageConfig, present: &StageConfig) {
-    stage.routes.clone_from(&present.routes);
-    stage.parallelism = present.parallelism;
-    stage.auto_parallelism = present.auto_parallelism;
-    if let (Some(tokens), Some(now)) = (&mut stage.tokens, &present.tokens) {
-        tokens.budget = now.budget;
-    }
-    let now = present.strategy.accept_fraction();
-    if let (Some(fraction), Some(now)) = (stage.strategy.accept_fraction_mut(), now) {
-        fraction.units = now.units;
-    }
-    let (Some(workflows), Some(now)) = (&mut stage.workflows, &present.workflows) else {
-        return;
-    };
-    for (name, workflow) in &mut workflows.workflows {
-        if let Some(now) = now.workflows.get(name) {
-            workflow.guarantee = now.guarantee;
-        }
-    }
-    if let SharingConfig::DominantResource { resource, .. } = &mut workflows.sharing
-        && let SharingConfig::DominantResource { resource: now, .. } = &now.sharing
-    {
-        resource.capacity = now.capacity;
-    }
-}
-
-/// Multiplies the fractional quantities that are divided like slots.
-fn scale(stage: &mut StageConfig, factor: f64) {
-    if let Some(tokens) = &mut stage.tokens {
-        tokens.budget = (tokens.budget * factor).min(MAX_TOKENS.into());
-    }
-    if let Some(fraction) = stage.strategy.accept_fraction_mut() {
-        fraction.units = fraction.units.map(|units| units * factor);
-    }
-    let Some(workflows) = &mut stage.workflows else {
-        return;
-    };
-    for workflow in workflows.workflows.values_mut() {
-        workflow.guarantee = workflow.guarantee.map(|rate| rate * factor);
-    }
-    if let SharingConfig::DominantResource { resource, .. } = &mut workflows.sharing {
-        resource.capacity *= factor;
-    }
 }
 
 impl Share {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use headgate_core::config::Fallback;
+use headgate_core::config::admission_law::Scope;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -74,7 +75,7 @@ pub struct CentralizedAdmission {
     pub smoothing: Option<f64>,
     /// The scope over which misses or waits are aggregated; a class of the service (`Class`) by
     /// default.
-    pub scope: AdmissionScope,
+    pub scope: Scope,
     /// Time between the reports of a sidecar, 10ms to 10s; 100ms by default, or `period` if that is
     /// shorter.
     pub report: Option<Duration>,
@@ -91,16 +92,6 @@ pub enum CentralizedMethod {
     /// By a probability for each sender, which follows the average wait at the service. Targets are
     /// then for the mean of calls: some may take far longer.
     Incast,
-}
-
-/// The scope over which measurements are aggregated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub enum AdmissionScope {
-    /// A class of the service.
-    #[default]
-    Class,
-    /// The service.
-    Destination,
 }
 
 /// Settings of `Distributed`.

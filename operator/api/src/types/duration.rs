@@ -16,34 +16,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[serde(transparent)]
 pub struct Duration(pub String);
 
-/// The reason why a text is no GEP-2257 duration.
+/// The reason why a text is no GEP-2257 duration, and its correction.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ParseDurationError {
-    /// No text.
-    #[error("empty; a duration such as 18ms, 1s or 1m30s")]
-    Empty,
-    /// A number without a unit.
-    #[error("no unit after {0}; write {0}ms, {0}s, {0}m or {0}h")]
-    NoUnit(String),
-    /// A unit that does not exist.
-    #[error("unknown unit {0:?}; units are h, m, s and ms")]
-    UnknownUnit(String),
-    /// A fraction.
-    #[error("fractions are not allowed; use a smaller unit, such as 1500ms for 1.5s")]
-    Fraction,
-    /// A sign.
-    #[error("durations have no sign")]
-    Sign,
-    /// A number with more than five digits.
-    #[error("{0} has more than 5 digits; use a larger unit")]
-    TooManyDigits(String),
-    /// More than four numbers.
-    #[error("more than 4 units; such as 1h30m20s500ms at most")]
-    TooManyUnits,
-    /// Anything else.
-    #[error("no number before {0:?}; a duration such as 18ms, 1s or 1m30s")]
-    NoNumber(String),
-}
+#[error("{0}")]
+pub struct ParseDurationError(String);
 
 impl Duration {
     /// Returns the length of the duration.
@@ -106,24 +82,26 @@ impl From<Span> for Duration {
 const MAX_HOURS: u32 = 99_999;
 
 fn parse(text: &str) -> Result<Span, ParseDurationError> {
-    use ParseDurationError as E;
+    let wrong = |problem: &str| Err(ParseDurationError(problem.to_owned()));
+    if text.is_empty() {
+        return wrong("empty; a duration such as 18ms, 1s or 1m30s");
+    }
+    const FRACTION: &str = "fractions are not allowed; use a smaller unit, such as 1500ms for 1.5s";
     let mut rest = text;
     let mut total = Span::ZERO;
     let mut units = 0;
-    if rest.is_empty() {
-        return Err(E::Empty);
-    }
     while !rest.is_empty() {
         let (digits, after) = split(rest, |c| c.is_ascii_digit());
-        if digits.is_empty() {
-            return Err(match after.chars().next() {
-                Some('+' | '-') => E::Sign,
-                Some('.' | ',') => E::Fraction,
-                _ => E::NoNumber(after.to_owned()),
-            });
-        }
         if after.starts_with(['.', ',']) {
-            return Err(E::Fraction);
+            return wrong(FRACTION);
+        }
+        if digits.is_empty() {
+            return match after.starts_with(['+', '-']) {
+                true => wrong("durations have no sign"),
+                false => wrong(&format!(
+                    "no number before {after:?}; a duration such as 18ms, 1s or 1m30s"
+                )),
+            };
         }
         let (unit, after) = split(after, |c| {
             !c.is_ascii_digit() && !matches!(c, '+' | '-' | '.' | ',')
@@ -133,16 +111,25 @@ fn parse(text: &str) -> Result<Span, ParseDurationError> {
             "m" => 60_000,
             "s" => 1000,
             "ms" => 1,
-            "" => return Err(E::NoUnit(digits.to_owned())),
-            _ => return Err(E::UnknownUnit(unit.to_owned())),
+            "" => {
+                let right = format!("write {digits}ms, {digits}s, {digits}m or {digits}h");
+                return wrong(&format!("no unit after {digits}; {right}"));
+            }
+            _ => {
+                return wrong(&format!("unknown unit {unit:?}; units are h, m, s and ms"));
+            }
         };
         units += 1;
         if units > 4 {
-            return Err(E::TooManyUnits);
+            return wrong("more than 4 units; such as 1h30m20s500ms at most");
         }
         let number = match digits.parse::<u64>() {
             Ok(number) if digits.len() <= 5 => number,
-            _ => return Err(E::TooManyDigits(digits.to_owned())),
+            _ => {
+                return wrong(&format!(
+                    "{digits} has more than 5 digits; use a larger unit"
+                ));
+            }
         };
         // The sum is at most 4 * 99999 h, far below the largest possible span.
         total += Span::from_millis(number * millis);

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use headgate_core::config::{Measure, Mode};
+use headgate_core::config::{Match, Measure, Mode, RequestCost, SetHeader};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ClassAdmission, Duration, Errors, Queue, RequestMatch, Strategy, Workflows};
+use super::{ClassAdmission, Duration, Errors, Queue, Strategy, Workflows};
 
 /// The desired state: the backend (`targetRefs`), and the objectives of its requests (`types`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -58,7 +58,7 @@ pub struct AdmissionPolicySpec {
     pub class_admission: Option<ClassAdmission>,
     /// Requests that bypass admission, such as health checks; at most 64 matches.
     #[serde(default)]
-    pub exclude: Vec<RequestMatch>,
+    pub exclude: Vec<Match>,
 }
 
 /// An object that a policy applies to.
@@ -171,7 +171,7 @@ pub struct QueryType {
     /// Conditions of the type: it takes requests that match any of these and match no earlier type.
     /// At least one, at most 64; none for `default`.
     #[serde(default)]
-    pub matches: Vec<RequestMatch>,
+    pub matches: Vec<Match>,
     /// Response time objectives by percentile, such as `p50` or `p99.9`: 1ms to 1h each, at most
     /// 16. `Bouncer` and the discipline `Slack` need one or more for each type, here or in `ttft`.
     /// A YAML anchor gives the same to several types: `slo: &fast {p50: 18ms}`, then `slo: *fast`.
@@ -216,34 +216,6 @@ pub struct OnRefusal {
     pub set: Vec<SetHeader>,
 }
 
-/// A header that a request gets.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct SetHeader {
-    /// Name, in any case; letters, digits and `-`.
-    pub name: String,
-    /// Value, 1 to 256 bytes.
-    pub value: String,
-}
-
-/// A cost that grows with the size of a request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RequestCost {
-    /// The source of the size.
-    pub size: RequestSize,
-}
-
-/// The source of a request's size.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RequestSize {
-    /// The name of the header whose value is the size, a whole number; in any case, such as
-    /// `content-length`. A request without it is judged as an average one of its type. Clients who
-    /// can set it decide how they are judged.
-    pub header: String,
-}
-
 /// A class: requests of the same worth, whatever their type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -253,7 +225,7 @@ pub struct RequestClass {
     /// Conditions of the class: it takes requests that match any of these and match no earlier
     /// class. At least one, at most 64; none for the last class, which takes the rest.
     #[serde(default)]
-    pub matches: Vec<RequestMatch>,
+    pub matches: Vec<Match>,
     /// Factor of the types' values for requests of this class, such as 0.2 for a free tier: 0.001
     /// to 1000; 1 by default.
     pub value: Option<f64>,

@@ -10,9 +10,9 @@ mod reader;
 
 use serde::de::DeserializeOwned;
 
-use super::node::{Member, Node, Position, Value};
+use super::node::{Member, Node, Value};
 use super::path::{Path, Segment};
-use super::problem::Problem;
+use super::problem::{Position, Problem};
 use super::suggest::{closest, instead_of};
 use reader::Fault;
 

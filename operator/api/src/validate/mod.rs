@@ -12,7 +12,6 @@ mod path;
 mod policy;
 mod problem;
 mod rules;
-mod schema;
 #[cfg(feature = "simulated")]
 mod simulated;
 mod suggest;
@@ -21,17 +20,17 @@ use std::collections::HashMap;
 
 use headgate_core::config::FilterConfig;
 
-use crate::plan::TargetRef;
+use crate::target::TargetRef;
 use crate::{API_VERSION, AdmissionPolicy, AdmissionPolicySpec, DEFAULT_NAMESPACE, KIND};
 use node::{Node, Value};
 use path::{Path, Segment};
 use rules::{At, Problems};
 use suggest::closest;
 
-pub use policy::{Slots, ValidPolicy};
+pub use crate::slots::Slots;
+pub use policy::ValidPolicy;
 pub use problem::Problem;
-pub use rules::{MAX_PATH, METHODS, NAME, is_label, is_name};
-pub use schema::constrain;
+pub use rules::{MAX_PATH, METHODS, NAME, constrain, is_label, is_name};
 #[cfg(feature = "simulated")]
 pub use simulated::{WorkloadDocument, mesh};
 pub use suggest::instead_of;

@@ -12,23 +12,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Error as YamlError, NonFiniteFloatPolicy, Spanned};
 
 use super::path::{Path, Segment};
-use super::problem::Problem;
-
-/// Line and column, both from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Position {
-    pub(crate) line: u64,
-    pub(crate) column: u64,
-}
-
-impl Position {
-    fn of(location: serde_saphyr::Location) -> Self {
-        Self {
-            line: location.line(),
-            column: location.column(),
-        }
-    }
-}
+use super::problem::{Position, Problem};
 
 /// A value and its position.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,7 +4,21 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::node::Position;
+/// Line and column, both from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Position {
+    pub(crate) line: u64,
+    pub(crate) column: u64,
+}
+
+impl Position {
+    pub(super) fn of(location: serde_saphyr::Location) -> Self {
+        Self {
+            line: location.line(),
+            column: location.column(),
+        }
+    }
+}
 
 /// One mistake in one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -1,15 +1,18 @@
 //! Describes matches, and why they fail, in words.
 
 use headgate_core::classify::{CONTENT_TYPE, Condition, RequestView};
-use headgate_core::config::{GrpcMatch, HeaderMatch, Match, PathMatch, StringMatchKind};
+use headgate_core::config::{GrpcMatch, HeaderMatch, Match, PathMatchKind, StringMatchKind};
 
 /// Returns the conditions of a match.
 pub(super) fn condition(rule: &Match) -> String {
     let mut parts = Vec::new();
-    parts.extend(rule.path.as_ref().map(|path| match path {
-        PathMatch::Exact(value) => format!("path = {value}"),
-        PathMatch::PathPrefix(value) => format!("path below {value}"),
-        PathMatch::RegularExpression(pattern) => format!("path ~ {pattern}"),
+    parts.extend(rule.path.as_ref().map(|path| {
+        let operator = match path.kind {
+            PathMatchKind::Exact => "=",
+            PathMatchKind::PathPrefix => "below",
+            PathMatchKind::RegularExpression => "~",
+        };
+        format!("path {operator} {}", path.value)
     }));
     if let Some(method) = &rule.method {
         parts.push(format!("method = {method}"));

@@ -1,7 +1,7 @@
 //! Tests of types that hang, over several workers.
 
 use super::*;
-use crate::config::PathMatch;
+use crate::config::{PathMatch, PathMatchKind};
 use crate::requests::Phase;
 
 const MS: Duration = Duration::from_millis(1);
@@ -136,7 +136,10 @@ fn an_edit_that_reorders_types_gives_no_type_the_fault_of_another() {
     let mut ordered = by_value(16);
     let mut fast = ordered.stages[0].types[0].clone();
     fast.name = "fast".to_owned();
-    fast.matches[0].path = Some(PathMatch::Exact("/fast".to_owned()));
+    fast.matches[0].path = Some(PathMatch {
+        kind: PathMatchKind::Exact,
+        value: "/fast".to_owned(),
+    });
     ordered.stages[0].types.insert(1, fast);
     let mut process = Process::new(1, &ordered);
     hang(&mut process, 1, 8_000);

@@ -2,15 +2,13 @@
 //! place.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
 
-use super::field::{By, Field};
+use super::field::{Block, By, Field, right_types};
 use super::micros;
-use crate::Duration;
 use crate::validate::node::{Node, Value};
 use crate::validate::path::{Path, Segment};
-use crate::validate::schema::right_types;
 
 /// The problems found.
 #[derive(Debug, Default)]
@@ -31,9 +29,6 @@ impl Problems {
         self.0.into_inner()
     }
 }
-
-/// The field of a block of settings, and the one or two types that the block belongs to.
-pub(in crate::validate) type Block<T> = (&'static str, T, Option<T>);
 
 /// A place in a policy.
 #[derive(Debug, Clone)]
@@ -193,66 +188,51 @@ impl<'p> At<'p> {
         }
     }
 
+    /// Returns the values of the mapping, as far as `read` returns them.
+    pub(super) fn values<T>(&self, read: impl Fn(&Self) -> Option<T>) -> BTreeMap<String, T> {
+        let Some(Value::Map(members)) = self.given.map(|node| &node.value) else {
+            return BTreeMap::new();
+        };
+        let value = |key: &String| Some((key.clone(), read(&self.key(key))?));
+        members
+            .iter()
+            .filter_map(|member| value(&member.key))
+            .collect()
+    }
+
+    /// Returns the number, or the default; of a duration, in ms.
+    pub(super) fn real(&self) -> f64 {
+        let instead = || match self.row() {
+            Some(Field::Number(range)) => range.instead(),
+            _ => 0.0,
+        };
+        self.given_real().unwrap_or_else(instead)
+    }
+
+    /// Returns the number; `None`, with a problem added, if the number is out of bounds.
+    pub(super) fn given_real(&self) -> Option<f64> {
+        let number = self.row()?.number(self.given?);
+        number.map_err(|problem| self.add(problem)).ok()
+    }
+
+    /// Returns the whole number, or the default.
+    pub(super) fn whole(&self) -> u32 {
+        self.real() as u32
+    }
+
+    /// Returns the whole number; `None`, with a problem added, if it is out of bounds.
+    pub(super) fn given_whole(&self) -> Option<u32> {
+        self.given_real().map(|number| number as u32)
+    }
+
     /// Returns the length of the duration in µs, or of the default.
     pub(super) fn time(&self) -> u64 {
-        match self.row() {
-            Some(Field::Time(range)) => self.given_time().unwrap_or(micros(range.instead())),
-            _ => 0,
-        }
+        micros(self.real())
     }
 
     /// Returns the length of the duration in µs; `None`, with a problem added, if the value isn't a
     /// duration or is out of bounds.
     pub(super) fn given_time(&self) -> Option<u64> {
-        let given = Duration(self.given?.text().unwrap_or_default().to_owned());
-        match (given.parse(), self.row()?) {
-            (Ok(span), Field::Time(range)) if range.holds(span) => return Some(micros(span)),
-            (Ok(_), row) => self.add(format!("{given}; {}", row.right())),
-            (Err(error), _) => self.add(format!("{:?}; {error}", given.0)),
-        }
-        None
-    }
-
-    /// Returns the number, or the default.
-    pub(super) fn real(&self) -> f64 {
-        match self.row() {
-            Some(Field::Real(range)) => self.given_real().unwrap_or(range.instead()),
-            _ => 0.0,
-        }
-    }
-
-    /// Returns the number; `None`, with a problem added, if the number is out of bounds.
-    pub(super) fn given_real(&self) -> Option<f64> {
-        let given = match self.given?.value {
-            Value::Float(number) => number,
-            Value::Int(number) => number as f64,
-            _ => 0.0,
-        };
-        match self.row()? {
-            Field::Real(range) if range.holds(given) => return Some(given),
-            row => self.add(format!("{given}; {}", row.right())),
-        }
-        None
-    }
-
-    /// Returns the number, or the default.
-    pub(super) fn whole(&self) -> u32 {
-        match self.row() {
-            Some(Field::Whole(range)) => self.given_whole().unwrap_or(range.instead()),
-            _ => 0,
-        }
-    }
-
-    /// Returns the number; `None`, with a problem added, if the number is out of bounds.
-    pub(super) fn given_whole(&self) -> Option<u32> {
-        let given = match self.given?.value {
-            Value::Int(number) => number,
-            _ => 0,
-        };
-        match (u32::try_from(given), self.row()?) {
-            (Ok(number), Field::Whole(range)) if range.holds(number) => return Some(number),
-            (_, row) => self.add(format!("{given}; {}", row.right())),
-        }
-        None
+        self.given_real().map(micros)
     }
 }

@@ -3,26 +3,23 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::time::Duration as Span;
 
 use headgate_core::config::{
     CentralConfig, ClassAdmissionConfig, ClassConfig, Discipline, Flow, Mode, OutboundConfig,
     QueueMode, ServiceAdmissionConfig,
 };
+use headgate_mesh::class_admission::ChannelLaw;
 use headgate_mesh::class_admission::protocol::Method;
-use headgate_mesh::class_admission::{ChannelLaw, Scope};
 use headgate_strategies::request::ClassId;
 
 use super::names::{all_known, check_known};
 use super::workflows::{outbound, peers, services};
 use super::{
-    Assumed, At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, real, time, whole,
+    Assumed, At, Field, HOUR, MILLISECOND, MINUTE, Open, SECOND, Stored, Table, real, time, whole,
 };
 use crate::validate::policy::ValidPolicy;
-use crate::validate::schema::{Rule, SchemaField, some};
-use crate::{
-    AdmissionPolicySpec, AdmissionScope, CentralizedMethod, ClassAdmissionMethod, Duration,
-};
+use crate::validate::rules::schema::{Rule, SchemaField, some};
+use crate::{AdmissionPolicySpec, CentralizedMethod, ClassAdmissionMethod, Duration};
 
 const STEP: Field = real(Stored(0.01), 0.0, 1.0, "").above();
 pub(super) static FIELDS: Table = fields! {
@@ -34,11 +31,11 @@ pub(super) static FIELDS: Table = fields! {
     "distributed.decrease" => STEP,
     "distributed.minProbability" => real(Stored(0.1), 0.0, 1.0, "").above(),
     // Each of these settings is valid only with one of the methods.
-    "centralized.misses" => whole(Assumed(5), 1, 1_000_000),
-    "centralized.period" => time(Assumed(SECOND), Span::from_millis(10), Span::from_secs(60)),
+    "centralized.misses" => whole(Assumed(5.0), 1, 1_000_000),
+    "centralized.period" => time(Assumed(SECOND), 10.0 * MILLISECOND, MINUTE),
     "centralized.smoothing" => real(Assumed(0.5), 0.0, 1.0, "").below(),
     // The default depends on the period.
-    "centralized.report" => time(Open, Span::from_millis(10), Span::from_secs(10)),
+    "centralized.report" => time(Open, 10.0 * MILLISECOND, 10.0 * SECOND),
 };
 const REPORT_US: u64 = 100_000;
 const NOT_CENTRALIZED: &str =
@@ -137,10 +134,7 @@ fn centralized(given: &crate::ClassAdmission, at: &At<'_>) -> Option<CentralConf
         return None;
     }
     let settings = given.centralized.clone().unwrap_or_default();
-    let method = match settings.method {
-        CentralizedMethod::Misses => "Misses",
-        CentralizedMethod::Incast => "Incast",
-    };
+    let method = settings.method.to_string();
     for (field, owner, other) in OF_METHODS {
         let at = at.field(field);
         if at.is_given() && owner != method {
@@ -168,10 +162,7 @@ fn centralized(given: &crate::ClassAdmission, at: &At<'_>) -> Option<CentralConf
             },
             CentralizedMethod::Incast => Method::Incast { smoothing },
         },
-        scope: match settings.scope {
-            AdmissionScope::Class => Scope::Class,
-            AdmissionScope::Destination => Scope::Destination,
-        },
+        scope: settings.scope,
         report_us,
         fallback: settings.fallback,
     })

@@ -6,7 +6,7 @@ use super::matches::check_matches;
 use super::names::NAMES;
 use super::{At, By, Field, Table, VALUE};
 use crate::RequestClass;
-use crate::validate::schema::{self as cel, Rule, SchemaField, some};
+use crate::validate::rules::schema::{self as cel, Rule, SchemaField, some};
 
 pub(super) static FIELDS: Table = fields! {
     "" => Field::List(MAX_CLASSES, "classes", By::Key("name")),

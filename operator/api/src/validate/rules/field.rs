@@ -3,13 +3,14 @@
 //! field, the message, and the field's part of the API server's schema.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::{LazyLock, OnceLock};
-use std::time::Duration as Span;
 
 use regex_lite::Regex;
 
+use super::micros;
 use crate::Duration;
-use crate::validate::schema::literal;
+use crate::validate::node::{Node, Value};
 
 /// Fields by their paths below the table's place, with `[]` for the items of a list and `{}` for
 /// the values of a mapping.
@@ -17,10 +18,8 @@ pub(super) type Table = &'static [(&'static str, Field)];
 
 /// The requirements on a field.
 #[derive(Debug)]
-pub(in crate::validate) enum Field {
-    Whole(Range<u32>),
-    Real(Range<f64>),
-    Time(Range<Span>),
+pub(super) enum Field {
+    Number(Range),
     /// True or false, with its default.
     Flag(bool),
     Text(&'static Format),
@@ -34,24 +33,34 @@ pub(in crate::validate) enum Field {
     Map(usize, &'static str),
 }
 
-/// The meaning of an absent field.
+/// The meaning of an absent number.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::validate) enum Absent<T> {
+pub(super) enum Absent {
     /// A default, which the API server stores.
-    Stored(T),
+    Stored(f64),
     /// A default that the API server doesn't store, because other fields decide whether the field
     /// may be given.
-    Assumed(T),
+    Assumed(f64),
     /// No default, or a default that depends on other fields.
     Open,
 }
 
-/// A range of numbers or durations.
+/// The way a number is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Whole,
+    Real,
+    /// A duration, whose number is in ms.
+    Time,
+}
+
+/// A range of numbers.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::validate) struct Range<T> {
-    pub(in crate::validate) absent: Absent<T>,
-    least: (T, Comparison),
-    most: (T, Comparison),
+pub(super) struct Range {
+    pub(super) unit: Unit,
+    pub(super) absent: Absent,
+    least: (f64, Comparison),
+    most: (f64, Comparison),
     /// The value in words, before its bounds; may be empty.
     what: &'static str,
     /// The value and its bounds in words, in place of the numbers.
@@ -63,7 +72,7 @@ type Comparison = &'static str;
 
 /// The way server-side apply identifies the items of a list.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::validate) enum By {
+pub(super) enum By {
     /// By this field of each item.
     Key(&'static str),
     /// By their texts, each of which may occur once.
@@ -74,15 +83,18 @@ pub(in crate::validate) enum By {
 
 /// A format of texts.
 #[derive(Debug)]
-pub(in crate::validate) struct Format {
+pub(super) struct Format {
     /// The longest text, in bytes.
-    pub(in crate::validate) most: usize,
+    pub(super) most: usize,
     /// A regular expression for the whole text.
-    pub(in crate::validate) pattern: &'static str,
+    pub(super) pattern: &'static str,
     /// The format in words.
-    pub(in crate::validate) right: &'static str,
+    pub(super) right: &'static str,
     regex: OnceLock<Option<Regex>>,
 }
+
+/// The field of a block of settings, and the one or two types that the block belongs to.
+pub(super) type Block<T> = (&'static str, T, Option<T>);
 
 /// Returns the path in its shortest form.
 fn plain(path: &str) -> String {
@@ -90,55 +102,54 @@ fn plain(path: &str) -> String {
     path.replace(".[", "[").replace(".{", "{")
 }
 
-pub(super) const fn whole(absent: Absent<u32>, least: u32, most: u32) -> Field {
-    Field::Whole(Range::closed(absent, least, most, ""))
+/// Returns the row of a whole number.
+pub(super) const fn whole(absent: Absent, least: u32, most: u32) -> Field {
+    Field::Number(Range::closed(
+        Unit::Whole,
+        absent,
+        least as f64,
+        most as f64,
+        "",
+    ))
 }
 
-pub(super) const fn time(absent: Absent<Span>, least: Span, most: Span) -> Field {
-    Field::Time(Range::closed(absent, least, most, ""))
+/// Returns the row of a duration; all numbers are in ms.
+pub(super) const fn time(absent: Absent, least: f64, most: f64) -> Field {
+    Field::Number(Range::closed(Unit::Time, absent, least, most, ""))
 }
 
 /// Returns the row of a number; `what` describes the number.
-pub(super) const fn real(absent: Absent<f64>, least: f64, most: f64, what: &'static str) -> Field {
-    Field::Real(Range::closed(absent, least, most, what))
+pub(super) const fn real(absent: Absent, least: f64, most: f64, what: &'static str) -> Field {
+    Field::Number(Range::closed(Unit::Real, absent, least, most, what))
 }
 
 impl Field {
     /// Excludes the least number.
-    pub(super) const fn above(self) -> Self {
-        match self {
-            Self::Real(mut range) => {
-                range.least.1 = "<";
-                Self::Real(range)
-            }
-            other => other,
+    pub(super) const fn above(mut self) -> Self {
+        if let Self::Number(range) = &mut self {
+            range.least.1 = "<";
         }
+        self
     }
 
     /// Sets the value and its bounds in words.
-    pub(super) const fn words(self, words: &'static str) -> Self {
-        match self {
-            Self::Real(mut range) => {
-                range.words = Some(words);
-                Self::Real(range)
-            }
-            other => other,
+    pub(super) const fn words(mut self, words: &'static str) -> Self {
+        if let Self::Number(range) = &mut self {
+            range.words = Some(words);
         }
+        self
     }
 
     /// Excludes the greatest number.
-    pub(super) const fn below(self) -> Self {
-        match self {
-            Self::Real(mut range) => {
-                range.most.1 = "<";
-                Self::Real(range)
-            }
-            other => other,
+    pub(super) const fn below(mut self) -> Self {
+        if let Self::Number(range) = &mut self {
+            range.most.1 = "<";
         }
+        self
     }
 
     /// Returns the field at `path` below `spec`.
-    pub(in crate::validate) fn at(path: &str) -> Option<&'static Self> {
+    pub(super) fn at(path: &str) -> Option<&'static Self> {
         static ALL: LazyLock<HashMap<String, &Field>> = LazyLock::new(|| {
             let all = super::all_fields();
             all.map(|(path, field)| (plain(&path), field)).collect()
@@ -148,33 +159,41 @@ impl Field {
 
     /// Returns CEL that tests whether `value` is within bounds. For a duration field, evaluation
     /// fails if `value` isn't a duration.
-    pub(in crate::validate) fn within(&self, value: &str) -> String {
+    pub(super) fn within(&self, value: &str) -> String {
         match self {
-            Self::Whole(range) => range.cel(value, |n| n.to_string()),
-            Self::Real(range) => range.cel(value, |n| format!("{n:?}")),
-            Self::Time(range) => {
-                let text = |span| format!("duration('{}')", Duration::from(span));
-                format!("({})", range.cel(&format!("duration({value})"), text))
-            }
+            Self::Number(range) => range.cel(value),
             _ => "true".to_owned(),
         }
     }
 
     /// Returns the requirement in words.
-    pub(in crate::validate) fn right(&self) -> String {
+    pub(super) fn right(&self) -> String {
         match self {
-            Self::Whole(range) => range.right(|n| n.to_string()),
-            Self::Real(range) => range.right(|n| match n {
-                large if large >= 1e9 => format!("{large:e}"),
-                other => other.to_string(),
-            }),
-            Self::Time(range) => range.right(|span| Duration::from(span).0),
+            Self::Number(range) => range.right(),
             Self::Text(format) => format.right.to_owned(),
             Self::Free(what, most) => {
                 format!("{what}, 1 to {most} bytes without control characters")
             }
             Self::List(most, ..) | Self::Map(most, _) => format!("at most {most}"),
             Self::Flag(_) => "true or false".to_owned(),
+        }
+    }
+
+    /// Returns the number that is `given`, or its problem.
+    pub(super) fn number(&self, given: &Node) -> Result<f64, String> {
+        let (number, shown) = match (&given.value, self) {
+            (Value::Text(text), _) => {
+                let span = Duration(text.clone()).parse();
+                let span = span.map_err(|error| format!("{text:?}; {error}"))?;
+                (span.as_secs_f64() * 1000.0, text.clone())
+            }
+            (Value::Float(number), _) => (*number, number.to_string()),
+            (Value::Int(number), _) => (*number as f64, number.to_string()),
+            _ => (0.0, given.describe()),
+        };
+        match self {
+            Self::Number(range) if range.holds(number) => Ok(number),
+            _ => Err(format!("{shown}; {}", self.right())),
         }
     }
 
@@ -192,9 +211,15 @@ impl Field {
     }
 }
 
-impl<T: Copy> Range<T> {
-    const fn closed(absent: Absent<T>, least: T, most: T, what: &'static str) -> Self {
+/// Returns the text of a duration of `ms`.
+pub(super) fn duration(ms: f64) -> String {
+    Duration::of_micros(micros(ms)).0
+}
+
+impl Range {
+    const fn closed(unit: Unit, absent: Absent, least: f64, most: f64, what: &'static str) -> Self {
         Self {
+            unit,
             absent,
             least: (least, "<="),
             most: (most, "<="),
@@ -203,29 +228,41 @@ impl<T: Copy> Range<T> {
         }
     }
 
-    /// Returns the default.
-    pub(in crate::validate) fn default(&self) -> Option<T> {
+    /// Returns the value that replaces an absent or invalid field.
+    pub(super) const fn instead(&self) -> f64 {
         match self.absent {
-            Absent::Stored(value) | Absent::Assumed(value) => Some(value),
-            Absent::Open => None,
+            Absent::Stored(value) | Absent::Assumed(value) => value,
+            Absent::Open => self.least.0,
         }
     }
 
-    /// Returns the value that replaces an absent or invalid field.
-    pub(super) fn instead(&self) -> T {
-        self.default().unwrap_or(self.least.0)
-    }
-
-    fn cel(&self, value: &str, text: impl Fn(T) -> String) -> String {
+    fn cel(&self, value: &str) -> String {
+        let text = |number: f64| match self.unit {
+            Unit::Whole => number.to_string(),
+            Unit::Real => format!("{number:?}"),
+            Unit::Time => format!("duration('{}')", duration(number)),
+        };
         let (least, most) = (text(self.least.0), text(self.most.0));
         let above = self.least.1.replace('<', ">");
-        format!("{value} {above} {least} && {value} {} {most}", self.most.1)
+        let below = self.most.1;
+        match self.unit {
+            Unit::Time => {
+                let value = format!("duration({value})");
+                format!("({value} {above} {least} && {value} {below} {most})")
+            }
+            _ => format!("{value} {above} {least} && {value} {below} {most}"),
+        }
     }
 
-    fn right(&self, text: impl Fn(T) -> String) -> String {
+    fn right(&self) -> String {
         if let Some(words) = self.words {
             return words.to_owned();
         }
+        let text = |number: f64| match self.unit {
+            Unit::Real if number >= 1e9 => format!("{number:e}"),
+            Unit::Whole | Unit::Real => number.to_string(),
+            Unit::Time => duration(number),
+        };
         let (least, most) = (text(self.least.0), text(self.most.0));
         let bounds = match (self.least.1, self.most.1) {
             ("<=", "<=") => format!("{least} to {most}"),
@@ -236,13 +273,11 @@ impl<T: Copy> Range<T> {
         let comma = if self.what.is_empty() { "" } else { ", " };
         format!("{}{comma}{bounds}", self.what)
     }
-}
 
-impl<T: Copy + PartialOrd> Range<T> {
     /// Whether `value` is within bounds.
-    pub(super) fn holds(&self, value: T) -> bool {
+    fn holds(&self, value: f64) -> bool {
         let in_order =
-            |low: T, comparison, high: T| low < high || comparison == "<=" && low == high;
+            |low: f64, comparison, high: f64| low < high || comparison == "<=" && low == high;
         in_order(self.least.0, self.least.1, value) && in_order(value, self.most.1, self.most.0)
     }
 }
@@ -250,11 +285,7 @@ impl<T: Copy + PartialOrd> Range<T> {
 impl Format {
     /// Returns the format of texts of at most `most` bytes that match `pattern`. `right` is the
     /// format in words.
-    pub(in crate::validate) const fn new(
-        most: usize,
-        pattern: &'static str,
-        right: &'static str,
-    ) -> Self {
+    pub(super) const fn new(most: usize, pattern: &'static str, right: &'static str) -> Self {
         Self {
             most,
             pattern,
@@ -264,13 +295,25 @@ impl Format {
     }
 
     /// Whether `text` has the format.
-    pub(in crate::validate) fn is(&self, text: &str) -> bool {
+    pub(super) fn is(&self, text: &str) -> bool {
         let regex = self.regex.get_or_init(|| Regex::new(self.pattern).ok());
         text.len() <= self.most && regex.as_ref().is_some_and(|regex| regex.is_match(text))
     }
 
     /// Returns CEL that tests whether `value` has the format, apart from its length.
-    pub(in crate::validate) fn cel(&self, value: &str) -> String {
+    pub(super) fn cel(&self, value: &str) -> String {
         format!("{value}.matches({})", literal(self.pattern))
     }
+}
+
+/// Returns the remedy for settings of type `owner`, or of `other`, that are given with another
+/// type.
+pub(super) fn right_types(owner: impl Display, other: Option<impl Display>) -> String {
+    let other = other.map_or(String::new(), |other| format!(" or {other}"));
+    format!("leave it out or use type {owner}{other}")
+}
+
+/// Returns `text` as a literal of CEL.
+pub(super) fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }

@@ -2,8 +2,8 @@
 //! `spec.targetRefs`.
 
 use super::{At, By, Field, Format, Table};
-use crate::plan::{TargetKind, TargetRef};
-use crate::validate::schema::{self as cel, Rule, SchemaField, some};
+use crate::target::{TargetKind, TargetRef};
+use crate::validate::rules::schema::{self as cel, Rule, SchemaField, some};
 use crate::validate::suggest::instead_of;
 use crate::{API_VERSION, AdmissionPolicy, KIND, PolicyTargetRef};
 
@@ -222,12 +222,12 @@ pub(super) fn schema(targets: &mut SchemaField<'_>) {
     let mut target = targets.at("[]");
     target
         .at("kind")
-        .values(TargetKind::ALL.map(TargetKind::as_str));
-    target.at("group").max_length(SUBDOMAIN.most);
-    target.at("name").max_length(SUBDOMAIN.most);
+        .set("enum", TargetKind::ALL.map(TargetKind::as_str).to_vec());
+    target.at("group").set("maxLength", SUBDOMAIN.most);
+    target.at("name").set("maxLength", SUBDOMAIN.most);
     target
         .at("matchLabels{}")
-        .max_length(LABEL_VALUE.most)
+        .set("maxLength", LABEL_VALUE.most)
         .rule(Rule::quoted(
             format!("self == '' || {}", LABEL_VALUE.cel("self")),
             "self",

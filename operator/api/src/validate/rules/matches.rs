@@ -1,14 +1,14 @@
 //! Rules for matches.
 
 use headgate_core::classify::check_pattern;
-use headgate_core::config::{Match, StringMatchKind};
+use headgate_core::config::{
+    GrpcMatch, HeaderMatch, Match, PathMatch, PathMatchKind, StringMatchKind,
+};
 
 use super::{At, By, Field, Format, Table};
-use crate::validate::schema::{Rule, SchemaField, some};
+use crate::validate::rules::schema::{Rule, SchemaField, some};
 use crate::validate::suggest::instead_of;
-use crate::{GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch};
 
-/// The methods of HTTPRoute.
 /// The methods that a policy may match.
 pub const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
@@ -51,17 +51,22 @@ const EMPTY_GRPC: &str = "empty; service, method or both";
 /// Fields of a condition on a gRPC request.
 static GRPC_FIELDS: [(&str, &Format); 2] = [("service", &GRPC_SERVICE), ("method", &GRPC_METHOD)];
 
-/// Checks the matches of a type or class, or the exclusions.
-pub(super) fn check_matches(matches: &[RequestMatch], at: &At<'_>) -> Vec<Match> {
+/// Checks the matches of a type or class, or the exclusions. Returns these with the names of their
+/// headers in lower case.
+pub(super) fn check_matches(matches: &[Match], at: &At<'_>) -> Vec<Match> {
     at.count(matches.len());
-    for (i, rule) in matches.iter().enumerate() {
+    let mut checked = matches.to_vec();
+    for (i, rule) in checked.iter_mut().enumerate() {
         check_match(rule, &at.item(i));
+        for header in &mut rule.headers {
+            header.name.make_ascii_lowercase();
+        }
     }
-    matches.iter().map(Match::from).collect()
+    checked
 }
 
-fn check_match(rule: &RequestMatch, at: &At<'_>) {
-    if *rule == RequestMatch::default() {
+fn check_match(rule: &Match, at: &At<'_>) {
+    if *rule == Match::default() {
         at.add(EMPTY);
     }
     if let Some(path) = &rule.path {
@@ -96,7 +101,7 @@ fn check_match(rule: &RequestMatch, at: &At<'_>) {
 fn check_path(path: &PathMatch, at: &At<'_>) {
     let at = at.field("value");
     let value = &path.value;
-    if path.kind == PathMatchType::RegularExpression {
+    if path.kind == PathMatchKind::RegularExpression {
         return check_regex(value, &at);
     }
     if !value.starts_with('/') {
@@ -112,7 +117,7 @@ fn check_path(path: &PathMatch, at: &At<'_>) {
     } else if let Some((part, decoded)) = percent_encoded(value) {
         let problem = format!("{value:?} holds {part:?}, {PERCENT_ENCODED}; write {decoded:?}");
         at.add(problem);
-    } else if path.kind == PathMatchType::PathPrefix && value.ends_with('*') {
+    } else if path.kind == PathMatchKind::PathPrefix && value.ends_with('*') {
         let plain = value.trim_end_matches('*').trim_end_matches('/');
         let plain = if plain.is_empty() { "/" } else { plain };
         at.add(format!(
@@ -224,10 +229,10 @@ pub(super) fn schema(list: &mut SchemaField<'_>) {
             )
             .on(".method"),
         );
-    list.at("[].method").values(METHODS);
+    list.at("[].method").set("enum", METHODS.to_vec());
     let right = format!("0 bytes; the name of an Envoy route, 1 to {MAX_ROUTE_NAME} bytes");
     list.at("[].route")
-        .max_length(MAX_ROUTE_NAME)
+        .set("maxLength", MAX_ROUTE_NAME)
         .rule(Rule::text("size(self) > 0", right));
     path_schema(&mut list.at("[].path"));
     header_schema(&mut list.at("[].headers"));
@@ -235,7 +240,7 @@ pub(super) fn schema(list: &mut SchemaField<'_>) {
 }
 
 fn path_schema(path: &mut SchemaField<'_>) {
-    path.at("value").max_length(MAX_PATH);
+    path.at("value").set("maxLength", MAX_PATH);
     let plain = "self.type == 'RegularExpression'";
     let value = "self.value";
     let without_star = "self.value.find('^.*[^*/]')";
@@ -283,13 +288,14 @@ fn path_schema(path: &mut SchemaField<'_>) {
 fn header_schema(headers: &mut SchemaField<'_>) {
     headers
         .at("[].name")
-        .max_length(HEADER_NAME.most)
-        .pattern(&HEADER_NAME);
+        .set("maxLength", HEADER_NAME.most)
+        .set("minLength", 1)
+        .set("pattern", HEADER_NAME.pattern);
     let empty = format!("0 bytes; 1 to {MAX_HEADER_VALUE} bytes");
     headers
         .at("[].value")
-        .max_length(MAX_HEADER_VALUE)
-        .characters("^[^\\x00-\\x08\\x0a-\\x1f\\x7f]*$");
+        .set("maxLength", MAX_HEADER_VALUE)
+        .set("pattern", "^[^\\x00-\\x08\\x0a-\\x1f\\x7f]*$");
     headers
         .at("[]")
         .rule(Rule::text("self.type != 'Exact' || size(self.value) > 0", empty).on(".value"))
@@ -309,7 +315,7 @@ fn grpc_schema(grpc: &mut SchemaField<'_>) {
         EMPTY_GRPC,
     ));
     for (field, format) in GRPC_FIELDS {
-        grpc.at(field).max_length(MAX_GRPC_NAME);
+        grpc.at(field).set("maxLength", MAX_GRPC_NAME);
         let value = format!("self.{field}");
         let is_right = format.cel(&value);
         let rule = format!("self.type != 'Exact' || !has({value}) || {is_right}");

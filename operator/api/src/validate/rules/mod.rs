@@ -18,6 +18,7 @@ mod identity;
 mod matches;
 mod names;
 mod queue;
+mod schema;
 mod shadow;
 mod stage;
 mod strategy;
@@ -25,20 +26,19 @@ mod types;
 mod window;
 mod workflows;
 
-use std::time::Duration as Span;
-
 use super::policy::ValidPolicy;
-use super::schema::SchemaField;
 
-pub(in crate::validate) use at::Block;
+use serde_json::Value;
+
 pub(crate) use at::{At, Problems};
 use field::Absent::{Assumed, Open, Stored};
-pub(in crate::validate) use field::{Absent, By, Field, Format, Range};
+use field::{Block, By, Field, Format};
 use field::{Table, real, time, whole};
 pub(crate) use identity::identity;
 pub use identity::is_label;
 pub use matches::{MAX_PATH, METHODS};
 pub use names::{NAME, is_name};
+use schema::SchemaField;
 pub(crate) use stage::policy;
 
 /// Adds warnings about settings that are valid but seldom intended.
@@ -48,17 +48,19 @@ pub(crate) fn warnings(policy: &ValidPolicy, spec: &At<'_>) {
     class_admission::warnings(policy, spec);
 }
 
-const MILLISECOND: Span = Span::from_millis(1);
-const SECOND: Span = Span::from_secs(1);
-const HOUR: Span = Span::from_secs(3600);
+// Durations, ms.
+const MILLISECOND: f64 = 1.0;
+const SECOND: f64 = 1000.0;
+const MINUTE: f64 = 60.0 * SECOND;
+const HOUR: f64 = 60.0 * MINUTE;
 
 /// The value of a request, relative to others.
 const VALUE: Field = real(Stored(1.0), 0.001, 1000.0, "");
 const WEIGHT: &str = "a weight";
 
-/// Returns `span` in µs. A policy's durations are far too short to overflow.
-fn micros(span: Span) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+/// Returns `ms` in µs.
+fn micros(ms: f64) -> u64 {
+    (ms * 1000.0).round() as u64
 }
 
 /// The tables of fields, each with its place below `spec`.
@@ -106,8 +108,10 @@ fn all_fields() -> impl Iterator<Item = (String, &'static Field)> {
         .flat_map(move |(at, table)| table.iter().map(move |(field, row)| (path(at, field), row)))
 }
 
-/// Adds the checks to the API server's schema.
-pub(in crate::validate) fn schema(spec: &mut SchemaField<'_>) {
+/// Adds defaults, bounds and rules to the structural schema of a policy's `spec`. A field that the
+/// rules name but the schema lacks is added without a description, which makes a test fail.
+pub fn constrain(spec: &mut Value) {
+    let spec = &mut SchemaField::of_spec(spec);
     for (path, field) in all_fields() {
         spec.at(&path).field(field);
     }

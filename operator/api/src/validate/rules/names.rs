@@ -3,7 +3,7 @@
 
 use super::{At, Format};
 use crate::AdmissionPolicySpec;
-use crate::validate::schema::{self as cel, Rule};
+use crate::validate::rules::schema::{self as cel, Rule};
 use crate::validate::suggest::closest;
 
 /// The largest number of names that a message lists.

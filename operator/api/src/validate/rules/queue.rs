@@ -1,7 +1,6 @@
 //! `spec.queue`.
 
 use std::collections::BTreeMap;
-use std::time::Duration as Span;
 
 use headgate_core::config::{
     Discipline, Flow, MAX_QUEUE_LENGTH, MAX_WORKFLOW_NAME, QueueConfig, QueueMode, TokenCost,
@@ -9,17 +8,18 @@ use headgate_core::config::{
 
 use super::names::{all_known, check_known};
 use super::{
-    Assumed, At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, WEIGHT, real, time, whole,
+    Assumed, At, Field, HOUR, MILLISECOND, MINUTE, Open, SECOND, Stored, Table, WEIGHT, real, time,
+    whole,
 };
-use crate::validate::schema::{self as cel, Rule, SchemaField, some};
+use crate::validate::rules::schema::{self as cel, Rule, SchemaField, some};
 use crate::{AdmissionPolicySpec, DisciplineType, StrategyType};
 
 /// The largest number of weights. Each is looked up by name.
 const MAX_WEIGHTS: usize = 1024;
 pub(super) static FIELDS: Table = fields! {
-    "maxLength" => whole(Stored(800), 0, MAX_QUEUE_LENGTH),
+    "maxLength" => whole(Stored(800.0), 0, MAX_QUEUE_LENGTH),
     "timeout" => time(Stored(SECOND), MILLISECOND, HOUR),
-    "drr.quantum" => time(Stored(Span::from_millis(10)), MILLISECOND, Span::from_secs(60)),
+    "drr.quantum" => time(Stored(10.0 * MILLISECOND), MILLISECOND, MINUTE),
     "drr.weights" => Field::Map(MAX_WEIGHTS, "weights"),
     "drr.weights{}" => real(Open, 0.01, 100.0, WEIGHT),
     "wfq.weights" => Field::Map(MAX_WEIGHTS, "weights"),
@@ -81,42 +81,43 @@ fn discipline(spec: &AdmissionPolicySpec, at: &At<'_>) -> Discipline {
         DisciplineType::Priority => Discipline::Priority,
         DisciplineType::Slack => Discipline::Slack,
         DisciplineType::Drr => {
-            let settings = spec.queue.drr.clone().unwrap_or_default();
+            let by = spec
+                .queue
+                .drr
+                .as_ref()
+                .map_or(Flow::default(), |drr| drr.by);
             let at = at.field("drr");
-            flows(spec, settings.by, &settings.weights, &at);
             Discipline::Drr {
-                by: settings.by,
+                by,
                 quantum_us: at.field("quantum").time(),
-                weights: weights(spec, settings.by, settings.weights),
+                weights: weights(spec, by, &at),
             }
         }
         DisciplineType::Wfq => {
-            let settings = spec.queue.wfq.clone().unwrap_or_default();
+            let by = spec
+                .queue
+                .wfq
+                .as_ref()
+                .map_or(Flow::default(), |wfq| wfq.by);
             let at = at.field("wfq");
-            flows(spec, settings.by, &settings.weights, &at);
-            let tokens = settings.tokens.as_ref().map(|_| {
-                let at = at.field("tokens");
-                TokenCost {
-                    input: at.field("input").real(),
-                    output: at.field("output").real(),
-                }
-            });
+            let tokens = at.field("tokens");
+            let cost = || TokenCost {
+                input: tokens.field("input").real(),
+                output: tokens.field("output").real(),
+            };
             Discipline::Wfq {
-                by: settings.by,
-                weights: weights(spec, settings.by, settings.weights),
-                tokens,
+                by,
+                weights: weights(spec, by, &at),
+                tokens: tokens.is_given().then(cost),
             }
         }
     }
 }
 
-/// Returns the weights in force. A workflow has its weight from `workflows.named` unless `own`
-/// names it.
-fn weights(
-    spec: &AdmissionPolicySpec,
-    by: Flow,
-    own: BTreeMap<String, f64>,
-) -> BTreeMap<String, f64> {
+/// Returns the weights in force of the fair queue at `at`. A workflow has its weight from
+/// `workflows.named` unless the queue's own weights name it.
+fn weights(spec: &AdmissionPolicySpec, by: Flow, at: &At<'_>) -> BTreeMap<String, f64> {
+    let own = own_weights(spec, by, at);
     if by != Flow::Workflow {
         return own;
     }
@@ -127,33 +128,34 @@ fn weights(
     named.chain(own).collect()
 }
 
-/// Checks the weights of the flows that the fair queue distinguishes.
-fn flows(spec: &AdmissionPolicySpec, by: Flow, all: &BTreeMap<String, f64>, at: &At<'_>) {
+/// Returns the fair queue's own weights, and checks the flows that it distinguishes.
+fn own_weights(spec: &AdmissionPolicySpec, by: Flow, at: &At<'_>) -> BTreeMap<String, f64> {
     let weights = at.field("weights");
-    let names = all.keys();
-    weights.count(names.len());
+    let own = weights.values(|_| Some(()));
+    weights.count(own.len());
     match by {
         Flow::Type => {
             let types = spec.type_names();
-            check_known(names, "type", &types, &weights);
+            check_known(own.keys(), "type", &types, &weights);
         }
         Flow::Class if spec.classes.is_empty() => {
             at.field("by").add(format!("Class; {NO_CLASSES}"));
         }
         Flow::Class => {
             let classes = spec.class_names();
-            check_known(names, "class", &classes, &weights);
+            check_known(own.keys(), "class", &classes, &weights);
         }
         Flow::Workflow => {
-            for id in names.filter(|id| !(1..=MAX_WORKFLOW_NAME).contains(&id.len())) {
+            for id in own
+                .keys()
+                .filter(|id| !(1..=MAX_WORKFLOW_NAME).contains(&id.len()))
+            {
                 let right = format!("the id of a workflow, 1 to {MAX_WORKFLOW_NAME} bytes");
                 weights.key(id).add(format!("{} bytes; {right}", id.len()));
             }
         }
     }
-    for name in all.keys() {
-        weights.key(name).given_real();
-    }
+    weights.values(At::given_real)
 }
 
 pub(super) fn schema(spec: &mut SchemaField<'_>) {

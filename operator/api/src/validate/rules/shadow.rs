@@ -8,14 +8,16 @@
 
 use std::collections::HashMap;
 
-use headgate_core::config::DEFAULT_TYPE;
+use headgate_core::config::{
+    DEFAULT_TYPE, GrpcMatch, HeaderMatch, Match, PathMatch, PathMatchKind,
+};
 
 use super::At;
-use crate::{AdmissionPolicySpec, GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch};
+use crate::AdmissionPolicySpec;
 
 /// Earlier matches by their condition on the path. The index avoids comparing every match with
 /// every other.
-type Earlier<'a> = HashMap<Option<(PathMatchType, &'a str)>, Vec<(String, &'a RequestMatch)>>;
+type Earlier<'a> = HashMap<Option<(PathMatchKind, &'a str)>, Vec<(String, &'a Match)>>;
 
 /// Adds a problem for every match of a type or a class that is covered by an exclusion, by an
 /// earlier type (or class) or by an earlier match of the same type or class.
@@ -37,9 +39,9 @@ pub(super) fn check(spec: &AdmissionPolicySpec, at: &At<'_>) {
 
 /// Adds a problem for each of `rules` that a match in `earlier` covers, and adds the other rules to
 /// `earlier`.
-fn check_list<'a>(rules: &'a [RequestMatch], at: &At<'_>, earlier: &mut Earlier<'a>) {
+fn check_list<'a>(rules: &'a [Match], at: &At<'_>, earlier: &mut Earlier<'a>) {
     for (i, rule) in rules.iter().enumerate() {
-        if *rule == RequestMatch::default() {
+        if *rule == Match::default() {
             continue; // Another rule reports an empty match, which would cover all later matches.
         }
         let at = at.item(i);
@@ -61,26 +63,23 @@ fn check_list<'a>(rules: &'a [RequestMatch], at: &At<'_>, earlier: &mut Earlier<
     }
 }
 
-fn path_key(path: Option<&PathMatch>) -> Option<(PathMatchType, &str)> {
+fn path_key(path: Option<&PathMatch>) -> Option<(PathMatchKind, &str)> {
     path.map(|p| match p.kind {
-        PathMatchType::PathPrefix => (p.kind, p.value.trim_end_matches('/')),
+        PathMatchKind::PathPrefix => (p.kind, p.value.trim_end_matches('/')),
         _ => (p.kind, p.value.as_str()),
     })
 }
 
 /// Returns an earlier match that covers `rule`.
-fn covering<'e, 'a>(
-    rule: &'e RequestMatch,
-    earlier: &'e Earlier<'a>,
-) -> Option<(&'e str, &'a RequestMatch)> {
+fn covering<'e, 'a>(rule: &'e Match, earlier: &'e Earlier<'a>) -> Option<(&'e str, &'a Match)> {
     let key = path_key(rule.path.as_ref());
     let mut keys = vec![None];
     if let Some((kind, value)) = key {
         keys.push(key);
-        if kind != PathMatchType::RegularExpression {
+        if kind != PathMatchKind::RegularExpression {
             let slashes = value.match_indices('/').map(|(end, _)| &value[..end]);
-            keys.extend(slashes.map(|prefix| Some((PathMatchType::PathPrefix, prefix))));
-            keys.push(Some((PathMatchType::PathPrefix, value)));
+            keys.extend(slashes.map(|prefix| Some((PathMatchKind::PathPrefix, prefix))));
+            keys.push(Some((PathMatchKind::PathPrefix, value)));
         }
     }
     let mut candidates = keys.iter().filter_map(|key| earlier.get(key)).flatten();
@@ -89,7 +88,7 @@ fn covering<'e, 'a>(
 }
 
 /// Whether all conditions of `a` but the condition on the path follow from the conditions of `b`.
-fn covers_beyond_path(a: &RequestMatch, b: &RequestMatch) -> bool {
+fn covers_beyond_path(a: &Match, b: &Match) -> bool {
     let same_or_any = |a: &Option<String>, b: &Option<String>| a.is_none() || a == b;
     same_or_any(&a.method, &b.method)
         && same_or_any(&a.route, &b.route)

@@ -17,16 +17,17 @@ use super::strategy::strategy;
 use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, types};
 use super::workflows::workflows;
 use super::{Assumed, At, Field, Open, Stored, Table, real, shadow, whole};
-use crate::validate::policy::{Slots, ValidPolicy};
-use crate::validate::schema::{Rule, SchemaField, some};
+use crate::slots::Slots;
+use crate::validate::policy::ValidPolicy;
+use crate::validate::rules::schema::{Rule, SchemaField, some};
 use crate::{AdmissionPolicy, AdmissionPolicySpec, DisciplineType, StrategyType};
 
 /// Fields of blocks without a file of their own.
 pub(super) static FIELDS: Table = fields! {
     "parallelism.total" => whole(Open, 1, MAX_PARALLELISM),
     "parallelism.perEndpoint" => whole(Open, 1, MAX_PARALLELISM),
-    "parallelism.auto.min" => whole(Assumed(FEWEST), 1, MAX_PARALLELISM),
-    "parallelism.auto.max" => whole(Assumed(MAX_PARALLELISM), 1, MAX_PARALLELISM),
+    "parallelism.auto.min" => whole(Assumed(FEWEST as f64), 1, MAX_PARALLELISM),
+    "parallelism.auto.max" => whole(Assumed(MAX_PARALLELISM as f64), 1, MAX_PARALLELISM),
     "parallelism.tokens.budget" => whole(Open, 1, MAX_TOKENS),
     "parallelism.tokens.prompt.header" => Field::Text(&HEADER),
     "parallelism.tokens.prompt.perUnit" => PER_UNIT,
@@ -36,7 +37,7 @@ pub(super) static FIELDS: Table = fields! {
     "parallelism.tokens.output.otherwise" => whole(Open, 0, MAX_TOKENS),
     "parallelism.tokens.perRequest" => whole(Open, 1, MAX_TOKENS),
     "retries.header" => Field::Text(&HEADER),
-    "retries.firstAttempt" => whole(Stored(0), 0, 1),
+    "retries.firstAttempt" => whole(Stored(0.0), 0, 1),
 };
 /// Tokens for each unit of a header.
 const PER_UNIT: Field = real(Assumed(1.0), 0.001, 1000.0, "");

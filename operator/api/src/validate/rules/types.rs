@@ -10,7 +10,7 @@ use headgate_core::stats::MAX_TYPES_IN_STATS;
 use super::matches::check_matches;
 use super::names::{HEADER, NAMES, header};
 use super::{At, By, Field, Format, HOUR, MILLISECOND, Open, Table, VALUE, time};
-use crate::validate::schema::{self as cel, Rule, SchemaField, not_time, some};
+use crate::validate::rules::schema::{self as cel, Rule, SchemaField, not_time, some};
 use crate::{Duration, QueryType};
 
 /// The largest number of types of one policy, equal to the number of types with their own stats.
@@ -136,14 +136,14 @@ pub(super) fn types(
     checked
 }
 
-fn on_refusal(given: &[crate::SetHeader], at: &At<'_>) -> Vec<SetHeader> {
+fn on_refusal(given: &[SetHeader], at: &At<'_>) -> Vec<SetHeader> {
     let at = at.field("onRefusal").field("set");
     at.count(given.len());
     if given.is_empty() {
         at.add(SETS_NOTHING);
     }
     at.unique("a header has one value");
-    let set = |(i, of): (usize, &crate::SetHeader)| {
+    let set = |(i, of): (usize, &SetHeader)| {
         let at = at.item(i);
         at.field("value").text(&of.value);
         SetHeader {

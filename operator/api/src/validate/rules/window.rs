@@ -1,10 +1,8 @@
 //! Rules for sliding windows. A window of length D slides by Δ at a time.
 
-use std::time::Duration as Span;
-
-use super::{At, HOUR, MILLISECOND, SECOND, Stored, Table, time};
+use super::{At, HOUR, MILLISECOND, MINUTE, SECOND, Stored, Table, time};
 use crate::Duration;
-use crate::validate::schema::{self as cel, Rule, SchemaField};
+use crate::validate::rules::schema::{self as cel, Rule, SchemaField};
 
 /// The largest number of steps. The filter keeps one bucket for each step.
 const MAX_STEPS: u64 = 10_000;
@@ -12,12 +10,12 @@ const MAX_STEPS: u64 = 10_000;
 /// The window of the counts of starvation avoidance (Bouncer §4).
 pub(super) static SECOND_IN_HUNDREDTHS: Table = fields! {
     "window" => time(Stored(SECOND), MILLISECOND, HOUR),
-    "step" => time(Stored(Span::from_millis(10)), MILLISECOND, HOUR),
+    "step" => time(Stored(10.0 * MILLISECOND), MILLISECOND, HOUR),
 };
 
 /// The window of means (Bouncer §5.2.2).
 pub(super) static MINUTE_IN_SECONDS: Table = fields! {
-    "window" => time(Stored(Span::from_secs(60)), MILLISECOND, HOUR),
+    "window" => time(Stored(MINUTE), MILLISECOND, HOUR),
     "step" => time(Stored(SECOND), MILLISECOND, HOUR),
 };
 

@@ -1,22 +1,22 @@
 //! Settings of `BacklogControl`.
 
-use std::time::Duration as Span;
-
 use headgate_core::config::{
     BacklogControlConfig, BacklogSignal, CostConfig, DEFAULT_TYPE, MAX_COST, StrategyConfig,
 };
 
 use super::super::names::{HEADER, all_known, check_known, header};
 use super::super::types::MAX_TYPES;
-use super::super::{At, Block, Field, HOUR, Open, SECOND, Stored, Table, real, time, whole};
-use crate::validate::schema::{self as cel, Rule, SchemaField, some};
+use super::super::{
+    At, Block, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, real, time, whole,
+};
+use crate::validate::rules::schema::{self as cel, Rule, SchemaField, some};
 use crate::{AdmissionPolicySpec, Cost, CostType};
 
 const BLOCKS: [Block<CostType>; 2] = [
     ("costs", CostType::Type, None),
     ("header", CostType::Header, None),
 ];
-const LEAST: Span = Span::from_millis(10);
+const LEAST: f64 = 10.0 * MILLISECOND;
 const GAIN: Field = real(Open, 0.0, 1e12, "a gain").above();
 pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "target" => time(Open, LEAST, HOUR),

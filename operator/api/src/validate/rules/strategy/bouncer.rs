@@ -1,22 +1,20 @@
 //! Settings of `Bouncer`.
 
-use std::time::Duration as Span;
-
 use headgate_core::config::{
     AcceptFractionConfig, HistogramWindow, MAX_HISTOGRAM_STEPS, ServiceTimesConfig, StrategyConfig,
 };
 
-use super::super::{Assumed, At, Field, HOUR, SECOND, Stored, Table, time, whole};
-use crate::validate::schema::{Rule, SchemaField};
+use super::super::{Assumed, At, Field, HOUR, MILLISECOND, SECOND, Stored, Table, time, whole};
+use crate::validate::rules::schema::{Rule, SchemaField};
 use crate::{BouncerSettings, Duration, HistogramWindowType};
 
-const LEAST: Span = Span::from_millis(10);
+const LEAST: f64 = 10.0 * MILLISECOND;
 pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "interval" => time(Stored(SECOND), LEAST, HOUR),
-    "minSamples" => whole(Stored(50), 1, 1_000_000),
+    "minSamples" => whole(Stored(50.0), 1, 1_000_000),
     "shedByValue" => Field::Flag(true),
     // The right steps depend on the interval.
-    "window.step" => time(Assumed(Span::from_millis(100)), LEAST, HOUR),
+    "window.step" => time(Assumed(100.0 * MILLISECOND), LEAST, HOUR),
 };
 const STEP_OF_DUAL_BUFFER: &str = "given with type DualBuffer; leave it out or use type Sliding";
 

@@ -6,7 +6,7 @@ use super::super::names::{all_known, check_known};
 use super::super::types::MAX_TYPES;
 use super::super::window::{self, window};
 use super::super::{At, Field, HOUR, MILLISECOND, Open, Table, time};
-use crate::validate::schema::SchemaField;
+use crate::validate::rules::schema::SchemaField;
 use crate::{Duration, MaxQueueWaitSettings};
 
 pub(in crate::validate::rules) static FIELDS: Table = fields! {
@@ -28,8 +28,7 @@ pub(super) fn config(
     let limit_us = at.field("limit").time();
     let limits = at.field("limits");
     check_known(settings.limits.keys(), "type", types, &limits);
-    let of_type = |name: &String| Some((name.clone(), limits.key(name).given_time()?));
-    let type_limits_us = settings.limits.keys().filter_map(of_type).collect();
+    let type_limits_us = limits.values(At::given_time);
     let (window_us, step_us) = window(at);
     StrategyConfig::MaxQueueWait {
         limit_us,

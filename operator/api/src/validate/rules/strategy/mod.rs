@@ -10,7 +10,7 @@ pub(super) mod starvation_avoidance;
 use headgate_core::config::{ServiceTimesConfig, StageConfig, StarvationAvoidance, StrategyConfig};
 
 use super::{At, Block, window};
-use crate::validate::schema::SchemaField;
+use crate::validate::rules::schema::SchemaField;
 use crate::{AdmissionPolicySpec, StrategyType};
 
 /// The blocks of strategies' settings, each with its types. Bouncer may also have the settings of

@@ -4,11 +4,10 @@ mod schema;
 mod targets;
 
 use std::collections::BTreeMap;
-use std::time::Duration as Span;
 
 use headgate_core::config::{
-    ControlScope, DegradationConfig, MAX_CLASSES, ResponseTimeControllerConfig, StageConfig,
-    StrategyConfig,
+    ControlScope, DegradationConfig, MAX_CLASSES, MAX_CONTROLLERS, ResponseTimeControllerConfig,
+    StageConfig, StrategyConfig,
 };
 
 use super::super::names::check_known;
@@ -36,7 +35,7 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "smoothing" =>
         real(Open, 0.0, 1.0, "").below().words("the weight of the past, 0 or more, below 1"),
     "requests" => whole(Open, 1, 10_000),
-    "timeout" => time(Stored(SECOND), Span::from_millis(10), HOUR),
+    "timeout" => time(Stored(SECOND), 10.0 * MILLISECOND, HOUR),
     "increase" => real(Open, 0.0, 1e6, "requests/s").above(),
     "decrease" => DECREASE,
     "decreaseAbove" => real(Stored(0.0), -1.0, 10.0, ERROR),
@@ -45,7 +44,7 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "maxRate" => real(Open, 0.001, 1e6, RATE),
     // These settings are valid only with classes.
     "lowerClassDecrease" => real(Assumed(10.0), 1.0, 1e6, "a divisor").above(),
-    "lowerClassPatience" => whole(Assumed(20), 0, 1_000_000),
+    "lowerClassPatience" => whole(Assumed(20.0), 0, 1_000_000),
     "degradation.minQuality" =>
         real(Stored(0.1), 0.0, 1.0, "a share of full quality").above().below(),
     "degradation.decrease" => DECREASE,
@@ -56,8 +55,6 @@ const WITHOUT_CLASSES: &str = "given without classes; leave it out or add spec.c
 const WITH_POLICY: &str = "given with scope Policy; leave it out or use scope Type";
 /// The ratio of a target to processing times that few services reach.
 const FAR_BELOW: f64 = 10.0;
-/// The largest number of controllers, which is limited because workers share their state.
-const MAX_CONTROLLERS: usize = 256;
 
 pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig {
     let given = spec.strategy.response_time_controller.clone();

@@ -1,15 +1,13 @@
 //! Starvation avoidance around a strategy. It is allowed only if the strategy refuses some types
 //! more than others.
 
-use std::collections::BTreeMap;
-
 use headgate_core::config::{ControlScope, StarvationAvoidance};
 
 use super::super::names::{all_known, check_known};
 use super::super::types::MAX_TYPES;
 use super::super::window::{self, window};
 use super::super::{At, Block, Field, Open, Stored, Table, real};
-use crate::validate::schema::{self as cel, Rule, SchemaField, some};
+use crate::validate::rules::schema::{self as cel, Rule, SchemaField, some};
 use crate::{StarvationAvoidanceType, StrategyType};
 
 const BLOCKS: [Block<StarvationAvoidanceType>; 2] = {
@@ -45,15 +43,12 @@ pub(super) fn starvation_avoidance(
             let (window_us, step_us) = window(&at);
             let given = avoidance.acceptance_allowance.as_ref();
             let allowances = at.field("allowances");
-            let type_allowances = given.map_or_else(BTreeMap::new, |given| {
+            if let Some(given) = given {
                 check_known(given.allowances.keys(), "type", types, &allowances);
-                let of_type =
-                    |name: &String| Some((name.clone(), allowances.key(name).given_real()?));
-                given.allowances.keys().filter_map(of_type).collect()
-            });
+            }
             StarvationAvoidance::AcceptanceAllowance {
                 allowance: at.field("allowance").real(),
-                type_allowances,
+                type_allowances: allowances.values(At::given_real),
                 window_us,
                 step_us,
             }

@@ -4,7 +4,7 @@ use headgate_core::config::{MAX_WORKFLOW_SOURCES, WorkflowSource};
 
 use super::super::{At, Block, By, Field, Format, Table};
 use super::MAX_BYTES;
-use crate::validate::schema::{self as cel, Rule, SchemaField};
+use crate::validate::rules::schema::{self as cel, Rule, SchemaField};
 use crate::{MetadataIdentity, WorkflowIdentity, WorkflowIdentityType};
 
 const BLOCKS: [Block<WorkflowIdentityType>; 3] = [
@@ -151,11 +151,11 @@ pub(super) fn schema(list: &mut SchemaField<'_>) {
     );
     source
         .at("baggage.key")
-        .default(DEFAULT_KEY)
+        .set("default", DEFAULT_KEY)
         .rule(Rule::text(format!("self != '{OWN_KEY}'"), KEY_IS_OWN));
     source
         .at("header.name")
-        .default(DEFAULT_HEADER)
+        .set("default", DEFAULT_HEADER)
         .rule(Rule::quoted(
             format!(
                 "!self.lowerAscii().startsWith('{OWN_HEADERS}') || \

@@ -9,14 +9,15 @@ pub(super) mod smoothing;
 mod warnings;
 
 use std::collections::BTreeMap;
-use std::time::Duration as Span;
 
 use headgate_core::config::{
     MAX_WORKFLOW_QUEUE, MAX_WORKFLOW_SERVICES, MAX_WORKFLOWS, Mode, OutboundConfig, WorkflowsConfig,
 };
 
-use super::{At, By, Field, HOUR, Open, SECOND, Stored, Table, micros, real, time, whole};
-use crate::validate::schema::{Rule, SchemaField};
+use super::{
+    At, By, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, micros, real, time, whole,
+};
+use crate::validate::rules::schema::{Rule, SchemaField};
 use crate::{AdmissionPolicySpec, Duration, Smoothing};
 
 pub(super) use warnings::warnings;
@@ -26,11 +27,11 @@ const MAX_BYTES: usize = 256;
 const QUANTILE: &str = "a quantile, 0 (the slowest process) to 1 (the fastest)";
 pub(super) static FIELDS: Table = fields! {
     "quantile" => real(Stored(0.5), 0.0, 1.0, "").words(QUANTILE),
-    "interval" => time(Stored(Span::from_millis(100)), Span::from_millis(10), Span::from_secs(10)),
+    "interval" => time(Stored(100.0 * MILLISECOND), 10.0 * MILLISECOND, 10.0 * SECOND),
     // The default depends on the interval.
-    "rateTimeout" => time(Open, Span::from_millis(20), HOUR),
-    "maxWorkflows" => whole(Stored(100), 1, MAX_WORKFLOWS as u32),
-    "maxQueueLength" => whole(Stored(100), 0, MAX_WORKFLOW_QUEUE),
+    "rateTimeout" => time(Open, 20.0 * MILLISECOND, HOUR),
+    "maxWorkflows" => whole(Stored(100.0), 1, MAX_WORKFLOWS as u32),
+    "maxQueueLength" => whole(Stored(100.0), 0, MAX_WORKFLOW_QUEUE),
     "services" => Field::List(MAX_WORKFLOW_SERVICES, "services", By::Key("name")),
     "services[].name" => services::NAME,
     "services[].quantile" => real(Open, 0.0, 1.0, "").words(QUANTILE),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::super::{At, By, Field, HOUR, MILLISECOND, Open, Stored, Table, WEIGHT, real, time};
 use super::{QUANTILE, services};
 use crate::NamedWorkflow;
-use crate::validate::schema::{Rule, SchemaField};
+use crate::validate::rules::schema::{Rule, SchemaField};
 
 /// The id of the workflows without a rate of their own. This id doesn't count towards
 /// `maxWorkflows`.

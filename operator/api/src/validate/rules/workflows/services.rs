@@ -6,7 +6,7 @@ use headgate_core::config::{MAX_WORKFLOW_NAME, MAX_WORKFLOW_SERVICES};
 
 use super::super::{At, By, Field, Table};
 use super::{MAX_BYTES, smoothing};
-use crate::validate::schema::{Rule, SchemaField};
+use crate::validate::rules::schema::{Rule, SchemaField};
 use crate::{OutboundService, ServiceQuantile};
 
 pub(super) const NAME: Field = Field::Free("the name of a service", MAX_WORKFLOW_NAME);

@@ -4,7 +4,7 @@ use headgate_core::config::{ResourceConfig, ResourceReport, SharingConfig};
 
 use super::super::{At, Block, Field, Format, Open, Stored, Table, real};
 use super::MAX_BYTES;
-use crate::validate::schema::{Rule, SchemaField};
+use crate::validate::rules::schema::{Rule, SchemaField};
 use crate::{ReportedMetric, ReportedResource, Sharing, SharingType};
 
 const BLOCKS: [Block<SharingType>; 2] = [

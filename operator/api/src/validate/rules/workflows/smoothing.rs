@@ -1,18 +1,16 @@
 //! `outbound.smoothing` and the smoothing of single services: the range of the delays of calls.
 
-use std::time::Duration as Span;
-
 use headgate_core::config::{MAX_SMOOTHING_US, SmoothingConfig};
 
 use super::super::{At, MILLISECOND, Open, Table, time};
 use crate::Smoothing;
-use crate::validate::schema::{Rule, SchemaField};
+use crate::validate::rules::schema::{Rule, SchemaField};
 
-const LONGEST: Span = Span::from_micros(MAX_SMOOTHING_US);
+const LONGEST: f64 = MAX_SMOOTHING_US as f64 / 1000.0;
 pub(in crate::validate::rules) static FIELDS: Table = fields! {
-    "smoothing.least" => time(Open, Span::ZERO, LONGEST),
+    "smoothing.least" => time(Open, 0.0, LONGEST),
     "smoothing.most" => time(Open, MILLISECOND, LONGEST),
-    "services[].smoothing.least" => time(Open, Span::ZERO, LONGEST),
+    "services[].smoothing.least" => time(Open, 0.0, LONGEST),
     "services[].smoothing.most" => time(Open, MILLISECOND, LONGEST),
 };
 

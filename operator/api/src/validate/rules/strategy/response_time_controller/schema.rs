@@ -2,9 +2,9 @@
 
 use super::super::super::names::all_known;
 use super::targets::{NO_OBJECTIVE, NO_TARGET_OF_POLICY};
-use super::{MAX_CONTROLLERS, PERCENTILE, WITH_POLICY, WITHOUT_CLASSES};
-use crate::validate::schema::{self as cel, Rule, SchemaField, some};
-use headgate_core::config::{ControlScope, ResponseTimeControllerConfig};
+use super::{PERCENTILE, WITH_POLICY, WITHOUT_CLASSES};
+use crate::validate::rules::schema::{self as cel, Rule, SchemaField, some};
+use headgate_core::config::{ControlScope, MAX_CONTROLLERS, ResponseTimeControllerConfig};
 
 const PATH: &str = ".strategy.responseTimeController";
 

@@ -14,22 +14,12 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
 
-use super::rules::{self, Absent, Block, By, Field, Format, Range};
-use crate::Duration;
+use super::field::{Absent, Block, By, Field, Format, Unit, duration, literal, right_types};
 
 /// The longest text of a duration: four numbers of five digits with their units.
 const MAX_DURATION: usize = 28;
 /// A duration as in GEP-2257.
 const DURATION: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
-
-/// Adds defaults, bounds and rules to the structural schema of a policy's `spec`. A field that the
-/// rules name but the schema lacks is added without a description, which makes a test fail.
-pub fn constrain(spec: &mut Value) {
-    rules::schema(&mut SchemaField {
-        node: spec,
-        path: String::new(),
-    });
-}
 
 /// A field of the schema.
 #[derive(Debug)]
@@ -38,7 +28,13 @@ pub(super) struct SchemaField<'a> {
     path: String,
 }
 
-impl SchemaField<'_> {
+impl<'a> SchemaField<'a> {
+    /// Returns the schema of a policy's `spec`.
+    pub(super) fn of_spec(node: &'a mut Value) -> Self {
+        let path = String::new();
+        Self { node, path }
+    }
+
     /// Returns the field at `path` below this one, such as `types[].slo{}`, with `[]` for the items
     /// of a list and `{}` for the values of a mapping.
     pub(super) fn at(&mut self, path: &str) -> SchemaField<'_> {
@@ -59,71 +55,47 @@ impl SchemaField<'_> {
         SchemaField { node, path }
     }
 
-    fn set(&mut self, key: &str, value: impl Into<Value>) -> &mut Self {
+    /// Sets `key` of the schema, such as `maxLength`.
+    pub(super) fn set(&mut self, key: &str, value: impl Into<Value>) -> &mut Self {
         self.node[key] = value.into();
         self
-    }
-
-    /// Sets the largest number of characters of a text.
-    pub(super) fn max_length(&mut self, most: usize) -> &mut Self {
-        self.set("maxLength", most)
-    }
-
-    /// Sets the pattern of a nonempty text, for a check that is too expensive for CEL.
-    pub(super) fn pattern(&mut self, format: &Format) -> &mut Self {
-        self.set("minLength", 1).characters(format.pattern)
-    }
-
-    /// Sets the pattern of a text that may be empty.
-    pub(super) fn characters(&mut self, pattern: &str) -> &mut Self {
-        self.set("pattern", pattern)
-    }
-
-    /// Sets the allowed values.
-    pub(super) fn values(&mut self, values: impl IntoIterator<Item = &'static str>) -> &mut Self {
-        let values: Vec<&str> = values.into_iter().collect();
-        self.set("enum", values)
-    }
-
-    /// Sets the default value.
-    pub(super) fn default(&mut self, value: impl Into<Value>) -> &mut Self {
-        self.set("default", value)
     }
 
     /// Adds a field's bounds and its default.
     pub(super) fn field(&mut self, field: &Field) -> &mut Self {
         match field {
-            Field::Whole(range) => {
-                self.bounds(field, "string(self)");
-                self.stored(range.absent, |number| json!(number));
-            }
-            Field::Real(range) => {
-                self.bounds(field, "string(self)");
-                // A default without a fraction is written as a whole number, as users do.
-                self.stored(range.absent, |number| match number {
-                    whole if whole.fract() == 0.0 && whole.abs() < 1e9 => json!(whole as i64),
-                    other => json!(other),
-                });
-            }
-            Field::Time(range) => {
-                self.max_length(MAX_DURATION).rule(Rule::words(
-                    is_time("self"),
-                    "\"%s\"; %s",
-                    &["self", &not_a_duration()],
-                ));
-                let within = format!("{} || {}", not_time("self"), field.within("self"));
-                self.rule(Rule::value(within, "self", field.right()));
-                self.stored(range.absent, |span| json!(Duration::from(span)));
+            Field::Number(range) => {
+                let mut within = field.within("self");
+                let mut text = "string(self)";
+                if range.unit == Unit::Time {
+                    self.set("maxLength", MAX_DURATION).rule(Rule::words(
+                        is_time("self"),
+                        "\"%s\"; %s",
+                        &["self", &not_a_duration()],
+                    ));
+                    within = format!("{} || {within}", not_time("self"));
+                    text = "self";
+                }
+                self.rule(Rule::value(within, text, field.right()));
+                if let Absent::Stored(default) = range.absent {
+                    // A default without a fraction is written as a whole number, as users do.
+                    let default = match range.unit {
+                        Unit::Time => json!(duration(default)),
+                        _ if default.fract() == 0.0 => json!(default as i64),
+                        _ => json!(default),
+                    };
+                    self.set("default", default);
+                }
             }
             Field::Flag(default) => {
-                self.default(*default);
+                self.set("default", *default);
             }
             Field::Text(format) => {
-                self.max_length(format.most).rule(format.rule("self"));
+                self.set("maxLength", format.most).rule(format.rule("self"));
             }
             Field::Free(_, most) => {
                 let right = field.right();
-                self.max_length(*most)
+                self.set("maxLength", *most)
                     .rule(Rule::quoted("self.matches('^\\\\P{Cc}+$')", "self", &right))
                     .rule(Rule::words(
                         format!("size(bytes(self)) <= {most}"),
@@ -150,26 +122,16 @@ impl SchemaField<'_> {
         self
     }
 
-    fn bounds(&mut self, field: &Field, text: &str) {
-        self.rule(Rule::value(field.within("self"), text, field.right()));
-    }
-
-    fn stored<T>(&mut self, absent: Absent<T>, value: impl FnOnce(T) -> Value) {
-        if let Absent::Stored(default) = absent {
-            self.default(value(default));
-        }
-    }
-
     /// Returns CEL for the value of the field at `path` below this one, or for its default.
     pub(super) fn value(&mut self, path: &str) -> String {
         let value = format!("self.{path}");
         match Field::at(&self.at(path).path) {
-            Some(Field::Time(Range {
-                absent: Absent::Assumed(default),
-                ..
-            })) => {
-                format!("(has({value}) ? {value} : '{}')", Duration::from(*default))
-            }
+            Some(Field::Number(range)) => match (range.unit, range.absent) {
+                (Unit::Time, Absent::Assumed(default)) => {
+                    format!("(has({value}) ? {value} : '{}')", duration(default))
+                }
+                _ => value,
+            },
             _ => value,
         }
     }
@@ -183,11 +145,13 @@ impl SchemaField<'_> {
 
     /// Returns CEL that tests whether `value` is right for the field at `path`.
     pub(super) fn within(&mut self, path: &str, value: &str) -> String {
-        match Field::at(&self.at(path).path) {
-            Some(field @ Field::Time(_)) => {
-                format!("({} && {})", is_time(value), field.within(value))
+        let field = Field::at(&self.at(path).path);
+        let within = field.map_or_else(String::new, |field| field.within(value));
+        match field {
+            Some(Field::Number(range)) if range.unit == Unit::Time => {
+                format!("({} && {within})", is_time(value))
             }
-            field => field.map_or_else(String::new, |field| field.within(value)),
+            _ => within,
         }
     }
 
@@ -312,11 +276,6 @@ pub(super) fn format(words: &str, values: &[&str]) -> String {
     format!("{}.format([{}])", literal(words), values.join(", "))
 }
 
-/// Returns `text` as a literal of CEL.
-pub(super) fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
-}
-
 /// Returns CEL that tests whether the text is a duration. CEL's own durations allow more texts.
 fn is_time(text: &str) -> String {
     format!("{text}.matches('{DURATION}')")
@@ -326,13 +285,6 @@ fn is_time(text: &str) -> String {
 /// because they would fail with an error for such a text.
 pub(super) fn not_time(text: &str) -> String {
     format!("!{}", is_time(text))
-}
-
-/// Returns the remedy for settings of type `owner`, or of `other`, that are given with another
-/// type.
-pub(super) fn right_types(owner: impl Display, other: Option<impl Display>) -> String {
-    let other = other.map_or(String::new(), |other| format!(" or {other}"));
-    format!("leave it out or use type {owner}{other}")
 }
 
 /// Returns CEL that tests whether the list at `list` exists and isn't empty.
