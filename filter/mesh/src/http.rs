@@ -253,6 +253,7 @@ fn call(filter: &mut Filter<impl Host>, stream: &impl Stream, since: Option<Inst
     })
 }
 
+/// Delays a call, or sets its headers and keeps its state. Returns false if the call is held.
 fn delay_or_begin(
     filter: &mut Filter<impl Host>,
     stream: &impl Stream,

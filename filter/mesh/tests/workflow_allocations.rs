@@ -39,14 +39,13 @@ fn config(sharing: SharingConfig) -> WorkflowsConfig {
 }
 
 /// Replaces `measured` with the measurements of all workflows in the interval `n`. The ids of
-/// processes are new in each generation of ten seconds. There are more pairs than a worker counts,
-/// so each interval begins with other workflows.
+/// processes are new in each generation of ten seconds. An interval has nearly as many pairs as a
+/// worker counts, and all generations together have more than a process keeps.
 fn fill(measured: &mut Measurements, n: u64, now: Instant) {
     measured.clear();
     measured.busy = Duration::from_millis(70);
     let generation = n / 100;
     for id in 0..WORKFLOWS {
-        let id = ((u64::from(id) + 97 * n) % u64::from(WORKFLOWS)) as u16;
         let workflow = WorkflowId(id);
         let offered = (n + u64::from(id)) % 7;
         *measured.workflow(workflow) = Measured {
@@ -59,9 +58,9 @@ fn fill(measured: &mut Measurements, n: u64, now: Instant) {
             completion: Duration::from_micros(offered * 1_000),
             ..Measured::default()
         };
-        for number in 0..6 {
-            let process = ProcessId(1 + number + generation % 3 * (number % 2) * 1_000);
-            let service = ServiceId(u16::from(number > 3));
+        for number in 0..4 {
+            let process = ProcessId(1 + number + generation % 4 * (number % 2) * 1_000);
+            let service = ServiceId(u16::from(number > 2));
             let callee = (workflow, service, process);
             measured.called(callee, offered);
             measured.heard(callee, (n * 37 % 100 + number) as f64, now);
