@@ -11,6 +11,7 @@
 pub(crate) mod admission;
 pub(crate) mod central;
 pub(crate) mod flows;
+mod mesh;
 pub(crate) mod smoothing;
 
 use std::collections::HashMap;
@@ -21,7 +22,7 @@ use headgate_core::config::{
     ConfigError, MAX_WORKFLOW_NAME, OutboundConfig, ResourceReport, SharingConfig, StageConfig,
     WorkflowSource, WorkflowsConfig,
 };
-use headgate_core::decision::{Action, PolicyId, Ticket};
+use headgate_core::decision::{Action, Origin, PolicyId, Ticket};
 use headgate_core::host::Host;
 use headgate_core::progress;
 use headgate_core::requests::Phase;
@@ -31,16 +32,17 @@ use headgate_strategies::request::{Attributes, ClassId, Progress};
 use headgate_strategies::strategy::hint;
 use headgate_strategies::time::Instant;
 
-use crate::mesh::Policy;
+use crate::Engine;
 use crate::workflows::wire::Spent;
 use crate::workflows::{
-    Announced, Call, OTHER, Origin, ProcessId, ServiceId, Token, Workflows, baggage, process, wire,
+    Announced, Call, OTHER, ProcessId, ServiceId, Token, Workflows, process, wire,
 };
-use crate::{Engine, Mesh};
 use admission::{Admission, Admitted, Heard};
 use smoothing::{Smoothed, Smoother};
 
 pub use central::Callout;
+pub use mesh::Mesh;
+pub(crate) use mesh::Policy;
 pub use smoothing::delay;
 
 /// The maximum number of clusters whose service is cached. The service of any other cluster is
@@ -54,22 +56,34 @@ const OURS: &str = "x-headgate-";
 pub(crate) struct Scratch {
     name: Vec<u8>,
     pub(crate) value: String,
+    /// The value of the header `baggage`, with or without a token.
+    pub(crate) baggage: Vec<u8>,
 }
 
 /// The outbound listener's configuration and state.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     config: OutboundConfig,
-    services: HashMap<String, ServiceId>,
     pub(crate) admission: Option<Admission>,
-    /// Indices of services in `admission`, by cluster.
-    admitted: HashMap<String, Option<usize>>,
     pub(crate) smoother: Option<Smoother>,
+    clusters: HashMap<String, Cluster>,
     /// The number of the configuration. It identifies calls that began under an earlier
     /// configuration.
     generation: u32,
     /// This process's id, or `None` until a call without a workflow needs the id.
     process: Option<ProcessId>,
+}
+
+/// The service of a cluster.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cluster {
+    /// The service's id in the policy's workflows, or `None` until the workflows assign an id of
+    /// its own.
+    id: Option<ServiceId>,
+    /// The service's index in [`Outbound::admission`], or `None` without class targets.
+    admitted: Option<usize>,
+    /// The delays of calls, or `None` if calls aren't delayed.
+    pub(crate) smoothed: Option<Smoothed>,
 }
 
 impl Outbound {
@@ -86,32 +100,33 @@ impl Outbound {
             admission: Admission::new(host, &config, seed)?,
             smoother: Smoother::new(host, &config, seed)?,
             config,
-            services: HashMap::new(),
-            admitted: HashMap::new(),
+            clusters: HashMap::new(),
             generation,
             process: None,
         })
     }
 
-    /// Returns the index in `admission` of the service of `cluster`.
-    fn admitted(&mut self, cluster: &str) -> Option<usize> {
-        let admission = self.admission.as_ref()?;
-        if let Some(known) = self.admitted.get(cluster) {
+    /// Returns the service of the cluster `name`. Calls to clusters beyond [`MAX_CLUSTERS`] aren't
+    /// delayed.
+    pub(crate) fn cluster(&mut self, name: &str) -> Cluster {
+        if let Some(known) = self.clusters.get(name) {
             return *known;
         }
-        let service = admission.service(service(&self.config, cluster));
-        if self.admitted.len() < MAX_CLUSTERS {
-            self.admitted.insert(cluster.to_owned(), service);
+        let named = named_service(&self.config, name);
+        let service = named.map_or(name, |(_, service)| service);
+        let admission = self.admission.as_ref();
+        let mut cluster = Cluster {
+            id: None,
+            admitted: admission.and_then(|admission| admission.service(service)),
+            smoothed: None,
+        };
+        if self.clusters.len() < MAX_CLUSTERS {
+            let range = smoothing::range(&self.config, named.map(|(pattern, _)| pattern));
+            let smoother = self.smoother.as_mut().zip(range);
+            cluster.smoothed = smoother.map(|(smoother, range)| smoother.of(service, range));
+            self.clusters.insert(name.to_owned(), cluster);
         }
-        service
-    }
-
-    /// Returns the smoother and its delays of calls to `cluster`, or `None` if calls to `cluster`
-    /// aren't delayed.
-    pub(crate) fn smoothed(&mut self, cluster: &str) -> Option<(&mut Smoother, Smoothed)> {
-        let smoother = self.smoother.as_mut()?;
-        let smoothed = smoother.of(cluster, &self.config)?;
-        Some((smoother, smoothed))
+        cluster
     }
 
     /// Returns this process's id, which is also the id that the policy's workflows use.
@@ -135,19 +150,6 @@ fn named_service<'a>(
     patterns
         .filter(|(pattern, _)| fits(pattern, cluster.as_bytes()))
         .max_by_key(|(pattern, _)| (!pattern.ends_with('*'), pattern.len()))
-}
-
-/// Returns the name of the service of `cluster`.
-fn service<'a>(config: &'a OutboundConfig, cluster: &'a str) -> &'a str {
-    named_service(config, cluster).map_or(cluster, |(_, service)| service)
-}
-
-/// Returns the token that the application copied to `call` from the request that caused it.
-fn token_of(call: &impl RequestView) -> Option<&[u8]> {
-    call.header(wire::REQUEST).or_else(|| {
-        let list = call.header(wire::BAGGAGE)?;
-        baggage::token(std::iter::once(list))
-    })
 }
 
 /// Whether `text` equals `pattern`. If `pattern` ends in `*`, returns whether `text` starts with
@@ -206,7 +208,7 @@ pub(crate) fn origin(
     } else {
         OTHER
     };
-    let upstream = if trusted {
+    let sender = if trusted {
         attributes.progress = progress::progress(request);
         if let Some(class) = inherited_class(config, request) {
             attributes.class = class;
@@ -216,7 +218,10 @@ pub(crate) fn origin(
         attributes.progress = Progress::UNKNOWN;
         None
     };
-    Origin { workflow, upstream }
+    Origin {
+        flow: workflow.0,
+        sender: sender.map(|process| process.0),
+    }
 }
 
 /// Returns the workflow name of `request`, which is of type `kind`, and the index of the source of
@@ -293,11 +298,12 @@ fn name(
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calling {
     call: Option<(PolicyId, Call)>,
-    /// The class admission of the call, and [`Outbound::generation`] at the call's begin.
-    admitted: Option<(u32, Admitted)>,
-    /// The [`Smoother`]'s delays of calls to the same cluster, and [`Outbound::generation`] at the
-    /// call's begin.
-    smoothed: Option<(u32, Smoothed)>,
+    /// [`Outbound::generation`] at the call's begin, to which the next fields belong.
+    generation: u32,
+    /// The class admission of the call.
+    admitted: Option<Admitted>,
+    /// The [`Smoother`]'s delays of calls to the same cluster.
+    smoothed: Option<Smoothed>,
 }
 
 impl Calling {
@@ -305,7 +311,7 @@ impl Calling {
     /// calls.
     #[must_use]
     pub fn is_delayed(&self) -> bool {
-        self.smoothed.is_some_and(|(_, smoothed)| smoothed.enforced)
+        self.smoothed.is_some_and(|smoothed| smoothed.enforced)
     }
 }
 
@@ -404,10 +410,9 @@ pub fn answer(
 }
 
 /// Sets headers on a call to Envoy's `cluster`. `token` is the token of the request that caused the
-/// call. If `token` is `None`, the token is read from the call's header [`wire::REQUEST`] or its
-/// baggage ([`baggage`]), and the caller must remove it there. `since` is the time of the call's
-/// arrival, if the call was delayed. Returns the state for [`Mesh::answered`], or `None` if the
-/// answer isn't needed.
+/// call, which the caller must remove from the call. `since` is the time of the call's arrival, if
+/// the call was delayed. Returns the state for [`Mesh::answered`], or `None` if the answer isn't
+/// needed.
 ///
 /// # Errors
 /// [`HostError`]. The caller then sends the call unchanged.
@@ -427,16 +432,29 @@ pub fn call(
         engine.be_member(host, now, actions)?;
     }
     let mesh = engine.beside_mut();
-    let call = mesh.call_of_workflow(host, now, (request, token, since), cluster, &mut set);
-    let admitted = match mesh.admit_call(host, now, request, cluster, call.as_ref(), &mut set) {
+    let Some(outbound) = &mut mesh.outbound else {
+        return Ok(None);
+    };
+    let generation = outbound.generation;
+    let Cluster {
+        id,
+        admitted,
+        smoothed,
+    } = outbound.cluster(cluster);
+    let call = (request, token, since);
+    let call = mesh.call_of_workflow(host, now, call, (cluster, id), &mut set);
+    let admitted = match admitted {
+        Some(service) => mesh.admit_call(host, now, request, service, call.as_ref(), &mut set),
+        None => Ok(None),
+    };
+    let admitted = match admitted {
         // An error of class admission is ignored, because the workflow part still needs the answer.
         Err(_) if call.is_some() => None,
         admitted => admitted?,
     };
-    let outbound = mesh.outbound.as_mut();
-    let smoothed = outbound.and_then(|o| Some((o.generation, o.smoothed(cluster)?.1)));
     let calling = Calling {
         call,
+        generation,
         admitted,
         smoothed,
     };
@@ -511,21 +529,18 @@ impl Mesh {
         outbound.is_some_and(|o| !o.config.peers.is_empty())
     }
 
-    /// Runs the class admission part of [`call`]. The argument `call` is the result of the workflow
-    /// part. Returns `None` if the service has no class targets.
+    /// Runs the class admission part of [`call`], for a call to the service with this index in
+    /// [`Outbound::admission`]. The argument `call` is the result of the workflow part.
     fn admit_call(
         &mut self,
         host: &impl Host,
         now: Instant,
         request: &impl RequestView,
-        cluster: &str,
+        service: usize,
         call: Option<&(PolicyId, Call)>,
         mut set: impl FnMut(&'static str, &str),
-    ) -> Result<Option<(u32, Admitted)>, HostError> {
+    ) -> Result<Option<Admitted>, HostError> {
         let Some(outbound) = &mut self.outbound else {
-            return Ok(None);
-        };
-        let Some(service) = outbound.admitted(cluster) else {
             return Ok(None);
         };
         let inherited = call.and_then(|(policy, call)| {
@@ -547,17 +562,18 @@ impl Mesh {
             if let Some(class) = class {
                 set(wire::CLASS, class);
             }
-            (outbound.generation, call)
+            call
         }))
     }
 
-    /// Runs the workflow part of [`call`]. Returns `None` if the calls have no workflows.
+    /// Runs the workflow part of [`call`]. `id` is the id of the cluster's service, if the id is
+    /// known. Returns `None` if the calls have no workflows.
     fn call_of_workflow(
         &mut self,
         host: &impl Host,
         now: Instant,
         (request, token, since): (&impl RequestView, Option<&[u8]>, Option<Instant>),
-        cluster: &str,
+        (cluster, id): (&str, Option<ServiceId>),
         mut set: impl FnMut(&'static str, &str),
     ) -> Option<(PolicyId, Call)> {
         let outbound = self.outbound.as_mut()?;
@@ -565,20 +581,19 @@ impl Mesh {
         let of_policy = |p: &&mut Policy| p.in_force && &p.name == policy;
         let policy = self.policies.iter_mut().find(of_policy)?;
         let workflows = policy.workflows.as_mut()?;
-        let service = match outbound.services.get(cluster) {
-            Some(&service) => service,
-            None => {
-                let name = service(&outbound.config, cluster);
-                let service = workflows.service(host, now, name.as_bytes());
-                // Id 0 is shared by the services beyond the last id. Id 0 isn't cached, because it
-                // is also the result of a host error.
-                if service != ServiceId(0) && outbound.services.len() < MAX_CLUSTERS {
-                    outbound.services.insert(cluster.to_owned(), service);
-                }
-                service
+        let service = id.unwrap_or_else(|| {
+            let named = named_service(&outbound.config, cluster);
+            let name = named.map_or(cluster, |(_, service)| service);
+            let id = workflows.service(host, now, name.as_bytes());
+            // Id 0 is shared by the services beyond the last id. Id 0 isn't cached, because it is
+            // also the result of a host error.
+            if id != ServiceId(0)
+                && let Some(known) = outbound.clusters.get_mut(cluster)
+            {
+                known.id = Some(id);
             }
-        };
-        let token = token.or_else(|| token_of(request));
+            id
+        });
         // This workflow, which the application's own headers name, counts if the token was lost.
         let named = (workflows.config().identify.iter())
             .any(|source| name(source, request, "", true, &mut self.scratch.name));
@@ -624,7 +639,7 @@ impl Mesh {
         reply: Option<&Reply<'_>>,
     ) -> Result<(), HostError> {
         let peers = self.outbound.as_ref().map(|o| o.config.peers.as_slice());
-        // Without a configuration no peer is known, so nobody is trusted.
+        // Without a configuration no peer is known, so no answer is trusted.
         let trusted = reply.is_some_and(|r| peers.is_some_and(|peers| is_one_of(peers, r.peer)));
         let (mut rate, mut below, mut heard, mut nonsense) = (None, None, None, false);
         if let Some(reply) = reply {
@@ -642,18 +657,21 @@ impl Mesh {
         }
         let mut learned = Ok(());
         let rejection = reply.and_then(|r| r.rejection).filter(|_| trusted);
-        if let (Some((generation, smoothed)), Some(rate)) =
-            (calling.smoothed, rejection.and_then(hint::rate))
-            && let Some(outbound) = &mut self.outbound
-            && outbound.generation == generation
-            && let Some(smoother) = &mut outbound.smoother
+        if let Some(outbound) = self.outbound.as_mut()
+            && outbound.generation == calling.generation
         {
-            learned = smoother.heard(host, now, smoothed, rate);
-        }
-        if let (Some((_, call)), Some(heard)) = (calling.admitted, heard)
-            && let Some(admission) = self.admission_of(&calling)
-        {
-            learned = learned.and(admission.answered(host, now, &call, heard));
+            if let (Some(smoothed), Some(rate), Some(smoother)) = (
+                calling.smoothed,
+                rejection.and_then(hint::rate),
+                &mut outbound.smoother,
+            ) {
+                learned = smoother.heard(host, now, smoothed, rate);
+            }
+            if let (Some(call), Some(heard), Some(admission)) =
+                (calling.admitted, heard, &mut outbound.admission)
+            {
+                learned = learned.and(admission.answered(host, now, &call, heard));
+            }
         }
         if let Some((policy, call)) = calling.call
             && let Some(workflows) = self.workflows_mut(policy)
@@ -670,9 +688,9 @@ impl Mesh {
     /// in that class.
     #[must_use]
     pub fn downgraded(&self, calling: &Calling) -> Option<&str> {
-        let (generation, call) = calling.admitted.as_ref()?;
         let outbound = self.outbound.as_ref();
-        let outbound = outbound.filter(|o| o.generation == *generation)?;
+        let outbound = outbound.filter(|o| o.generation == calling.generation)?;
+        let call = calling.admitted.as_ref()?;
         outbound.admission.as_ref()?.downgraded(call)
     }
 
@@ -683,13 +701,6 @@ impl Mesh {
         let mut policies = self.policies.iter();
         let policy = policies.find(|p| p.in_force && p.name == outbound.config.policy)?;
         Some(policy.workflows.as_ref()?.deadline(token)?.since(now))
-    }
-
-    fn admission_of(&mut self, calling: &Calling) -> Option<&mut Admission> {
-        let (generation, _) = calling.admitted.as_ref()?;
-        let outbound = self.outbound.as_mut();
-        let outbound = outbound.filter(|o| o.generation == *generation)?;
-        outbound.admission.as_mut()
     }
 }
 

@@ -23,7 +23,6 @@ use crate::engine::{self, Calling, Reply};
 use crate::workflows::{Token, baggage, resource, wire};
 use crate::{Filter, Mesh};
 use headers::{internal, token_in_baggage};
-use outbound::Called;
 
 pub use outbound::Outbound;
 pub use report::{report, reported};
@@ -70,7 +69,7 @@ pub(crate) fn strip<H: Host, S: Stream>(
 
 /// Removes tokens from the baggage.
 fn strip_baggage<H: Host, S: Stream>(filter: &mut Filter<H>, stream: &S, headers: &Headers<'_, S>) {
-    let out = &mut mesh(filter).baggage;
+    let out = &mut mesh(filter).scratch.baggage;
     baggage::without_token(headers.values(wire::BAGGAGE), out);
     let stripped = if out.is_empty() {
         stream.remove_request_header(wire::BAGGAGE.as_bytes())
@@ -108,11 +107,13 @@ pub(crate) fn goes_on<H: Host, S: Stream>(
             }
         };
         if is_call {
-            return forward(filter, stream, headers, token.as_ref());
+            let cluster = stream.property(Property::ClusterName)?.unwrap_or_default();
+            let call = (headers, token.as_ref().map(Token::as_bytes), None);
+            return begin(filter, stream, call, &String::from_utf8_lossy(&cluster));
         }
         let Some(token) = &token else { return Ok(()) };
         stream.set_request_header(wire::REQUEST, token.as_bytes())?;
-        let out = &mut self::mesh(filter).baggage;
+        let out = &mut self::mesh(filter).scratch.baggage;
         if baggage::with_token(headers.values(wire::BAGGAGE), token.as_bytes(), out) {
             stream.set_request_header(wire::BAGGAGE, out)?;
         }
@@ -134,57 +135,47 @@ fn setter(
     }
 }
 
-/// Sets the headers that make the request of `stream` the gateway's call, and keeps the call's
-/// state until the answer.
-fn forward<H: Host, S: Stream>(
+/// Sets the headers of a call on `stream`, and keeps the call's state until the answer. `since` is
+/// the time of the call's arrival if the call was delayed.
+fn begin<H: Host, S: Stream>(
     filter: &mut Filter<H>,
     stream: &S,
-    headers: &Headers<'_, S>,
-    token: Option<&Token>,
+    (headers, token, since): (&Headers<'_, S>, Option<&[u8]>, Option<Instant>),
+    cluster: &str,
 ) -> Result<(), HostError> {
-    let cluster = stream.property(Property::ClusterName)?.unwrap_or_default();
-    let cluster = String::from_utf8_lossy(&cluster);
     let mut result = Ok(());
     let set = setter(&mut result, |name, value| {
         stream.set_request_header(name, value)
     });
-    let call = (headers, token.map(Token::as_bytes), None);
     let now = stream.now()?;
+    let call = (headers, token, since);
     let (host, engine, actions) = filter.parts();
-    let calling = engine::call(engine, host, now, call, &cluster, actions, set);
+    let calling = engine::call(engine, host, now, call, cluster, actions, set);
     filter.check(stream, result);
     if let Some(calling) = calling? {
-        mesh(filter).forwarded.insert(stream.id(), calling);
+        mesh(filter).calls.insert(stream.id(), calling);
     }
     Ok(())
 }
 
-/// Handles the start of the response to a request that a gateway forwarded.
-pub(crate) fn forwarded_answered(filter: &mut Filter<impl Host>, stream: &impl Stream) {
-    if let Some(calling) = mesh(filter).forwarded.remove(&stream.id()) {
+/// Handles the start of the response to a call. If the call is still held for its delay, the proxy
+/// has answered the call itself, such as after a timeout, and the call isn't sent.
+pub(crate) fn call_answered(filter: &mut Filter<impl Host>, stream: &impl Stream) {
+    let mesh = mesh(filter);
+    mesh.forget_call(stream.id());
+    if let Some(calling) = mesh.calls.remove(&stream.id()) {
         answered(filter, stream, calling);
     }
 }
 
-/// Records the end of a request that a gateway may have forwarded. Without an answer before the
-/// end, the call counts as unanswered.
-pub(crate) fn forwarded_ended(filter: &mut Filter<impl Host>, stream: &impl Stream) {
-    if let Some(calling) = mesh(filter).forwarded.remove(&stream.id()) {
+/// Records the end of a stream. If the stream has a call without an answer, the call counts as
+/// unanswered.
+pub(crate) fn call_ended(filter: &mut Filter<impl Host>, stream: &impl Stream) {
+    let mesh = mesh(filter);
+    mesh.forget_call(stream.id());
+    if let Some(calling) = mesh.calls.remove(&stream.id()) {
         unanswered(filter, stream, calling);
     }
-}
-
-/// Handles the start of the response to a call that was held for its delay. If it is still held,
-/// the proxy has answered the call itself, such as after a timeout, and the call isn't sent.
-pub(crate) fn held_answered(filter: &mut Filter<impl Host>, stream: &impl Stream) {
-    mesh(filter).forget_call(stream.id());
-    forwarded_answered(filter, stream);
-}
-
-/// Records the end of a call, which may still be held for its delay.
-pub(crate) fn held_ended(filter: &mut Filter<impl Host>, stream: &impl Stream) {
-    mesh(filter).forget_call(stream.id());
-    forwarded_ended(filter, stream);
 }
 
 /// Sets the rate and the request's times as response headers for the sender, when the backend's
@@ -238,17 +229,14 @@ fn learn_use(filter: &mut Filter<impl Host>, stream: &impl Stream, ticket: Ticke
 
 /// Sends a call that was held. Does nothing if the call has been answered or has ended.
 pub fn send(filter: &mut Filter<impl Host>, stream: &impl Stream) {
-    let Some(since) = mesh(filter).held.take(stream.id()) else {
-        return;
-    };
-    if let Called::Sent(Some(calling)) = call(filter, stream, Some(since)) {
-        mesh(filter).forwarded.insert(stream.id(), calling);
+    if let Some(since) = mesh(filter).held.take(stream.id()) {
+        call(filter, stream, Some(since));
     }
 }
 
 /// Handles a call of the application on `stream`, at the call's arrival or after its delay. `since`
-/// is the time of the arrival if the call was delayed.
-fn call(filter: &mut Filter<impl Host>, stream: &impl Stream, since: Option<Instant>) -> Called {
+/// is the time of the arrival if the call was delayed. Returns false if the call is held.
+fn call(filter: &mut Filter<impl Host>, stream: &impl Stream, since: Option<Instant>) -> bool {
     let mesh = filter.engine().beside();
     let matters =
         mesh.workflows && mesh.has_outbound() || mesh.admits_calls() || mesh.smooths_calls();
@@ -256,19 +244,20 @@ fn call(filter: &mut Filter<impl Host>, stream: &impl Stream, since: Option<Inst
     // itself the call.
     let served = filter.listeners().newest(Direction::Inbound).is_some();
     if !matters || !served || mesh.is_gateway() {
-        return Called::Sent(None);
+        return true;
     }
-    describe(filter, stream, since).unwrap_or_else(|error| {
+    delay_or_begin(filter, stream, since).unwrap_or_else(|error| {
         filter.complain(stream, &error);
-        Called::Sent(None)
+        true
     })
 }
 
-fn describe(
+/// Delays a call, or sets its headers and keeps its state. Returns false if the call is held.
+fn delay_or_begin(
     filter: &mut Filter<impl Host>,
     stream: &impl Stream,
     since: Option<Instant>,
-) -> Result<Called, HostError> {
+) -> Result<bool, HostError> {
     let headers = Headers::of_request(stream)?;
     let cluster = stream.property(Property::ClusterName)?.unwrap_or_default();
     let cluster = String::from_utf8_lossy(&cluster);
@@ -278,39 +267,32 @@ fn describe(
     // The token may be in any of several `baggage` headers.
     let token = headers.header(wire::REQUEST);
     let token = token.or_else(|| token_in_baggage(&headers));
-    let mut result = Ok(());
-    let set_header = |name: &str, value: &[u8]| stream.set_request_header(name, value);
     if since.is_none() && mesh.smooths_calls() {
+        let mut result = Ok(());
         let call = (stream.id(), &headers, token);
-        let set = setter(&mut result, set_header);
+        let set = setter(&mut result, |name, value| {
+            stream.set_request_header(name, value)
+        });
         let (host, engine, actions) = filter.parts();
-        match engine::delay(engine, host, now, call, &cluster, actions, set) {
-            Ok(true) => {
-                filter.check(stream, result);
-                return Ok(Called::Held);
-            }
+        let delayed = engine::delay(engine, host, now, call, &cluster, actions, set);
+        filter.check(stream, result);
+        match delayed {
+            Ok(true) => return Ok(false),
             Ok(false) => {}
             Err(error) => filter.complain(stream, &error),
         }
     }
     // Remove the headers that the application copied from a request, or set itself. Only the
     // headers set below count.
-    for name in internal(&headers).take_while(|_| workflows) {
-        result = result.and(stream.remove_request_header(name));
+    if workflows {
+        strip(filter, stream, &headers);
     }
-    let set = setter(&mut result, set_header);
-    let call = (&headers, token, since);
-    let (host, engine, actions) = filter.parts();
-    let calling = engine::call(engine, host, now, call, &cluster, actions, set);
-    filter.check(stream, result);
-    if workflows && token_in_baggage(&headers).is_some() {
-        strip_baggage(filter, stream, &headers);
-    }
-    calling.map(Called::Sent)
+    begin(filter, stream, (&headers, token, since), &cluster)?;
+    Ok(true)
 }
 
-/// Handles the start of the response to a call.
-pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, calling: Calling) {
+/// Reads the headers of the response to a call.
+fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, calling: Calling) {
     let Ok(now) = stream.now() else { return };
     let response = match stream.response_headers() {
         Ok(response) => response,
@@ -369,7 +351,7 @@ pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, cal
 }
 
 /// Records the end of a call without a response.
-pub(crate) fn unanswered(filter: &mut Filter<impl Host>, stream: &impl Stream, calling: Calling) {
+fn unanswered(filter: &mut Filter<impl Host>, stream: &impl Stream, calling: Calling) {
     if let Ok(now) = stream.now() {
         let (host, engine, _) = filter.parts();
         let heard = engine.beside_mut().answered(host, now, calling, None);

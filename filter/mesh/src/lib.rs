@@ -8,20 +8,20 @@
 //! sender may use. The outbound side ([`Outbound`]) finds the request that caused a call. It passes
 //! the request's workflow, deadline, class and progress on, and records the answer.
 
+mod beside;
 pub mod class_admission;
 pub mod engine;
 mod http;
 #[cfg(test)]
 #[path = "../../core/tests/memory/mod.rs"]
 mod memory;
-mod mesh;
 mod shared;
 pub mod smoothing;
 pub mod workflow;
 pub mod workflows;
 
+pub use engine::Mesh;
 pub use http::{Outbound, report, reported, send};
-pub use mesh::Mesh;
 
 /// An engine with workflows, class admission and smoothing.
 pub type Engine = headgate_core::engine::Engine<Mesh>;

@@ -13,9 +13,8 @@ use counting::{ALLOCATIONS, IN_USE};
 use headgate_core::config::{
     ResourceConfig, ResourceReport, SharingConfig, WorkflowSource, WorkflowsConfig,
 };
-use headgate_mesh::workflows::adaptation::{
-    Adaptation, Calls, Heard, Interval, Measured, UpstreamDemand,
-};
+use headgate_mesh::workflows::adaptation::{Adaptation, Interval, State};
+use headgate_mesh::workflows::measurements::{Measured, Measurements};
 use headgate_mesh::workflows::{ProcessId, ServiceId, WorkflowId};
 use headgate_strategies::time::Instant;
 
@@ -39,66 +38,33 @@ fn config(sharing: SharingConfig) -> WorkflowsConfig {
     }
 }
 
-/// The measurements of intervals of all workflows. The ids of processes are new in each
-/// `generation` of ten seconds.
-struct Traffic {
-    measured: Vec<Measured>,
-    calls: Vec<Calls>,
-    heard: Vec<Heard>,
-    upstream: Vec<UpstreamDemand>,
-}
-
-impl Traffic {
-    fn new() -> Self {
-        Self {
-            measured: Vec::with_capacity(WORKFLOWS.into()),
-            calls: Vec::with_capacity(1 << 14),
-            heard: Vec::with_capacity(1 << 14),
-            upstream: Vec::with_capacity(1 << 14),
-        }
-    }
-
-    fn fill(&mut self, n: u64, now: Instant) {
-        self.measured.clear();
-        self.calls.clear();
-        self.heard.clear();
-        self.upstream.clear();
-        let generation = n / 100;
-        for id in 0..WORKFLOWS {
-            let workflow = WorkflowId(id);
-            let offered = (n + u64::from(id)) % 7;
-            self.measured.push(Measured {
-                workflow,
-                offered,
-                completed: offered,
-                service: Duration::from_micros(offered * (100 + u64::from(id))),
-                reported: offered,
-                resource: offered as f64 * f64::from(id % 5),
-                answered: offered,
-                completion: Duration::from_micros(offered * 1_000),
-            });
-            for number in 0..6 {
-                let process = ProcessId(1 + number + generation % 3 * (number % 2) * 1_000);
-                let service = ServiceId(u16::from(number > 3));
-                self.calls.push(Calls {
-                    workflow,
-                    service,
-                    process,
-                    count: offered,
-                });
-                self.heard.push(Heard {
-                    workflow,
-                    service,
-                    process,
-                    rate: (n * 37 % 100 + number) as f64,
-                    at: now,
-                });
-                self.upstream.push(UpstreamDemand {
-                    workflow,
-                    process,
-                    offered,
-                });
-            }
+/// Replaces `measured` with the measurements of all workflows in the interval `n`. The ids of
+/// processes are new in each generation of ten seconds. An interval has nearly as many pairs as a
+/// worker counts, and all generations together have more than a process keeps.
+fn fill(measured: &mut Measurements, n: u64, now: Instant) {
+    measured.clear();
+    measured.busy = Duration::from_millis(70);
+    let generation = n / 100;
+    for id in 0..WORKFLOWS {
+        let workflow = WorkflowId(id);
+        let offered = (n + u64::from(id)) % 7;
+        *measured.workflow(workflow) = Measured {
+            offered,
+            completed: offered,
+            service: Duration::from_micros(offered * (100 + u64::from(id))),
+            reported: offered,
+            resource: offered as f64 * f64::from(id % 5),
+            answered: offered,
+            completion: Duration::from_micros(offered * 1_000),
+            ..Measured::default()
+        };
+        for number in 0..4 {
+            let process = ProcessId(1 + number + generation % 4 * (number % 2) * 1_000);
+            let service = ServiceId(u16::from(number > 2));
+            let callee = (workflow, service, process);
+            measured.called(callee, offered);
+            measured.heard(callee, (n * 37 % 100 + number) as f64, now);
+            measured.arrived((workflow, process), offered);
         }
     }
 }
@@ -109,7 +75,8 @@ fn allocations() -> u64 {
 
 #[test]
 fn running_allocates_nothing_and_memory_is_bounded() {
-    let mut traffic = Traffic::new();
+    let mut measured = Measurements::default();
+    fill(&mut measured, 0, Instant::default());
     let resource = ResourceConfig {
         capacity: 1e4,
         report: ResourceReport::Orca {
@@ -131,32 +98,28 @@ fn running_allocates_nothing_and_memory_is_bounded() {
         let name = format!("{sharing:?}");
         let config = config(sharing);
         let before = IN_USE.load(Ordering::Relaxed);
-        let mut adaptation = Adaptation::new(&config);
+        let mut adaptation = Adaptation::new(&config, true);
+        let mut state = State::default();
         let mut counted = 0;
         let mut spent = Vec::with_capacity(1_000);
         for n in 0..1_000 {
             let now = Instant::from_nanos(n * 100_000_000);
-            traffic.fill(n, now);
+            fill(&mut measured, n, now);
             let interval = Interval {
                 now,
                 elapsed: Duration::from_millis(100),
                 slots: 8.0,
-                busy: 0.7,
-                resource_used: 900.0,
-                workflows: &traffic.measured,
-                calls: &traffic.calls,
-                heard: &traffic.heard,
-                upstream: &traffic.upstream,
+                measured: &measured,
             };
             let (so_far, begun) = (allocations(), std::time::Instant::now());
-            adaptation.run(&interval);
+            adaptation.run(&config, &mut state, &interval);
             // From here on, all generations of processes have occurred once.
             if n >= 400 {
                 counted += allocations() - so_far;
                 spent.push(begun.elapsed());
             }
             let so_far = allocations();
-            for (_, _, rate) in adaptation.announcements() {
+            for (_, _, rate) in state.announcements() {
                 std::hint::black_box(rate);
             }
             assert_eq!(allocations(), so_far);

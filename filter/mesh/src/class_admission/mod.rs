@@ -45,6 +45,7 @@ pub use law::{Change, ChannelLaw};
 pub use misses::Misses;
 pub use server::{ReportError, Server};
 pub use shared::SharedChannels;
+pub(crate) use shared::{probability, steps};
 
 use headgate_strategies::request::ClassId;
 

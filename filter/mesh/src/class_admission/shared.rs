@@ -55,7 +55,8 @@ struct Reading {
     since: Instant,
 }
 
-fn steps(probability: f64) -> i64 {
+/// Returns a probability as a number of steps.
+pub(crate) fn steps(probability: f64) -> i64 {
     (probability * ONE).round() as i64
 }
 
@@ -181,7 +182,8 @@ impl SharedChannels {
     }
 }
 
-fn probability(missing: i64) -> f64 {
+/// Returns the probability p, where `missing` is 1 − p in steps.
+pub(crate) fn probability(missing: i64) -> f64 {
     1.0 - missing as f64 / ONE
 }
 

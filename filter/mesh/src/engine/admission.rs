@@ -18,7 +18,6 @@
 //! If a server decides for all senders ([`super::central`]), the sender's own law is still updated,
 //! because it is the fallback if the server doesn't answer.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use headgate_core::classify::{Classes, RequestView};
@@ -43,8 +42,6 @@ const COST: &str = "x-headgate-cost";
 #[derive(Debug)]
 pub(crate) struct Admission {
     services: Vec<Service>,
-    /// Indices into `services`, by name.
-    names: HashMap<String, usize>,
     rng: Rng,
     /// The schedule of reports, if a server decides for at least one service.
     pub(crate) reports: Option<Reports>,
@@ -52,7 +49,9 @@ pub(crate) struct Admission {
 
 #[derive(Debug)]
 struct Service {
-    names: Vec<String>,
+    name: String,
+    /// The names of the classes.
+    classes: Vec<String>,
     rules: Classes,
     channels: SharedChannels,
     /// The server's decisions, if a server decides.
@@ -131,13 +130,13 @@ impl Service {
         let service = |part: &str| format!("{}.service.{part}", stats::prefix(policy));
         let prefix = service(&stat_name(name.as_bytes()));
         let key = service(&key(name));
-        let names: Vec<String> = config.classes.iter().map(|c| c.name.clone()).collect();
+        let classes: Vec<String> = config.classes.iter().map(|c| c.name.clone()).collect();
         let number = |class: ClassId| {
-            let class = names.get(usize::from(class.0)).map_or("", String::as_str);
+            let class = classes.get(usize::from(class.0)).map_or("", String::as_str);
             format!("{key}.admit.{class}")
         };
         let channels = SharedChannels::new(host, law, number).map_err(of_host)?;
-        let promised = names.iter().take(names.len().saturating_sub(1));
+        let promised = classes.iter().take(classes.len().saturating_sub(1));
         let stats = promised.map(|class| ClassStats::new(host, &prefix, class));
         let stats: Vec<ClassStats> = stats.collect::<Result<_, _>>().map_err(of_host)?;
         let shown = stats.iter().map(|stats| stats.admit);
@@ -148,7 +147,8 @@ impl Service {
             enforced: config.enforced,
             channels,
             central,
-            names,
+            name: name.to_owned(),
+            classes,
         })
     }
 
@@ -188,12 +188,12 @@ impl Service {
 
     /// Returns the class of this name, or `None` if the service has no such class.
     fn class_of(&self, name: &[u8]) -> Option<ClassId> {
-        let at = self.names.iter().position(|n| n.as_bytes() == name)?;
+        let at = self.classes.iter().position(|n| n.as_bytes() == name)?;
         u8::try_from(at).ok().map(ClassId)
     }
 
-    fn name(&self, class: ClassId) -> &str {
-        self.names
+    fn class_name(&self, class: ClassId) -> &str {
+        self.classes
             .get(usize::from(class.0))
             .map_or("", String::as_str)
     }
@@ -210,9 +210,10 @@ impl Admission {
         config: &OutboundConfig,
         seed: u64,
     ) -> Result<Option<Self>, ConfigError> {
+        let of_host =
+            |error: HostError| ConfigError::new("outbound.class_admission", error.to_string());
         let mut this = Self {
             services: Vec::new(),
-            names: HashMap::new(),
             rng: Rng::new(seed.rotate_left(16)),
             reports: None,
         };
@@ -220,18 +221,14 @@ impl Admission {
         let centrals = centrals.filter_map(|service| service.central.as_ref());
         if let Some(interval_us) = centrals.map(|central| central.report_us).min() {
             let reports = Reports::new(host, &config.policy, interval_us);
-            let reports = reports
-                .map_err(|error| ConfigError::new("outbound.class_admission", error.to_string()))?;
-            this.reports = Some(reports);
+            this.reports = Some(reports.map_err(of_host)?);
         }
         for (name, service) in &config.class_admission {
             let service = Service::new(host, (&config.policy, name), service)?;
             // At time 0 no channel counts as idle, so the gauges get the stored probabilities. The
             // next call in a class updates the gauge of the class.
             let shown = service.show(host, Instant::default());
-            shown
-                .map_err(|error| ConfigError::new("outbound.class_admission", error.to_string()))?;
-            this.names.insert(name.clone(), this.services.len());
+            shown.map_err(of_host)?;
             this.services.push(service);
         }
         Ok((!this.services.is_empty()).then_some(this))
@@ -263,7 +260,9 @@ impl Admission {
 
     /// Returns the index of a service, or `None` if the service has no class targets.
     pub(crate) fn service(&self, name: &str) -> Option<usize> {
-        self.names.get(name).copied()
+        self.services
+            .iter()
+            .position(|service| service.name == name)
     }
 
     /// Decides the class in which `call` runs. `inherited` is the name of the class of the request
@@ -304,12 +303,16 @@ impl Admission {
         };
         // A class found by matches needs no header, because the service finds the same one.
         let is_set = is_downgraded || named.is_some();
-        Ok(Some((admitted, is_set.then(|| of.name(admitted.class)))))
+        Ok(Some((
+            admitted,
+            is_set.then(|| of.class_name(admitted.class)),
+        )))
     }
 
     /// Returns the class that a call asked for, or `None` if the call ran in that class.
     pub(crate) fn downgraded(&self, call: &Admitted) -> Option<&str> {
-        Some(self.services.get(call.service)?.name(call.wanted?))
+        let service = self.services.get(call.service)?;
+        Some(service.class_name(call.wanted?))
     }
 
     /// Records the answer to a call.

@@ -24,21 +24,20 @@ use headgate_core::stats;
 use headgate_strategies::host::{HostError, Number, Shared};
 use headgate_strategies::request::ClassId;
 use headgate_strategies::rng::Rng;
-use headgate_strategies::time::{Instant, nanos};
+use headgate_strategies::time::{Instant, micros};
 
+use super::Mesh;
 use super::admission::permille;
-use crate::class_admission::Completion;
 use crate::class_admission::protocol::{
     self, ClassReport, Decision, Decisions, MAX_BYTES, MAX_SERVICES, Method, Report, Rules,
     ServiceReport,
 };
+use crate::class_admission::{Completion, probability, steps};
+use crate::shared;
 use crate::workflows::wire;
-use crate::{Mesh, shared};
 
 /// The time after a service's last call during which reports include the service.
 const KEEP: Duration = Duration::from_secs(10);
-/// The number of steps of a probability from 0 to 1.
-const ONE: f64 = (1 << 20) as f64;
 
 /// A request that the host must send with `POST`. Pass its answer to [`Mesh::reported`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,32 +70,22 @@ pub(crate) struct Central {
 
 #[derive(Debug)]
 struct Class {
-    /// 2²⁰ · (1 − p), where p is the probability that the server decided.
+    /// 1 − p in [`steps`], where p is the probability that the server decided.
     missing: Number,
     /// The time from which p = 1, µs.
     until: Number,
     /// The gauge with p · 1000.
     shown: MetricId,
-    /// The sums of the next report, named as in [`ClassReport`].
-    misses: Number,
-    calls: Number,
-    delay: Number,
-    round_trip: Number,
-    missed: Number,
-    failed: Number,
+    /// The sums of the next report, in the order of [`SUMS`].
+    sums: [Number; SUMS.len()],
 }
 
-fn micros(span: Duration) -> u64 {
-    nanos(span) / 1_000
-}
+/// The names of the sums of a [`ClassReport`].
+const SUMS: [&str; 6] = ["misses", "calls", "delay", "round_trip", "missed", "failed"];
 
 /// Returns `now` in the unit of the shared numbers, µs.
 fn clock(now: Instant) -> u64 {
     now.as_nanos() / 1_000
-}
-
-fn add(host: &impl Shared, number: Number, amount: u64) -> Result<(), HostError> {
-    host.add_to(number, i64::try_from(amount).unwrap_or(i64::MAX))
 }
 
 /// Returns the sum of the additions to `number` since the last call of this function, and subtracts
@@ -115,27 +104,50 @@ fn take(host: &impl Shared, number: Number) -> Result<u64, HostError> {
 impl Class {
     fn new(host: &impl Shared, name: &str, shown: MetricId) -> Result<Self, HostError> {
         let number = |what: &str| host.number(&format!("{name}.{what}"));
+        let missing = number("decided.missing")?;
+        let mut sums = [missing; SUMS.len()];
+        for (sum, what) in sums.iter_mut().zip(SUMS) {
+            *sum = number(what)?;
+        }
         Ok(Self {
-            missing: number("decided.missing")?,
+            missing,
             until: number("decided.until")?,
             shown,
-            misses: number("misses")?,
-            calls: number("calls")?,
-            delay: number("delay")?,
-            round_trip: number("round_trip")?,
-            missed: number("missed")?,
-            failed: number("failed")?,
+            sums,
         })
     }
 
+    fn add(&self, host: &impl Shared, report: &ClassReport) -> Result<(), HostError> {
+        let &ClassReport {
+            misses,
+            calls,
+            delay_us,
+            round_trip_us,
+            missed,
+            failed,
+        } = report;
+        let amounts = [misses, calls, delay_us, round_trip_us, missed, failed];
+        for (sum, amount) in self.sums.into_iter().zip(amounts) {
+            if amount > 0 {
+                host.add_to(sum, i64::try_from(amount).unwrap_or(i64::MAX))?;
+            }
+        }
+        Ok(())
+    }
+
     fn take(&self, host: &impl Shared) -> Result<ClassReport, HostError> {
+        let mut taken = [0; SUMS.len()];
+        for (amount, sum) in taken.iter_mut().zip(self.sums) {
+            *amount = take(host, sum)?;
+        }
+        let [misses, calls, delay_us, round_trip_us, missed, failed] = taken;
         Ok(ClassReport {
-            misses: take(host, self.misses)?,
-            calls: take(host, self.calls)?,
-            delay_us: take(host, self.delay)?,
-            round_trip_us: take(host, self.round_trip)?,
-            missed: take(host, self.missed)?,
-            failed: take(host, self.failed)?,
+            misses,
+            calls,
+            delay_us,
+            round_trip_us,
+            missed,
+            failed,
         })
     }
 
@@ -149,7 +161,7 @@ impl Class {
             .for_us
             .map_or(u64::MAX >> 1, |us| clock(now).saturating_add(us));
         host.set(self.until, until)?;
-        host.set(self.missing, ((1.0 - decision.admit) * ONE).round() as u64)?;
+        host.set(self.missing, steps(1.0 - decision.admit).unsigned_abs())?;
         host.record(self.shown, permille(decision.admit))
     }
 }
@@ -216,7 +228,7 @@ impl Central {
             return Ok(Some(wanted));
         }
         let lowest = u8::try_from(self.classes.len()).unwrap_or(u8::MAX);
-        let admitted = rng.chance(1.0 - missing as f64 / ONE);
+        let admitted = rng.chance(probability(missing.cast_signed()));
         Ok(Some(if admitted { wanted } else { ClassId(lowest) }))
     }
 
@@ -233,29 +245,24 @@ impl Central {
         let Some(class) = self.classes.get(usize::from(call.class.0)) else {
             return Ok(());
         };
-        if missed {
-            add(host, class.misses, 1)?;
-        }
-        if matches!(self.rules.method, Method::Misses { .. }) {
-            return Ok(());
-        }
-        let cost = call.size.max(1);
-        let Some(waited) = waited else {
-            return add(host, class.failed, cost.into());
+        let mut report = ClassReport {
+            misses: missed.into(),
+            ..ClassReport::default()
         };
-        let units = if self.per_cost { cost } else { 1 };
-        let delay = waited.min(call.latency);
-        add(host, class.calls, 1)?;
-        add(host, class.delay, micros(delay / units))?;
-        add(
-            host,
-            class.round_trip,
-            micros((call.latency - delay) / units),
-        )?;
-        if missed {
-            add(host, class.missed, cost.into())?;
+        if let Method::Incast { .. } = self.rules.method {
+            let cost = call.size.max(1);
+            if let Some(waited) = waited {
+                let units = if self.per_cost { cost } else { 1 };
+                let delay = waited.min(call.latency);
+                report.calls = 1;
+                report.delay_us = micros(delay / units);
+                report.round_trip_us = micros((call.latency - delay) / units);
+                report.missed = if missed { cost.into() } else { 0 };
+            } else {
+                report.failed = cost.into();
+            }
         }
-        Ok(())
+        class.add(host, &report)
     }
 
     /// Returns the service's report, or `None` if the service wasn't called within [`KEEP`]. Calls

@@ -11,8 +11,7 @@
 //! sent. In its request's progress, the delay is part of the call's time. A call whose deadline is
 //! shorter than the delay isn't delayed, and the number of delayed calls is bounded.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use headgate_core::classify::RequestView;
@@ -25,11 +24,11 @@ use headgate_strategies::host::HostError;
 use headgate_strategies::rng::Rng;
 use headgate_strategies::time::Instant;
 
-use super::MAX_CLUSTERS;
+use super::Mesh;
 use super::admission::permille;
+use crate::Engine;
 use crate::smoothing::Smoothing;
 use crate::workflows::stat_name;
-use crate::{Engine, Mesh};
 
 /// The maximum number of delayed calls in a worker. Further calls are sent without a delay.
 const MAX_HELD: usize = 4096;
@@ -42,10 +41,8 @@ const OTHER: &str = "_other";
 /// The last rejection rates of services, under one configuration.
 #[derive(Debug)]
 pub(crate) struct Smoother {
+    /// The services. Those that the configuration names have stats of their own.
     services: Vec<SmoothedService>,
-    /// The delays by cluster. A delay is `None` for a cluster whose calls aren't delayed.
-    clusters: HashMap<String, Option<Smoothed>>,
-    stats: HashMap<String, ServiceStats>,
     other: ServiceStats,
     rng: Rng,
 }
@@ -79,13 +76,15 @@ struct ServiceStats {
     rejection: MetricId,
 }
 
-/// Delayed calls.
+/// Delayed calls, by stream.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
-    /// The time at which each call is sent, and its stream. The earliest time is first.
-    due: BinaryHeap<Reverse<(Instant, u32)>>,
-    /// The arrival time of each call that has not been sent, by stream.
-    since: HashMap<u32, Instant>,
+pub(crate) struct Held(HashMap<u32, HeldCall>);
+
+#[derive(Debug)]
+struct HeldCall {
+    since: Instant,
+    /// The time at which the call is sent, or `None` once its [`Action::Send`] was issued.
+    due: Option<Instant>,
 }
 
 impl ServiceStats {
@@ -122,52 +121,39 @@ impl Smoother {
         let delayed = config.services.iter();
         let delayed = delayed.filter(|(pattern, _)| range(config, Some(pattern)).is_some());
         let names: BTreeSet<&String> = delayed.map(|(_, name)| name).collect();
-        let named = names.into_iter();
-        let named = named.map(|name| Ok((name.clone(), stats(&stat_name(name.as_bytes()))?)));
+        let service = |name: &String| {
+            Ok(SmoothedService {
+                name: name.clone(),
+                stats: stats(&stat_name(name.as_bytes()))?,
+                announced: None,
+            })
+        };
+        let services = names.into_iter().map(service);
         Ok(Some(Self {
-            services: Vec::new(),
-            clusters: HashMap::new(),
-            stats: named.collect::<Result<_, ConfigError>>()?,
+            services: services.collect::<Result<_, ConfigError>>()?,
             other: stats(OTHER)?,
             rng: Rng::new(seed.rotate_left(48)),
         }))
     }
 
-    /// Returns the delays of calls to `cluster`. Returns `None` if calls to `cluster` aren't
-    /// delayed, or if there are too many clusters. `config` is the configuration from which this
-    /// smoother was created.
-    pub(crate) fn of(&mut self, cluster: &str, config: &OutboundConfig) -> Option<Smoothed> {
-        if let Some(known) = self.clusters.get(cluster) {
-            return *known;
-        }
-        if self.clusters.len() >= MAX_CLUSTERS {
-            return None;
-        }
-        let named = super::named_service(config, cluster);
-        let range = range(config, named.map(|(pattern, _)| pattern));
-        let smoothed = range.map(|range| Smoothed {
-            service: self.service(named.map_or(cluster, |(_, name)| name)),
+    /// Returns the delays of calls to the service `name`, in this range.
+    pub(super) fn of(&mut self, name: &str, range: SmoothingConfig) -> Smoothed {
+        let found = self.services.iter().position(|s| s.name == name);
+        Smoothed {
+            service: found.unwrap_or_else(|| {
+                self.services.push(SmoothedService {
+                    name: name.to_owned(),
+                    stats: self.other,
+                    announced: None,
+                });
+                self.services.len() - 1
+            }),
             law: Smoothing {
                 least: Duration::from_micros(range.least_us),
                 most: Duration::from_micros(range.most_us),
             },
             enforced: range.enforced,
-        });
-        self.clusters.insert(cluster.to_owned(), smoothed);
-        smoothed
-    }
-
-    /// Returns the index of the service `name`.
-    fn service(&mut self, name: &str) -> usize {
-        let found = self.services.iter().position(|s| s.name == name);
-        found.unwrap_or_else(|| {
-            self.services.push(SmoothedService {
-                name: name.to_owned(),
-                stats: *self.stats.get(name).unwrap_or(&self.other),
-                announced: None,
-            });
-            self.services.len() - 1
-        })
+        }
     }
 
     /// Records a service's rejection rate.
@@ -205,23 +191,23 @@ impl Smoother {
 
 impl Held {
     pub(crate) fn is_empty(&self) -> bool {
-        self.due.is_empty()
+        self.0.values().all(|call| call.due.is_none())
     }
 
     /// Removes a delayed call. Returns the time of the call's arrival, or `None` if the call was
     /// not delayed.
     pub(crate) fn take(&mut self, stream: u32) -> Option<Instant> {
-        self.since.remove(&stream)
+        Some(self.0.remove(&stream)?.since)
     }
 
     /// Sends the calls whose delay has ended at `now`, or all calls if `now` is `None`.
     pub(crate) fn send(&mut self, now: Option<Instant>, actions: &mut Vec<Action>) {
-        while let Some(Reverse((at, stream))) = self.due.peek().copied()
-            && now.is_none_or(|now| at <= now)
-        {
-            self.due.pop();
-            actions.push(Action::Send { stream });
-        }
+        let ends = |due: &mut Instant| now.is_none_or(|now| *due <= now);
+        let calls = self.0.iter_mut();
+        let sent = calls.filter_map(|(&stream, call)| Some((call.due.take_if(ends)?, stream)));
+        let mut sent: Vec<(Instant, u32)> = sent.collect();
+        sent.sort_unstable();
+        actions.extend(sent.into_iter().map(|(_, stream)| Action::Send { stream }));
     }
 }
 
@@ -234,9 +220,7 @@ impl Mesh {
 
     /// Removes the call of `stream`, if the call is delayed.
     pub fn forget_call(&mut self, stream: u32) {
-        if self.held.take(stream).is_some() {
-            self.held.due.retain(|Reverse((_, held))| *held != stream);
-        }
+        self.held.0.remove(&stream);
     }
 }
 
@@ -261,32 +245,35 @@ pub fn delay(
     }
     engine.be_member(host, now, actions)?;
     let mesh = engine.beside_mut();
-    let smoothed = mesh.outbound.as_mut().and_then(|o| o.smoothed(cluster));
-    let Some((smoother, smoothed)) = smoothed else {
+    let drawn = mesh.outbound.as_mut().and_then(|outbound| {
+        let smoothed = outbound.cluster(cluster).smoothed?;
+        let (delay, stats) = outbound.smoother.as_mut()?.draw(now, smoothed)?;
+        Some((delay, stats, smoothed.enforced))
+    });
+    let Some((delay, stats, enforced)) = drawn else {
         return Ok(false);
     };
-    let Some((delay, stats)) = smoother.draw(now, smoothed) else {
-        return Ok(false);
-    };
-    let token = token.or_else(|| super::token_of(request));
     let of_request = token.and_then(|token| mesh.time_left(now, token));
     let mut left = own_deadline(request).into_iter().chain(of_request);
-    if mesh.held.due.len() >= MAX_HELD || left.any(|left| left <= delay) {
+    if mesh.held.0.len() >= MAX_HELD || left.any(|left| left <= delay) {
         return Ok(false);
     }
     host.add(stats.delayed, 1)?;
     let delay_us = i64::try_from(delay.as_micros()).unwrap_or(i64::MAX);
     host.add(stats.delay_us, delay_us)?;
-    if smoothed.enforced {
-        mesh.held.due.push(Reverse((now + delay, stream)));
-        mesh.held.since.insert(stream, now);
+    if enforced {
+        let call = HeldCall {
+            since: now,
+            due: Some(now + delay),
+        };
+        mesh.held.0.insert(stream, call);
         lower(request, delay, set);
     }
-    Ok(smoothed.enforced)
+    Ok(enforced)
 }
 
 /// Returns the range of delays for the clusters that this pattern of `services` matches.
-fn range(config: &OutboundConfig, pattern: Option<&String>) -> Option<SmoothingConfig> {
+pub(super) fn range(config: &OutboundConfig, pattern: Option<&String>) -> Option<SmoothingConfig> {
     let own = pattern.and_then(|pattern| config.service_smoothing.get(pattern));
     own.copied().or(config.smoothing)
 }

@@ -633,14 +633,13 @@ fn who_says_too_much_at_the_edge_is_not_believed() {
     proxy.assert_nothing_is_left();
 }
 
-#[test]
-fn without_workflows_there_is_no_more_host_call() {
+/// Returns the numbers of host calls for the arrival and the end of the second request.
+fn host_calls(config: &FilterConfig) -> (u64, u64) {
     let host = MemoryHost::new();
-    let plain = config(|stage| stage.workflows = None);
     let (mut engine, mut actions) = (Engine::new(1), Vec::new());
     let at = |ms| Instant::default() + Duration::from_millis(ms);
     engine
-        .configure(&host, at(1), &plain, &mut actions)
+        .configure(&host, at(1), config, &mut actions)
         .unwrap();
     let mut cost = |stream, ms| {
         let before = host.calls();
@@ -655,9 +654,20 @@ fn without_workflows_there_is_no_more_host_call() {
         (arrived, host.calls() - before - arrived)
     };
     cost(1, 2);
+    cost(2, 3)
+}
+
+#[test]
+fn without_workflows_there_is_no_more_host_call() {
     // The arrival reads and books queue and slots. The end returns the slot and writes three
     // records.
-    assert_eq!(cost(2, 3), (5, 6));
+    let plain = config(|stage| stage.workflows = None);
+    assert_eq!(host_calls(&plain), (5, 6));
+}
+
+#[test]
+fn without_a_rate_an_arrival_makes_no_more_host_call() {
+    assert_eq!(host_calls(&config(|_| {})).0, 5);
 }
 
 /// Otherwise a client would have the settings of `_other` a second time, in the same stats.

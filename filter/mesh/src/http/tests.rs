@@ -180,5 +180,5 @@ fn at_a_gateway_a_request_is_its_own_call() {
         assert_eq!(request.stream.in_request(wire::REQUEST), None);
     }
     proxy.done(&mut second);
-    assert!(proxy.filter.engine().beside().forwarded.is_empty());
+    assert!(proxy.filter.engine().beside().calls.is_empty());
 }

@@ -9,12 +9,11 @@
 //!
 //! A request may have several `baggage` headers, which together form one list (RFC 9110 §5.3).
 
+use super::Token;
 use crate::workflow::{MAX_BYTES, MAX_MEMBERS, pair};
 
 /// The token's key.
 const KEY: &[u8] = b"headgate";
-/// The length of the longest token that is read, bytes.
-const MAX_TOKEN: usize = 64;
 
 /// Yields the members of a list, including invalid members, with the white space around each.
 fn members<'a>(values: impl Iterator<Item = &'a [u8]> + 'a) -> impl Iterator<Item = &'a [u8]> + 'a {
@@ -31,7 +30,7 @@ fn value(member: &[u8]) -> Option<&[u8]> {
 /// empty or longer than 64 bytes.
 pub fn token<'a>(values: impl Iterator<Item = &'a [u8]> + 'a) -> Option<&'a [u8]> {
     let token = members(values).find_map(value)?;
-    (1..=MAX_TOKEN).contains(&token.len()).then_some(token)
+    (1..=Token::LENGTH).contains(&token.len()).then_some(token)
 }
 
 /// Writes all members of these `baggage` headers except tokens to `out`. If all members are tokens,

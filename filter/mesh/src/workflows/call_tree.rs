@@ -29,7 +29,7 @@ use headgate_core::host::Host;
 use headgate_core::workers::WorkerId;
 use headgate_strategies::host::HostError;
 use headgate_strategies::request::{ClassId, Progress};
-use headgate_strategies::time::{Instant, as_nanos};
+use headgate_strategies::time::{Instant, as_nanos, micros};
 use serde::{Deserialize, Serialize};
 
 use super::{ProcessId, WorkflowId};
@@ -40,36 +40,68 @@ pub const MAX_BRANCHES: u32 = 4096;
 
 /// The digits of a token. Each digit encodes 6 bits, and is allowed in headers and in baggage.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/// The number of fields of a token.
+const FIELDS: usize = 13;
+/// The number of digits of each field of a token. The fields are the process, the branch (worker,
+/// slot, generation), the workflow, the class, the start and the deadline (µs, up to 571 years),
+/// four spans that may be unknown (µs), and the age (ms).
+const WIDTHS: [u32; FIELDS] = [3, 2, 3, 6, 3, 2, 9, 9, 6, 6, 6, 6, 3];
+/// The bits of the process in a token.
+const PROCESS: u64 = (1 << 18) - 1;
 /// The largest age in a token, ms (262 s in all).
 const OLD: u64 = (1 << 18) - 1;
 /// The largest span in a token, µs (71 minutes in all). It also encodes an unknown duration.
 const UNKNOWN: u64 = (1 << 32) - 1;
 
-/// A request's token, which the application copies to each call that it makes for the request. It
-/// has at most [`Token::MAX`] bytes. Only engines of the same process can read it.
+/// A request's token, which the application copies to each call that it makes for the request. Only
+/// engines of the same process can read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Token {
-    bytes: [u8; Self::MAX],
-    length: u8,
-}
+pub struct Token([u8; Self::LENGTH]);
 
 impl Token {
-    /// The length of the longest token, bytes.
-    pub const MAX: usize = 64;
+    /// The length of a token, bytes.
+    pub const LENGTH: usize = 64;
 
     /// Returns the token as a header value.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        let bytes = self.bytes.get(..usize::from(self.length));
-        bytes
-            .and_then(|b| std::str::from_utf8(b).ok())
-            .unwrap_or("")
+        std::str::from_utf8(&self.0).unwrap_or("")
     }
 
     /// Returns the bytes of [`Token::as_str`].
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        self.as_str().as_bytes()
+        &self.0
+    }
+
+    fn encode(fields: [u64; FIELDS]) -> Self {
+        let shifts = |(field, width): (u64, u32)| (0..width).rev().map(move |at| field >> (6 * at));
+        let digits = fields.into_iter().zip(WIDTHS).flat_map(shifts);
+        let mut bytes = [0; Self::LENGTH];
+        for (byte, digit) in bytes.iter_mut().zip(digits) {
+            *byte = DIGITS[digit as usize & 63];
+        }
+        Self(bytes)
+    }
+
+    fn decode(mut token: &[u8]) -> Option<[u64; FIELDS]> {
+        let mut fields = [0; FIELDS];
+        for (field, width) in fields.iter_mut().zip(WIDTHS) {
+            let (digits, rest) = token.split_at_checked(width as usize)?;
+            token = rest;
+            for byte in digits {
+                let digit = match byte {
+                    b'A'..=b'Z' => byte - b'A',
+                    b'a'..=b'z' => byte - b'a' + 26,
+                    b'0'..=b'9' => byte - b'0' + 52,
+                    b'-' => 62,
+                    b'_' => 63,
+                    _ => return None,
+                };
+                *field = *field << 6 | u64::from(digit);
+            }
+        }
+        token.is_empty().then_some(fields)
     }
 }
 
@@ -99,73 +131,17 @@ pub(super) struct Parent {
     pub(super) progress: Progress,
 }
 
-/// An encoder of numbers of up to 64 bits, with 6 bits in a digit.
-struct Digits {
-    token: Token,
-}
-
-impl Digits {
-    fn put(&mut self, value: u64, digits: u32) {
-        for at in (0..digits).rev() {
-            let digit = DIGITS[(value >> (6 * at)) as usize & 63];
-            if let Some(byte) = self.token.bytes.get_mut(usize::from(self.token.length)) {
-                *byte = digit;
-                self.token.length += 1;
-            }
-        }
-    }
-}
-
-fn take(input: &mut &[u8], digits: usize) -> Option<u64> {
-    let (first, rest) = input.split_at_checked(digits)?;
-    *input = rest;
-    first.iter().try_fold(0_u64, |value, byte| {
-        let digit = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'-' => 62,
-            b'_' => 63,
-            _ => return None,
-        };
-        Some(value << 6 | u64::from(digit))
-    })
-}
-
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros())
-        .unwrap_or(UNKNOWN)
-        .min(UNKNOWN - 1)
-}
-
 impl Parent {
-    /// Returns the token with this content. The token has 3 digits for the process, 2 + 3 + 6 for
-    /// the branch, 3 for the workflow, 2 for the class, and 9 each for the start and the deadline
-    /// (µs, up to 571 years). 6 digits each are for four spans that may be unknown, and 3 digits
-    /// are for the age.
+    /// Returns the token with this content.
     pub(super) fn token(&self) -> Token {
-        let mut digits = Digits {
-            token: Token {
-                bytes: [0; Token::MAX],
-                length: 0,
-            },
-        };
         // A slot beyond the last one encodes the absence of a branch.
         let (worker, slot, generation) = match self.branch {
             Some(branch) => (branch.worker, branch.slot, branch.generation),
             None => (0, MAX_BRANCHES, 0),
         };
-        digits.put(self.process.0, 3);
-        digits.put(worker.into(), 2);
-        digits.put(slot.into(), 3);
-        digits.put(generation.into(), 6);
-        digits.put(self.workflow.0.into(), 3);
-        digits.put(self.class.0.into(), 2);
-        digits.put(self.started.as_nanos() / 1_000, 9);
-        digits.put(
-            self.deadline.map_or(0, |at| (at.as_nanos() / 1_000).max(1)),
-            9,
-        );
+        let time = |at: Instant| at.as_nanos() / 1_000;
+        let span =
+            |span: Option<Duration>| span.map_or(UNKNOWN, |span| micros(span).min(UNKNOWN - 1));
         let Progress {
             elapsed,
             total,
@@ -173,48 +149,64 @@ impl Parent {
             total_work,
             age,
         } = self.progress;
-        for span in [Some(elapsed), total, Some(work), total_work] {
-            digits.put(span.map_or(UNKNOWN, micros), 6);
-        }
-        digits.put((micros(age) / 1_000).min(OLD), 3);
-        digits.token
+        Token::encode([
+            self.process.0 & PROCESS,
+            worker.into(),
+            slot.into(),
+            generation.into(),
+            self.workflow.0.into(),
+            self.class.0.into(),
+            time(self.started),
+            self.deadline.map_or(0, |at| time(at).max(1)),
+            span(Some(elapsed)),
+            span(total),
+            span(Some(work)),
+            span(total_work),
+            (micros(age) / 1_000).min(OLD),
+        ])
     }
 
     /// Returns the content of `token`, or `None` if `process` didn't make the token.
     pub(super) fn of_token(process: ProcessId, token: &[u8]) -> Option<Self> {
-        let input = &mut &*token;
-        if take(input, 3)? != process.0 & 0x3_ffff {
-            return None;
-        }
-        let worker = u32::try_from(take(input, 2)?).ok()?;
-        let slot = u32::try_from(take(input, 3)?).ok()?;
-        let generation = u32::try_from(take(input, 6)?).ok()?;
-        let workflow = WorkflowId(u16::try_from(take(input, 3)?).ok()?);
-        let class = ClassId(u8::try_from(take(input, 2)?).ok()?);
-        let instant = |micros: u64| Instant::from_nanos(micros.saturating_mul(1_000));
-        let started = instant(take(input, 9)?);
-        let deadline = take(input, 9)?;
-        let mut span =
-            || take(input, 6).map(|us| (us < UNKNOWN).then(|| Duration::from_micros(us)));
-        let progress = Progress {
-            elapsed: span()?.unwrap_or_default(),
-            total: span()?,
-            work: span()?.unwrap_or_default(),
-            total_work: span()?,
-            age: Duration::from_millis(take(input, 3)?),
-        };
-        input.is_empty().then_some(Self {
-            process,
-            branch: (slot < MAX_BRANCHES).then_some(Branch {
-                worker,
-                slot,
-                generation,
-            }),
+        let [
+            own,
+            worker,
+            slot,
+            generation,
             workflow,
             class,
             started,
-            deadline: (deadline > 0).then(|| instant(deadline)),
-            progress,
+            deadline,
+            elapsed,
+            total,
+            work,
+            total_work,
+            age,
+        ] = Token::decode(token)?;
+        if own != process.0 & PROCESS {
+            return None;
+        }
+        let time = |micros: u64| Instant::from_nanos(micros.saturating_mul(1_000));
+        let span = |us: u64| (us < UNKNOWN).then(|| Duration::from_micros(us));
+        let branch = Branch {
+            worker: u32::try_from(worker).ok()?,
+            slot: u32::try_from(slot).ok()?,
+            generation: u32::try_from(generation).ok()?,
+        };
+        Some(Self {
+            process,
+            branch: (branch.slot < MAX_BRANCHES).then_some(branch),
+            workflow: WorkflowId(u16::try_from(workflow).ok()?),
+            class: ClassId(u8::try_from(class).ok()?),
+            started: time(started),
+            deadline: (deadline > 0).then(|| time(deadline)),
+            progress: Progress {
+                elapsed: span(elapsed).unwrap_or_default(),
+                total: span(total),
+                work: span(work).unwrap_or_default(),
+                total_work: span(total_work),
+                age: Duration::from_millis(age),
+            },
         })
     }
 }

@@ -3,19 +3,18 @@
 
 use std::time::Duration;
 
-use headgate_core::decision::Ticket;
+use headgate_core::decision::{Origin, Ticket};
 use headgate_core::host::Host;
 use headgate_core::requests::Requests;
 use headgate_strategies::request::{ClassId, Progress};
 use headgate_strategies::time::Instant;
 
-use super::adaptation::Heard;
 use super::call_tree::{Branch, Parent};
 use super::part::{Part, origin};
 use super::process::Workflows;
 use super::stats::{Count, ProcessCount};
 use super::wire::Announcement;
-use super::{OTHER, Origin, ProcessId, ServiceId, Token, WorkflowId};
+use super::{OTHER, ProcessId, ServiceId, Token, WorkflowId};
 
 /// A response's announcement to the calling process (headers [`super::wire::RATE`] and
 /// [`super::wire::PROGRESS`]).
@@ -84,7 +83,7 @@ impl Workflows {
         let parent = Parent {
             process: self.process,
             branch: part.branch,
-            workflow: origin(request).workflow,
+            workflow: WorkflowId(origin(request).flow),
             class: request.attributes.class,
             started,
             deadline: part.deadline,
@@ -104,9 +103,10 @@ impl Workflows {
     ) -> Option<Announced> {
         let (request, part) = self.parts.of(requests, ticket)?;
         let (part, origin) = (*part, origin(request));
-        let done = self.done(host, now, &part, origin.workflow, part.started?);
+        let workflow = WorkflowId(origin.flow);
+        let done = self.done(host, now, &part, workflow, part.started?);
         self.parts.both_mut(requests, ticket)?.1.done = Some(done);
-        origin.upstream.map(|_| Announced {
+        origin.sender.map(|_| Announced {
             announcement: self.announcement(origin),
             progress: done,
         })
@@ -126,12 +126,12 @@ impl Workflows {
     /// limit.
     #[must_use]
     pub fn announcement(&self, origin: Origin) -> Announcement {
-        let sender = origin.upstream.unwrap_or(ProcessId::UNKNOWN);
-        let rate = self.published.announced(origin.workflow, sender);
+        let sender = origin.sender.map_or(ProcessId::UNKNOWN, ProcessId);
+        let workflow = WorkflowId(origin.flow);
+        let rate = self.published.announced(workflow, sender);
         Announcement {
             process: self.process,
             rate: rate.filter(|_| self.enforced && !self.retired),
-            ttl: None,
         }
     }
 
@@ -218,20 +218,11 @@ impl Workflows {
                 .unwrap_or(());
         }
         let process = heard.map_or(ProcessId::UNKNOWN, |heard| heard.process);
-        self.tally.called(workflow, service, process, 1);
+        let callee = (workflow, service, process);
+        self.measured.called(callee, 1);
         if let Some(heard) = heard {
-            let ttl = Duration::from_micros(self.config.rate_ttl_us);
-            // A shorter time to live is recorded as an earlier announcement.
-            let sooner = heard
-                .ttl
-                .map_or(Duration::ZERO, |own| ttl.saturating_sub(own));
-            self.tally.heard(&Heard {
-                workflow,
-                service,
-                process,
-                rate: heard.rate.unwrap_or(f64::INFINITY),
-                at: now - sooner,
-            });
+            let rate = heard.rate.unwrap_or(f64::INFINITY);
+            self.measured.heard(callee, rate, now);
         }
     }
 

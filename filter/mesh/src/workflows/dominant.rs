@@ -89,15 +89,14 @@ impl DominantShares {
     /// Returns the rate of the claim at this index, requests/s.
     #[cfg(test)]
     fn rate(&self, claim: usize) -> f64 {
-        let level = self.level(claim, WaterFill::level, WaterFill::level);
+        let level = self.level(claim, WaterFill::level);
         self.claims[claim].at(level, &self.capacity)
     }
 
     /// Returns the rate that the claim would have with unlimited demand, given the other claims'
     /// actual demands, requests/s. The rate is infinite if the claim uses no resource.
     pub(crate) fn rate_if_unbounded(&self, claim: usize) -> f64 {
-        let unbounded = |fill: &WaterFill| fill.level_if_unbounded(claim);
-        let level = self.level(claim, unbounded, unbounded);
+        let level = self.level(claim, |fill| fill.level_if_unbounded(claim));
         let claim = DominantClaim {
             demand: f64::INFINITY,
             ..self.claims[claim]
@@ -105,14 +104,8 @@ impl DominantShares {
         claim.at(level, &self.capacity)
     }
 
-    /// Returns the level at which a claim stops growing. `of` returns the level of a filling in
-    /// `fills`, and `of_rest` that of a filling in `rest`.
-    fn level(
-        &self,
-        claim: usize,
-        of: impl Fn(&WaterFill) -> f64,
-        of_rest: impl Fn(&WaterFill) -> f64,
-    ) -> f64 {
+    /// Returns the level at which a claim stops growing. `of` returns the level of a filling.
+    fn level(&self, claim: usize, of: impl Fn(&WaterFill) -> f64) -> f64 {
         match self.claims[claim].cost.map(|cost| cost > 0.0) {
             [true, true] => of(&self.fills[0]).min(of(&self.fills[1])),
             [false, false] => f64::INFINITY,
@@ -122,7 +115,7 @@ impl DominantShares {
                 // The other resource, which this claim doesn't use, is used up first. So the users
                 // of the other resource leave a part of this resource.
                 if level > self.fills[1 - k].level() {
-                    of_rest(&self.rest[k])
+                    of(&self.rest[k])
                 } else {
                     level
                 }

@@ -35,7 +35,8 @@ use std::time::Duration;
 use headgate_strategies::time::Instant;
 use serde::{Deserialize, Serialize};
 
-use super::adaptation::is_amount;
+use super::estimates::is_amount;
+use super::measurements::CalleeKey;
 use super::pairs::{Pair, Pairs};
 use super::quantile::quantile;
 use super::{ProcessId, ServiceId, WorkflowId};
@@ -53,12 +54,10 @@ const FORGOTTEN: Duration = Duration::from_secs(60);
 /// The moving sum of calls up to which a process counts as not called.
 const NO_CALLS: f64 = 1e-6;
 
-type Key = (WorkflowId, ServiceId, ProcessId);
-
 /// A process that requests of a workflow call.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Callee {
-    pub(super) key: Key,
+    pub(super) key: CalleeKey,
     /// The moving sum of answered calls, over the same window as the sum of completed requests.
     pub(super) calls: f64,
     /// The time at which the last call was counted.
@@ -69,11 +68,11 @@ pub(super) struct Callee {
 }
 
 impl Pair for Callee {
-    type Key = Key;
+    type Key = CalleeKey;
     const PER_WORKFLOW: usize = PER_WORKFLOW;
     const TOTAL: usize = TOTAL;
 
-    fn new(key: Key, _now: Instant) -> Self {
+    fn new(key: CalleeKey, _now: Instant) -> Self {
         Self {
             key,
             calls: 0.0,
@@ -82,11 +81,11 @@ impl Pair for Callee {
         }
     }
 
-    fn key(&self) -> Key {
+    fn key(&self) -> CalleeKey {
         self.key
     }
 
-    fn workflow(key: Key) -> WorkflowId {
+    fn workflow(key: CalleeKey) -> WorkflowId {
         key.0
     }
 
@@ -103,8 +102,6 @@ impl Pair for Callee {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Downstream {
     pub(super) entries: Pairs<Callee>,
-    #[serde(skip)]
-    expired: u64,
     /// A buffer for the rates of one service.
     #[serde(skip)]
     rates: Vec<f64>,
@@ -121,7 +118,7 @@ pub(crate) struct Limit {
 
 impl Downstream {
     /// Counts calls. Use this function after [`Downstream::decay`].
-    pub(crate) fn called(&mut self, key: Key, count: u64, now: Instant) {
+    pub(crate) fn called(&mut self, key: CalleeKey, count: u64, now: Instant) {
         if count == 0 {
             return;
         }
@@ -133,7 +130,7 @@ impl Downstream {
 
     /// Records an announced rate. The rate is ignored if it is invalid or older than the known
     /// rate.
-    pub(crate) fn heard(&mut self, key: Key, rate: f64, at: Instant) {
+    pub(crate) fn heard(&mut self, key: CalleeKey, rate: f64, at: Instant) {
         if rate.is_nan() || rate < 0.0 || key.2 == ProcessId::UNKNOWN {
             return;
         }
@@ -153,13 +150,15 @@ impl Downstream {
     }
 
     /// Drops expired rates, and processes without a rate that have not been called for long.
-    pub(crate) fn expire(&mut self, now: Instant, ttl: Duration) {
+    /// Returns the number of expired rates.
+    pub(crate) fn expire(&mut self, now: Instant, ttl: Duration) -> u64 {
+        let mut expired = 0;
         for entry in self.entries.iter_mut() {
             if let Some((rate, at)) = entry.heard
                 && now.since(at) > lifetime(rate, ttl)
             {
                 entry.heard = None;
-                self.expired += 1;
+                expired += 1;
             }
         }
         self.entries.retain(|entry| {
@@ -168,12 +167,7 @@ impl Downstream {
                     .called
                     .is_some_and(|at| now.since(at) <= FORGOTTEN.max(ttl))
         });
-    }
-
-    /// Returns the number of rates that expired since the last call of this function, and resets
-    /// the number.
-    pub(crate) fn take_expired(&mut self) -> u64 {
-        std::mem::take(&mut self.expired)
+        expired
     }
 
     /// Removes the pairs of a workflow.
@@ -277,7 +271,7 @@ mod tests {
         Instant::from_nanos(1_000_000 + ms * 1_000_000)
     }
 
-    fn key(service: u16, process: u64) -> Key {
+    fn key(service: u16, process: u64) -> CalleeKey {
         (W, ServiceId(service), ProcessId(process))
     }
 
@@ -334,10 +328,10 @@ mod tests {
         down.called(key(1, 1), 100, at(1_500));
         down.called(key(1, 2), 100, at(1_500));
         down.heard(key(1, 1), 100.0, at(1_500));
+        assert_eq!(down.expire(at(1_500), TTL), 1);
+        assert_eq!(down.expire(at(1_500), TTL), 0);
         assert_eq!(limit(&mut down, 1.0, at(1_500)), None);
         assert_eq!(limit(&mut down, 0.0, at(1_500)), limited(50.0, 1));
-        assert_eq!(down.take_expired(), 1);
-        assert_eq!(down.take_expired(), 0);
         // The second process is no longer called, so it is ignored.
         down.called(key(1, 1), 100, at(2_600));
         down.heard(key(1, 1), 150.0, at(2_600));
@@ -428,7 +422,7 @@ mod tests {
         // In one interval, new processes evict at most `EVICTIONS` others, and none that was last
         // seen at the same instant.
         let flood = |down: &mut Downstream, ms: u64, begin: u64| {
-            let before: Vec<Key> = down.entries.iter().map(|e| e.key).collect();
+            let before: Vec<CalleeKey> = down.entries.iter().map(|e| e.key).collect();
             down.decay(|_| 1.0);
             for n in begin..begin + 1_000 {
                 down.called((W, ServiceId(0), ProcessId(n)), 1, at(ms));

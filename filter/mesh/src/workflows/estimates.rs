@@ -20,12 +20,24 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::measurements::Measured;
+
 /// τ, the time constant, of arrival rates and utilization, in control intervals.
 pub(crate) const DEMAND_INTERVALS: u32 = 5;
 /// τ, the time constant, of averages over requests, in control intervals.
 pub(crate) const COST_INTERVALS: u32 = 10;
 /// The minimum number of requests, of any age, that an average over requests covers.
 const LEAST_REQUESTS: f64 = 10.0;
+
+/// Whether `x` can be a sum of measurements.
+pub(super) fn is_amount(x: f64) -> bool {
+    x >= 0.0 && x.is_finite()
+}
+
+/// Returns `x`, or 0 if `x` is not a valid amount.
+pub(super) fn amount(x: f64) -> f64 {
+    if is_amount(x) { x } else { 0.0 }
+}
 
 /// Returns e^(−elapsed/τ), the factor for earlier intervals.
 pub(crate) fn keep(elapsed: Duration, time_constant: Duration) -> f64 {
@@ -88,25 +100,6 @@ pub(crate) struct Estimates {
     pub(crate) completion: Quotient,
 }
 
-/// The sums of one interval, over all workers.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Sums {
-    /// The number of requests that arrived.
-    pub(crate) offered: f64,
-    /// The number of completed requests.
-    pub(crate) completed: f64,
-    /// The slot-seconds of completed requests.
-    pub(crate) service: f64,
-    /// The number of completed requests whose use of the second resource is known.
-    pub(crate) reported: f64,
-    /// The units of the second resource that these requests used.
-    pub(crate) resource: f64,
-    /// The number of answered requests.
-    pub(crate) answered: f64,
-    /// The sum of the times from admission to end of answered requests, s.
-    pub(crate) completion: f64,
-}
-
 /// The factors by which the sums of earlier intervals are multiplied when an interval is added.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Keep {
@@ -130,14 +123,18 @@ impl Keep {
 impl Estimates {
     /// Adds an interval of `seconds`. Returns the factor by which the caller must multiply the
     /// numbers of calls of earlier intervals.
-    pub(crate) fn add(&mut self, keep: Keep, seconds: f64, sums: &Sums) -> f64 {
-        self.offered.add(keep.demand, sums.offered, seconds);
-        let resource = &mut self.resource;
-        resource.add_requests(keep.cost, sums.resource, sums.reported);
-        let completion = &mut self.completion;
-        completion.add_requests(keep.cost, sums.completion, sums.answered);
-        self.service
-            .add_requests(keep.cost, sums.service, sums.completed)
+    pub(crate) fn add(&mut self, keep: Keep, seconds: f64, measured: &Measured) -> f64 {
+        self.offered
+            .add(keep.demand, measured.offered as f64, seconds);
+        let used = amount(measured.resource);
+        let requests = |average: &mut Quotient, sum: f64, count: u64| {
+            average.add_requests(keep.cost, sum, count as f64)
+        };
+        requests(&mut self.resource, used, measured.reported);
+        let completion = measured.completion.as_secs_f64();
+        requests(&mut self.completion, completion, measured.answered);
+        let service = measured.service.as_secs_f64();
+        requests(&mut self.service, service, measured.completed)
     }
 
     /// Returns λ, the arrival rate, requests/s.
@@ -175,29 +172,31 @@ mod tests {
         let mut estimates = Estimates::default();
         assert_eq!(estimates.demand(), 0.0);
         assert_eq!(estimates.cost(), None);
-        let sums = |n: f64, cost: f64| Sums {
+        let measured = |n: u64, cost: Duration| Measured {
             offered: n,
             completed: n,
-            service: n * cost,
+            service: cost * n as u32,
             reported: n,
-            resource: 2.0 * n,
+            resource: 2.0 * n as f64,
             answered: n,
-            completion: n * cost * 3.0,
+            completion: cost * n as u32 * 3,
+            ..Measured::default()
         };
-        estimates.add(keep, 0.1, &sums(10.0, 0.02));
+        let (quick, slow) = (Duration::from_millis(20), Duration::from_millis(40));
+        estimates.add(keep, 0.1, &measured(10, quick));
         assert!((estimates.demand() - 100.0).abs() < 1e-9);
         assert!((estimates.cost().unwrap() - 0.02).abs() < 1e-12);
         assert!((estimates.resource_cost().unwrap() - 2.0).abs() < 1e-12);
         for _ in 0..50 {
-            estimates.add(keep, 0.1, &sums(10.0, 0.02));
+            estimates.add(keep, 0.1, &measured(10, quick));
         }
         // The estimate has made 63% of a step after τ, and 95% after 3 τ.
         for _ in 0..DEMAND_INTERVALS {
-            estimates.add(keep, 0.1, &sums(20.0, 0.04));
+            estimates.add(keep, 0.1, &measured(20, slow));
         }
         assert!((estimates.demand() - 163.2).abs() < 0.3);
         for _ in 0..25 {
-            estimates.add(keep, 0.1, &sums(20.0, 0.04));
+            estimates.add(keep, 0.1, &measured(20, slow));
         }
         assert!((estimates.cost().unwrap() - 0.04).abs() < 0.001);
         assert!((estimates.completion().unwrap() - 0.12).abs() < 0.003);
@@ -219,12 +218,12 @@ mod tests {
         let mut worst: f64 = 0.0;
         // There is one request in two seconds, with 400 calls in the next second.
         for interval in 0..4_000 {
-            let sums = Sums {
-                offered: f64::from(interval % 20 == 0),
-                completed: f64::from(interval % 20 == 10),
-                ..Sums::default()
+            let measured = Measured {
+                offered: u64::from(interval % 20 == 0),
+                completed: u64::from(interval % 20 == 10),
+                ..Measured::default()
             };
-            calls = calls * estimates.add(keep, 0.1, &sums)
+            calls = calls * estimates.add(keep, 0.1, &measured)
                 + if (1..=10).contains(&(interval % 20)) {
                     40.0
                 } else {
@@ -241,7 +240,7 @@ mod tests {
             count: 3.0,
         };
         for _ in 0..100_000 {
-            estimates.add(keep, 0.1, &Sums::default());
+            estimates.add(keep, 0.1, &Measured::default());
         }
         assert!((estimates.cost().unwrap() - 0.1).abs() < 1e-12);
         assert!(estimates.demand() < 1e-9);

@@ -14,26 +14,22 @@ use headgate_strategies::host::HostError;
 use headgate_strategies::reason::Reason;
 use headgate_strategies::time::Instant;
 
+use super::adaptation::Adaptation;
 use super::limiter::Fate;
 use super::part::origin;
 use super::process::{Workflows, takes_turns_by_tokens};
-use super::published::Published;
 use super::record::{Record, Run};
 use super::stats::{Count, ProcessCount};
 use super::{OTHER, WorkflowId};
-use crate::shared;
 
 fn interval(config: &WorkflowsConfig) -> Duration {
     Duration::from_micros(config.interval_us)
 }
 
 impl Workflows {
-    fn record(&self) -> String {
-        format!("{}/record", self.key)
-    }
-
     /// Does the periodic work on `worker`. It releases held requests, exchanges measurements with
-    /// the other workers, and runs Algorithm 1 if it is due.
+    /// the other workers, and runs Algorithm 1 if it is due. `slots` is P, the number of slots. It
+    /// is infinite while P is unlimited.
     ///
     /// # Errors
     /// [`HostError`]. The next tick then continues.
@@ -41,7 +37,7 @@ impl Workflows {
         &mut self,
         host: &impl Host,
         now: Instant,
-        worker: WorkerId,
+        (worker, slots): (WorkerId, f64),
         requests: &mut Requests,
         releases: &mut Vec<Release>,
     ) -> Result<(), HostError> {
@@ -55,8 +51,7 @@ impl Workflows {
         let mut done = self.learn_names(host);
         if now.since(self.exchanged) >= interval(&self.config) {
             self.exchanged = now;
-            self.account(now);
-            done = done.and(self.exchange(host, now));
+            done = done.and(self.exchange(host, now, Some(slots)));
         }
         done = done.and(self.learn_rates(host));
         self.release(host, now, requests, releases);
@@ -111,31 +106,37 @@ impl Workflows {
     }
 
     /// Adds this worker's measurements to the record. The first worker after the end of the
-    /// interval runs Algorithm 1.
-    fn exchange(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
-        let key = self.record();
-        let (tally, adaptation, limiter) = (&self.tally, &mut self.adaptation, &mut self.limiter);
+    /// interval runs Algorithm 1 with this number of `slots`. If `slots` is `None`, this worker
+    /// leaves the run to others.
+    fn exchange(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        slots: Option<f64>,
+    ) -> Result<(), HostError> {
+        self.account(now);
+        let (measured, adaptation) = (&self.measured, &mut self.adaptation);
+        let limiter = &mut self.limiter;
         let run = Run {
             now,
             config: &self.config,
-            slots: self.slots,
+            slots: slots.unwrap_or(f64::INFINITY),
             names: &self.names,
             services: &self.services,
         };
-        let (record, found) = shared::change(host, &key, |record: &mut Record| {
-            record.add(tally);
-            let due = now.since(record.published.at) >= interval(run.config);
+        let (record, found) = self.record.change(host, |record: &mut Record| {
+            record.measured.add(measured);
+            let due = slots.is_some() && now.since(record.published.at) >= interval(run.config);
             let found = due.then(|| record.run(host, adaptation, limiter, &run));
-            (due || !tally.is_empty(), found)
+            (due || !measured.is_empty(), found)
         })?;
-        self.tally.clear();
+        self.measured.clear();
         let Some(found) = found else {
             return Ok(());
         };
         self.shown = true;
-        self.apply(record.published);
-        // The change of this gauge shows other workers that the record has changed.
-        let mut done = host.add_to(self.sequence, 1);
+        self.published = record.published;
+        let mut done = self.record.announce(host);
         self.stats
             .count_process(ProcessCount::Expired, found.expired);
         for (workflow, waiting) in &found.workflows {
@@ -150,29 +151,12 @@ impl Workflows {
 
     /// Applies the results that another worker published, if they are newer.
     pub(super) fn learn_rates(&mut self, host: &impl Host) -> Result<(), HostError> {
-        let sequence = host.get(self.sequence)?;
-        if self.seen == Some(sequence) {
-            return Ok(());
-        }
-        let record: Record = shared::load(host, &self.record())?;
-        self.seen = Some(sequence);
-        if record.published.at > self.published.at {
-            self.apply(record.published);
+        if let Some(Record { published, .. }) = self.record.news(host)?
+            && published.at > self.published.at
+        {
+            self.published = published;
         }
         Ok(())
-    }
-
-    fn apply(&mut self, published: Published) {
-        for row in &self.published.rows {
-            if published.row(row.workflow).is_none() {
-                self.limiter.set(row.workflow, None);
-            }
-        }
-        for row in &published.rows {
-            self.limiter
-                .set(row.workflow, published.level(row.workflow));
-        }
-        self.published = published;
     }
 
     /// Releases the held requests whose numbers are reached, and refuses the held requests that
@@ -185,12 +169,14 @@ impl Workflows {
         releases: &mut Vec<Release>,
     ) {
         let (stats, parts) = (&mut self.stats, &mut self.parts);
-        self.limiter.release(now, |ticket, fate| {
+        let published = &self.published;
+        let level = |workflow| published.level(workflow);
+        self.limiter.release(now, level, |ticket, fate| {
             let Some((request, part)) = parts.both_mut(requests, ticket) else {
                 return;
             };
             let (stream, origin) = (request.stream, origin(request));
-            let workflow = origin.workflow;
+            let workflow = WorkflowId(origin.flow);
             match fate {
                 Fate::Pass(waited) => {
                     part.pass(request, now);
@@ -211,7 +197,7 @@ impl Workflows {
                     requests.take(ticket);
                     releases.push(Release::Refuse {
                         stream,
-                        origin: origin.into(),
+                        origin,
                         attributes,
                         reason,
                         retry_after,
@@ -221,7 +207,7 @@ impl Workflows {
         });
     }
 
-    /// Releases all held requests, and ends all limits.
+    /// Releases all held requests.
     fn release_all(&mut self, now: Instant, requests: &mut Requests, releases: &mut Vec<Release>) {
         let parts = &mut self.parts;
         self.limiter.clear(now, |ticket, _| {
@@ -231,12 +217,6 @@ impl Workflows {
                 releases.push(Release::Admit { ticket, stream });
             }
         });
-    }
-
-    /// Sets P, the number of slots. It changes if Headgate finds it automatically, and is infinite
-    /// while it is unlimited.
-    pub(crate) fn set_slots(&mut self, slots: f64) {
-        self.slots = slots;
     }
 
     /// Applies a new version of the stage's configuration. Measurements and held requests stay.
@@ -255,14 +235,13 @@ impl Workflows {
             self.retire(now, requests, releases);
             return Ok(());
         };
-        self.slots = f64::from(new.parallelism);
         self.longest_wait = Duration::from_micros(new.queue.timeout_us);
         let enforced = new.mode == Mode::Enforce;
         if self.enforced && !enforced {
             self.release_all(now, requests, releases);
         }
         self.enforced = enforced;
-        self.adaptation.share_slots(!takes_turns_by_tokens(new));
+        self.adaptation = Adaptation::new(config, !takes_turns_by_tokens(new));
         let back = std::mem::take(&mut self.retired);
         if &self.config == config && !back {
             return Ok(());
@@ -271,16 +250,10 @@ impl Workflows {
         self.names.set_cap(config.max_workflows);
         self.names.sync(host)?;
         self.reserve(host);
-        self.adaptation.reconfigure(config);
-        // Use the levels of the last run until the next run sets new ones.
-        for row in &self.published.rows {
-            self.limiter
-                .set(row.workflow, self.published.level(row.workflow));
-        }
         self.learn_names(host)
     }
 
-    /// Releases all held requests and ends all limits, because the policy was removed or no longer
+    /// Releases all held requests and limits no others, because the policy was removed or no longer
     /// has workflows.
     pub(crate) fn retire(
         &mut self,
@@ -316,21 +289,14 @@ impl Workflows {
     /// # Errors
     /// [`HostError`].
     pub fn flush(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
-        self.account(now);
-        let written = shared::change(host, &self.record(), |record: &mut Record| {
-            record.add(&self.tally);
-            (!self.tally.is_empty(), ())
-        });
-        if written.is_ok() {
-            self.tally.clear();
-        }
-        written.map(drop).and(self.stats.flush(host))
+        let written = self.exchange(host, now, None);
+        written.and(self.stats.flush(host))
     }
 
     /// Returns the rate in force, requests/s. It is infinite for no limit.
     #[must_use]
     pub fn rate(&self, workflow: WorkflowId) -> f64 {
-        let level = self.limiter.level(workflow);
+        let level = self.published.level(workflow);
         level.map_or(f64::INFINITY, |level| level.rate)
     }
 

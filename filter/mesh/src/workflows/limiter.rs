@@ -32,6 +32,7 @@ use headgate_core::decision::Ticket;
 use headgate_core::engine::FAST_TICK;
 use headgate_strategies::host::{HostError, Number, Shared};
 use headgate_strategies::time::Instant;
+use serde::{Deserialize, Serialize};
 
 use super::WorkflowId;
 
@@ -41,7 +42,7 @@ pub(crate) const BURST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The rate of a workflow, and the level at its start.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Level {
     /// t0, the start of the rate.
     pub(crate) at: Instant,
@@ -107,7 +108,6 @@ struct Waiter {
 
 #[derive(Debug, Default)]
 struct Line {
-    level: Option<Level>,
     gauge: Option<Number>,
     waiters: VecDeque<Waiter>,
     /// The numbers of the waiters, ascending, followed by the unused numbers of requests that left.
@@ -138,7 +138,7 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    /// Creates a limiter without limits. Names of gauges start with `prefix`.
+    /// Creates a limiter. Names of gauges start with `prefix`.
     pub(crate) fn new(prefix: &str) -> Self {
         Self {
             prefix: prefix.to_owned(),
@@ -158,18 +158,6 @@ impl Limiter {
             self.lines.resize_with(at + 1, Line::default);
         }
         &mut self.lines[at]
-    }
-
-    /// Sets the rate and level of a workflow from now on. `level` is `None` for no limit.
-    pub(crate) fn set(&mut self, workflow: WorkflowId, level: Option<Level>) {
-        if level.is_some() || usize::from(workflow.0) < self.lines.len() {
-            self.line(workflow).level = level;
-        }
-    }
-
-    /// Returns the rate and level of a workflow, or `None` for no limit.
-    pub(crate) fn level(&self, workflow: WorkflowId) -> Option<Level> {
-        self.lines.get(usize::from(workflow.0))?.level
     }
 
     /// Returns the last number that was drawn.
@@ -196,8 +184,8 @@ impl Limiter {
         Ok(gauge)
     }
 
-    /// Decides on an arriving request. At most `longest` requests may wait, and the arriving
-    /// request may wait for at most `tolerance`. Calls the host only if the workflow has a limit.
+    /// Decides on an arriving request of a workflow with this level. At most `longest` requests may
+    /// wait, and the arriving request may wait for at most `tolerance`.
     ///
     /// # Errors
     /// [`HostError`]. The caller then lets the request pass.
@@ -205,13 +193,10 @@ impl Limiter {
         &mut self,
         host: &impl Shared,
         now: Instant,
-        workflow: WorkflowId,
+        (workflow, level): (WorkflowId, &Level),
         longest: u32,
         tolerance: Duration,
     ) -> Result<Verdict, HostError> {
-        let Some(level) = self.level(workflow) else {
-            return Ok(Verdict::Pass);
-        };
         let reached = level.reached(now);
         let oldest = reached - level.burst();
         let spare = self.line(workflow).spare(oldest);
@@ -303,18 +288,23 @@ impl Limiter {
     }
 
     /// Releases the held requests whose numbers are reached, and refuses the held requests that
-    /// would wait beyond their tolerance.
-    pub(crate) fn release(&mut self, now: Instant, mut out: impl FnMut(Ticket, Fate)) {
+    /// would wait beyond their tolerance. `level` returns the level of a workflow, or `None` for no
+    /// limit.
+    pub(crate) fn release(
+        &mut self,
+        now: Instant,
+        level: impl Fn(WorkflowId) -> Option<Level>,
+        mut out: impl FnMut(Ticket, Fate),
+    ) {
         if self.held == 0 {
             return;
         }
-        for line in self.lines.iter_mut().filter(|l| !l.waiters.is_empty()) {
+        let lines = (0..).map(WorkflowId).zip(&mut self.lines);
+        for (workflow, line) in lines.filter(|(_, line)| !line.waiters.is_empty()) {
             let before = line.waiters.len();
+            let level = level(workflow);
             let Line {
-                level,
-                waiters,
-                tickets,
-                ..
+                waiters, tickets, ..
             } = line;
             while let Some(first) = waiters.front() {
                 let due = match (&level, tickets.front()) {
@@ -348,14 +338,13 @@ impl Limiter {
         }
     }
 
-    /// Ends all limits and releases all held requests.
+    /// Releases all held requests.
     pub(crate) fn clear(&mut self, now: Instant, out: impl FnMut(Ticket, Fate)) {
         for line in &mut self.lines {
-            line.level = None;
             // Unused numbers are meaningless under the next rate.
             line.tickets.truncate(line.waiters.len());
         }
-        self.release(now, out);
+        self.release(now, |_| None, out);
     }
 }
 

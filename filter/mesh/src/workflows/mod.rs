@@ -15,6 +15,7 @@ mod downstream;
 mod estimates;
 mod exchange;
 mod limiter;
+pub mod measurements;
 pub(crate) mod names;
 mod pairs;
 mod part;
@@ -26,7 +27,6 @@ pub mod resource;
 mod shares;
 mod sharing;
 mod stats;
-mod tally;
 mod upstream;
 pub mod wire;
 
@@ -65,40 +65,8 @@ impl ProcessId {
     pub const UNKNOWN: Self = Self(0);
 }
 
-/// The origin of a request. Refusals announce a rate to the origin, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Origin {
-    /// The workflow of the request.
-    pub workflow: WorkflowId,
-    /// The process that sent the request, or `None` if the request enters the mesh here.
-    pub upstream: Option<ProcessId>,
-}
-
-impl Origin {
-    /// The origin of a request without Headgate's headers.
-    pub const UNKNOWN: Self = Self {
-        workflow: OTHER,
-        upstream: None,
-    };
-}
-
-impl From<headgate_core::decision::Origin> for Origin {
-    fn from(origin: headgate_core::decision::Origin) -> Self {
-        Self {
-            workflow: WorkflowId(origin.flow),
-            upstream: origin.sender.map(ProcessId),
-        }
-    }
-}
-
-impl From<Origin> for headgate_core::decision::Origin {
-    fn from(origin: Origin) -> Self {
-        Self {
-            flow: origin.workflow.0,
-            sender: origin.upstream.map(|process| process.0),
-        }
-    }
-}
+/// The maximum number of downstream services with their own id.
+pub(crate) const MAX_SERVICES: u16 = 255;
 
 /// The index of a downstream service in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -19,11 +19,11 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use headgate_core::config::MAX_WORKFLOW_NAME as MAX_NAME;
-use headgate_strategies::host::{HostError, Number, Shared};
+use headgate_strategies::host::{HostError, Shared};
 use headgate_strategies::time::Instant;
 use serde::{Deserialize, Serialize};
 
-use crate::shared;
+use crate::shared::{self, Watched};
 
 /// The time after a failed host call during which no name is added. Otherwise every request would
 /// repeat the call.
@@ -34,6 +34,40 @@ struct Id {
     name: Option<Box<[u8]>>,
     /// Whether the id was freed before. A current name of the id is then not its first name.
     reused: bool,
+}
+
+/// An id that was freed.
+const FREED: Id = Id {
+    name: None,
+    reused: true,
+};
+
+/// Assigns an index below `cap` to `name`. If no index is free, the last one whose name `may_lose`
+/// it is assigned. Returns whether `ids` changed, and the index, or `None` without an index for
+/// `name`.
+fn assign(
+    ids: &mut Vec<Id>,
+    name: &[u8],
+    cap: usize,
+    may_lose: impl Fn(&[u8]) -> bool,
+) -> (bool, Option<usize>) {
+    let known = ids.iter().position(|id| id.name.as_deref() == Some(name));
+    if known.is_some_and(|at| at < cap) {
+        return (false, known);
+    }
+    let free = ids.iter().position(|id| id.name.is_none());
+    let free = Some(free.unwrap_or(ids.len())).filter(|at| *at < cap);
+    let other = |id: &Id| id.name.as_deref().is_some_and(&may_lose);
+    let Some(at) = free.or_else(|| ids.iter().take(cap).rposition(other)) else {
+        return (false, None);
+    };
+    ids.resize(ids.len().max(at + 1), Id::default());
+    ids[at].reused |= ids[at].name.is_some();
+    ids[at].name = Some(name.into());
+    if let Some(known) = known {
+        ids[known] = FREED;
+    }
+    (true, Some(at))
 }
 
 /// The record of a directory. The id at index i is i + 1.
@@ -48,10 +82,7 @@ impl shared::Record for Ids {
 /// A worker's copy of the directory of names.
 #[derive(Debug)]
 pub(crate) struct Directory {
-    key: String,
-    changes: Number,
-    /// The value of the gauge `changes` when the copy was made.
-    seen: Option<u64>,
+    record: Watched,
     cap: u16,
     retry_at: Instant,
     /// The number of changes of the copy.
@@ -76,9 +107,7 @@ impl Directory {
         cap: u16,
     ) -> Result<Self, HostError> {
         Ok(Self {
-            key,
-            changes: host.number(changes)?,
-            seen: None,
+            record: Watched::new(host, key, changes)?,
             cap,
             retry_at: Instant::default(),
             revision: 0,
@@ -91,7 +120,7 @@ impl Directory {
     /// Sets the maximum number of names. Names with higher ids share id 0.
     pub(crate) fn set_cap(&mut self, cap: u16) {
         self.cap = cap;
-        self.seen = None;
+        self.record.forget();
     }
 
     /// Returns the id of `name`, from 1, and adds a new name to the directory. Returns `None` if
@@ -129,26 +158,8 @@ impl Directory {
         self.update(host, |ids| {
             let mut changed = false;
             for name in names.clone() {
-                let known = ids.iter().position(|id| id.name.as_deref() == Some(name));
-                if known.is_some_and(|at| at < cap) {
-                    continue;
-                }
-                let free = ids.iter().position(|id| id.name.is_none());
-                let free = Some(free.unwrap_or(ids.len())).filter(|at| *at < cap);
-                let other = |id: &Id| id.name.as_ref().is_some_and(|n| !reserved.contains(&**n));
-                let Some(at) = free.or_else(|| ids.iter().take(cap).rposition(other)) else {
-                    continue;
-                };
-                ids.resize(ids.len().max(at + 1), Id::default());
-                ids[at].reused |= ids[at].name.is_some();
-                ids[at].name = Some(name.into());
-                if let Some(known) = known {
-                    ids[known] = Id {
-                        name: None,
-                        reused: true,
-                    };
-                }
-                changed = true;
+                let (added, _) = assign(ids, name, cap, |other| !reserved.contains(other));
+                changed |= added;
             }
             (changed, ())
         })
@@ -201,15 +212,10 @@ impl Directory {
     /// # Errors
     /// [`HostError`]. The next call then tries again.
     pub(crate) fn sync(&mut self, host: &impl Shared) -> Result<bool, HostError> {
-        // The gauge is read before the blob, so that the next call notices a change between the two
-        // reads.
-        let changes = host.get(self.changes)?;
-        if self.seen == Some(changes) {
+        let Some(Ids(ids)) = self.record.news(host)? else {
             return Ok(false);
-        }
-        let Ids(ids) = shared::load(host, &self.key)?;
+        };
         self.learn(ids);
-        self.seen = Some(changes);
         Ok(true)
     }
 
@@ -223,10 +229,7 @@ impl Directory {
             for &id in idle {
                 let place = ids.get_mut(usize::from(id).wrapping_sub(1));
                 if let Some(place) = place.filter(|place| place.name.is_some()) {
-                    *place = Id {
-                        name: None,
-                        reused: true,
-                    };
+                    *place = FREED;
                     freed = true;
                 }
             }
@@ -236,20 +239,7 @@ impl Directory {
 
     fn add(&mut self, host: &impl Shared, name: &[u8]) -> Result<Option<u16>, HostError> {
         let cap = usize::from(self.cap);
-        let added = self.update(host, |ids| {
-            if let Some(at) = ids.iter().position(|id| id.name.as_deref() == Some(name)) {
-                // Another worker has added the name.
-                return (false, Some(at).filter(|at| *at < cap));
-            }
-            let free = ids.iter().position(|id| id.name.is_none());
-            let at = free.unwrap_or(ids.len());
-            if at >= cap {
-                return (false, None);
-            }
-            ids.resize(ids.len().max(at + 1), Id::default());
-            ids[at].name = Some(name.into());
-            (true, Some(at))
-        })?;
+        let added = self.update(host, |ids| assign(ids, name, cap, |_| false))?;
         Ok(added.and_then(|at| u16::try_from(at + 1).ok()))
     }
 
@@ -259,14 +249,14 @@ impl Directory {
         host: &impl Shared,
         mut change: impl FnMut(&mut Vec<Id>) -> (bool, T),
     ) -> Result<T, HostError> {
-        let (Ids(ids), (changed, result)) = shared::change(host, &self.key, |Ids(ids)| {
+        let (Ids(ids), (changed, result)) = self.record.change(host, |Ids(ids)| {
             let (changed, result) = change(ids);
             (changed, (changed, result))
         })?;
         self.learn(ids);
         if changed {
             // On an error, the other workers notice this change together with the next change.
-            host.add_to(self.changes, 1).or(Ok(()))?;
+            self.record.announce(host).or(Ok(()))?;
         }
         Ok(result)
     }

@@ -1,11 +1,10 @@
 //! The workflow data of one request, from its arrival to its end.
 
-use headgate_core::decision::Ticket;
+use headgate_core::decision::{Origin, Ticket};
 use headgate_core::requests::{Request, Requests};
 use headgate_strategies::request::Progress;
 use headgate_strategies::time::Instant;
 
-use super::Origin;
 use super::call_tree::Branch;
 
 /// The workflow data of one request. The request's attributes are those at its arrival, with two
@@ -45,7 +44,7 @@ impl Part {
 
 /// Returns the origin of a request. A request with a part always has an origin.
 pub(super) fn origin(request: &Request) -> Origin {
-    request.origin.map_or(Origin::UNKNOWN, Origin::from)
+    request.origin.unwrap_or(Origin::UNKNOWN)
 }
 
 /// The parts of a worker's requests, by slot of the requests' table. The part of an ended request

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use headgate_core::beside::Passage;
 use headgate_core::config::{Discipline, Flow, Mode, StageConfig, WorkflowsConfig};
-use headgate_core::decision::{Arrival, Ticket};
+use headgate_core::decision::{Arrival, Origin, Ticket};
 use headgate_core::host::Host;
 use headgate_core::requests::{Request, Requests};
 use headgate_core::stats;
 use headgate_core::workers::{Membership, WorkerId};
-use headgate_strategies::host::{HostError, Number};
+use headgate_strategies::host::HostError;
 use headgate_strategies::reason::Reason;
 use headgate_strategies::rng::Rng;
 use headgate_strategies::time::Instant;
@@ -20,16 +20,13 @@ use headgate_strategies::time::Instant;
 use super::adaptation::Adaptation;
 use super::call_tree::{Branch, Branches, MAX_BRANCHES};
 use super::limiter::{Limiter, Verdict};
+use super::measurements::Measurements;
 use super::names::Directory;
 use super::part::{Part, Parts, origin};
 use super::published::Published;
 use super::stats::{Count, ProcessCount, WorkflowStats};
-use super::tally::Tally;
-use super::{OTHER, OTHER_NAME, Origin, ProcessId, ServiceId, WorkflowId};
-use crate::shared;
-
-/// The maximum number of downstream services with their own id.
-pub const MAX_SERVICES: u16 = 255;
+use super::{MAX_SERVICES, OTHER, OTHER_NAME, ProcessId, ServiceId, WorkflowId};
+use crate::shared::{self, Watched};
 
 /// One worker's workflows of one stage, with their names, rate limiter, call trees, measurements
 /// and rates.
@@ -38,25 +35,22 @@ pub struct Workflows {
     pub(super) config: WorkflowsConfig,
     /// Whether requests are held and refused. If false, decisions are only counted.
     pub(super) enforced: bool,
-    /// P, the number of slots.
-    pub(super) slots: f64,
     /// The longest wait of a request. A deadline can only shorten the wait.
     pub(super) longest_wait: Duration,
-    /// The prefix of the names of all blobs.
-    pub(super) key: String,
     pub(super) process: ProcessId,
     pub(super) worker: WorkerId,
     pub(super) names: Directory,
     pub(super) services: Directory,
     pub(super) limiter: Limiter,
     pub(super) branches: Branches,
-    pub(super) tally: Tally,
+    /// This worker's measurements since its last exchange with the record.
+    pub(super) measured: Measurements,
     pub(super) stats: WorkflowStats,
     pub(super) published: Published,
-    /// The number of changes of [`Workflows::published`], over all workers.
-    pub(super) sequence: Number,
-    pub(super) seen: Option<u64>,
-    /// Algorithm 1. Its state is in a record that the workers share.
+    /// The record that the workers share ([`super::record::Record`]). Only runs of Algorithm 1 are
+    /// announced.
+    pub(super) record: Watched,
+    /// Algorithm 1. Its state is in the record.
     pub(super) adaptation: Adaptation,
     /// The configured deadlines by workflow.
     pub(super) deadlines: Vec<Option<Duration>>,
@@ -130,7 +124,6 @@ impl Workflows {
         };
         let mut this = Self {
             enforced: stage.mode == Mode::Enforce,
-            slots: f64::from(stage.parallelism),
             longest_wait: Duration::from_micros(stage.queue.timeout_us),
             process: process(host, &key, seed)?,
             worker: membership.id(),
@@ -138,12 +131,15 @@ impl Workflows {
             services: directory("services", MAX_SERVICES)?,
             limiter: Limiter::new(&prefix),
             branches: Branches::new(format!("{key}/branch")),
-            tally: Tally::default(),
+            measured: Measurements::default(),
             stats: WorkflowStats::new(host, &prefix)?,
             published: Published::default(),
-            sequence: host.number(&format!("{prefix}.rates_changes"))?,
-            seen: None,
-            adaptation: Adaptation::new(config),
+            record: Watched::new(
+                host,
+                format!("{key}/record"),
+                &format!("{prefix}.rates_changes"),
+            )?,
+            adaptation: Adaptation::new(config, !takes_turns_by_tokens(stage)),
             deadlines: Vec::new(),
             named: None,
             reserved: false,
@@ -156,9 +152,7 @@ impl Workflows {
             retired: false,
             parts: Parts::default(),
             config: config.clone(),
-            key,
         };
-        this.adaptation.share_slots(!takes_turns_by_tokens(stage));
         this.names.sync(host)?;
         this.reserve(host);
         this.learn_names(host)?;
@@ -211,12 +205,13 @@ impl Workflows {
     /// Sets a request's deadline and totals from its workflow, if the request enters the mesh here
     /// and lacks them.
     pub(crate) fn complete(&self, request: &mut Arrival) {
-        let Origin { workflow, upstream } = request.origin.into();
-        if upstream.is_some() {
+        let Origin { flow, sender } = request.origin;
+        if sender.is_some() {
             return;
         }
+        let workflow = WorkflowId(flow);
         let attributes = &mut request.attributes;
-        let own = self.deadlines.get(usize::from(workflow.0)).copied();
+        let own = self.deadlines.get(usize::from(flow)).copied();
         attributes.own_deadline = attributes.own_deadline.or(own.flatten());
         if let Some((service, work)) = self.published.row(workflow).and_then(|row| row.totals) {
             let progress = &mut attributes.progress;
@@ -241,14 +236,15 @@ impl Workflows {
         request: &Arrival,
         hopeless: bool,
     ) -> Passage {
-        let Origin { workflow, upstream } = request.origin.into();
+        let Origin { flow, sender } = request.origin;
+        let workflow = WorkflowId(flow);
         self.stats.count(workflow, Count::Offered);
         if workflow == OTHER && self.names.is_full() {
             self.stats.count_process(ProcessCount::Folded, 1);
         }
-        self.tally.row(workflow).measured.offered += 1;
-        let sender = upstream.unwrap_or(ProcessId::UNKNOWN);
-        self.tally.arrived(workflow, sender, 1);
+        self.measured.workflow(workflow).offered += 1;
+        let sender = sender.map_or(ProcessId::UNKNOWN, ProcessId);
+        self.measured.arrived((workflow, sender), 1);
 
         let row = self.published.row(workflow);
         let attributes = request.attributes;
@@ -265,10 +261,13 @@ impl Workflows {
         let longest = self.config.max_queue_length;
         let verdict = if hopeless {
             Verdict::Late(Duration::ZERO)
-        } else {
-            let verdict = self.limiter.arrive(host, now, workflow, longest, tolerance);
+        } else if let Some(level) = row.and_then(|row| row.level.as_ref()) {
+            let limited = (workflow, level);
+            let verdict = self.limiter.arrive(host, now, limited, longest, tolerance);
             // On a host error, the limiter admits the request.
             verdict.unwrap_or(Verdict::Pass)
+        } else {
+            Verdict::Pass
         };
         let refused = match verdict {
             Verdict::Pass | Verdict::Wait(_) => None,
@@ -335,7 +334,7 @@ impl Workflows {
     /// Adds the slot time of requests in the backend since the last call of this function.
     pub(super) fn account(&mut self, now: Instant) {
         let used = now.since(self.accounted).saturating_mul(self.running);
-        self.tally.busy = self.tally.busy.saturating_add(used);
+        self.measured.busy = self.measured.busy.saturating_add(used);
         self.accounted = self.accounted.max(now);
     }
 
@@ -354,7 +353,8 @@ impl Workflows {
             return;
         };
         let (part, slot_time) = (*part, request.slot_time(now));
-        let Origin { workflow, upstream } = origin(request);
+        let Origin { flow, sender } = origin(request);
+        let workflow = WorkflowId(flow);
         self.account(now);
         if part.passed.is_none() {
             self.limiter.remove(workflow, ticket);
@@ -363,11 +363,11 @@ impl Workflows {
             return;
         };
         self.running = self.running.saturating_sub(1);
-        let measured = &mut self.tally.row(workflow).measured;
+        let measured = self.measured.workflow(workflow);
         measured.completed += 1;
         let service = slot_time.unwrap_or(now.since(started));
         measured.service = measured.service.saturating_add(service);
-        // An answer without a report says that the request used nothing. Without an answer, the
+        // An answer without a report means that the request used nothing. Without an answer, the
         // use is unknown.
         if let Some(used) = part.resource.or_else(|| answered.then_some(0.0)) {
             measured.reported += 1;
@@ -381,14 +381,14 @@ impl Workflows {
         measured.completion = measured.completion.saturating_add(completion);
         self.stats.count(workflow, Count::Completed);
         let mut done = part.done;
-        if upstream.is_none() && done.is_none() {
+        if sender.is_none() && done.is_none() {
             done = Some(self.done(host, now, &part, workflow, started));
         }
-        if let Some(done) = done.filter(|_| upstream.is_none()) {
-            let entered = &mut self.tally.row(workflow).entered;
-            entered.requests += 1;
-            entered.service = entered.service.saturating_add(done.elapsed);
-            entered.work = entered.work.saturating_add(done.work);
+        if let Some(done) = done.filter(|_| sender.is_none()) {
+            let measured = self.measured.workflow(workflow);
+            measured.entered += 1;
+            measured.elapsed = measured.elapsed.saturating_add(done.elapsed);
+            measured.work = measured.work.saturating_add(done.work);
         }
     }
 }

@@ -12,8 +12,8 @@ use super::{ProcessId, WorkflowId};
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct WorkflowResults {
     pub(super) workflow: WorkflowId,
-    /// σ in requests/s, and the limiter's level at [`Published::at`]. `None` for no limit.
-    pub(super) limit: Option<(f64, f64)>,
+    /// σ and the limiter's level, or `None` for no limit.
+    pub(super) level: Option<Level>,
     /// The mean time of a request from admission to end.
     pub(super) completion: Option<Duration>,
     /// The mean elapsed time and work of requests that enter the mesh here, including all calls
@@ -45,12 +45,7 @@ impl Published {
     }
 
     pub(super) fn level(&self, workflow: WorkflowId) -> Option<Level> {
-        let (rate, tickets) = self.row(workflow)?.limit?;
-        Some(Level {
-            at: self.at,
-            tickets,
-            rate,
-        })
+        self.row(workflow)?.level
     }
 
     /// Returns the rate of `workflow` that `upstream` may send, requests/s, or `None` for no limit.

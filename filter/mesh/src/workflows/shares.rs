@@ -40,7 +40,7 @@ impl Claim {
     }
 
     /// Returns the share at `level` with unlimited demand.
-    pub(crate) fn unbounded_at(&self, level: f64) -> f64 {
+    fn unbounded_at(&self, level: f64) -> f64 {
         Self {
             demand: f64::INFINITY,
             ..*self
@@ -126,16 +126,10 @@ impl WaterFill {
         self.claims[claim].at(self.level)
     }
 
-    /// Returns the level that results if this claim has unlimited demand.
+    /// Returns the level that results if this claim has unlimited demand, given the others' actual
+    /// demands.
     pub(crate) fn level_if_unbounded(&self, claim: usize) -> f64 {
         self.solve(Some(&self.claims[claim]))
-    }
-
-    /// Returns the share that a claim would have with unlimited demand, given the others' actual
-    /// demands. It is at least the claim's share.
-    pub(crate) fn share_if_unbounded(&self, claim: usize) -> f64 {
-        let claim = &self.claims[claim];
-        claim.unbounded_at(self.solve(Some(claim)))
     }
 
     /// Returns the level at which the capacity is used up. `free` is a claim to treat as unlimited.
@@ -198,7 +192,7 @@ mod tests {
         let mut fill = WaterFill::default();
         fill.fill(capacity, claims.iter().copied());
         (0..claims.len())
-            .map(|i| fill.share_if_unbounded(i))
+            .map(|i| fill.claims[i].unbounded_at(fill.level_if_unbounded(i)))
             .collect()
     }
 

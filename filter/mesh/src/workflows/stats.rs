@@ -103,8 +103,8 @@ struct WorkflowCounters {
     metrics: Option<Defined>,
     /// The hash of the name that the metrics show, or `None` for metrics of [`OTHER`].
     shows: Option<u64>,
+    /// The counts that are not yet in the host's counters.
     pending: [u32; COUNTERS.len()],
-    dirty: bool,
 }
 
 /// The stats of a policy's workflows.
@@ -113,7 +113,6 @@ pub(super) struct WorkflowStats {
     prefix: String,
     /// The counters by workflow.
     rows: Vec<WorkflowCounters>,
-    dirty: Vec<u16>,
     known: MetricId,
     counters: [(MetricId, u64); 3],
     /// The gauges by id of a downstream service.
@@ -144,7 +143,6 @@ impl WorkflowStats {
         let mut this = Self {
             prefix: prefix.to_owned(),
             rows: Vec::new(),
-            dirty: Vec::new(),
             known: host.define(MetricKind::Gauge, &format!("{prefix}.workflows"))?,
             counters: [
                 (counter("workflows_folded")?, 0),
@@ -247,13 +245,8 @@ impl WorkflowStats {
     }
 
     pub(super) fn count(&mut self, workflow: WorkflowId, count: Count) {
-        let row = self.row(workflow);
-        let pending = &mut row.pending[count as usize];
+        let pending = &mut self.row(workflow).pending[count as usize];
         *pending = pending.saturating_add(1);
-        if !row.dirty {
-            row.dirty = true;
-            self.dirty.push(workflow.0);
-        }
     }
 
     pub(super) fn count_process(&mut self, count: ProcessCount, n: u64) {
@@ -331,12 +324,9 @@ impl WorkflowStats {
                 *pending = 0;
             }
         }
-        while let Some(&id) = self.dirty.last() {
-            let row = &mut self.rows[usize::from(id)];
+        for row in &mut self.rows {
+            // The counts stay in `pending` until the directory has the name.
             let Some(metrics) = row.metrics else {
-                // The counts stay in `pending` until the directory has the name.
-                row.dirty = false;
-                self.dirty.pop();
                 continue;
             };
             for (counter, pending) in metrics.counters.into_iter().zip(&mut row.pending) {
@@ -345,8 +335,6 @@ impl WorkflowStats {
                     *pending = 0;
                 }
             }
-            row.dirty = false;
-            self.dirty.pop();
         }
         Ok(())
     }

@@ -24,8 +24,8 @@ use std::time::Duration;
 use headgate_strategies::time::Instant;
 use serde::{Deserialize, Serialize};
 
-use super::adaptation::is_amount;
-use super::estimates::keep_requests;
+use super::estimates::{is_amount, keep_requests};
+use super::measurements::CallerKey;
 use super::pairs::{Pair, Pairs};
 use super::{ProcessId, WorkflowId};
 
@@ -38,12 +38,10 @@ pub(crate) const EVEN: f64 = 0.05;
 /// The time without requests after which a process gets no share.
 pub(crate) const SILENT: Duration = Duration::from_secs(10);
 
-type Key = (WorkflowId, ProcessId);
-
 /// A process that sends requests of a workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Caller {
-    pub(super) key: Key,
+    pub(super) key: CallerKey,
     /// The moving sum of requests that the process sent.
     pub(super) sent: f64,
     /// The time at which the last request was counted.
@@ -53,11 +51,11 @@ pub(super) struct Caller {
 }
 
 impl Pair for Caller {
-    type Key = Key;
+    type Key = CallerKey;
     const PER_WORKFLOW: usize = PER_WORKFLOW;
     const TOTAL: usize = TOTAL;
 
-    fn new(key: Key, now: Instant) -> Self {
+    fn new(key: CallerKey, now: Instant) -> Self {
         Self {
             key,
             sent: 0.0,
@@ -66,11 +64,11 @@ impl Pair for Caller {
         }
     }
 
-    fn key(&self) -> Key {
+    fn key(&self) -> CallerKey {
         self.key
     }
 
-    fn workflow(key: Key) -> WorkflowId {
+    fn workflow(key: CallerKey) -> WorkflowId {
         key.0
     }
 
@@ -108,17 +106,11 @@ impl Upstream {
     }
 
     /// Counts requests that a process sent.
-    pub(crate) fn sent(
-        &mut self,
-        workflow: WorkflowId,
-        process: ProcessId,
-        count: u64,
-        now: Instant,
-    ) {
+    pub(crate) fn sent(&mut self, key: CallerKey, count: u64, now: Instant) {
         if count == 0 {
             return;
         }
-        if let Some(entry) = self.entries.entry((workflow, process), now) {
+        if let Some(entry) = self.entries.entry(key, now) {
             entry.sent += count as f64;
             entry.last = now;
         }
@@ -187,9 +179,9 @@ mod tests {
         let mut up = Upstream::default();
         let rate = |up: &Upstream, process| up.announced(W, ProcessId(process), 100.0);
         assert_eq!(rate(&up, 1), 100.0, "no other process");
-        up.sent(W, ProcessId(1), 90, at(0));
-        up.sent(W, ProcessId(2), 10, at(0));
-        up.sent(WorkflowId(4), ProcessId(1), 10, at(0));
+        up.sent((W, ProcessId(1)), 90, at(0));
+        up.sent((W, ProcessId(2)), 10, at(0));
+        up.sent((WorkflowId(4), ProcessId(1)), 10, at(0));
         up.split(W, 100.0, 1_000.0);
         assert!((rate(&up, 1) - 88.0).abs() < 1e-9);
         assert!((rate(&up, 2) - 12.0).abs() < 1e-9);
@@ -214,7 +206,7 @@ mod tests {
             up.decay(0.9, now);
             for (process, sent) in sent.iter().enumerate() {
                 let count = (sent * 1_000.0).round() as u64;
-                up.sent(W, ProcessId(process as u64), count, now);
+                up.sent((W, ProcessId(process as u64)), count, now);
             }
             up.split(W, 100.0, sent.iter().sum());
             for (process, sent) in sent.iter_mut().enumerate() {
@@ -231,15 +223,15 @@ mod tests {
     #[test]
     fn the_silent_are_forgotten_and_floods_are_bounded() {
         let mut up = Upstream::default();
-        up.sent(W, ProcessId(1), 1, at(0));
-        up.sent(W, ProcessId(2), 1, at(5_000));
+        up.sent((W, ProcessId(1)), 1, at(0));
+        up.sent((W, ProcessId(2)), 1, at(5_000));
         up.decay(0.9, at(10_001));
         assert_eq!(up.entries.len(), 1);
         for n in 0..5_000 {
             if n % 10 == 0 {
                 up.decay(1.0, at(10_001 + n));
             }
-            up.sent(W, ProcessId(n), 1, at(10_001 + n));
+            up.sent((W, ProcessId(n)), 1, at(10_001 + n));
         }
         assert_eq!(up.entries.len(), PER_WORKFLOW);
         for n in 0..20_000 {
@@ -247,7 +239,7 @@ mod tests {
             if n % 10 == 0 {
                 up.decay(1.0, at(20_000));
             }
-            up.sent(workflow, ProcessId(n), 1, at(20_000 + n));
+            up.sent((workflow, ProcessId(n)), 1, at(20_000 + n));
             assert!(up.entries.len() <= TOTAL);
         }
         assert!(up.entries.is_sorted_by_key(|e| e.key));
@@ -264,7 +256,7 @@ mod tests {
         ) {
             let mut up = Upstream::default();
             for (process, &sent) in sent.iter().enumerate() {
-                up.sent(W, ProcessId(process as u64), sent, at(0));
+                up.sent((W, ProcessId(process as u64)), sent, at(0));
             }
             prop_assume!(!up.entries.is_empty());
             up.split(W, rate, demand);

@@ -6,7 +6,7 @@
 //! request    x-headgate-timeout-ms: 250                  the remaining time until the deadline
 //! request    x-headgate-progress: elapsed=12.5, total=40, ...   see `progress`
 //! request    x-headgate-class: gold                      the class of the parent
-//! response   x-headgate-rate: process="9f86d081884c7d65", rate=37.5, ttl=1000
+//! response   x-headgate-rate: process="9f86d081884c7d65", rate=37.5
 //! response   x-headgate-progress: elapsed=3.1, work=3.1, wait=12, slot=3.1
 //! response   x-headgate-downgraded: gold                 the class that the call asked for
 //! ```
@@ -65,14 +65,20 @@ pub struct Spent {
 /// Returns the members of [`Spent`] in a value of [`PROGRESS`], or `None` if one of them is
 /// missing.
 pub fn spent(dictionary: &str) -> Option<Spent> {
-    let of = |key: &str| {
-        let mut members = dictionary.split(',').map(|m| m.trim_matches([' ', '\t']));
-        let value = members.find_map(|m| m.strip_prefix(key)?.strip_prefix('='))?;
-        millis(value.split_once(';').map_or(value, |(value, _)| value))
-    };
+    let of = |name: &str| millis(members(dictionary).find(|(key, _)| *key == name)?.1);
     Some(Spent {
         wait: of("wait")?,
         slot: of("slot")?,
+    })
+}
+
+/// Yields the keys and values of a dictionary. The value of a key without a value is empty. The
+/// parameters of values are left out, because none of Headgate's members has parameters.
+fn members(dictionary: &str) -> impl Iterator<Item = (&str, &str)> {
+    dictionary.split(',').map(|member| {
+        let member = member.trim_matches([' ', '\t']);
+        let (key, value) = member.split_once('=').unwrap_or((member, ""));
+        (key, value.split_once(';').map_or(value, |(value, _)| value))
     })
 }
 
@@ -84,8 +90,6 @@ pub struct Announcement {
     /// The rate of the workflow that the receiver may send to the announcing process, requests/s,
     /// or `None` for no limit.
     pub rate: Option<f64>,
-    /// The time to live without renewal, or `None` for the receiver's default.
-    pub ttl: Option<Duration>,
 }
 
 fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
@@ -106,8 +110,13 @@ fn put_decimal(out: &mut String, value: f64) {
     out.truncate(kept);
 }
 
-fn put_millis(out: &mut String, span: Duration) {
-    put_decimal(out, span.as_secs_f64() * 1e3);
+/// Appends a member, unless its value is `None`.
+fn put_millis(out: &mut String, key: &str, span: Option<Duration>) {
+    if let Some(span) = span {
+        out.push_str(key);
+        out.push('=');
+        put_decimal(out, span.as_secs_f64() * 1e3);
+    }
 }
 
 /// Appends the value of [`RATE`].
@@ -118,41 +127,26 @@ pub fn put_rate(out: &mut String, announcement: &Announcement) {
         out.push_str(", rate=");
         put_decimal(out, rate);
     }
-    if let Some(ttl) = announcement.ttl {
-        put(
-            out,
-            format_args!(", ttl={}", ttl.as_millis().min(999_999_999)),
-        );
-    }
 }
 
 /// Returns the announcement in a value of [`RATE`], or `None` if the value is invalid.
 #[must_use]
 pub fn parse_rate(value: &[u8]) -> Option<Announcement> {
-    let (mut process, mut rate, mut ttl) = (None, None, None);
-    for member in text(value)?.split(',') {
-        let member = member.trim_matches([' ', '\t']);
-        if member.is_empty() {
-            return None;
-        }
-        // A key without a value means true, but none of Headgate's members is a boolean.
-        let (key, value) = member.split_once('=').unwrap_or((member, ""));
-        // None of Headgate's members has parameters, so parameters are ignored.
-        let value = value.split_once(';').map_or(value, |(value, _)| value);
+    let (mut process, mut rate) = (None, None);
+    for (key, value) in members(text(value)?) {
         match key {
             "process" => {
                 let quoted = value.strip_prefix('"')?.strip_suffix('"')?;
                 process = Some(parse_process(quoted.as_bytes())?);
             }
             "rate" => rate = Some(decimal(value)?),
-            "ttl" => ttl = Some(Duration::from_secs_f64(decimal(value)? / 1e3)),
+            "" => return None,
             _ => {}
         }
     }
     Some(Announcement {
         process: process?,
         rate,
-        ttl,
     })
 }
 
@@ -171,30 +165,21 @@ pub fn parse_process(value: &[u8]) -> Option<ProcessId> {
 
 /// Appends the value of [`PROGRESS`]. Unknown totals and an age of 0 are left out.
 pub fn put_progress(out: &mut String, progress: &Progress) {
-    out.push_str("elapsed=");
-    put_millis(out, progress.elapsed);
-    if let Some(total) = progress.total {
-        out.push_str(", total=");
-        put_millis(out, total);
-    }
-    out.push_str(", work=");
-    put_millis(out, progress.work);
-    if let Some(total) = progress.total_work {
-        out.push_str(", total-work=");
-        put_millis(out, total);
-    }
-    if !progress.age.is_zero() {
-        out.push_str(", age=");
-        put_millis(out, progress.age);
-    }
+    put_millis(out, "elapsed", Some(progress.elapsed));
+    put_millis(out, ", total", progress.total);
+    put_millis(out, ", work", Some(progress.work));
+    put_millis(out, ", total-work", progress.total_work);
+    put_millis(
+        out,
+        ", age",
+        Some(progress.age).filter(|age| !age.is_zero()),
+    );
 }
 
 /// Appends the members of [`Spent`] to the value of [`PROGRESS`].
 pub fn put_spent(out: &mut String, spent: &Spent) {
-    out.push_str(", wait=");
-    put_millis(out, spent.wait);
-    out.push_str(", slot=");
-    put_millis(out, spent.slot);
+    put_millis(out, ", wait", Some(spent.wait));
+    put_millis(out, ", slot", Some(spent.slot));
 }
 
 /// Appends the value of [`TIMEOUT`], ms. It is at least 1, because 0 means no deadline.
@@ -237,14 +222,11 @@ fn text(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(value).ok().filter(|_| valid)
 }
 
-/// Returns the value of a nonnegative decimal or integer of RFC 9651, or `None` if `value` is
-/// neither.
+/// Returns the value of a nonnegative decimal of RFC 9651, or `None` if `value` is none.
 fn decimal(value: &str) -> Option<f64> {
-    let digits = |s: &str, most| {
-        (1..=most).contains(&s.len()) && s.bytes().all(|byte| byte.is_ascii_digit())
-    };
-    let (whole, fraction) = value.split_once('.').unwrap_or((value, "0"));
-    (digits(whole, 12) && digits(fraction, 3)).then(|| value.parse().ok())?
+    // Milliseconds have the same syntax.
+    millis(value)?;
+    value.parse().ok()
 }
 
 #[cfg(test)]
@@ -264,9 +246,8 @@ mod tests {
         let full = Announcement {
             process: ProcessId(0x9f86_d081_884c_7d65),
             rate: Some(37.5),
-            ttl: Some(Duration::from_secs(1)),
         };
-        let written = r#"process="9f86d081884c7d65", rate=37.5, ttl=1000"#;
+        let written = r#"process="9f86d081884c7d65", rate=37.5"#;
         assert_eq!(rate_of(&full), written);
         let read = |value: &str| parse_rate(value.as_bytes());
         assert_eq!(read(written), Some(full));
@@ -302,25 +283,20 @@ mod tests {
         fn what_is_written_is_read(
             process in any::<u64>(),
             rate in prop::option::of(0.0..1e12_f64),
-            ttl in prop::option::of(0_u64..1_000_000),
         ) {
-            let written = Announcement {
-                process: ProcessId(process),
-                rate,
-                ttl: ttl.map(Duration::from_millis),
-            };
+            let written = Announcement { process: ProcessId(process), rate };
             let value = rate_of(&written);
             prop_assert!(value.len() <= MAX_VALUE);
             let read = parse_rate(value.as_bytes());
             let Some(read) = read else { return Err(TestCaseError::fail(value)) };
-            prop_assert_eq!((read.process, read.ttl), (written.process, written.ttl));
+            prop_assert_eq!(read.process, written.process);
             prop_assert_eq!(read.rate.is_some(), rate.is_some());
             prop_assert!((read.rate.unwrap_or(0.0) - rate.unwrap_or(0.0)).abs() <= 0.000_51);
         }
 
         #[test]
         fn any_rate_can_be_written(rate in any::<f64>()) {
-            let announcement = Announcement { process: ProcessId(1), rate: Some(rate), ttl: None };
+            let announcement = Announcement { process: ProcessId(1), rate: Some(rate) };
             let value = rate_of(&announcement);
             prop_assert!(parse_rate(value.as_bytes()).is_some(), "{value}");
         }

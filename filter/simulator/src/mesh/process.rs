@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use headgate_core::config::FilterConfig;
-use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Refusal, Ticket};
+use headgate_core::decision::{Action, Arrival, Decision, Origin, PolicyId, Refusal, Ticket};
 use headgate_core::stage::Outcome;
-use headgate_mesh::workflows::{Call, OTHER, Origin, ProcessId, Token, WorkflowId};
+use headgate_mesh::workflows::{Call, OTHER, ProcessId, Token, WorkflowId};
 use headgate_mesh::{Engine, engine};
 use headgate_strategies::host::HostError;
 use headgate_strategies::request::{Attributes, ClassId, Progress};
@@ -128,10 +128,9 @@ impl Process {
             stream,
             attributes,
             origin: Origin {
-                workflow: self.identify(now, workflow),
-                upstream: span.upstream,
-            }
-            .into(),
+                flow: self.identify(now, workflow).0,
+                sender: span.upstream.map(|process| process.0),
+            },
         };
         self.engine.admit(&self.host, now, POLICY, &arrival, asked)
     }
@@ -174,10 +173,7 @@ impl Process {
     pub(super) fn refused(&mut self, span: &Span, refusal: &Refusal) -> Option<Said> {
         self.refused[usize::from(span.workflow)] += 1;
         let workflows = self.engine.beside().workflows(POLICY)?;
-        Some((
-            workflows.announcement(refusal.origin?.into()),
-            Progress::UNKNOWN,
-        ))
+        Some((workflows.announcement(refusal.origin?), Progress::UNKNOWN))
     }
 
     /// Records a call of this process to a service. Returns this process's id and the state of the

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde::Deserializer;
 use serde::de::value::Error;
-use serde::de::{DeserializeSeed, EnumAccess, SeqAccess, VariantAccess, Visitor};
+use serde::de::{DeserializeSeed, EnumAccess, MapAccess, SeqAccess, VariantAccess, Visitor};
 
 use super::Record;
 
@@ -86,6 +86,31 @@ impl<'de> SeqAccess<'de> for Elements<'_> {
         let value = seed.deserialize(&mut *self.filler)?;
         self.filler.layout.push(',');
         Ok(Some(value))
+    }
+}
+
+/// The only entry of a map, as long as it is `left`.
+struct Entry<'a> {
+    filler: &'a mut Filler,
+    left: bool,
+}
+
+impl<'de> MapAccess<'de> for Entry<'_> {
+    type Error = Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Error> {
+        if !std::mem::take(&mut self.left) {
+            return Ok(None);
+        }
+        seed.deserialize(&mut *self.filler).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
+        self.filler.layout.push_str(" -> ");
+        seed.deserialize(&mut *self.filler)
     }
 }
 
@@ -189,6 +214,14 @@ impl<'de> Deserializer<'de> for &mut Filler {
         Ok(value)
     }
 
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.layout.push_str("map of ");
+        visitor.visit_map(Entry {
+            filler: self,
+            left: true,
+        })
+    }
+
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         name: &'static str,
@@ -226,7 +259,7 @@ impl<'de> Deserializer<'de> for &mut Filler {
     }
 
     serde::forward_to_deserialize_any! {
-        i8 i16 i32 i128 u128 f32 char str string byte_buf unit unit_struct tuple_struct map
+        i8 i16 i32 i128 u128 f32 char str string byte_buf unit unit_struct tuple_struct
         identifier ignored_any
     }
 }

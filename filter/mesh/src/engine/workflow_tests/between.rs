@@ -39,17 +39,16 @@ fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
     };
     let now = front.now();
     let token = token(front.workers[inbound].as_ref().unwrap(), pass).unwrap();
-    let baggage = format!("user=1,headgate={}", token.as_str());
     let mut well = true;
     for _ in 0..calls {
-        let call = Request::default().with("baggage", &baggage);
+        let call = Request::default();
         let mut headers = BTreeMap::new();
         let calling = front.with(away, |e, h, now, a| {
             engine::call(
                 e,
                 h,
                 now,
-                (&call, None, None),
+                (&call, Some(token.as_bytes()), None),
                 "outbound|80||b.svc",
                 a,
                 |name, value: &str| {
@@ -196,7 +195,7 @@ fn progress(a: &mut Proxy, stream: u32) -> Progress {
     let (worker, pass, _) = a.running[&stream];
     let engine = a.workers[worker].as_ref().unwrap();
     let token = token(engine, pass).unwrap();
-    let call = Request::default().with(wire::REQUEST, token.as_str());
+    let call = Request::default();
     let mut progress = String::new();
     a.ms += 3;
     let calling = a.with(1, |e, h, now, acts| {
@@ -204,7 +203,7 @@ fn progress(a: &mut Proxy, stream: u32) -> Progress {
             e,
             h,
             now,
-            (&call, None, None),
+            (&call, Some(token.as_bytes()), None),
             "outbound|80||b.svc",
             acts,
             |name, value: &str| {
@@ -256,10 +255,10 @@ fn a_call_that_nobody_knows_counts_by_what_it_says_itself() {
     let mut a = Proxy::new(1, &front());
     a.configure(&outbound());
     a.arrive(0, &of("a"), None);
-    for baggage in ["headgate=nonsense", "x=1", "headgate="] {
-        let call = of("a").with("baggage", baggage);
+    for token in [Some(&b"nonsense"[..]), None, Some(&b""[..])] {
+        let call = of("a");
         let calling = a.with(0, |e, h, now, acts| {
-            engine::call(e, h, now, (&call, None, None), "c", acts, |_, _: &str| {})
+            engine::call(e, h, now, (&call, token, None), "c", acts, |_, _: &str| {})
         });
         let calling = calling.unwrap().unwrap().unwrap();
         for rate in [&b"nonsense"[..], b"process=\"0000000000000009\", rate=5"] {

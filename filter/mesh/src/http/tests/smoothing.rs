@@ -178,7 +178,7 @@ fn a_delayed_call_that_the_proxy_answers_leaves_no_state() {
         send(&mut proxy.filter, &call.stream);
         call.outbound.done(&mut proxy.filter, &call.stream);
         let mesh = proxy.filter.engine().beside();
-        assert!(mesh.held.is_empty() && mesh.forwarded.is_empty());
+        assert!(mesh.held.is_empty() && mesh.calls.is_empty());
         proxy.sent_within(100);
         assert_eq!(proxy.stat("workflow._other.calls"), counted, "{due}");
     }

@@ -19,29 +19,39 @@
 //! Each process acts on the latest announcements. A chain of n hops needs at least n intervals to
 //! pass a change on.
 
-mod interval;
-
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use interval::{Calls, Heard, Interval, Measured, UpstreamDemand};
-
 use super::downstream::Downstream;
-use super::estimates::{Estimates, Keep, Quotient, Sums};
+use super::estimates::{Estimates, Keep, Quotient, amount, is_amount};
+use super::measurements::{Measured, Measurements};
 use super::sharing::{Capacity, Load, Memory, Sharing, intervals};
 use super::upstream::Upstream;
-use super::{OTHER, OTHER_NAME, ProcessId, ServiceId, WorkflowId};
+use super::{MAX_SERVICES, OTHER, OTHER_NAME, ProcessId, ServiceId, WorkflowId};
 use headgate_core::config::{MAX_WORKFLOWS, SharingConfig, WorkflowsConfig};
 use headgate_strategies::rng;
 use headgate_strategies::time::Instant;
 
-/// The maximum number of downstream services. Services with higher ids have no quantile of their
-/// own.
-pub const MAX_SERVICES: usize = 1024;
 /// The minimum length of an interval. Shorter intervals count as this long. Otherwise a clock that
 /// stands still would cause a division by zero.
 const SHORTEST: Duration = Duration::from_millis(1);
+
+/// The weight of a new interval's mean in an average over intervals.
+const SMOOTHING: f64 = 0.3;
+
+/// The input of [`Adaptation::run`].
+#[derive(Debug, Clone, Copy)]
+pub struct Interval<'a> {
+    /// The end of the interval.
+    pub now: Instant,
+    /// The length of the interval, which is the time since the previous run.
+    pub elapsed: Duration,
+    /// P, the number of slots of the process. It is infinite for no limit.
+    pub slots: f64,
+    /// The measurements of all workers in the interval.
+    pub measured: &'a Measurements,
+}
 
 /// The bottleneck of a workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,7 +62,7 @@ pub enum Bottleneck {
     Service(ServiceId),
 }
 
-/// A workflow's state in a process, for stats.
+/// A workflow's state in a process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Snapshot {
     /// The workflow.
@@ -68,6 +78,11 @@ pub struct Snapshot {
     pub bottleneck: Option<Bottleneck>,
     /// The mean time from admission to end, or `None` as long as no request has been answered.
     pub completion: Option<Duration>,
+    /// The mean elapsed time and work of a request that enters the mesh here, including all calls
+    /// below the request.
+    pub totals: Option<(Duration, Duration)>,
+    /// Whether any request of the workflow made a call.
+    pub calls: bool,
 }
 
 /// The name that an id belongs to.
@@ -96,14 +111,12 @@ impl Name {
 }
 
 /// One workflow's estimates. The workflow's settings are those of its name
-/// ([`Adaptation::assign`]).
+/// ([`State::assign`]).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Workflow {
     name: Name,
     /// Whether the workflow has any measurements.
     seen: bool,
-    #[serde(skip)]
-    sums: Sums,
     estimates: Estimates,
     /// The factor by which the next run multiplies the calls of earlier intervals.
     #[serde(skip, default = "one")]
@@ -112,6 +125,14 @@ struct Workflow {
     downstream: f64,
     rate: f64,
     bottleneck: Option<Bottleneck>,
+    /// The sharing policy's state.
+    memory: Memory,
+    /// The mean elapsed time and work of a request that enters the mesh here, including all calls
+    /// below the request, s.
+    totals: Option<(f64, f64)>,
+    calls: bool,
+    /// The time of the last request, or of the first check if there was none.
+    used: Option<Instant>,
 }
 
 impl Default for Workflow {
@@ -119,13 +140,16 @@ impl Default for Workflow {
         Self {
             name: Name::default(),
             seen: false,
-            sums: Sums::default(),
             estimates: Estimates::default(),
             keep_calls: 1.0,
             local: f64::INFINITY,
             downstream: f64::INFINITY,
             rate: f64::INFINITY,
             bottleneck: None,
+            memory: Memory::default(),
+            totals: None,
+            calls: false,
+            used: None,
         }
     }
 }
@@ -139,9 +163,27 @@ impl Workflow {
             completion,
         } = self.estimates;
         let quotients = [offered, service, resource, completion].into_iter();
-        let mut sums = quotients.flat_map(|quotient| [quotient.sum, quotient.count]);
+        let sums = quotients.flat_map(|quotient| [quotient.sum, quotient.count]);
+        let mut amounts = sums.chain(self.memory.rate);
         let mut rates = [self.local, self.downstream, self.rate].into_iter();
-        sums.all(is_amount) && rates.all(|rate| rate >= 0.0)
+        amounts.all(is_amount) && rates.all(|rate| rate >= 0.0)
+    }
+
+    /// Adds an interval's measurements, none if there were no requests.
+    fn measure(&mut self, now: Instant, seconds: f64, keep: Keep, measured: &Measured) {
+        if *measured != Measured::default() {
+            self.seen = true;
+            self.used = Some(now);
+        }
+        if self.seen {
+            self.keep_calls = self.estimates.add(keep, seconds, measured);
+        }
+        if measured.entered > 0 {
+            let mean = |sum: Duration| sum.as_secs_f64() / measured.entered as f64;
+            let (elapsed, work) = (mean(measured.elapsed), mean(measured.work));
+            let (e, w) = self.totals.unwrap_or((elapsed, work));
+            self.totals = Some((e + SMOOTHING * (elapsed - e), w + SMOOTHING * (work - w)));
+        }
     }
 
     /// Resets the measurements, because they belong to another workflow.
@@ -157,29 +199,21 @@ const fn one() -> f64 {
     1.0
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-struct Service {
-    name: Name,
-    #[serde(skip)]
-    quantile: Option<f64>,
-}
-
-/// The state of an [`Adaptation`] from one run to the next.
+/// The measurements and rates of a process, from one run of Algorithm 1 to the next. The names of
+/// workflows and services must be assigned before a run. The measurements of an id are kept if the
+/// same name is assigned to the id.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// The hash of the sharing policy to which `memory` belongs.
+    /// The hash of the sharing policy to which the memory of workflows belongs.
     policy: u64,
     /// The workflows by id.
     workflows: Vec<Workflow>,
-    services: Vec<Service>,
+    /// The downstream services by id.
+    services: Vec<Name>,
     downstream: Downstream,
     upstream: Upstream,
-    /// The sharing policy's state, by workflow id.
-    memory: Vec<Memory>,
     /// The utilization of each resource, the quotient of used units and available units.
     utilization: [Quotient; 2],
-    /// The time of the last run.
-    now: Instant,
 }
 
 impl State {
@@ -187,166 +221,43 @@ impl State {
     /// their ranges.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        let quotients = self.utilization.iter().flat_map(|q| [q.sum, q.count]);
-        let mut amounts = quotients.chain(self.memory.iter().filter_map(|memory| memory.rate));
-        amounts.all(is_amount)
+        let mut quotients = self.utilization.iter().flat_map(|q| [q.sum, q.count]);
+        quotients.all(is_amount)
             && self.workflows.iter().all(Workflow::is_valid)
-            && self.memory.len() == self.workflows.len()
             && self.workflows.len() <= usize::from(MAX_WORKFLOWS) + 1
-            && self.services.len() <= MAX_SERVICES
+            && self.services.len() <= usize::from(MAX_SERVICES) + 1
             && self.downstream.entries.is_valid()
             && self.upstream.entries.is_valid()
     }
-}
-
-/// The rates of a process and the state from which they are computed.
-#[derive(Debug)]
-pub struct Adaptation {
-    config: WorkflowsConfig,
-    sharing: Sharing,
-    /// Whether line 1 runs. If false, only downstream services limit rates.
-    shares_slots: bool,
-    state: State,
-    loads: Vec<Load>,
-    rates: Vec<f64>,
-}
-
-impl Adaptation {
-    /// Creates the state without measurements and limits.
-    #[must_use]
-    pub fn new(config: &WorkflowsConfig) -> Self {
-        let mut adaptation = Self {
-            config: config.clone(),
-            sharing: Sharing::new(&config.sharing),
-            shares_slots: true,
-            state: State::default(),
-            loads: Vec::new(),
-            rates: Vec::new(),
-        };
-        adaptation.exchange(State::default());
-        adaptation
-    }
-
-    /// Continues from `state`, and returns the previous state. The names of workflows and services
-    /// must be assigned again. The measurements of an id are kept if the same name is assigned to
-    /// the id.
-    pub fn exchange(&mut self, state: State) -> State {
-        let before = std::mem::replace(&mut self.state, state);
-        let policy = rng::hash(format!("{:?}", self.config.sharing).bytes());
-        if self.state.policy != policy {
-            self.state.policy = policy;
-            self.state.memory.fill(Memory::default());
-        }
-        self.assign(OTHER, OTHER_NAME);
-        before
-    }
-
-    /// Continues with another configuration. Estimates stay. A change of the sharing policy resets
-    /// the state of that policy.
-    pub fn reconfigure(&mut self, config: &WorkflowsConfig) {
-        if self.config == *config {
-            return;
-        }
-        if self.config.sharing != config.sharing {
-            self.sharing = Sharing::new(&config.sharing);
-        }
-        self.config = config.clone();
-        let state = std::mem::take(&mut self.state);
-        self.exchange(state);
-        for service in &mut self.state.services {
-            service.quantile = config.service_quantiles.get(&service.name.text).copied();
-        }
-    }
-
-    /// Sets whether line 1 shares the process's slots among workflows.
-    pub(crate) fn share_slots(&mut self, shares_slots: bool) {
-        self.shares_slots = shares_slots;
-    }
 
     /// Assigns a name to the id of a workflow, which then has the settings of the name. An id that
-    /// had another name loses its measurements. Returns whether it had another name. A call that
-    /// changes nothing is cheap.
-    pub fn assign(&mut self, workflow: WorkflowId, name: &str) -> bool {
+    /// had another name loses its measurements. A call that changes nothing is cheap.
+    pub fn assign(&mut self, workflow: WorkflowId, name: &str) {
         let known = self.workflow(workflow);
-        let renamed = known.is_some_and(|known| known.name.assign(name));
-        if renamed {
+        if known.is_some_and(|known| known.name.assign(name)) {
             self.clear(workflow);
         }
-        renamed
     }
 
     /// Assigns a name to the id of a downstream service, which then has the quantile of the name.
     pub fn assign_service(&mut self, service: ServiceId, name: &str) {
-        let at = usize::from(service.0);
-        if at >= MAX_SERVICES {
+        if service.0 > MAX_SERVICES {
             return;
         }
-        if self.state.services.len() <= at {
-            self.state.services.resize_with(at + 1, Service::default);
+        let at = usize::from(service.0);
+        if self.services.len() <= at {
+            self.services.resize_with(at + 1, Name::default);
         }
-        let known = &mut self.state.services[at];
-        known.quantile = self.config.service_quantiles.get(name).copied();
-        if known.name.assign(name) {
-            self.state.downstream.forget_service(service);
+        if self.services[at].assign(name) {
+            self.downstream.forget_service(service);
         }
     }
 
     /// Resets the measurements of a workflow, whose id may get another name from now on.
     pub fn forget(&mut self, workflow: WorkflowId) {
-        if let Some(known) = self.state.workflows.get_mut(usize::from(workflow.0)) {
+        if let Some(known) = self.workflows.get_mut(usize::from(workflow.0)) {
             *known = Workflow::default();
             self.clear(workflow);
-        }
-    }
-
-    /// Runs Algorithm 1 for one interval. Allocates memory only if there are more workflows or
-    /// processes than before.
-    pub fn run(&mut self, interval: &Interval<'_>) {
-        let elapsed = interval.elapsed.max(SHORTEST);
-        let configured = Duration::from_micros(self.config.interval_us);
-        let ttl = Duration::from_micros(self.config.rate_ttl_us);
-        self.state.now = interval.now;
-        self.measure(interval, elapsed, Keep::new(elapsed, configured));
-        self.state.downstream.expire(interval.now, ttl);
-        // Line 1 shares the local resources.
-        self.share(interval.slots, intervals(elapsed, configured));
-        for (id, workflow) in self.state.workflows.iter_mut().enumerate() {
-            if !workflow.seen {
-                continue;
-            }
-            let id = WorkflowId(id as u16);
-            // `limit` computes lines 2 to 4, and Q of line 5, for each service.
-            let named = self.config.workflows.get(&workflow.name.text);
-            let own = named
-                .and_then(|w| w.quantile)
-                .unwrap_or(self.config.quantile);
-            let services = &self.state.services;
-            let q = |service: ServiceId| {
-                let Some(service) = services.get(usize::from(service.0)) else {
-                    return own;
-                };
-                let pair = named.and_then(|w| w.service_quantiles.get(&service.name.text));
-                pair.copied().or(service.quantile).unwrap_or(own)
-            };
-            // Calls are counted when they are answered, so they are divided by completed requests.
-            // If they were divided by admitted requests, α would be too small, and rates too high,
-            // while latencies grow.
-            let completed = workflow.estimates.service.count;
-            let limit = self
-                .state
-                .downstream
-                .limit(id, completed, q, interval.now, ttl);
-            // Line 5 takes the smaller of the local and the downstream rate.
-            workflow.downstream = limit.map_or(f64::INFINITY, |limit| limit.rate);
-            workflow.rate = workflow.local.min(workflow.downstream);
-            workflow.bottleneck = match limit {
-                Some(limit) if limit.rate < workflow.local => {
-                    Some(Bottleneck::Service(limit.service))
-                }
-                _ => workflow.local.is_finite().then_some(Bottleneck::Local),
-            };
-            let demand = workflow.estimates.demand();
-            self.state.upstream.split(id, workflow.rate, demand);
         }
     }
 
@@ -361,22 +272,19 @@ impl Adaptation {
     /// no limit.
     #[must_use]
     pub fn announced_to_newcomers(&self, workflow: WorkflowId) -> Option<f64> {
-        let announced = self.state.upstream.newcomer(workflow, self.rate(workflow));
+        let announced = self.upstream.newcomer(workflow, self.rate(workflow));
         announced.is_finite().then_some(announced)
     }
 
     /// Yields all limits to announce to upstream processes, requests/s, in ascending order of
     /// workflow and process. Allocates no memory.
     pub fn announcements(&self) -> impl Iterator<Item = (WorkflowId, ProcessId, f64)> + '_ {
-        self.state
-            .upstream
-            .iter()
-            .filter(|(_, _, rate)| rate.is_finite())
+        self.upstream.iter().filter(|(_, _, rate)| rate.is_finite())
     }
 
     /// Yields the workflows with measurements, in ascending order. Allocates no memory.
     pub fn workflows(&self) -> impl Iterator<Item = Snapshot> + '_ {
-        let all = self.state.workflows.iter().enumerate();
+        let all = self.workflows.iter().enumerate();
         all.filter(|(_, w)| w.seen).map(|(id, w)| Snapshot {
             workflow: WorkflowId(id as u16),
             rate: w.rate,
@@ -384,125 +292,63 @@ impl Adaptation {
             demand: w.estimates.demand(),
             bottleneck: w.bottleneck,
             completion: w.estimates.completion().and_then(seconds),
+            totals: w.totals.and_then(|(e, w)| seconds(e).zip(seconds(w))),
+            calls: w.calls,
         })
     }
 
-    /// Returns the number of announced rates that expired without a newer rate since the last call
-    /// of this function, and resets the number.
-    pub fn take_expired(&mut self) -> u64 {
-        self.state.downstream.take_expired()
+    /// Returns the time of the last request of a workflow. If there was none, returns the time of
+    /// the first call of this function.
+    pub(super) fn used(&mut self, workflow: WorkflowId, now: Instant) -> Instant {
+        let known = self.workflow(workflow);
+        known.map_or(now, |known| *known.used.get_or_insert(now))
     }
 
-    /// Adds the interval's counts to the estimates.
-    fn measure(&mut self, interval: &Interval<'_>, elapsed: Duration, keep: Keep) {
+    /// Adds the interval's measurements to the estimates.
+    fn measure(
+        &mut self,
+        sharing: &SharingConfig,
+        interval: &Interval<'_>,
+        elapsed: Duration,
+        keep: Keep,
+    ) {
+        let &Interval { now, measured, .. } = interval;
         let seconds = elapsed.as_secs_f64();
-        for measured in interval.workflows {
-            let Some(workflow) = self.workflow(measured.workflow) else {
-                continue;
-            };
-            workflow.seen = true;
-            let sums = &mut workflow.sums;
-            sums.offered += measured.offered as f64;
-            sums.completed += measured.completed as f64;
-            sums.service += measured.service.as_secs_f64();
-            sums.reported += measured.reported as f64;
-            sums.resource += amount(measured.resource);
-            sums.answered += measured.answered as f64;
-            sums.completion += measured.completion.as_secs_f64();
+        let seen = measured.workflows.len().min(usize::from(MAX_WORKFLOWS) + 1);
+        let all = self.workflows.len().max(seen);
+        self.workflows.resize_with(all, Workflow::default);
+        for (id, workflow) in self.workflows.iter_mut().enumerate() {
+            let own = measured.workflows.get(id).copied().unwrap_or_default();
+            workflow.measure(now, seconds, keep, &own);
         }
-        for workflow in self.state.workflows.iter_mut().filter(|w| w.seen) {
-            let sums = std::mem::take(&mut workflow.sums);
-            workflow.keep_calls = workflow.estimates.add(keep, seconds, &sums);
-        }
-        let workflows = &self.state.workflows;
-        self.state.downstream.decay(|workflow| {
+        let workflows = &self.workflows;
+        self.downstream.decay(|workflow| {
             let known = workflows.get(usize::from(workflow.0));
             known.map_or(0.0, |workflow| workflow.keep_calls)
         });
-        for calls in interval.calls.iter().filter(|c| is_known(c.workflow)) {
-            let key = (calls.workflow, calls.service, calls.process);
-            self.state.downstream.called(key, calls.count, interval.now);
+        for (&key, &count) in &measured.calls {
+            if let Some(workflow) = self.workflow(key.0) {
+                workflow.calls = true;
+                self.downstream.called(key, count, now);
+            }
         }
-        for heard in interval.heard.iter().filter(|h| is_known(h.workflow)) {
-            let key = (heard.workflow, heard.service, heard.process);
-            self.state
-                .downstream
-                .heard(key, heard.rate, heard.at.min(interval.now));
+        for (&key, &(rate, at)) in measured.heard.iter().filter(|(key, _)| is_known(key.0)) {
+            self.downstream.heard(key, rate, at.min(now));
         }
-        self.state.upstream.decay(keep.cost, interval.now);
-        for demand in interval.upstream.iter().filter(|d| is_known(d.workflow)) {
-            let (workflow, process) = (demand.workflow, demand.process);
-            self.state
-                .upstream
-                .sent(workflow, process, demand.offered, interval.now);
+        self.upstream.decay(keep.cost, now);
+        for (&key, &count) in measured.arrivals.iter().filter(|(key, _)| is_known(key.0)) {
+            self.upstream.sent(key, count, now);
         }
-        let [slots, resource] = &mut self.state.utilization;
+        let [slots, resource] = &mut self.utilization;
         // Without a limit, there is no utilization.
         if interval.slots < f64::INFINITY {
-            slots.add(
-                keep.demand,
-                amount(interval.busy),
-                amount(interval.slots) * seconds,
-            );
+            let available = amount(interval.slots) * seconds;
+            let busy = measured.busy.as_secs_f64().min(available);
+            slots.add(keep.demand, busy, available);
         }
-        if let SharingConfig::DominantResource { resource: what, .. } = &self.config.sharing {
-            let used = amount(interval.resource_used);
+        if let SharingConfig::DominantResource { resource: what, .. } = sharing {
+            let used: f64 = measured.workflows.iter().map(|m| amount(m.resource)).sum();
             resource.add(keep.demand, used, amount(what.capacity) * seconds);
-        }
-    }
-
-    /// Runs line 1, for all workflows.
-    fn share(&mut self, slots: f64, intervals: f64) {
-        if !self.shares_slots {
-            for workflow in &mut self.state.workflows {
-                workflow.local = f64::INFINITY;
-            }
-            return;
-        }
-        // A workflow without completed requests is assumed to be like the others.
-        let mut all = Estimates::default();
-        for Workflow { estimates, .. } in self.state.workflows.iter().filter(|w| w.seen) {
-            let Estimates {
-                service, resource, ..
-            } = estimates;
-            all.service.add(1.0, service.sum, service.count);
-            all.resource.add(1.0, resource.sum, resource.count);
-        }
-        // As long as no use is known, as without a second resource, only the slots are shared.
-        let resource = all.resource_cost().unwrap_or(0.0);
-        self.loads.clear();
-        for (id, workflow) in self.state.workflows.iter().enumerate() {
-            if !workflow.seen {
-                continue;
-            }
-            let id = WorkflowId(id as u16);
-            let named = self.config.workflows.get(&workflow.name.text);
-            let estimates = &workflow.estimates;
-            let cost = estimates.cost().or_else(|| all.cost());
-            let resource = estimates.resource_cost().unwrap_or(resource);
-            self.loads.push(Load {
-                workflow: id,
-                demand: estimates.demand(),
-                downstream: workflow.downstream,
-                cost: cost.map(|cost| [cost, resource]),
-                leaf: self.state.downstream.is_leaf(id),
-                weight: named.map_or(1.0, |w| w.weight),
-                guarantee: named.and_then(|w| w.guarantee).unwrap_or(0.0),
-            });
-        }
-        let capacity = Capacity {
-            slots,
-            utilization: self.state.utilization.map(|u| u.value(0.0).unwrap_or(0.0)),
-            intervals,
-        };
-        self.sharing.run(
-            &capacity,
-            &self.loads,
-            &mut self.state.memory,
-            &mut self.rates,
-        );
-        for (load, &rate) in self.loads.iter().zip(&self.rates) {
-            self.state.workflows[usize::from(load.workflow.0)].local = rate;
         }
     }
 
@@ -513,38 +359,167 @@ impl Adaptation {
             return None;
         }
         let at = usize::from(workflow.0);
-        if self.state.workflows.len() <= at {
-            self.state.workflows.resize_with(at + 1, Workflow::default);
-            self.state.memory.resize(at + 1, Memory::default());
+        if self.workflows.len() <= at {
+            self.workflows.resize_with(at + 1, Workflow::default);
         }
-        self.state.workflows.get_mut(at)
+        self.workflows.get_mut(at)
     }
 
     fn seen(&self, workflow: WorkflowId) -> Option<&Workflow> {
-        let known = self.state.workflows.get(usize::from(workflow.0));
+        let known = self.workflows.get(usize::from(workflow.0));
         known.filter(|workflow| workflow.seen)
     }
 
     fn clear(&mut self, workflow: WorkflowId) {
         let at = usize::from(workflow.0);
-        self.state.workflows[at].forget();
-        self.state.memory[at] = Memory::default();
-        self.state.downstream.forget(workflow);
-        self.state.upstream.forget(workflow);
+        self.workflows[at].forget();
+        self.downstream.forget(workflow);
+        self.upstream.forget(workflow);
+    }
+}
+
+/// Algorithm 1, on one worker.
+#[derive(Debug)]
+pub struct Adaptation {
+    sharing: Sharing,
+    /// The hash of the sharing policy.
+    policy: u64,
+    /// Whether line 1 runs. If false, only downstream services limit rates.
+    shares_slots: bool,
+    loads: Vec<Load>,
+}
+
+impl Adaptation {
+    /// Creates the algorithm with the sharing policy of `config`. If `shares_slots` is false, line
+    /// 1, which shares the process's slots among workflows, is left out.
+    #[must_use]
+    pub fn new(config: &WorkflowsConfig, shares_slots: bool) -> Self {
+        Self {
+            sharing: Sharing::new(&config.sharing),
+            policy: rng::hash(format!("{:?}", config.sharing).bytes()),
+            shares_slots,
+            loads: Vec::new(),
+        }
+    }
+
+    /// Runs Algorithm 1 for one interval. `config` is the configuration of [`Adaptation::new`].
+    /// Returns the number of announced rates that expired without a newer rate. Allocates memory
+    /// only if there are more workflows or processes than before.
+    pub fn run(
+        &mut self,
+        config: &WorkflowsConfig,
+        state: &mut State,
+        interval: &Interval<'_>,
+    ) -> u64 {
+        if state.policy != self.policy {
+            state.policy = self.policy;
+            for workflow in &mut state.workflows {
+                workflow.memory = Memory::default();
+            }
+        }
+        state.assign(OTHER, OTHER_NAME);
+        let elapsed = interval.elapsed.max(SHORTEST);
+        let configured = Duration::from_micros(config.interval_us);
+        let ttl = Duration::from_micros(config.rate_ttl_us);
+        let keep = Keep::new(elapsed, configured);
+        state.measure(&config.sharing, interval, elapsed, keep);
+        let expired = state.downstream.expire(interval.now, ttl);
+        // Line 1 shares the local resources.
+        let capacity = Capacity {
+            slots: interval.slots,
+            utilization: state.utilization.map(|u| u.value(0.0).unwrap_or(0.0)),
+            intervals: intervals(elapsed, configured),
+        };
+        self.share(config, state, &capacity);
+        for (id, workflow) in state.workflows.iter_mut().enumerate() {
+            if !workflow.seen {
+                continue;
+            }
+            let id = WorkflowId(id as u16);
+            // `limit` computes lines 2 to 4, and Q of line 5, for each service.
+            let named = config.workflows.get(&workflow.name.text);
+            let own = named.and_then(|w| w.quantile).unwrap_or(config.quantile);
+            let services = &state.services;
+            let of_services = &config.service_quantiles;
+            let q = |service: ServiceId| {
+                let name = services.get(usize::from(service.0));
+                let known = name.and_then(|name| {
+                    let pair = named.and_then(|w| w.service_quantiles.get(&name.text));
+                    pair.or_else(|| of_services.get(&name.text))
+                });
+                known.copied().unwrap_or(own)
+            };
+            // Calls are counted when they are answered, so they are divided by completed requests.
+            // If they were divided by admitted requests, α would be too small, and rates too high,
+            // while latencies grow.
+            let completed = workflow.estimates.service.count;
+            let limit = state.downstream.limit(id, completed, q, interval.now, ttl);
+            // Line 5 takes the smaller of the local and the downstream rate.
+            workflow.downstream = limit.map_or(f64::INFINITY, |limit| limit.rate);
+            workflow.rate = workflow.local.min(workflow.downstream);
+            workflow.bottleneck = match limit {
+                Some(limit) if limit.rate < workflow.local => {
+                    Some(Bottleneck::Service(limit.service))
+                }
+                _ => workflow.local.is_finite().then_some(Bottleneck::Local),
+            };
+            let demand = workflow.estimates.demand();
+            state.upstream.split(id, workflow.rate, demand);
+        }
+        expired
+    }
+
+    /// Runs line 1, for all workflows.
+    fn share(&mut self, config: &WorkflowsConfig, state: &mut State, capacity: &Capacity) {
+        if !self.shares_slots {
+            for workflow in &mut state.workflows {
+                workflow.local = f64::INFINITY;
+            }
+            return;
+        }
+        // A workflow without completed requests is assumed to be like the others.
+        let mut all = Estimates::default();
+        for Workflow { estimates, .. } in state.workflows.iter().filter(|w| w.seen) {
+            let Estimates {
+                service, resource, ..
+            } = estimates;
+            all.service.add(1.0, service.sum, service.count);
+            all.resource.add(1.0, resource.sum, resource.count);
+        }
+        // As long as no use is known, as without a second resource, only the slots are shared.
+        let resource = all.resource_cost().unwrap_or(0.0);
+        self.loads.clear();
+        for (id, workflow) in state.workflows.iter().enumerate() {
+            if !workflow.seen {
+                continue;
+            }
+            let id = WorkflowId(id as u16);
+            let named = config.workflows.get(&workflow.name.text);
+            let estimates = &workflow.estimates;
+            let cost = estimates.cost().or_else(|| all.cost());
+            let resource = estimates.resource_cost().unwrap_or(resource);
+            self.loads.push(Load {
+                workflow: id,
+                demand: estimates.demand(),
+                downstream: workflow.downstream,
+                cost: cost.map(|cost| [cost, resource]),
+                leaf: state.downstream.is_leaf(id),
+                weight: named.map_or(1.0, |w| w.weight),
+                guarantee: named.and_then(|w| w.guarantee).unwrap_or(0.0),
+                memory: workflow.memory,
+                rate: f64::INFINITY,
+            });
+        }
+        self.sharing.run(capacity, &mut self.loads);
+        for load in &self.loads {
+            let workflow = &mut state.workflows[usize::from(load.workflow.0)];
+            (workflow.local, workflow.memory) = (load.rate, load.memory);
+        }
     }
 }
 
 fn is_known(workflow: WorkflowId) -> bool {
     workflow.0 <= MAX_WORKFLOWS
-}
-
-/// Returns `x`, or 0 if `x` is not a valid amount.
-fn amount(x: f64) -> f64 {
-    if is_amount(x) { x } else { 0.0 }
-}
-
-pub(super) fn is_amount(x: f64) -> bool {
-    x >= 0.0 && x.is_finite()
 }
 
 fn seconds(seconds: f64) -> Option<Duration> {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::shared;
+use crate::workflows::measurements::CalleeKey;
 
 mod figure_3;
 
@@ -13,10 +14,10 @@ impl shared::Record for State {
     const SCHEMA: u32 = 0;
 }
 
-impl Adaptation {
+impl State {
     /// Returns the rate of `workflow` that `upstream` may send, requests/s, or `None` for no limit.
     fn announced(&self, workflow: WorkflowId, upstream: ProcessId) -> Option<f64> {
-        let mut known = self.state.upstream.iter();
+        let mut known = self.upstream.iter();
         let own = known.find(|(w, process, _)| (*w, *process) == (workflow, upstream));
         let newcomer = || self.announced_to_newcomers(workflow);
         let rate = own.map_or_else(newcomer, |(_, _, rate)| Some(rate));
@@ -25,6 +26,49 @@ impl Adaptation {
 
     fn completion(&self, workflow: WorkflowId) -> Option<Duration> {
         seconds(self.seen(workflow)?.estimates.completion()?)
+    }
+}
+
+/// A process with one worker.
+struct Process {
+    config: WorkflowsConfig,
+    adaptation: Adaptation,
+    state: State,
+}
+
+impl Process {
+    fn new(config: &WorkflowsConfig) -> Self {
+        Self {
+            config: config.clone(),
+            adaptation: Adaptation::new(config, true),
+            state: State::default(),
+        }
+    }
+
+    fn reconfigure(&mut self, config: &WorkflowsConfig) {
+        let state = std::mem::take(&mut self.state);
+        *self = Self {
+            state,
+            ..Self::new(config)
+        };
+    }
+
+    fn run(&mut self, interval: &Interval<'_>) -> u64 {
+        self.adaptation.run(&self.config, &mut self.state, interval)
+    }
+}
+
+impl std::ops::Deref for Process {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl std::ops::DerefMut for Process {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
     }
 }
 
@@ -59,51 +103,50 @@ fn at(interval: u64) -> Instant {
 
 /// Runs an interval with one workflow of `rps` from `upstream`. Its requests take 2 ms of one slot,
 /// and call `process` of service 1 twice.
-fn step(adaptation: &mut Adaptation, now: Instant, workflow: u16, rps: u64, heard: Option<f64>) {
+fn step(
+    adaptation: &mut Process,
+    now: Instant,
+    workflow: u16,
+    rps: u64,
+    heard: Option<f64>,
+) -> u64 {
     let workflow = WorkflowId(workflow);
     let (service, process) = (ServiceId(1), ProcessId(77));
     let n = rps / 10;
     let spent = Duration::from_millis(2) * n as u32;
-    let heard = heard.map(|rate| Heard {
-        workflow,
-        service,
-        process,
-        rate,
-        at: now,
-    });
+    let mut measured = Measurements {
+        busy: spent.min(INTERVAL),
+        ..Measurements::default()
+    };
+    *measured.workflow(workflow) = Measured {
+        offered: n,
+        completed: n,
+        service: spent,
+        answered: n,
+        completion: spent * 5,
+        ..Measured::default()
+    };
+    measured.called((workflow, service, process), 2 * n);
+    if let Some(rate) = heard {
+        measured.heard((workflow, service, process), rate, now);
+    }
+    measured.arrived((workflow, ProcessId(5)), n);
+    run(adaptation, now, &measured)
+}
+
+/// Runs an interval of one slot. Returns the number of expired rates.
+fn run(adaptation: &mut Process, now: Instant, measured: &Measurements) -> u64 {
     adaptation.run(&Interval {
         now,
         elapsed: INTERVAL,
         slots: 1.0,
-        busy: spent.as_secs_f64().min(0.1),
-        resource_used: 0.0,
-        workflows: &[Measured {
-            workflow,
-            offered: n,
-            completed: n,
-            service: spent,
-            answered: n,
-            completion: spent * 5,
-            ..Measured::default()
-        }],
-        calls: &[Calls {
-            workflow,
-            service,
-            process,
-            count: 2 * n,
-        }],
-        heard: heard.as_slice(),
-        upstream: &[UpstreamDemand {
-            workflow,
-            process: ProcessId(5),
-            offered: n,
-        }],
-    });
+        measured,
+    })
 }
 
 #[test]
 fn adopts_what_is_announced_downstream_until_it_runs_out() {
-    let mut adaptation = Adaptation::new(&config(0.5, bottleneck(0.9)));
+    let mut adaptation = Process::new(&config(0.5, bottleneck(0.9)));
     let w = WorkflowId(1);
     adaptation.assign(w, "checkout");
     assert_eq!(adaptation.rate(w), f64::INFINITY);
@@ -126,11 +169,12 @@ fn adopts_what_is_announced_downstream_until_it_runs_out() {
     assert!((seen[0].local_rate - 450.0).abs() < 1e-6);
     assert!((seen[0].demand - 100.0).abs() < 1e-6);
     // Announcements have stopped, so only the local limit remains.
+    let mut expired = 0;
     for n in 20..31 {
-        step(&mut adaptation, at(n), 1, 100, None);
+        expired += step(&mut adaptation, at(n), 1, 100, None);
     }
     assert!((adaptation.rate(w) - 450.0).abs() < 1e-6);
-    assert_eq!(adaptation.take_expired(), 1);
+    assert_eq!(expired, 1);
     let seen = adaptation.workflows().next().unwrap();
     assert_eq!(seen.bottleneck, Some(Bottleneck::Local));
 }
@@ -148,42 +192,28 @@ fn settings_belong_to_names() {
         .service_quantiles
         .insert("extent-node".to_owned(), 0.5);
     let w = WorkflowId(1);
-    let run = |adaptation: &mut Adaptation| {
+    let run = |adaptation: &mut Process| {
         for n in 0..10 {
-            let heard = |process, rate| Heard {
-                workflow: w,
-                service: ServiceId(1),
-                process: ProcessId(process),
-                rate,
-                at: at(n),
+            let mut measured = Measurements {
+                busy: INTERVAL,
+                ..Measurements::default()
             };
-            let calls = |process| Calls {
-                workflow: w,
-                service: ServiceId(1),
-                process: ProcessId(process),
-                count: 10,
+            *measured.workflow(w) = Measured {
+                offered: 10,
+                completed: 10,
+                service: INTERVAL,
+                ..Measured::default()
             };
-            adaptation.run(&Interval {
-                now: at(n),
-                elapsed: INTERVAL,
-                slots: 1.0,
-                busy: 0.1,
-                resource_used: 0.0,
-                workflows: &[Measured {
-                    workflow: w,
-                    offered: 10,
-                    completed: 10,
-                    service: INTERVAL,
-                    ..Measured::default()
-                }],
-                calls: &[calls(1), calls(2)],
-                heard: &[heard(1, 1.0), heard(2, 3.0)],
-                upstream: &[],
-            });
+            for (process, rate) in [(1, 1.0), (2, 3.0)] {
+                let callee = (w, ServiceId(1), ProcessId(process));
+                measured.called(callee, 10);
+                measured.heard(callee, rate, at(n));
+            }
+            run(adaptation, at(n), &measured);
         }
         adaptation.workflows().next().unwrap()
     };
-    let mut adaptation = Adaptation::new(&settings);
+    let mut adaptation = Process::new(&settings);
     adaptation.assign(w, "other");
     assert!((run(&mut adaptation).rate - 3.0).abs() < 1e-9);
     adaptation.assign(w, "named");
@@ -224,50 +254,43 @@ fn settings_belong_to_names() {
 
 #[test]
 fn a_new_workflow_is_taken_for_one_like_the_others() {
-    let mut adaptation = Adaptation::new(&config(0.5, bottleneck(1.0)));
-    let measured = |workflow, offered, completed| Measured {
-        workflow: WorkflowId(workflow),
-        offered,
-        completed,
-        service: Duration::from_millis(2) * completed as u32,
-        ..Measured::default()
-    };
-    fn interval(n: u64, workflows: &[Measured]) -> Interval<'_> {
-        Interval {
-            now: at(n),
-            elapsed: INTERVAL,
-            slots: 1.0,
-            busy: 0.1,
-            resource_used: 0.0,
-            workflows,
-            calls: &[],
-            heard: &[],
-            upstream: &[],
+    let mut adaptation = Process::new(&config(0.5, bottleneck(1.0)));
+    let mut interval = |n: u64, workflows: &[(u16, u64, u64)]| {
+        let mut measured = Measurements {
+            busy: INTERVAL,
+            ..Measurements::default()
+        };
+        for &(workflow, offered, completed) in workflows {
+            *measured.workflow(WorkflowId(workflow)) = Measured {
+                offered,
+                completed,
+                service: Duration::from_millis(2) * completed as u32,
+                ..Measured::default()
+            };
         }
+        run(&mut adaptation, at(n), &measured);
+        [1, 2].map(|workflow| adaptation.rate(WorkflowId(workflow)))
+    };
+    let [rate, _] = interval(0, &[(1, 100, 0)]);
+    assert_eq!(rate, f64::INFINITY, "nothing is known");
+    for n in 1..49 {
+        interval(n, &[(1, 100, 50)]);
     }
-    adaptation.run(&interval(0, &[measured(1, 100, 0)]));
-    assert_eq!(
-        adaptation.rate(WorkflowId(1)),
-        f64::INFINITY,
-        "nothing is known"
-    );
-    for n in 1..50 {
-        adaptation.run(&interval(n, &[measured(1, 100, 50)]));
-    }
-    assert!((adaptation.rate(WorkflowId(1)) - 500.0).abs() < 1.0);
-    adaptation.run(&interval(50, &[measured(1, 100, 50), measured(2, 5, 0)]));
-    assert!((adaptation.rate(WorkflowId(2)) - 250.0).abs() < 1.0);
+    let [rate, _] = interval(49, &[(1, 100, 50)]);
+    assert!((rate - 500.0).abs() < 1.0);
+    let [_, rate] = interval(50, &[(1, 100, 50), (2, 5, 0)]);
+    assert!((rate - 250.0).abs() < 1.0);
 }
 
-fn workflows_of(adaptation: &Adaptation) -> Vec<Snapshot> {
+fn workflows_of(adaptation: &Process) -> Vec<Snapshot> {
     adaptation.workflows().collect()
 }
 
 #[test]
 fn another_worker_goes_on_where_one_stopped() {
     let config = config(0.5, bottleneck(0.9));
-    let mut first = Adaptation::new(&config);
-    let assign = |adaptation: &mut Adaptation| {
+    let mut first = Process::new(&config);
+    let assign = |adaptation: &mut Process| {
         adaptation.assign(WorkflowId(1), "one");
         adaptation.assign(WorkflowId(2), "two");
         adaptation.assign_service(ServiceId(1), "storage");
@@ -286,10 +309,9 @@ fn another_worker_goes_on_where_one_stopped() {
     shared::encode(&first.state, &mut bytes);
     let state: State = shared::decode(&bytes).unwrap();
     assert!(state.is_valid());
-    let going_on = |state: &State| {
-        let mut adaptation = Adaptation::new(&config);
-        adaptation.exchange(state.clone());
-        adaptation
+    let going_on = |state: &State| Process {
+        state: state.clone(),
+        ..Process::new(&config)
     };
     let mut second = going_on(&state);
     assign(&mut second);
@@ -320,7 +342,7 @@ fn another_worker_goes_on_where_one_stopped() {
 
 #[test]
 fn what_is_no_state_is_refused() {
-    let mut adaptation = Adaptation::new(&config(0.5, bottleneck(0.9)));
+    let mut adaptation = Process::new(&config(0.5, bottleneck(0.9)));
     adaptation.assign_service(ServiceId(1), "storage");
     for n in 0..5 {
         step(&mut adaptation, at(n), 1 + n as u16, 100, Some(60.0));
@@ -334,11 +356,12 @@ fn what_is_no_state_is_refused() {
     }
     bytes.push(0);
     assert_eq!(read(&bytes), None);
-    // States with the memory of a different number of workflows, and with pairs out of order, are
-    // invalid.
-    let mut other = adaptation.state.clone();
-    other.memory.pop();
-    assert!(!other.is_valid());
+    // States with a rate that is no rate, and with pairs out of order, are invalid.
+    for rate in [-1.0, f64::NAN, f64::INFINITY] {
+        let mut other = adaptation.state.clone();
+        other.workflows[1].memory.rate = Some(rate);
+        assert!(!other.is_valid());
+    }
     let mut other = adaptation.state.clone();
     other.downstream.entries.reverse();
     assert!(!other.is_valid());
@@ -352,23 +375,31 @@ fn anything() -> impl Strategy<Value = f64> {
 prop_compose! {
     fn measured()(
         workflow in prop_oneof![9 => 0..4_u16, 1 => any::<u16>()],
-        counts in [0..500_u64, 0..500_u64, 0..500_u64, 0..500_u64],
-        millis in [0..10_000_u64, 0..10_000_u64], resource in anything(),
-    ) -> Measured {
-        Measured {
-            workflow: WorkflowId(workflow),
-            offered: counts[0],
-            completed: counts[1],
-            service: Duration::from_millis(millis[0]),
-            reported: counts[2],
-            resource,
-            answered: counts[3],
-            completion: Duration::from_millis(millis[1]),
-        }
+        counts in [0..500_u64, 0..500_u64, 0..500_u64, 0..500_u64, 0..500_u64],
+        millis in [0..10_000_u64, 0..10_000_u64, 0..10_000_u64, 0..10_000_u64],
+        resource in anything(),
+    ) -> (WorkflowId, Measured) {
+        (
+            WorkflowId(workflow),
+            Measured {
+                offered: counts[0],
+                completed: counts[1],
+                service: Duration::from_millis(millis[0]),
+                reported: counts[2],
+                resource,
+                answered: counts[3],
+                completion: Duration::from_millis(millis[1]),
+                entered: counts[4],
+                elapsed: Duration::from_millis(millis[2]),
+                work: Duration::from_millis(millis[3]),
+            },
+        )
     }
 }
 
 prop_compose! {
+    /// A called process, the number of calls, the rate that the process announced, and the time
+    /// since then.
     fn call()(
         workflow in 0..4_u16,
         service in 0..3_u16,
@@ -376,22 +407,16 @@ prop_compose! {
         count in 0..500_u64,
         rate in anything(),
         late in 0..2_000_u64,
-    ) -> (Calls, Heard, u64) {
-        let (workflow, service, process) =
-            (WorkflowId(workflow), ServiceId(service), ProcessId(process));
-        (
-            Calls { workflow, service, process, count },
-            Heard { workflow, service, process, rate, at: Instant::default() },
-            late,
-        )
+    ) -> (CalleeKey, u64, f64, u64) {
+        ((WorkflowId(workflow), ServiceId(service), ProcessId(process)), count, rate, late)
     }
 }
 
 type Round = (
-    Vec<Measured>,
-    Vec<(Calls, Heard, u64)>,
+    Vec<(WorkflowId, Measured)>,
+    Vec<(CalleeKey, u64, f64, u64)>,
     Vec<(u16, u64, u64)>,
-    [f64; 3],
+    (f64, u64),
     u64,
 );
 
@@ -400,39 +425,33 @@ fn round() -> impl Strategy<Value = Round> {
         prop::collection::vec(measured(), 0..6),
         prop::collection::vec(call(), 0..8),
         prop::collection::vec((0..4_u16, 0..5_u64, 0..300_u64), 0..8),
-        [anything(), anything(), anything()],
+        (anything(), 0..5_000_u64),
         0..5_000_u64,
     )
 }
 
-fn run_round(adaptation: &mut Adaptation, now: Instant, round: &Round) {
-    let (workflows, calls, upstream, [slots, busy, resource_used], elapsed) = round;
-    let heard: Vec<Heard> = calls
-        .iter()
-        .map(|(_, heard, late)| Heard {
-            at: now + Duration::from_millis(500) - Duration::from_millis(*late),
-            ..*heard
-        })
-        .collect();
-    let calls: Vec<Calls> = calls.iter().map(|(calls, _, _)| *calls).collect();
-    let upstream: Vec<UpstreamDemand> = upstream
-        .iter()
-        .map(|&(workflow, process, offered)| UpstreamDemand {
-            workflow: WorkflowId(workflow),
-            process: ProcessId(process),
-            offered,
-        })
-        .collect();
+fn run_round(adaptation: &mut Process, now: Instant, round: &Round) {
+    let (workflows, calls, upstream, (slots, busy), elapsed) = round;
+    let mut measured = Measurements {
+        busy: Duration::from_millis(*busy),
+        ..Measurements::default()
+    };
+    for (workflow, own) in workflows {
+        *measured.workflow(*workflow) = *own;
+    }
+    for &(callee, count, rate, late) in calls {
+        measured.called(callee, count);
+        let at = now + Duration::from_millis(500) - Duration::from_millis(late);
+        measured.heard(callee, rate, at);
+    }
+    for &(workflow, process, offered) in upstream {
+        measured.arrived((WorkflowId(workflow), ProcessId(process)), offered);
+    }
     adaptation.run(&Interval {
         now,
         elapsed: Duration::from_millis(*elapsed),
         slots: *slots,
-        busy: *busy,
-        resource_used: *resource_used,
-        workflows,
-        calls: &calls,
-        heard: &heard,
-        upstream: &upstream,
+        measured: &measured,
     });
 }
 
@@ -463,7 +482,7 @@ proptest! {
             let mut config = config(q, sharing);
             let guaranteed = WorkflowConfig { guarantee: Some(42.0), ..WorkflowConfig::default() };
             config.workflows.insert("guaranteed".to_owned(), guaranteed);
-            let mut adaptation = Adaptation::new(&config);
+            let mut adaptation = Process::new(&config);
             adaptation.assign(WorkflowId(1), "guaranteed");
             let mut now = at(0);
             for round in &rounds {
@@ -507,7 +526,7 @@ proptest! {
     ) {
         let run = |q: f64| {
             // The sharing policy has no memory, so the runs differ only in q.
-            let mut adaptation = Adaptation::new(&config(q, SharingConfig::StaticGuarantees));
+            let mut adaptation = Process::new(&config(q, SharingConfig::StaticGuarantees));
             let mut now = at(0);
             for round in &rounds {
                 now = now + Duration::from_millis(round.4);
@@ -525,8 +544,8 @@ proptest! {
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let bytes = [&shared::header(0)[..], &bytes].concat();
         if let Some(read) = shared::decode(&bytes).filter(State::is_valid) {
-            let mut adaptation = Adaptation::new(&config(0.5, bottleneck(0.9)));
-            adaptation.exchange(read);
+            let mut adaptation = Process::new(&config(0.5, bottleneck(0.9)));
+            adaptation.state = read;
             step(&mut adaptation, at(1), 1, 100, None);
         }
     }
@@ -539,7 +558,7 @@ proptest! {
         with in any::<u8>(),
     ) {
         let config = config(0.5, bottleneck(0.9));
-        let mut adaptation = Adaptation::new(&config);
+        let mut adaptation = Process::new(&config);
         for n in 0..5 {
             step(&mut adaptation, at(n), 1 + (n % 2) as u16, 100, Some(60.0));
         }
@@ -548,7 +567,7 @@ proptest! {
         let flip = flip.index(bytes.len());
         bytes[flip] ^= with;
         if let Some(read) = shared::decode(&bytes).filter(State::is_valid) {
-            adaptation.exchange(read);
+            adaptation.state = read;
             step(&mut adaptation, at(6), 1, 100, None);
             for seen in adaptation.workflows() {
                 prop_assert!(seen.rate >= 0.0);

@@ -130,7 +130,7 @@ proptest! {
             },
         };
         let token = parent.token();
-        prop_assert!(token.as_str().len() <= Token::MAX);
+        prop_assert!(token.as_str().len() <= Token::LENGTH);
         prop_assert_eq!(Parent::of_token(process, token.as_bytes()), Some(parent));
         prop_assert_eq!(Parent::of_token(ProcessId(1), token.as_bytes()), None);
     }

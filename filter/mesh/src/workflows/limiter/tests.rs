@@ -32,37 +32,58 @@ fn request(n: usize) -> Ticket {
     TICKETS[n]
 }
 
-fn limiter(rate: f64) -> Limiter {
-    let mut limiter = Limiter::new("p");
-    limiter.set(W, Some(level(rate)));
-    limiter
+/// A limiter, and the level of its only workflow.
+struct Limited {
+    limiter: Limiter,
+    level: Level,
+}
+
+fn limiter(rate: f64) -> Limited {
+    Limited {
+        limiter: Limiter::new("p"),
+        level: level(rate),
+    }
+}
+
+impl Limited {
+    fn arrive(
+        &mut self,
+        host: &MemoryHost,
+        ms: u64,
+        longest: u32,
+        tolerance: Duration,
+    ) -> Result<Verdict, HostError> {
+        let limited = (W, &self.level);
+        self.limiter
+            .arrive(host, at(ms), limited, longest, tolerance)
+    }
+
+    fn hold(&mut self, n: usize, ms: u64, tolerance: Duration) {
+        self.limiter.hold(W, request(n), at(ms), tolerance);
+    }
+
+    fn remove(&mut self, n: usize) -> bool {
+        self.limiter.remove(W, request(n))
+    }
 }
 
 /// Decides on an arriving request, and holds the request if it has to wait.
-fn arrive(limiter: &mut Limiter, host: &MemoryHost, ms: u64, n: usize, longest: u32) -> Verdict {
-    let verdict = limiter.arrive(host, at(ms), W, longest, FOREVER).unwrap();
+fn arrive(limiter: &mut Limited, host: &MemoryHost, ms: u64, n: usize, longest: u32) -> Verdict {
+    let verdict = limiter.arrive(host, ms, longest, FOREVER).unwrap();
     if let Verdict::Wait(_) = verdict {
-        limiter.hold(W, request(n), at(ms), FOREVER);
+        limiter.hold(n, ms, FOREVER);
     }
     verdict
 }
 
-fn release(limiter: &mut Limiter, ms: u64) -> Vec<(u32, bool)> {
+fn release(limited: &mut Limited, ms: u64) -> Vec<(u32, bool)> {
     let mut out = Vec::new();
-    limiter.release(at(ms), |request, fate| {
+    let Limited { limiter, level } = limited;
+    let level = |workflow| (workflow == W).then_some(*level);
+    limiter.release(at(ms), level, |request, fate| {
         out.push((request.slot(), matches!(fate, Fate::Pass(_))));
     });
     out
-}
-
-#[test]
-fn without_a_rate_there_is_no_host_call() {
-    let host = MemoryHost::new();
-    let mut limiter = Limiter::new("p");
-    for n in 0..100 {
-        assert_eq!(arrive(&mut limiter, &host, 0, n, 0), Verdict::Pass);
-    }
-    assert_eq!(host.calls(), 0);
 }
 
 #[test]
@@ -89,7 +110,7 @@ fn requests_go_at_the_rate_in_their_order() {
 fn an_idle_workflow_finds_a_burst_and_no_more() {
     let host = MemoryHost::new();
     let mut limiter = limiter(1_000.0);
-    let passed = |limiter: &mut Limiter, ms| {
+    let passed = |limiter: &mut Limited, ms| {
         let verdicts = (0..100).map(|n| arrive(limiter, &host, ms, n, 0));
         verdicts.filter(|v| *v == Verdict::Pass).count()
     };
@@ -111,7 +132,7 @@ fn who_cannot_wait_is_told_when_it_would_pass() {
         Verdict::Full(Duration::from_millis(200))
     );
     let tolerance = Duration::from_millis(150);
-    let late = limiter.arrive(&host, at(0), W, 9, tolerance).unwrap();
+    let late = limiter.arrive(&host, 0, 9, tolerance).unwrap();
     assert_eq!(late, Verdict::Late(Duration::from_millis(200)));
     // A refused request doesn't use up a number.
     assert_eq!(
@@ -127,14 +148,14 @@ fn a_leaver_leaves_its_turn_to_those_behind() {
     for n in 0..4 {
         arrive(&mut limiter, &host, 0, n, 9);
     }
-    assert!(limiter.remove(W, request(1)) && !limiter.remove(W, request(1)));
+    assert!(limiter.remove(1) && !limiter.remove(1));
     assert_eq!(release(&mut limiter, 31), [(0, true), (2, true), (3, true)]);
     // The last unused number goes to the next request.
     assert_eq!(
         arrive(&mut limiter, &host, 31, 9, 9),
         Verdict::Wait(Duration::from_millis(9))
     );
-    assert_eq!(limiter.held(), 1);
+    assert_eq!(limiter.limiter.held(), 1);
 }
 
 #[test]
@@ -149,25 +170,22 @@ fn a_new_rate_holds_for_those_who_wait() {
         tickets: level(1.0).reached(at(100)),
         rate: 100.0,
     };
-    limiter.set(W, Some(faster));
+    limiter.level = faster;
     assert_eq!(release(&mut limiter, 201).len(), 10);
 
     let tolerance = Duration::from_millis(500);
     for n in 0..3 {
-        let verdict = limiter.arrive(&host, at(201), W, 9, tolerance).unwrap();
+        let verdict = limiter.arrive(&host, 201, 9, tolerance).unwrap();
         if let Verdict::Wait(_) = verdict {
-            limiter.hold(W, request(n), at(201), tolerance);
+            limiter.hold(n, 201, tolerance);
         }
     }
-    limiter.set(
-        W,
-        Some(Level {
-            at: at(201),
-            rate: 0.0,
-            tickets: faster.reached(at(201)),
-        }),
-    );
-    let held = limiter.held();
+    limiter.level = Level {
+        at: at(201),
+        rate: 0.0,
+        tickets: faster.reached(at(201)),
+    };
+    let held = limiter.limiter.held();
     assert_eq!(
         release(&mut limiter, 202)
             .iter()
@@ -175,7 +193,7 @@ fn a_new_rate_holds_for_those_who_wait() {
             .count(),
         held
     );
-    assert_eq!(limiter.held(), 0);
+    assert_eq!(limiter.limiter.held(), 0);
 }
 
 #[test]
@@ -203,7 +221,7 @@ fn a_failing_host_takes_no_turn() {
     let mut limiter = limiter(100.0);
     arrive(&mut limiter, &host, 0, 0, 9);
     host.inject(Fault::MetricFails, 1);
-    assert!(limiter.arrive(&host, at(0), W, 9, FOREVER).is_err());
+    assert!(limiter.arrive(&host, 0, 9, FOREVER).is_err());
     assert_eq!(
         arrive(&mut limiter, &host, 0, 1, 9),
         Verdict::Wait(Duration::from_millis(20))
@@ -253,7 +271,7 @@ proptest! {
                     let w = at % 3;
                     if !waiting[w].is_empty() {
                         let slot = waiting[w].remove(at / 3 % waiting[w].len());
-                        prop_assert!(workers[w].remove(W, request(slot as usize)));
+                        prop_assert!(workers[w].remove(slot as usize));
                     }
                 }
                 Step::Tick(w) => {
@@ -309,7 +327,7 @@ proptest! {
                 }
                 if leave % 3 == 0 {
                     let slot = waiting[w].remove(usize::from(*leave) % waiting[w].len());
-                    prop_assert!(workers[w].remove(W, request(slot as usize)));
+                    prop_assert!(workers[w].remove(slot as usize));
                 }
             }
         }

@@ -4,24 +4,19 @@
 //! policy returns the rate at which the process can serve the workflow, in requests/s. This rate is
 //! σ before the limits of downstream processes. For any input, a rate is a number, not negative,
 //! and not below the workflow's guarantee. While the cost of its requests is unknown, a workflow
-//! has no limit. While P is unlimited, slots limit no rate. Only guarantees of
-//! [`StaticGuarantees`] and a second resource do.
+//! has no limit. While P is unlimited, slots limit no rate. Only static guarantees and a second
+//! resource do.
 
-mod bottleneck_fairness;
-mod dominant_resource;
-mod probing;
+mod fairness;
 mod static_guarantees;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use bottleneck_fairness::BottleneckFairness;
-pub(crate) use dominant_resource::DominantResource;
-pub(crate) use static_guarantees::StaticGuarantees;
-
 use super::WorkflowId;
 use super::dominant::RESOURCES;
+use fairness::Fairness;
 use headgate_core::config::SharingConfig;
 
 /// The capacity of a process, and how much of it is in use.
@@ -42,7 +37,7 @@ impl Capacity {
     }
 }
 
-/// The load of a workflow.
+/// The load of a workflow, and its rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Load {
     /// The workflow.
@@ -61,12 +56,32 @@ pub(crate) struct Load {
     pub(crate) weight: f64,
     /// The rate that is always admitted, requests/s.
     pub(crate) guarantee: f64,
+    /// The policy's state from the last run.
+    pub(crate) memory: Memory,
+    /// The result: the rate at which the process can serve the workflow, requests/s. It is infinite
+    /// for no limit.
+    pub(crate) rate: f64,
 }
 
 impl Load {
     /// Returns the arrival rate, limited to the rate that downstream processes accept, requests/s.
     fn admissible(&self) -> f64 {
         number(self.demand.min(self.downstream))
+    }
+
+    /// Returns the cost of a request as valid numbers, or `None` if the cost is unknown.
+    fn cost(&self) -> Option<[f64; RESOURCES]> {
+        let [slots, resource] = self.cost?;
+        Some([number(slots).max(LEAST_COST), number(resource)])
+    }
+
+    /// Returns the weight, limited to a range that is safe in calculations.
+    fn weight(&self) -> f64 {
+        if self.weight.is_nan() {
+            1.0
+        } else {
+            self.weight.clamp(1e-3, 1e3)
+        }
     }
 }
 
@@ -82,11 +97,9 @@ fn number(x: f64) -> f64 {
 #[derive(Debug)]
 pub(crate) enum Sharing {
     /// Static throughput guarantees.
-    StaticGuarantees(StaticGuarantees),
-    /// Bottleneck fairness over the slots.
-    BottleneckFairness(BottleneckFairness),
-    /// Dominant resource fairness over two resources.
-    DominantResource(Box<DominantResource>),
+    StaticGuarantees,
+    /// Bottleneck fairness or dominant resource fairness.
+    Fairness(Box<Fairness>),
 }
 
 /// A policy's state for a workflow from one run to the next.
@@ -102,37 +115,26 @@ pub(crate) struct Memory {
 impl Sharing {
     /// Creates the policy of `config`.
     pub(crate) fn new(config: &SharingConfig) -> Self {
-        match *config {
-            SharingConfig::StaticGuarantees => Self::StaticGuarantees(StaticGuarantees::default()),
+        let (probe, max_utilization, resource) = match *config {
+            SharingConfig::StaticGuarantees => return Self::StaticGuarantees,
             SharingConfig::BottleneckFairness {
                 probe,
                 max_utilization,
-            } => Self::BottleneckFairness(BottleneckFairness::new(probe, max_utilization)),
+            } => (probe, max_utilization, None),
             SharingConfig::DominantResource {
                 probe,
                 max_utilization,
                 ref resource,
-            } => {
-                let policy = DominantResource::new(probe, max_utilization, resource.capacity);
-                Self::DominantResource(Box::new(policy))
-            }
-        }
+            } => (probe, max_utilization, Some(resource.capacity)),
+        };
+        Self::Fairness(Box::new(Fairness::new(probe, max_utilization, resource)))
     }
 
-    /// Runs line 1. Sets `rates[i]`, requests/s, for `loads[i]`. A rate is infinite for no limit.
-    /// `memory` is indexed by workflow, and must have an entry for each of `loads`.
-    pub(crate) fn run(
-        &mut self,
-        capacity: &Capacity,
-        loads: &[Load],
-        memory: &mut [Memory],
-        rates: &mut Vec<f64>,
-    ) {
-        rates.clear();
+    /// Runs line 1. Sets the rates of `loads`.
+    pub(crate) fn run(&mut self, capacity: &Capacity, loads: &mut [Load]) {
         match self {
-            Self::StaticGuarantees(policy) => policy.run(capacity, loads, rates),
-            Self::BottleneckFairness(policy) => policy.run(capacity, loads, memory, rates),
-            Self::DominantResource(policy) => policy.run(capacity, loads, memory, rates),
+            Self::StaticGuarantees => static_guarantees::run(capacity, loads),
+            Self::Fairness(policy) => policy.run(capacity, loads),
         }
     }
 }

@@ -12,7 +12,6 @@
 //! Even if the guarantees need all slots, the other workflows get the ratio [`BEST_EFFORT`] of the
 //! slots, so they are never excluded completely.
 
-use super::probing::{cost, weight};
 use super::{Capacity, Load, number};
 
 /// The minimum ratio of the slots for workflows without a guarantee.
@@ -20,40 +19,33 @@ const BEST_EFFORT: f64 = 0.01;
 /// The arrival rate, requests/s, up to which a workflow doesn't count in the others' shares.
 const SENDS: f64 = 0.01;
 
-/// The policy of static guarantees.
-#[derive(Debug, Default)]
-pub(crate) struct StaticGuarantees {}
-
-impl StaticGuarantees {
-    pub(super) fn run(&self, capacity: &Capacity, loads: &[Load], rates: &mut Vec<f64>) {
-        let slots = match capacity.has_all_slots() {
-            true => f64::INFINITY,
-            false => number(capacity.slots),
-        };
-        let mut taken = 0.0;
-        let mut weights = 0.0;
-        for load in loads {
-            if load.guarantee > 0.0 {
-                taken += number(load.guarantee) * cost(load).map_or(0.0, |[slots, _]| slots);
-            } else if load.demand > SENDS {
-                weights += weight(load);
-            }
+pub(super) fn run(capacity: &Capacity, loads: &mut [Load]) {
+    let slots = match capacity.has_all_slots() {
+        true => f64::INFINITY,
+        false => number(capacity.slots),
+    };
+    let mut taken = 0.0;
+    let mut weights = 0.0;
+    for load in &*loads {
+        if load.guarantee > 0.0 {
+            taken += number(load.guarantee) * load.cost().map_or(0.0, |[slots, _]| slots);
+        } else if load.demand > SENDS {
+            weights += load.weight();
         }
-        let left = (slots - taken).max(slots * BEST_EFFORT);
-        rates.extend(loads.iter().map(|load| {
-            if load.guarantee > 0.0 {
-                return number(load.guarantee);
-            }
-            let Some([cost, _]) = cost(load) else {
-                return f64::INFINITY;
-            };
-            let own = weight(load);
-            let all = if load.demand > SENDS {
-                weights
-            } else {
-                weights + own
+    }
+    let left = (slots - taken).max(slots * BEST_EFFORT);
+    for load in loads {
+        load.rate = if load.guarantee > 0.0 {
+            number(load.guarantee)
+        } else if let Some([cost, _]) = load.cost() {
+            let own = load.weight();
+            let all = match load.demand > SENDS {
+                true => weights,
+                false => weights + own,
             };
             left * own / all / cost
-        }));
+        } else {
+            f64::INFINITY
+        };
     }
 }

@@ -14,6 +14,8 @@ fn load(workflow: u16, demand: f64, cost: f64) -> Load {
         leaf: true,
         weight: 1.0,
         guarantee: 0.0,
+        memory: Memory::default(),
+        rate: INF,
     }
 }
 
@@ -61,8 +63,15 @@ impl Process {
     }
 
     fn run(&mut self, capacity: &Capacity, loads: &[Load]) -> Vec<f64> {
-        self.policy
-            .run(capacity, loads, &mut self.memory, &mut self.rates);
+        let mut loads = loads.to_vec();
+        for load in &mut loads {
+            load.memory = self.memory[usize::from(load.workflow.0)];
+        }
+        self.policy.run(capacity, &mut loads);
+        for load in &loads {
+            self.memory[usize::from(load.workflow.0)] = load.memory;
+        }
+        self.rates = loads.iter().map(|load| load.rate).collect();
         self.rates.clone()
     }
 }
@@ -274,6 +283,8 @@ fn any_load() -> impl Strategy<Value = Load> {
             leaf,
             weight,
             guarantee,
+            memory: Memory::default(),
+            rate: INF,
         })
 }
 

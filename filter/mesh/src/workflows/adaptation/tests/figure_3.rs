@@ -21,13 +21,12 @@ const SERVICES: [u16; 6] = [0, 1, 2, 2, 3, 3];
 const E1: usize = 4;
 const E2: usize = 5;
 
-struct Process {
-    adaptation: Adaptation,
+struct Server {
+    adaptation: Process,
     /// The calls of a request, by workflow: the called process and the number of calls.
     calls: [Vec<(usize, u64)>; 3],
     /// Requests that arrived in this interval, by workflow and sender.
     inbox: BTreeMap<(usize, usize), u64>,
-    heard: Vec<Heard>,
     /// The unused rate of earlier intervals, in requests, by workflow.
     tokens: [f64; 3],
     admitted: [u64; 3],
@@ -35,7 +34,7 @@ struct Process {
 }
 
 struct Mesh {
-    processes: Vec<Process>,
+    processes: Vec<Server>,
     interval: u64,
 }
 
@@ -53,11 +52,10 @@ impl Mesh {
             [&[], &[], &[]],
             [&[], &[], &[]],
         ];
-        let process = |calls: [&[(usize, u64)]; 3]| Process {
-            adaptation: Adaptation::new(&config(q, bottleneck(1.0))),
+        let process = |calls: [&[(usize, u64)]; 3]| Server {
+            adaptation: Process::new(&config(q, bottleneck(1.0))),
             calls: calls.map(<[_]>::to_vec),
             inbox: BTreeMap::new(),
-            heard: Vec::new(),
             tokens: [0.0; 3],
             admitted: [0; 3],
             refused: [0; 3],
@@ -83,10 +81,7 @@ impl Mesh {
 
     fn serve(&mut self, p: usize, now: Instant) {
         let inbox = std::mem::take(&mut self.processes[p].inbox);
-        let mut measured = Vec::new();
-        let mut calls = Vec::new();
-        let mut upstream = Vec::new();
-        let mut busy = Duration::ZERO;
+        let mut measured = Measurements::default();
         for w in 0..3 {
             let workflow = WorkflowId(w as u16 + 1);
             let of_w = || inbox.iter().filter(|((of, _), _)| *of == w);
@@ -101,57 +96,30 @@ impl Mesh {
             process.admitted[w] = admitted;
             process.refused[w] = offered - admitted;
             let spent = COST * admitted as u32;
-            busy += spent;
-            measured.push(Measured {
-                workflow,
+            measured.busy += spent;
+            *measured.workflow(workflow) = Measured {
                 offered,
                 completed: admitted,
                 service: spent,
                 answered: admitted,
                 completion: spent,
                 ..Measured::default()
-            });
+            };
             for ((_, from), &count) in of_w() {
-                upstream.push(UpstreamDemand {
-                    workflow,
-                    process: id(*from),
-                    offered: count,
-                });
+                measured.arrived((workflow, id(*from)), count);
             }
             for (d, number) in process.calls[w].clone() {
                 let count = admitted * number;
-                calls.push(Calls {
-                    workflow,
-                    service: ServiceId(SERVICES[d]),
-                    process: id(d),
-                    count,
-                });
+                let callee = (workflow, ServiceId(SERVICES[d]), id(d));
+                measured.called(callee, count);
                 *self.processes[d].inbox.entry((w, p)).or_default() += count;
                 // The answers of process `d` have its announcement of the last interval.
                 if let Some(rate) = self.processes[d].adaptation.announced(workflow, id(p)) {
-                    self.processes[p].heard.push(Heard {
-                        workflow,
-                        service: ServiceId(SERVICES[d]),
-                        process: id(d),
-                        rate,
-                        at: now,
-                    });
+                    measured.heard(callee, rate, now);
                 }
             }
         }
-        let process = &mut self.processes[p];
-        process.adaptation.run(&Interval {
-            now,
-            elapsed: INTERVAL,
-            slots: 1.0,
-            busy: busy.as_secs_f64().min(0.1),
-            resource_used: 0.0,
-            workflows: &measured,
-            calls: &calls,
-            heard: &process.heard,
-            upstream: &upstream,
-        });
-        process.heard.clear();
+        run(&mut self.processes[p].adaptation, now, &measured);
     }
 
     fn rate(&self, p: usize, w: u16) -> f64 {

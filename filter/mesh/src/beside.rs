@@ -1,10 +1,8 @@
-//! The mesh state of one engine, which the engine holds as a [`Beside`].
-
-use std::collections::HashMap;
+//! The attachment of a [`Mesh`] to the engine of `headgate-core`.
 
 use headgate_core::beside::{Beside, InForce, Passage, Release};
 use headgate_core::classify::RequestView;
-use headgate_core::config::{ConfigError, Direction, FilterConfig, StageConfig};
+use headgate_core::config::{ConfigError, FilterConfig, StageConfig};
 use headgate_core::decision::{Action, Arrival, PolicyId, Refusal, Ticket};
 use headgate_core::host::Host;
 use headgate_core::http::{BesideHttp, Filter, Headers, Standing, Stream};
@@ -12,120 +10,18 @@ use headgate_core::requests::Requests;
 use headgate_core::stage::Stage;
 use headgate_core::workers::WorkerId;
 use headgate_strategies::host::HostError;
-use headgate_strategies::request::ClassId;
 use headgate_strategies::time::Instant;
 
 use crate::engine::flows::Flows;
-use crate::engine::smoothing::Held;
-use crate::engine::{self, Calling, Outbound, Scratch};
+use crate::engine::{self, Mesh, Policy};
 use crate::http;
 use crate::workflows::{WorkflowId, Workflows, wire};
-
-/// Workflows, class admission and smoothing of one engine.
-#[derive(Debug)]
-pub struct Mesh {
-    pub(crate) seed: u64,
-    /// The state of the process's calls, or `None` without an outbound configuration.
-    pub(crate) outbound: Option<Outbound>,
-    /// The number of times that `outbound` was configured.
-    generation: u32,
-    /// Whether the proxy is a gateway, whose requests are also its calls. `outbound` is then part
-    /// of an inbound configuration.
-    pub(crate) gateway: bool,
-    /// Delayed calls, which survive changes of the configuration.
-    pub(crate) held: Held,
-    pub(crate) scratch: Scratch,
-    /// The policies with workflows or with queues whose flows are workflows.
-    pub(crate) policies: Vec<Policy>,
-    /// Whether any stage has workflows. If false, the headers of workflows are neither read nor
-    /// written.
-    pub(crate) workflows: bool,
-    /// Whether any stage has class admission, for which the headers of senders are read.
-    pub(crate) classes: bool,
-    /// A buffer for baggage, with or without a token.
-    pub(crate) baggage: Vec<u8>,
-    /// The calls without an answer yet that were sent after a delay, or that a gateway forwarded,
-    /// by stream.
-    pub(crate) forwarded: HashMap<u32, Calling>,
-    /// Whether the admission server answered the last report. `None` before the first report.
-    pub(crate) server_heard: Option<bool>,
-}
-
-/// A policy with workflows or with a queue whose flows are workflows.
-#[derive(Debug)]
-pub(crate) struct Policy {
-    pub(crate) id: PolicyId,
-    pub(crate) name: String,
-    classes: Vec<String>,
-    pub(crate) in_force: bool,
-    pub(crate) workflows: Option<Workflows>,
-    flows: Option<Flows>,
-}
-
-impl Policy {
-    pub(crate) fn class_name(&self, class: ClassId) -> Option<&str> {
-        self.classes.get(usize::from(class.0)).map(String::as_str)
-    }
-}
-
-impl Mesh {
-    fn policy(&self, id: PolicyId) -> Option<&Policy> {
-        self.policies.iter().find(|policy| policy.id == id)
-    }
-
-    fn policy_mut(&mut self, id: PolicyId) -> Option<&mut Policy> {
-        self.policies.iter_mut().find(|policy| policy.id == id)
-    }
-
-    /// Returns the workflows of a policy, or `None` if the policy has none.
-    #[must_use]
-    pub fn workflows(&self, policy: PolicyId) -> Option<&Workflows> {
-        self.policy(policy)?.workflows.as_ref()
-    }
-
-    /// Returns the workflows of `policy` mutably, for callers that exchange announcements without
-    /// headers.
-    pub fn workflows_mut(&mut self, policy: PolicyId) -> Option<&mut Workflows> {
-        self.policy_mut(policy)?.workflows.as_mut()
-    }
-
-    fn new_outbound(
-        &mut self,
-        host: &impl Host,
-        config: &FilterConfig,
-    ) -> Result<Option<Outbound>, ConfigError> {
-        self.generation = self.generation.wrapping_add(1);
-        let seeds = (self.seed, self.generation);
-        let mut outbound = config.outbound.clone();
-        if config.direction == Direction::Inbound
-            && let Some(outbound) = &mut outbound
-        {
-            // A gateway's calls aren't delayed, because they are its clients' requests, which
-            // already hold a slot.
-            outbound.smoothing = None;
-            outbound.service_smoothing.clear();
-        }
-        outbound
-            .map(|outbound| Outbound::new(host, outbound, seeds))
-            .transpose()
-    }
-}
 
 impl Beside for Mesh {
     fn new(seed: u64) -> Self {
         Self {
             seed,
-            outbound: None,
-            generation: 0,
-            gateway: false,
-            held: Held::default(),
-            scratch: Scratch::default(),
-            policies: Vec::new(),
-            workflows: false,
-            classes: false,
-            baggage: Vec::new(),
-            forwarded: HashMap::new(),
-            server_heard: None,
+            ..Self::default()
         }
     }
 
@@ -205,16 +101,9 @@ impl Beside for Mesh {
         }
         own.classes = classes.collect();
         let changed = Flows::new(host, config).map(|flows| own.flows = flows);
-        let kept = match (&mut own.workflows, &config.workflows) {
-            (Some(workflows), Some(_)) => {
-                workflows.reconfigure(config, now, host, requests, releases)
-            }
-            (Some(workflows), None) => {
-                workflows.retire(now, requests, releases);
-                Ok(())
-            }
-            (none, Some(_)) => new().map(|workflows| *none = workflows),
-            (None, None) => Ok(()),
+        let kept = match &mut own.workflows {
+            Some(workflows) => workflows.reconfigure(config, now, host, requests, releases),
+            none => new().map(|workflows| *none = workflows),
         };
         changed.and(kept)
     }
@@ -261,8 +150,7 @@ impl Beside for Mesh {
         if let Some(workflows) = own.and_then(|own| own.workflows.as_mut()) {
             let known = (config, attributes);
             let scratch = &mut self.scratch;
-            let origin = engine::origin(workflows, host, now, request, known, scratch);
-            arrival.origin = origin.into();
+            arrival.origin = engine::origin(workflows, host, now, request, known, scratch);
         } else if let Some(class) = engine::named_class(config, request) {
             attributes.class = class;
         }
@@ -330,11 +218,12 @@ impl Beside for Mesh {
             stage.forget_flow(id);
         }
         // While the backend needs no limit, P is not known, and there is nothing to share.
-        workflows.set_slots(match stage.is_unlimited() {
+        let slots = match stage.is_unlimited() {
             true => f64::INFINITY,
             false => stage.parallelism().into(),
-        });
-        let adapted = workflows.tick(host, now, worker, &mut stage.requests, releases);
+        };
+        let requests = &mut stage.requests;
+        let adapted = workflows.tick(host, now, (worker, slots), requests, releases);
         // Retired workflows stay until their last request has ended, so that the last answer still
         // has an announcement.
         if workflows.is_over(&stage.requests) {
@@ -363,7 +252,7 @@ impl BesideHttp for Mesh {
         let origin = refusal.origin.filter(|origin| origin.sender.is_some());
         let workflows = self.workflows(refusal.policy);
         let said = origin.zip(workflows);
-        let Some(said) = said.map(|(o, w)| w.announcement(o.into())) else {
+        let Some(said) = said.map(|(origin, workflows)| workflows.announcement(origin)) else {
             return;
         };
         let value = &mut self.scratch.value;
@@ -402,11 +291,11 @@ impl BesideHttp for Mesh {
         ticket: Ticket,
         by_peer: bool,
     ) {
-        http::forwarded_answered(filter, stream);
+        http::call_answered(filter, stream);
         http::answer(filter, stream, ticket, by_peer);
     }
 
     fn ends<H: Host>(filter: &mut Filter<H, Self>, stream: &impl Stream) {
-        http::forwarded_ended(filter, stream);
+        http::call_ended(filter, stream);
     }
 }
