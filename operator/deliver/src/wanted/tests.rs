@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use headgate_core::config::{Direction, FilterConfig, PathMatch, StageConfig};
+use headgate_core::config::{Direction, FilterConfig, PathMatch, PathMatchKind, StageConfig};
 use serde_json::{Value, json};
 
 use super::*;
@@ -803,7 +803,10 @@ fn grown(mut example: Example, at: usize, size: usize) -> Example {
     let mut all = example.plan.attachments.to_vec();
     let mut stage = (*all[at].stage).clone();
     let path = format!("/{}", "x".repeat(size));
-    stage.types[0].matches[0].path = Some(PathMatch::Exact(path));
+    stage.types[0].matches[0].path = Some(PathMatch {
+        kind: PathMatchKind::Exact,
+        value: path,
+    });
     stage.parallelism = 9;
     stage.generation += 1;
     all[at].stage = Arc::new(stage);

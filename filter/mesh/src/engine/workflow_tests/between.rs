@@ -1,6 +1,7 @@
 //! Tests with two processes, of which one calls the other. Only headers connect them.
 
 use headgate_core::config::{Direction, OutboundConfig};
+use headgate_core::http::BesideHttp;
 
 use super::*;
 
