@@ -340,7 +340,9 @@ impl Envoy {
         }
         // SAFETY: nothing changes a header before this function returns.
         let pair = |header: &Header| unsafe { (header.name.bytes(), header.value.bytes()) };
-        let mut bytes = Vec::new();
+        // A pair takes two lengths and two zero bytes besides its text.
+        let size = |header: &Header| 10 + header.name.length + header.value.length;
+        let mut bytes = Vec::with_capacity(4 + headers.iter().map(size).sum::<usize>());
         headgate_core::http::serialize(headers.iter().map(pair), &mut bytes);
         bytes
     }

@@ -11,6 +11,7 @@ use crate::decision::{Action, Decision, Refusal};
 use crate::engine::Prepared;
 use crate::memory::{Fault, MemoryHost, MemoryStream, pairs};
 
+mod calls;
 mod proxy;
 mod sampling;
 

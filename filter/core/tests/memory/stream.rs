@@ -34,6 +34,9 @@ pub(crate) struct MemoryStream {
     pub(crate) route_cleared: Cell<bool>,
     /// The log.
     pub(crate) log: RefCell<Vec<(Level, String)>>,
+    /// The number of calls that an implementation for a proxy would pass to the proxy, without
+    /// those for the log.
+    pub(crate) calls: Cell<u64>,
 }
 
 /// Returns the pairs as owned strings.
@@ -64,6 +67,10 @@ impl MemoryStream {
     #[must_use]
     pub(crate) fn in_response(&self, name: &str) -> Option<String> {
         find(&self.response, name)
+    }
+
+    fn called(&self) {
+        self.calls.set(self.calls.get() + 1);
     }
 
     /// Sets a property.
@@ -99,6 +106,7 @@ fn set(pairs: &RefCell<Pairs>, name: &str, value: &[u8]) {
 
 impl Proxy for MemoryStream {
     fn now(&self) -> Result<Instant, HostError> {
+        self.called();
         self.now.get().ok_or(HostError::Call {
             call: "now",
             status: 1,
@@ -120,52 +128,63 @@ impl Stream for MemoryStream {
     }
 
     fn request_headers(&self) -> Result<Vec<u8>, HostError> {
+        self.called();
         Ok(serialized(&self.request))
     }
 
     fn response_headers(&self) -> Result<Vec<u8>, HostError> {
+        self.called();
         Ok(serialized(&self.response))
     }
 
     fn response_header(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
+        self.called();
         Ok(find(&self.response, name).map(String::into_bytes))
     }
 
     fn response_trailer(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
+        self.called();
         Ok(find(&self.trailers, name).map(String::into_bytes))
     }
 
     fn response_body(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), HostError> {
+        self.called();
         each(&self.body.borrow());
         Ok(())
     }
 
     fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
+        self.called();
         set(&self.request, name, value);
         Ok(())
     }
 
     fn set_response_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
+        self.called();
         set(&self.response, name, value);
         Ok(())
     }
 
     fn remove_request_header(&self, name: &[u8]) -> Result<(), HostError> {
+        self.called();
         remove(&self.request, name);
         Ok(())
     }
 
     fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError> {
+        self.called();
         remove(&self.response, name);
         Ok(())
     }
 
     fn clear_route_cache(&self) -> Result<(), HostError> {
+        self.called();
         self.route_cleared.set(true);
         Ok(())
     }
 
     fn property(&self, property: Property<'_>) -> Result<Option<Vec<u8>>, HostError> {
+        self.called();
         Ok(find(&self.properties, &format!("{property:?}")).map(String::into_bytes))
     }
 }

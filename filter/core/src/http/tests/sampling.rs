@@ -29,7 +29,7 @@ fn sends_too_many(proxy: &mut Proxy) -> (Request, Vec<Request>) {
 }
 
 impl Proxy {
-    fn policy(&self) -> &Stage {
+    pub(super) fn policy(&self) -> &Stage {
         self.filter.engine.stage(PolicyId(0)).unwrap()
     }
 }
