@@ -92,8 +92,8 @@ pub enum Count {
     /// Answered with an error status as the policy defines it, or not answered because of a timeout
     /// or a reset. An estimate if answers are sampled: each counts with its weight.
     Failed,
-    /// Answered or failed, but not measured, because the type got more than 200 requests a second
-    /// ([`crate::stage::SAMPLES_PER_SECOND`]; up to 800 with an objective above p90).
+    /// Answered or failed, but not measured, because the type got more than 800 requests a second
+    /// ([`crate::stage::SAMPLES_PER_SECOND`]).
     Unsampled,
 }
 

@@ -22,8 +22,7 @@ use super::condition::{Conditions, Drawer};
 /// so the hash needs no secret.
 type Drawers = HashMap<Box<[u8]>, Vec<Candidate>, BuildHasherDefault<Fnv>>;
 
-/// The hash FNV-1a. For the few bytes of a path it takes a fifth of the instructions of the
-/// standard library's hash.
+/// The hash FNV-1a, which takes few instructions for the few bytes of a path.
 #[derive(Debug)]
 struct Fnv(u64);
 

@@ -282,7 +282,7 @@ impl Stage {
             self.places = Places::new(order.groups(&config), order.steepest_wait());
         }
         if config.types != self.config.types {
-            self.sampling = Sampling::new(&config.types);
+            self.sampling = Sampling::new(config.types.len());
             self.firsts = FirstAttempts::new(config.types.len());
             self.hosts = Hosts::new(config.types.len());
             self.usage = Usage::new(config.types.len());

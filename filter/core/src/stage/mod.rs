@@ -64,7 +64,7 @@ use usage::Usage;
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 pub use sampling::SAMPLES_PER_SECOND;
 
-/// One in this many measured admissions has its estimates recorded.
+/// One in this many admissions has its estimates recorded.
 const ESTIMATES: u32 = 8;
 
 /// The outcome of a request.
@@ -162,7 +162,7 @@ impl Stage {
             times_key: format!("headgate/times/{}", config.policy),
             strategy: Strategy::from_config(&config),
             acceptance: Exchange::new(host, &prefix, &config)?,
-            sampling: Sampling::new(&config.types),
+            sampling: Sampling::new(config.types.len()),
             firsts: FirstAttempts::new(config.types.len()),
             knows_times: false,
             demand: DemandExchange::new(host, &prefix, &config)?,
@@ -528,8 +528,8 @@ impl Stage {
         }
     }
 
-    /// Records the estimates of one in [`ESTIMATES`] of the admissions that are measured. More
-    /// records would not make the distribution better, and each record is a host call.
+    /// Records the estimates of one in [`ESTIMATES`] admissions. More records would not make the
+    /// distribution better, and each record is a host call.
     fn record_estimates(
         &mut self,
         host: &impl Host,
@@ -537,12 +537,8 @@ impl Stage {
         queue_wait: Duration,
     ) -> Result<(), HostError> {
         self.estimates = self.estimates.wrapping_add(1);
-        let one_in = ESTIMATES.saturating_mul(self.sampling.one_in(request.kind));
-        if !self.estimates.is_multiple_of(one_in) {
-            return Ok(());
-        }
         let estimate = self.service_times.estimate_of(request);
-        if estimate.is_own() {
+        if estimate.is_own() && self.estimates.is_multiple_of(ESTIMATES) {
             for (objective, quantile) in estimate.times().enumerate() {
                 self.stats
                     .estimated(host, request.kind, objective, queue_wait + quantile)?;

@@ -65,8 +65,8 @@ pub enum StrategyType {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BouncerSettings {
     /// Length of the window that processing times are estimated from, 10ms to 1h; 1s by default.
-    /// For each type and each worker of the proxy, all responses are measured, or about 200 a
-    /// second if there are more (400 with an objective for p95, 800 for p97.5 and above).
+    /// About 800 responses a second are measured for each type and each worker of the proxy, or all
+    /// if there are fewer.
     pub interval: Option<Duration>,
     /// The number of a type's processing times in the window from which on they replace those of
     /// all types, 1 to 1000000; 50 by default.
