@@ -5,11 +5,14 @@ use super::*;
 
 /// Returns a proxy with types by path and a P that is found.
 fn by_path() -> Proxy {
-    let kinds = r#"{"name":"search","matches":[{"path":{"type":"PathPrefix","value":"/search"}}]},
-        {"name":"default"}"#;
+    let slo = r#""slo":[{"percentile":90,"objective_us":100000}]"#;
+    let kinds = format!(
+        r#"{{"name":"search",{slo},"matches":[{{"path":{{"type":"PathPrefix","value":"/search"}}}}]}},
+        {{"name":"default",{slo}}}"#
+    );
     let more = r#""strategy":{"type":"Bouncer","shed_by_value":true},
         "auto_parallelism":{"min":1,"max":1000}"#;
-    let mut proxy = Proxy::new(&stage(more).replace(r#"{"name":"default"}"#, kinds));
+    let mut proxy = Proxy::new(&stage(more).replace(r#"{"name":"default"}"#, &kinds));
     // The first request joins the process.
     let mut first = proxy.forwarded(&[(":path", "/search")]);
     first.answered(&mut proxy.filter, "200", true);
