@@ -371,9 +371,6 @@ impl Vm {
     /// The effective context is again `own`, that of the callback, when this function returns. Some
     /// callbacks postpone their actions ([`crate::turn`]).
     fn act(&mut self, own: u32, callback: Callback) {
-        if self.filter.actions().is_empty() && !self.turn.is_pending() {
-            return;
-        }
         self.turn.add(self.filter.actions());
         let mut any = false;
         while let Some(action) = self.turn.next() {

@@ -11,7 +11,7 @@
 //! depth and on the number of indexed headers, not on the number of types.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use headgate_strategies::request::TypeId;
 
@@ -19,34 +19,8 @@ use super::RequestView;
 use super::condition::{Conditions, Drawer};
 
 /// Entries by path, or by a header's value. Keys come from the configuration, never from requests,
-/// so the hash needs no secret.
-type Drawers = HashMap<Box<[u8]>, Vec<Candidate>, BuildHasherDefault<Fnv>>;
-
-/// The hash FNV-1a, which takes few instructions for the few bytes of a path.
-#[derive(Debug)]
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Hasher for Fnv {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    fn write_usize(&mut self, length: usize) {
-        self.0 = (self.0 ^ length as u64).wrapping_mul(0x0100_0000_01b3);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
+/// so the hash needs no secret. A Wasm module then needs no source of randomness.
+type Drawers = HashMap<Box<[u8]>, Vec<Candidate>, BuildHasherDefault<DefaultHasher>>;
 
 #[derive(Debug)]
 struct Candidate {
