@@ -214,8 +214,8 @@ impl Stage {
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        // All of a type's requests may go, or none. Usually none of any type may go, and then the
-        // requests aren't looked at.
+        // Either all parked requests of a type may go or none. Usually none of any type may go, so
+        // check the types before the requests.
         if (self.parked.types()).all(|kind| self.is_unanswered(now, kind)) {
             return Ok(());
         }
