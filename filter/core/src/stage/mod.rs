@@ -625,8 +625,8 @@ impl Stage {
         Ok(Decision::Hold(ticket))
     }
 
-    /// Counts a request that goes to the backend. A request that expires in the queue counts only
-    /// as rejected.
+    /// Counts a request that goes to the backend. A request that expires in the queue counts as
+    /// rejected instead.
     fn lets_pass(&mut self, request: &Request) {
         if request.counts != Counts::Refused {
             self.stats.count(request.attributes.kind, Count::Accepted);
