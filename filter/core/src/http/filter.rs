@@ -535,7 +535,8 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
         self.run(proxy, Engine::woken);
     }
 
-    /// Does the periodic work, as often as the engine needs it.
+    /// Does the periodic work. The caller calls this function as often as the engine needs it
+    /// ([`Engine::is_busy`]).
     pub fn tick(&mut self, proxy: &impl Proxy) {
         self.run(proxy, Engine::tick);
     }

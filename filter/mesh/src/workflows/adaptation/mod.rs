@@ -169,7 +169,7 @@ impl Workflow {
         amounts.all(is_amount) && rates.all(|rate| rate >= 0.0)
     }
 
-    /// Adds an interval's measurements, none if there were no requests.
+    /// Adds the measurements of an interval, which have their default if there were no requests.
     fn measure(&mut self, now: Instant, seconds: f64, keep: Keep, measured: &Measured) {
         if *measured != Measured::default() {
             self.seen = true;
