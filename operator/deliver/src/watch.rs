@@ -29,7 +29,7 @@ pub const WATCH_SECONDS: u32 = 60;
 /// The first pause after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The number of consecutive refusals of one namespace after which the namespace counts as empty.
-/// This takes about 10 s.
+/// This takes 8 to 16 s.
 pub const CONFIRMED: u32 = 8;
 /// The longest pause after failures, unless a watch has its own.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
