@@ -206,9 +206,9 @@ fn admitted(values: &Value) -> Span<'static> {
     number(part, |part| format!("{:.0}%", part * 100.0)).style(unwanted(refused))
 }
 
-/// Returns a bar that represents the slots that all types demand, in order of rank. It marks the
-/// slots of this type, with those of admitted requests filled, and the position of the cut. For a
-/// policy, returns the number of allotted slots.
+/// Returns a bar of the slots that all types demand, in order of rank. The bar marks the slots of
+/// this type, those of its admitted requests filled, and the position of the cut. For a policy,
+/// returns the number of allotted slots as text.
 fn cut(values: &Value) -> Span<'static> {
     let value = &values["valueCut"];
     let slots = |of: &Value, name: &str| of[name].as_f64().unwrap_or(0.0);

@@ -10,13 +10,13 @@
 //! The server answers each report with probabilities, by which the sender draws until its next
 //! report. With [`Misses`] the probability is 0 or 1, and holds until the end of the period.
 //!
-//! State is bounded, regardless of the reports. The server keeps at most [`SERVICES`] services, and
-//! for each service the [`CHANNELS`] most recently used pairs of sender and class, but memory for
-//! [`CHANNELS_OF_ALL`] such pairs in all. A new service counts for the namespace of the sender that
-//! reported it first. If there is no room, services of the namespace with the most services are
-//! evicted, or of the one with the most pairs. So the reports of one namespace don't evict the
-//! services of others. The content of reports is trusted, because the
-//! server's TLS authenticates the senders.
+//! State is bounded, regardless of the reports. The server keeps at most [`SERVICES`] services and,
+//! for each service, the [`CHANNELS`] most recently used pairs of sender and class. All services
+//! together have memory for at most [`CHANNELS_OF_ALL`] pairs. A new service counts for the
+//! namespace of the sender that reported it first. Beyond a limit, services of the namespace with
+//! the most services, or with the most pairs, are evicted. So the reports of one namespace don't
+//! evict the services of others. The content of reports is trusted, because the server's TLS
+//! authenticates the senders.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

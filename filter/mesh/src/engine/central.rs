@@ -265,8 +265,8 @@ impl Central {
         class.add(host, &report)
     }
 
-    /// Returns the service's report, or `None` if the service wasn't called within [`KEEP`]. Calls
-    /// that end later are dropped, because the next report is on another time.
+    /// Returns the service's report, or `None` if the service wasn't called within [`KEEP`]. Takes
+    /// the sums even then, because a later report must not include calls of this period.
     fn report(
         &self,
         host: &impl Shared,

@@ -293,7 +293,7 @@ impl Workflows {
         written.and(self.stats.flush(host))
     }
 
-    /// Returns the rate in force, requests/s. It is infinite for no limit.
+    /// Returns the rate in force, requests/s. It is infinite without a limit.
     #[must_use]
     pub fn rate(&self, workflow: WorkflowId) -> f64 {
         let level = self.published.level(workflow);

@@ -266,7 +266,7 @@ fn the_native_filter_takes_the_place_of_the_other_where_that_is_asked_for() {
 }
 
 /// Istio applies the plugins of its root namespace to the Pods of all namespaces. A plugin for a
-/// Gateway names it, and reaches no other one.
+/// Gateway names that Gateway, so it applies to no other proxies.
 #[test]
 fn a_plugin_for_pods_is_not_written_into_istios_root_namespace() {
     let at = |namespace: &str| {
@@ -664,8 +664,8 @@ fn a_config_map_names_no_version_of_the_module() {
     assert_eq!(files(SHA256), files(&"0".repeat(64)));
 }
 
-/// Without the ConfigMap, no further Pod of the same workload could start. No Pod mounts it while
-/// its only Pod restarts, nor, as far as is known, in a namespace that isn't selected any more.
+/// Without the ConfigMap, no further Pod of the same workload could start. The mount isn't visible
+/// while the only Pod restarts, and in a namespace that is no longer selected.
 #[test]
 fn a_config_map_outlives_its_policy_and_its_pods() {
     let with_module = |path: &str, example: &Example, observed: &Observed| -> Vec<Object> {
@@ -873,8 +873,8 @@ fn requests_of_a_policy_that_does_not_fit_meet_the_next_policy() {
     assert_eq!(stages[0]["routes"], json!([r, s]));
 }
 
-/// The namespace that came first doesn't keep all of a shared Gateway's object. What the Gateway's
-/// own namespace has in it stays.
+/// The namespace that came first doesn't keep all of a shared Gateway's object. The policies of the
+/// Gateway's own namespace stay.
 #[test]
 fn a_namespace_with_more_than_its_part_makes_room_for_others() {
     let with = |policies: &[(&str, usize)]| {

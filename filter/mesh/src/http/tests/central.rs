@@ -9,7 +9,8 @@ use crate::engine::Callout;
 const MISSES: &str = r#"{"type":"Misses","allowed":2,"period_us":10000000}"#;
 const INCAST: &str = r#"{"type":"Incast","smoothing":0.5}"#;
 
-/// Returns a proxy whose calls a server decides on, one second after the start of its clock.
+/// Returns a proxy with centralized class admission of its calls, one second after the start of its
+/// clock.
 fn sender(method: &str, fallback: &str) -> Proxy {
     let central = format!(
         r#""enforced":true,"central":{{"service":"ns/stock","method":{method},"scope":"Class",
