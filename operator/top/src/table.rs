@@ -165,10 +165,10 @@ pub(crate) fn rows<'a>(view: &'a Value, choice: &Choice) -> Vec<Row<'a>> {
     let groups = each(list).filter_map(|values| group(choice.tab(), values));
     let mut groups: Vec<Group<'_>> = groups.collect();
     groups.retain_mut(|(first, members)| {
-        let whole = choice.wants(first);
-        members.retain(|row| whole || choice.wants(row));
+        // The key of each member begins with the policy's name.
+        members.retain(|row| choice.wants(row));
         members.sort_by(|a, b| choice.compare(a, b));
-        whole || !members.is_empty()
+        choice.wants(first) || !members.is_empty()
     });
     groups.sort_by(|(a, _), (b, _)| choice.compare(a, b));
     let rows = groups.into_iter();
