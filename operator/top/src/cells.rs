@@ -111,9 +111,8 @@ fn time(value: &Value) -> Span<'static> {
 
 /// Formats a share with the precision of objectives: `97.2%`, `99.95%`.
 fn share(value: &Value) -> String {
-    let text = format!("{:.2}", value.as_f64().unwrap_or(0.0) * 100.0);
-    let short = text.trim_end_matches('0').trim_end_matches('.');
-    format!("{short}%")
+    let hundredths = (value.as_f64().unwrap_or(0.0) * 1e4).round();
+    format!("{}%", hundredths / 1e2)
 }
 
 fn elapsed(seconds: f64) -> String {
