@@ -8,6 +8,7 @@ use super::*;
 use crate::fit::configuration_in;
 use crate::settings::tests::settings as defaults;
 use crate::tests::{Example, SHA256, installed, settings};
+use crate::workload::{Cut, Cuts};
 use headgate_api::plan::GATEWAY_NAME_LABEL;
 
 fn of(example: &Example) -> Wanted {
@@ -901,6 +902,21 @@ fn a_namespace_with_more_than_its_part_makes_room_for_others() {
         assert_eq!(stages(&wanted).len(), 1);
         assert_eq!(after(&both, &applied(&wanted)), wanted, "at rest");
     }
+}
+
+/// The filter refuses a configuration with the calls of a policy that isn't in it. A workload has
+/// calls before it is cut if it was joined with the last version of an invalid policy.
+#[test]
+fn a_policy_that_is_left_out_takes_its_calls_along() {
+    let example = Example::default()
+        .gateway("infra/edge", "eg")
+        .at_gateway("infra/p", "Gateway/infra/edge", "infra/edge", &[])
+        .with_workflows();
+    let (workloads, _) = workloads(&example.plan, &example.cluster);
+    let joined = both_ways(&workloads[0], &example.plan);
+    assert!(joined.config.outbound.is_some());
+    let rest = joined.with(&Cuts::from([("infra/p", Cut::Out)]), &example.plan);
+    assert_eq!(rest.config.check(), Ok(()));
 }
 
 #[test]
