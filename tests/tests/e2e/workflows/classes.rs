@@ -279,7 +279,7 @@ fn under_incast_a_class_keeps_its_target_by_admission_only() -> Result<()> {
 
 /// With the default constants, the probabilities of the greedy senders fall within seconds. During
 /// the quarter of an hour in which the probabilities rise again, these senders have less than their
-/// share of the class. The test `class_admission` of headgate-mesh covers this time.
+/// share of the class. The test `class_admission` of headgate-admission covers this time.
 #[test]
 fn the_constants_that_ship_keep_the_target_and_the_share_of_the_modest() -> Result<()> {
     let _lock = lock_machine()?;

@@ -2,9 +2,9 @@
 
 use super::classes::{HIGH, IN_TIME, LATE, PROMISE, outbound};
 use super::*;
-use crate::class_admission::Server;
-use crate::class_admission::protocol::{ClassReport, Report};
 use crate::engine::Callout;
+use headgate_admission::Server;
+use headgate_admission::protocol::{ClassReport, Report};
 
 const MISSES: &str = r#"{"type":"Misses","allowed":2,"period_us":10000000}"#;
 const INCAST: &str = r#"{"type":"Incast","smoothing":0.5}"#;
