@@ -80,7 +80,7 @@ pub enum Fallback {
     /// Each sender decides by its own measurements.
     #[default]
     Distributed,
-    /// Calls run in the class that they ask for.
+    /// Calls run in the class that they request.
     Admit,
 }
 

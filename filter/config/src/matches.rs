@@ -13,14 +13,14 @@ pub struct Match {
     /// The method, in upper case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// Request headers, all of them; at most 16.
+    /// Conditions on request headers, which must all hold; at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<HeaderMatch>,
     // This condition holds only for requests with a gRPC content type.
-    /// gRPC service and method; in place of `path` and `method`.
+    /// gRPC service and method, in place of `path` and `method`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpc: Option<GrpcMatch>,
-    /// Name of the Envoy route that was selected, 1 to 1024 bytes.
+    /// Name of the route that Envoy selected, 1 to 1024 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
 }
@@ -46,8 +46,8 @@ pub enum PathMatchKind {
     /// Whole path elements: `/q` matches `/q` and `/q/x`, not `/qx`.
     #[default]
     PathPrefix,
-    /// The whole path matches this regular expression. Paths of more than 4 KiB match none; where
-    /// the policy's expressions take N KiB, more than 16, paths of more than 64 KiB / N.
+    /// A regular expression that the whole path must match. Paths longer than 4 KiB match none. If
+    /// the policy's expressions take N KiB, more than 16, the limit is 64 / N KiB.
     RegularExpression,
 }
 
@@ -58,7 +58,7 @@ pub enum StringMatchKind {
     /// Equal.
     #[default]
     Exact,
-    /// The whole text matches this regular expression.
+    /// A regular expression that the whole text must match.
     RegularExpression,
 }
 
@@ -71,10 +71,10 @@ pub struct HeaderMatch {
     #[serde(default, rename = "type")]
     pub kind: StringMatchKind,
     // The operator writes lower case.
-    /// Name, in any case; 1 to 256 bytes. `Host` is also the `:authority` of HTTP/2.
+    /// Name, case-insensitive; 1 to 256 bytes. `Host` also matches `:authority` of HTTP/2.
     pub name: String,
-    /// Value or regular expression, at most 4096 bytes. Received values match a regular expression
-    /// up to the length at which paths do.
+    /// Value or regular expression, at most 4096 bytes. For regular expressions, values have the
+    /// same length limit as paths.
     pub value: String,
 }
 

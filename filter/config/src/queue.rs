@@ -27,11 +27,12 @@ pub struct QueueConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum QueueMode {
-    /// The proxy: no more requests than `parallelism` are in the backend.
+    /// The proxy holds the queue: at most `parallelism` requests are in the backend.
     #[default]
     Hold,
     // From the arrival and completion order of a FIFO with P servers.
-    /// The backend. Wait and processing time are reconstructed, and the order is the backend's.
+    /// The backend holds the queue, in its own order. The proxy reconstructs wait and processing
+    /// time.
     Observe,
 }
 
@@ -140,8 +141,8 @@ pub enum Flow {
     /// Workflows. A request's workflow is its id as `workflows.identifyBy` finds it; without
     /// `identifyBy`, the header `x-headgate-workflow` or the member `workflow` of `baggage`.
     /// Requests without an id share one flow. So do requests with ids longer than 128 bytes, and
-    /// workflows beyond the first `workflows.maxWorkflows`, or the first 1000 where the policy has
-    /// no `workflows`.
+    /// workflows beyond the first `workflows.maxWorkflows`, or the first 1000 if the policy has no
+    /// `workflows`.
     Workflow,
 }
 

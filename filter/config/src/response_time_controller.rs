@@ -102,10 +102,11 @@ impl ResponseTimeControllerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ControlScope {
-    /// Each type (times classes), as each stage of SEDA.
+    /// The requests of a type, or of a class of a type if there are classes, as those of a stage in
+    /// SEDA.
     #[default]
     Type,
-    /// All types together (times classes).
+    /// All requests of the policy, or those of a class if there are classes.
     Policy,
 }
 

@@ -150,10 +150,10 @@ impl AcceptFractionConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Logic {
-    /// Any of them: by their estimates, all objectives of admitted requests are kept.
+    /// A request is refused if it would miss any objective.
     #[default]
     Any,
-    /// All of them: at least one objective is kept, and fewer requests are refused.
+    /// A request is refused only if it would miss all objectives, so fewer requests are refused.
     All,
 }
 

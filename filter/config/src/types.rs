@@ -90,24 +90,24 @@ impl TokensConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Mode {
-    /// Refuse and queue.
+    /// Requests are refused and queued.
     #[default]
     Enforce,
-    /// Decide and count, refuse nothing, hold nothing.
+    /// Decisions are counted, but no request is refused or queued.
     DryRun,
 }
 
-/// A moment in a response. The arrival of its headers is no option, because streaming servers send
-/// them before they do the work.
+/// A moment in a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Measure {
     // The end of its headers, body or trailers, whichever comes last.
-    /// Its end.
+    /// The last byte of the response.
     #[default]
     LastByte,
-    /// The first byte of its body, which for gRPC is that of the first message; its end if it has
-    /// no body. Headers don't count: streaming servers send them before they work.
+    /// The first byte of the response's body, which for gRPC is that of the first message; the end
+    /// of a response without a body. Headers don't count, because streaming servers send them
+    /// before they do the work.
     FirstByte,
 }
 
@@ -214,7 +214,7 @@ impl Default for TypeConfig {
 #[serde(deny_unknown_fields)]
 pub struct SetHeader {
     // The operator writes lower case.
-    /// Name, in any case; letters, digits and `-`.
+    /// Name, case-insensitive; letters, digits and `-`.
     pub name: String,
     /// Value, 1 to 256 bytes.
     pub value: String,
@@ -236,9 +236,9 @@ pub struct RequestCost {
 #[serde(deny_unknown_fields)]
 pub struct RequestSize {
     // The operator writes lower case.
-    /// The name of the header whose value is the size, a whole number; in any case, such as
-    /// `content-length`. A request without it is judged as an average one of its type. Clients who
-    /// can set it decide how they are judged.
+    /// Name of the request header with the size, such as `content-length`; case-insensitive. The
+    /// value must be a whole number. A request without the header counts as an average request of
+    /// its type. Clients that can set the header influence their own admission.
     pub header: String,
 }
 

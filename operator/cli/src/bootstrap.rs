@@ -25,10 +25,10 @@ use headgate_xds::module::Kind;
 /// Prints a complete Envoy bootstrap: a listener, an upstream and the slot that Headgate fills.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BootstrapArgs {
-    /// Address that Envoy listens on; [::]:PORT is any address of both families
+    /// Address that Envoy listens on; [::]:PORT accepts IPv4 and IPv6 on all addresses
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:10000")]
     pub(crate) listen: Endpoint,
-    /// Address of the backend to protect; localhost:PORT is the loopback address of either family,
+    /// Address of the backend to protect; localhost:PORT is the IPv4 or IPv6 loopback address,
     /// whichever the backend listens on
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) upstream: Endpoint,
@@ -36,11 +36,11 @@ pub(crate) struct BootstrapArgs {
     #[arg(long)]
     pub(crate) upstream_http2: bool,
     /// Name of a service that the application calls, and the address of one of its processes; may
-    /// be repeated. Opens a second listener, --outbound-listen, whose calls carry workflows on; the
-    /// name in Host selects the service
+    /// be repeated. Adds a second listener (--outbound-listen), whose calls propagate workflows.
+    /// The Host header of a call selects the service by its name
     #[arg(long, value_name = "NAME=HOST:PORT", value_parser = service::parse)]
     pub(crate) outbound: Vec<(String, Endpoint)>,
-    /// Address on which Envoy accepts the application's calls
+    /// Address on which Envoy accepts the application's calls to the services of --outbound
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -54,13 +54,13 @@ pub(crate) struct BootstrapArgs {
     /// Address of `headgate run`; in a cluster headgate.headgate-system.svc:18000
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:18000")]
     pub(crate) xds: Endpoint,
-    /// Address of the server of class admission (`headgate run --admission`), for policies with
-    /// `classAdmission.method: Centralized`; in a cluster headgate.headgate-system.svc:18004. TLS
-    /// as for --xds
+    /// Address of the class admission server (`headgate run --admission`), for policies with
+    /// `classAdmission.method: Centralized`; in a cluster headgate.headgate-system.svc:18004. It
+    /// uses TLS if --xds does
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) admission: Option<Endpoint>,
-    /// Token of this proxy's service account, which proves its namespace, from a projected volume
-    /// with audience headgate; read again when it is renewed
+    /// Service account token that proves this proxy's namespace, from a projected volume with
+    /// audience headgate; read again when it is renewed
     #[arg(
         long,
         value_name = "FILE",
@@ -89,7 +89,7 @@ pub(crate) struct BootstrapArgs {
     /// Address of Envoy's admin interface
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9901")]
     pub(crate) admin: Endpoint,
-    /// Address of a listener for Prometheus and probes, such as [::]:9902: it serves only
+    /// Address of a listener for Prometheus and probes, such as [::]:9902. It serves only
     /// /stats/prometheus and /ready of the admin interface
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) stats: Option<Endpoint>,
@@ -106,10 +106,10 @@ pub(crate) struct BootstrapArgs {
     /// Labels of the proxy's Pod in the downward API's format (fieldPath: metadata.labels)
     #[arg(long, value_name = "FILE")]
     pub(crate) labels_file: Option<PathBuf>,
-    /// Copy the filter module into this folder under its content's name, and load it from there;
-    /// with --filter native both modules. The proxy must see the folder under the same path. The
-    /// link headgate.wasm (or .so) beside it leads to the latest copy. Earlier copies stay, because
-    /// other proxies may load them; delete those that none does
+    /// Copy the filter module into this folder, named by its hash, and load it from there; with
+    /// --filter native both modules. The proxy must see the folder under the same path. The
+    /// symbolic link headgate.wasm (or .so) points to the latest copy. Earlier copies stay, because
+    /// other proxies may load them; delete those that no proxy loads
     #[arg(long, value_name = "DIR")]
     pub(crate) install_module: Option<PathBuf>,
     /// The filter module that --install-module copies [default: dist/headgate.wasm, else
@@ -117,8 +117,8 @@ pub(crate) struct BootstrapArgs {
     #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
     pub(crate) wasm: Option<PathBuf>,
     /// Form in which the proxy loads the filter: wasm, or native, which needs Envoy 1.39 or newer,
-    /// and --install-module or `headgate run --native`. A proxy that can't load it gets wasm, and
-    /// `headgate status` says why
+    /// and --install-module or `headgate run --native`. A proxy that can't load the native module
+    /// gets the Wasm module, and `headgate status` shows the reason
     #[arg(long, value_name = "KIND", default_value = "wasm")]
     pub(crate) filter: Kind,
     /// The native filter module that --install-module copies with --filter native [default:
@@ -136,12 +136,12 @@ pub(crate) struct BootstrapArgs {
     /// Write an access log with response code details and refusals to this file
     #[arg(long, value_name = "PATH")]
     pub(crate) access_log: Option<PathBuf>,
-    /// Buffer requests in front of Headgate, up to this many bytes, so that a slow upload holds no
-    /// slot. Larger bodies are answered 413
+    /// Buffer requests before Headgate admits them, up to this many bytes, so that a slow upload
+    /// holds no slot. Larger bodies get status 413
     #[arg(long, value_name = "BYTES")]
     pub(crate) buffer_requests: Option<NonZeroU32>,
-    /// Answer 408 to a request that has not fully arrived within this time, such as 30s; no limit
-    /// by default
+    /// Time in which a request must fully arrive, such as 30s; otherwise it gets status 408. No
+    /// limit by default
     #[arg(long, value_name = "DURATION", value_parser = request_timeout)]
     pub(crate) request_timeout: Option<Duration>,
     /// Read the configuration from a file that `headgate render` wrote, without xDS
@@ -150,7 +150,8 @@ pub(crate) struct BootstrapArgs {
     /// Read the configuration of calls from a file that `headgate render` wrote; with --config-file
     #[arg(long, value_name = "PATH", requires_all = ["outbound", "config_file"])]
     pub(crate) outbound_config_file: Option<PathBuf>,
-    /// Write the bootstrap to this file, and for TLS two more beside it, instead of printing it
+    /// Write the bootstrap to this file instead of printing it, and with TLS two more files beside
+    /// it
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }

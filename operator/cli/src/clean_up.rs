@@ -13,17 +13,18 @@ use headgate_deliver::cluster::ObjectKey;
 
 /// Deletes the TrafficExtensions, WasmPlugins, EnvoyFilters, EnvoyExtensionPolicies and ConfigMaps
 /// that operators have written, so that proxies run without a filter. Policies and the CRD stay.
-/// ConfigMaps that Pods mount stay, too: without them no further Pod of their workload could start
+/// ConfigMaps that Pods mount stay, too, because new Pods of the workload couldn't start without
+/// them
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CleanUpArgs {
-    /// Deployment of the operators in the namespace of the Pod or of the context. It is scaled to
-    /// zero first, because operators write the objects again
+    /// Deployment of the operators, in the namespace of the Pod or of the context. It is scaled to
+    /// zero first, because running operators would recreate the objects
     #[arg(long, value_name = "NAME")]
     pub(crate) deployment: Option<String>,
-    /// Name of the ConfigMaps with the operators' CA, as for `headgate run`
+    /// Name of the ConfigMaps with the operators' CA, as in `headgate run --publish-ca`
     #[arg(long, value_name = "NAME")]
     pub(crate) publish_ca: Option<String>,
-    /// Namespace of the objects; may be given several times [default: all]
+    /// Namespace of the objects; may be repeated [default: all]
     #[arg(long = "watch-namespace", value_name = "NAME")]
     pub(crate) watch_namespaces: Vec<String>,
     #[command(flatten)]

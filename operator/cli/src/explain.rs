@@ -39,17 +39,17 @@ pub(crate) struct ExplainArgs {
     /// The request's path, with or without a query string
     #[arg(long, value_name = "PATH", default_value = "/")]
     pub(crate) path: String,
-    /// A request header; may be given several times
+    /// A request header; may be repeated
     #[arg(long = "header", short = 'H', value_name = "NAME:VALUE", value_parser = header)]
     pub(crate) headers: Vec<(String, String)>,
     /// A value in Envoy's dynamic metadata, such as
-    /// envoy.filters.http.jwt_authn/claims/tenant=acme; may be given several times
+    /// envoy.filters.http.jwt_authn/claims/tenant=acme; may be repeated
     #[arg(long, value_name = "NAMESPACE/KEY=VALUE", value_parser = metadata)]
     pub(crate) metadata: Vec<(Vec<String>, String)>,
     /// Name of the Envoy route that the request takes
     #[arg(long, value_name = "NAME")]
     pub(crate) route: Option<String>,
-    /// The target, such as Service/default/search; required if policies have several
+    /// Target object, such as Service/default/search; required if policies have several targets
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
     pub(crate) workload: Option<TargetRef>,
     /// Output format

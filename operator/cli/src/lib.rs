@@ -47,7 +47,7 @@ pub struct Cli {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Check policy files; lists every mistake with its line, its field and a right value
+    /// Check policy files, and list every mistake with its line, its field and a valid value
     Validate(validate::ValidateArgs),
     /// Print the configuration that a proxy gets for a policy
     Render(render::RenderArgs),
@@ -56,7 +56,7 @@ enum Command {
     /// Suggest a first policy, from an access log or from a proxy's measurements
     #[cfg(feature = "tools")]
     Suggest(suggest::SuggestArgs),
-    /// Print objectives for tools that track them (OpenSLO, Sloth), or a policy from such a file
+    /// Print the objectives of policies for OpenSLO or Sloth, or a policy from an OpenSLO file
     Slo(slo::SloArgs),
     /// Try a policy under a workload, or run an experiment of the papers
     #[cfg(feature = "tools")]
@@ -67,9 +67,9 @@ enum Command {
     Bootstrap(Box<bootstrap::BootstrapArgs>),
     /// Add an Envoy with a Headgate slot to the Pods of workloads
     Inject(Box<inject::InjectArgs>),
-    /// Remove the additions of inject from workloads
+    /// Remove what inject added to workloads
     Uninject(inject::UninjectArgs),
-    /// Remove the objects that operators have written, before they are uninstalled
+    /// Remove the objects that operators have written, before you uninstall the operators
     CleanUp(clean_up::CleanUpArgs),
     /// Show the policies and proxies of a cluster, or of a running `headgate run`
     ///
@@ -90,7 +90,7 @@ enum Command {
     Crd,
     /// Print the version
     Version(version::VersionArgs),
-    /// Print completions for a shell
+    /// Print shell completions
     Completions(packaging::CompletionsArgs),
     /// Write manual pages
     #[command(hide = true)]

@@ -63,8 +63,8 @@ pub(crate) struct RenderArgs {
         env = "HEADGATE_NATIVE"
     )]
     pub(crate) native: PathBuf,
-    /// Print for the slot of the outbound listener, which the backend's calls to other services
-    /// pass
+    /// Print the configuration of the outbound listener's slot, for the backend's calls to other
+    /// services
     #[arg(long)]
     pub(crate) outbound: bool,
     /// Name of the slot in the proxy's configuration [default: headgate, with --outbound

@@ -65,10 +65,10 @@ const MOVED: [(&str, &str); 6] = [
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) source: SourceArgs,
-    /// Address for proxies; port 0 chooses a free one
+    /// Address of the xDS server for proxies; port 0 selects a free port
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18000")]
     pub(crate) xds: SocketAddr,
-    /// Connections of proxies at once, at most half of them of one namespace
+    /// Maximum number of proxies' connections, of which one namespace may have at most half
     #[arg(
         long,
         value_name = "NUMBER",
@@ -76,40 +76,39 @@ pub(crate) struct RunArgs {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub(crate) max_connections: u32,
-    /// Address for `headgate status`, /healthz, /readyz and /metrics. With --kubernetes, on any
-    /// address but a loopback one, /status and /metrics need a token whose user may `get` them as
-    /// nonResourceURLs
+    /// Address for `headgate status`, /healthz, /readyz and /metrics. With --kubernetes, /status
+    /// and /metrics require a bearer token whose user may `get` them as nonResourceURLs, unless the
+    /// address is a loopback address
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18001")]
     pub(crate) admin: SocketAddr,
-    /// Address for /healthz and /readyz alone, so that clients of --admin can't keep probes out
+    /// Address for /healthz and /readyz only, so that clients of --admin can't block probes
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) probes: Option<SocketAddr>,
     /// Address that serves the modules over HTTP as /modules/SHA256.wasm and .so, for Istio and
     /// Envoy Gateway
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) modules: Option<SocketAddr>,
-    /// Address of the server of class admission, for policies with `classAdmission.method:
-    /// Centralized`; with TLS as the xDS address. With --kubernetes the leader among the replicas
-    /// serves it
+    /// Address of the class admission server, for policies with `classAdmission.method:
+    /// Centralized`. It uses TLS if --xds does. With --kubernetes, only the leader serves it
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) admission: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) injection: InjectionArgs,
-    /// The filter module; replacing the file upgrades proxies [default: dist/headgate.wasm, else
-    /// headgate.wasm beside this program]
+    /// File of the Wasm module; replacing the file upgrades proxies [default: dist/headgate.wasm,
+    /// else headgate.wasm beside this program]
     #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
     pub(crate) wasm: Option<PathBuf>,
-    /// The filter as a native module, for proxies with `headgate bootstrap --filter native` that
-    /// can load it; replacing the file upgrades them. Other proxies get --wasm
+    /// File of the native module, for proxies with `headgate bootstrap --filter native` that can
+    /// load it; replacing the file upgrades them. Other proxies get --wasm
     #[arg(long, value_name = "PATH", env = "HEADGATE_NATIVE")]
     pub(crate) native: Option<PathBuf>,
-    /// Folder from which proxies load the module; it must have the same path for them [default:
+    /// Folder from which proxies load modules; they must see it under the same path [default:
     /// $XDG_STATE_HOME/headgate/modules, usually ~/.local/state/headgate/modules]
     #[arg(long, value_name = "DIR")]
     pub(crate) module_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
-    /// Format of log lines. RUST_LOG sets the level
+    /// Format of log lines. The variable RUST_LOG sets the level
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
 }
@@ -119,7 +118,7 @@ pub(crate) struct RunArgs {
 pub(crate) enum LogFormat {
     /// Text for terminals.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 

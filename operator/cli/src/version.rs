@@ -10,7 +10,7 @@ use headgate_command::output::{Output, OutputFormat, block_on};
 /// Prints the version.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct VersionArgs {
-    /// Also ask the operators of the cluster
+    /// Also print the versions of the operators in the cluster
     #[arg(long)]
     pub(crate) server: bool,
     /// Output format

@@ -54,7 +54,7 @@ pub struct ClusterArgs {
     /// The API server
     #[command(flatten)]
     pub access: Access,
-    /// Service of the operators' reports
+    /// Service of the operators' admin addresses
     #[arg(long, value_name = "NAMESPACE/SERVICE", default_value = OPERATOR)]
     pub operator: ObjectKey,
 }

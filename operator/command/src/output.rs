@@ -40,9 +40,9 @@ impl Output {
 pub enum OutputFormat {
     /// A table for terminals.
     Table,
-    /// All of it, as JSON.
+    /// The complete result as JSON.
     Json,
-    /// The same as YAML.
+    /// The complete result as YAML.
     Yaml,
 }
 

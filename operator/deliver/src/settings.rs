@@ -22,8 +22,8 @@ pub const ISTIO_NAMESPACE: &str = "istio-system";
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Delivery")]
 pub struct DeliverArgs {
-    /// Control planes to write objects for: TrafficExtensions (WasmPlugins before Istio 1.30) for
-    /// istio, EnvoyExtensionPolicies for envoy-gateway; auto writes for those whose CRD is
+    /// Control planes for which objects are written: TrafficExtensions (WasmPlugins before Istio
+    /// 1.30) for istio, EnvoyExtensionPolicies for envoy-gateway. auto selects those whose CRD is
     /// installed
     #[arg(
         long,
@@ -35,28 +35,28 @@ pub struct DeliverArgs {
     /// Write a ConfigMap for each target, for Envoys that read their filter from a file
     #[arg(long)]
     pub deliver_config_maps: bool,
-    /// Path of the module in Pods that mount such a ConfigMap, by default that of `headgate
-    /// bootstrap --install-module /headgate`; {hash} is replaced by the first 16 digits of the
+    /// Path of the module in Pods that mount such a ConfigMap. The default matches `headgate
+    /// bootstrap --install-module /headgate`. {hash} is replaced by the first 16 hex digits of the
     /// SHA-256 of the operator's module
     #[arg(long, value_name = "PATH", default_value = "/headgate/headgate.wasm")]
     pub config_map_module: String,
-    /// Name under which EnvoyProxies register the native module (spec.dynamicModules):
-    /// EnvoyExtensionPolicies use it in place of the Wasm module
+    /// Name under which EnvoyProxies register the native module (spec.dynamicModules).
+    /// EnvoyExtensionPolicies then use it in place of the Wasm module
     #[arg(long, value_name = "NAME")]
     pub envoy_gateway_native: Option<String>,
-    /// Path of the native module in Istio's proxies: EnvoyFilters are written in place of the
-    /// others
+    /// Path of the native module in Istio's proxies. EnvoyFilters are then written in place of
+    /// TrafficExtensions and WasmPlugins
     #[arg(long, value_name = "PATH")]
     pub istio_native: Option<PathBuf>,
-    /// Namespace of Envoy Gateway: only there, and in a Gateway's own namespace, do its labels make
-    /// a Pod a proxy of a Gateway
+    /// Namespace of Envoy Gateway. Pods with its labels count as proxies of a Gateway in this
+    /// namespace and in the Gateway's own only
     #[arg(
         long,
         value_name = "NAMESPACE",
         default_value = ENVOY_GATEWAY_NAMESPACE
     )]
     pub envoy_gateway_namespace: String,
-    /// Namespace of istiod: the versions of the istiods there decide between TrafficExtensions and
+    /// Namespace of istiod. The versions of its istiods decide between TrafficExtensions and
     /// WasmPlugins
     #[arg(
         long,
@@ -64,11 +64,12 @@ pub struct DeliverArgs {
         default_value = ISTIO_NAMESPACE
     )]
     pub istio_namespace: String,
-    /// Leave objects of deliveries that are off where they are: without it, those of istio and
-    /// envoy-gateway are removed at the start, which takes the right to list and delete them
+    /// Keep the objects of control planes that --adapters leaves out. Without it, the operator
+    /// deletes those of istio and envoy-gateway at its start, for which it needs the rights to list
+    /// and delete them
     #[arg(long)]
     pub keep_leftovers: bool,
-    /// Base URL of this operator's modules for control planes and proxies [default:
+    /// Base URL from which control planes and proxies load this operator's modules [default:
     /// http://headgate.NAMESPACE.svc:18002]
     #[arg(long, value_name = "URL")]
     pub modules_url: Option<String>,
@@ -77,7 +78,7 @@ pub struct DeliverArgs {
 /// A control plane to write objects for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AdapterChoice {
-    /// Every one whose CRD is installed.
+    /// Every control plane whose CRD is installed.
     Auto,
     /// `TrafficExtension` or `WasmPlugin`.
     Istio,

@@ -64,32 +64,32 @@ pub struct TopArgs {
     /// kubeconfig: 127.0.0.1:9901]
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = OF_CLUSTERS)]
     pub proxy: Vec<AdminAddress>,
-    /// Proxies of this namespace of a cluster [default: that of the kubeconfig's context]
+    /// Namespace of the proxies in a cluster [default: that of the kubeconfig's context]
     #[arg(long, short, value_name = "NAME")]
     pub namespace: Option<String>,
     /// Proxies of all namespaces
     #[arg(long, short = 'A', conflicts_with = "namespace")]
     pub all_namespaces: bool,
-    /// Pods with these labels, such as app=search, instead of the proxies that the operators know:
-    /// for Istio and Envoy Gateway
+    /// Label selector of the proxies' Pods, such as app=search, for Istio and Envoy Gateway. By
+    /// default the proxies are those that the operators know
     #[arg(long, short = 'l', value_name = "LABELS")]
     pub selector: Option<String>,
     /// Port of Envoy's admin interface in Pods; 15000 with Istio, 19000 with Envoy Gateway
     #[arg(long, value_name = "PORT", default_value_t = 9901)]
     pub admin_port: u16,
-    /// Time between two responses of a proxy
+    /// Interval between two queries of a proxy
     #[arg(long, value_name = "DURATION", default_value = INTERVAL, value_parser = span)]
     pub interval: Duration,
-    /// Time over which rates and percentiles are computed
+    /// Window over which rates and percentiles are computed
     #[arg(long, value_name = "DURATION", default_value = WINDOW, value_parser = span)]
     pub window: Duration,
     /// The rows to show
     #[command(flatten)]
     pub choice: Choice,
-    /// Print the view once and exit, after the window has passed
+    /// Print the view once, after the window has passed, and exit
     #[arg(long)]
     pub once: bool,
-    /// Output format; json without --once is a line at every interval
+    /// Output format; without --once, json prints one line per interval
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     pub output: OutputFormat,
     /// The cluster to ask

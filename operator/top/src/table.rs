@@ -25,7 +25,7 @@ pub enum Tab {
     Workflows,
     /// Proxies
     Proxies,
-    /// Types in order of value per slot time, and the cut through the slots that they ask for
+    /// Types in order of value per slot time, with the cut where the slots are used up
     Value,
 }
 
@@ -57,7 +57,8 @@ pub struct Choice {
     /// Whether the order is reversed
     #[arg(skip)]
     pub reversed: bool,
-    /// Show only policies, types, workflows and proxies with this text in their names, in any case
+    /// Show only policies, types, workflows and proxies whose names contain this text,
+    /// case-insensitive
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub filter: String,
 }

@@ -51,8 +51,8 @@ pub enum Kind {
     /// A WebAssembly module: one engine for each worker thread of a proxy.
     #[default]
     Wasm,
-    /// A dynamic module of Envoy, which is a shared object: one engine for the whole process, at
-    /// less cost.
+    /// A dynamic module of Envoy (a shared object): one engine for all worker threads, with less
+    /// overhead.
     Native,
 }
 

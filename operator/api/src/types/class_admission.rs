@@ -10,51 +10,51 @@ use serde::{Deserialize, Serialize};
 
 use super::{Duration, Outbound};
 
-/// Class admission: the sidecars of a service's callers run some of their calls in its lowest
-/// class, so that the others meet their class's target. No call is refused for it.
+/// Class admission: the sidecars of a service's callers downgrade some calls to its lowest class,
+/// so that the other calls meet the target of their class. It refuses no calls.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClassAdmission {
     /// The place of the decision; each sender (`Distributed`) by default.
     pub method: ClassAdmissionMethod,
-    /// The target of each class: the time that a call may take beyond the service's work on it,
-    /// such as `{high: 15ms, medium: 50ms}`; 1ms to 1h for each class but the last, which has none.
-    /// Classes are those of this policy, and callers know the service by the name of a Service in
-    /// `targetRefs`. A policy without targets applies to outbound calls only.
+    /// The target of each class for a call's latency less its processing time at the service, such
+    /// as `{high: 15ms, medium: 50ms}`; 1ms to 1h. Each of the policy's `classes` has one, except
+    /// the last. Callers know the service by the name of a Service in `targetRefs`. A policy
+    /// without targets applies to outbound calls only.
     pub targets: BTreeMap<String, Duration>,
-    /// Percentile at which targets are to hold, 0 to less than 100; 99 by default. It sets the time
-    /// that senders wait before they admit more: target · 100 / (100 − percentile). It holds for
-    /// senders with 1 / target calls/s in the class or more where `increase` is `decrease`
-    /// (`headgate explain`), and not with `Incast`, which averages.
+    /// Percentile of calls that should meet their target: 0 or more, below 100; 99 by default. A
+    /// sender increases its probability after target · 100 / (100 − percentile) without a miss. If
+    /// `increase` equals `decrease`, the percentile holds for senders with at least 1 / target
+    /// calls/s in the class (`headgate explain`), but not with `Incast`.
     pub percentile: Option<f64>,
-    /// Whether targets apply to each unit of a call's cost (`x-headgate-cost`) instead of to the
-    /// call. False by default.
+    /// Whether targets are per unit of a call's cost (`x-headgate-cost`) instead of per call; false
+    /// by default.
     pub per_cost: bool,
-    /// Settings of `Distributed`, also for `Centralized` with `Incast` or where it falls back to
+    /// Settings of `Distributed`. They also apply to `Centralized` with `Incast` or with fallback
     /// `Distributed`.
     pub distributed: Option<DistributedAdmission>,
     /// Settings of `Centralized`.
     pub centralized: Option<CentralizedAdmission>,
-    /// SPIFFE ids of the trusted peers, as `workflows.peers`, which takes precedence where the
-    /// policy has workflows, and with the mutual TLS between proxies that these need. With
-    /// `Centralized`, the server trusts the proxies of their namespaces, by default those of the
-    /// service's own; without TLS, all.
+    /// SPIFFE ids of the trusted peers, as in `workflows.peers`, which takes precedence if the
+    /// policy has workflows. They require mutual TLS between proxies. With `Centralized`, the
+    /// server trusts the proxies in the namespaces of these ids, by default in the service's own
+    /// namespace. Without TLS, it trusts all proxies.
     pub peers: Vec<String>,
-    /// Calls of the backend to other services, as `workflows.outbound`, which takes precedence
-    /// where the policy has workflows. Those to services with targets are admitted to classes. A
-    /// service of the same namespace is called by its name, one of another by `name.namespace`.
-    /// With `smoothing` alone, calls are in no classes.
+    /// Calls of the backend to other services, as in `workflows.outbound`, which takes precedence
+    /// if the policy has workflows. Calls to services with targets are admitted to classes. A
+    /// service in the same namespace is known by its name, one in another namespace by
+    /// `name.namespace`. With `smoothing` alone, calls have no classes.
     pub outbound: Outbound,
 }
 
 /// The place where the class of a call is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum ClassAdmissionMethod {
-    /// Each sender for itself, by a probability for each service and class.
+    /// Each sender decides for itself, by a probability per service and class.
     #[default]
     Distributed,
-    /// A server for all senders (`headgate run --admission`), to which their sidecars report
-    /// (`headgate bootstrap --admission`). Calls don't wait for it.
+    /// A server decides for all senders (`headgate run --admission`) from the reports of their
+    /// sidecars (`headgate bootstrap --admission`). Calls don't wait for the server.
     Centralized,
 }
 
@@ -62,35 +62,37 @@ pub enum ClassAdmissionMethod {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CentralizedAdmission {
-    /// How the server decides; `Misses` by default.
+    /// The algorithm of the server; `Misses` by default.
     pub method: CentralizedMethod,
-    /// With `Misses`: calls that may miss their target in a period, those of all senders together;
-    /// 5 by default.
+    /// Number of calls of all senders that may miss their target in a period, 1 to 1000000; only
+    /// with `Misses`, 5 by default.
     pub misses: Option<i64>,
-    /// With `Misses`: the period, 10ms to 1m; 1s by default. So many misses are due in misses · 100
-    /// / (100 − percentile) calls: divide that by the calls/s in the class.
+    /// Length of a period, 10ms to 1m; only with `Misses`, 1s by default. At the percentile, a
+    /// period has misses · 100 / (100 − percentile) calls: divide that by the calls/s in the class.
     pub period: Option<Duration>,
-    /// With `Incast`: weight of what was known a second ago in the average wait, 0 to less than 1;
-    /// 0.5 by default. The closer it is to 1, the slower the average follows.
+    /// Weight of the average of a second ago in the average wait: 0 or more, below 1; only with
+    /// `Incast`, 0.5 by default. The closer to 1, the slower the average follows.
     pub smoothing: Option<f64>,
     /// The scope over which misses or waits are aggregated; a class of the service (`Class`) by
     /// default.
     pub scope: Scope,
-    /// Time between the reports of a sidecar, 10ms to 10s; 100ms by default, or `period` if that is
-    /// shorter.
+    /// Interval between the reports of a sidecar, 10ms to 10s; 100ms by default, or `period` if
+    /// that is shorter.
     pub report: Option<Duration>,
-    /// The decision while the server doesn't answer; each sender's own (`Distributed`) by default.
+    /// The decision while the server doesn't answer; that of each sender (`Distributed`) by
+    /// default.
     pub fallback: Fallback,
 }
 
-/// How the server decides.
+/// The algorithm of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum CentralizedMethod {
-    /// After some misses, all calls of the class run in the lowest one until the period ends.
+    /// After `misses` misses in a period, all calls of the class run in the lowest class until the
+    /// period ends.
     #[default]
     Misses,
-    /// By a probability for each sender, which follows the average wait at the service. Targets are
-    /// then for the mean of calls: some may take far longer.
+    /// A probability per sender follows the average wait at the service. Targets are then for the
+    /// mean: single calls may take far longer.
     Incast,
 }
 
@@ -98,12 +100,13 @@ pub enum CentralizedMethod {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DistributedAdmission {
-    /// α, by which the probability rises after a time without a miss: above 0, at most 1; 0.01 by
-    /// default.
+    /// α, the increase of the probability after an interval (see `percentile`) without a miss:
+    /// above 0, at most 1; 0.01 by default.
     pub increase: Option<f64>,
-    /// β, by which it falls at a call that misses its target, for each unit of its cost: above 0,
-    /// at most 1; 0.01 by default.
+    /// β, the decrease of the probability at a call that misses its target, per unit of its cost:
+    /// above 0, at most 1; 0.01 by default.
     pub decrease: Option<f64>,
-    /// Least probability, so that a class is seen to recover: above 0, at most 1; 0.1 by default.
+    /// Minimum probability, which keeps some calls in the class to detect its recovery: above 0, at
+    /// most 1; 0.1 by default.
     pub min_probability: Option<f64>,
 }

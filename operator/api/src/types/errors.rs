@@ -3,16 +3,17 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The responses that are errors of the backend. They free their slot and count as `rq_failed`.
-/// Their processing times are not measured, because a backend that fails at once is not a fast one.
-/// Timeouts and resets always count as errors.
+/// The responses that count as errors of the backend. They free their slot and count as
+/// `rq_failed`. Their processing times are not measured, because fast failures would make the
+/// backend look fast. Timeouts and resets always count as errors.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Errors {
-    /// HTTP statuses, at most 16: one such as `429`, or `5xx` for 500 to 599. `5xx` by default.
+    /// HTTP status codes, at most 16: one code such as `429`, or `5xx` for 500 to 599; `5xx` by
+    /// default.
     pub http_statuses: Option<Vec<String>>,
-    /// gRPC statuses, at most 16; by default `DEADLINE_EXCEEDED`, `RESOURCE_EXHAUSTED`, `INTERNAL`
-    /// and `UNAVAILABLE`.
+    /// gRPC status codes, at most 16; by default `DEADLINE_EXCEEDED`, `RESOURCE_EXHAUSTED`,
+    /// `INTERNAL` and `UNAVAILABLE`.
     pub grpc_statuses: Option<Vec<GrpcStatus>>,
 }
 

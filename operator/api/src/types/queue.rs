@@ -14,19 +14,19 @@ use super::Duration;
 pub struct Queue {
     /// The place of the queue; the proxy (`Hold`) by default.
     pub mode: QueueMode,
-    /// The order of the queue. The default is `Slack` where the proxy holds the queue and the
-    /// strategy is Bouncer, so that every type has objectives, and otherwise `FIFO`.
+    /// The order of the queue; by default `Slack` if the proxy holds the queue and the strategy is
+    /// `Bouncer`, otherwise `FIFO`.
     pub discipline: Option<DisciplineType>,
     /// Settings of the discipline `DRR`.
     pub drr: Option<DeficitRoundRobin>,
     /// Settings of the discipline `WFQ`.
     pub wfq: Option<WeightedFairQueue>,
-    /// Longest queue, 0 to 1000000 requests; 800 by default. With 0, a request that finds no free
-    /// slot is refused.
+    /// Maximum length of the queue, 0 to 1000000 requests; 800 by default. With 0, a request that
+    /// finds no free slot is refused.
     pub max_length: Option<i64>,
-    /// Longest wait in the queue, 1ms to 1h; 1s by default. A request's own deadline may be
-    /// shorter. It then waits only while its deadline leaves the 10th percentile of its type's
-    /// processing time, and is refused at once if it doesn't.
+    /// Maximum wait in the queue, 1ms to 1h; 1s by default. A request's own deadline may be
+    /// earlier. The request then waits only while at least the 10th percentile of its type's
+    /// processing time is left. If less is left at its arrival, it is refused at once.
     pub timeout: Option<Duration>,
 }
 
@@ -52,24 +52,25 @@ pub enum DisciplineType {
     /// Least attained service first, by work so far.
     #[serde(rename = "LASF")]
     Lasf,
-    /// Deficit round robin: while requests wait, each type, class or workflow gets its share of the
-    /// slots' time, whatever the number and cost of its requests. A request counts as the measured
-    /// cost of its type, class or workflow, and once it has ended as the time that it held its
+    /// Deficit round robin: while requests wait, each flow (type, class or workflow) gets its share
+    /// of slot time, independent of the number and cost of its requests. A request is charged the
+    /// measured cost of its flow at first, and once it has ended the time for which it held its
     /// slot.
     #[serde(rename = "DRR")]
     Drr,
-    /// Weighted fair queue: shares as with `DRR`, in turns of single requests instead of rounds.
-    /// For requests that are small beside a round: with weights of 8, 4 and 1 and a quantum of 1ms,
-    /// a round is 13ms.
+    /// Weighted fair queue: shares as with `DRR`, but flows take turns request by request instead
+    /// of in rounds. For requests that are short relative to a round: with weights of 8, 4 and 1
+    /// and a quantum of 1ms, a round takes 13ms.
     #[serde(rename = "WFQ")]
     Wfq,
     /// Strict priority among `classes`: a request waits for all requests of higher classes, and
-    /// within its class for earlier ones. Lower classes get the remaining slots, which may be none.
+    /// within its class for earlier ones. Lower classes get the remaining slots, so they may
+    /// starve.
     Priority,
-    /// By latest start, the earliest first: the arrival plus the least time that any objective of
-    /// the type leaves for waiting. Needs objectives for each type. As with `FIFO`, `EDF` and
-    /// `LSTF`, Bouncer estimates a request's wait as the time in which the whole queue drains, not
-    /// as the wait of its own place.
+    /// Earliest latest start first: the arrival plus the shortest wait that the objectives of the
+    /// type allow. Requires objectives for each type. As with `FIFO`, `EDF` and `LSTF`, Bouncer
+    /// estimates a request's wait as the time in which the whole queue drains, not as the wait at
+    /// its own position.
     Slack,
 }
 
@@ -79,11 +80,11 @@ pub enum DisciplineType {
 pub struct DeficitRoundRobin {
     /// The flows that take turns; types by default.
     pub by: Flow,
-    /// Processing time that a flow of weight 1 may spend in a round, 1ms to 1m; 10ms by default.
+    /// Slot time that a flow of weight 1 may use per round, 1ms to 1m; 10ms by default.
     pub quantum: Option<Duration>,
-    /// Weights, by name of the type or class or by id of the workflow (1 to 128 bytes): 0.01 to
-    /// 100; 1 for the others. At most 1024. A workflow without a weight here has that of
-    /// `workflows.named`.
+    /// Weights by type name, class name or workflow id (1 to 128 bytes): 0.01 to 100; at most 1024
+    /// entries. A workflow that isn't listed has its weight in `workflows.named`. Other flows have
+    /// weight 1.
     pub weights: BTreeMap<String, f64>,
 }
 
@@ -93,15 +94,14 @@ pub struct DeficitRoundRobin {
 pub struct WeightedFairQueue {
     /// The flows that take turns; types by default.
     pub by: Flow,
-    /// Weights, as with `drr`.
+    /// Weights, as in `drr.weights`.
     pub weights: BTreeMap<String, f64>,
-    /// Makes turns of tokens in place of slots' time, for servers of language models, whose time is
-    /// shared by the requests that they decode together. A request costs `input` for each unit of
-    /// its size (`types[].cost.size`; 1 unit without one) and `output` for each token of its
-    /// response: each server-sent event with data, or each part of another body. It is expected to
-    /// answer as earlier ones of its type, class or workflow, until its response has ended. With
-    /// `by: Workflow`, the process's slots limit no workflow's rate: turns share them. Needs
-    /// `releaseSlot: LastByte`.
+    /// Charges tokens in place of slot time, for LLM servers, which decode several requests in one
+    /// batch. A request costs `input` per unit of its size (`types[].cost.size`; 1 unit without
+    /// one) and `output` per token of its response. A token is a server-sent event with data; in
+    /// other responses it is a chunk of the body. Until the response has ended, its tokens are
+    /// estimated from earlier responses of the same flow. With `by: Workflow`, slots don't limit
+    /// the rate of any workflow, because the queue shares them. Requires `releaseSlot: LastByte`.
     pub tokens: Option<TokenCost>,
 }
 
@@ -109,9 +109,9 @@ pub struct WeightedFairQueue {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TokenCost {
-    /// Cost of a unit of the request's size, 0 to 1000; 1 by default. With a size in bytes, such as
-    /// `content-length`, the tokens in a byte.
+    /// Cost per unit of the request's size, 0 to 1000; 1 by default. For a size in bytes, such as
+    /// `content-length`, it is the number of tokens per byte.
     pub input: Option<f64>,
-    /// Cost of a token of the response, 0 to 1000; 2 by default.
+    /// Cost per token of the response, 0 to 1000; 2 by default.
     pub output: Option<f64>,
 }

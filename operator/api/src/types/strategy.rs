@@ -23,17 +23,16 @@ pub struct Strategy {
     pub bouncer: Option<BouncerSettings>,
     /// Settings of `MaxQueueWait`.
     pub max_queue_wait: Option<MaxQueueWaitSettings>,
-    /// Settings of `AcceptFraction`. Beside type `Bouncer`, a second limit: of what Bouncer and
-    /// `starvationAvoidance` admit, the share that exceeds the utilization is refused at random.
-    /// With `shedByValue` the least valuable requests are refused first, and little is left to
-    /// refuse at random. Objectives that are far above processing times don't bound the utilization
-    /// (Bouncer §2).
+    /// Settings of `AcceptFraction`. With type `Bouncer` they are a second limit: of the requests
+    /// that Bouncer and `starvationAvoidance` admit, the share above the utilization is refused at
+    /// random. With `shedByValue`, the least valuable requests are refused first, and few at
+    /// random. Objectives far above processing times don't bound the utilization (Bouncer §2).
     pub accept_fraction: Option<AcceptFractionSettings>,
     /// Settings of `ResponseTimeController`.
     pub response_time_controller: Option<ResponseTimeControllerSettings>,
     /// Settings of `BacklogControl`.
     pub backlog_control: Option<BacklogControlSettings>,
-    /// Keeps types from starvation under a strategy that distinguishes types: `Bouncer`,
+    /// Prevents starvation of types under a strategy that distinguishes types: `Bouncer`,
     /// `MaxQueueWait` with `limits`, `ResponseTimeController` with scope `Type`. None by default.
     pub starvation_avoidance: Option<StarvationAvoidance>,
 }
@@ -64,21 +63,20 @@ pub enum StrategyType {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BouncerSettings {
-    /// Length of the window that processing times are estimated from, 10ms to 1h; 1s by default.
-    /// About 800 responses a second are measured for each type and each worker of the proxy, or all
-    /// if there are fewer.
+    /// Length of the window in which processing times are measured, 10ms to 1h; 1s by default. At
+    /// most about 800 responses/s are measured per type and worker thread of the proxy.
     pub interval: Option<Duration>,
-    /// The number of a type's processing times in the window from which on they replace those of
-    /// all types, 1 to 1000000; 50 by default.
+    /// Minimum number of a type's processing times in the window, 1 to 1000000; 50 by default. With
+    /// fewer, the processing times of all types count.
     pub min_samples: Option<i64>,
     /// The way the window moves; by its whole length (`DualBuffer`) by default.
     pub window: HistogramWindow,
-    /// The objectives of a type whose miss refuses a request; `Any` by default.
+    /// Whether missing any or all objectives of its type refuses a request; `Any` by default.
     pub logic: Logic,
-    /// Whether the requests that are worth least per processing time (`types[].value`,
-    /// `classes[].value`) are refused first under overload, also where they would meet their
-    /// objectives; true by default. A type's requests may then be late for a third of what an
-    /// objective allows (17% for p50). False is the Bouncer of the paper.
+    /// Whether, under overload, the requests with the least value per processing time
+    /// (`types[].value`, `classes[].value`) are refused first, even if they would meet their
+    /// objectives; true by default. The share of a type's responses that may be late is then a
+    /// third of what an objective allows (17% for p50). False is the Bouncer of the paper.
     pub shed_by_value: Option<bool>,
 }
 
@@ -89,18 +87,18 @@ pub struct HistogramWindow {
     /// The kind; `DualBuffer` by default.
     #[serde(rename = "type")]
     pub kind: HistogramWindowType,
-    /// With `Sliding`: the step by which it moves, 10ms or more, of which 2 to 100 make the
-    /// interval; 100ms by default.
+    /// Step by which the window slides, 10ms or more; only with `Sliding`, 100ms by default. The
+    /// interval has 2 to 100 steps.
     pub step: Option<Duration>,
 }
 
 /// The way the window of processing times moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum HistogramWindowType {
-    /// By its whole length: one histogram is read while the next is filled (Bouncer §3).
+    /// By its whole length: one histogram is read while another is filled (Bouncer §3).
     #[default]
     DualBuffer,
-    /// By a step at a time: follows changes sooner, at more cost (Bouncer §7).
+    /// Step by step: follows changes sooner, at a higher cost (Bouncer §7).
     Sliding,
 }
 
@@ -108,9 +106,9 @@ pub enum HistogramWindowType {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MaxQueueWaitSettings {
-    /// T, the longest estimated wait of an admitted request, 1ms to 1h. It must be given.
+    /// T, the maximum estimated wait of an admitted request, 1ms to 1h; required.
     pub limit: Option<Duration>,
-    /// T of single types, by their names; 1ms to 1h each.
+    /// T by type name, with precedence over `limit`; 1ms to 1h each.
     pub limits: BTreeMap<String, Duration>,
     /// D, the window of the mean processing time, 1ms to 1h; 60s by default.
     pub window: Option<Duration>,
@@ -123,12 +121,12 @@ pub struct MaxQueueWaitSettings {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AcceptFractionSettings {
-    /// `MaxUtil`, the share of the slots, or of `processingUnits`, that may be in use on average:
-    /// above 0, at most 1; 0.95 by default.
+    /// `MaxUtil`, the maximum mean utilization of the slots, or of `processingUnits`: above 0, at
+    /// most 1; 0.95 by default.
     pub max_utilization: Option<f64>,
-    /// `|PU|`, the number of processing units where that isn't the number of slots, such as the
-    /// cores of a service that holds more requests than it has cores: above 0, at most 1000000. Of
-    /// each endpoint with `parallelism.perEndpoint`, else of all together. The slots by default.
+    /// `|PU|`, the number of processing units, such as the cores of a service that holds more
+    /// requests than it has cores: above 0, at most 1000000; the number of slots by default. It is
+    /// per endpoint with `parallelism.perEndpoint`, otherwise for all endpoints together.
     pub processing_units: Option<f64>,
     /// D, the window over which arrival rate and processing time are averaged, 1ms to 1h; 60s by
     /// default.
@@ -154,10 +152,10 @@ pub struct StarvationAvoidance {
 /// The kind of starvation avoidance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StarvationAvoidanceType {
-    /// At least a share of each type's requests is admitted, as far as the queue has room (Bouncer
-    /// Alg. 2). These requests may miss their objectives.
+    /// Admits at least a share of each type's requests while the queue has room (Bouncer Alg. 2).
+    /// These requests may miss their objectives.
     AcceptanceAllowance,
-    /// Types that are refused more than others are admitted more often (Bouncer Alg. 3, as far as
+    /// Admits more requests of types that are refused more than others (Bouncer Alg. 3, as far as
     /// the paper describes it). These requests may miss their objectives.
     HelpingTheUnderserved,
 }
@@ -166,10 +164,10 @@ pub enum StarvationAvoidanceType {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AcceptanceAllowance {
-    /// A, the share of a type's requests that is admitted whatever the strategy decides, if the
+    /// A, the share of a type's requests that is admitted regardless of the strategy while the
     /// queue has room: 0 to 1; 0.1 by default.
     pub allowance: Option<f64>,
-    /// A of single types, by their names; 0 to 1 each. The other types have `allowance`.
+    /// A by type name, with precedence over `allowance`; 0 to 1 each.
     pub allowances: BTreeMap<String, f64>,
     /// D, the window over which shares are counted, 1ms to 1h; 1s by default.
     pub window: Option<Duration>,
@@ -182,8 +180,8 @@ pub struct AcceptanceAllowance {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HelpingTheUnderserved {
-    /// α, twice the greatest probability to admit a request that the strategy refused: above 0, at
-    /// most 1; 1 by default.
+    /// α, twice the maximum probability of admitting a request that the strategy refused: above 0,
+    /// at most 1; 1 by default.
     pub alpha: Option<f64>,
     /// D, the window over which shares are counted, 1ms to 1h; 1s by default.
     pub window: Option<Duration>,

@@ -16,15 +16,16 @@ use headgate_xds::tls::Trust;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct InjectionArgs {
     /// Address of the admission webhook /inject, which adds an Envoy to Pods as headgate inject
-    /// does; over HTTPS with --tls-cert
+    /// does. It serves HTTPS with --tls-cert
     #[arg(long, value_name = "IP:PORT", requires_all = ["tls_cert", "kubernetes"])]
     pub(crate) injection: Option<SocketAddr>,
-    /// MutatingWebhookConfiguration that gets the content of --client-ca, by which the API server
-    /// verifies the operator
+    /// MutatingWebhookConfiguration whose caBundle the operator sets to --client-ca, with which the
+    /// API server verifies the operator
     #[arg(long, value_name = "NAME", requires = "injection")]
     pub(crate) injection_webhook: Option<String>,
     /// Option of headgate inject for Pods that the webhook injects, such as
-    /// --inject-arg=--concurrency=4; may be given several times, and the last of an option applies
+    /// --inject-arg=--concurrency=4; may be repeated. If an option is given twice, the last value
+    /// applies
     #[arg(
         long = "inject-arg",
         value_name = "ARG",

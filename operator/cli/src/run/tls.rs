@@ -21,22 +21,21 @@ pub(crate) struct TlsArgs {
     /// Private key of --tls-cert (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// CA that must have signed proxies' certificates (PEM, one or several). A certificate is for
-    /// the namespace in its URI, spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT. With --kubernetes,
-    /// a proxy may show a token of its service account for audience headgate instead of a
-    /// certificate
+    /// CA certificates that verify proxies' certificates (PEM, one or several). A certificate
+    /// proves the namespace in its URI, spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT. With
+    /// --kubernetes, a proxy may present a token of its service account with audience headgate
+    /// instead
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) client_ca: Option<PathBuf>,
-    /// Make the three files with the CA in this Secret of the operator's namespace, which is made
-    /// if it doesn't exist
+    /// Secret in the operator's namespace with the CA that issues --tls-cert. The operator creates
+    /// the Secret if it doesn't exist, and writes the three files above
     #[arg(long, value_name = "NAME", requires_all = ["tls_cert", "kubernetes"])]
     pub(crate) tls_authority: Option<String>,
-    /// DNS name or IP address in the certificate that --tls-authority makes; may be given several
-    /// times
+    /// DNS name or IP address in the certificate that --tls-authority issues; may be repeated
     #[arg(long = "tls-name", value_name = "NAME", requires = "tls_authority")]
     pub(crate) tls_names: Vec<String>,
-    /// ConfigMap of this name in every namespace, or every --watch-namespace, that gets the content
-    /// of --client-ca as ca.crt, by which proxies verify the operator
+    /// Name of the ConfigMap that the operator writes into every watched namespace. It has the
+    /// content of --client-ca as ca.crt, with which proxies verify the operator
     #[arg(long, value_name = "NAME", requires_all = ["tls_cert", "kubernetes"])]
     pub(crate) publish_ca: Option<String>,
 }

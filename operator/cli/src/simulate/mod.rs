@@ -53,7 +53,7 @@ pub(crate) struct SimulateArgs {
     /// An experiment of the papers by its name; `list` lists them
     #[arg(long, value_name = "NAME", conflicts_with_all = ["policy", "workload", "mesh"])]
     pub(crate) scenario: Option<String>,
-    /// Number of endpoints behind the proxy, for policies with slots per endpoint
+    /// Number of endpoints behind the proxy, for policies with parallelism.perEndpoint
     #[arg(
         long,
         value_name = "N",
@@ -73,13 +73,13 @@ pub(crate) struct SimulateArgs {
     /// Run a scenario at the size at which its results are tested, instead of at the paper's
     #[arg(long, requires = "scenario", conflicts_with_all = ["policy", "requests", "seeds"])]
     pub(crate) quick: bool,
-    /// Number of runs of each load, each with a seed of its own
+    /// Number of runs per load, each with its own seed
     #[arg(long, value_name = "N")]
     pub(crate) seeds: Option<NonZeroU32>,
     /// Seed of the first run; the same seed gives the same results
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Number of requests that count in each run
+    /// Number of requests per run that count in the results
     #[arg(long, value_name = "N")]
     pub(crate) requests: Option<NonZeroU64>,
     /// Number of threads; all cores by default

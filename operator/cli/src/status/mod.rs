@@ -37,8 +37,8 @@ const LOCAL: &str = "127.0.0.1:18001";
 pub(crate) struct StatusArgs {
     /// Name of a policy [default: all]
     pub(crate) policy: Option<String>,
-    /// Admin address of a `headgate run` to ask instead of a cluster [default without a kubeconfig:
-    /// 127.0.0.1:18001]
+    /// Admin address of a `headgate run` to query instead of a cluster [default without a
+    /// kubeconfig: 127.0.0.1:18001]
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = OF_CLUSTERS)]
     pub(crate) admin: Option<Endpoint>,
     /// File with a token for --admin, if an operator in a cluster requires one
@@ -53,11 +53,11 @@ pub(crate) struct StatusArgs {
     /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputFormat,
-    /// After the first answer, print one whenever a policy or its status has changed
+    /// Print the state again whenever a policy or its status changes
     #[arg(long, short)]
     pub(crate) watch: bool,
-    /// Wait until policies exist and all of them are programmed; without --watch, only the last
-    /// answer is printed
+    /// Wait until policies exist and all of them are programmed; without --watch, print only the
+    /// final state
     #[arg(long)]
     pub(crate) wait: bool,
     /// Time limit of --wait

@@ -47,7 +47,7 @@ pub(crate) struct SuggestArgs {
         value_parser = service
     )]
     pub(crate) service: ObjectKey,
-    /// The target Gateway of the policy, in place of a Service
+    /// The target Gateway of the policy, in place of --service
     #[arg(
         long,
         value_name = "NAMESPACE/NAME",
@@ -55,7 +55,8 @@ pub(crate) struct SuggestArgs {
         value_parser = service
     )]
     pub(crate) gateway: Option<ObjectKey>,
-    /// Maximum number of types beside default; the routes with the most processing time get one
+    /// Maximum number of types in addition to default; the routes with the most processing time get
+    /// one each
     #[arg(
         long,
         value_name = "N",

@@ -47,7 +47,7 @@ pub(crate) struct SysidArgs {
     /// Column of the backlogs, in the unit of backlogControl's cost [default: backlog]
     #[arg(long, value_name = "COLUMN")]
     pub(crate) backlog: Option<String>,
-    /// Column of the times; gaps between rows are then left out [default: time]
+    /// Column of the times, by which gaps between rows are found and left out [default: time]
     #[arg(long, value_name = "COLUMN")]
     pub(crate) time: Option<String>,
     /// Order of the model, 1 to 4 [default: the lowest that predicts as well as the others]
@@ -57,23 +57,23 @@ pub(crate) struct SysidArgs {
         value_parser = clap::value_parser!(u8).range(1..=MAX_ORDER as i64)
     )]
     pub(crate) order: Option<u8>,
-    /// Fit square roots, as the paper does; to compare R² only
+    /// Fit the square roots of delays and backlogs, as the paper does; only to compare R²
     #[arg(long)]
     pub(crate) square_root: bool,
     /// Sampling period, if the trace is an access log or has no times
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = Text::above_zero)]
     pub(crate) period: std::time::Duration,
-    /// Delay to hold (S_t)
+    /// Target of the delay (S_t)
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = Text::above_zero)]
     pub(crate) target: std::time::Duration,
     /// Highest delay after a step to the target (S_v)
     #[arg(long, value_name = "DURATION", default_value = "2500ms", value_parser = Text::above_zero)]
     pub(crate) overshoot: std::time::Duration,
     /// Time in which the delay settles (T_v); the trace's dead time sets a limit [default: the
-    /// shortest possible, from 10s on]
+    /// shortest possible, but at least 10s]
     #[arg(long, value_name = "DURATION", value_parser = Text::above_zero)]
     pub(crate) settling_time: Option<std::time::Duration>,
-    /// Gains K_P,K_I to check, instead of finding some
+    /// Gains K_P,K_I to check, instead of computed ones
     #[arg(long, value_name = "KP,KI", value_parser = gains, allow_hyphen_values = true)]
     pub(crate) gains: Option<Gains>,
     /// Variable that Eq. 7 drives

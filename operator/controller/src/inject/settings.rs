@@ -21,7 +21,7 @@ pub(super) fn released(repository: Option<&str>) -> Option<String> {
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Settings {
     /// Image with this program and the filter modules. The default is the image of this program's
-    /// release; a program that you built has none
+    /// release; a program built from source has no default
     #[arg(
         long,
         value_name = "IMAGE",
@@ -39,11 +39,11 @@ pub struct Settings {
         default_value = "headgate.headgate-system.svc:18000"
     )]
     pub xds: Endpoint,
-    /// ConfigMap with the CA of the operator's certificate, which the operator keeps in each
+    /// ConfigMap with the CA of the operator's certificate. The operator writes it into each
     /// namespace
     #[arg(long, value_name = "NAME", default_value = "headgate-ca")]
     pub ca_config_map: String,
-    /// Secret with a certificate (tls.crt, tls.key, ca.crt) that names the namespace, in place of
+    /// Secret with a certificate (tls.crt, tls.key, ca.crt) that proves the namespace, in place of
     /// the token of the Pod's service account
     #[arg(long, value_name = "NAME")]
     pub tls_secret: Option<String>,
@@ -59,10 +59,10 @@ pub struct Settings {
     /// Pods, else their only port]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub app_port: Option<u16>,
-    /// The application speaks HTTP/2, as gRPC servers do
+    /// Use HTTP/2 to the application, as gRPC servers need
     #[arg(long)]
     pub upstream_http2: bool,
-    /// Worker threads of Envoy
+    /// Number of Envoy's worker threads
     #[arg(
         long,
         value_name = "N",
@@ -70,20 +70,20 @@ pub struct Settings {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub concurrency: u32,
-    /// In what form Envoy loads the filter: wasm, or native, which needs Envoy 1.39 or newer. One
-    /// that can't load it gets wasm
+    /// Form in which Envoy loads the filter: wasm, or native, which needs Envoy 1.39 or newer. An
+    /// Envoy that can't load the native module gets the Wasm module
     #[arg(long, value_name = "KIND", default_value = "wasm")]
     pub filter: Kind,
-    /// CPU that Envoy requests
+    /// CPU request of Envoy's container
     #[arg(long, value_name = "QUANTITY", default_value = "100m")]
     pub proxy_cpu_request: String,
-    /// The most CPU that Envoy may use; without it there is no limit
+    /// CPU limit of Envoy's container; none by default
     #[arg(long, value_name = "QUANTITY")]
     pub proxy_cpu_limit: Option<String>,
-    /// Memory that Envoy requests
+    /// Memory request of Envoy's container
     #[arg(long, value_name = "QUANTITY", default_value = "96Mi")]
     pub proxy_memory_request: String,
-    /// The most memory that Envoy may use
+    /// Memory limit of Envoy's container
     #[arg(long, value_name = "QUANTITY", default_value = "256Mi")]
     pub proxy_memory_limit: String,
 }

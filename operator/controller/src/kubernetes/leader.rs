@@ -50,7 +50,8 @@ const ALWAYS: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// The election of the replica that writes. The options are those of Kubernetes' own controllers.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct ElectionArgs {
-    /// Elect the replica that writes, by the Lease. Without an election, run one replica at a time
+    /// Elect a leader among the replicas, by a Lease. Only the leader writes to the API server.
+    /// Without an election, run one replica at a time
     #[arg(
         long,
         value_name = "BOOL",
@@ -61,7 +62,7 @@ pub struct ElectionArgs {
         require_equals = true
     )]
     pub leader_elect: bool,
-    /// Time after the last renewal of the Lease at which another replica takes it, in whole seconds
+    /// Time without a renewal after which another replica acquires the Lease, in whole seconds
     #[arg(
         long = "leader-elect-lease-duration",
         value_name = "DURATION",
@@ -70,7 +71,7 @@ pub struct ElectionArgs {
     )]
     pub lease_duration: Duration,
     /// Time after its last renewal at which a leader stops writing. It must be shorter than the
-    /// Lease's duration by more than 4s, the longest write
+    /// lease duration by more than 4s, the timeout of a write
     #[arg(
         long = "leader-elect-renew-deadline",
         value_name = "DURATION",
@@ -78,8 +79,8 @@ pub struct ElectionArgs {
         value_parser = Text::above_zero
     )]
     pub renew_deadline: Duration,
-    /// Pause between two attempts of a replica to become the leader. It must be shorter than the
-    /// deadline
+    /// Interval between two attempts of a replica to acquire the Lease. It must be shorter than the
+    /// renew deadline
     #[arg(
         long = "leader-elect-retry-period",
         value_name = "DURATION",

@@ -45,24 +45,25 @@ pub struct OperatorArgs {
     /// Namespace of this operator and of its Lease [default: that of the Pod or of the context]
     #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
     pub pod_namespace: Option<String>,
-    /// Name of this replica among all [default: random]
+    /// Unique name of this replica [default: random]
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pub pod_name: Option<String>,
-    /// Lease in the operator's namespace, whose holder writes; one for all replicas
+    /// Name of the Lease in the operator's namespace, the same for all replicas. Its holder is the
+    /// leader
     #[arg(long, value_name = "NAME", default_value = "headgate")]
     pub lease: String,
     /// The election of the replica that writes
     #[command(flatten)]
     pub election: ElectionArgs,
-    /// Service in the operator's namespace with the admin addresses of all replicas
+    /// Service in the operator's namespace whose endpoints are the admin addresses of all replicas
     #[arg(long, value_name = "NAME", default_value = "headgate-metrics")]
     pub peers_service: String,
-    /// File with the bearer token for queries to the other replicas about their proxies; it is read
-    /// for each request
+    /// File with the bearer token for queries to the other replicas about their proxies; read again
+    /// for each query
     #[arg(long, value_name = "FILE", requires = "kubernetes")]
     pub peers_token: Option<PathBuf>,
     /// Namespace whose policies, Services, Pods, gateways and routes are watched, and in which
-    /// objects are written; may be given several times [default: all]
+    /// objects are written; may be repeated [default: all]
     #[arg(
         long = "watch-namespace",
         value_name = "NAME",
@@ -70,8 +71,8 @@ pub struct OperatorArgs {
         value_parser = namespace
     )]
     pub watch_namespaces: Vec<String>,
-    /// Selector of the watched namespaces by their labels, in place of --watch-namespace: those
-    /// that get the labels are watched, and those that lose them count as deleted
+    /// Label selector of the watched namespaces, in place of --watch-namespace. A namespace that no
+    /// longer matches counts as deleted
     #[arg(
         long,
         value_name = "SELECTOR",

@@ -60,12 +60,13 @@ impl kube::Resource for PolicyResource {
     }
 }
 
-/// The state of a policy, in total and at each object that it attaches to (GEP-713 `PolicyStatus`).
+/// The observed state of a policy, in total and at each target (GEP-713 `PolicyStatus`).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionPolicyStatus {
-    /// Its state in total: `Accepted`, `Programmed` and `Overridden` are `True` if they are at each
-    /// target. `Programmed` leaves out overridden targets, unless all are.
+    /// Conditions of the policy in total. `Accepted`, `Programmed` and `Overridden` are `True` if
+    /// they are `True` at each target. `Programmed` ignores overridden targets, unless all targets
+    /// are overridden.
     #[serde(
         default,
         deserialize_with = "readable",
@@ -82,16 +83,16 @@ pub struct AdmissionPolicyStatus {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyAncestorStatus {
-    /// The target that this entry is about.
+    /// The target of this entry.
     pub ancestor_ref: AncestorReference,
-    /// The controller that wrote this entry; `headgate.dev/controller`.
+    /// The controller that wrote this entry: `headgate.dev/controller`.
     pub controller_name: String,
     /// `Accepted`: whether the policy is valid and may apply to the target. Its reasons are
-    /// Accepted, Invalid, TargetNotFound and Conflicted (an older policy has the target).
-    /// `Programmed`: whether all its proxies run it. Its reasons are Programmed,
+    /// Accepted, Invalid, TargetNotFound and Conflicted (an older policy applies to the target).
+    /// `Programmed`: whether all proxies of the target run the policy. Its reasons are Programmed,
     /// PartiallyProgrammed, Pending, NoProxies, LimitReached, EnvoyRejected, DeliveryFailed,
     /// Overridden, and those of `Accepted`. `Overridden` is present while a policy with precedence
-    /// is in force on all its proxies.
+    /// is in force on all proxies of the target.
     #[serde(default, deserialize_with = "readable")]
     #[schemars(with = "Vec<ConditionSchema>")]
     pub conditions: Vec<Condition>,
@@ -107,26 +108,26 @@ fn readable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>
         .collect())
 }
 
-/// One aspect of a policy's state.
+/// A condition of a policy.
 // The crate of Kubernetes' own type could also generate this schema, but only if the schemas of its
 // thousand types are compiled too.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[allow(dead_code)] // only its schema is used
 struct ConditionSchema {
-    /// Which aspect: `Accepted`, `Programmed` or `Overridden`.
+    /// Type: `Accepted`, `Programmed` or `Overridden`.
     #[serde(rename = "type")]
     type_: String,
-    /// Whether it is so: `True`, `False` or `Unknown`.
+    /// Status: `True`, `False` or `Unknown`.
     status: String,
-    /// The reason in one word, for programs.
+    /// Reason in one word, for programs.
     reason: String,
-    /// The reason in words, for people.
+    /// Reason in words, for people.
     message: String,
     /// The time at which `status` last changed.
     #[schemars(extend("format" = "date-time"))]
     last_transition_time: String,
-    /// `metadata.generation` of the policy that this is about.
+    /// The `metadata.generation` that the condition is based on.
     observed_generation: Option<i64>,
 }
 
@@ -134,17 +135,17 @@ struct ConditionSchema {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AncestorReference {
-    /// API group; empty for Kubernetes' core.
+    /// API group; empty for the core group.
     #[serde(default)]
     pub group: String,
     /// Kind, such as `Service`.
     pub kind: String,
-    /// Namespace; the policy's own.
+    /// Namespace, which is the policy's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Name; of Pods, their labels as `app=search,tier=web`.
+    /// Name; for Pods, their labels as `app=search,tier=web`.
     pub name: String,
-    /// Listener, of a Gateway of which the policy names one.
+    /// Name of the Gateway's listener, if the policy names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub section_name: Option<String>,
 }

@@ -86,7 +86,7 @@ async fn kubectl_explains_every_level_and_shows_columns() -> Result<()> {
         ),
         (
             "admp.spec",
-            "The number of requests that the backend works on at once",
+            "The number of slots: the requests that the backend processes at once",
         ),
         (
             "admp.spec.strategy.bouncer.interval",
@@ -98,13 +98,16 @@ async fn kubectl_explains_every_level_and_shows_columns() -> Result<()> {
         ),
         (
             "admp.spec.targetRefs.matchLabels",
-            "labels that the Pods must all have",
+            "Labels that a Pod must have",
         ),
         (
             "admp.spec.types.matches.path.type",
             "ENUM: Exact PathPrefix RegularExpression",
         ),
-        ("admp.status.conditions", "if they are at each target"),
+        (
+            "admp.status.conditions",
+            "if they are `True` at each target",
+        ),
         ("admp.status.ancestors.conditions", "Programmed"),
     ] {
         let text = explained(field);

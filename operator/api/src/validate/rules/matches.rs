@@ -26,7 +26,7 @@ const MAX_GRPC_NAME: usize = 256;
 static HEADER_NAME: Format = Format::new(
     256,
     "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$",
-    "a header's name, letters, digits and -",
+    "a header's name, letters, digits and !#$%&'*+-.^_`|~",
 );
 static GRPC_SERVICE: Format = Format::new(
     MAX_GRPC_NAME,
