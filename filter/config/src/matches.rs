@@ -13,7 +13,7 @@ pub struct Match {
     /// The method, in upper case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// Conditions on request headers, which must all hold; at most 16.
+    /// Conditions on headers, which must all hold; at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<HeaderMatch>,
     // This condition holds only for requests with a gRPC content type.

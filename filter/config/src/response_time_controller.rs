@@ -102,11 +102,10 @@ impl ResponseTimeControllerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ControlScope {
-    /// The requests of a type, or of a class of a type if there are classes, as those of a stage in
-    /// SEDA.
+    /// Each type, or each class of a type, as each stage of SEDA.
     #[default]
     Type,
-    /// All requests of the policy, or those of a class if there are classes.
+    /// All types together, or each class of all types.
     Policy,
 }
 

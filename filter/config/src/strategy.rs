@@ -153,7 +153,7 @@ pub enum Logic {
     /// A request is refused if it would miss any objective.
     #[default]
     Any,
-    /// A request is refused only if it would miss all objectives, so fewer requests are refused.
+    /// A request is refused only if it would miss all objectives.
     All,
 }
 

@@ -105,9 +105,8 @@ pub enum Measure {
     /// The last byte of the response.
     #[default]
     LastByte,
-    /// The first byte of the response's body, which for gRPC is that of the first message; the end
-    /// of a response without a body. Headers don't count, because streaming servers send them
-    /// before they do the work.
+    /// The first byte of the response's body, for gRPC of the first message; the end of a response
+    /// without a body. Headers don't count: streaming servers send them before they work.
     FirstByte,
 }
 

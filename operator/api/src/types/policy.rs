@@ -214,10 +214,10 @@ pub struct QueryType {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OnRefusal {
-    /// Headers to set on such a request, replacing its own headers of the same names; 1 to 8. Envoy
-    /// then selects the route again. A route must match these headers; otherwise the request
-    /// reaches the same backend without a slot. Requests above the rate of their workflow
-    /// (`rate_limit`) are refused in any case.
+    /// Headers to set on such a request, replacing its own of the same names; 1 to 8. Envoy then
+    /// selects the route again. A route must match these headers; otherwise the request reaches the
+    /// same backend without a slot. Requests above the rate of their workflow (`rate_limit`) are
+    /// refused in any case.
     pub set: Vec<SetHeader>,
 }
 
