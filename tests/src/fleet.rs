@@ -112,7 +112,7 @@ impl Fleet {
     /// If the operator doesn't report them in time. The error contains its status.
     pub fn wait_for_streams(&self, state: &str, count: usize) -> Result<()> {
         // Several Envoys compile the module at the same time.
-        let patience = 6 * wait::DEADLINE;
+        let patience = 2 * wait::DEADLINE;
         wait::until_within(patience, &format!("{count} streams {state}"), || {
             let status = self.headgate.status().map_err(|e| e.to_string())?;
             let proxies = status["proxies"].as_array().into_iter().flatten();

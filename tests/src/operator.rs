@@ -3,7 +3,6 @@
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
@@ -12,7 +11,7 @@ use tempfile::TempDir;
 use crate::headgate::{HEADGATE_ENV, address, binary_path, module_path};
 use crate::http;
 use crate::process::Child;
-use crate::wait::until;
+use crate::wait::{DEADLINE, until};
 
 /// Returns an address of this machine outside the loopback network. The function sends no packet.
 ///
@@ -28,10 +27,6 @@ pub fn own_address() -> Result<Ipv4Addr> {
         SocketAddr::V6(address) => bail!("{address} is no IPv4 address"),
     }
 }
-
-/// The time that a stop may take, including the last writes, the end of the streams, and the
-/// release of the Lease.
-const STOP: Duration = Duration::from_secs(20);
 
 /// The settings of an operator.
 #[derive(Debug, Clone)]
@@ -218,7 +213,7 @@ impl Operator {
     /// If the operator doesn't end in time, or fails.
     pub fn stop(mut self) -> Result<String> {
         self.child.terminate();
-        let status = self.child.wait_for_end(STOP)?;
+        let status = self.child.wait_for_end(DEADLINE)?;
         match status.success() {
             true => Ok(self.child.output()),
             false => Err(anyhow!("{status}\n{}", self.child.tail())),

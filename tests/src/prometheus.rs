@@ -155,7 +155,7 @@ impl Prometheus {
         // A target may miss a scrape on a busy machine, so the last good scrape of each counts.
         let last = format!("max_over_time((timestamp(up{{job=\"{job}\"}} == 1))[10m:1s])");
         let missing = format!("count(up{{job=\"{job}\"}}) - count({last} >= {moment}) == 0");
-        let patience = wait::DEADLINE + Duration::from_secs(120);
+        let patience = 2 * wait::DEADLINE;
         wait::until_within(
             patience,
             &format!("a scrape of {job} after {moment}"),

@@ -2,7 +2,6 @@
 //! admit probabilities, and the method of a server that decides for all senders.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,13 +9,15 @@ use super::place::Place;
 use super::{ConfigError, MAX_CLASSES};
 
 /// The classes' targets and the steps of the probability.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// L: the target of each class but the lowest, the highest class first.
-    pub targets: Vec<Duration>,
+    /// L: the target of each class but the lowest, the highest class first, µs.
+    pub targets_us: Vec<u64>,
     /// π: percentile at which the targets apply, 0 ≤ π < 100.
     pub percentile: f64,
-    /// Whether targets apply to each unit of a call's size instead of to the call.
+    /// Whether targets apply to each unit of a call's size instead of to the call. Reports to a
+    /// server don't contain it, because senders divide the latencies that they report by the cost.
+    #[serde(skip)]
     pub per_cost: bool,
     /// α: the increase of the probability after a window without a miss.
     pub increase: f64,
@@ -31,9 +32,9 @@ impl Settings {
     /// Returns the paper's constants with these targets: 99.9th percentile, α = β = 0.01, least
     /// probability 0.1.
     #[must_use]
-    pub fn new(targets: Vec<Duration>) -> Self {
+    pub fn new(targets_us: Vec<u64>) -> Self {
         Self {
-            targets,
+            targets_us,
             percentile: 99.9,
             per_cost: false,
             increase: 0.01,
@@ -48,14 +49,14 @@ impl Settings {
     /// [`ConfigError`] with the setting at fault.
     pub fn check(&self) -> Result<(), ConfigError> {
         let at = Place::new("");
-        let (targets, most) = (self.targets.len(), MAX_CLASSES - 1);
+        let (targets, most) = (self.targets_us.len(), MAX_CLASSES - 1);
         at.ensure("targets", (1..=most).contains(&targets), || {
             format!("{targets} targets; give 1 to {most}, one for each class but the lowest")
         })?;
-        for (class, target) in self.targets.iter().enumerate() {
+        for (class, target) in self.targets_us.iter().enumerate() {
             let field = &format!("targets[{class}]");
             let problem = || "0; must be more than 0".to_owned();
-            at.ensure(field, !target.is_zero(), problem)?;
+            at.ensure(field, *target > 0, problem)?;
         }
         let percentile = self.percentile;
         at.ensure("percentile", (0.0..100.0).contains(&percentile), || {

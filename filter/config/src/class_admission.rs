@@ -2,7 +2,6 @@
 //! services, with their checks.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -89,9 +88,8 @@ impl ServiceAdmissionConfig {
     /// Returns the settings of the law that moves the probabilities.
     #[must_use]
     pub fn settings(&self) -> Settings {
-        let targets = self.targets_us.iter().copied();
         Settings {
-            targets: targets.map(Duration::from_micros).collect(),
+            targets_us: self.targets_us.clone(),
             percentile: self.percentile,
             per_cost: self.per_cost,
             increase: self.increase,

@@ -1,5 +1,5 @@
-//! Headgate's admission engine: all decisions, but no input and output. It is the path of a
-//! request: classify, decide, queue, dispatch, measure. The algorithms that it asks are in
+//! Headgate's admission engine: all decisions, without input or output. It classifies a request,
+//! decides on it, queues it, dispatches it to a slot and measures it. Its algorithms are in
 //! [`headgate_strategies`].
 //!
 //! The same code runs in Envoy (as a WebAssembly module with one instance per worker thread, or as

@@ -50,6 +50,7 @@ mod gauges;
 mod objectives;
 mod outputs;
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use headgate_strategies::host::HostError;
@@ -157,20 +158,65 @@ pub fn policy_name(policy: &str) -> String {
     policy.replace('.', "_")
 }
 
+/// Counters whose counts are added to the host's counters together.
+#[derive(Debug, Clone)]
+pub struct Counters(Vec<Counter>);
+
 #[derive(Debug, Clone)]
 struct Counter {
     metric: MetricId,
     pending: u64,
 }
 
+impl Counters {
+    /// Defines counters with these names below `prefix`.
+    ///
+    /// # Errors
+    /// [`HostError`] when the host refuses a counter.
+    pub fn new(
+        host: &impl Metrics,
+        prefix: &str,
+        names: impl IntoIterator<Item: Display>,
+    ) -> Result<Self, HostError> {
+        let counters = names.into_iter().map(|name| {
+            let metric = host.define(MetricKind::Counter, &format!("{prefix}.{name}"))?;
+            let pending = 0;
+            Ok(Counter { metric, pending })
+        });
+        counters.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Adds `n` to the counter with this index. Without such a counter, this function does nothing.
+    pub fn add(&mut self, at: usize, n: u64) {
+        if let Some(counter) = self.0.get_mut(at) {
+            counter.pending = counter.pending.saturating_add(n);
+        }
+    }
+
+    /// Adds the counts since the last call to the host's counters.
+    ///
+    /// # Errors
+    /// [`HostError`]; counts that were not added are kept for the next call.
+    pub fn flush(&mut self, host: &impl Metrics) -> Result<(), HostError> {
+        for counter in self.0.iter_mut().filter(|counter| counter.pending > 0) {
+            let amount = i64::try_from(counter.pending).unwrap_or(i64::MAX);
+            host.add(counter.metric, amount)?;
+            counter.pending = 0;
+        }
+        Ok(())
+    }
+}
+
 #[derive(Debug, Clone)]
 struct TypeStats {
     /// Whether any count is pending. A flush visits only types with pending counts.
     dirty: bool,
-    counters: Vec<Counter>,
-    rejected: Vec<(Reason, Counter)>,
-    slo_met: Vec<Counter>,
-    tpot_met: Vec<Counter>,
+    counters: Counters,
+    /// The reasons of the counters `rejected`.
+    reasons: Vec<Reason>,
+    rejected: Counters,
+    slo_met: Counters,
+    tpot_met: Counters,
     token_time: Option<MetricId>,
     estimated: Vec<MetricId>,
     queue_wait: MetricId,
@@ -183,7 +229,7 @@ struct TypeStats {
 pub struct StageStats {
     types: Vec<TypeStats>,
     dirty: Vec<u16>,
-    counters: Vec<Counter>,
+    counters: Counters,
     slots: MetricId,
     /// The budget of tokens, with its gauge.
     tokens: Option<(MetricId, u32)>,
@@ -219,7 +265,6 @@ impl StageStats {
             let prefix = format!("{prefix}.type.{name}");
             types.push(TypeStats::new(host, &prefix, kind, general)?);
         }
-        let counter = |name: &&str| counter(host, &format!("{prefix}.{name}"));
         let mut gauges = Gauges::default();
         let tokens = config.tokens.as_ref().map(|tokens| {
             let metric = gauges.define(host, format!("{prefix}.tokens"))?;
@@ -228,10 +273,7 @@ impl StageStats {
         Ok(Self {
             dirty: Vec::with_capacity(types.len()),
             types,
-            counters: STAGE_COUNTERS
-                .iter()
-                .map(counter)
-                .collect::<Result<_, _>>()?,
+            counters: Counters::new(host, &prefix, STAGE_COUNTERS)?,
             slots: host.define(MetricKind::Gauge, &format!("{prefix}.slots"))?,
             tokens: tokens.transpose()?,
             queue_length: host.define(MetricKind::Gauge, &format!("{prefix}.queue_length"))?,
@@ -259,16 +301,12 @@ impl StageStats {
 
     /// Counts `n` requests of type `kind`.
     pub fn count_n(&mut self, kind: TypeId, count: Count, n: u32) {
-        if let Some(counter) = self.touch(kind).counters.get_mut(count as usize) {
-            counter.pending = counter.pending.saturating_add(u64::from(n));
-        }
+        self.touch(kind).counters.add(count as usize, n.into());
     }
 
     /// Adds `amount` to a counter of the stage.
     pub fn count_stage(&mut self, count: StageCount, amount: u64) {
-        if let Some(counter) = self.counters.get_mut(count as usize) {
-            counter.pending = counter.pending.saturating_add(amount);
-        }
+        self.counters.add(count as usize, amount);
     }
 
     /// Counts a decision to reject, and whether it was enforced.
@@ -277,22 +315,20 @@ impl StageStats {
         if enforced {
             self.count(kind, Count::RejectedEnforced);
         }
-        let rejected = &mut self.touch(kind).rejected;
-        bump(
-            rejected
-                .iter_mut()
-                .find_map(|(of, counter)| (*of == reason).then_some(counter)),
-        );
+        let stats = self.touch(kind);
+        if let Some(at) = stats.reasons.iter().position(|of| *of == reason) {
+            stats.rejected.add(at, 1);
+        }
     }
 
     /// Counts a response that met its objective.
     pub fn slo_met(&mut self, kind: TypeId, objective: usize) {
-        bump(self.touch(kind).slo_met.get_mut(objective));
+        self.touch(kind).slo_met.add(objective, 1);
     }
 
     /// Counts a response whose time per output token met its objective.
     pub fn tpot_met(&mut self, kind: TypeId, objective: usize) {
-        bump(self.touch(kind).tpot_met.get_mut(objective));
+        self.touch(kind).tpot_met.add(objective, 1);
     }
 
     /// Records the time per output token of a response.
@@ -418,14 +454,14 @@ impl StageStats {
     pub fn flush(&mut self, host: &impl Metrics) -> Result<(), HostError> {
         while let Some(&kind) = self.dirty.last() {
             let stats = &mut self.types[kind as usize];
-            let rejected = stats.rejected.iter_mut().map(|(_, counter)| counter);
-            let counters = stats.counters.iter_mut().chain(rejected);
-            let met = stats.slo_met.iter_mut().chain(&mut stats.tpot_met);
-            flush(host, counters.chain(met))?;
+            stats.counters.flush(host)?;
+            stats.rejected.flush(host)?;
+            stats.slo_met.flush(host)?;
+            stats.tpot_met.flush(host)?;
             stats.dirty = false;
             self.dirty.pop();
         }
-        flush(host, self.counters.iter_mut())
+        self.counters.flush(host)
     }
 }
 
@@ -448,24 +484,15 @@ impl TypeStats {
         reasons.extend(Reason::FIXED);
         let objectives = config.slo.iter();
         let named: Vec<String> = objectives.map(|o| percentile_name(o.percentile)).collect();
-        let met = |name: &String| counter(host, &format!("{prefix}.rq_slo_met.objective.{name}"));
+        let met = &format!("{prefix}.rq_slo_met.objective");
+        let tpot = config.tpot.iter().map(|o| tpot_name(o.percentile));
         Ok(Self {
             dirty: false,
-            counters: COUNTERS
-                .iter()
-                .map(|name| counter(host, &format!("{prefix}.{name}")))
-                .collect::<Result<_, _>>()?,
-            rejected: reasons
-                .into_iter()
-                .map(|reason| {
-                    let name = format!("{prefix}.rq_rejected.reason.{reason}");
-                    counter(host, &name).map(|counter| (reason, counter))
-                })
-                .collect::<Result<_, _>>()?,
-            slo_met: named.iter().map(met).collect::<Result<_, _>>()?,
-            tpot_met: { config.tpot.iter() }
-                .map(|o| met(&tpot_name(o.percentile)))
-                .collect::<Result<_, _>>()?,
+            counters: Counters::new(host, prefix, COUNTERS)?,
+            rejected: Counters::new(host, &format!("{prefix}.rq_rejected.reason"), &reasons)?,
+            reasons,
+            slo_met: Counters::new(host, met, &named)?,
+            tpot_met: Counters::new(host, met, tpot)?,
             token_time: { config.tpot.first() }
                 .map(|_| histogram("time_per_output_token_us"))
                 .transpose()?,
@@ -477,32 +504,5 @@ impl TypeStats {
             processing_time: histogram("processing_time_us")?,
             response_time: histogram("response_time_us")?,
         })
-    }
-}
-
-fn counter(host: &impl Metrics, name: &str) -> Result<Counter, HostError> {
-    Ok(Counter {
-        metric: host.define(MetricKind::Counter, name)?,
-        pending: 0,
-    })
-}
-
-fn flush<'a>(
-    host: &impl Metrics,
-    counters: impl Iterator<Item = &'a mut Counter>,
-) -> Result<(), HostError> {
-    for counter in counters.filter(|counter| counter.pending > 0) {
-        host.add(
-            counter.metric,
-            i64::try_from(counter.pending).unwrap_or(i64::MAX),
-        )?;
-        counter.pending = 0;
-    }
-    Ok(())
-}
-
-fn bump(counter: Option<&mut Counter>) {
-    if let Some(counter) = counter {
-        counter.pending = counter.pending.saturating_add(1);
     }
 }

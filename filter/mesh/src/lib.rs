@@ -1,6 +1,6 @@
 //! Headgate's behaviour between processes. It consists of workflows across a mesh ([`workflows`]),
-//! class admission of calls ([`class_admission`]), and smoothing of calls to services that refuse
-//! requests ([`smoothing`]).
+//! the sender's side of class admission ([`headgate_admission`]), and smoothing of calls to
+//! services that refuse requests ([`smoothing`]).
 //!
 //! A [`Mesh`] contains workflows, class admission and smoothing for one engine of `headgate-core`.
 //! The engine uses the mesh only as a [`Beside`](headgate_core::beside::Beside). The inbound side
@@ -9,7 +9,7 @@
 //! the request's workflow, deadline, class and progress on, and records the answer.
 
 mod beside;
-pub mod class_admission;
+mod channels;
 pub mod engine;
 mod http;
 #[cfg(test)]

@@ -2,9 +2,8 @@
 //! P, and the measurements behind them.
 //!
 //! Their inputs are a request's attributes, the state of its stage, the time and random numbers,
-//! all as arguments. They know no table of requests, no stream and no stats. These are in
-//! `headgate-core`, which asks the algorithms. State that several workers share is behind
-//! [`host::Shared`].
+//! all as arguments. The table of requests, streams and stats are in `headgate-core`, which calls
+//! the algorithms. State that several workers share is behind [`host::Shared`].
 
 pub mod demand;
 pub mod discipline;

@@ -86,8 +86,9 @@ impl<A> Turn<A> {
         }
     }
 
-    /// Whether the caller must send a wake-up for the next turn. Returns true once a turn, and so
-    /// early that a worker with many actions hardly ever waits for the wake-up.
+    /// Whether the caller must send a wake-up for the next turn. Returns true at most once a turn,
+    /// and from half of the bound on, so that a worker with many actions hardly ever waits for the
+    /// wake-up.
     pub(crate) fn needs_wake(&mut self) -> bool {
         if self.asked || (self.done < MOST / 2 && self.postponed.is_empty()) {
             return false;

@@ -33,7 +33,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use headgate_mesh::class_admission::protocol::CLUSTER;
+use headgate_admission::protocol::CLUSTER;
 
 use crate::endpoint::{Endpoint, LOCALHOST};
 use headgate_api::plan::{

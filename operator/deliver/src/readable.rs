@@ -1,13 +1,13 @@
-//! Objects of users, read in spite of what some of them contain.
+//! Tolerant parsing of objects that users write.
 //!
-//! A list is parsed as a whole, so one object that can't be parsed hides those of all namespaces. A
-//! user may write such an object. The API server takes `metadata.managedFields` from an update,
-//! with times up to the year 9999, of which `jiff` lacks the last two days. It also keeps fields
-//! that are nested deeper than the 128 levels that `serde_json` parses, in `metadata.managedFields`
-//! and in fields of custom resources that may have any content.
+//! A list is parsed as a whole, so one object that can't be parsed hides the objects of all
+//! namespaces. A user may write such an object. The API server accepts `metadata.managedFields` in
+//! an update, with times up to the end of the year 9999, and `jiff` can't represent its last two
+//! days. It also stores content that is nested deeper than the 128 levels that `serde_json` parses,
+//! in `metadata.managedFields` and in schemaless fields of custom resources.
 //!
-//! So managed fields and whatever is nested deeper than [`LEVELS`] are skipped, for which
-//! `serde_json` needs no recursion. Nothing here reads either.
+//! So managed fields, and content nested deeper than [`LEVELS`], are skipped. `serde_json` skips a
+//! value without recursion. The operator reads neither of them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,8 +21,8 @@ use serde::de::{
 };
 use serde_json::{Map, Value};
 
-/// The number of nested objects and lists that are read, of which the object is the first. The list
-/// or event that contains it has further levels.
+/// The number of nested levels that are read. The object itself is the first level. The list or
+/// event that contains it has further levels.
 const LEVELS: usize = 100;
 
 /// An object of kind `K`, without managed fields and without content below [`LEVELS`].
@@ -74,7 +74,7 @@ impl<K: Resource> Resource for Readable<K> {
     }
 }
 
-/// A value of which this number of levels is read.
+/// Deserializes a value up to this number of levels.
 #[derive(Clone, Copy)]
 struct Below(usize);
 
@@ -131,7 +131,7 @@ impl<'de> Visitor<'de> for Below {
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
         while let Some(key) = fields.next_key::<String>()? {
-            // Of the fields at this level, only `metadata` has this one.
+            // At this level, only `metadata` has a field of this name.
             let is_skipped = self.0 == LEVELS - 1 && key == "managedFields";
             let levels = if is_skipped { 0 } else { self.0 - 1 };
             let value = fields.next_value_seed(Self(levels))?;

@@ -125,7 +125,7 @@ pub(crate) struct Reconciler {
 
 impl Reconciler {
     /// Returns a reconciler. `outage` is true if Istio's agents may have been unable to fetch the
-    /// module, and the plugins don't announce yet that they can again.
+    /// module, and the plugins don't announce the end of that outage yet.
     pub(crate) fn new(client: Client, settings: Settings, outage: Arc<AtomicBool>) -> Self {
         Self {
             client,

@@ -203,8 +203,8 @@ impl Wanted {
     }
 
     /// Keeps, without policies, each observed ConfigMap that no policy needs, whether or not a Pod
-    /// mounts it. While its only Pod restarts, no Pod does, and Pods of a namespace that isn't
-    /// selected any more aren't watched.
+    /// mounts it. The mount isn't always visible: not while the only Pod restarts, and not in a
+    /// namespace that is no longer selected, whose Pods aren't watched.
     fn keep_config_maps(&mut self, cluster: &Cluster, observed: &Observed, path: &str) {
         for (adapter, key, value) in observed.objects() {
             if adapter == Adapter::ConfigMap

@@ -29,7 +29,7 @@ pub const WATCH_SECONDS: u32 = 60;
 /// The first pause after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The number of consecutive refusals of one namespace after which the namespace counts as empty.
-/// This takes about 10 s.
+/// This takes 8 to 16 s.
 pub const CONFIRMED: u32 = 8;
 /// The longest pause after failures, unless a watch has its own.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -645,7 +645,7 @@ mod tests {
         )
     }
 
-    /// Users may write such objects. Their lists are read in spite of them.
+    /// Users may write such objects. The lists that contain them must be readable.
     #[tokio::test]
     async fn an_object_with_odd_metadata_hides_no_other() {
         let client = server(|namespace, number| {
@@ -869,7 +869,7 @@ mod tests {
         assert_eq!(take("a", refusal(403)), is_forbidden);
         assert_eq!(take("a", Ok(Event::Init)), []);
         assert_eq!(take("a", Ok(Event::InitDone)), [within("a", &[])]);
-        // A kind that was removed and returns is listed as one again.
+        // When a removed kind returns, the lists of all namespaces are sent as one again.
         assert_eq!(take("b", refusal(404)), []);
         assert_eq!(take("a", refusal(404)).len(), 1);
         assert_eq!(take("a", Ok(Event::Init)), []);

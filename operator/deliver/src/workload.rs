@@ -128,6 +128,8 @@ impl Workload {
         let is_out = |policy: &str| matches!(cuts.get(policy), Some(Cut::Out));
         let config = Arc::make_mut(&mut rest.config);
         config.stages.retain(|s| !is_out(&s.policy));
+        let calls = config.outbound.take();
+        config.outbound = calls.filter(|calls| !is_out(&calls.policy));
         for stage in &mut config.stages {
             if let Some(Cut::Last(last)) = cuts.get(stage.policy.as_str()) {
                 stage.clone_from(&last.stage);

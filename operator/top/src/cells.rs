@@ -111,9 +111,8 @@ fn time(value: &Value) -> Span<'static> {
 
 /// Formats a share with the precision of objectives: `97.2%`, `99.95%`.
 fn share(value: &Value) -> String {
-    let text = format!("{:.2}", value.as_f64().unwrap_or(0.0) * 100.0);
-    let short = text.trim_end_matches('0').trim_end_matches('.');
-    format!("{short}%")
+    let hundredths = (value.as_f64().unwrap_or(0.0) * 1e4).round();
+    format!("{}%", hundredths / 1e2)
 }
 
 fn elapsed(seconds: f64) -> String {
@@ -206,9 +205,9 @@ fn admitted(values: &Value) -> Span<'static> {
     number(part, |part| format!("{:.0}%", part * 100.0)).style(unwanted(refused))
 }
 
-/// Returns a bar that represents the slots that all types demand, in order of rank. It marks the
-/// slots of this type, with those of admitted requests filled, and the position of the cut. For a
-/// policy, returns the number of allotted slots.
+/// Returns a bar of the slots that all types demand, in order of rank. The bar marks the slots of
+/// this type, those of its admitted requests filled, and the position of the cut. For a policy,
+/// returns the number of allotted slots as text.
 fn cut(values: &Value) -> Span<'static> {
     let value = &values["valueCut"];
     let slots = |of: &Value, name: &str| of[name].as_f64().unwrap_or(0.0);

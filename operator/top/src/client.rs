@@ -1,4 +1,4 @@
-//! A client of one Envoy's admin interface. It keeps its connection, and limits the time and the
+//! Requests to one Envoy's admin interface over a kept connection, with limits on the time and the
 //! size of a response.
 
 use std::fmt;
@@ -22,8 +22,8 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_util::either::Either::{Left, Right};
 
 use crate::sample::{self, About, Sample};
 
@@ -82,70 +82,60 @@ impl fmt::Display for AdminAddress {
     }
 }
 
-/// A proxy and the connection to its admin interface.
-pub struct Client {
-    place: AdminAddress,
-    connection: Option<Connection>,
-}
-
-struct Connection {
+/// A connection to a proxy's admin interface.
+pub struct Connection {
     sender: SendRequest<Empty<Bytes>>,
     /// The kubelet's reason for ending a forwarded connection.
     complaint: BoxFuture<'static, Option<String>>,
     about: About,
 }
 
-impl Client {
-    /// Creates a client, which connects with its first request.
-    #[must_use]
-    pub fn new(place: AdminAddress) -> Self {
-        Self {
-            place,
-            connection: None,
-        }
-    }
-
-    /// Requests the proxy's current stats.
-    ///
-    /// # Errors
-    /// Returns an error of one line if the proxy can't be reached, takes longer than [`TIMEOUT`],
-    /// or isn't an Envoy.
-    pub async fn sample(&mut self) -> anyhow::Result<Sample> {
-        let answer = async {
-            // The connection is put back only after a complete response. After any failure, the
-            // next attempt reconnects.
-            let mut connection = match self.connection.take() {
-                Some(connection) if !connection.sender.is_closed() => connection,
-                _ => Connection::open(&self.place).await?,
-            };
-            let text = connection.get(&sample::path()).await?;
-            let mut sample = Sample::parse(&String::from_utf8_lossy(&text));
-            sample.about = connection.about.clone();
-            self.connection = Some(connection);
-            Ok(sample)
+/// Requests the current stats of the proxy at `place`. Uses the connection `kept` from the request
+/// before, or a new one.
+///
+/// # Errors
+/// Returns an error of one line if the proxy can't be reached, takes longer than [`TIMEOUT`], or
+/// isn't an Envoy.
+pub async fn sample(place: &AdminAddress, kept: &mut Option<Connection>) -> anyhow::Result<Sample> {
+    let answer = async {
+        // The connection is kept only after a complete response. After any failure, the next
+        // attempt reconnects.
+        let mut connection = match kept.take() {
+            Some(connection) if !connection.sender.is_closed() => connection,
+            _ => Connection::open(place).await?,
         };
-        let answer = tokio::time::timeout(TIMEOUT, answer).await;
-        answer.with_context(|| format!("no answer within {} s", TIMEOUT.as_secs()))?
-    }
+        let text = connection.get(&sample::path()).await?;
+        let mut sample = Sample::parse(&String::from_utf8_lossy(&text));
+        sample.about = connection.about.clone();
+        *kept = Some(connection);
+        Ok(sample)
+    };
+    let answer = tokio::time::timeout(TIMEOUT, answer).await;
+    answer.with_context(|| format!("no answer within {} s", TIMEOUT.as_secs()))?
 }
 
 impl Connection {
     async fn open(place: &AdminAddress) -> anyhow::Result<Self> {
-        let mut connection = match place {
+        let mut complaint = pending().boxed();
+        let stream = match place {
             AdminAddress::Tcp(Endpoint { host, port }) => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                Self::over(stream, pending()).await?
+                Left(TcpStream::connect((host.as_str(), *port)).await?)
             }
-            AdminAddress::Unix(path) => {
-                Self::over(UnixStream::connect(path).await?, pending()).await?
-            }
+            AdminAddress::Unix(path) => Right(Left(UnixStream::connect(path).await?)),
             AdminAddress::Pod { api, name, port } => {
                 let forwarded = api.portforward(name, &[*port]).await;
                 let mut forwarded = forwarded.map_err(|error| cluster::refused(&error))?;
-                let stream = forwarded.take_stream(*port).context("no stream")?;
-                let complaint = forwarded.take_error(*port);
-                Self::over(stream, complaint.context("no channel for errors")?).await?
+                let errors = forwarded.take_error(*port);
+                complaint = errors.context("no channel for errors")?.fuse().boxed();
+                Right(Right(forwarded.take_stream(*port).context("no stream")?))
             }
+        };
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        let mut connection = Self {
+            sender,
+            complaint,
+            about: About::default(),
         };
         // The server's information is requested once for each connection, because the response
         // lists all built-in extensions. After a restart of Envoy, the connection is new.
@@ -159,19 +149,6 @@ impl Connection {
             node: text(&info["node"]["id"]),
         };
         Ok(connection)
-    }
-
-    async fn over(
-        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        complaint: impl Future<Output = Option<String>> + Send + 'static,
-    ) -> anyhow::Result<Self> {
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
-        Ok(Self {
-            sender,
-            complaint: complaint.fuse().boxed(),
-            about: About::default(),
-        })
     }
 
     async fn get(&mut self, path: &str) -> anyhow::Result<Bytes> {

@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
-use crate::client::{AdminAddress, Client};
+use crate::client::{self, AdminAddress};
 use crate::pods::Selection;
 use crate::sample::Sample;
 
@@ -42,11 +42,9 @@ pub(crate) struct Proxy {
 
 /// Two responses of one process.
 pub(crate) struct Span<'a> {
-    /// The earlier response, or `None` if only one response exists.
-    pub(crate) before: Option<&'a Sample>,
-    /// The later response.
+    pub(crate) before: &'a Sample,
     pub(crate) after: &'a Sample,
-    /// The time between the responses, s. It is above 0 if two responses exist.
+    /// The time between the responses, s. It is 0 if only one response exists.
     pub(crate) seconds: f64,
 }
 
@@ -108,7 +106,7 @@ impl Proxy {
         let (first, before) = self.samples.front()?;
         let (last, after) = self.samples.back()?;
         Some(Span {
-            before: (self.samples.len() > 1).then_some(before),
+            before,
             after,
             seconds: (*last - *first).as_secs_f64(),
         })
@@ -153,12 +151,13 @@ pub(crate) fn follow(
 }
 
 async fn ask(proxy: String, place: AdminAddress, every: Duration, fleet: Sender<Fleet>) {
-    let mut client = Client::new(place);
+    let mut connection = None;
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let answer = client.sample().await.map_err(|error| format!("{error:#}"));
+        let answer = client::sample(&place, &mut connection).await;
+        let answer = answer.map_err(|error| format!("{error:#}"));
         fleet.send_modify(|fleet| fleet.hear(&proxy, Instant::now(), answer));
     }
 }
@@ -223,7 +222,6 @@ mod tests {
             let at = start + Duration::from_secs(seconds);
             fleet.hear("a", at, up(100 + seconds));
             let span = fleet.proxies["a"].span().unwrap();
-            assert_eq!(span.before.is_none(), seconds == 0);
             assert!((span.seconds - seconds.min(10) as f64).abs() < 1e-9);
         }
         assert_eq!(fleet.proxies["a"].samples.len(), 6);
@@ -246,9 +244,9 @@ mod tests {
         ] {
             fleet.hear("a", start + Duration::from_secs(second), answer);
             let proxy = &fleet.proxies["a"];
-            let before = proxy.span().and_then(|s| s.before);
+            let two = proxy.span().filter(|s| s.seconds > 0.0);
             assert_eq!(
-                (before.is_some(), proxy.restarts),
+                (two.is_some(), proxy.restarts),
                 (compares, restarts),
                 "{second}"
             );

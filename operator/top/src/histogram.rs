@@ -52,21 +52,17 @@ impl Histogram {
     /// spread evenly over their bucket, as in Prometheus' `histogram_quantile`.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<f64> {
-        let count = self.count();
-        if count == 0 {
-            return None;
-        }
-        let rank = q.clamp(0.0, 1.0) * count as f64;
+        let rank = q * self.count() as f64;
         let (mut below, mut lower) = (0.0, 0.0);
         for &(upper, count) in &self.0 {
             let here = count as f64;
             if count > 0 && below + here >= rank {
-                return Some(lower + (upper - lower) * ((rank - below) / here).clamp(0.0, 1.0));
+                return Some(lower + (upper - lower) * (rank - below) / here);
             }
             below += here;
             lower = upper;
         }
-        Some(lower)
+        None
     }
 }
 

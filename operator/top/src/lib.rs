@@ -6,14 +6,13 @@
 //!
 //! The code is in layers, of which only the outer ones wait or draw. `client` sends requests,
 //! `sample` and `histogram` parse responses, `fleet` keeps the last responses, `view` computes the
-//! values to show, `table` and `cells` turn them into tables, and `live` and `screen` show these in
-//! a terminal.
+//! values to show, `table` and `cells` turn them into tables, and `screen` shows these in a
+//! terminal.
 
 mod cells;
 pub mod client;
 mod fleet;
 mod histogram;
-mod live;
 mod pods;
 pub mod sample;
 mod screen;
@@ -21,13 +20,13 @@ mod table;
 mod view;
 
 use std::io::{self, IsTerminal as _};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use headgate_command::cluster::ClusterArgs;
 use headgate_command::output::{Output, OutputFormat, block_on, document, print};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
@@ -138,14 +137,12 @@ async fn top(args: &TopArgs) -> anyhow::Result<Output> {
         eprintln!("Counting requests for {window} (--window)");
     }
     let fleet = fleet::follow(places, selection, interval, args.window.max(interval));
-    let mut output = match (args.once, args.output) {
-        (true, _) => once(args, fleet).await?,
-        (false, OutputFormat::Table) => {
-            live::run(fleet, args.choice.clone()).await?;
-            Output::ok(String::new())
-        }
-        (false, OutputFormat::Json | OutputFormat::Yaml) => lines(args, fleet).await?,
-    };
+    let mut output = Output::ok(String::new());
+    match args.output {
+        _ if args.once => output = once(args, fleet).await?,
+        OutputFormat::Table => screen::run(fleet, args.choice.clone()).await?,
+        OutputFormat::Json | OutputFormat::Yaml => lines(args, fleet).await?,
+    }
     if let Some(remark) = remark {
         output.notes.insert_str(0, &format!("warning: {remark}\n"));
     }
@@ -171,23 +168,19 @@ async fn selection(args: &TopArgs) -> anyhow::Result<Option<Selection>> {
     }))
 }
 
-fn view_of(fleet: &Receiver<Fleet>) -> Value {
-    view::view(&fleet.borrow(), None, Instant::now(), SystemTime::now())
-}
-
 /// Waits for two responses of each proxy, a window apart, and prints the view.
 async fn once(args: &TopArgs, mut fleet: Receiver<Fleet>) -> anyhow::Result<Output> {
     let longest = args.window + 2 * client::TIMEOUT;
     // After the timeout, the view has the responses so far.
     let _ = timeout(longest, fleet.wait_for(Fleet::is_settled)).await;
-    let view = view_of(&fleet);
+    let view = view::current(&fleet.borrow(), None);
     let text = args
         .output
         .text(&view, || table::printed(&view, &args.choice))?;
     let silent = view::each(&view["proxies"]).filter(|p| p["state"] != ANSWERS);
-    let notes = silent.filter_map(|p| {
+    let notes = silent.map(|p| {
         let why = p["problem"].as_str().unwrap_or("no second answer in time");
-        Some(format!("warning: {}: {why}\n", p["proxy"].as_str()?))
+        format!("warning: {}: {why}\n", view::field(p, "proxy"))
     });
     let notes: String = notes.collect();
     let ok = notes.is_empty() && view["proxies"] != json!([]);
@@ -195,16 +188,16 @@ async fn once(args: &TopArgs, mut fleet: Receiver<Fleet>) -> anyhow::Result<Outp
 }
 
 /// Prints a line of JSON, or a document of YAML, at every interval, until the output is closed.
-async fn lines(args: &TopArgs, fleet: Receiver<Fleet>) -> anyhow::Result<Output> {
+async fn lines(args: &TopArgs, fleet: Receiver<Fleet>) -> anyhow::Result<()> {
     loop {
         sleep(args.interval).await;
-        let view = view_of(&fleet);
+        let view = view::current(&fleet.borrow(), None);
         let text = match args.output {
             OutputFormat::Yaml => document(&view)?,
             _ => format!("{view}\n"),
         };
         if !print(&text)? {
-            return Ok(Output::ok(String::new()));
+            return Ok(());
         }
     }
 }

@@ -35,10 +35,8 @@ impl Selection {
             None => self.reported().await?,
         };
         if pods.is_empty() && remark.is_none() {
-            let place = match &self.namespace {
-                Some(namespace) => format!(" in namespace {namespace}"),
-                None => String::new(),
-            };
+            let namespace = self.namespace.as_ref();
+            let place = namespace.map_or_else(String::new, |n| format!(" in namespace {n}"));
             remark = Some(match &self.labels {
                 Some(labels) => format!("no Pod with the labels {labels} runs{place}"),
                 None => format!(
@@ -61,11 +59,9 @@ impl Selection {
         let wanted = ListParams::default()
             .labels(labels)
             .fields("status.phase=Running");
-        let listed = answered(pods.list_metadata(&wanted))
-            .await?
-            .items
-            .into_iter();
-        let named = listed.filter_map(|pod| Some((pod.metadata.namespace?, pod.metadata.name?)));
+        let listed = answered(pods.list_metadata(&wanted)).await?;
+        let named = listed.into_iter().map(|pod| pod.metadata);
+        let named = named.filter_map(|pod| Some((pod.namespace?, pod.name?)));
         Ok(named.collect())
     }
 
@@ -74,19 +70,16 @@ impl Selection {
     /// namespace.
     async fn reported(&self) -> anyhow::Result<(Vec<(String, String)>, Option<String>)> {
         let operators = self.cluster.operators().await?;
-        let reports: Vec<_> = operators
-            .iter()
-            .filter_map(|o| o.report.as_ref().ok())
-            .collect();
-        if reports.is_empty() {
-            let why = operators.iter().find_map(|o| o.report.as_ref().err());
+        if operators.iter().all(|o| o.report.is_err()) {
+            let why = operators.first().and_then(|o| o.report.as_ref().err());
             return Err(match why {
                 Some(why) => anyhow!("no operator reported its proxies: {why}"),
                 None => anyhow!("there is no operator to tell which proxies there are"),
             })
             .context("name proxies with --proxy HOST:PORT, or Pods with --selector LABELS");
         }
-        let proxies = reports.iter().flat_map(|r| &r.proxies);
+        let reports = operators.iter().flat_map(|o| &o.report);
+        let proxies = reports.flat_map(|r| &r.proxies);
         let connected = proxies.filter(|p| p.disconnected.is_none());
         let (named, nameless): (Vec<_>, Vec<_>) = connected.partition(|p| p.namespace.is_some());
         let pods = { named.into_iter() }

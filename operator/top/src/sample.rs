@@ -53,7 +53,7 @@ pub struct Stats {
 
 /// The parts of a policy, by kind and name as in the names of stats. The part with an empty kind
 /// and name is the whole policy.
-pub type Parts<T> = BTreeMap<(String, String), T>;
+pub type Parts<T> = BTreeMap<String, BTreeMap<String, T>>;
 
 /// One response of a proxy.
 #[derive(Default)]
@@ -77,17 +77,14 @@ pub(crate) struct About {
 }
 
 /// Returns the parts of a kind, each with its name.
-pub fn of<'a, T>(parts: &'a Parts<T>, kind: &'a str) -> impl Iterator<Item = (&'a str, &'a T)> {
-    let first = (kind.to_owned(), String::new());
-    let parts = parts
-        .range(first..)
-        .take_while(move |((of, _), _)| of == kind);
-    parts.map(|((_, name), part)| (name.as_str(), part))
+pub fn of<'a, T>(parts: &'a Parts<T>, kind: &str) -> impl Iterator<Item = (&'a str, &'a T)> {
+    let parts = parts.get(kind).into_iter().flatten();
+    parts.map(|(name, part)| (name.as_str(), part))
 }
 
 /// Returns the stats of the whole policy, if there are any.
 pub(crate) fn whole<T>(parts: &Parts<T>) -> Option<&T> {
-    of(parts, "").next().map(|(_, whole)| whole)
+    parts.get("")?.get("")
 }
 
 impl Stats {
@@ -133,8 +130,8 @@ impl Sample {
                 continue;
             };
             let policy = sample.policies.entry(one_line(policy)).or_default();
-            let part = (kind.to_owned(), one_line(part));
-            let stats = policy.entry(part).or_default();
+            let parts = policy.entry(kind.to_owned()).or_default();
+            let stats = parts.entry(one_line(part)).or_default();
             if let Ok(value) = value.parse() {
                 stats.values.insert(metric.to_owned(), value);
             } else if let Some(histogram) = Histogram::parse(value) {
@@ -191,7 +188,7 @@ mod tests {
         let policy = &sample.policies["shop/search"];
         assert_eq!(whole(policy).unwrap().value("slots"), Some(4));
         assert_eq!(whole(policy).unwrap().value("text"), None);
-        let part = |kind, name| &policy[&(String::from(kind), String::from(name))];
+        let part = |kind, name| &policy[kind][name];
         assert_eq!(part(SERVICE, "extent-node").value("index"), Some(2));
         let fast = part(TYPE, "fast");
         assert_eq!(fast.value("rq_total"), Some(712));

@@ -1,21 +1,29 @@
-//! The screen: the user's choices, the keys that change them, and the drawing code.
+//! The screen: the user's choices, the keys that change them, the drawing code, and the loop of the
+//! terminal.
 
-use std::time::{Instant, SystemTime};
+use std::io;
+use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::ValueEnum;
-use ratatui::Frame;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize as _};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{TableState, Tabs};
+use ratatui::{DefaultTerminal, Frame};
 use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch::Receiver;
+use tokio::task::spawn_blocking;
 
 use crate::cells::{BAD, WARNING, silence};
 use crate::fleet::Fleet;
 use crate::table::{self, Choice, Tab};
 use crate::view::{self, field};
 
+/// The longest time between two redraws.
+const TURN: Duration = Duration::from_millis(500);
 /// The number of spaces between two columns.
 const GAP: u16 = 2;
 /// The largest number of silent proxies that are named. The view of proxies shows all.
@@ -27,7 +35,7 @@ Up Down PgUp PgDn mark a row  Enter only this proxy  Esc all proxies, all names"
 
 /// The state of the screen: the current view and the user's choices.
 #[derive(Default)]
-pub(crate) struct Screen {
+struct Screen {
     view: Value,
     choice: Choice,
     /// The address of the only proxy to show, or `None` for all proxies.
@@ -40,24 +48,62 @@ pub(crate) struct Screen {
     room: u16,
 }
 
-impl Screen {
-    pub(crate) fn new(choice: Choice) -> Self {
-        Self {
-            choice,
-            ..Self::default()
+/// Shows the fleet until the user quits.
+///
+/// # Errors
+/// Returns an error if the terminal can't be used or has been closed.
+pub(crate) async fn run(fleet: Receiver<Fleet>, choice: Choice) -> anyhow::Result<()> {
+    let screen = Screen {
+        choice,
+        ..Screen::default()
+    };
+    let mut terminal = ratatui::try_init().context("this terminal can't be used")?;
+    let shown = show(&mut terminal, &fleet, screen).await;
+    let restored = ratatui::try_restore().context("the terminal could not be restored");
+    shown.and(restored)
+}
+
+async fn show(
+    terminal: &mut DefaultTerminal,
+    fleet: &Receiver<Fleet>,
+    mut screen: Screen,
+) -> anyhow::Result<()> {
+    // A signal must not leave the terminal in raw mode.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    loop {
+        screen.look(&fleet.borrow());
+        let drawn = terminal.draw(|frame| screen.draw(frame));
+        drawn.context("drawing failed")?;
+        let event = tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = hang_up.recv() => return Ok(()),
+            event = spawn_blocking(next_event) => event?,
+        };
+        if let Some(Event::Key(key)) = event.context("the terminal was closed")?
+            && key.kind != KeyEventKind::Release
+            && !screen.key(key)
+        {
+            return Ok(());
         }
     }
+}
 
+/// Returns the next event, or `None` if none arrives within [`TURN`].
+fn next_event() -> io::Result<Option<Event>> {
+    event::poll(TURN)?.then(event::read).transpose()
+}
+
+impl Screen {
     /// Updates the view to the current values, unless it is paused.
-    pub(crate) fn look(&mut self, fleet: &Fleet) {
+    fn look(&mut self, fleet: &Fleet) {
         if !self.paused {
-            let only = self.only.as_deref();
-            self.view = view::view(fleet, only, Instant::now(), SystemTime::now());
+            self.view = view::current(fleet, self.only.as_deref());
         }
     }
 
     /// Handles a key. Returns `false` if the user quits.
-    pub(crate) fn key(&mut self, key: KeyEvent) -> bool {
+    fn key(&mut self, key: KeyEvent) -> bool {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return !matches!(key.code, KeyCode::Char('c' | 'd'));
         }
@@ -74,10 +120,9 @@ impl Screen {
             }
             _ if self.typing => {}
             KeyCode::Char('q') => return false,
-            KeyCode::Char('1') => self.show(Tab::Types),
-            KeyCode::Char('2') => self.show(Tab::Workflows),
-            KeyCode::Char('3') => self.show(Tab::Proxies),
-            KeyCode::Char('4') => self.show(Tab::Value),
+            KeyCode::Char(key @ '1'..='4') => {
+                self.show(Tab::value_variants()[key as usize - '1' as usize]);
+            }
             KeyCode::Tab => self.show(next(self.choice.tab())),
             KeyCode::Char('s') => self.choice.sort = next(self.choice.sort),
             KeyCode::Char('r') => self.choice.reversed = !self.choice.reversed,
@@ -115,7 +160,7 @@ impl Screen {
     }
 
     /// Draws the screen.
-    pub(crate) fn draw(&mut self, frame: &mut Frame<'_>) {
+    fn draw(&mut self, frame: &mut Frame<'_>) {
         // Silent proxies are named in every view, because the view lacks their stats.
         let silent = table::silent(&self.view).take(NAMED).map(|proxy| {
             let why = silence(proxy).unwrap_or_default();

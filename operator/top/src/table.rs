@@ -158,16 +158,17 @@ fn longest_wait(values: &Value) -> Option<f64> {
 /// Returns the rows of `view` that match the choice, in its order. If a policy's name matches the
 /// filter, all its rows are included.
 pub(crate) fn rows<'a>(view: &'a Value, choice: &Choice) -> Vec<Row<'a>> {
-    let group = |values| group(choice.tab(), values);
-    let mut groups: Vec<Group<'_>> = match choice.tab() {
-        Tab::Proxies => each(&view["proxies"]).filter_map(group).collect(),
-        _ => each(&view["policies"]).filter_map(group).collect(),
+    let list = match choice.tab() {
+        Tab::Proxies => &view["proxies"],
+        _ => &view["policies"],
     };
+    let groups = each(list).filter_map(|values| group(choice.tab(), values));
+    let mut groups: Vec<Group<'_>> = groups.collect();
     groups.retain_mut(|(first, members)| {
-        let whole = choice.wants(first);
-        members.retain(|row| whole || choice.wants(row));
+        // The key of each member begins with the policy's name.
+        members.retain(|row| choice.wants(row));
         members.sort_by(|a, b| choice.compare(a, b));
-        whole || !members.is_empty()
+        choice.wants(first) || !members.is_empty()
     });
     groups.sort_by(|(a, _), (b, _)| choice.compare(a, b));
     let rows = groups.into_iter();
@@ -219,18 +220,15 @@ pub(crate) fn table(tab: Tab, rows: &[Row<'_>], room: u16, gap: u16) -> (Table<'
         if at > 0 && usize::from(left) < head.width() {
             break;
         }
-        let widest = lines
-            .iter()
-            .map(|line| line[at].width())
-            .fold(head.width(), usize::max);
-        widths.push(left.min(widest as u16));
-        left = left.saturating_sub(widest as u16 + gap);
+        let cells = lines.iter().map(|line| line[at].width());
+        let widest = cells.fold(head.width(), usize::max) as u16;
+        widths.push(left.min(widest));
+        left = left.saturating_sub(widest + gap);
     }
     let width = widths.iter().sum::<u16>() + gap * (widths.len() as u16 - 1);
-    let shown = widths.len();
-    let line = |cells: Vec<Line<'static>>| widgets::Row::new(cells.into_iter().take(shown));
-    let table = Table::new(lines.into_iter().map(line), widths)
-        .header(line(heads).style(HEAD))
+    // Cells of columns without a width aren't drawn.
+    let table = Table::new(lines.into_iter().map(widgets::Row::new), widths)
+        .header(widgets::Row::new(heads).style(HEAD))
         .column_spacing(gap)
         .row_highlight_style(Modifier::REVERSED);
     (table, width)
@@ -283,10 +281,8 @@ pub(crate) fn summary(view: &Value) -> String {
         (n, 0) => format!("{n} proxies"),
         (n, silent) => format!("{silent} of {n} proxies unreachable"),
     };
-    let [arrivals, refused] = requests(each(&view["policies"])).map(|value| match value {
-        Some(value) => rate(&value.into()),
-        None => "-".into(),
-    });
+    let [arrivals, refused] = requests(each(&view["policies"]))
+        .map(|value| value.map_or("-".into(), |value| rate(&value.into())));
     let seconds = view["windowSeconds"].as_f64().unwrap_or(0.0);
     format!("{proxies}, {arrivals} requests/s decided, {refused} refused; over {seconds:.0} s")
 }

@@ -50,7 +50,7 @@ struct Change<'a> {
 struct Group<'a>(Vec<Change<'a>>);
 
 /// Returns the view of `fleet` at `now`, or of one proxy if `only` names it.
-pub(crate) fn view(fleet: &Fleet, only: Option<&str>, now: Instant, time: SystemTime) -> Value {
+fn view(fleet: &Fleet, only: Option<&str>, now: Instant, time: SystemTime) -> Value {
     let wanted = |name: &String| only.is_none_or(|only| only == name);
     let chosen = fleet.proxies.iter().filter(|(name, _)| wanted(name));
     let spans: Vec<Span<'_>> = chosen.filter_map(|(_, proxy)| proxy.span()).collect();
@@ -63,6 +63,11 @@ pub(crate) fn view(fleet: &Fleet, only: Option<&str>, now: Instant, time: System
         "proxies": proxies.collect::<Vec<_>>(),
         "policies": policies(&spans),
     })
+}
+
+/// Returns the view of `fleet` at this time.
+pub(crate) fn current(fleet: &Fleet, only: Option<&str>) -> Value {
+    view(fleet, only, Instant::now(), SystemTime::now())
 }
 
 /// Returns the elements of a list.
@@ -136,16 +141,18 @@ fn policies(spans: &[Span<'_>]) -> Vec<Value> {
             if whole(policy).is_some_and(|whole| whole.value("slots") == Some(0)) {
                 continue;
             }
-            let before = span.before.and_then(|b| b.policies.get(name));
-            let parts = groups.entry(name).or_default();
-            for (part, after) in policy {
-                let group = parts.entry(part.clone()).or_default();
-                group.0.push(Change {
-                    before: before.and_then(|b| b.get(part)),
-                    after,
-                    seconds: span.seconds,
-                    policy,
-                });
+            let before = span.before.policies.get(name);
+            let groups = groups.entry(name).or_default();
+            for (kind, parts) in policy {
+                let groups = groups.entry(kind.clone()).or_default();
+                for (part, after) in parts {
+                    groups.entry(part.clone()).or_default().0.push(Change {
+                        before: before.and_then(|b| b.get(kind)?.get(part)),
+                        after,
+                        seconds: span.seconds,
+                        policy,
+                    });
+                }
             }
         }
     }
@@ -173,12 +180,10 @@ impl Change<'_> {
     fn bottleneck(&self) -> Option<String> {
         let in_force = self.after.value("limited") != Some(0);
         let at = self.after.value("bottleneck").filter(|_| in_force)?;
-        if at == 0 {
-            return Some("local".to_owned());
-        }
         let mut services = of(self.policy, SERVICE);
         let service = services.find(|(_, stats)| stats.value("index") == Some(at));
         Some(match (at, service) {
+            (0, _) => "local".to_owned(),
             (_, Some((service, _))) => service.to_owned(),
             // Services beyond the limit have no stats of their own.
             (1, None) => "_other".to_owned(),
@@ -209,11 +214,9 @@ impl<'a> Group<'a> {
     fn percentiles(&self, name: &str) -> Value {
         let mut all = Histogram::default();
         for change in self.0.iter().filter(|c| c.seconds > 0.0) {
-            let before = change.before.and_then(|b| b.histogram(name));
-            match (change.after.histogram(name), before) {
-                (Some(after), Some(before)) => all.add(&after.since(before)),
-                (Some(after), None) => all.add(after),
-                (None, _) => {}
+            if let Some(after) = change.after.histogram(name) {
+                let before = change.before.and_then(|b| b.histogram(name));
+                all.add(&after.since(before.unwrap_or(&Histogram::default())));
             }
         }
         let ms = |q| all.quantile(q).map(|us| tidy(us / 1e3));

@@ -1,4 +1,4 @@
-//! The server of centralized class admission ([`headgate_mesh::class_admission::Server`]) over
+//! The server of centralized class admission ([`headgate_admission::Server`]) over
 //! HTTP/2, with the connections, the bounds and the TLS of xDS.
 //!
 //! All reports about a service must reach the same process. So only the leader of a cluster's
@@ -23,8 +23,8 @@ use axum::body::{Bytes, HttpBody as _};
 use axum::extract::{DefaultBodyLimit, Extension, FromRequest as _, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use headgate_mesh::class_admission::Server;
-use headgate_mesh::class_admission::protocol::{MAX_BYTES, PATH, Report};
+use headgate_admission::Server;
+use headgate_admission::protocol::{MAX_BYTES, PATH, Report};
 use headgate_strategies::time::{Instant, nanos};
 use http::StatusCode;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};

@@ -7,8 +7,8 @@
 //!
 //! Operators may share a folder. Each marks the copies that it serves as used, by their
 //! modification time, and removes copies that no operator has served for a day. Until then, proxies
-//! that are slow to follow can load them. `headgate bootstrap` removes none, because Envoys run on
-//! with the paths of earlier bootstraps.
+//! that are slow to follow can load them. `headgate bootstrap` removes none, because running Envoys
+//! may still use the paths of earlier bootstraps.
 //!
 //! A ConfigMap can't name the module of each Pod that mounts it. Beside its copies, `headgate
 //! bootstrap` makes a link of a fixed name, which in each Pod leads to the Pod's own module.

@@ -3,9 +3,9 @@
 //! A filter refuses a configuration with an unknown field, and keeps its last configuration with
 //! its slots. A proxy's own module may be older than the operator. Then one new field in a policy
 //! would keep all later edits and changes of slots from that proxy. So new fields that only add
-//! refusals, refine measurements or say what becomes of a refused request are left out, because the
-//! rest of the policy means the same without them. VERSIONING.md lists them. Other new fields, such
-//! as another order of the queue, aren't left out, because they change the meaning of the policy.
+//! refusals, refine measurements or divert refused requests are left out, because the rest of the
+//! policy means the same without them. VERSIONING.md lists them. Other new fields, such as another
+//! order of the queue, aren't left out, because they change the meaning of the policy.
 
 use headgate_core::config::{
     FilterConfig, ResponseTimeControllerConfig as Control, StageConfig, StrategyConfig,

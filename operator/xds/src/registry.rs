@@ -523,7 +523,8 @@ mod tests {
         assert!(registry.lock().ended_of.is_empty());
     }
 
-    /// The records are of policies that change, and of one policy that all of them have at times.
+    /// Each record belongs to a changing policy, and at times also to a policy common to all
+    /// records.
     #[test]
     fn counts_are_those_of_all_records_after_any_change() {
         let registry = Arc::new(Registry::new(

@@ -1,7 +1,8 @@
 //! The protocol's variant state of the world, on a stream that subscribes to one resource.
 //!
-//! Envoy opens a stream for each slot of each listener, and refuses a response with any other
-//! number of resources than one.
+//! Envoy opens a stream for each name of a slot, which listeners with the same slot share, and
+//! refuses a response with any other number of resources than one. When the last of these listeners
+//! is removed, Envoy sends a request without names just before it resets the stream.
 //!
 //! The rules, from the xDS protocol's specification:
 //! - A request answers the response whose nonce it carries. A request with an older nonce is

@@ -168,7 +168,7 @@ mod tests {
         ProxyTokens::new(Client::new(tower::service_fn(answer), "default"))
     }
 
-    /// Returns the peer with this number, which has an address of its own in a network of all.
+    /// Returns the peer with this number. Each peer has its own address, all in one network.
     fn peer(number: usize) -> Peer {
         let number = u16::try_from(number).unwrap();
         let address = [0xfd00, 0, 0, 0, 0, 0, 0, number];

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 /// The time after which a test fails if a condition doesn't hold. It is far longer than any
-/// condition should need, because a slow machine is no bug.
-pub const DEADLINE: Duration = Duration::from_secs(20);
+/// condition should need, because a slow machine is no bug: three API servers that start at once
+/// on two cores beside other tests need more than 20 s to serve Istio's CRDs.
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Calls `probe` repeatedly, with growing pauses of 1 to 50 ms, until it returns a value.
 ///

@@ -54,10 +54,10 @@ impl Block {
 /// The place in which tests run a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runs {
-    /// Beside an API server, from every page. The test `pages` of the program `k8s` runs the
-    /// command.
+    /// On a machine with an API server, for all pages. The test `pages` of the program `k8s` runs
+    /// the command.
     Everywhere,
-    /// On a node, from the pages of [`ON_A_NODE`] or [`WITH_PLANES`].
+    /// On a node, for the pages of [`ON_A_NODE`] and [`WITH_PLANES`].
     OnANode,
     /// Nowhere, for the given reason.
     Not(&'static str),

@@ -11,9 +11,10 @@ use crate::kube::programs::repository;
 
 const TABLE: &str = "filter/simulator/PAPERS.md";
 /// The words before paths in the table, each with the folder that it means.
-const FOLDERS: [(&str, &str); 8] = [
+const FOLDERS: [(&str, &str); 9] = [
     ("strategies", "filter/strategies/src"),
     ("core", "filter/core/src"),
+    ("admission", "filter/admission/src"),
     ("mesh", "filter/mesh/src"),
     ("simulator", "filter/simulator/src"),
     ("scenarios", "filter/scenarios/src"),

@@ -308,8 +308,8 @@ fn dashboards_and_alerts_are_in_what_is_made() {
     }
 }
 
-/// After `helm upgrade --reuse-values` from 0.1.0, whose values don't have the key, the key is
-/// missing, not empty.
+/// The values of 0.1.0 don't have the key `nativeModule`. So after `helm upgrade --reuse-values`
+/// from 0.1.0 the key is missing instead of empty.
 #[test]
 fn the_values_of_the_first_release_keep_the_right_to_write_plugins() {
     let set = "--set=delivery.istio.enabled=true,delivery.istio.nativeModule=null";

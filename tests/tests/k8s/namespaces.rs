@@ -26,8 +26,8 @@ const WATCHED: [&str; 5] = [
     "pods",
     "services",
 ];
-/// The longest wait: 16 s until a namespace that stays refused counts as empty, plus a margin for a
-/// busy machine.
+/// The longest wait: at most 16 s until a namespace that stays refused counts as empty, plus a
+/// margin for a busy machine.
 const LONG: Duration = Duration::from_secs(90);
 
 fn helm(server: &ApiServer, command: &str, values: &[&str]) -> Result<String> {

@@ -719,8 +719,8 @@ fn delivery_in_one_namespace_needs_what_it_is_granted_and_no_more() {
     assert!(places.iter().all(named), "{places:?}");
 }
 
-/// A release with a delivery turned off removes the leftovers of this delivery, and has the rights
-/// to do so only then.
+/// A release with a delivery turned off removes the leftovers of this delivery. It has the rights
+/// for this only as long as the delivery is off.
 #[test]
 fn what_a_delivery_left_that_was_turned_off_is_removed() {
     let server = ApiServer::start().unwrap();

@@ -11,11 +11,6 @@ use headgate_tests::mesh::service::ServiceStats;
 use headgate_tests::mesh::topology::Workload;
 use headgate_tests::mesh::{Mesh, Options, Slots, Topology};
 
-pub(crate) const PLAIN: Options = Options {
-    slots: Slots::None,
-    concurrency: 1,
-};
-
 /// The tolerated lateness of the harness, as a 99th percentile: half of the service time of 40 ms
 /// that determines the capacity of both meshes. The mean lateness is a small part of it.
 pub(crate) const LATE: Duration = Duration::from_millis(20);
@@ -24,18 +19,18 @@ pub(crate) type Stats = BTreeMap<String, ServiceStats>;
 
 /// Starts `topology`, whose proxies read their policies from files.
 pub(crate) fn start(topology: &Topology) -> Result<Mesh> {
-    let options = Options {
-        slots: Slots::Files,
-        ..PLAIN
-    };
-    Mesh::start(topology, options)
+    start_from(topology, Slots::Files)
 }
 
 /// Starts `topology`, whose proxies get their policies from an operator.
 pub(crate) fn start_programmed(topology: &Topology) -> Result<Mesh> {
+    start_from(topology, Slots::Operator)
+}
+
+fn start_from(topology: &Topology, slots: Slots) -> Result<Mesh> {
     let options = Options {
-        slots: Slots::Operator,
-        ..PLAIN
+        slots,
+        concurrency: 1,
     };
     Mesh::start(topology, options)
 }

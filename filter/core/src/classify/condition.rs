@@ -21,10 +21,10 @@ const MAX_COMPILED: usize = 64;
 /// Largest sum of the compiled regular expressions of one policy, KiB.
 pub const MAX_COMPILED_OF_ALL: usize = 256;
 
-/// Largest product of the compiled size of all regular expressions of a policy, KiB, and the length
-/// of a value that is compared with them, bytes. A classification takes time in proportion to it,
-/// before the request can be refused and while other requests wait: 0.8 ns for each byte of both,
-/// so some 50 ms at most.
+/// Largest product of the compiled size of a policy's regular expressions, KiB, and the length of a
+/// value that is compared with them, bytes. The time of a classification is proportional to this
+/// product, 0.8 ns for each byte of both factors, so it is some 50 ms at most. It delays other
+/// requests, and the request can't be refused earlier.
 const MAX_WORK: usize = 64 * 1024;
 
 /// Returns the longest value that is compared with the regular expressions of a policy that take
@@ -64,7 +64,7 @@ fn kib(pattern: &str) -> Option<usize> {
         })
 }
 
-/// The kind of a match's condition, which names the first condition that a request fails.
+/// The kind of a condition of a match. It identifies the first condition that a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
     /// The path.
@@ -87,9 +87,9 @@ pub enum Condition {
 /// Checks that `pattern` can be used as a regular expression in a match.
 ///
 /// # Errors
-/// Returns the reason why `pattern` can't be used. Regular expressions are those of the
-/// `regex-lite` crate (no look-around, no back-references), at most 1024 bytes long and 64 KiB
-/// compiled. All of a policy take at most [`MAX_COMPILED_OF_ALL`].
+/// Returns the reason why `pattern` can't be used. A pattern has the syntax of the `regex-lite`
+/// crate (no look-around, no back-references), at most 1024 bytes, and at most 64 KiB compiled. All
+/// patterns of a policy together have at most [`MAX_COMPILED_OF_ALL`], which isn't checked here.
 pub fn check_pattern(pattern: &str) -> Result<(), String> {
     whole(pattern).map(drop)
 }

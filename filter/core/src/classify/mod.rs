@@ -190,10 +190,11 @@ impl Classifier {
     }
 }
 
-/// Returns the compiled size of all regular expressions of a stage, KiB. Each counts as a power of
-/// two, and as often as it has capturing groups for. The longer they are together, the shorter are
-/// the values that they are compared with, so that a classification takes a bounded time. Beyond
-/// [`MAX_COMPILED_OF_ALL`] a policy is invalid.
+/// Returns the compiled size of all regular expressions of a stage, KiB. The size of each is
+/// rounded up to a power of two, and counts once for each four of its capturing groups, of which
+/// the whole match is one. The larger the total is, the shorter are the values that are compared
+/// with them, so that the time of a classification is bounded. A policy with more than
+/// [`MAX_COMPILED_OF_ALL`] is invalid.
 #[must_use]
 pub fn compiled_kib(stage: &StageConfig) -> usize {
     let types = stage.types.iter().flat_map(|kind| &kind.matches);

@@ -438,8 +438,8 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
         outcome: Outcome,
         tokens: Option<&Tokens>,
     ) {
-        // Release the slot even if the clock fails. The times of such a request are wrong, so it
-        // isn't measured. Nor do they show for how long it held its slot.
+        // Release the slot even if the clock fails. The times of such a request are wrong, so
+        // neither the request nor its slot time is measured.
         let (now, outcome) = match stream.now() {
             Ok(now) => (now, outcome),
             Err(error) => {
@@ -535,7 +535,8 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
         self.run(proxy, Engine::woken);
     }
 
-    /// Does the periodic work, as often as the engine needs it.
+    /// Does the periodic work. The caller calls this function as often as the engine needs it
+    /// ([`Engine::is_busy`]).
     pub fn tick(&mut self, proxy: &impl Proxy) {
         self.run(proxy, Engine::tick);
     }

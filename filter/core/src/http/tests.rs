@@ -98,7 +98,8 @@ fn a_refusal_says_who_why_and_when() {
         "{}",
         reply.body
     );
-    // The sender tells a deadline that the service can't meet from one that only the rate prevents.
+    // The header distinguishes a deadline that the service can't meet from one that is missed only
+    // because of the rate.
     for (by_rate, reason, described) in [
         (true, Reason::Deadline, "by=rate; reason=deadline"),
         (false, Reason::Deadline, "reason=deadline"),

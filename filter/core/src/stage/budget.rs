@@ -113,7 +113,7 @@ impl Budget {
         })
     }
 
-    /// Sets the number of tokens to that of `of`. The measurements of requests stay.
+    /// Adopts the number of tokens of `of`. The measurements of requests stay.
     pub(super) fn resize(&mut self, of: &Self) {
         (self.tokens, self.full) = (of.tokens, of.full);
     }
@@ -309,7 +309,8 @@ mod tests {
         // The output is cut off at its maximum.
         wrote(&mut budget, 80, Outcome::Unsampled);
         assert_eq!(taken(&budget), [90, 15]);
-        // Few outputs that were not counted may all be longer.
+        // A few uncounted outputs leave the length known. More of them raise it to the maximum,
+        // because each may be as long as its request allows.
         wrote(&mut budget, 20, Outcome::Completed);
         for (count, outcome, usual) in [
             (100, Outcome::Abandoned, 33),

@@ -41,8 +41,8 @@ const AUDITS: usize = 20;
 /// sometimes only in a share, so the error has either sign. Without a lasting difference, nine of
 /// ten audits almost never find the same sign.
 ///
-/// Each list of workers audits the same totals. At most what the last audit found is corrected,
-/// because another list may have corrected the difference in the meantime.
+/// Each list of workers audits the same totals. A correction is at most the difference in the last
+/// audit, because another list may have corrected a part of it in the meantime.
 #[derive(Debug, Default)]
 pub(super) struct DriftWatch {
     audited: Instant,
@@ -68,7 +68,7 @@ impl DriftWatch {
     }
 }
 
-/// Returns the part of a difference that nine of ten audits found, and that the last one found.
+/// Returns the part of the difference that nine of ten audits have in common with the last audit.
 fn agreed(mut found: [i64; AUDITS]) -> i64 {
     let last = found[AUDITS - 1];
     found.sort_unstable();

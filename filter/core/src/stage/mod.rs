@@ -82,7 +82,7 @@ pub enum Outcome {
     /// The request ended in another way, such as with a local reply. Its times say nothing about
     /// the backend. They only show for how long requests of its type hold slots.
     Unmeasured,
-    /// An answer at which the caller didn't look, because [`Stage::wants_answer`] returned false.
+    /// The response was not inspected, because [`Stage::wants_answer`] returned false.
     Unsampled,
 }
 
@@ -255,12 +255,12 @@ impl Stage {
         }
     }
 
-    /// Whether the caller must find out the outcome of this request when its answer comes. On
-    /// `false` the caller may end the request as [`Outcome::Unsampled`].
+    /// Whether the caller must determine the outcome of this request from its response. If false,
+    /// the caller may end the request as [`Outcome::Unsampled`].
     ///
-    /// The response to a request that took longer than usual may be a timeout, which must not be
-    /// taken for an answer. When the rate of a type has fallen, such as because its requests hang,
-    /// the budget also has room for the answers to all requests that are not measured.
+    /// The response to a request that took longer than usual may be a timeout, which doesn't count
+    /// as an answer. When the rate of a type has fallen, for example because its requests hang, the
+    /// sampling budget suffices to inspect all responses, also those to unmeasured requests.
     #[must_use]
     pub fn wants_answer(&self, ticket: Ticket) -> bool {
         let request = self.requests.of(ticket);
@@ -476,7 +476,7 @@ impl Stage {
         reason: Reason,
         queue_wait: Duration,
     ) -> Refusal {
-        // A request that not even a free slot would help doesn't show that slots are short.
+        // A refusal that a free slot wouldn't prevent doesn't show that slots are scarce.
         let is_alone = match reason {
             Reason::Deadline => self.lacks_time(request),
             Reason::Objective(_) => self.service_times.estimate_of(request).is_late_by_size(),
@@ -512,8 +512,8 @@ impl Stage {
         Refusal::new(self.policy, kind, reason, drain, origin, &mut self.rng)
     }
 
-    /// Counts a request that is refused before it enters the stage. `wait` is the wait until it
-    /// would have entered, which is for the rate of its workflow.
+    /// Counts a request that is refused before it enters the stage. `wait` is the time for which it
+    /// would have waited for the rate of its workflow.
     pub(crate) fn refuse_before(
         &mut self,
         request: &Attributes,
@@ -625,8 +625,8 @@ impl Stage {
         Ok(Decision::Hold(ticket))
     }
 
-    /// Counts a request that goes to the backend. A request that expires in the queue counts only
-    /// as rejected.
+    /// Counts a request that goes to the backend. A request that expires in the queue counts as
+    /// rejected instead.
     fn lets_pass(&mut self, request: &Request) {
         if request.counts != Counts::Refused {
             self.stats.count(request.attributes.kind, Count::Accepted);

@@ -170,7 +170,7 @@ mod tests {
             }
         });
         assert_eq!(learned(mixed).usual(), Some(223));
-        // So few requests may reach 200 tokens that the ends of their outputs say little.
+        // Too few requests reach 200 tokens for an estimate of that length.
         let mixed = (0..5_000).map(|n| {
             if n % 50 == 0 {
                 (200, true)

@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! none was answered since one was sent more than 4m ago, and
-//! the number sent since then ≥ max(a + 4√a, P − b − 2√b, 2)
+//! the number of requests sent since then that haven't ended ≥ max(a + 4√a, P − b − 2√b, 2)
 //! ```
 //!
 //! Further requests wait outside the queue, where they delay no other type. They wait until their
@@ -41,7 +41,8 @@ const FEWEST: f64 = 2.0;
 /// The least time for which the first unanswered request must have been waiting, mean slot times.
 const LONG: f64 = 4.0;
 
-/// The requests of a type on this worker that were sent since its last answer.
+/// The requests of a type that this worker sent since the type's last answer and that haven't
+/// ended.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sent {
     count: u32,
@@ -214,8 +215,8 @@ impl Stage {
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        // All of a type's requests may go, or none. Usually none of any type may go, and then the
-        // requests aren't looked at.
+        // Either all parked requests of a type may go or none. Usually none of any type may go, so
+        // check the types before the requests.
         if (self.parked.types()).all(|kind| self.is_unanswered(now, kind)) {
             return Ok(());
         }

@@ -116,7 +116,7 @@ impl Stage {
     }
 
     /// Adds a request to the modelled queue of a dry run. Returns the reason for its refusal if it
-    /// would find neither a slot nor room in the queue.
+    /// would find no free slot and can't wait.
     pub(super) fn place_in_model(
         &mut self,
         host: &impl Host,
@@ -244,8 +244,9 @@ impl Stage {
     /// requests. Requests from before the first measurement count as 0 until a tick recounts them.
     ///
     /// When P falls, as after a start without a limit, the slots in use beyond P must become free
-    /// first. Each of these slots counts with the mean of all types. If no time is known, each
-    /// queued request counts with that mean, too.
+    /// first. Each of these slots counts with the mean of all types, or with the reference service
+    /// time as long as there is no mean. If no time of the queued requests is known, each of them
+    /// counts with the same time.
     pub(super) fn drain_time(&self, queue: QueueState) -> Duration {
         let in_use = self.slots.in_use(self.ledger.booked().slots);
         let beyond = in_use.saturating_sub(self.slots.without_budget());

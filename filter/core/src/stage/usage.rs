@@ -10,8 +10,9 @@
 //! `part_k · mean_k` is the slot time of an arrival. While the type hangs, only requests that don't
 //! reach the backend end, so the average doesn't move.
 //!
-//! **Left out.** The wait that Alg. 1 expects, because a queue exists only while slots are full.
-//! Also the demand of AcceptFraction, whose window of a minute would forget an outage too slowly.
+//! **Left out.** Two estimates don't use the part. One is the wait of Alg. 1, because a queue
+//! exists only while slots are full. The other is the demand of AcceptFraction, because its window
+//! of a minute would keep an outage too long.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Class admission of calls ([`crate::class_admission`]): the class in which each call runs, and
+//! Class admission of calls ([`headgate_admission`]): the class in which each call runs, and
 //! the effect of its answer.
 //!
 //! A call asks for the class that it names (header [`wire::CLASS`]), else for the class of the
@@ -20,6 +20,7 @@
 
 use std::time::Duration;
 
+use headgate_admission::{ChannelLaw, Completion};
 use headgate_core::classify::{Classes, RequestView};
 use headgate_core::config::{ConfigError, OutboundConfig, ServiceAdmissionConfig};
 use headgate_core::host::{Host, MetricId, MetricKind, Metrics};
@@ -31,7 +32,7 @@ use headgate_strategies::time::Instant;
 use headgate_strategies::{rng, work};
 
 use super::central::{Central, Reports};
-use crate::class_admission::{ChannelLaw, Completion, SharedChannels};
+use crate::channels::SharedChannels;
 use crate::workflows::wire::Spent;
 use crate::workflows::{stat_name, wire};
 
@@ -108,12 +109,11 @@ impl ClassStats {
     fn new(host: &impl Metrics, service: &str, class: &str) -> Result<Self, HostError> {
         let metric =
             |kind, what: &str| host.define(kind, &format!("{service}.{what}.class.{class}"));
-        let this = Self {
+        Ok(Self {
             calls: metric(MetricKind::Counter, "calls")?,
             downgraded: metric(MetricKind::Counter, "calls_downgraded")?,
             admit: metric(MetricKind::Gauge, "admit_permille")?,
-        };
-        Ok(this)
+        })
     }
 }
 

@@ -17,6 +17,11 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use headgate_admission::Completion;
+use headgate_admission::protocol::{
+    self, ClassReport, Decision, Decisions, MAX_BYTES, MAX_SERVICES, Method, Report, Rules,
+    ServiceReport,
+};
 use headgate_core::config::{Fallback, ServiceAdmissionConfig};
 use headgate_core::engine::SLOW_TICK;
 use headgate_core::host::{Host, MetricId, MetricKind};
@@ -28,11 +33,7 @@ use headgate_strategies::time::{Instant, micros};
 
 use super::Mesh;
 use super::admission::permille;
-use crate::class_admission::protocol::{
-    self, ClassReport, Decision, Decisions, MAX_BYTES, MAX_SERVICES, Method, Report, Rules,
-    ServiceReport,
-};
-use crate::class_admission::{Completion, probability, steps};
+use crate::channels::{probability, steps};
 use crate::shared;
 use crate::workflows::wire;
 
@@ -80,8 +81,15 @@ struct Class {
     sums: [Number; SUMS.len()],
 }
 
-/// The names of the sums of a [`ClassReport`].
-const SUMS: [&str; 6] = ["misses", "calls", "delay", "round_trip", "missed", "failed"];
+/// The names and the fields of the sums of a [`ClassReport`].
+const SUMS: [(&str, fn(&mut ClassReport) -> &mut u64); 6] = [
+    ("misses", |report| &mut report.misses),
+    ("calls", |report| &mut report.calls),
+    ("delay", |report| &mut report.delay_us),
+    ("round_trip", |report| &mut report.round_trip_us),
+    ("missed", |report| &mut report.missed),
+    ("failed", |report| &mut report.failed),
+];
 
 /// Returns `now` in the unit of the shared numbers, µs.
 fn clock(now: Instant) -> u64 {
@@ -106,7 +114,7 @@ impl Class {
         let number = |what: &str| host.number(&format!("{name}.{what}"));
         let missing = number("decided.missing")?;
         let mut sums = [missing; SUMS.len()];
-        for (sum, what) in sums.iter_mut().zip(SUMS) {
+        for (sum, (what, _)) in sums.iter_mut().zip(SUMS) {
             *sum = number(what)?;
         }
         Ok(Self {
@@ -117,17 +125,9 @@ impl Class {
         })
     }
 
-    fn add(&self, host: &impl Shared, report: &ClassReport) -> Result<(), HostError> {
-        let &ClassReport {
-            misses,
-            calls,
-            delay_us,
-            round_trip_us,
-            missed,
-            failed,
-        } = report;
-        let amounts = [misses, calls, delay_us, round_trip_us, missed, failed];
-        for (sum, amount) in self.sums.into_iter().zip(amounts) {
+    fn add(&self, host: &impl Shared, mut report: ClassReport) -> Result<(), HostError> {
+        for (sum, (_, of)) in self.sums.into_iter().zip(SUMS) {
+            let amount = *of(&mut report);
             if amount > 0 {
                 host.add_to(sum, i64::try_from(amount).unwrap_or(i64::MAX))?;
             }
@@ -136,19 +136,11 @@ impl Class {
     }
 
     fn take(&self, host: &impl Shared) -> Result<ClassReport, HostError> {
-        let mut taken = [0; SUMS.len()];
-        for (amount, sum) in taken.iter_mut().zip(self.sums) {
-            *amount = take(host, sum)?;
+        let mut report = ClassReport::default();
+        for (sum, (_, of)) in self.sums.into_iter().zip(SUMS) {
+            *of(&mut report) = take(host, sum)?;
         }
-        let [misses, calls, delay_us, round_trip_us, missed, failed] = taken;
-        Ok(ClassReport {
-            misses,
-            calls,
-            delay_us,
-            round_trip_us,
-            missed,
-            failed,
-        })
+        Ok(report)
     }
 
     fn decided(
@@ -262,11 +254,11 @@ impl Central {
                 report.failed = cost.into();
             }
         }
-        class.add(host, &report)
+        class.add(host, report)
     }
 
-    /// Returns the service's report, or `None` if the service wasn't called within [`KEEP`]. Calls
-    /// that end later are dropped, because the next report is on another time.
+    /// Returns the service's report, or `None` if the service wasn't called within [`KEEP`]. Takes
+    /// the sums even then, because a later report must not include calls of this period.
     fn report(
         &self,
         host: &impl Shared,

@@ -599,6 +599,31 @@ fn a_workflow_gives_its_deadline_to_requests_that_enter_here() {
 }
 
 #[test]
+fn an_edit_takes_effect_although_the_host_failed_meanwhile() {
+    let mut proxy = Proxy::new(1, &config(|_| {}));
+    proxy.load("a", 45, 2_000);
+    let mut edited = config(|_| {}).stages.remove(0);
+    let workflows = &mut edited.workflows.as_mut().unwrap().workflows;
+    workflows.get_mut("a").unwrap().deadline_us = Some(100_000);
+    proxy.with(0, |engine, host, now, _| {
+        host.inject(Fault::MetricFails, 1);
+        let mut edit = || {
+            let (mesh, requests) = engine.with_requests(PolicyId(0)).unwrap();
+            let workflows = mesh.workflows_mut(PolicyId(0)).unwrap();
+            workflows.reconfigure(&edited, now, host, requests, &mut Vec::new())
+        };
+        assert!(edit().is_err());
+        assert_eq!(edit(), Ok(()));
+    });
+    proxy.idle(60);
+    for _ in 0..15 {
+        proxy.arrive(0, &of("a"), None);
+    }
+    assert!((3..=5).contains(&proxy.held.len()), "{}", proxy.held.len());
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
 fn a_dry_run_counts_and_holds_nobody() {
     let mut proxy = Proxy::new(2, &config(|stage| stage.mode = Mode::DryRun));
     proxy.load("a", 300, 3_000);

@@ -40,7 +40,7 @@ fn tell_heard(filter: &mut Filter<impl Host>, proxy: &impl Proxy, heard: bool) {
     if before == Some(heard) {
         return;
     }
-    let cluster = crate::class_admission::protocol::CLUSTER;
+    let cluster = headgate_admission::protocol::CLUSTER;
     match (heard, before) {
         (false, _) => {
             let message = format!(

@@ -63,7 +63,7 @@ pub(super) struct Callee {
     /// The time at which the last call was counted.
     pub(super) called: Option<Instant>,
     /// The rate that the process announced to this process, requests/s, and the time of the
-    /// announcement. The rate is infinite for no limit.
+    /// announcement. The rate is infinite without a limit.
     pub(super) heard: Option<(f64, Instant)>,
 }
 

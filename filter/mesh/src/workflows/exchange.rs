@@ -98,7 +98,7 @@ impl Workflows {
 
     /// Gives each configured workflow an id, even if other names have filled the directory. On a
     /// host error, the next tick tries again.
-    pub(super) fn reserve(&mut self, host: &impl Host) {
+    fn reserve(&mut self, host: &impl Host) {
         let names = self.config.workflows.keys().map(String::as_bytes);
         let names = names.filter(|name| *name != super::OTHER_NAME.as_bytes());
         self.reserved = self.names.reserve(host, &names).is_ok();
@@ -248,8 +248,8 @@ impl Workflows {
         }
         self.config.clone_from(config);
         self.names.set_cap(config.max_workflows);
-        self.names.sync(host)?;
-        self.reserve(host);
+        // If a host call fails now, the next tick reads the new settings of names.
+        self.reserved = false;
         self.learn_names(host)
     }
 
@@ -293,7 +293,7 @@ impl Workflows {
         written.and(self.stats.flush(host))
     }
 
-    /// Returns the rate in force, requests/s. It is infinite for no limit.
+    /// Returns the rate in force, requests/s. It is infinite without a limit.
     #[must_use]
     pub fn rate(&self, workflow: WorkflowId) -> f64 {
         let level = self.published.level(workflow);

@@ -74,7 +74,7 @@ pub struct Measurements {
     /// whose answer named none.
     pub(super) calls: HashMap<CalleeKey, u64>,
     /// The rates that downstream processes announced, requests/s, and the times of the
-    /// announcements. A rate is infinite for no limit.
+    /// announcements. A rate is infinite without a limit.
     pub(super) heard: HashMap<CalleeKey, (f64, Instant)>,
     /// The numbers of arrivals from upstream processes, including refused requests. Requests that
     /// name no process count for [`ProcessId::UNKNOWN`].

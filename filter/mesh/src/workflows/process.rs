@@ -153,8 +153,6 @@ impl Workflows {
             parts: Parts::default(),
             config: config.clone(),
         };
-        this.names.sync(host)?;
-        this.reserve(host);
         this.learn_names(host)?;
         this.learn_rates(host)?;
         Ok(Some(this))

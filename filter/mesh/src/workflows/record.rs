@@ -362,7 +362,8 @@ mod tests {
 
         #[test]
         fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = shared::decode::<Record>(&[&shared::header(20)[..], &bytes].concat());
+            let header = shared::header(<Record as shared::Record>::SCHEMA);
+            let _ = shared::decode::<Record>(&[&header[..], &bytes].concat());
         }
     }
 }

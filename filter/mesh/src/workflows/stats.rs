@@ -40,6 +40,7 @@
 use std::time::Duration;
 
 use headgate_core::host::{MetricId, MetricKind, Metrics};
+use headgate_core::stats::Counters;
 use headgate_strategies::host::HostError;
 use headgate_strategies::rng;
 use headgate_strategies::time::micros;
@@ -114,7 +115,7 @@ pub(super) struct WorkflowStats {
     /// The counters by workflow.
     rows: Vec<WorkflowCounters>,
     known: MetricId,
-    counters: [(MetricId, u64); 3],
+    counters: Counters,
     /// The gauges by id of a downstream service.
     services: Vec<Option<MetricId>>,
 }
@@ -139,16 +140,12 @@ pub(crate) fn stat_name(name: &[u8]) -> String {
 
 impl WorkflowStats {
     pub(super) fn new(host: &impl Metrics, prefix: &str) -> Result<Self, HostError> {
-        let counter = |name| host.define(MetricKind::Counter, &format!("{prefix}.{name}"));
+        let counters = ["workflows_folded", "rates_expired", "rates_refused"];
         let mut this = Self {
             prefix: prefix.to_owned(),
             rows: Vec::new(),
             known: host.define(MetricKind::Gauge, &format!("{prefix}.workflows"))?,
-            counters: [
-                (counter("workflows_folded")?, 0),
-                (counter("rates_expired")?, 0),
-                (counter("rates_refused")?, 0),
-            ],
+            counters: Counters::new(host, prefix, counters)?,
             services: Vec::new(),
         };
         this.row(OTHER).metrics = Some(this.define(host, OTHER_NAME)?);
@@ -250,8 +247,7 @@ impl WorkflowStats {
     }
 
     pub(super) fn count_process(&mut self, count: ProcessCount, n: u64) {
-        let pending = &mut self.counters[count as usize].1;
-        *pending = pending.saturating_add(n);
+        self.counters.add(count as usize, n);
     }
 
     /// Records a request's wait in the limiter.
@@ -318,12 +314,7 @@ impl WorkflowStats {
 
     /// Adds the counts since the last call of this function to the host's counters.
     pub(super) fn flush(&mut self, host: &impl Metrics) -> Result<(), HostError> {
-        for (counter, pending) in &mut self.counters {
-            if *pending > 0 {
-                host.add(*counter, pending.cast_signed())?;
-                *pending = 0;
-            }
-        }
+        self.counters.flush(host)?;
         for row in &mut self.rows {
             // The counts stay in `pending` until the directory has the name.
             let Some(metrics) = row.metrics else {

@@ -21,7 +21,7 @@ mod world;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use headgate_mesh::class_admission::Scope;
+use headgate_admission::Scope;
 use serde::{Deserialize, Deserializer};
 
 pub use seen::{Sample, Seen};
@@ -85,9 +85,9 @@ pub enum Pattern {
 pub enum Method {
     /// No algorithm: each call runs in the class that it asks for.
     None,
-    /// [`headgate_mesh::class_admission::Distributed`].
+    /// [`headgate_admission::Distributed`].
     Distributed,
-    /// [`headgate_mesh::class_admission::Misses`].
+    /// [`headgate_admission::Misses`].
     Misses {
         /// T, the period. In a data file, a number of ms.
         #[serde(deserialize_with = "millis")]
@@ -102,7 +102,7 @@ pub enum Method {
         #[serde(default)]
         by_sender: bool,
     },
-    /// [`headgate_mesh::class_admission::Incast`].
+    /// [`headgate_admission::Incast`].
     Incast {
         /// w, the weight of the past.
         past: f64,

@@ -5,9 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use headgate_mesh::class_admission::{
-    ChannelLaw, Completion, Distributed, Incast, Limits, Misses, Settings,
-};
+use headgate_admission::{ChannelLaw, Completion, Distributed, Incast, Limits, Misses, Settings};
 use headgate_strategies::request::ClassId;
 use headgate_strategies::rng::Rng;
 use headgate_strategies::time::{Instant, nanos};
@@ -274,10 +272,9 @@ impl World {
 
 impl Admission {
     fn new(setup: &Setup, method: Method) -> Result<Self, SimulationError> {
-        let targets = setup.targets_us.iter().copied().map(Duration::from_micros);
         let settings = Settings {
             percentile: setup.percentile,
-            ..Settings::new(targets.collect())
+            ..Settings::new(setup.targets_us.clone())
         };
         let law = ChannelLaw::try_from(settings)?;
         let hosts = usize::from(setup.hosts);
@@ -347,7 +344,7 @@ fn picos(span: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use headgate_mesh::class_admission::Scope;
+    use headgate_admission::Scope;
 
     use super::super::Pattern;
     use super::*;

@@ -133,7 +133,13 @@ fn a_route_that_hangs_later_is_found_before_it_holds_all_slots() {
         let mut parts = [[0.0; 2]; 2];
         for seed in 1..9 {
             let hangs = [fault(Some(2), (4, u64::MAX), Effect::Hangs)];
-            let found = run(&constant(ONE_OF_THREE, 220.0, seed), slots, 3, &hangs);
+            let service = constant(ONE_OF_THREE, 220.0, seed);
+            let unfiltered = run(&service, Some(UNFILTERED), 3, &hangs);
+            for kind in 0..2 {
+                let part = unfiltered.in_time(kind, 7..24);
+                assert!(part < 0.5, "seed {seed}: {part:.3} unfiltered");
+            }
+            let found = run(&service, slots, 3, &hangs);
             for (parts, span) in parts.iter_mut().zip([5..7, 6..24]) {
                 for (kind, part) in parts.iter_mut().enumerate() {
                     *part += found.in_time(kind, span.clone()) / 8.0;
@@ -364,11 +370,16 @@ fn the_type_that_broke_last_asks_for_its_usual_slots_again() {
 fn under_overload_a_type_that_only_fails_comes_last() {
     let errors = Effect::Errors(Duration::from_millis(30));
     let faults = [fault(Some(0), (0, u64::MAX), errors)];
-    let mean = |faults: &[Fault], kind| {
-        let runs = (3..7).map(|seed| run(&three(1.5, seed), Some(WORKERS), 3, faults));
+    let mean = |slots, faults: &[Fault], kind| {
+        let runs = (3..7).map(|seed| run(&three(1.5, seed), Some(slots), 3, faults));
         runs.map(|found| found.in_time(kind, 5..35)).sum::<f64>() / 4.0
     };
-    assert!(mean(&[], 1) < 0.8, "search is cut for the sake of fast");
-    let search = mean(&faults, 1);
+    assert!(
+        mean(WORKERS, &[], 1) < 0.8,
+        "search is cut for the sake of fast"
+    );
+    let search = mean(WORKERS, &faults, 1);
     assert!(search > 0.95, "{search:.3} of search in time");
+    let unfiltered = mean(UNFILTERED, &faults, 1);
+    assert!(unfiltered < 0.5, "{unfiltered:.3} of search unfiltered");
 }

@@ -1,4 +1,4 @@
-//! The mix of `scripts/bench llm`, open or with a fixed number of clients.
+//! Requests of the mix of `scripts/bench llm`, from an open loop or from a fixed number of clients.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -33,7 +33,7 @@ const LONG_PROMPT: u32 = 1_100;
 enum Protection {
     /// No protection.
     Open,
-    /// A limit of this many requests in the server and this many that wait for it.
+    /// Limits on the numbers of requests in the server and of requests that wait for it.
     Limit(u32, u32),
     /// Headgate with this P; `None` if P is found automatically.
     Headgate(Option<u32>),

@@ -90,8 +90,8 @@ fn share(tokens: &Value) -> f64 {
 fn each_of_two_tenants_gets_half_of_the_tokens() {
     let by_tokens = share(&json!({"input": 1, "output": 2}));
     assert!((by_tokens - 0.5).abs() < 0.05, "{by_tokens}");
-    // If turns are of slots' time, the tenant with long prompts gets nearly all tokens, because the
-    // server reads many tokens in the time in which it writes one.
+    // If turns are measured in slot time, the tenant with long prompts gets nearly all tokens,
+    // because the server reads many tokens in the time in which it writes one.
     let by_time = share(&Value::Null);
     assert!(by_time > 0.9, "{by_time}");
 }

@@ -11,7 +11,7 @@
 use headgate_simulator::backend::{Backend, Network};
 use headgate_simulator::source::Request;
 
-/// The speed from a time on.
+/// A speed, which applies from a certain time until the next piece.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     /// The time, ns.

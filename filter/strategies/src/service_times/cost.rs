@@ -56,7 +56,7 @@ use crate::shared;
 
 /// λ, the forgetting factor.
 const KEPT: f64 = 0.99;
-/// The relative error as which larger errors count.
+/// The largest relative error of a sample. Larger errors are clamped to it.
 const MOST_ERROR: f64 = 4.0;
 /// The largest relative variance at which an estimate is used.
 const MOST_VARIANCE: f64 = 0.05;
@@ -64,8 +64,7 @@ const MOST_VARIANCE: f64 = 0.05;
 const LEAST_VARIANCE: f64 = 1e-30;
 /// The bounds of a variance.
 const VARIANCE: (f64, f64) = (1e-9, 1.0);
-/// The least part of the mean estimate to which corrections of a and of the other usual terms are
-/// relative.
+/// The least time to which a correction is relative, as a part of the mean estimate.
 const PROPORTIONAL: f64 = 0.05;
 /// The least estimate, as a part of the mean estimate.
 const LEAST_PART: f64 = 1e-4;

@@ -59,8 +59,8 @@ impl Window {
         u64::from(self.min_samples.max(1))
     }
 
-    /// Returns the least number of samples in a step. As many such steps as the window has are
-    /// enough.
+    /// Returns the least number of samples in a step. A window full of such steps has enough
+    /// samples.
     fn enough_for_a_step(&self) -> u64 {
         self.enough().div_ceil(u64::from(self.steps.max(1)))
     }

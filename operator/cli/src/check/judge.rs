@@ -256,9 +256,9 @@ pub(crate) fn certificate(name: &str, pem: Option<&[u8]>, now: SystemTime) -> Fi
     }
 }
 
-/// Judges the CA in the ConfigMap of each namespace. `authority` is the operator's CA, if it can be
-/// read: of a chain, the first certificate signs, and is published. While a CA replaces another
-/// one, the ConfigMaps have both.
+/// Judges the CA in the ConfigMap of each namespace. `authority` is the operator's CA in PEM, or
+/// `None` if it can't be read. If it is a chain, only its first certificate signs and is published.
+/// While a CA replaces another one, the ConfigMaps have both.
 pub(crate) fn published(
     name: &str,
     namespaces: &[String],

@@ -2,13 +2,13 @@
 
 use std::time::Duration as Span;
 
+use headgate_admission::ChannelLaw;
+use headgate_admission::protocol::Method;
 use headgate_api::Duration;
 use headgate_core::config::{
     BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, OutboundConfig, QueueMode,
     ServiceAdmissionConfig, SmoothingConfig, StageConfig, StrategyConfig, TokenCount,
 };
-use headgate_mesh::class_admission::ChannelLaw;
-use headgate_mesh::class_admission::protocol::Method;
 use headgate_mesh::smoothing::Smoothing;
 use headgate_strategies::request::ClassId;
 use headgate_strategies::strategy::Gains;

@@ -1,11 +1,11 @@
 //! The settings of a policy: its `spec` with all defaults and with descriptions from the CRD.
 
+use headgate_admission::protocol::Method;
 use headgate_api::{AdmissionPolicySpec, Duration};
 use headgate_controller::kubernetes::crd;
 use headgate_core::config::{
     CostConfig, Discipline, HistogramWindow, ServiceAdmissionConfig, StageConfig, StrategyConfig,
 };
-use headgate_mesh::class_admission::protocol::Method;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 

@@ -17,7 +17,7 @@ use headgate_simulator::workload::recorded::read_requests;
 use crate::draft::{SERVICE, service};
 use crate::input::open;
 use headgate_command::output::{Output, block_on};
-use headgate_top::client::{AdminAddress, Client};
+use headgate_top::client::{self, AdminAddress};
 use headgate_top::sample::{Parts, Stats, TYPE, of};
 use policy::{Found, Measured};
 use routes::Routes;
@@ -98,8 +98,7 @@ fn of_log(path: &Path, types: usize) -> anyhow::Result<Found> {
 }
 
 fn of_proxy(place: &AdminAddress) -> anyhow::Result<Found> {
-    let mut client = Client::new(place.clone());
-    let sample = block_on(client.sample());
+    let sample = block_on(client::sample(place, &mut None));
     let sample = sample.with_context(|| format!("--proxy {place}"))?;
     let mut policies = sample.policies.iter();
     let (Some((name, policy)), None) = (policies.next(), policies.next()) else {

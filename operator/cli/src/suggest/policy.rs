@@ -11,7 +11,7 @@ use crate::draft::{free_name, head, kind};
 
 /// The placeholder for variable elements in a path.
 pub(super) const FOLDED: &str = "{id}";
-/// The least objective, ms. Access logs and timers are precise enough for it.
+/// The least suggested objective, ms. Access logs and timers are too imprecise for shorter ones.
 const LEAST_MS: f64 = 10.0;
 
 /// Measured times of requests.

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::stream;
+use headgate_admission::protocol::{Decisions, MAX_BYTES, PATH};
 use headgate_api::plan::Plan;
 use headgate_controller::metrics::Metrics;
 use headgate_core::config::FilterConfig;
-use headgate_mesh::class_admission::protocol::{Decisions, MAX_BYTES, PATH};
 use headgate_xds::registry::Registry;
 use headgate_xds::tls::TlsFiles;
 use headgate_xds::{AdmissionServer, Limits};

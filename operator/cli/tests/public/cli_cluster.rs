@@ -228,7 +228,7 @@ fn version_asks_the_operators_when_told_to() {
     assert_eq!(other.status.code(), Some(1));
 }
 
-/// Such as just after an upgrade, when the last Pod of the version before ends.
+/// An operator's Pod may be terminating, as just after an upgrade.
 #[test]
 fn an_operator_that_ends_is_not_asked() {
     let mut slices = slices(&["a", "gone"]);

@@ -26,9 +26,9 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// that keeps editing its own objects.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Calls `write` with the CA, PEM, while this replica leads. It does so at first, for each item of
-/// `changes`, for each change of the CA, and `retry` after a failure. `what` names the objects in
-/// log lines.
+/// Calls `write` with the CA, PEM, while this replica leads: at first, for each item of `changes`,
+/// for each change of the CA, and again `retry` after a failure. `what` names the objects in log
+/// lines.
 pub(super) async fn keep_ca<F: Future<Output = Result<(), Error>>>(
     leadership: Leadership,
     trust: watch::Receiver<Arc<Trust>>,

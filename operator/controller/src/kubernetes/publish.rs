@@ -80,7 +80,7 @@ impl Publisher {
             match api.list(&only).await {
                 Ok(maps) => found.extend(maps.into_iter().map(|Readable(map)| {
                     let namespace = map.namespace().unwrap_or_default();
-                    (namespace, map.data.unwrap_or_default())
+                    (namespace, map.data.and_then(|mut data| data.remove(CA_KEY)))
                 })),
                 // One of several namespaces may have been deleted together with its Role. The other
                 // namespaces still get the CA, and this namespace gets it once writing is permitted
@@ -91,10 +91,8 @@ impl Publisher {
         }
         let owner = self.owner().await?;
         for namespace in self.wanted().await? {
-            let data = found.get(&namespace);
-            if data.is_some_and(|data| {
-                data.len() == 1 && data.get(CA_KEY).is_some_and(|known| known == ca)
-            }) {
+            // Keys of others stay, because a write wouldn't remove them.
+            if found.get(&namespace).and_then(Option::as_deref) == Some(ca) {
                 continue;
             }
             match self.write(&namespace, ca, &owner).await {
@@ -192,6 +190,42 @@ mod tests {
         files.load().await.unwrap().subscribe()
     }
 
+    async fn publisher(client: Client, namespaces: &[&str]) -> Publisher {
+        Publisher {
+            client,
+            config_maps: ObjectKey::new("system", "ca"),
+            trust: trust().await,
+            namespaces: namespaces.iter().map(ToString::to_string).collect(),
+            selector: None,
+        }
+    }
+
+    /// A forced apply doesn't remove a key that it doesn't own, so it would be repeated at each
+    /// change of any namespace.
+    #[tokio::test]
+    async fn a_key_of_somebody_else_is_no_reason_to_write() {
+        let map = |ca: &str| {
+            let data = json!({CA_KEY: ca, "notes": "ours"});
+            json!({"metadata": {"name": "ca", "namespace": "shop"}, "data": data})
+        };
+        for (known, writes) in [("pem", 0), ("old", 1)] {
+            let written = Arc::new(Mutex::new(0));
+            let (log, map) = (Arc::clone(&written), map(known));
+            let client = api_server(move |method, uri, _| {
+                if method == Method::PATCH {
+                    *log.lock().unwrap() += 1;
+                }
+                Some(match uri.path().ends_with("/configmaps") {
+                    true => (200, json!({"metadata": {}, "items": [map]})),
+                    false => (200, json!({"metadata": {"name": "system", "uid": "u"}})),
+                })
+            });
+            let publisher = publisher(client, &["shop"]).await;
+            publisher.publish(b"pem".to_vec()).await.unwrap();
+            assert_eq!(*written.lock().unwrap(), writes, "{known}");
+        }
+    }
+
     /// The Role of a namespace is deleted with the namespace.
     #[tokio::test]
     async fn a_namespace_that_is_gone_keeps_no_other_from_the_ca() {
@@ -212,13 +246,7 @@ mod tests {
                 _ => (200, json!({"metadata": {"name": "system", "uid": "u"}})),
             })
         });
-        let publisher = Publisher {
-            client,
-            config_maps: ObjectKey::new("system", "ca"),
-            trust: trust().await,
-            namespaces: vec!["gone".to_owned(), "kept".to_owned()],
-            selector: None,
-        };
+        let publisher = publisher(client, &["gone", "kept"]).await;
         let published = publisher.publish(b"pem".to_vec()).await;
         assert!(published.is_err(), "it is tried again");
         assert_eq!(

@@ -359,8 +359,8 @@ fn taken(key: &ObjectKey, object: &PolicyObject, winners: &Winners<'_>) -> Vec<C
 }
 
 /// Returns the proxies on which policies without an effective version may be in force. Proxies of
-/// targets that older policies have aren't among them. Neither are proxies of other namespaces,
-/// such as those of a shared Gateway, because a mistake of one tenant must not affect others.
+/// targets that older policies won are left out. So are proxies of other namespaces, such as those
+/// of a shared Gateway, because a mistake of one tenant must not affect others.
 fn lost(
     cluster: &Cluster,
     winners: &Winners<'_>,

@@ -614,7 +614,7 @@ mod tests {
         assert!(writer.pace.is_empty());
     }
 
-    /// An edit or an answer of a proxy concerns one of the policies, however many there are.
+    /// An edit, or a proxy's answer, affects one policy, regardless of the number of policies.
     #[tokio::test]
     async fn only_a_status_whose_inputs_have_changed_is_computed() {
         for policies in [10, 100] {

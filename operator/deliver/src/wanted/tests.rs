@@ -8,6 +8,7 @@ use super::*;
 use crate::fit::configuration_in;
 use crate::settings::tests::settings as defaults;
 use crate::tests::{Example, SHA256, installed, settings};
+use crate::workload::{Cut, Cuts};
 use headgate_api::plan::GATEWAY_NAME_LABEL;
 
 fn of(example: &Example) -> Wanted {
@@ -266,7 +267,7 @@ fn the_native_filter_takes_the_place_of_the_other_where_that_is_asked_for() {
 }
 
 /// Istio applies the plugins of its root namespace to the Pods of all namespaces. A plugin for a
-/// Gateway names it, and reaches no other one.
+/// Gateway names that Gateway, so it applies to no other proxies.
 #[test]
 fn a_plugin_for_pods_is_not_written_into_istios_root_namespace() {
     let at = |namespace: &str| {
@@ -664,8 +665,8 @@ fn a_config_map_names_no_version_of_the_module() {
     assert_eq!(files(SHA256), files(&"0".repeat(64)));
 }
 
-/// Without the ConfigMap, no further Pod of the same workload could start. No Pod mounts it while
-/// its only Pod restarts, nor, as far as is known, in a namespace that isn't selected any more.
+/// Without the ConfigMap, no further Pod of the same workload could start. The mount isn't visible
+/// while the only Pod restarts, and in a namespace that is no longer selected.
 #[test]
 fn a_config_map_outlives_its_policy_and_its_pods() {
     let with_module = |path: &str, example: &Example, observed: &Observed| -> Vec<Object> {
@@ -873,8 +874,8 @@ fn requests_of_a_policy_that_does_not_fit_meet_the_next_policy() {
     assert_eq!(stages[0]["routes"], json!([r, s]));
 }
 
-/// The namespace that came first doesn't keep all of a shared Gateway's object. What the Gateway's
-/// own namespace has in it stays.
+/// The namespace that came first doesn't keep all of a shared Gateway's object. The policies of the
+/// Gateway's own namespace stay.
 #[test]
 fn a_namespace_with_more_than_its_part_makes_room_for_others() {
     let with = |policies: &[(&str, usize)]| {
@@ -901,6 +902,21 @@ fn a_namespace_with_more_than_its_part_makes_room_for_others() {
         assert_eq!(stages(&wanted).len(), 1);
         assert_eq!(after(&both, &applied(&wanted)), wanted, "at rest");
     }
+}
+
+/// The filter refuses a configuration with the calls of a policy that isn't in it. A workload has
+/// calls before it is cut if it was joined with the last version of an invalid policy.
+#[test]
+fn a_policy_that_is_left_out_takes_its_calls_along() {
+    let example = Example::default()
+        .gateway("infra/edge", "eg")
+        .at_gateway("infra/p", "Gateway/infra/edge", "infra/edge", &[])
+        .with_workflows();
+    let (workloads, _) = workloads(&example.plan, &example.cluster);
+    let joined = both_ways(&workloads[0], &example.plan);
+    assert!(joined.config.outbound.is_some());
+    let rest = joined.with(&Cuts::from([("infra/p", Cut::Out)]), &example.plan);
+    assert_eq!(rest.config.check(), Ok(()));
 }
 
 #[test]

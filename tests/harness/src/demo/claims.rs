@@ -254,7 +254,8 @@ pub(super) fn costliest(mix: &[QueryType]) -> usize {
 }
 
 /// Returns the time from the edit to the end of the first window in which most requests of the
-/// costliest type are answered, or aren't if `answered` is false, ms.
+/// costliest type are answered, ms. If `answered` is false, it is the first window in which most
+/// aren't answered.
 pub(super) fn costliest_answered_after(
     samples: &[Sample],
     edit: &Edit,

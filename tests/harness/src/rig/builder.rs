@@ -22,7 +22,7 @@ type Change = Box<dyn FnOnce(&mut Bootstrap) -> Result<()>>;
 /// The builder of a [`Rig`].
 pub struct RigBuilder {
     backend: BackendConfig,
-    policy: Option<Value>,
+    policy: Value,
     concurrency: u32,
     module: Option<PathBuf>,
     native: bool,
@@ -35,7 +35,7 @@ impl RigBuilder {
     pub(super) fn new(backend: BackendConfig, policy: Value) -> Self {
         Self {
             backend,
-            policy: Some(policy),
+            policy,
             concurrency: 2,
             module: None,
             native: headgate::is_native(),
@@ -63,13 +63,6 @@ impl RigBuilder {
     #[must_use]
     pub fn native(mut self) -> Self {
         self.native = true;
-        self
-    }
-
-    /// Starts the system without a policy.
-    #[must_use]
-    pub fn without_policy(mut self) -> Self {
-        self.policy = None;
         self
     }
 
@@ -114,9 +107,7 @@ impl RigBuilder {
         let dir = tempfile::Builder::new().prefix("headgate-rig-").tempdir()?;
         let policies = dir.path().join("policies");
         std::fs::create_dir(&policies)?;
-        if let Some(policy) = &self.policy {
-            write_policy(&policies, policy)?;
-        }
+        write_policy(&policies, &self.policy)?;
         let backend = Backend::start(&self.backend)?;
         let mut options = RunOptions::new(&policies);
         options.module_dir = Some(dir.path().join("modules"));
@@ -157,7 +148,7 @@ impl RigBuilder {
             _dir: dir,
             _lock: lock,
         };
-        if self.policy.is_some() && !self.operator_late {
+        if !self.operator_late {
             rig.wait_for_policy()?;
             let (accepted, message) = rig.accepted()?;
             ensure!(accepted, "the operator refuses the policy: {message}");

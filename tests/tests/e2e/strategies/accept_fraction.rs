@@ -22,7 +22,7 @@ fn accept_fraction_refuses_by_chance_even_while_the_backend_is_idle() -> Result<
         // 80 requests/s of 100 ms each demand 8 slots, and the policy allows 2, so one request in
         // four is accepted.
         let types = vec![RequestType::get("work", "/work")];
-        let mut spec = LoadSpec::new(rig.addr(), types, 80.0, Duration::from_secs(8));
+        let mut spec = LoadSpec::new(rig.addr(), types, 80.0, Duration::from_secs(5));
         spec.warmup = Duration::from_secs(2);
         let report = load::run(spec)?;
         let lateness = Lateness::of(&report, &rig.backend.stats());

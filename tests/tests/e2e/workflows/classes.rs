@@ -24,8 +24,7 @@ const SENDERS: usize = 3;
 /// response that is late by the work of one call changes no share.
 const TOLERABLE_FOR_SHARES: Duration = WORK;
 
-/// Returns the policies. `admission` sets the targets of the classes of `shop/stock`. With an empty
-/// `admission`, the classes have no targets.
+/// Returns the policies. `admission` has the settings of class admission of `shop/stock`.
 fn policies(admission: &str) -> String {
     let stock = format!(
         "  parallelism: {{total: {SLOTS}}}
@@ -39,7 +38,7 @@ fn policies(admission: &str) -> String {
     timeout: 30s
     discipline: WFQ
     wfq: {{by: Class, weights: {{high: 8, medium: 4, low: 1}}}}
-{admission}"
+  classAdmission: {{{admission}}}"
     );
     sidecar::policies(&stock, "")
 }
@@ -178,10 +177,6 @@ fn run(
     Ok(calls.into_iter().filter(counts).collect())
 }
 
-fn promising(settings: &str) -> String {
-    format!("  classAdmission: {{{settings}}}")
-}
-
 /// The number of clients of sender 2 and of sender 3. These two senders request far more than the
 /// capacity of `high`.
 const GREEDY: usize = 30;
@@ -208,9 +203,7 @@ fn incast_clients() -> [Clients; SENDERS] {
 /// The outcomes of the calls that request `high`.
 #[derive(Debug)]
 struct Ends {
-    /// Latency without the work, of calls that ran in `high`: the median and the 90th and 97th
-    /// percentiles.
-    median: Duration,
+    /// Latency without the work, of calls that ran in `high`: the 90th and 97th percentiles.
     p90: Duration,
     p97: Duration,
     /// The rate of calls of each sender, calls/s, and the share of them that ran in `high`.
@@ -232,7 +225,6 @@ fn ends(calls: &[Called], measured: Duration) -> Result<Ends> {
         kept[sender] = own().filter(|c| !c.downgraded).count() as f64 / count;
     }
     Ok(Ends {
-        median: latencies[latencies.len() / 2],
         p90: latencies[latencies.len() * 9 / 10],
         p97: latencies[latencies.len() * 97 / 100],
         rates,
@@ -240,27 +232,24 @@ fn ends(calls: &[Called], measured: Duration) -> Result<Ends> {
     })
 }
 
-/// Runs for `warmup` and `measured` seconds under `settings`. Without settings, classes have no
-/// targets. At each sender, the probability of admission to `high` must be at least `least`
-/// thousandths.
-fn under_incast(
-    settings: Option<&str>,
-    (warmup, measured): (u64, u64),
-    least: u64,
-) -> Result<Ends> {
+/// Runs for `warmup` and `measured` seconds under `settings`. At each sender, the probability of
+/// admission to `high` must be at least `least` thousandths.
+///
+/// Without class admission the class would miss its target: the greedy senders alone would keep 60
+/// calls in progress, which the service needs 300 ms to serve. The first claim of the scenario
+/// `aequitas-fig8` shows such a miss.
+fn under_incast(settings: &str, (warmup, measured): (u64, u64), least: u64) -> Result<Ends> {
     let [warmup, measured] = [warmup, measured].map(Duration::from_secs);
     load::undisturbed(load::tolerable(TARGET), |_| {
-        let incast = Incast::start(&settings.map(promising).unwrap_or_default())?;
+        let incast = Incast::start(settings)?;
         let calls = run(&incast, &incast_clients(), warmup, measured)?;
         let ends = ends(&calls, measured)?;
-        println!("{settings:?}: {ends:?}");
-        if settings.is_some() {
-            for sender in 0..SENDERS {
-                let [calls, downgraded, admit] = ["calls", "calls_downgraded", "admit_permille"]
-                    .map(|name| incast.stat(sender, name, "high"));
-                println!("sender {sender}: {calls:?} calls, {downgraded:?} downgraded, {admit:?}");
-                ensure!(downgraded? <= calls? && (least..=1_000).contains(&admit?));
-            }
+        println!("{settings}: {ends:?}");
+        for sender in 0..SENDERS {
+            let [calls, downgraded, admit] = ["calls", "calls_downgraded", "admit_permille"]
+                .map(|name| incast.stat(sender, name, "high"));
+            println!("sender {sender}: {calls:?} calls, {downgraded:?} downgraded, {admit:?}");
+            ensure!(downgraded? <= calls? && (least..=1_000).contains(&admit?));
         }
         incast.check()?;
         Ok((ends, Lateness::of_backend(&incast.backend.stats())))
@@ -270,13 +259,9 @@ fn under_incast(
 #[test]
 fn under_incast_a_class_keeps_its_target_by_admission_only() -> Result<()> {
     let _lock = lock_machine()?;
-    let without = under_incast(None, (2, 3), 1_000)?;
-    assert!(without.median > TARGET, "{without:?}");
-    assert!(without.kept.iter().all(|kept| *kept == 1.0), "{without:?}");
-
     let settings = "targets: {high: 100ms, medium: 1h}, percentile: 90, \
                     distributed: {increase: 0.05, decrease: 0.02, minProbability: 0.5}";
-    let with = under_incast(Some(settings), (14, 8), 500)?;
+    let with = under_incast(settings, (14, 8), 500)?;
     // The clients' times include the time of the connection to their sidecar.
     let beside = Duration::from_millis(10);
     assert!(with.p90 <= TARGET + beside, "{with:?}");
@@ -294,12 +279,12 @@ fn under_incast_a_class_keeps_its_target_by_admission_only() -> Result<()> {
 
 /// With the default constants, the probabilities of the greedy senders fall within seconds. During
 /// the quarter of an hour in which the probabilities rise again, these senders have less than their
-/// share of the class. The test `class_admission` of headgate-mesh covers this time.
+/// share of the class. The test `class_admission` of headgate-admission covers this time.
 #[test]
 fn the_constants_that_ship_keep_the_target_and_the_share_of_the_modest() -> Result<()> {
     let _lock = lock_machine()?;
     let settings = "targets: {high: 100ms, medium: 1h}";
-    let seen = under_incast(Some(settings), (5, 8), 100)?;
+    let seen = under_incast(settings, (5, 8), 100)?;
     let beside = Duration::from_millis(10);
     // The test doesn't use the 99th percentile, because for a few hundred calls it is one of the
     // longest times. A pause of the machine delays several calls, but too few services of the
@@ -335,7 +320,7 @@ fn classes_that_senders_name_share_by_weight() -> Result<()> {
         .collect();
     let (warmup, measured) = (Duration::from_secs(2), Duration::from_secs(8));
     let shares = load::undisturbed(TOLERABLE_FOR_SHARES, |_| {
-        let incast = Incast::start(&promising("targets: {high: 1h, medium: 1h}"))?;
+        let incast = Incast::start("targets: {high: 1h, medium: 1h}")?;
         let calls = run(&incast, &clients, warmup, measured)?;
         let of = |class: &str| {
             let own = calls.iter().filter(|c| clients[c.clients].class == class);

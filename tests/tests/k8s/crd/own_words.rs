@@ -1,10 +1,10 @@
-//! Bad policies that the API server refuses in its own words, and those that it takes, each with
-//! the reason.
+//! Bad policies that the API server refuses with messages of its own, and those that it accepts,
+//! each with the reason.
 
 /// The reason, the constant part of the API server's message, and the files.
 pub(crate) type Group = (&'static str, &'static str, &'static [&'static str]);
 
-/// Bad policies that are refused in other words than those of `headgate validate`.
+/// Bad policies that are refused with messages other than those of `headgate validate`.
 pub(crate) const OTHER_WORDS: &[Group] = &[
     (
         "a field that the schema lacks: rules in CEL see only fields that it has",

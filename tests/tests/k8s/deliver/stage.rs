@@ -259,8 +259,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Replaces the running deliverer by another. If `interrupted`, there was none for a while, as
-    /// far as the new one knows.
+    /// Replaces the running deliverer with another. `interrupted` tells the new one that no
+    /// deliverer may have run for a while.
     pub(crate) async fn start_again(&mut self, interrupted: bool) -> Result<()> {
         self.task.abort();
         let user = client(&self.server.user_kubeconfig("deliver", None)?).await?;

@@ -263,7 +263,7 @@ fn an_edit_of_the_types_lets_all_pass_that_wait_for_an_answer() {
     assert_eq!(process.refused, []);
 }
 
-/// Each request that ends may let parked requests go, and all of a type go or none.
+/// At each end of a request, parked requests are checked once per type rather than one by one.
 #[test]
 fn the_end_of_a_request_costs_one_look_for_each_type_that_waits_for_an_answer() {
     let mut process = with_parked_requests(&by_value(14));

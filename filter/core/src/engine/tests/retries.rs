@@ -65,8 +65,8 @@ fn refused_retries_do_not_keep_retries_out() {
     assert_eq!(process.started.len(), 2);
 }
 
-/// A client whose deadlines no free slot would meet says nothing about the slots. A deadline that
-/// passes in the queue does.
+/// The refusal of a deadline that even a free slot would miss doesn't show that slots are scarce. A
+/// deadline that passes in the queue does show it.
 #[test]
 fn only_first_attempts_that_find_no_slot_keep_retries_out() {
     let mut process = Process::new(1, &config(1, |_| {}));

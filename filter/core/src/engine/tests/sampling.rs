@@ -61,8 +61,8 @@ fn with_objective(stage: &mut StageConfig, ms: u64) {
     }];
 }
 
-/// 9% of the requests of the busy type miss its last objective, a p90. The other type is worth more
-/// per slot time, and would be protected from a type that is broken.
+/// 9% of the requests of the busy type miss its last objective, a p90. If the type were broken, the
+/// other type, which is worth more per slot time, would be protected from it.
 #[test]
 fn a_busy_type_that_meets_its_objectives_is_not_broken() {
     for outcome in [Outcome::Completed, Outcome::Failed, Outcome::Abandoned] {

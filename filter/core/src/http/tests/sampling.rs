@@ -1,4 +1,4 @@
-//! Tests of types that are answered more often than answers are measured.
+//! Tests of types with more answers than are measured.
 
 use super::*;
 use crate::decision::PolicyId;

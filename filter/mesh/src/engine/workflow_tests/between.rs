@@ -20,7 +20,7 @@ fn outbound() -> FilterConfig {
     }
 }
 
-/// Returns the configuration of the front, whose own limit for `a` is high (1000 requests/s).
+/// Returns the configuration of the front, whose guarantee for `a` is high (1000 requests/s).
 fn front() -> FilterConfig {
     config(|stage| {
         let workflows = stage.workflows.as_mut().unwrap();

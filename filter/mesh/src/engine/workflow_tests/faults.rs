@@ -93,8 +93,8 @@ fn an_edit_keeps_rates_and_those_who_wait() {
     proxy.assert_nothing_is_left();
 }
 
-/// An operator names the workflows that matter while invented names have taken all places, and the
-/// host may fail then.
+/// The policy names another workflow while invented names have filled the directory. The host may
+/// fail during the edit.
 #[test]
 fn a_workflow_that_is_named_during_a_flood_gets_its_rate() {
     for fails in [0, 16] {

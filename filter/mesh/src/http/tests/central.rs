@@ -2,14 +2,15 @@
 
 use super::classes::{HIGH, IN_TIME, LATE, PROMISE, outbound};
 use super::*;
-use crate::class_admission::Server;
-use crate::class_admission::protocol::{ClassReport, Report};
 use crate::engine::Callout;
+use headgate_admission::Server;
+use headgate_admission::protocol::{ClassReport, Report};
 
 const MISSES: &str = r#"{"type":"Misses","allowed":2,"period_us":10000000}"#;
 const INCAST: &str = r#"{"type":"Incast","smoothing":0.5}"#;
 
-/// Returns a proxy whose calls a server decides on, one second after the start of its clock.
+/// Returns a proxy with centralized class admission of its calls, one second after the start of its
+/// clock.
 fn sender(method: &str, fallback: &str) -> Proxy {
     let central = format!(
         r#""enforced":true,"central":{{"service":"ns/stock","method":{method},"scope":"Class",

@@ -47,7 +47,7 @@ pub struct Interval<'a> {
     pub now: Instant,
     /// The length of the interval, which is the time since the previous run.
     pub elapsed: Duration,
-    /// P, the number of slots of the process. It is infinite for no limit.
+    /// P, the number of slots of the process. It is infinite without a limit.
     pub slots: f64,
     /// The measurements of all workers in the interval.
     pub measured: &'a Measurements,
@@ -67,7 +67,7 @@ pub enum Bottleneck {
 pub struct Snapshot {
     /// The workflow.
     pub workflow: WorkflowId,
-    /// σ, the rate in force, requests/s. It is infinite for no limit.
+    /// σ, the rate in force, requests/s. It is infinite without a limit.
     pub rate: f64,
     /// The rate that the local policy alone would set (line 1), requests/s. It is infinite for no
     /// limit.
@@ -169,7 +169,7 @@ impl Workflow {
         amounts.all(is_amount) && rates.all(|rate| rate >= 0.0)
     }
 
-    /// Adds an interval's measurements, none if there were no requests.
+    /// Adds the measurements of an interval, which have their default if there were no requests.
     fn measure(&mut self, now: Instant, seconds: f64, keep: Keep, measured: &Measured) {
         if *measured != Measured::default() {
             self.seen = true;

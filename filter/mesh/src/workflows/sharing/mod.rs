@@ -22,7 +22,7 @@ use headgate_core::config::SharingConfig;
 /// The capacity of a process, and how much of it is in use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Capacity {
-    /// P, the number of slots. It is infinite for no limit.
+    /// P, the number of slots. It is infinite without a limit.
     pub(crate) slots: f64,
     /// The utilization of each resource, as a moving average, ratio 0..=1.
     pub(crate) utilization: [f64; RESOURCES],
@@ -45,7 +45,7 @@ pub(crate) struct Load {
     /// λ, the arrival rate including refused requests, requests/s.
     pub(crate) demand: f64,
     /// The rate that the called processes accept according to the last run, requests/s. It is
-    /// infinite for no limit. This process admits no more than this rate.
+    /// infinite without a limit. This process admits no more than this rate.
     pub(crate) downstream: f64,
     /// The cost of a request, in slot-seconds and in units of the second resource. `None` as long
     /// as no workflow has measurements.

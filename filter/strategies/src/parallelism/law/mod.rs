@@ -110,12 +110,12 @@ enum Limit {
     Closed,
 }
 
-/// A time at the ceiling of an open law.
+/// A period in which an open law is at its ceiling.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 struct AtCeiling {
-    /// The length of the time, s.
+    /// The length of the period, s.
     secs: f64,
-    /// The sums of `times` over the time.
+    /// The sums of `times` over the period.
     ended: [f64; 5],
 }
 
@@ -170,7 +170,7 @@ pub struct Law {
     ceiling: Option<f64>,
     /// The mean service time before the ceiling was reached, s.
     turn: f64,
-    /// The time since the ceiling was reached, or `None` while it isn't.
+    /// The period since the ceiling was reached, or `None` below the ceiling.
     at_ceiling: Option<AtCeiling>,
     /// The largest part of P by which the schedule goes above P.
     reach: f64,

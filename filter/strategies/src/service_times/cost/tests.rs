@@ -116,8 +116,8 @@ proptest! {
         samples in prop::collection::vec((0.0_f64..1.0, 0.0_f64..1.0, scatter()), 2_000),
     ) {
         let exact = coefficients.map(|exponent| 10_f64.powf(exponent));
-        // Each eighth of the sizes occurs with each of the outputs, and each sample has a mirror
-        // image.
+        // The samples are stratified: each eighth of the range of sizes occurs with each eighth of
+        // the range of outputs. Each sample has an antithetic one.
         let amounts = samples.iter().enumerate().flat_map(|(n, &(size, output, scatter))| {
             let at = |n: usize, part: f64, most: f64| {
                 most.powf(((n % 8) as f64 + part) / 8.0) as u32
@@ -147,8 +147,8 @@ proptest! {
         let (a, b) = (10_f64.powf(fixed), 10_f64.powf(per_size));
         // Sizes are uniform on a logarithmic scale.
         let size = |at: f64| 10_f64.powf(at * f64::from(largest)) as u32;
-        // Each eighth of the sizes occurs in turn, and each sample has a mirror image. So the error
-        // is that of the method, not of a rare draw.
+        // The samples are stratified over the range of sizes, and each has an antithetic one. So
+        // the error is that of the method, not of a rare draw.
         let turns = samples.iter().enumerate();
         let turns = turns.map(|(n, &(at, scatter))| (((n % 8) as f64 + at) / 8.0, scatter));
         let mirrored = turns.flat_map(|(at, scatter)| [(at, scatter), (at, 2.0 - scatter)]);

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
+use headgate_admission::ChannelLaw;
+use headgate_admission::protocol::Method;
 use headgate_core::config::{
     CentralConfig, ClassAdmissionConfig, ClassConfig, Discipline, Flow, Mode, OutboundConfig,
     QueueMode, ServiceAdmissionConfig,
 };
-use headgate_mesh::class_admission::ChannelLaw;
-use headgate_mesh::class_admission::protocol::Method;
 use headgate_strategies::request::ClassId;
 
 use super::requirement::When::{All, Any, Given, Not, Several};

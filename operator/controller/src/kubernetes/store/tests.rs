@@ -305,7 +305,7 @@ fn the_list_of_one_namespace_leaves_others_alone() {
     );
 }
 
-/// Otherwise nobody could list the policies any more, of any namespace.
+/// Otherwise the list of the policies of all namespaces would be unreadable.
 #[test]
 fn a_condition_with_an_unreadable_time_is_left_out() {
     let conditions = |times: [&str; 2]| {

@@ -212,8 +212,8 @@ fn conflicts_are_shown_with_the_policy_that_lost() {
     assert_eq!(lost.conflicts[0].winner, "default/a");
 }
 
-/// A proxy that connects to an operator that has started keeps its own configuration if it may lack
-/// a policy.
+/// A proxy that connects to a newly started operator keeps its own configuration if the operator
+/// may lack one of its policies.
 #[test]
 fn proxies_lack_no_policy_that_another_one_replaces() {
     let lacks = |name: &str, first: &str, second: &str| {

@@ -58,7 +58,7 @@ fn pods_that_envoy_gateway_keeps_elsewhere_count_once() {
     assert_eq!(slots(&at_edge(&fewer)), [("a/p".into(), 6)]);
 }
 
-/// Returns a cluster with two Gateways of one class, both of which `HTTPRoute/a/r` is at. Two Pods
+/// Returns a cluster with two Gateways of one class. `HTTPRoute/a/r` attaches to both. Two Pods
 /// serve all Gateways of the class.
 fn merged() -> World {
     edge(0)
@@ -226,7 +226,8 @@ fn a_policy_with_two_routes_is_one_stage_for_both() {
     );
 }
 
-/// The policies in order of age are those of a route and a listener, and of a route there.
+/// The older policy is for a route and for a listener. The younger one is for a route of that
+/// listener.
 #[test]
 fn a_policy_does_not_take_the_requests_of_a_more_specific_one_along_with_another_target() {
     let world = World::default()
@@ -509,7 +510,7 @@ fn what_a_pool_lacks_is_said() {
     );
 }
 
-/// Istio gives a rule with a name just this name.
+/// In Istio, a named rule's routes have exactly that name.
 #[test]
 fn a_rule_with_a_name_is_matched_by_it_where_no_other_rule_has_it() {
     let routes = |world: &World| stages(&at_edge(world)).remove(0).2;

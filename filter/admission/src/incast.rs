@@ -28,15 +28,15 @@ use std::hash::Hash;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use headgate_config::ConfigError;
 use headgate_config::admission_law::check_smoothing;
-use headgate_core::config::ConfigError;
 use headgate_strategies::request::ClassId;
 use headgate_strategies::rng::Rng;
 use headgate_strategies::time::{Instant, nanos};
 
-use super::law::ChannelLaw;
-use super::recent::Recent;
-use super::{Completion, Distributed, Limits, Scope, class_of};
+use crate::law::ChannelLaw;
+use crate::recent::Recent;
+use crate::{Completion, Distributed, Limits, Scope, class_of};
 
 /// Admit probabilities of all senders. `S` is a sender, `D` a receiver.
 #[derive(Debug, Clone)]
@@ -79,7 +79,7 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     }
 
     /// Returns the number of channels for which it has memory.
-    pub(super) fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.channels.capacity()
     }
 
@@ -207,8 +207,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::Settings;
     use super::*;
+    use crate::Settings;
     use headgate_strategies::rng::Rng;
 
     impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     fn law() -> ChannelLaw {
-        ChannelLaw::try_from(Settings::new(vec![us(14), us(25)])).unwrap()
+        ChannelLaw::try_from(Settings::new(vec![14, 25])).unwrap()
     }
 
     fn incast(past: f64, scope: Scope) -> Incast<u8, u8> {

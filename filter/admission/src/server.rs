@@ -10,37 +10,37 @@
 //! The server answers each report with probabilities, by which the sender draws until its next
 //! report. With [`Misses`] the probability is 0 or 1, and holds until the end of the period.
 //!
-//! State is bounded, regardless of the reports. The server keeps at most [`SERVICES`] services, and
-//! for each service the [`CHANNELS`] most recently used pairs of sender and class, but memory for
-//! [`CHANNELS_OF_ALL`] such pairs in all. A new service counts for the namespace of the sender that
-//! reported it first. If there is no room, services of the namespace with the most services are
-//! evicted, or of the one with the most pairs. So the reports of one namespace don't evict the
-//! services of others. The content of reports is trusted, because the
-//! server's TLS authenticates the senders.
+//! State is bounded, regardless of the reports. The server keeps at most [`SERVICES`] services and,
+//! for each service, the [`CHANNELS`] most recently used pairs of sender and class. All services
+//! together have memory for at most [`CHANNELS_OF_ALL`] pairs. A new service counts for the
+//! namespace of the sender that reported it first. Beyond a limit, services of the namespace with
+//! the most services, or with the most pairs, are evicted. So the reports of one namespace don't
+//! evict the services of others. The content of reports is trusted, because the server's TLS
+//! authenticates the senders.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use headgate_core::config::ConfigError;
+use headgate_config::ConfigError;
 use headgate_strategies::request::ClassId;
 use headgate_strategies::time::{Instant, nanos};
 
-use super::incast::Incast;
-use super::misses::Misses;
-use super::protocol::{
+use crate::incast::Incast;
+use crate::misses::Misses;
+use crate::protocol::{
     ClassReport, Decision, Decisions, MAX_SERVICES, Method, Report, Rules, ServiceAnswer,
 };
-use super::{Completion, Limits};
+use crate::{ChannelLaw, Completion, Limits};
 
 /// The maximum number of services.
-pub(super) const SERVICES: usize = 512;
+const SERVICES: usize = 512;
 /// The maximum number of pairs of sender and class of a service.
-pub(super) const CHANNELS: usize = 32_768;
+const CHANNELS: usize = 32_768;
 /// The maximum number of pairs of all services for which there is memory, some 50 bytes each. A
 /// service with [`CHANNELS`] pairs has memory for up to twice as many.
-pub(super) const CHANNELS_OF_ALL: usize = 16 * CHANNELS;
+const CHANNELS_OF_ALL: usize = 16 * CHANNELS;
 /// The idle time after which a service is forgotten.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -103,7 +103,7 @@ impl Server {
         let sender = self.hashes.hash_one(&report.process);
         let mut services = Vec::with_capacity(report.services.len());
         for (at, of_service) in report.services.iter().enumerate() {
-            // Serialization can't fail, because the rules have no maps.
+            // Serialization can't fail, because all keys are strings.
             let rules = serde_json::to_vec(&of_service.rules).unwrap_or_default();
             let key = self.hashes.hash_one((&of_service.service, rules));
             let known = self.services.get(&key);
@@ -126,7 +126,7 @@ impl Server {
             };
             entry.used = now;
             let algorithm = &mut entry.algorithm;
-            let promised = of_service.rules.targets_us.len();
+            let promised = of_service.rules.settings.targets_us.len();
             let classes = || (0..).map(ClassId).take(promised);
             let before = algorithm.capacity();
             for (class, reported) in classes().zip(&of_service.classes) {
@@ -199,7 +199,7 @@ impl Server {
 
 impl Algorithm {
     fn new(rules: &Rules) -> Result<Self, ConfigError> {
-        let law = rules.law()?;
+        let law = ChannelLaw::try_from(rules.settings.clone())?;
         let limits = Limits {
             channels: CHANNELS,
             idle: IDLE,
@@ -275,9 +275,9 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::protocol::ServiceReport;
-    use super::super::{Distributed, Scope};
     use super::*;
+    use crate::protocol::ServiceReport;
+    use crate::{Distributed, Scope, Settings};
 
     const MISSES: Method = Method::Misses {
         allowed: NonZeroU32::MIN.saturating_add(4),
@@ -290,11 +290,7 @@ mod tests {
 
     fn rules(method: Method) -> Rules {
         Rules {
-            targets_us: vec![14, 25],
-            percentile: 99.9,
-            increase: 0.01,
-            decrease: 0.01,
-            min_probability: 0.1,
+            settings: Settings::new(vec![14, 25]),
             scope: Scope::Class,
             method,
         }
@@ -385,7 +381,7 @@ mod tests {
             ),
         ) {
             let rules = rules(Method::Incast { smoothing: 0.0 });
-            let law = rules.law().unwrap();
+            let law = ChannelLaw::try_from(rules.settings.clone()).unwrap();
             let (mut server, mut model) =
                 (Server::default(), Distributed::new(law.clone(), Limits::default()));
             let mut us = 0;
@@ -510,7 +506,7 @@ mod tests {
         // that service.
         let mut other_rules = rules.clone();
         for flood in 1..=2 * SERVICES as u64 {
-            other_rules.targets_us[0] = 1_000 + flood;
+            other_rules.settings.targets_us[0] = 1_000 + flood;
             let flooded = report("3", "other/0", &other_rules, misses(9));
             let now = at(5_000 + flood);
             server.exchange(now, Some("evil"), &flooded).unwrap();
@@ -542,7 +538,7 @@ mod tests {
         flood.services = (0..MAX_SERVICES as u64)
             .map(|n| {
                 let mut service = flood.services[0].clone();
-                service.rules.to_mut().targets_us[0] = 1 + n;
+                service.rules.to_mut().settings.targets_us[0] = 1 + n;
                 service.classes = vec![failed; 2];
                 service
             })

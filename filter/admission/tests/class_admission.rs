@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use headgate_mesh::class_admission::{ChannelLaw, Completion, Distributed, Limits, Settings};
+use headgate_admission::{ChannelLaw, Completion, Distributed, Limits, Settings};
 use headgate_strategies::request::ClassId;
 use headgate_strategies::rng::Rng;
 use headgate_strategies::time::Instant;
@@ -21,7 +21,7 @@ const SECOND: u64 = 1_000_000_000;
 fn law() -> ChannelLaw {
     let settings = Settings {
         percentile: 99.0,
-        ..Settings::new(vec![TARGET])
+        ..Settings::new(vec![100_000])
     };
     ChannelLaw::try_from(settings).unwrap()
 }

@@ -37,11 +37,11 @@
 
 use std::time::Duration;
 
-use headgate_core::config::ConfigError;
+use headgate_config::ConfigError;
 use headgate_strategies::request::ClassId;
 use headgate_strategies::time::{Instant, nanos};
 
-use super::{Completion, Settings};
+use crate::{Completion, Settings};
 
 /// The law with its checked [`Settings`].
 #[derive(Debug, Clone, PartialEq)]
@@ -70,11 +70,12 @@ impl TryFrom<Settings> for ChannelLaw {
         let targets_per_window = 100.0 / (100.0 - settings.percentile);
         // The conversion saturates. The value is rounded, since 100 − 99.9 is a little more than
         // 0.1.
-        let window = |target: &Duration| {
-            Duration::from_nanos((nanos(*target) as f64 * targets_per_window).round() as u64)
+        let window = |target_us: &u64| {
+            let target = target_us.saturating_mul(1_000) as f64;
+            Duration::from_nanos((target * targets_per_window).round() as u64)
         };
         Ok(Self {
-            windows: settings.targets.iter().map(window).collect(),
+            windows: settings.targets_us.iter().map(window).collect(),
             settings,
         })
     }
@@ -99,7 +100,7 @@ impl ChannelLaw {
     /// class.
     #[must_use]
     pub fn missed(&self, call: &Completion) -> bool {
-        let Some(target) = self.settings.targets.get(usize::from(call.class.0)) else {
+        let Some(target_us) = self.settings.targets_us.get(usize::from(call.class.0)) else {
             return false;
         };
         let units = if self.settings.per_cost {
@@ -107,7 +108,7 @@ impl ChannelLaw {
         } else {
             1
         };
-        nanos(call.latency) > nanos(*target).saturating_mul(units)
+        nanos(call.latency) > target_us.saturating_mul(1_000).saturating_mul(units)
     }
 
     /// Returns the effect of `call`, completed at `now`, on its channel, whose window began at
@@ -187,12 +188,12 @@ mod tests {
 
     #[test]
     fn a_window_is_a_target_for_each_call_of_which_one_may_miss() {
-        let law = ChannelLaw::try_from(Settings::new(vec![US(14), US(25)])).unwrap();
+        let law = ChannelLaw::try_from(Settings::new(vec![14, 25])).unwrap();
         assert_eq!(law.windows, [US(14_000), US(25_000)]);
         assert_eq!(law.lowest(), ClassId(2));
         let lenient = Settings {
             percentile: 98.5,
-            ..Settings::new(vec![US(30)])
+            ..Settings::new(vec![30])
         };
         assert_eq!(ChannelLaw::try_from(lenient).unwrap().windows, [US(2_000)]);
     }
@@ -201,7 +202,7 @@ mod tests {
     fn a_sender_with_few_calls_has_a_lower_percentile() {
         let lenient = Settings {
             percentile: 99.0,
-            ..Settings::new(vec![US(100_000)])
+            ..Settings::new(vec![100_000])
         };
         let law = ChannelLaw::try_from(lenient.clone()).unwrap();
         assert_eq!(law.recovery(ClassId(0)), Duration::from_secs(900));
@@ -220,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_miss_counts_by_size_and_a_window_without_one_by_its_end() {
-        let law = ChannelLaw::try_from(Settings::new(vec![US(14), US(25)])).unwrap();
+        let law = ChannelLaw::try_from(Settings::new(vec![14, 25])).unwrap();
         let change = |ms: f64, call| {
             law.change(
                 Instant::default(),
@@ -241,7 +242,7 @@ mod tests {
     fn targets_per_cost_are_for_a_unit_of_size() {
         let settings = Settings {
             per_cost: true,
-            ..Settings::new(vec![US(2)])
+            ..Settings::new(vec![2])
         };
         let law = ChannelLaw::try_from(settings).unwrap();
         assert!(!law.missed(&call(0, 14, 7)));
@@ -251,16 +252,16 @@ mod tests {
 
     #[test]
     fn settings_out_of_range_are_refused_by_name() {
-        let good = Settings::new(vec![US(14)]);
+        let good = Settings::new(vec![14]);
         let error = |change: &dyn Fn(&mut Settings)| {
             let mut settings = good.clone();
             change(&mut settings);
             ChannelLaw::try_from(settings).unwrap_err().to_string()
         };
         for (field, error) in [
-            ("targets:", error(&|s| s.targets.clear())),
-            ("targets:", error(&|s| s.targets = vec![US(1); 16])),
-            ("targets[1]:", error(&|s| s.targets.push(Duration::ZERO))),
+            ("targets:", error(&|s| s.targets_us.clear())),
+            ("targets:", error(&|s| s.targets_us = vec![1; 16])),
+            ("targets[1]:", error(&|s| s.targets_us.push(0))),
             ("percentile:", error(&|s| s.percentile = 100.0)),
             ("percentile:", error(&|s| s.percentile = f64::NAN)),
             ("increase:", error(&|s| s.increase = 0.0)),

@@ -1,5 +1,6 @@
 //! Class admission, with which a sender runs a call in a lower class when the class that the call
-//! asks for misses its target.
+//! asks for misses its target. It consists of the law of admit probabilities, the methods that
+//! decide, and the server that decides for all senders. The filter's side is in `headgate-mesh`.
 //!
 //! Weighted fair queues give each class a share of a receiver. Latency targets hold as long as the
 //! classes above the lowest stay within their shares. No queue enforces this condition, because
@@ -13,7 +14,6 @@
 //! | | where | decides by | source |
 //! |---|---|---|---|
 //! | [`Distributed`] | each sender | an admit probability for each (receiver, class) | Aequitas |
-//! | [`SharedChannels`] | each sender, in all of its workers | the same | Aequitas |
 //! | [`Misses`] | one server | K misses a period, for all senders | centralized Aequitas §3.1 |
 //! | [`Incast`] | one server | an admit probability, by the mean incast delay | §3.2 |
 //!
@@ -21,8 +21,9 @@
 //! Datacenters", SIGCOMM '22, with the constants of its simulator. *Centralized Aequitas* is D.
 //! Chowdary, W. Xie, Y. Zhong: "Centralize the Aequitas Admission Control Mechanism".
 //!
-//! A [`Server`] holds the state of [`Misses`] and [`Incast`] for many services. Senders exchange
-//! batches of reports and decisions with it ([`protocol`]).
+//! The filter keeps the state of [`Distributed`] in numbers that its workers share
+//! (`headgate_mesh::channels`). A [`Server`] holds the state of [`Misses`] and [`Incast`] for many
+//! services. Senders exchange batches of reports and decisions with it ([`protocol`]).
 //!
 //! All state is bounded ([`Limits`]). An entry that doesn't fit is dropped, and its calls are then
 //! admitted.
@@ -34,7 +35,6 @@ mod misses;
 pub mod protocol;
 mod recent;
 mod server;
-mod shared;
 
 use std::time::Duration;
 
@@ -44,8 +44,6 @@ pub use incast::Incast;
 pub use law::{Change, ChannelLaw};
 pub use misses::Misses;
 pub use server::{ReportError, Server};
-pub use shared::SharedChannels;
-pub(crate) use shared::{probability, steps};
 
 use headgate_strategies::request::ClassId;
 

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use headgate_strategies::time::Instant;
 
-use super::Limits;
+use crate::Limits;
 
 /// A bounded map of two generations.
 #[derive(Debug, Clone)]
-pub(super) struct Recent<K, V> {
+pub(crate) struct Recent<K, V> {
     /// The maximum number of entries of a generation.
     generation: usize,
     idle: Duration,
@@ -31,7 +31,7 @@ struct Entry<V> {
 }
 
 impl<K: Copy + Eq + Hash, V> Recent<K, V> {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: Limits) -> Self {
         Self {
             generation: (limits.channels / 2).max(1),
             idle: limits.idle,
@@ -42,13 +42,13 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
 
     /// Returns the value of `key` without marking the key as used. Returns `None` if the key is
     /// unknown or has been unused for the idle time.
-    pub(super) fn peek(&self, now: Instant, key: K) -> Option<&V> {
+    pub(crate) fn peek(&self, now: Instant, key: K) -> Option<&V> {
         let entry = self.young.get(&key).or_else(|| self.old.get(&key))?;
         (now.since(entry.used) < self.idle).then_some(&entry.value)
     }
 
     /// Returns the value of `key` and marks the key as just used.
-    pub(super) fn get(&mut self, now: Instant, key: K) -> Option<&mut V> {
+    pub(crate) fn get(&mut self, now: Instant, key: K) -> Option<&mut V> {
         self.peek(now, key)?;
         if let Some(entry) = self.old.remove(&key) {
             self.insert(now, key, entry.value);
@@ -59,7 +59,7 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
     }
 
     /// Sets the value of `key` and marks the key as just used.
-    pub(super) fn insert(&mut self, now: Instant, key: K, value: V) {
+    pub(crate) fn insert(&mut self, now: Instant, key: K, value: V) {
         self.old.remove(&key);
         if self.young.len() >= self.generation && !self.young.contains_key(&key) {
             self.old = std::mem::take(&mut self.young);
@@ -67,19 +67,19 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         self.young.insert(key, Entry { value, used: now });
     }
 
-    pub(super) fn remove(&mut self, key: K) {
+    pub(crate) fn remove(&mut self, key: K) {
         self.young.remove(&key);
         self.old.remove(&key);
     }
 
     /// Returns the number of entries for which the map has memory, which it keeps when entries are
     /// removed.
-    pub(super) fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.young.capacity() + self.old.capacity()
     }
 
     #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.young.len() + self.old.len()
     }
 }

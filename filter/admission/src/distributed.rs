@@ -19,9 +19,9 @@ use headgate_strategies::request::ClassId;
 use headgate_strategies::rng::Rng;
 use headgate_strategies::time::Instant;
 
-use super::law::{Change, ChannelLaw};
-use super::recent::Recent;
-use super::{Completion, Limits};
+use crate::law::{Change, ChannelLaw};
+use crate::recent::Recent;
+use crate::{Completion, Limits};
 
 /// Admit probabilities of one sender. `D` is a receiver.
 #[derive(Debug, Clone)]
@@ -55,7 +55,7 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
     }
 
     /// Returns the number of channels for which it has memory.
-    pub(super) fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.below_one.capacity()
     }
 
@@ -121,8 +121,8 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::Settings;
     use super::*;
+    use crate::Settings;
     use headgate_strategies::rng::Rng;
 
     const HIGH: ClassId = ClassId(0);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     fn distributed() -> Distributed<u32> {
-        let law = ChannelLaw::try_from(Settings::new(vec![us(14), us(25)])).unwrap();
+        let law = ChannelLaw::try_from(Settings::new(vec![14, 25])).unwrap();
         Distributed::new(law, Limits::default())
     }
 
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_channels_at_one_take_none() {
-        let law = ChannelLaw::try_from(Settings::new(vec![us(14)])).unwrap();
+        let law = ChannelLaw::try_from(Settings::new(vec![14])).unwrap();
         let limits = Limits {
             channels: 100,
             ..Limits::default()

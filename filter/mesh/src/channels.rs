@@ -1,5 +1,5 @@
-//! [`Distributed`](super::Distributed) for one receiver, with a state that all workers of a process
-//! share.
+//! [`Distributed`](headgate_admission::Distributed) for one receiver, with a state that all workers
+//! of a process share.
 //!
 //! Each class has two of the host's numbers:
 //!
@@ -19,20 +19,18 @@
 
 use std::time::Duration;
 
+use headgate_admission::{Change, ChannelLaw, Completion, Limits};
 use headgate_strategies::host::{HostError, Number, Shared};
 use headgate_strategies::request::ClassId;
 use headgate_strategies::rng::Rng;
 use headgate_strategies::time::Instant;
-
-use super::law::{Change, ChannelLaw};
-use super::{Completion, Limits};
 
 /// The number of steps of a probability from 0 to 1.
 const ONE: f64 = (1 << 20) as f64;
 
 /// The admit probabilities of one receiver.
 #[derive(Debug)]
-pub struct SharedChannels {
+pub(crate) struct SharedChannels {
     law: ChannelLaw,
     idle: Duration,
     /// Channels by class, without the lowest.
@@ -65,7 +63,7 @@ impl SharedChannels {
     ///
     /// # Errors
     /// [`HostError`] if the host refuses a number.
-    pub fn new(
+    pub(crate) fn new(
         host: &impl Shared,
         law: ChannelLaw,
         name: impl Fn(ClassId) -> String,
@@ -86,7 +84,7 @@ impl SharedChannels {
 
     /// Returns the law of the probabilities.
     #[must_use]
-    pub fn law(&self) -> &ChannelLaw {
+    pub(crate) fn law(&self) -> &ChannelLaw {
         &self.law
     }
 
@@ -95,7 +93,7 @@ impl SharedChannels {
     ///
     /// # Errors
     /// [`HostError`]. The caller then sends the call unchanged.
-    pub fn class_for(
+    pub(crate) fn class_for(
         &self,
         host: &impl Shared,
         now: Instant,
@@ -112,7 +110,7 @@ impl SharedChannels {
     ///
     /// # Errors
     /// [`HostError`]. The call then doesn't count.
-    pub fn completed(
+    pub(crate) fn completed(
         &self,
         host: &impl Shared,
         now: Instant,
@@ -140,7 +138,7 @@ impl SharedChannels {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn probability(
+    pub(crate) fn probability(
         &self,
         host: &impl Shared,
         now: Instant,
@@ -191,7 +189,8 @@ pub(crate) fn probability(missing: i64) -> f64 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{Distributed, Settings};
+    use headgate_admission::{Distributed, Settings};
+
     use super::*;
     use crate::memory::MemoryHost;
     use headgate_strategies::rng::Rng;
@@ -199,8 +198,7 @@ mod tests {
     const HIGH: ClassId = ClassId(0);
 
     fn law() -> ChannelLaw {
-        let targets = vec![Duration::from_micros(14), Duration::from_micros(25)];
-        ChannelLaw::try_from(Settings::new(targets)).unwrap()
+        ChannelLaw::try_from(Settings::new(vec![14, 25])).unwrap()
     }
 
     fn channels(host: &MemoryHost) -> SharedChannels {

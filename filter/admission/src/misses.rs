@@ -24,8 +24,8 @@ use std::time::Duration;
 use headgate_strategies::request::ClassId;
 use headgate_strategies::time::{Instant, nanos};
 
-use super::law::ChannelLaw;
-use super::{Completion, Limits, Scope, class_of};
+use crate::law::ChannelLaw;
+use crate::{Completion, Limits, Scope, class_of};
 
 /// The misses of the current period. `D` is a receiver.
 #[derive(Debug, Clone)]
@@ -122,8 +122,8 @@ impl<D: Copy + Eq + Hash> Misses<D> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::Settings;
     use super::*;
+    use crate::Settings;
 
     const HIGH: ClassId = ClassId(0);
     const MEDIUM: ClassId = ClassId(1);
@@ -142,13 +142,12 @@ mod tests {
     }
 
     fn misses(scope: Scope, channels: usize) -> Misses<u32> {
-        let targets = vec![Duration::from_micros(14), Duration::from_micros(25)];
         let limits = Limits {
             channels,
             ..Limits::default()
         };
         Misses::new(
-            ChannelLaw::try_from(Settings::new(targets)).unwrap(),
+            ChannelLaw::try_from(Settings::new(vec![14, 25])).unwrap(),
             NonZeroU32::new(5).unwrap(),
             Duration::from_millis(25),
             scope,

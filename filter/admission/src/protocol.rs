@@ -20,13 +20,12 @@
 
 use std::borrow::Cow;
 use std::num::NonZeroU32;
-use std::time::Duration;
 
+use headgate_config::ServiceAdmissionConfig;
 pub use headgate_config::admission_law::Method;
 use serde::{Deserialize, Serialize};
 
-use super::{ChannelLaw, Scope, Settings};
-use headgate_core::config::{ConfigError, MAX_CLASSES, ServiceAdmissionConfig};
+use crate::{Scope, Settings};
 
 /// The path of the server's only resource.
 pub const PATH: &str = "/v1/admission";
@@ -41,16 +40,9 @@ pub const MAX_BYTES: usize = 1 << 20;
 /// targets are per unit of cost, senders divide the latencies that they report by the cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
-    /// L, the target of each class except the lowest, µs.
-    pub targets_us: Vec<u64>,
-    /// π, the percentile of the targets.
-    pub percentile: f64,
-    /// α, the additive increase.
-    pub increase: f64,
-    /// β, the additive decrease, per unit of size.
-    pub decrease: f64,
-    /// The minimum admit probability.
-    pub min_probability: f64,
+    /// The classes' targets and the steps of the probability.
+    #[serde(flatten)]
+    pub settings: Settings,
     /// The scope of one state, which is the set of calls whose measurements share the state.
     pub scope: Scope,
     /// The server's method.
@@ -73,34 +65,12 @@ impl Rules {
     pub fn of(config: &ServiceAdmissionConfig) -> Option<Self> {
         let central = config.central.as_ref()?;
         Some(Self {
-            targets_us: config.targets_us.clone(),
-            percentile: config.percentile,
-            increase: config.increase,
-            decrease: config.decrease,
-            min_probability: config.min_probability,
+            settings: Settings {
+                per_cost: false,
+                ..config.settings()
+            },
             scope: central.scope,
             method: central.method,
-        })
-    }
-
-    /// Returns the law of these rules.
-    ///
-    /// # Errors
-    /// [`ConfigError`] with the setting at fault.
-    pub fn law(&self) -> Result<ChannelLaw, ConfigError> {
-        let targets = self.targets_us.iter().copied();
-        ChannelLaw::try_from(Settings {
-            // The limit of `take` is one more than the valid maximum, which is enough to detect an
-            // invalid number.
-            targets: targets
-                .take(MAX_CLASSES)
-                .map(Duration::from_micros)
-                .collect(),
-            percentile: self.percentile,
-            per_cost: false,
-            increase: self.increase,
-            decrease: self.decrease,
-            min_probability: self.min_probability,
         })
     }
 }
