@@ -196,6 +196,7 @@ impl When {
             Given(field) => match get(of, field) {
                 Value::Null => false,
                 Value::Array(items) => !items.is_empty(),
+                // Only mappings may be empty: a block's fields are in it even if they are absent.
                 Value::Object(members) => !members.is_empty(),
                 _ => true,
             },
@@ -214,9 +215,9 @@ impl When {
             let mut tests = exist(field, schema);
             tests.retain(|exists| *exists != test);
             tests.push(test);
-            several(tests, " && ")
+            several(&tests, " && ")
         };
-        let all = |all: &[Self]| all.iter().map(|when| when.cel(schema)).collect();
+        let all = |all: &[Self]| all.iter().map(|when| when.cel(schema)).collect::<Vec<_>>();
         match self {
             Always => "true".to_owned(),
             Given(field) => {
@@ -230,9 +231,9 @@ impl When {
             }
             Several(list) => tests(list, format!("size(self.{list}) > 1")),
             Is(field, text) => tests(field, format!("self.{field} == '{text}'")),
-            Not(when) => not(when.cel(schema)),
-            All(whens) => several(all(whens), " && "),
-            Any(whens) => several(all(whens), " || "),
+            Not(when) => not(&when.cel(schema)),
+            All(whens) => several(&all(whens), " && "),
+            Any(whens) => several(&all(whens), " || "),
         }
     }
 }
@@ -265,15 +266,15 @@ fn exist(path: &str, mut schema: &Value) -> Vec<String> {
 }
 
 /// Returns the tests joined by `by`, in parentheses unless the test is short.
-fn several(tests: Vec<String>, by: &str) -> String {
-    match tests.as_slice() {
+fn several(tests: &[String], by: &str) -> String {
+    match tests {
         [test] if !test.starts_with("size(") => test.clone(),
         tests => format!("({})", tests.join(by)),
     }
 }
 
 /// Returns the opposite of a test.
-fn not(cel: String) -> String {
+fn not(cel: &str) -> String {
     match cel.strip_prefix('!') {
         Some(cel) => cel.to_owned(),
         None if cel.starts_with(['(', 'h']) => format!("!{cel}"),

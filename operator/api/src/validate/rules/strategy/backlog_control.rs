@@ -6,7 +6,7 @@ use headgate_core::config::{
 
 use super::super::names::{HEADER, header};
 use super::super::requirement::When::{Always, Any, Given, Is, Not};
-use super::super::requirement::{Rules, TYPES, When, forbidden, known, only, required};
+use super::super::requirement::{Rules, TYPES, When, forbidden, hold, known, only, required};
 use super::super::types::MAX_TYPES;
 use super::super::{At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, real, time, whole};
 use crate::{AdmissionPolicySpec, Cost, CostType};
@@ -26,6 +26,8 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "cost.header" => Field::Text(&HEADER),
 };
 const PROPORTIONAL: When = Is("control", "Proportional");
+const GAIN_P: When = Given("proportionalGain");
+const GAIN_I: When = Given("integralGain");
 const NO_INTEGRAL: &str =
     "given with control Proportional, which has no integral part; leave it out";
 const NO_BOUND: &str = "given with control Proportional, which has no bound; leave it out";
@@ -40,9 +42,9 @@ pub(in crate::validate::rules) static REQUIREMENTS: Rules = fields! {
     "strategy.backlogControl" => forbidden!("integralGain", Not(&PROPORTIONAL), NO_INTEGRAL),
     "strategy.backlogControl" => forbidden!("maxBacklog", Not(&PROPORTIONAL), NO_BOUND),
     "strategy.backlogControl" =>
-        forbidden!("proportionalGain", Any(&[PROPORTIONAL, Given("integralGain")]), ONE_GAIN),
+        hold("proportionalGain", Any(&[PROPORTIONAL, Not(&GAIN_P), GAIN_I]), ONE_GAIN),
     "strategy.backlogControl" =>
-        forbidden!("integralGain", Any(&[PROPORTIONAL, Given("proportionalGain")]), OTHER_GAIN),
+        hold("integralGain", Any(&[PROPORTIONAL, Not(&GAIN_I), GAIN_P]), OTHER_GAIN),
     "strategy.backlogControl.cost" => only!("costs", "type", "Type"),
     "strategy.backlogControl.cost" => only!("header", "type", "Header"),
     "strategy.backlogControl.cost" => required!("costs", Is("type", "Type"), NO_COSTS),

@@ -55,8 +55,12 @@ const WITHOUT_CLASSES: &str = "given without classes; leave it out or add spec.c
 
 pub(in crate::validate::rules) static REQUIREMENTS: Rules = fields! {
     "strategy.responseTimeController" => only!("typeTargets", "scope", "Type"),
-    "" => forbidden!("strategy.responseTimeController.classTargets", Given("classes"), WITHOUT_CLASSES),
-    "" => forbidden!("strategy.responseTimeController.typeTargets", Given("classes"), WITHOUT_CLASSES),
+    "" => forbidden!(
+        "strategy.responseTimeController.classTargets", Given("classes"), WITHOUT_CLASSES
+    ),
+    "" => forbidden!(
+        "strategy.responseTimeController.typeTargets", Given("classes"), WITHOUT_CLASSES
+    ),
     "" => forbidden!(
         "strategy.responseTimeController.lowerClassDecrease", Given("classes"), WITHOUT_CLASSES
     ),
