@@ -3,9 +3,8 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Display;
 
-use super::field::{Block, By, Field, right_types};
+use super::field::{By, Field};
 use super::micros;
 use crate::validate::node::{Node, Value};
 use crate::validate::path::{Path, Segment};
@@ -113,22 +112,6 @@ impl<'p> At<'p> {
         match Field::at(&self.row) {
             Some(Field::List(..) | Field::Map(..)) => !self.given.is_none_or(is_empty),
             _ => self.given.is_some(),
-        }
-    }
-
-    /// Adds a problem at each of `blocks` that is given although the block doesn't belong to type
-    /// `kind`.
-    pub(super) fn only_blocks_of<T: Copy + Display + PartialEq>(
-        &self,
-        kind: T,
-        blocks: &[Block<T>],
-    ) {
-        for &(field, owner, other) in blocks {
-            let at = self.field(field);
-            if at.is_given() && kind != owner && Some(kind) != other {
-                let right = right_types(owner, other);
-                at.add(format!("given with type {kind}; {right}"));
-            }
         }
     }
 

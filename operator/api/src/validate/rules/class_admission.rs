@@ -12,7 +12,8 @@ use headgate_core::config::{
 };
 use headgate_strategies::request::ClassId;
 
-use super::names::{all_known, check_known};
+use super::requirement::When::{All, Any, Given, Not, Several};
+use super::requirement::{CLASSES, FORBIDDEN, Rules, When, forbidden, hold, known, only};
 use super::workflows::{outbound, peers, services};
 use super::{
     Assumed, At, Field, HOUR, MILLISECOND, MINUTE, Open, SECOND, Stored, Table, real, time, whole,
@@ -38,31 +39,34 @@ pub(super) static FIELDS: Table = fields! {
     "centralized.report" => time(Open, 10.0 * MILLISECOND, 10.0 * SECOND),
 };
 const REPORT_US: u64 = 100_000;
-const NOT_CENTRALIZED: &str =
-    "given with method Distributed; leave it out or use method Centralized";
-/// Settings of a method, each with its method and the other method.
-const OF_METHODS: [(&str, &str, &str); 3] = [
-    ("misses", "Misses", "Incast"),
-    ("period", "Misses", "Incast"),
-    ("smoothing", "Incast", "Misses"),
-];
 const AT_MOST_A_PERIOD: &str = "at most the period";
 const ENDS_WITH_IT: &str = "with which the server's decisions end";
 /// The rate of calls in one class, calls/s, that few sidecars exceed.
 const MANY_CALLS: f64 = 100.0;
 const NOTHING: &str = "neither targets, for those who call this service, nor outbound.services or \
                        outbound.smoothing, for the calls of this one; give one of them";
-/// Whether the policy has settings of the backend's calls, in CEL.
-const CALLS: &str = "has(self.outbound) && (has(self.outbound.smoothing) || \
-                     (has(self.outbound.services) && size(self.outbound.services) > 0))";
 const NO_CLASSES: &str =
     "with fewer than 2 classes; calls are downgraded to the last of spec.classes";
 const LAST: &str = "the last class promises nothing; leave it out";
 const MISSING: &str = "missing; each class but the last has a target";
-const OF_WORKFLOWS: [(&str, &str); 2] = [
-    ("peers", "given with workflows; give workflows.peers"),
-    ("outbound", "given with workflows; give workflows.outbound"),
-];
+const PEERS: &str = "given with workflows; give workflows.peers";
+const OUTBOUND: &str = "given with workflows; give workflows.outbound";
+const CALLS: When = Any(&[
+    Given("classAdmission.outbound.smoothing"),
+    Given("classAdmission.outbound.services"),
+]);
+const TARGETS: When = Given("classAdmission.targets");
+pub(super) static REQUIREMENTS: Rules = fields! {
+    "" => hold("classAdmission", Any(&[Not(&Given("classAdmission")), TARGETS, CALLS]), NOTHING),
+    "classAdmission" => only!("centralized", "method", "Centralized"),
+    "classAdmission.centralized" => only!("misses", "method", "Misses"),
+    "classAdmission.centralized" => only!("period", "method", "Misses"),
+    "classAdmission.centralized" => only!("smoothing", "method", "Incast"),
+    "" => known("classAdmission.targets", Several("classes"), CLASSES),
+    "" => forbidden!("classAdmission.peers", Not(&Given("workflows")), PEERS),
+    "" => hold("classAdmission.outbound", Not(&All(&[Given("workflows"), CALLS])), OUTBOUND)
+        .reason(FORBIDDEN),
+};
 
 /// The policy's class admission in the filter's types.
 #[derive(Debug, Default)]
@@ -84,17 +88,6 @@ pub(super) fn class_admission(
         return Meaning::default();
     };
     let has_calls = !given.outbound.services.is_empty() || given.outbound.smoothing.is_some();
-    if given.targets.is_empty() && !has_calls {
-        at.add(NOTHING);
-    }
-    if spec.workflows.is_some() {
-        let is_given = [!given.peers.is_empty(), has_calls];
-        for ((field, problem), is_given) in OF_WORKFLOWS.into_iter().zip(is_given) {
-            if is_given {
-                at.field(field).add(problem);
-            }
-        }
-    }
     let peers = peers::peers(&given.peers, &at.field("peers"));
     let enforced = spec.mode == Mode::Enforce;
     let calls = (policy, enforced);
@@ -128,19 +121,9 @@ pub(super) fn class_admission(
 fn centralized(given: &crate::ClassAdmission, at: &At<'_>) -> Option<CentralConfig> {
     let at = at.field("centralized");
     if given.method == ClassAdmissionMethod::Distributed {
-        if given.centralized.is_some() {
-            at.add(NOT_CENTRALIZED);
-        }
         return None;
     }
     let settings = given.centralized.clone().unwrap_or_default();
-    let method = settings.method.to_string();
-    for (field, owner, other) in OF_METHODS {
-        let at = at.field(field);
-        if at.is_given() && owner != method {
-            at.add(with_method(owner, other));
-        }
-    }
     let known = at.found();
     let allowed = at.field("misses").whole();
     let period_us = at.field("period").time();
@@ -168,10 +151,6 @@ fn centralized(given: &crate::ClassAdmission, at: &At<'_>) -> Option<CentralConf
     })
 }
 
-fn with_method(owner: &str, other: &str) -> String {
-    format!("given with method {other}; leave it out or use method {owner}")
-}
-
 /// Returns the target of each class but the last, µs.
 fn targets(
     spec: &AdmissionPolicySpec,
@@ -186,7 +165,6 @@ fn targets(
         at.add(NO_CLASSES);
         return Vec::new();
     };
-    check_known(targets.keys(), "class", &names, at);
     if targets.keys().any(|name| name == last) {
         at.key(last).add(LAST);
     }
@@ -259,12 +237,6 @@ fn few_calls(promises: &ServiceAdmissionConfig, at: &At<'_>) {
 pub(super) fn schema(spec: &mut SchemaField<'_>) {
     let mut admission = spec.at("classAdmission");
     let mut central = admission.at("centralized");
-    for (field, owner, other) in OF_METHODS {
-        let condition = format!(
-            "!has(self.{field}) || (has(self.method) ? self.method : 'Misses') == '{owner}'"
-        );
-        central.forbid(&format!(".{field}"), condition, with_method(owner, other));
-    }
     let report = "self.report";
     let period = central.value("period");
     let right = format!("{} && {}", central.right("report"), central.right("period"));
@@ -279,17 +251,7 @@ pub(super) fn schema(spec: &mut SchemaField<'_>) {
         )
         .on(".report"),
     );
-    let is_centralized = "has(self.method) && self.method == 'Centralized'";
-    admission.forbid(
-        ".centralized",
-        format!("!has(self.centralized) || ({is_centralized})"),
-        NOT_CENTRALIZED,
-    );
     services::outbound_schema(&mut admission.at("outbound"));
-    admission.rule(Rule::text(
-        format!("{} || ({CALLS})", some("self.targets")),
-        NOTHING,
-    ));
 
     let given = "has(self.classAdmission)";
     let targets = "self.classAdmission.targets";
@@ -298,7 +260,6 @@ pub(super) fn schema(spec: &mut SchemaField<'_>) {
     let on = ".classAdmission.targets";
     spec.rule(Rule::text(format!("!({has_targets}) || {classes}"), NO_CLASSES).on(on));
     let condition = format!("{has_targets} && {classes}");
-    spec.rule(all_known(&condition, targets, "class", "self.classes").on(on));
     let last = "self.classes[size(self.classes) - 1].name";
     spec.rule(
         Rule::words(
@@ -319,15 +280,4 @@ pub(super) fn schema(spec: &mut SchemaField<'_>) {
         .on(on)
         .required(),
     );
-    let is_given = [
-        some("self.classAdmission.peers"),
-        format!("({})", CALLS.replace("self.", "self.classAdmission.")),
-    ];
-    for ((field, problem), is_given) in OF_WORKFLOWS.into_iter().zip(is_given) {
-        spec.forbid(
-            &format!(".classAdmission.{field}"),
-            format!("!has(self.workflows) || !{given} || !{is_given}"),
-            problem,
-        );
-    }
 }

@@ -3,7 +3,6 @@
 //! field, the message, and the field's part of the API server's schema.
 
 use std::collections::HashMap;
-use std::fmt::Display;
 use std::sync::{LazyLock, OnceLock};
 
 use regex_lite::Regex;
@@ -93,9 +92,6 @@ pub(super) struct Format {
     regex: OnceLock<Option<Regex>>,
 }
 
-/// The field of a block of settings, and the one or two types that the block belongs to.
-pub(super) type Block<T> = (&'static str, T, Option<T>);
-
 /// Returns the path in its shortest form.
 fn plain(path: &str) -> String {
     let path = path.trim_start_matches('.');
@@ -151,7 +147,7 @@ impl Field {
     /// Returns the field at `path` below `spec`.
     pub(super) fn at(path: &str) -> Option<&'static Self> {
         static ALL: LazyLock<HashMap<String, &Field>> = LazyLock::new(|| {
-            let all = super::all_fields();
+            let all = super::rows(super::TABLES);
             all.map(|(path, field)| (plain(&path), field)).collect()
         });
         ALL.get(&plain(path)).copied()
@@ -304,13 +300,6 @@ impl Format {
     pub(super) fn cel(&self, value: &str) -> String {
         format!("{value}.matches({})", literal(self.pattern))
     }
-}
-
-/// Returns the remedy for settings of type `owner`, or of `other`, that are given with another
-/// type.
-pub(super) fn right_types(owner: impl Display, other: Option<impl Display>) -> String {
-    let other = other.map_or(String::new(), |other| format!(" or {other}"));
-    format!("leave it out or use type {owner}{other}")
 }
 
 /// Returns `text` as a literal of CEL.

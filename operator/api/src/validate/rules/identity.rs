@@ -1,6 +1,8 @@
 //! Rules for the policy's identity and targets: `apiVersion`, `kind`, `metadata` and
 //! `spec.targetRefs`.
 
+use super::requirement::When::{Is, Not};
+use super::requirement::{Rules, When, forbidden, required};
 use super::{At, By, Field, Format, Table};
 use crate::target::{TargetKind, TargetRef};
 use crate::validate::rules::schema::{self as cel, Rule, SchemaField, some};
@@ -49,6 +51,12 @@ const NAME_OF_PODS: &str = "given with kind Pod; leave it out, Pods are found by
 const LABELS_OF_OTHERS: &str = "leave it out or use kind Pod";
 const SECTION_OF_OTHERS: &str = "leave it out or use kind Gateway, of which it is a listener";
 const NO_LABELS: &str = "none; 1 to 16 labels, such as {app: search}";
+const POD: When = Is("kind", "Pod");
+pub(super) static REQUIREMENTS: Rules = fields! {
+    "" => required!("name", Not(&POD), NO_NAME),
+    "" => forbidden!("name", Not(&POD), NAME_OF_PODS),
+    "" => required!("matchLabels", POD, NO_LABELS),
+};
 
 /// Checks `apiVersion`, `kind` and `metadata`.
 pub(crate) fn identity(policy: &AdmissionPolicy, root: &At<'_>) {
@@ -137,7 +145,6 @@ fn named(
         at.field("sectionName").add_any(problem);
     }
     let Some(name) = &target.name else {
-        at.field("name").add(NO_NAME);
         return None;
     };
     let format = match kind {
@@ -155,9 +162,6 @@ fn named(
 
 /// Returns the target of a reference to Pods by their labels.
 fn pods(target: &PolicyTargetRef, namespace: &str, at: &At<'_>) -> Option<TargetRef> {
-    if target.name.is_some() {
-        at.field("name").add(NAME_OF_PODS);
-    }
     if target.section_name.is_some() {
         let problem = format!("given with kind Pod; {SECTION_OF_OTHERS}");
         at.field("sectionName").add(problem);
@@ -165,7 +169,6 @@ fn pods(target: &PolicyTargetRef, namespace: &str, at: &At<'_>) -> Option<Target
     let at = at.field("matchLabels");
     let labels = &target.match_labels;
     if labels.is_empty() {
-        at.add(NO_LABELS);
         return None;
     }
     at.count(labels.len());
@@ -237,21 +240,14 @@ pub(super) fn schema(targets: &mut SchemaField<'_>) {
     let labels = some("self.matchLabels");
     let is_pod = "self.kind == 'Pod'";
     let named = "self.kind != 'Pod' && has(self.name)";
-    target
-        .rule(
-            Rule::words(
-                format!("self.group == {group}"),
-                "\"%s\"; \"%s\" for kind %s",
-                &["self.group", &group, "self.kind"],
-            )
-            .on(".group"),
+    target.rule(
+        Rule::words(
+            format!("self.group == {group}"),
+            "\"%s\"; \"%s\" for kind %s",
+            &["self.group", &group, "self.kind"],
         )
-        .require(".name", format!("{is_pod} || has(self.name)"), NO_NAME)
-        .forbid(
-            ".name",
-            format!("!({is_pod} && has(self.name))"),
-            NAME_OF_PODS,
-        );
+        .on(".group"),
+    );
     for (is, format) in [("==", &LABEL), ("!=", &SUBDOMAIN)] {
         let is_right = format.cel("self.name");
         let rule = format!("!({named} && self.kind {is} 'Service') || {is_right}");
@@ -273,18 +269,12 @@ pub(super) fn schema(targets: &mut SchemaField<'_>) {
     ] {
         target.rule(Rule::value(rule, &given, right).on(field).forbidden());
     }
-    target
-        .require(
-            ".matchLabels",
-            format!("!({is_pod}) || {labels}"),
-            NO_LABELS,
+    target.rule(
+        Rule::words(
+            format!("!has(self.matchLabels) || self.matchLabels.all(k, {is_key})"),
+            &format!("\"%s\" is no label's key; {}", LABEL_KEY.right),
+            &[&format!("self.matchLabels.filter(k, !{is_key})[0]")],
         )
-        .rule(
-            Rule::words(
-                format!("!has(self.matchLabels) || self.matchLabels.all(k, {is_key})"),
-                &format!("\"%s\" is no label's key; {}", LABEL_KEY.right),
-                &[&format!("self.matchLabels.filter(k, !{is_key})[0]")],
-            )
-            .on(".matchLabels"),
-        );
+        .on(".matchLabels"),
+    );
 }

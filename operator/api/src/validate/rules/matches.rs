@@ -5,8 +5,10 @@ use headgate_core::config::{
     GrpcMatch, HeaderMatch, Match, PathMatch, PathMatchKind, StringMatchKind,
 };
 
+use super::requirement::When::{Any, Given, Is, Not};
+use super::requirement::{Rules, When, forbidden, hold};
 use super::{At, By, Field, Format, Table};
-use crate::validate::rules::schema::{Rule, SchemaField, some};
+use crate::validate::rules::schema::{Rule, SchemaField};
 use crate::validate::suggest::instead_of;
 
 /// The methods that a policy may match.
@@ -38,7 +40,7 @@ static GRPC_METHOD: Format =
 const EMPTY: &str = "empty; at least one of path, method, headers, grpc and route";
 const PATH_AND_GRPC: &str =
     "given beside grpc; grpc is a condition on the path already; leave one out";
-const METHOD_OF_GRPC: &str = "gRPC requests are POST; leave it out";
+const METHOD_OF_GRPC: &str = "\"%s\"; gRPC requests are POST; leave it out";
 const QUERY_STRING: &str = "the query string is not compared; leave it out";
 const WHITE_SPACE: &str = "holds white space; paths are compared as sent, such as %20";
 const DOT_SEGMENTS: &str = "has an empty segment or one of dots, which Envoy resolves before paths \
@@ -48,6 +50,22 @@ const CONTROL_CHARACTER: &str = "holds a control character, which no header's va
 const PSEUDO_HEADER: &str = "pseudo-headers are matched by path, method and the header Host";
 const SPACE_AROUND_VALUE: &str = "white space around a header's value is never received; remove it";
 const EMPTY_GRPC: &str = "empty; service, method or both";
+pub(super) static REQUIREMENTS: Rules = fields! {
+    "" => hold("", Any(&CONDITIONS), EMPTY),
+    "" => forbidden!("path", Not(&Given("grpc")), PATH_AND_GRPC),
+    "" => hold("method", Any(&[Not(&Given("grpc")), ABSENT, POST]), METHOD_OF_GRPC)
+        .showing("method"),
+    "grpc" => hold("", Any(&[Given("service"), Given("method")]), EMPTY_GRPC),
+};
+static CONDITIONS: [When; 5] = [
+    Given("path"),
+    Given("method"),
+    Given("headers"),
+    Given("grpc"),
+    Given("route"),
+];
+const ABSENT: When = Not(&Given("method"));
+const POST: When = Is("method", "POST");
 /// Fields of a condition on a gRPC request.
 static GRPC_FIELDS: [(&str, &Format); 2] = [("service", &GRPC_SERVICE), ("method", &GRPC_METHOD)];
 
@@ -66,9 +84,6 @@ pub(super) fn check_matches(matches: &[Match], at: &At<'_>) -> Vec<Match> {
 }
 
 fn check_match(rule: &Match, at: &At<'_>) {
-    if *rule == Match::default() {
-        at.add(EMPTY);
-    }
     if let Some(path) = &rule.path {
         check_path(path, &at.field("path"));
     }
@@ -81,13 +96,6 @@ fn check_match(rule: &Match, at: &At<'_>) {
     check_headers(&rule.headers, &at.field("headers"));
     if let Some(grpc) = &rule.grpc {
         check_grpc(grpc, &at.field("grpc"));
-        if rule.path.is_some() {
-            at.field("path").add(PATH_AND_GRPC);
-        }
-        if let Some(method) = rule.method.as_deref().filter(|m| *m != "POST") {
-            at.field("method")
-                .add(format!("{method:?}; {METHOD_OF_GRPC}"));
-        }
     }
     if let Some(route) = &rule.route
         && !(1..=MAX_ROUTE_NAME).contains(&route.len())
@@ -183,9 +191,6 @@ fn check_headers(headers: &[HeaderMatch], at: &At<'_>) {
 }
 
 fn check_grpc(grpc: &GrpcMatch, at: &At<'_>) {
-    if grpc.service.is_none() && grpc.method.is_none() {
-        at.add(EMPTY_GRPC);
-    }
     for ((field, format), value) in GRPC_FIELDS.into_iter().zip([&grpc.service, &grpc.method]) {
         let Some(value) = value else { continue };
         if value.len() > MAX_GRPC_NAME {
@@ -214,21 +219,6 @@ fn check_regex(pattern: &str, at: &At<'_>) {
 /// Adds the schema of a list of matches. The API server counts each rule as often as all types
 /// together may have matches, so the schema has only the cheapest rules on headers.
 pub(super) fn schema(list: &mut SchemaField<'_>) {
-    let headers = some("self.headers");
-    let any = format!(
-        "has(self.path) || has(self.method) || {headers} || has(self.grpc) || has(self.route)"
-    );
-    list.at("[]")
-        .rule(Rule::text(any, EMPTY))
-        .forbid(".path", "!has(self.grpc) || !has(self.path)", PATH_AND_GRPC)
-        .rule(
-            Rule::quoted(
-                "!has(self.grpc) || !has(self.method) || self.method == 'POST'",
-                "self.method",
-                METHOD_OF_GRPC,
-            )
-            .on(".method"),
-        );
     list.at("[].method").set("enum", METHODS.to_vec());
     let right = format!("0 bytes; the name of an Envoy route, 1 to {MAX_ROUTE_NAME} bytes");
     list.at("[].route")
@@ -310,10 +300,6 @@ fn header_schema(headers: &mut SchemaField<'_>) {
 }
 
 fn grpc_schema(grpc: &mut SchemaField<'_>) {
-    grpc.rule(Rule::text(
-        "has(self.service) || has(self.method)",
-        EMPTY_GRPC,
-    ));
     for (field, format) in GRPC_FIELDS {
         grpc.at(field).set("maxLength", MAX_GRPC_NAME);
         let value = format!("self.{field}");

@@ -18,6 +18,7 @@ mod identity;
 mod matches;
 mod names;
 mod queue;
+mod requirement;
 mod schema;
 mod shadow;
 mod stage;
@@ -30,9 +31,11 @@ use super::policy::ValidPolicy;
 
 use serde_json::Value;
 
+use crate::AdmissionPolicySpec;
+
 pub(crate) use at::{At, Problems};
 use field::Absent::{Assumed, Open, Stored};
-use field::{Block, By, Field, Format};
+use field::{By, Field, Format};
 use field::{Table, real, time, whole};
 pub(crate) use identity::identity;
 pub use identity::is_label;
@@ -97,23 +100,55 @@ static TABLES: &[(&str, Table)] = fields! {
     "classAdmission.outbound" => workflows::smoothing::FIELDS,
 };
 
-/// Returns all fields with their paths below `spec`.
-fn all_fields() -> impl Iterator<Item = (String, &'static Field)> {
+/// The tables of requirements on several fields, each with its place below `spec`.
+static REQUIREMENTS: &[(&str, requirement::Rules)] = fields! {
+    "targetRefs[]" => identity::REQUIREMENTS,
+    "" => stage::REQUIREMENTS,
+    "" => queue::REQUIREMENTS,
+    "strategy" => strategy::REQUIREMENTS,
+    "strategy.bouncer.window" => strategy::bouncer::REQUIREMENTS,
+    "" => strategy::max_queue_wait::REQUIREMENTS,
+    "" => strategy::response_time_controller::REQUIREMENTS,
+    "" => strategy::backlog_control::REQUIREMENTS,
+    "" => strategy::starvation_avoidance::REQUIREMENTS,
+    "types[]" => types::REQUIREMENTS,
+    "types[].matches[]" => matches::REQUIREMENTS,
+    "classes[].matches[]" => matches::REQUIREMENTS,
+    "exclude[]" => matches::REQUIREMENTS,
+    "workflows.identifyBy[]" => workflows::identity::REQUIREMENTS,
+    "workflows.sharing" => workflows::sharing::REQUIREMENTS,
+    "" => class_admission::REQUIREMENTS,
+};
+
+/// Returns all rows with their paths below `spec`.
+fn rows<T>(tables: &'static [(&str, &[(&str, T)])]) -> impl Iterator<Item = (String, &'static T)> {
     let path = |at: &str, field: &str| match at.is_empty() || field.is_empty() {
         true => format!("{at}{field}"),
         false => format!("{at}.{field}"),
     };
-    TABLES
+    tables
         .iter()
         .flat_map(move |(at, table)| table.iter().map(move |(field, row)| (path(at, field), row)))
+}
+
+/// Adds a problem for each requirement on several fields that `spec`, which is at `at`, lacks.
+fn check_requirements(spec: &AdmissionPolicySpec, at: &At<'_>) {
+    // In this form, fields with defaults have values, as the API server sees them.
+    let value = serde_json::to_value(spec).unwrap_or_default();
+    for (place, requirement) in rows(REQUIREMENTS) {
+        requirement.check(&place, at, &value);
+    }
 }
 
 /// Adds defaults, bounds and rules to the structural schema of a policy's `spec`. A field that the
 /// rules name but the schema lacks is added without a description, which makes a test fail.
 pub fn constrain(spec: &mut Value) {
     let spec = &mut SchemaField::of_spec(spec);
-    for (path, field) in all_fields() {
+    for (path, field) in rows(TABLES) {
         spec.at(&path).field(field);
+    }
+    for (path, requirement) in rows(REQUIREMENTS) {
+        requirement.schema(&mut spec.at(&path));
     }
     identity::schema(&mut spec.at("targetRefs"));
     stage::schema(spec);

@@ -6,12 +6,13 @@ use headgate_core::config::{
     Discipline, Flow, MAX_QUEUE_LENGTH, MAX_WORKFLOW_NAME, QueueConfig, QueueMode, TokenCost,
 };
 
-use super::names::{all_known, check_known};
+use super::requirement::When::{All, Any, Given, Is, Not};
+use super::requirement::{CLASSES, Rules, TYPES, When, hold, known};
 use super::{
     Assumed, At, Field, HOUR, MILLISECOND, MINUTE, Open, SECOND, Stored, Table, WEIGHT, real, time,
     whole,
 };
-use crate::validate::rules::schema::{self as cel, Rule, SchemaField, some};
+use crate::validate::rules::schema::{self as cel, Rule, SchemaField};
 use crate::{AdmissionPolicySpec, DisciplineType, StrategyType};
 
 /// The largest number of weights. Each is looked up by name.
@@ -28,22 +29,31 @@ pub(super) static FIELDS: Table = fields! {
     "wfq.tokens.output" => real(Assumed(2.0), 0.0, 1000.0, ""),
 };
 const ORDER_IS_THE_BACKENDS: &str =
-    "with mode Observe the order is the backend's; leave it out or use mode Hold";
-const NO_PRIORITIES: &str = "there are no classes; add spec.classes or use another discipline";
-const NO_CLASSES: &str = "there are none; add spec.classes or use Type or Workflow";
+    "\"%s\"; with mode Observe the order is the backend's; leave it out or use mode Hold";
+const NO_PRIORITIES: &str =
+    "\"%s\"; there are no classes; add spec.classes or use another discipline";
+const NO_CLASSES: &str = "Class; there are none; add spec.classes or use Type or Workflow";
+pub(super) static REQUIREMENTS: Rules = fields! {
+    "queue" => hold("discipline", Any(&[Is("mode", "Hold"), IN_ORDER]), ORDER_IS_THE_BACKENDS)
+        .showing("discipline"),
+    "" => hold("queue.discipline", Any(&[Not(&PRIORITY), Given("classes")]), NO_PRIORITIES)
+        .showing("queue.discipline"),
+    "" => hold("queue.drr.by", Any(&[Not(&DRR_BY_CLASS), Given("classes")]), NO_CLASSES),
+    "" => hold("queue.wfq.by", Any(&[Not(&WFQ_BY_CLASS), Given("classes")]), NO_CLASSES),
+    "" => known("queue.drr.weights", Is("queue.drr.by", "Type"), TYPES),
+    "" => known("queue.wfq.weights", Is("queue.wfq.by", "Type"), TYPES),
+    "" => known("queue.drr.weights", All(&[DRR_BY_CLASS, Given("classes")]), CLASSES),
+    "" => known("queue.wfq.weights", All(&[WFQ_BY_CLASS, Given("classes")]), CLASSES),
+};
+const IN_ORDER: When = Any(&[Not(&Given("discipline")), Is("discipline", "FIFO")]);
+const PRIORITY: When = Is("queue.discipline", "Priority");
+const DRR_BY_CLASS: When = Is("queue.drr.by", "Class");
+const WFQ_BY_CLASS: When = Is("queue.wfq.by", "Class");
 
 pub(super) fn queue(spec: &AdmissionPolicySpec, at: &At<'_>) -> QueueConfig {
     let queue = &spec.queue;
     let chosen = in_use(spec);
     let name = chosen.to_string();
-    if queue.mode == QueueMode::Observe && chosen != DisciplineType::Fifo {
-        let problem = format!("{name:?}; {ORDER_IS_THE_BACKENDS}");
-        at.field("discipline").add(problem);
-    }
-    if chosen == DisciplineType::Priority && spec.classes.is_empty() {
-        let problem = format!("{name:?}; {NO_PRIORITIES}");
-        at.field("discipline").add(problem);
-    }
     for (field, needed) in [("drr", DisciplineType::Drr), ("wfq", DisciplineType::Wfq)] {
         let at = at.field(field);
         if at.is_given() && chosen != needed {
@@ -117,7 +127,7 @@ fn discipline(spec: &AdmissionPolicySpec, at: &At<'_>) -> Discipline {
 /// Returns the weights in force of the fair queue at `at`. A workflow has its weight from
 /// `workflows.named` unless the queue's own weights name it.
 fn weights(spec: &AdmissionPolicySpec, by: Flow, at: &At<'_>) -> BTreeMap<String, f64> {
-    let own = own_weights(spec, by, at);
+    let own = own_weights(by, at);
     if by != Flow::Workflow {
         return own;
     }
@@ -129,45 +139,19 @@ fn weights(spec: &AdmissionPolicySpec, by: Flow, at: &At<'_>) -> BTreeMap<String
 }
 
 /// Returns the fair queue's own weights, and checks the flows that it distinguishes.
-fn own_weights(spec: &AdmissionPolicySpec, by: Flow, at: &At<'_>) -> BTreeMap<String, f64> {
+fn own_weights(by: Flow, at: &At<'_>) -> BTreeMap<String, f64> {
     let weights = at.field("weights");
     let own = weights.values(|_| Some(()));
     weights.count(own.len());
-    match by {
-        Flow::Type => {
-            let types = spec.type_names();
-            check_known(own.keys(), "type", &types, &weights);
-        }
-        Flow::Class if spec.classes.is_empty() => {
-            at.field("by").add(format!("Class; {NO_CLASSES}"));
-        }
-        Flow::Class => {
-            let classes = spec.class_names();
-            check_known(own.keys(), "class", &classes, &weights);
-        }
-        Flow::Workflow => {
-            for id in own
-                .keys()
-                .filter(|id| !(1..=MAX_WORKFLOW_NAME).contains(&id.len()))
-            {
-                let right = format!("the id of a workflow, 1 to {MAX_WORKFLOW_NAME} bytes");
-                weights.key(id).add(format!("{} bytes; {right}", id.len()));
-            }
-        }
+    let is_odd = |id: &&String| !(1..=MAX_WORKFLOW_NAME).contains(&id.len());
+    for id in own.keys().filter(|id| by == Flow::Workflow && is_odd(id)) {
+        let right = format!("the id of a workflow, 1 to {MAX_WORKFLOW_NAME} bytes");
+        weights.key(id).add(format!("{} bytes; {right}", id.len()));
     }
     weights.values(At::given_real)
 }
 
 pub(super) fn schema(spec: &mut SchemaField<'_>) {
-    let mut queue = spec.at("queue");
-    let rule = "self.mode != 'Observe' || !has(self.discipline) || self.discipline == 'FIFO'";
-    queue.rule(Rule::quoted(rule, "self.discipline", ORDER_IS_THE_BACKENDS).on(".discipline"));
-    let chosen = "self.queue.discipline";
-    let rule = format!(
-        "!has({chosen}) || {chosen} != 'Priority' || {}",
-        some("self.classes")
-    );
-    spec.rule(Rule::quoted(rule, chosen, NO_PRIORITIES).on(".queue.discipline"));
     fair(spec, "drr", DisciplineType::Drr);
     fair(spec, "wfq", DisciplineType::Wfq);
 }
@@ -198,19 +182,4 @@ fn fair(spec: &mut SchemaField<'_>, name: &str, discipline: DisciplineType) {
             .on(&on)
             .forbidden(),
     );
-    let by = |what: &str| format!("has({field}) && {field}.by == '{what}'");
-    let weights = format!("{field}.weights");
-    let classes = some("self.classes");
-    spec.rule(
-        Rule::text(
-            format!("!({}) || {classes}", by("Class")),
-            format!("Class; {NO_CLASSES}"),
-        )
-        .on(&format!("{on}.by")),
-    );
-    let of_types = format!("{} && has({weights})", by("Type"));
-    let of_classes = format!("{} && has({weights}) && {classes}", by("Class"));
-    let on = format!("{on}.weights");
-    spec.rule(all_known(&of_types, &weights, "type", "self.types").on(&on))
-        .rule(all_known(&of_classes, &weights, "class", "self.classes").on(&on));
 }

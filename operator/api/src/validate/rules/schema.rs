@@ -4,17 +4,16 @@
 //! A mistake that `kubectl apply` refuses costs a second. A mistake that is reported in the status,
 //! which its author may not read, costs an afternoon. So the API server checks as much as possible.
 //! The bounds, formats and defaults of fields come from the tables that the operator uses
-//! ([`Field`]). Each file of rules contains the CEL rules on several fields beside its own checks,
-//! with the same messages. The API server limits the cost of rules, which it estimates from the
-//! largest policy that the schema allows. So every list, map and text is bounded. The operator
-//! makes the checks that are too expensive or impossible in CEL (regular expressions, matches that
-//! are never reached), and reports the mistakes in the policy's status.
-
-use std::fmt::Display;
+//! ([`Field`]), and so do requirements on the presence and the texts of several fields
+//! ([`super::requirement`]). Each file of rules contains the other CEL rules on several fields
+//! beside its own checks, with the same messages. The API server limits the cost of rules, which it
+//! estimates from the largest policy that the schema allows. So every list, map and text is
+//! bounded. The operator makes the checks that are too expensive or impossible in CEL (regular
+//! expressions, matches that are never reached), and reports the mistakes in the policy's status.
 
 use serde_json::{Map, Value, json};
 
-use super::field::{Absent, Block, By, Field, Format, Unit, duration, literal, right_types};
+use super::field::{Absent, By, Field, Format, Unit, duration, literal};
 
 /// The longest text of a duration: four numbers of five digits with their units.
 const MAX_DURATION: usize = 28;
@@ -24,7 +23,7 @@ const DURATION: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 /// A field of the schema.
 #[derive(Debug)]
 pub(super) struct SchemaField<'a> {
-    node: &'a mut Value,
+    pub(super) node: &'a mut Value,
     path: String,
 }
 
@@ -155,38 +154,6 @@ impl<'a> SchemaField<'a> {
         }
     }
 
-    /// Allows each of `blocks` of settings only with its types.
-    pub(super) fn only_blocks_of<T: Copy + Display>(&mut self, blocks: &[Block<T>]) {
-        for &(field, owner, other) in blocks {
-            let right = right_types(owner, other);
-            let other = other.map_or(String::new(), |other| format!(" || self.type == '{other}'"));
-            let rule = format!("!has(self.{field}) || self.type == '{owner}'{other}");
-            let given = format("given with type %s", &["self.type"]);
-            let rule = Rule::value(rule, &given, right);
-            self.rule(rule.on(&format!(".{field}")).forbidden());
-        }
-    }
-
-    /// Adds a rule that the field at `on` must be absent.
-    pub(super) fn forbid(
-        &mut self,
-        on: &str,
-        rule: impl Into<String>,
-        message: impl Into<String>,
-    ) -> &mut Self {
-        self.rule(Rule::text(rule, message).on(on).forbidden())
-    }
-
-    /// Adds a rule that the field at `on` must be given.
-    pub(super) fn require(
-        &mut self,
-        on: &str,
-        rule: impl Into<String>,
-        message: impl Into<String>,
-    ) -> &mut Self {
-        self.rule(Rule::text(rule, message).on(on).required())
-    }
-
     /// Adds a rule.
     pub(super) fn rule(&mut self, rule: Rule) -> &mut Self {
         let rules = &mut self.node["x-kubernetes-validations"];
@@ -250,7 +217,7 @@ impl Rule {
         self.reason("FieldValueForbidden")
     }
 
-    fn reason(mut self, reason: &str) -> Self {
+    pub(super) fn reason(mut self, reason: &str) -> Self {
         self.0.insert("reason".to_owned(), reason.into());
         self
     }

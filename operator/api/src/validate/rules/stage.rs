@@ -2,8 +2,8 @@
 
 use headgate_core::classify::{MAX_COMPILED_OF_ALL, compiled_kib};
 use headgate_core::config::{
-    ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, MAX_TOKENS, Measure, QueueMode,
-    RetriesConfig, StageConfig, TokenCount, TokensConfig,
+    ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, MAX_TOKENS, Measure, RetriesConfig,
+    StageConfig, TokenCount, TokensConfig,
 };
 
 use super::class_admission::{self, class_admission};
@@ -13,10 +13,12 @@ use super::identity::targets;
 use super::matches::check_matches;
 use super::names::{HEADER, header};
 use super::queue::queue;
+use super::requirement::When::{All, Any, Given, Is, Not};
+use super::requirement::{Rules, When, hold};
 use super::strategy::strategy;
 use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, types};
 use super::workflows::workflows;
-use super::{Assumed, At, Field, Open, Stored, Table, real, shadow, whole};
+use super::{Assumed, At, Field, Open, Stored, Table, check_requirements, real, shadow, whole};
 use crate::slots::Slots;
 use crate::validate::policy::ValidPolicy;
 use crate::validate::rules::schema::{Rule, SchemaField, some};
@@ -56,6 +58,14 @@ const RELEASED_UNMEASURED: &str = "with releaseSlot FirstByte and measure LastBy
 const RELEASED_UNSEEN: &str = "with releaseSlot FirstByte nothing is measured after the first byte, \
                                and no token is kept; leave out releaseSlot, or the types' tpot, \
                                queue.wfq.tokens and parallelism.tokens";
+pub(super) static REQUIREMENTS: Rules = fields! {
+    "parallelism.tokens" => hold("", Any(&[Given("prompt"), Given("output")]), NO_TOKENS),
+    "" => hold("", Any(&[Not(&Is("queue.mode", "Observe")), FIXED]), OBSERVED),
+    "" => hold("", Any(&[Not(&RELEASED), Is("measure", "FirstByte")]), RELEASED_UNMEASURED),
+};
+const FIXED: When = Any(&[Given("parallelism.total"), Given("parallelism.perEndpoint")]);
+/// The definition has no default of this field, which 0.1 lacks.
+const RELEASED: When = All(&[Given("releaseSlot"), Is("releaseSlot", "FirstByte")]);
 
 /// Checks the targets and the spec of a policy, and returns it in the filter's types, without
 /// warnings.
@@ -63,6 +73,7 @@ pub(crate) fn policy(policy: &AdmissionPolicy, namespace: &str, root: &At<'_>) -
     let spec = &policy.spec;
     let name = policy.metadata.name.clone();
     let full_name = format!("{namespace}/{name}");
+    check_requirements(spec, root);
     let generation = policy.metadata.generation.unwrap_or(0);
     let targets = targets(&spec.target_refs, namespace, &root.field("targetRefs"));
     let at = root.field("parallelism");
@@ -73,12 +84,6 @@ pub(crate) fn policy(policy: &AdmissionPolicy, namespace: &str, root: &At<'_>) -
     let given = spec.retries.as_ref();
     let retries = given.map(|given| retries(given, &root.field("retries")));
     let queue = queue(spec, &root.field("queue"));
-    if slots.auto().is_some() && queue.mode == QueueMode::Observe {
-        root.add(OBSERVED);
-    }
-    if spec.release_slot == Measure::FirstByte && spec.measure == Measure::LastByte {
-        root.add(RELEASED_UNMEASURED);
-    }
     let counts_tokens = spec.types.iter().any(|t| !t.tpot.is_empty())
         || ["queue.wfq.tokens", "parallelism.tokens"]
             .iter()
@@ -157,25 +162,10 @@ pub(super) fn schema(spec: &mut SchemaField<'_>) {
          (has(self.perEndpoint) ? 1 : 0) <= 1",
         ONE_OF,
     ));
-    parallelism.at("tokens").rule(Rule::text(
-        "has(self.prompt) || has(self.output)",
-        NO_TOKENS,
-    ));
     let known = ATTEMPT_HEADERS.map(|(name, _)| format!("'{name}'"));
     let rule = format!("!(self.lowerAscii() in [{}])", known.join(", "));
     spec.at("retries.header")
         .rule(Rule::quoted(rule, "self", READ_ANYWAY));
-    spec.rule(Rule::text(
-        "!has(self.queue) || !has(self.queue.mode) || self.queue.mode != 'Observe' || \
-         (has(self.parallelism) && \
-         (has(self.parallelism.total) || has(self.parallelism.perEndpoint)))",
-        OBSERVED,
-    ));
-    spec.rule(Rule::text(
-        "!has(self.releaseSlot) || self.releaseSlot != 'FirstByte' || \
-         (has(self.measure) && self.measure == 'FirstByte')",
-        RELEASED_UNMEASURED,
-    ));
     let some_tpot = format!("self.types.exists(t, {})", some("t.tpot"));
     let charged = "(has(self.queue) && has(self.queue.wfq) && has(self.queue.wfq.tokens))";
     let kept = "(has(self.parallelism) && has(self.parallelism.tokens))";
@@ -210,9 +200,6 @@ fn retries(given: &crate::Retries, at: &At<'_>) -> RetriesConfig {
 }
 
 fn tokens(given: &crate::TokenBudget, at: &At<'_>) -> TokensConfig {
-    if given.prompt.is_none() && given.output.is_none() {
-        at.add(NO_TOKENS);
-    }
     let count = |given: &Option<crate::TokenCount>, at: At<'_>| {
         let given = given.as_ref()?;
         let name = given.header.as_ref();

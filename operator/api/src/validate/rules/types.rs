@@ -9,6 +9,8 @@ use headgate_core::stats::MAX_TYPES_IN_STATS;
 
 use super::matches::check_matches;
 use super::names::{HEADER, NAMES, header};
+use super::requirement::When::{Given, Is, Not};
+use super::requirement::{Rules, When, forbidden, hold, required};
 use super::{At, By, Field, Format, HOUR, MILLISECOND, Open, Table, VALUE, time};
 use crate::validate::rules::schema::{self as cel, Rule, SchemaField, not_time, some};
 use crate::{Duration, QueryType};
@@ -34,12 +36,19 @@ pub(super) static FIELDS: Table = fields! {
 };
 const NO_DEFAULT: &str = "one named default takes the requests that no other type matches";
 const MATCHES_OF_DEFAULT: &str =
-    "default takes what no other type matches; rename the type or drop its matches";
+    "%s given; default takes what no other type matches; rename the type or drop its matches";
 const NO_MATCHES: &str = "none; at least one, such as {path: {type: PathPrefix, value: /search}}";
 const TWO_MEASURES: &str = "given beside slo; a type is measured to the first byte or to the last, so \
                             move the percentiles of slo to ttft, or split the type";
 const SETS_NOTHING: &str = "empty; at least one header, which a route matches";
 const NOT_ASCENDING: &str = "a higher percentile takes at least as long";
+const DEFAULT: When = Is("name", DEFAULT_TYPE);
+pub(super) static REQUIREMENTS: Rules = fields! {
+    "" => forbidden!("matches", Not(&DEFAULT), MATCHES_OF_DEFAULT).showing("matches"),
+    "" => required!("matches", Not(&DEFAULT), NO_MATCHES),
+    "" => forbidden!("ttft", Not(&Given("slo")), TWO_MEASURES),
+    "onRefusal" => hold("set", Given("set"), SETS_NOTHING),
+};
 /// The name of a percentile in any form, such as `p50` or `p50.0`. `percentile` accepts only the
 /// shortest form.
 static ANY_PERCENTILE: Format = Format::new(
@@ -89,23 +98,10 @@ pub(super) fn types(
     for (i, kind) in types.iter().enumerate() {
         let at = at.item(i);
         at.field("name").text(&kind.name);
-        let is_default = kind.name == DEFAULT_TYPE;
-        if is_default && !kind.matches.is_empty() {
-            at.field("matches").add(format!(
-                "{} given; {MATCHES_OF_DEFAULT}",
-                kind.matches.len()
-            ));
-        }
-        if !is_default && kind.matches.is_empty() {
-            at.field("matches").add(NO_MATCHES);
-        }
         let rules = check_matches(&kind.matches, &at.field("matches"));
         let whole = objectives(&kind.slo, &at.field("slo"));
         let first = objectives(&kind.ttft, &at.field("ttft"));
         let starts = !kind.ttft.is_empty();
-        if starts && !kind.slo.is_empty() {
-            at.field("ttft").add(TWO_MEASURES);
-        }
         if let Some(reason) = reason
             && kind.slo.is_empty()
             && !starts
@@ -139,9 +135,6 @@ pub(super) fn types(
 fn on_refusal(given: &[SetHeader], at: &At<'_>) -> Vec<SetHeader> {
     let at = at.field("onRefusal").field("set");
     at.count(given.len());
-    if given.is_empty() {
-        at.add(SETS_NOTHING);
-    }
     at.unique("a header has one value");
     let set = |(i, of): (usize, &SetHeader)| {
         let at = at.item(i);
@@ -234,32 +227,6 @@ pub(super) fn schema(spec: &mut SchemaField<'_>) {
             &cel::format("%s matches in all", &[&format!("string({count})")]),
             format!("at most {MAX_MATCHES_OF_ALL}"),
         ));
-    let matches = some("self.matches");
-    spec.at("types[]")
-        .rule(
-            Rule::value(
-                format!("self.name != 'default' || !{matches}"),
-                &cel::format("%s given", &["string(size(self.matches))"]),
-                MATCHES_OF_DEFAULT,
-            )
-            .on(".matches")
-            .forbidden(),
-        )
-        .require(
-            ".matches",
-            format!("self.name == 'default' || {matches}"),
-            NO_MATCHES,
-        )
-        .rule(
-            Rule::text(
-                format!("!{} || !{}", some("self.slo"), some("self.ttft")),
-                TWO_MEASURES,
-            )
-            .on(".ttft")
-            .forbidden(),
-        );
-    spec.at("types[].onRefusal.set")
-        .rule(Rule::text("size(self) > 0", SETS_NOTHING));
     for field in ["slo", "ttft", "tpot"] {
         objectives_schema(&mut spec.at(&format!("types[].{field}")));
     }

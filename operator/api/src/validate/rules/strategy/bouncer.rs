@@ -4,6 +4,7 @@ use headgate_core::config::{
     AcceptFractionConfig, HistogramWindow, MAX_HISTOGRAM_STEPS, ServiceTimesConfig, StrategyConfig,
 };
 
+use super::super::requirement::{Rules, only};
 use super::super::{Assumed, At, Field, HOUR, MILLISECOND, SECOND, Stored, Table, time, whole};
 use crate::validate::rules::schema::{Rule, SchemaField};
 use crate::{BouncerSettings, Duration, HistogramWindowType};
@@ -16,7 +17,9 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
     // The right steps depend on the interval.
     "window.step" => time(Assumed(100.0 * MILLISECOND), LEAST, HOUR),
 };
-const STEP_OF_DUAL_BUFFER: &str = "given with type DualBuffer; leave it out or use type Sliding";
+pub(in crate::validate::rules) static REQUIREMENTS: Rules = fields! {
+    "" => only!("step", "type", "Sliding"),
+};
 
 pub(super) fn config(
     settings: Option<&BouncerSettings>,
@@ -47,9 +50,6 @@ pub(super) fn service_times(strategy: &crate::Strategy, at: &At<'_>) -> ServiceT
 /// Returns the window of this kind. `at` is the place of its step.
 fn window(kind: HistogramWindowType, interval_us: u64, at: &At<'_>) -> HistogramWindow {
     if kind == HistogramWindowType::DualBuffer {
-        if at.is_given() {
-            at.add(STEP_OF_DUAL_BUFFER);
-        }
         return HistogramWindow::DualBuffer;
     }
     let known = at.found();
@@ -67,11 +67,6 @@ fn window(kind: HistogramWindowType, interval_us: u64, at: &At<'_>) -> Histogram
 }
 
 pub(super) fn schema(at: &mut SchemaField<'_>) {
-    at.at("window").forbid(
-        ".step",
-        "self.type != 'DualBuffer' || !has(self.step)",
-        STEP_OF_DUAL_BUFFER,
-    );
     let given = at.value("window.step");
     let ms = |text: &str| format!("duration({text}).getMilliseconds()");
     let (interval, step) = (ms("self.interval"), ms(&given));

@@ -2,12 +2,13 @@
 
 use headgate_core::config::{QueueMode, StageConfig, StrategyConfig};
 
-use super::super::names::{all_known, check_known};
+use super::super::requirement::When::{Always, Is};
+use super::super::requirement::{Rules, TYPES, known, required};
 use super::super::types::MAX_TYPES;
 use super::super::window::{self, window};
 use super::super::{At, Field, HOUR, MILLISECOND, Open, Table, time};
+use crate::Duration;
 use crate::validate::rules::schema::SchemaField;
-use crate::{Duration, MaxQueueWaitSettings};
 
 pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "limit" => time(Open, MILLISECOND, HOUR),
@@ -15,20 +16,14 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "limits{}" => time(Open, MILLISECOND, HOUR),
 };
 const NO_LIMIT: &str = "missing; the longest wait of a request that is let in, such as 10ms";
+pub(in crate::validate::rules) static REQUIREMENTS: Rules = fields! {
+    "strategy" => required!("maxQueueWait.limit", Is("type", "MaxQueueWait"), NO_LIMIT),
+    "" => known("strategy.maxQueueWait.limits", Always, TYPES),
+};
 
-pub(super) fn config(
-    settings: Option<&MaxQueueWaitSettings>,
-    types: &[&str],
-    at: &At<'_>,
-) -> StrategyConfig {
-    let settings = settings.cloned().unwrap_or_default();
-    if settings.limit.is_none() {
-        at.field("limit").add(NO_LIMIT);
-    }
+pub(super) fn config(at: &At<'_>) -> StrategyConfig {
     let limit_us = at.field("limit").time();
-    let limits = at.field("limits");
-    check_known(settings.limits.keys(), "type", types, &limits);
-    let type_limits_us = limits.values(At::given_time);
+    let type_limits_us = at.field("limits").values(At::given_time);
     let (window_us, step_us) = window(at);
     StrategyConfig::MaxQueueWait {
         limit_us,
@@ -68,16 +63,5 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
 }
 
 pub(super) fn schema(spec: &mut SchemaField<'_>) {
-    let mut settings = spec.at("strategy.maxQueueWait");
-    window::schema(&mut settings);
-    let given = "has(self.maxQueueWait) && has(self.maxQueueWait.limit)";
-    spec.at("strategy").require(
-        ".maxQueueWait.limit",
-        format!("self.type != 'MaxQueueWait' || {given}"),
-        NO_LIMIT,
-    );
-    let limits = "self.strategy.maxQueueWait.limits";
-    let given = format!("has(self.strategy.maxQueueWait) && has({limits})");
-    let rule = all_known(&given, limits, "type", "self.types");
-    spec.rule(rule.on(".strategy.maxQueueWait.limits"));
+    window::schema(&mut spec.at("strategy.maxQueueWait"));
 }

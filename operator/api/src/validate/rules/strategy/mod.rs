@@ -9,21 +9,18 @@ pub(super) mod starvation_avoidance;
 
 use headgate_core::config::{ServiceTimesConfig, StageConfig, StarvationAvoidance, StrategyConfig};
 
-use super::{At, Block, window};
+use super::requirement::{Rules, only};
+use super::{At, window};
 use crate::validate::rules::schema::SchemaField;
 use crate::{AdmissionPolicySpec, StrategyType};
 
-/// The blocks of strategies' settings, each with its types. Bouncer may also have the settings of
-/// `AcceptFraction`, which limit utilization.
-const BLOCKS: [Block<StrategyType>; 5] = {
-    use StrategyType as Kind;
-    [
-        ("bouncer", Kind::Bouncer, None),
-        ("maxQueueWait", Kind::MaxQueueWait, None),
-        ("acceptFraction", Kind::AcceptFraction, Some(Kind::Bouncer)),
-        ("responseTimeController", Kind::ResponseTimeController, None),
-        ("backlogControl", Kind::BacklogControl, None),
-    ]
+pub(super) static REQUIREMENTS: Rules = fields! {
+    "" => only!("bouncer", "type", "Bouncer"),
+    "" => only!("maxQueueWait", "type", "MaxQueueWait"),
+    // Bouncer may also have these settings, which limit utilization.
+    "" => only!("acceptFraction", "type", "AcceptFraction" or "Bouncer"),
+    "" => only!("responseTimeController", "type", "ResponseTimeController"),
+    "" => only!("backlogControl", "type", "BacklogControl"),
 };
 
 /// `spec.strategy` in the filter's types.
@@ -35,13 +32,11 @@ pub(super) struct Strategy {
 
 pub(super) fn strategy(spec: &AdmissionPolicySpec, at: &At<'_>) -> Strategy {
     let strategy = &spec.strategy;
-    at.only_blocks_of(strategy.kind, &BLOCKS);
     Strategy {
         config: config(spec, at),
         service_times: bouncer::service_times(strategy, &at.field("bouncer")),
         starvation_avoidance: starvation_avoidance::starvation_avoidance(
             strategy,
-            &spec.type_names(),
             &at.field("starvationAvoidance"),
         ),
     }
@@ -49,7 +44,6 @@ pub(super) fn strategy(spec: &AdmissionPolicySpec, at: &At<'_>) -> Strategy {
 
 fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig {
     let strategy = &spec.strategy;
-    let types = spec.type_names();
     match strategy.kind {
         StrategyType::Bouncer => {
             let given = at.field("acceptFraction");
@@ -57,11 +51,7 @@ fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig {
             bouncer::config(strategy.bouncer.as_ref(), capacity, &at.field("bouncer"))
         }
         StrategyType::MaxQueueLength => StrategyConfig::MaxQueueLength,
-        StrategyType::MaxQueueWait => max_queue_wait::config(
-            strategy.max_queue_wait.as_ref(),
-            &types,
-            &at.field("maxQueueWait"),
-        ),
+        StrategyType::MaxQueueWait => max_queue_wait::config(&at.field("maxQueueWait")),
         StrategyType::AcceptFraction => {
             StrategyConfig::AcceptFraction(accept_fraction::config(&at.field("acceptFraction")))
         }
@@ -84,7 +74,5 @@ pub(super) fn schema(spec: &mut SchemaField<'_>) {
     max_queue_wait::schema(spec);
     window::schema(&mut spec.at("strategy.acceptFraction"));
     response_time_controller::schema(spec);
-    backlog_control::schema(spec);
     starvation_avoidance::schema(spec);
-    spec.at("strategy").only_blocks_of(&BLOCKS);
 }

@@ -3,14 +3,14 @@
 mod schema;
 mod targets;
 
-use std::collections::BTreeMap;
-
 use headgate_core::config::{
     ControlScope, DegradationConfig, MAX_CLASSES, MAX_CONTROLLERS, ResponseTimeControllerConfig,
     StageConfig, StrategyConfig,
 };
 
 use super::super::names::check_known;
+use super::super::requirement::When::Given;
+use super::super::requirement::{CLASSES, Rules, TYPES, forbidden, known, only};
 use super::super::types::MAX_TYPES;
 use super::super::{
     Assumed, At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, real, time, whole,
@@ -52,7 +52,24 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "degradation.admission" => Field::Flag(true),
 };
 const WITHOUT_CLASSES: &str = "given without classes; leave it out or add spec.classes";
-const WITH_POLICY: &str = "given with scope Policy; leave it out or use scope Type";
+
+pub(in crate::validate::rules) static REQUIREMENTS: Rules = fields! {
+    "strategy.responseTimeController" => only!("typeTargets", "scope", "Type"),
+    "" => forbidden!(
+        "strategy.responseTimeController.classTargets", Given("classes"), WITHOUT_CLASSES
+    ),
+    "" => forbidden!(
+        "strategy.responseTimeController.typeTargets", Given("classes"), WITHOUT_CLASSES
+    ),
+    "" => forbidden!(
+        "strategy.responseTimeController.lowerClassDecrease", Given("classes"), WITHOUT_CLASSES
+    ),
+    "" => forbidden!(
+        "strategy.responseTimeController.lowerClassPatience", Given("classes"), WITHOUT_CLASSES
+    ),
+    "" => known("strategy.responseTimeController.classTargets", Given("classes"), CLASSES),
+    "" => known("strategy.responseTimeController.typeTargets", Given("classes"), TYPES),
+};
 /// The ratio of a target to processing times that few services reach.
 const FAR_BELOW: f64 = 10.0;
 
@@ -108,35 +125,12 @@ fn check_scope(spec: &AdmissionPolicySpec, scope: ControlScope, at: &At<'_>) {
     }
 }
 
-/// Checks settings that matter only with several classes, or with several types in a class.
+/// Checks the names of classes below the names of types.
 fn check_classes(spec: &AdmissionPolicySpec, given: &ResponseTimeControllerSettings, at: &At<'_>) {
-    if given.scope == ControlScope::Policy && !given.type_targets.is_empty() {
-        at.field("typeTargets").add(WITH_POLICY);
-    }
-    if spec.classes.is_empty() {
-        for field in [
-            "classTargets",
-            "typeTargets",
-            "lowerClassDecrease",
-            "lowerClassPatience",
-        ] {
-            let at = at.field(field);
-            if at.is_given() {
-                at.add(WITHOUT_CLASSES);
-            }
-        }
-    } else {
-        let classes = spec.class_names();
-        let of_classes = |targets: &BTreeMap<String, _>, at: &At<'_>| {
-            check_known(targets.keys(), "class", &classes, at);
-        };
-        of_classes(&given.class_targets, &at.field("classTargets"));
-        let at = at.field("typeTargets");
-        for (kind, targets) in &given.type_targets {
-            of_classes(targets, &at.key(kind));
-        }
-        let types = spec.type_names();
-        check_known(given.type_targets.keys(), "type", &types, &at);
+    let classes = spec.class_names();
+    for (kind, targets) in given.type_targets.iter().filter(|_| !classes.is_empty()) {
+        let at = at.field("typeTargets").key(kind);
+        check_known(targets.keys(), "class", &classes, &at);
     }
 }
 

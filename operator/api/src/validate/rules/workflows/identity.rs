@@ -2,16 +2,13 @@
 
 use headgate_core::config::{MAX_WORKFLOW_SOURCES, WorkflowSource};
 
-use super::super::{At, Block, By, Field, Format, Table};
+use super::super::requirement::When::{Any, Given, Is, Not};
+use super::super::requirement::{REQUIRED, Rules, hold, only};
+use super::super::{At, By, Field, Format, Table};
 use super::MAX_BYTES;
 use crate::validate::rules::schema::{self as cel, Rule, SchemaField};
 use crate::{MetadataIdentity, WorkflowIdentity, WorkflowIdentityType};
 
-const BLOCKS: [Block<WorkflowIdentityType>; 3] = [
-    ("baggage", WorkflowIdentityType::Baggage, None),
-    ("header", WorkflowIdentityType::Header, None),
-    ("metadata", WorkflowIdentityType::Metadata, None),
-];
 /// The number of names in the path of a value in metadata: a namespace and at least one key.
 const PATH: std::ops::RangeInclusive<usize> = 2..=8;
 const DEFAULT_KEY: &str = "workflow";
@@ -44,6 +41,13 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "[].metadata.path" => Field::List(*PATH.end(), "names", By::Nothing),
     "[].metadata.path[]" => Field::Free("the name of a filter or a key of its metadata", MAX_BYTES),
 };
+pub(in crate::validate::rules) static REQUIREMENTS: Rules = fields! {
+    "" => only!("baggage", "type", "Baggage"),
+    "" => only!("header", "type", "Header"),
+    "" => only!("metadata", "type", "Metadata"),
+    "" => hold("metadata.path", Any(&[Not(&Is("type", "Metadata")), Given("metadata")]), NO_PATH)
+        .reason(REQUIRED),
+};
 
 /// Returns the sources; by default the member that applications with trace context carry, then
 /// Headgate's own header.
@@ -75,7 +79,6 @@ pub(super) fn identify(given: &[WorkflowIdentity], at: &At<'_>) -> Vec<WorkflowS
 
 fn source(identity: &WorkflowIdentity, at: &At<'_>) -> WorkflowSource {
     use WorkflowIdentityType as Kind;
-    at.only_blocks_of(identity.kind, &BLOCKS);
     match identity.kind {
         Kind::Baggage => {
             let key = identity.baggage.as_ref().and_then(|b| b.key.as_deref());
@@ -115,7 +118,6 @@ fn header(name: Option<&str>, at: &At<'_>) -> String {
 
 fn metadata(given: Option<&MetadataIdentity>, at: &At<'_>) -> Vec<String> {
     let Some(MetadataIdentity { path }) = given else {
-        at.add(NO_PATH);
         return Vec::new();
     };
     if !PATH.contains(&path.len()) {
@@ -143,12 +145,6 @@ pub(super) fn schema(list: &mut SchemaField<'_>) {
             NOT_LAST,
         ));
     let mut source = list.at("[]");
-    source.only_blocks_of(&BLOCKS);
-    source.require(
-        ".metadata.path",
-        "self.type != 'Metadata' || has(self.metadata)",
-        NO_PATH,
-    );
     source
         .at("baggage.key")
         .set("default", DEFAULT_KEY)

@@ -133,6 +133,5 @@ pub(super) fn schema(workflows: &mut SchemaField<'_>) {
     );
     identity::schema(&mut workflows.at("identifyBy"));
     services::outbound_schema(&mut workflows.at("outbound"));
-    sharing::schema(&mut workflows.at("sharing"));
     named::schema(workflows);
 }

@@ -2,15 +2,12 @@
 
 use headgate_core::config::{ResourceConfig, ResourceReport, SharingConfig};
 
-use super::super::{At, Block, Field, Format, Open, Stored, Table, real};
+use super::super::requirement::When::{All, Any, Given, Is, Not};
+use super::super::requirement::{Rules, hold, only, required};
+use super::super::{At, Field, Format, Open, Stored, Table, real};
 use super::MAX_BYTES;
-use crate::validate::rules::schema::{Rule, SchemaField};
 use crate::{ReportedMetric, ReportedResource, Sharing, SharingType};
 
-const BLOCKS: [Block<SharingType>; 2] = [
-    ("bottleneckFairness", SharingType::BottleneckFairness, None),
-    ("dominantResource", SharingType::DominantResource, None),
-];
 const PROBE: Field = real(Stored(10.0), 0.0, 1e6, "requests/s").above();
 const SHARE: Field = real(Stored(0.9), 0.0, 1.0, "a share of the slots' time").above();
 static METRIC: Format = Format::new(
@@ -32,9 +29,17 @@ const NO_RESOURCE: &str =
     "missing; what is shared beside slots, such as {capacity: 1000, serverTiming: {metric: db}}";
 const NO_REPORT: &str = "empty; orca or serverTiming, such as serverTiming: {metric: db}";
 const TWO_REPORTS: &str = "orca and serverTiming; give one of them";
+pub(in crate::validate::rules) static REQUIREMENTS: Rules = fields! {
+    "" => only!("bottleneckFairness", "type", "BottleneckFairness"),
+    "" => only!("dominantResource", "type", "DominantResource"),
+    "" => required!("dominantResource.resource", Is("type", "DominantResource"), NO_RESOURCE),
+    "dominantResource.resource" =>
+        hold("", Any(&[Given("orca"), Given("serverTiming")]), NO_REPORT),
+    "dominantResource.resource" =>
+        hold("", Not(&All(&[Given("orca"), Given("serverTiming")])), TWO_REPORTS),
+};
 
 pub(super) fn sharing(given: &Sharing, at: &At<'_>) -> SharingConfig {
-    at.only_blocks_of(given.kind, &BLOCKS);
     match given.kind {
         SharingType::StaticGuarantees => SharingConfig::StaticGuarantees,
         SharingType::BottleneckFairness => {
@@ -62,7 +67,6 @@ fn resource(given: Option<&ReportedResource>, at: &At<'_>) -> ResourceConfig {
         metric: String::new(),
     };
     let Some(given) = given else {
-        at.add(NO_RESOURCE);
         return ResourceConfig {
             capacity: 1.0,
             report: nothing,
@@ -78,37 +82,10 @@ fn resource(given: Option<&ReportedResource>, at: &At<'_>) -> ResourceConfig {
     let report = match (orca, timing) {
         (Some(metric), None) => ResourceReport::Orca { metric },
         (None, Some(metric)) => ResourceReport::ServerTiming { metric },
-        (Some(_), Some(_)) => {
-            at.add(TWO_REPORTS);
-            nothing
-        }
-        (None, None) => {
-            at.add(NO_REPORT);
-            nothing
-        }
+        _ => nothing,
     };
     ResourceConfig {
         capacity: at.field("capacity").real(),
         report,
     }
-}
-
-pub(super) fn schema(sharing: &mut SchemaField<'_>) {
-    sharing.only_blocks_of(&BLOCKS);
-    sharing.require(
-        ".dominantResource.resource",
-        "self.type != 'DominantResource' || \
-             (has(self.dominantResource) && has(self.dominantResource.resource))",
-        NO_RESOURCE,
-    );
-    let mut resource = sharing.at("dominantResource.resource");
-    resource
-        .rule(Rule::text(
-            "has(self.orca) || has(self.serverTiming)",
-            NO_REPORT,
-        ))
-        .rule(Rule::text(
-            "!(has(self.orca) && has(self.serverTiming))",
-            TWO_REPORTS,
-        ));
 }

@@ -1,8 +1,8 @@
 //! The API server's checks of `ResponseTimeController`.
 
 use super::super::super::names::all_known;
+use super::PERCENTILE;
 use super::targets::{NO_OBJECTIVE, NO_TARGET_OF_POLICY};
-use super::{PERCENTILE, WITH_POLICY, WITHOUT_CLASSES};
 use crate::validate::rules::schema::{self as cel, Rule, SchemaField, some};
 use headgate_core::config::{ControlScope, MAX_CONTROLLERS, ResponseTimeControllerConfig};
 
@@ -40,11 +40,6 @@ fn settings(settings: &mut SchemaField<'_>) {
         ],
     );
     settings.rule(rule.on(".increaseBelow"));
-    settings.forbid(
-        ".typeTargets",
-        format!("self.scope != 'Policy' || !{}", some("self.typeTargets")),
-        WITH_POLICY,
-    );
     let rule = Rule::words(
         format!(
             "!({} && {}) || {most} >= self.minRate",
@@ -61,31 +56,9 @@ fn classes(spec: &mut SchemaField<'_>) {
     let classes = some("self.classes");
     let settings = "self.strategy.responseTimeController";
     let given = format!("has({settings})");
-    let class_targets = some(&format!("{settings}.classTargets"));
     let type_targets = some(&format!("{settings}.typeTargets"));
-    let has = |field: &str| format!("has({settings}.{field})");
-    for (field, is_given) in [
-        ("classTargets", class_targets.clone()),
-        ("typeTargets", type_targets.clone()),
-        ("lowerClassDecrease", has("lowerClassDecrease")),
-        ("lowerClassPatience", has("lowerClassPatience")),
-    ] {
-        spec.forbid(
-            &format!("{PATH}.{field}"),
-            format!("!({given} && {is_given}) || {classes}"),
-            WITHOUT_CLASSES,
-        );
-    }
-    let names = format!("{settings}.classTargets");
-    let condition = format!("{given} && {class_targets} && {classes}");
-    let rule = all_known(&condition, &names, "class", "self.classes");
-    spec.rule(rule.on(&format!("{PATH}.classTargets")));
-    let (names, on) = (
-        format!("{settings}.typeTargets"),
-        format!("{PATH}.typeTargets"),
-    );
+    let names = format!("{settings}.typeTargets");
     let condition = format!("{given} && {type_targets} && {classes}");
-    spec.rule(all_known(&condition, &names, "type", "self.types").on(&on));
     let odd = format!(
         "{names}.filter(t, !sets.contains(self.classes.map(c, c.name), {names}[t].map(k, k)))"
     );
@@ -93,7 +66,8 @@ fn classes(spec: &mut SchemaField<'_>) {
         format!("{condition} && size({odd}) > 0"),
         format!("{names}[{odd}[0]]"),
     );
-    spec.rule(all_known(&condition, &first, "class", "self.classes").on(&on));
+    let rule = all_known(&condition, &first, "class", "self.classes");
+    spec.rule(rule.on(&format!("{PATH}.typeTargets")));
     let number = "(has(self.classes) && size(self.classes) > 1 ? size(self.classes) : 1)";
     let count = format!("size(self.types) * {number}");
     let is_by_type = format!("(!{given} || {settings}.scope == 'Type')");
@@ -131,11 +105,8 @@ fn targets(spec: &mut SchemaField<'_>) {
         format!("self.strategy.type == 'ResponseTimeController' && {in_scope} && {is_open}")
     };
     let target = format!("{PATH}.target");
-    spec.require(
-        &target,
-        format!("!({})", open("Policy")),
-        NO_TARGET_OF_POLICY,
-    );
+    let rule = Rule::text(format!("!({})", open("Policy")), NO_TARGET_OF_POLICY);
+    spec.rule(rule.on(&target).required());
     let percentile = format!("(has({settings}) ? {settings}.percentile : {PERCENTILE:?})");
     let has = |field: &str| {
         format!(
