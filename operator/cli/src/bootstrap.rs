@@ -168,7 +168,7 @@ fn request_timeout(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
     let bootstrap = args.bootstrap()?;
     let Some(output) = &args.output else {
-        return Ok(Output::ok(bootstrap.to_yaml()));
+        return Ok(Output::ok(bootstrap.to_yaml()?));
     };
     let write = |path: &Path, content: &str| {
         // The file is readable by all, because Envoy often runs as another user.
@@ -176,12 +176,12 @@ pub(crate) fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
         written.with_context(|| format!("--output {}", path.display()))
     };
     if let ConfigSource::Xds { tls: Some(tls), .. } = &bootstrap.source {
-        write(&tls.sds.identity, &tls.identity_yaml())?;
-        write(&tls.sds.ca, &tls.ca_yaml())?;
+        write(&tls.sds.identity, &tls.identity_yaml()?)?;
+        write(&tls.sds.ca, &tls.ca_yaml()?)?;
     }
     // The bootstrap is written last, so that a process that waits for this file finds the other
     // files.
-    write(output, &bootstrap.to_yaml())?;
+    write(output, &bootstrap.to_yaml()?)?;
     Ok(Output::ok(String::new()))
 }
 

@@ -30,24 +30,25 @@ mod tls;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use headgate_admission::protocol::CLUSTER;
+use minijinja::context;
+use minijinja::value::Serde;
+use serde::Serialize;
 
-use crate::endpoint::{Endpoint, LOCALHOST};
-use headgate_api::plan::{
-    ARCHITECTURE_METADATA, FILTER_METADATA, LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA,
-    NATIVE_MODULE_METADATA, TARGET_METADATA, TargetRef, VERSION_METADATA,
-};
+use crate::endpoint::Endpoint;
+use crate::template::render;
+use headgate_api::plan::TargetRef;
+use headgate_xds::VERSION;
 use headgate_xds::module::Kind;
-use headgate_xds::{DEFAULT_SLOT, VERSION};
 
+pub use crate::template::RenderError;
 pub use outbound::Outbound;
 pub use tls::{ProxyIdentity, SdsFiles, XdsTls};
 
 /// The parameters of the bootstrap.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Bootstrap {
     /// The address on which Envoy listens. `[::]` covers all addresses of both families.
     pub listen: Endpoint,
@@ -79,7 +80,7 @@ pub struct Bootstrap {
 }
 
 /// The server of class admission, which the filter calls.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Admission {
     /// The address of the server.
     pub address: Endpoint,
@@ -88,7 +89,7 @@ pub struct Admission {
 }
 
 /// Limits on the arrival of a request's body, and whether it is buffered before the slot.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Uploads {
     /// The largest body that is buffered, in bytes. Headgate then processes the request once its
     /// body has arrived. With `None`, Headgate processes the request once its headers have arrived.
@@ -98,7 +99,7 @@ pub struct Uploads {
 }
 
 /// The node metadata about a proxy's Pod, by which policies select it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Pod {
     /// The namespace of the Pod.
     pub namespace: Option<String>,
@@ -117,7 +118,8 @@ pub struct Pod {
 }
 
 /// The source of a proxy's configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ConfigSource {
     /// An xDS server.
     Xds {
@@ -131,332 +133,204 @@ pub enum ConfigSource {
     File(PathBuf),
 }
 
-/// Returns `text` as a quoted YAML scalar.
-pub(crate) fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
-}
-
-/// Returns `path` as a YAML scalar.
-fn path(path: &Path) -> String {
-    quoted(&path.display().to_string())
-}
-
-/// Returns the folder of `file` as a YAML scalar, for a directory that Envoy watches.
-fn folder(file: &Path) -> String {
-    let parent = file.parent().filter(|p| !p.as_os_str().is_empty());
-    path(parent.unwrap_or(Path::new(".")))
-}
-
-/// Returns `block` with every line but the first indented by `spaces`.
-fn indented(block: &str, spaces: usize) -> String {
-    block.replace('\n', &format!("\n{}", " ".repeat(spaces)))
-}
-
-/// Returns `blocks` as the items of a YAML list.
-fn items(blocks: &[String]) -> String {
-    let item = |block: &String| format!("- {}", indented(block, 2));
-    blocks.iter().map(item).collect::<Vec<_>>().join("\n")
-}
-
-/// Fills the placeholders of a template. A placeholder is `$` and a name in capitals. The lines of
-/// a text are indented to the column of its placeholder. A line that contains nothing but an empty
-/// text is left out. Texts may themselves contain `$` and capitals.
-pub(crate) fn fill(template: &str, texts: &[(&str, &str)]) -> String {
-    let mut filled = Vec::new();
-    for line in template.lines() {
-        let mut parts = line.split('$');
-        let mut row = parts.next().unwrap_or_default().to_owned();
-        for part in parts {
-            let end = part.find(|c: char| !c.is_ascii_uppercase() && c != '_');
-            let (name, rest) = part.split_at(end.unwrap_or(part.len()));
-            match texts.iter().find(|(hole, _)| *hole == name) {
-                Some((_, text)) => row += &indented(text, row.len()),
-                None => row += &format!("${name}"),
-            }
-            row += rest;
-        }
-        if !row.trim().is_empty() {
-            filled.push(row);
-        }
-    }
-    filled.join("\n")
-}
-
-fn socket(endpoint: &Endpoint) -> String {
-    let both = match endpoint.host.as_str() {
-        "::" => ", ipv4_compat: true",
-        _ => "",
-    };
-    format!(
-        "{{socket_address: {{address: {}, port_value: {}{both}}}}}",
-        quoted(&endpoint.host),
-        endpoint.port
-    )
-}
-
-/// Returns an endpoint of a cluster. For `localhost`, DNS would select one address family, but
-/// applications listen on either or both. So the endpoint has both loopback addresses, and Envoy
-/// connects to the first one that accepts.
-fn lb_endpoint(endpoint: &Endpoint) -> String {
-    if endpoint.host != LOCALHOST {
-        return format!("endpoint: {{address: {}}}", socket(endpoint));
-    }
-    let [v4, v6] = ["127.0.0.1", "::1"].map(|host| {
-        socket(&Endpoint {
-            host: host.to_owned(),
-            port: endpoint.port,
-        })
-    });
-    format!("endpoint: {{address: {v4}, additional_addresses: [{{address: {v6}}}]}}")
-}
-
 impl Bootstrap {
     /// Returns the bootstrap as YAML.
-    #[must_use]
-    pub fn to_yaml(&self) -> String {
-        let native = self.pod.filter == Kind::Native;
-        let outbound = self.outbound.as_ref();
-        let mut listeners = vec![self.ingress()];
-        listeners.extend(outbound.map(|outbound| outbound.listener(&self.source)));
-        listeners.extend(self.stats.as_ref().map(stats_listener));
-        let upstream = std::slice::from_ref(&self.upstream);
-        let mut clusters = vec![cluster("upstream", upstream, self.upstream_http2)];
-        clusters.extend(outbound.into_iter().flat_map(Outbound::clusters));
-        if let ConfigSource::Xds { address, tls, .. } = &self.source {
-            let comment = "# A Service's name, behind which there may be several operators: all \
-                           serve the same.";
-            clusters.push(operator("headgate_xds", comment, address, tls.as_deref()));
-        }
-        if let Some(Admission { address, tls }) = &self.admission {
-            let comment = "# The server of class admission, to which the filter reports. One of \
-                           several operators listens: their leader.";
-            clusters.push(operator(CLUSTER, comment, address, tls.as_deref()));
-        }
-        if self.stats.is_some() {
-            let admin = std::slice::from_ref(&self.admin);
-            clusters.push(cluster("headgate_admin", admin, false));
-        }
-        let filled = fill(
-            include_str!("bootstrap/templates/bootstrap.yaml"),
-            &[
-                ("NODE", &quoted(&self.node_id)),
-                ("METADATA", &self.metadata()),
-                ("ADMIN", &socket(&self.admin)),
-                ("RUNTIME", if native { RUNTIME } else { "" }),
-                ("LISTENERS", &items(&listeners)),
-                ("CLUSTERS", &items(&clusters)),
-            ],
-        );
-        filled + "\n"
+    ///
+    /// # Errors
+    /// If a path isn't UTF-8.
+    pub fn to_yaml(&self) -> Result<String, RenderError> {
+        let timeout = self.uploads.timeout;
+        let values = context! {
+            version => VERSION,
+            request_timeout => timeout.map(|timeout| format!("{}s", timeout.as_secs_f64())),
+            ..Serde(self)
+        };
+        let template = include_str!("bootstrap/templates/bootstrap.yaml.j2");
+        render("bootstrap.yaml.j2", template, values)
     }
-
-    fn metadata(&self) -> String {
-        let pod = &self.pod;
-        let is_native = pod.filter == Kind::Native;
-        let own =
-            "The filter module that this proxy has. Without it, the operator names its own file.";
-        let entries = [
-            (
-                "The target of the policies that this proxy enforces.",
-                TARGET_METADATA,
-                self.target
-                    .as_ref()
-                    .map(|target| quoted(&target.to_string())),
-            ),
-            (
-                "Namespace and labels of its Pod: policies for them apply.",
-                NAMESPACE_METADATA,
-                pod.namespace.as_deref().map(quoted),
-            ),
-            (own, MODULE_METADATA, pod.module.as_deref().map(path)),
-            (
-                "The kind of filter. Where the operator has none of it, or this proxy can't load \
-                 it, it is wasm.",
-                FILTER_METADATA,
-                is_native.then(|| quoted(pod.filter.name())),
-            ),
-            (
-                own,
-                NATIVE_MODULE_METADATA,
-                pod.native_module.as_deref().filter(|_| is_native).map(path),
-            ),
-            (
-                "The version of that module, by which the operator explains a refusal.",
-                VERSION_METADATA,
-                pod.module.as_ref().map(|_| quoted(VERSION)),
-            ),
-            (
-                "The processor, for which a native module has to be built.",
-                ARCHITECTURE_METADATA,
-                pod.architecture.filter(|_| is_native).map(quoted),
-            ),
-        ];
-        let mut lines: String = (entries.into_iter())
-            .filter_map(|(comment, key, value)| Some((comment, key, value?)))
-            .map(|(comment, key, value)| format!("\n  # {comment}\n  {key}: {value}"))
-            .collect();
-        if !pod.labels.is_empty() {
-            lines += &format!("\n  {LABELS_METADATA}:");
-        }
-        for (key, value) in &pod.labels {
-            lines += &format!("\n    {}: {}", quoted(key), quoted(value));
-        }
-        match lines.is_empty() {
-            true => lines,
-            false => format!("metadata:{lines}"),
-        }
-    }
-
-    fn ingress(&self) -> String {
-        let mut manager = "upgrade_configs:\n- upgrade_type: websocket".to_owned();
-        if let Some(log) = &self.access_log {
-            let log = fill(
-                include_str!("bootstrap/templates/access_log.yaml"),
-                &[("PATH", &path(log))],
-            );
-            manager += &format!("\n{log}");
-        }
-        if let Some(timeout) = self.uploads.timeout {
-            manager += &format!(
-                "\n# A request that has not arrived whole by then is answered 408.\n\
-                 request_timeout: {}s",
-                timeout.as_secs_f64()
-            );
-        }
-        let buffer = include_str!("bootstrap/templates/buffer.yaml");
-        let buffer = self
-            .uploads
-            .buffer
-            .map(|bytes| fill(buffer, &[("BYTES", &bytes.to_string())]));
-        fill(
-            LISTENER,
-            &[
-                ("NAME", "ingress"),
-                ("ADDRESS", &socket(&self.listen)),
-                ("DIRECTION", ""),
-                ("MANAGER", &manager),
-                ("VIRTUAL_HOSTS", ALL_HOSTS),
-                ("BUFFER", &buffer.unwrap_or_default()),
-                ("SLOT_IS", SLOT_IS),
-                ("SLOT", &slot(DEFAULT_SLOT, &self.source)),
-            ],
-        )
-    }
-}
-
-/// An HTTP listener with a slot.
-const LISTENER: &str = include_str!("bootstrap/templates/listener.yaml");
-
-const ALL_HOSTS: &str = "\
-- name: all
-  domains: [\"*\"]
-  routes:
-  - name: default
-    match: {prefix: /}
-    # No timeout; Envoy's default is 15 s.
-    route: {cluster: upstream, timeout: 0s}";
-
-const SLOT_IS: &str = "\
-# The slot that Headgate fills. Requests pass untouched until it has answered once; from then on
-# the last configuration stays, also while it is down.";
-
-/// A runtime setting that gives the native filter's stats the same names in Prometheus as the Wasm
-/// filter's.
-const RUNTIME: &str = "\
-layered_runtime:
-  layers:
-  - name: headgate
-    static_layer: {envoy.reloadable_features.dynamic_modules_strip_custom_stat_prefix: true}";
-
-/// Returns a cluster of the operator. An operator that died without closing its connection is
-/// detected within 15 s. Envoy then connects to another one.
-fn operator(name: &str, comment: &str, address: &Endpoint, tls: Option<&XdsTls>) -> String {
-    let filters = tls.map_or_else(String::new, XdsTls::http_filters);
-    fill(
-        include_str!("bootstrap/templates/operator.yaml"),
-        &[
-            ("NAME", name),
-            ("COMMENT", comment),
-            ("TYPE", discovery(is_static(address))),
-            ("HTTP_TWO", &http2("10s", "5s", &filters)),
-            ("ENDPOINT", &lb_endpoint(address)),
-            (
-                "TLS",
-                &tls.map_or_else(String::new, XdsTls::transport_socket),
-            ),
-        ],
-    )
-}
-
-/// Returns the listener at `address` for Prometheus and probes. It serves only the two paths that
-/// other hosts need. The admin interface stays on the loopback address, because it lets any client
-/// stop Envoy and read its configuration.
-fn stats_listener(address: &Endpoint) -> String {
-    fill(
-        include_str!("bootstrap/templates/stats.yaml"),
-        &[("ADDRESS", &socket(address))],
-    )
-}
-
-/// Returns the slot `name`, filled by `source`.
-fn slot(name: &str, source: &ConfigSource) -> String {
-    let source = match source {
-        ConfigSource::Xds { .. } => fill(include_str!("bootstrap/templates/xds_source.yaml"), &[]),
-        ConfigSource::File(file) => fill(
-            include_str!("bootstrap/templates/file_source.yaml"),
-            &[("FILE", &path(file)), ("FOLDER", &folder(file))],
-        ),
-    };
-    let template = include_str!("bootstrap/templates/slot.yaml");
-    fill(template, &[("NAME", name), ("SOURCE", &source)])
-}
-
-/// Returns a cluster with round robin over `endpoints`.
-fn cluster(name: &str, endpoints: &[Endpoint], http2_only: bool) -> String {
-    let addresses: Vec<String> = endpoints.iter().map(lb_endpoint).collect();
-    let protocol = http2_only.then(|| http2("30s", "10s", ""));
-    fill(
-        include_str!("bootstrap/templates/cluster.yaml"),
-        &[
-            ("NAME", name),
-            ("TYPE", discovery(endpoints.iter().all(is_static))),
-            ("HTTP_TWO", &protocol.unwrap_or_default()),
-            ("ENDPOINTS", &items(&addresses)),
-        ],
-    )
-}
-
-/// Whether [`lb_endpoint`] needs no DNS.
-fn is_static(endpoint: &Endpoint) -> bool {
-    endpoint.is_address() || endpoint.host == LOCALHOST
-}
-
-fn discovery(is_static: bool) -> &'static str {
-    match is_static {
-        true => "STATIC",
-        false => "STRICT_DNS",
-    }
-}
-
-/// Returns the options of HTTP/2 connections with pings, and with the HTTP filters `filters`.
-fn http2(interval: &str, timeout: &str, filters: &str) -> String {
-    let texts = [
-        ("INTERVAL", interval),
-        ("TIMEOUT", timeout),
-        ("FILTERS", filters),
-    ];
-    fill(include_str!("bootstrap/templates/http2.yaml"), &texts)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt as _;
+
+    use headgate_admission::protocol::CLUSTER;
+    use headgate_api::plan::{
+        ARCHITECTURE_METADATA, FILTER_METADATA, LABELS_METADATA, MODULE_METADATA,
+        NAMESPACE_METADATA, NATIVE_MODULE_METADATA, TARGET_METADATA, VERSION_METADATA,
+    };
+    use headgate_xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
+    use serde_json::Value;
+
     use super::*;
 
+    /// Returns a bootstrap in which everything has a value.
+    fn full() -> Bootstrap {
+        let at = |text: &str| text.parse::<Endpoint>().unwrap();
+        let tls = |identity| {
+            Some(Box::new(XdsTls {
+                identity,
+                ca: "/tls/ca.crt".into(),
+                server_name: "headgate.svc".into(),
+                sds: SdsFiles {
+                    identity: "/identity.yaml".into(),
+                    ca: "/ca.yaml".into(),
+                },
+            }))
+        };
+        Bootstrap {
+            listen: at("[::]:1"),
+            upstream: at("localhost:2"),
+            upstream_http2: true,
+            outbound: Some(Outbound {
+                listen: at("[::]:3"),
+                services: [("stock".to_owned(), vec![at("localhost:1"), at("stock:2")])].into(),
+                http2: true,
+                config_file: Some("/outbound.yaml".into()),
+            }),
+            source: ConfigSource::Xds {
+                address: at("headgate.svc:4"),
+                tls: tls(ProxyIdentity::Token("/tls/token".into())),
+            },
+            admission: Some(Admission {
+                address: at("10.0.0.1:5"),
+                tls: tls(ProxyIdentity::Certificate {
+                    cert: "/tls/tls.crt".into(),
+                    key: "/tls/tls.key".into(),
+                }),
+            }),
+            admin: at("localhost:6"),
+            stats: Some(at("[::]:7")),
+            target: Some("Service/shop/search".parse().unwrap()),
+            pod: Pod {
+                namespace: Some("shop".into()),
+                labels: [("app".to_owned(), "search".to_owned())].into(),
+                module: Some("/headgate.wasm".into()),
+                native_module: Some("/libheadgate.so".into()),
+                filter: Kind::Native,
+                architecture: Some("x86_64"),
+            },
+            node_id: "search-0".into(),
+            access_log: Some("/log".into()),
+            uploads: Uploads {
+                buffer: NonZeroU32::new(9),
+                timeout: Some(Duration::from_millis(1_500)),
+            },
+        }
+    }
+
+    fn read(yaml: &str) -> Value {
+        serde_saphyr::from_str(yaml).unwrap()
+    }
+
+    /// A missing value is an error, and one that is `None` would be null.
     #[test]
-    fn texts_keep_the_column_of_their_hole_and_are_not_searched_for_holes() {
-        let texts = [("X", "1\n2"), ("Y", ""), ("Z", "$X")];
-        let filled = fill("a:\n  - $X\n  $Y\nb: $Z$'", &texts);
-        assert_eq!(filled, "a:\n  - 1\n    2\nb: $X$'");
+    fn all_choices_have_their_values() {
+        let mut all = vec![full()];
+        let changes: [fn(&mut Bootstrap); 13] = [
+            |b| b.outbound = None,
+            |b| b.outbound.as_mut().unwrap().config_file = None,
+            |b| b.source = ConfigSource::File("/inbound.yaml".into()),
+            |b| b.admission = None,
+            |b| b.admission.as_mut().unwrap().tls = None,
+            |b| b.stats = None,
+            |b| b.target = None,
+            |b| b.pod.filter = Kind::Wasm,
+            |b| b.pod = Pod::default(),
+            |b| b.access_log = None,
+            |b| b.uploads = Uploads::default(),
+            |b| {
+                let tls = b.admission.as_mut().unwrap().tls.as_mut();
+                tls.unwrap().server_name = "::1".into();
+            },
+            |b| b.upstream_http2 = false,
+        ];
+        for change in changes {
+            let mut one = full();
+            change(&mut one);
+            all.push(one);
+        }
+        for bootstrap in all {
+            let yaml = bootstrap.to_yaml().unwrap();
+            assert!(!read(&yaml).to_string().contains("null"), "{yaml}");
+            assert!(yaml.lines().all(|line| !line.trim().is_empty()), "{yaml}");
+        }
+    }
+
+    #[test]
+    fn names_are_those_that_others_know() {
+        let read = read(&full().to_yaml().unwrap());
+        let metadata = &read["node"]["metadata"];
+        assert_eq!(
+            *metadata,
+            serde_json::json!({
+                TARGET_METADATA: "Service/shop/search",
+                NAMESPACE_METADATA: "shop",
+                MODULE_METADATA: "/headgate.wasm",
+                VERSION_METADATA: VERSION,
+                FILTER_METADATA: Kind::Native.name(),
+                NATIVE_MODULE_METADATA: "/libheadgate.so",
+                ARCHITECTURE_METADATA: "x86_64",
+                LABELS_METADATA: {"app": "search"},
+            })
+        );
+        let [listeners, clusters] =
+            ["listeners", "clusters"].map(|part| &read["static_resources"][part]);
+        for (listener, slot, filter) in [(0, DEFAULT_SLOT, 1), (1, OUTBOUND_SLOT, 0)] {
+            let manager = &listeners[listener]["filter_chains"][0]["filters"][0]["typed_config"];
+            assert_eq!(manager["http_filters"][filter]["name"], slot);
+        }
+        assert_eq!(clusters[3]["name"], CLUSTER);
+        let manager = &listeners[0]["filter_chains"][0]["filters"][0]["typed_config"];
+        assert_eq!(manager["request_timeout"], "1.5s");
+    }
+
+    #[test]
+    fn files_for_sds_name_the_folder_to_watch() {
+        for (tls, watched) in [
+            (full().admission.unwrap().tls.unwrap(), "tls_certificate"),
+            (
+                match full().source {
+                    ConfigSource::Xds { tls, .. } => tls.unwrap(),
+                    ConfigSource::File(_) => unreachable!(),
+                },
+                "generic_secret",
+            ),
+        ] {
+            let identity = read(&tls.identity_yaml().unwrap());
+            assert!(
+                identity["resources"][0][watched]
+                    .to_string()
+                    .contains("\"/tls\"")
+            );
+            let ca = XdsTls {
+                ca: "ca.crt".into(),
+                ..*tls
+            };
+            let ca = read(&ca.ca_yaml().unwrap());
+            let context = &ca["resources"][0]["validation_context"];
+            assert_eq!(context["watched_directory"]["path"], ".");
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_not_utf_8_is_an_error() {
+        let odd = || PathBuf::from(OsString::from_vec(b"/log\xff".to_vec()));
+        let changes: [fn(&mut Bootstrap, PathBuf); 4] = [
+            |b, path| b.access_log = Some(path),
+            |b, path| b.pod.module = Some(path),
+            |b, path| b.outbound.as_mut().unwrap().config_file = Some(path),
+            |b, path| b.source = ConfigSource::File(path),
+        ];
+        for change in changes {
+            let mut bootstrap = full();
+            change(&mut bootstrap, odd());
+            let error = bootstrap.to_yaml().unwrap_err().to_string();
+            let start = "can't write YAML; paths must be UTF-8: could not serialize to value: \
+                         path contains invalid UTF-8 characters (in bootstrap.yaml.j2:";
+            assert!(error.starts_with(start), "{error}");
+        }
     }
 
     #[test]
@@ -484,18 +358,15 @@ mod tests {
             access_log: Some("/log \" '".into()),
             uploads: Uploads::default(),
         };
-        let yaml = bootstrap.to_yaml();
-        let mut names = yaml.split('$').skip(1);
-        let is_hole = |name: &str| name.starts_with(|c: char| c.is_ascii_uppercase());
-        assert!(!names.any(is_hole), "{yaml}");
-        let read: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
+        let yaml = bootstrap.to_yaml().unwrap();
+        let read = read(&yaml);
         assert_eq!(read["node"]["id"], "a\"b\nc: d");
         let metadata = &read["node"]["metadata"];
         assert_eq!(metadata[NAMESPACE_METADATA], "n\"\n");
         assert_eq!(metadata[LABELS_METADATA]["app\": x\n"], "y: \"z");
         assert_eq!(metadata[MODULE_METADATA], "/m\" #");
         assert_eq!(metadata[VERSION_METADATA], VERSION);
-        assert_eq!(read["layered_runtime"], serde_json::Value::Null);
+        assert_eq!(read["layered_runtime"], Value::Null);
         assert_eq!(
             read["static_resources"]["clusters"][0]["type"],
             "STRICT_DNS"

@@ -4,11 +4,13 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::str::FromStr;
 
+use serde::Serialize;
+
 /// The name of the two loopback addresses, IPv4 and IPv6.
 pub const LOCALHOST: &str = "localhost";
 
 /// A host and a port, as in `127.0.0.1:8080`, `[::1]:8080` or `backend:8080`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Endpoint {
     /// An address, or a name that DNS resolves.
     pub host: String,

@@ -15,3 +15,4 @@ pub mod metrics;
 pub mod modules;
 pub mod report;
 pub mod source;
+mod template;

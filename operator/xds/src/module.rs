@@ -24,6 +24,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::anyhow;
 use clap::ValueEnum;
+use serde::Serialize;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -46,7 +47,8 @@ const ELF: [u8; 4] = *b"\x7fELF";
 const PREAMBLE: [u8; 8] = *b"\0asm\x01\0\0\0";
 
 /// The form of the filter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A WebAssembly module: one engine for each worker thread of a proxy.
     #[default]

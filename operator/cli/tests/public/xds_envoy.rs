@@ -249,7 +249,7 @@ async fn every_bootstrap_is_valid() {
                 bootstrap.target = None;
             }
             if let Err(log) = validate(&bootstrap, store.0.path()) {
-                panic!("{log}\n{}", bootstrap.to_yaml());
+                panic!("{log}\n{}", bootstrap.to_yaml().unwrap());
             }
         }
     }
@@ -479,7 +479,7 @@ async fn a_sidecar_with_the_bootstrap_of_an_earlier_version_is_programmed() {
 #[tokio::test]
 async fn the_log_of_a_proxy_with_another_protocol_says_what_to_change() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
-    let whole = bootstrap(xds(&world), backend().await).to_yaml();
+    let whole = bootstrap(xds(&world), backend().await).to_yaml().unwrap();
     let whole: Value = serde_saphyr::from_str(&whole).unwrap();
     let change = |change: fn(&mut Value, Value) -> Value| {
         let mut bootstrap = whole.clone();

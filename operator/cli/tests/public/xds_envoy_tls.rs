@@ -62,8 +62,8 @@ impl Files {
             ca: self.path("ca.crt"),
             server_name: "headgate.test".into(),
         };
-        fs::write(&tls.sds.identity, tls.identity_yaml()).unwrap();
-        fs::write(&tls.sds.ca, tls.ca_yaml()).unwrap();
+        fs::write(&tls.sds.identity, tls.identity_yaml().unwrap()).unwrap();
+        fs::write(&tls.sds.ca, tls.ca_yaml().unwrap()).unwrap();
         tls
     }
 }
@@ -231,7 +231,7 @@ async fn bootstraps_with_tls_are_valid() {
                 ..Pod::default()
             };
             if let Err(log) = validate(&bootstrap, files.0.path()) {
-                panic!("{log}\n{}", bootstrap.to_yaml());
+                panic!("{log}\n{}", bootstrap.to_yaml().unwrap());
             }
         }
     }

@@ -11,10 +11,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{fill, folder, path, quoted};
+use minijinja::value::Serde;
+use serde::Serialize;
+
+use crate::template::{RenderError, render};
 
 /// The credential that proves a proxy's namespace.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ProxyIdentity {
     /// A certificate.
     Certificate {
@@ -28,7 +32,7 @@ pub enum ProxyIdentity {
 }
 
 /// The proxy's identity, and the CA and name by which it verifies the operator.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct XdsTls {
     /// The credential that the proxy presents.
     pub identity: ProxyIdentity,
@@ -41,7 +45,7 @@ pub struct XdsTls {
 }
 
 /// Paths of the SDS files.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SdsFiles {
     /// The path of the file with [`XdsTls::identity_yaml`].
     pub identity: PathBuf,
@@ -68,79 +72,21 @@ impl SdsFiles {
 }
 
 impl XdsTls {
-    pub(super) fn transport_socket(&self) -> String {
-        let name = quoted(&self.server_name);
-        // In certificates, IP addresses and DNS names are different types of subject alternative
-        // names.
-        let is_address = self.server_name.parse::<std::net::IpAddr>().is_ok();
-        let sni = format!("sni: {name}");
-        let (comment, certificate) = match &self.identity {
-            ProxyIdentity::Certificate { .. } => (
-                "\
-# Both ends prove who they are. The proxy's certificate has the URI spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT,
-# and it gets what is for that namespace.",
-                self.by_sds(include_str!("templates/certificate.yaml")),
-            ),
-            ProxyIdentity::Token(_) => ("# The operator proves who it is.", String::new()),
-        };
-        fill(
-            include_str!("templates/transport_socket.yaml"),
-            &[
-                ("COMMENT", comment),
-                ("SNI", if is_address { "" } else { &sni }),
-                ("CERTIFICATE", &certificate),
-                ("KIND", if is_address { "IP_ADDRESS" } else { "DNS" }),
-                ("SERVER", &name),
-                ("CA", &path(&self.sds.ca)),
-            ],
-        )
-    }
-
-    /// Returns `template` with a reference to the secret in the identity's SDS file.
-    fn by_sds(&self, template: &str) -> String {
-        fill(template, &[("SDS", &path(&self.sds.identity))])
-    }
-
-    /// Returns the HTTP filters of the operator's cluster. The only filter adds the token, so the
-    /// text is empty for a proxy with a certificate.
-    pub(super) fn http_filters(&self) -> String {
-        match &self.identity {
-            ProxyIdentity::Token(_) => self.by_sds(include_str!("templates/token.yaml")),
-            ProxyIdentity::Certificate { .. } => String::new(),
-        }
-    }
-
     /// Returns the content of the SDS file for the proxy's certificate or token.
-    #[must_use]
-    pub fn identity_yaml(&self) -> String {
-        let (template, file, key) = match &self.identity {
-            ProxyIdentity::Certificate { cert, key } => (
-                include_str!("templates/sds_certificate.yaml"),
-                cert,
-                path(key),
-            ),
-            ProxyIdentity::Token(token) => (
-                include_str!("templates/sds_token.yaml"),
-                token,
-                String::new(),
-            ),
-        };
-        sds(template, file, &key)
+    ///
+    /// # Errors
+    /// If a path isn't UTF-8.
+    pub fn identity_yaml(&self) -> Result<String, RenderError> {
+        let template = include_str!("templates/sds_identity.yaml.j2");
+        render("sds_identity.yaml.j2", template, Serde(self))
     }
 
     /// Returns the content of the SDS file for the CA.
-    #[must_use]
-    pub fn ca_yaml(&self) -> String {
-        sds(include_str!("templates/sds_ca.yaml"), &self.ca, "")
+    ///
+    /// # Errors
+    /// If a path isn't UTF-8.
+    pub fn ca_yaml(&self) -> Result<String, RenderError> {
+        let template = include_str!("templates/sds_ca.yaml.j2");
+        render("sds_ca.yaml.j2", template, Serde(self))
     }
-}
-
-/// Returns an SDS file that refers to `file`. Envoy watches the file's folder for moves.
-fn sds(template: &str, file: &Path, key: &str) -> String {
-    let texts = [
-        ("FILE", &*path(file)),
-        ("KEY", key),
-        ("FOLDER", &folder(file)),
-    ];
-    fill(template, &texts) + "\n"
 }

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use clap::Args;
+use serde::Serialize;
 
 use crate::endpoint::Endpoint;
 use headgate_xds::module::Kind;
@@ -18,7 +19,7 @@ pub(super) fn released(repository: Option<&str>) -> Option<String> {
 }
 
 /// Arguments of `headgate inject` about the proxy.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[derive(Debug, Clone, PartialEq, Eq, Args, Serialize)]
 pub struct Settings {
     /// Image with this program and the filter modules. The default is the image of this program's
     /// release; a program built from source has no default

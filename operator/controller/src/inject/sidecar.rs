@@ -1,23 +1,12 @@
 //! The containers and volumes of an injected Envoy, from a template.
 
+use minijinja::context;
+use minijinja::value::Serde;
 use serde_json::Value;
 
 use super::{Settings, names};
-use crate::bootstrap::{fill, quoted};
+use crate::template;
 
-const CERTIFICATE: &str = "\
-- --xds-tls-cert=/etc/headgate/tls/tls.crt
-- --xds-tls-key=/etc/headgate/tls/tls.key";
-// Mode 0o444 lets Envoy's user read the Secret without an fsGroup, which would also apply to the
-// application.
-const CERTIFICATE_VOLUME: &str = "secret: {secretName: $NAME, defaultMode: 0o444}";
-const TOKEN: &str = "- --xds-token=/etc/headgate/tls/token";
-/// The kubelet writes and renews the token. The operator keeps the ConfigMap in each namespace.
-const TOKEN_VOLUME: &str = "\
-projected:
-  sources:
-  - serviceAccountToken: {audience: headgate, path: token, expirationSeconds: 3600}
-  - configMap: {name: $NAME, items: [{key: ca.crt, path: ca.crt}]}";
 /// The port of Envoy's admin interface, on the loopback address.
 pub(super) const ADMIN_PORT: u16 = 9901;
 /// The port of `/stats/prometheus` and `/ready`.
@@ -41,42 +30,15 @@ pub(super) fn render(
         (volumes.iter()).any(|name| name.strip_prefix(prefix).is_some_and(is_ours))
     };
     let volume = free("headgate", is_taken);
-    let (identity, tls_volume, name) = match &settings.tls_secret {
-        Some(secret) => (CERTIFICATE, CERTIFICATE_VOLUME, secret),
-        None => (TOKEN, TOKEN_VOLUME, &settings.ca_config_map),
+    let values = context! {
+        headgate, envoy, volume, app_port, port_name,
+        admin_port => ADMIN_PORT,
+        stats_port => STATS_PORT,
+        xds => settings.xds.to_string(),
+        ..Serde(settings)
     };
-    let http2 = if settings.upstream_http2 {
-        "- --upstream-http2"
-    } else {
-        ""
-    };
-    let cpu_limit = settings.proxy_cpu_limit.as_deref();
-    let cpu_limit = cpu_limit.map(|limit| format!("cpu: {}, ", quoted(limit)));
-    let filled = fill(
-        include_str!("sidecar.yaml"),
-        &[
-            ("HEADGATE", &headgate),
-            ("ENVOY", &envoy),
-            ("VOLUME", &volume),
-            ("IMAGE", &quoted(&settings.image)),
-            ("ENVOY_IMAGE", &quoted(&settings.envoy_image)),
-            ("LISTEN_PORT", &settings.listen_port.to_string()),
-            ("APP_PORT", &app_port.to_string()),
-            ("ADMIN_PORT", &ADMIN_PORT.to_string()),
-            ("STATS_PORT", &STATS_PORT.to_string()),
-            ("XDS", &settings.xds.to_string()),
-            ("FILTER", settings.filter.name()),
-            ("HTTP_TWO", http2),
-            ("IDENTITY", identity),
-            ("TLS_VOLUME", &fill(tls_volume, &[("NAME", &quoted(name))])),
-            ("CONCURRENCY", &settings.concurrency.to_string()),
-            ("PORT_NAME", &quoted(port_name)),
-            ("CPU_REQUEST", &quoted(&settings.proxy_cpu_request)),
-            ("MEMORY_REQUEST", &quoted(&settings.proxy_memory_request)),
-            ("CPU_LIMIT", &cpu_limit.unwrap_or_default()),
-            ("MEMORY_LIMIT", &quoted(&settings.proxy_memory_limit)),
-        ],
-    );
+    let filled = template::render("sidecar.yaml.j2", include_str!("sidecar.yaml.j2"), values)
+        .map_err(|error| error.to_string())?;
     serde_saphyr::from_str(&filled).map_err(|error| error.to_string())
 }
 

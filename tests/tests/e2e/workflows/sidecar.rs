@@ -186,7 +186,7 @@ impl Sidecar {
             uploads: Uploads::default(),
             admission: None,
         };
-        let mut bootstrap = Bootstrap::parse(&written.to_yaml())?;
+        let mut bootstrap = Bootstrap::parse(&written.to_yaml()?)?;
         // Both workers of every listener get connections, so that a call can be on another worker
         // than its request.
         let listeners = bootstrap.root()["static_resources"]["listeners"].as_array_mut();

@@ -57,7 +57,7 @@ pub fn bootstrap(source: ConfigSource, upstream: SocketAddr) -> Bootstrap {
 /// Checks a bootstrap with `envoy --mode validate`. The error is Envoy's log.
 pub fn validate(bootstrap: &Bootstrap, dir: &Path) -> Result<(), String> {
     let file = dir.join("validate.yaml");
-    fs::write(&file, bootstrap.to_yaml()).unwrap();
+    fs::write(&file, bootstrap.to_yaml().unwrap()).unwrap();
     let output = Command::new(envoy())
         .args(["--mode", "validate", "--disable-hot-restart", "-c"])
         .arg(&file)
@@ -73,7 +73,7 @@ pub fn validate(bootstrap: &Bootstrap, dir: &Path) -> Result<(), String> {
 
 impl Envoy {
     pub async fn start(bootstrap: &Bootstrap) -> Self {
-        Self::start_from(&bootstrap.to_yaml()).await
+        Self::start_from(&bootstrap.to_yaml().unwrap()).await
     }
 
     pub async fn start_from(bootstrap: &str) -> Self {
