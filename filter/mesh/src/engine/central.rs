@@ -81,8 +81,11 @@ struct Class {
     sums: [Number; SUMS.len()],
 }
 
+/// A field of a [`ClassReport`].
+type Field = fn(&mut ClassReport) -> &mut u64;
+
 /// The names and the fields of the sums of a [`ClassReport`].
-const SUMS: [(&str, fn(&mut ClassReport) -> &mut u64); 6] = [
+const SUMS: [(&str, Field); 6] = [
     ("misses", |report| &mut report.misses),
     ("calls", |report| &mut report.calls),
     ("delay", |report| &mut report.delay_us),
