@@ -29,8 +29,7 @@ pub struct BacklogControlSettings {
     /// cost `Measured`), or in requests with control `QueueLength`; with control `Proportional` the
     /// probability of a refusal for an error as large as the target. Above 0, at most 1e12; derived
     /// from measurements by default (1 with `Proportional`). Requires `integralGain`, except with
-    /// `Proportional`. Stats report the backlog as time: a trace for `headgate sysid` in another
-    /// unit of cost needs another source.
+    /// `Proportional`.
     pub proportional_gain: Option<f64>,
     /// K_I, the integral gain, without a unit: above 0, at most 1e12; derived by default. Requires
     /// `proportionalGain`. Control `Proportional` has none.

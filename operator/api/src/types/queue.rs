@@ -59,8 +59,7 @@ pub enum DisciplineType {
     #[serde(rename = "DRR")]
     Drr,
     /// Weighted fair queue: shares as with `DRR`, but flows take turns request by request instead
-    /// of in rounds. For requests that are short relative to a round: with weights of 8, 4 and 1
-    /// and a quantum of 1ms, a round takes 13ms.
+    /// of in rounds. For requests that are short relative to a round.
     #[serde(rename = "WFQ")]
     Wfq,
     /// Strict priority among `classes`: a request waits for all requests of higher classes, and
@@ -98,10 +97,10 @@ pub struct WeightedFairQueue {
     pub weights: BTreeMap<String, f64>,
     /// Charges tokens in place of slot time, for LLM servers, which decode several requests in one
     /// batch. A request costs `input` per unit of its size (`types[].cost.size`; 1 unit without
-    /// one) and `output` per token of its response. A token is a server-sent event with data; in
-    /// other responses it is a chunk of the body. Until the response has ended, its tokens are
-    /// estimated from earlier responses of the same flow. With `by: Workflow`, slots don't limit
-    /// the rate of any workflow, because the queue shares them. Requires `releaseSlot: LastByte`.
+    /// one) and `output` per token of its response, as `types[].tpot` counts them. Until the
+    /// response has ended, its tokens are estimated from earlier responses of the same flow. With
+    /// `by: Workflow`, slots limit no workflow's rate, because the queue shares them. Requires
+    /// `releaseSlot: LastByte`.
     pub tokens: Option<TokenCost>,
 }
 

@@ -26,7 +26,7 @@ pub struct Strategy {
     /// Settings of `AcceptFraction`. With type `Bouncer` they are a second limit: of the requests
     /// that Bouncer and `starvationAvoidance` admit, the share above the utilization is refused at
     /// random. With `shedByValue`, the least valuable requests are refused first, and few at
-    /// random. Objectives far above processing times don't bound the utilization (Bouncer §2).
+    /// random.
     pub accept_fraction: Option<AcceptFractionSettings>,
     /// Settings of `ResponseTimeController`.
     pub response_time_controller: Option<ResponseTimeControllerSettings>,
@@ -149,14 +149,13 @@ pub struct StarvationAvoidance {
     pub helping_the_underserved: Option<HelpingTheUnderserved>,
 }
 
-/// The kind of starvation avoidance.
+/// The kind of starvation avoidance. Requests that it admits may miss their objectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StarvationAvoidanceType {
     /// Admits at least a share of each type's requests while the queue has room (Bouncer Alg. 2).
-    /// These requests may miss their objectives.
     AcceptanceAllowance,
     /// Admits more requests of types that are refused more than others (Bouncer Alg. 3, as far as
-    /// the paper describes it). These requests may miss their objectives.
+    /// the paper describes it).
     HelpingTheUnderserved,
 }
 
