@@ -190,7 +190,8 @@ impl Discipline {
     fn turns(self) -> Option<(&'static str, Option<Duration>, BTreeMap<&'static str, f64>)> {
         let (by, quantum_ms, weights) = match self {
             DrrByType => ("Type", Some(60), [("long", 3.0)].into()),
-            DrrByClass => ("Class", Some(40), [("gold", 4.0), ("silver", 2.0)].into()),
+            // Weights in the order of the priorities would give an order close to that of Priority.
+            DrrByClass => ("Class", Some(40), [("gold", 2.0), ("silver", 3.0)].into()),
             DrrByWorkflow => ("Workflow", Some(40), [("checkout", 4.0)].into()),
             WfqByClass => {
                 let weights = [("gold", 8.0), ("silver", 0.25), ("rest", 2.0)];
