@@ -147,7 +147,7 @@ impl Field {
     /// Returns the field at `path` below `spec`.
     pub(super) fn at(path: &str) -> Option<&'static Self> {
         static ALL: LazyLock<HashMap<String, &Field>> = LazyLock::new(|| {
-            let all = super::rows(super::TABLES);
+            let all = super::all_fields();
             all.map(|(path, field)| (plain(&path), field)).collect()
         });
         ALL.get(&plain(path)).copied()

@@ -66,22 +66,13 @@ fn micros(ms: f64) -> u64 {
     (ms * 1000.0).round() as u64
 }
 
-/// The tables of fields, each with its place below `spec`.
+/// The tables of fields, each with its place below `spec`. Those of strategies are in
+/// [`strategy::TABLES`].
 static TABLES: &[(&str, Table)] = fields! {
     "targetRefs" => identity::FIELDS,
     "" => stage::FIELDS,
     "errors" => errors::FIELDS,
     "queue" => queue::FIELDS,
-    "strategy.bouncer" => strategy::bouncer::FIELDS,
-    "strategy.maxQueueWait" => strategy::max_queue_wait::FIELDS,
-    "strategy.maxQueueWait" => window::MINUTE_IN_SECONDS,
-    "strategy.acceptFraction" => strategy::accept_fraction::FIELDS,
-    "strategy.acceptFraction" => window::MINUTE_IN_SECONDS,
-    "strategy.responseTimeController" => strategy::response_time_controller::FIELDS,
-    "strategy.backlogControl" => strategy::backlog_control::FIELDS,
-    "strategy.starvationAvoidance" => strategy::starvation_avoidance::FIELDS,
-    "strategy.starvationAvoidance.acceptanceAllowance" => window::SECOND_IN_HUNDREDTHS,
-    "strategy.starvationAvoidance.helpingTheUnderserved" => window::SECOND_IN_HUNDREDTHS,
     "types" => types::FIELDS,
     "types[].matches" => matches::FIELDS,
     "classes" => classes::FIELDS,
@@ -100,17 +91,12 @@ static TABLES: &[(&str, Table)] = fields! {
     "classAdmission.outbound" => workflows::smoothing::FIELDS,
 };
 
-/// The tables of requirements on several fields, each with its place below `spec`.
+/// The tables of requirements on several fields, each with its place below `spec`. Those of
+/// strategies are in [`strategy::REQUIREMENTS`].
 static REQUIREMENTS: &[(&str, requirement::Rules)] = fields! {
     "targetRefs[]" => identity::REQUIREMENTS,
     "" => stage::REQUIREMENTS,
     "" => queue::REQUIREMENTS,
-    "strategy" => strategy::REQUIREMENTS,
-    "strategy.bouncer.window" => strategy::bouncer::REQUIREMENTS,
-    "" => strategy::max_queue_wait::REQUIREMENTS,
-    "" => strategy::response_time_controller::REQUIREMENTS,
-    "" => strategy::backlog_control::REQUIREMENTS,
-    "" => strategy::starvation_avoidance::REQUIREMENTS,
     "types[]" => types::REQUIREMENTS,
     "types[].matches[]" => matches::REQUIREMENTS,
     "classes[].matches[]" => matches::REQUIREMENTS,
@@ -120,7 +106,17 @@ static REQUIREMENTS: &[(&str, requirement::Rules)] = fields! {
     "" => class_admission::REQUIREMENTS,
 };
 
-/// Returns all rows with their paths below `spec`.
+/// Returns the rows of all fields with their paths below `spec`.
+fn all_fields() -> impl Iterator<Item = (String, &'static Field)> {
+    rows(TABLES).chain(rows(strategy::TABLES))
+}
+
+/// Returns all requirements on several fields with their paths below `spec`.
+fn all_requirements() -> impl Iterator<Item = (String, &'static requirement::Requirement)> {
+    rows(REQUIREMENTS).chain(rows(strategy::REQUIREMENTS))
+}
+
+/// Returns the rows of `tables` with their paths below `spec`.
 fn rows<T>(tables: &'static [(&str, &[(&str, T)])]) -> impl Iterator<Item = (String, &'static T)> {
     let path = |at: &str, field: &str| match at.is_empty() || field.is_empty() {
         true => format!("{at}{field}"),
@@ -135,7 +131,7 @@ fn rows<T>(tables: &'static [(&str, &[(&str, T)])]) -> impl Iterator<Item = (Str
 fn check_requirements(spec: &AdmissionPolicySpec, at: &At<'_>) {
     // In this form, fields with defaults have values, as the API server sees them.
     let value = serde_json::to_value(spec).unwrap_or_default();
-    for (place, requirement) in rows(REQUIREMENTS) {
+    for (place, requirement) in all_requirements() {
         requirement.check(&place, at, &value);
     }
 }
@@ -144,10 +140,10 @@ fn check_requirements(spec: &AdmissionPolicySpec, at: &At<'_>) {
 /// rules name but the schema lacks is added without a description, which makes a test fail.
 pub fn constrain(spec: &mut Value) {
     let spec = &mut SchemaField::of_spec(spec);
-    for (path, field) in rows(TABLES) {
+    for (path, field) in all_fields() {
         spec.at(&path).field(field);
     }
-    for (path, requirement) in rows(REQUIREMENTS) {
+    for (path, requirement) in all_requirements() {
         requirement.schema(&mut spec.at(&path));
     }
     identity::schema(&mut spec.at("targetRefs"));

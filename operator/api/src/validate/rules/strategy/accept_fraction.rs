@@ -5,7 +5,7 @@ use headgate_core::config::{AcceptFractionConfig, StageConfig};
 use super::super::window::window;
 use super::super::{At, Open, Stored, Table, real};
 
-pub(in crate::validate::rules) static FIELDS: Table = fields! {
+pub(super) static FIELDS: Table = fields! {
     "maxUtilization" =>
         real(Stored(0.95), 0.0, 1.0, "the share of the slots that may be in use").above(),
     "processingUnits" => real(Open, 0.0, 1e6, "what works in parallel").above(),

@@ -13,7 +13,7 @@ use crate::{AdmissionPolicySpec, Cost, CostType};
 
 const LEAST: f64 = 10.0 * MILLISECOND;
 const GAIN: Field = real(Open, 0.0, 1e12, "a gain").above();
-pub(in crate::validate::rules) static FIELDS: Table = fields! {
+pub(super) static FIELDS: Table = fields! {
     "target" => time(Open, LEAST, HOUR),
     "period" => time(Stored(SECOND), LEAST, HOUR),
     "proportionalGain" => GAIN,
@@ -37,7 +37,7 @@ const NO_TARGET: &str = "missing; the mean service delay to hold, such as 500ms"
 const NO_COSTS: &str = "none; costs of one type or more, such as {slow: 20}; the others cost 1";
 /// `Proportional` has neither an integral part nor a bound. The other control laws take both gains
 /// or derive both.
-pub(in crate::validate::rules) static REQUIREMENTS: Rules = fields! {
+pub(super) static REQUIREMENTS: Rules = fields! {
     "strategy" => required!("backlogControl.target", Is("type", "BacklogControl"), NO_TARGET),
     "strategy.backlogControl" => forbidden!("integralGain", Not(&PROPORTIONAL), NO_INTEGRAL),
     "strategy.backlogControl" => forbidden!("maxBacklog", Not(&PROPORTIONAL), NO_BOUND),

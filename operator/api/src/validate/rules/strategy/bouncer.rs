@@ -10,14 +10,14 @@ use crate::validate::rules::schema::{Rule, SchemaField};
 use crate::{BouncerSettings, Duration, HistogramWindowType};
 
 const LEAST: f64 = 10.0 * MILLISECOND;
-pub(in crate::validate::rules) static FIELDS: Table = fields! {
+pub(super) static FIELDS: Table = fields! {
     "interval" => time(Stored(SECOND), LEAST, HOUR),
     "minSamples" => whole(Stored(50.0), 1, 1_000_000),
     "shedByValue" => Field::Flag(true),
     // The right steps depend on the interval.
     "window.step" => time(Assumed(100.0 * MILLISECOND), LEAST, HOUR),
 };
-pub(in crate::validate::rules) static REQUIREMENTS: Rules = fields! {
+pub(super) static REQUIREMENTS: Rules = fields! {
     "" => only!("step", "type", "Sliding"),
 };
 

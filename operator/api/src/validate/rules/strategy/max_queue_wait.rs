@@ -10,13 +10,13 @@ use super::super::{At, Field, HOUR, MILLISECOND, Open, Table, time};
 use crate::Duration;
 use crate::validate::rules::schema::SchemaField;
 
-pub(in crate::validate::rules) static FIELDS: Table = fields! {
+pub(super) static FIELDS: Table = fields! {
     "limit" => time(Open, MILLISECOND, HOUR),
     "limits" => Field::Map(MAX_TYPES, "limits"),
     "limits{}" => time(Open, MILLISECOND, HOUR),
 };
 const NO_LIMIT: &str = "missing; the longest wait of a request that is let in, such as 10ms";
-pub(in crate::validate::rules) static REQUIREMENTS: Rules = fields! {
+pub(super) static REQUIREMENTS: Rules = fields! {
     "strategy" => required!("maxQueueWait.limit", Is("type", "MaxQueueWait"), NO_LIMIT),
     "" => known("strategy.maxQueueWait.limits", Always, TYPES),
 };

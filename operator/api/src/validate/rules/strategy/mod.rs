@@ -1,20 +1,45 @@
 //! `spec.strategy`: the strategy, and the rule that only the strategy's own settings may be given.
 
-pub(super) mod accept_fraction;
-pub(super) mod backlog_control;
-pub(super) mod bouncer;
-pub(super) mod max_queue_wait;
-pub(super) mod response_time_controller;
-pub(super) mod starvation_avoidance;
+mod accept_fraction;
+mod backlog_control;
+mod bouncer;
+mod max_queue_wait;
+mod response_time_controller;
+mod starvation_avoidance;
 
 use headgate_core::config::{ServiceTimesConfig, StageConfig, StarvationAvoidance, StrategyConfig};
 
 use super::requirement::{Rules, only};
-use super::{At, window};
+use super::{At, Table, window};
 use crate::validate::rules::schema::SchemaField;
 use crate::{AdmissionPolicySpec, StrategyType};
 
-pub(super) static REQUIREMENTS: Rules = fields! {
+/// The tables of strategies' fields, each with its place below `spec`.
+pub(super) static TABLES: &[(&str, Table)] = fields! {
+    "strategy.bouncer" => bouncer::FIELDS,
+    "strategy.maxQueueWait" => max_queue_wait::FIELDS,
+    "strategy.maxQueueWait" => window::MINUTE_IN_SECONDS,
+    "strategy.acceptFraction" => accept_fraction::FIELDS,
+    "strategy.acceptFraction" => window::MINUTE_IN_SECONDS,
+    "strategy.responseTimeController" => response_time_controller::FIELDS,
+    "strategy.backlogControl" => backlog_control::FIELDS,
+    "strategy.starvationAvoidance" => starvation_avoidance::FIELDS,
+    "strategy.starvationAvoidance.acceptanceAllowance" => window::SECOND_IN_HUNDREDTHS,
+    "strategy.starvationAvoidance.helpingTheUnderserved" => window::SECOND_IN_HUNDREDTHS,
+};
+
+/// The tables of strategies' requirements on several fields, each with its place below `spec`.
+pub(super) static REQUIREMENTS: &[(&str, Rules)] = fields! {
+    "strategy" => BLOCKS,
+    "strategy.bouncer.window" => bouncer::REQUIREMENTS,
+    "" => max_queue_wait::REQUIREMENTS,
+    "" => response_time_controller::REQUIREMENTS,
+    "" => backlog_control::REQUIREMENTS,
+    "" => starvation_avoidance::REQUIREMENTS,
+};
+
+/// The strategy to which each block of settings belongs.
+static BLOCKS: Rules = fields! {
     "" => only!("bouncer", "type", "Bouncer"),
     "" => only!("maxQueueWait", "type", "MaxQueueWait"),
     // Bouncer may also have these settings, which limit utilization.

@@ -23,7 +23,7 @@ const PERCENTILE: f64 = 90.0;
 const DECREASE: Field = real(Stored(1.2), 1.0, 1e6, "a divisor").above();
 const ERROR: &str = "an error relative to the target";
 const RATE: &str = "requests/s";
-pub(in crate::validate::rules) static FIELDS: Table = fields! {
+pub(super) static FIELDS: Table = fields! {
     "percentile" => real(Stored(PERCENTILE), 0.0, 100.0, "a percentile").above().below(),
     "target" => time(Open, MILLISECOND, HOUR),
     "classTargets" => Field::Map(MAX_CLASSES, "targets"),
@@ -53,7 +53,7 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
 };
 const WITHOUT_CLASSES: &str = "given without classes; leave it out or add spec.classes";
 
-pub(in crate::validate::rules) static REQUIREMENTS: Rules = fields! {
+pub(super) static REQUIREMENTS: Rules = fields! {
     "strategy.responseTimeController" => only!("typeTargets", "scope", "Type"),
     "" => forbidden!(
         "strategy.responseTimeController.classTargets", Given("classes"), WITHOUT_CLASSES

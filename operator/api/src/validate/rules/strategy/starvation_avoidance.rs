@@ -11,7 +11,7 @@ use super::super::{At, Field, Open, Stored, Table, real};
 use crate::StarvationAvoidanceType;
 use crate::validate::rules::schema::SchemaField;
 
-pub(in crate::validate::rules) static FIELDS: Table = fields! {
+pub(super) static FIELDS: Table = fields! {
     "acceptanceAllowance.allowance" => real(Stored(0.1), 0.0, 1.0, "a share of a type's requests"),
     "acceptanceAllowance.allowances" => Field::Map(MAX_TYPES, "allowances"),
     "acceptanceAllowance.allowances{}" => real(Open, 0.0, 1.0, "a share of the type's requests"),
@@ -21,7 +21,7 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
 const OF_POLICY: When = Is("responseTimeController.scope", "Policy");
 const WITH_TYPES: &str = "given with type %s; leave it out, or use Bouncer, MaxQueueWait with \
                           limits, or ResponseTimeController with scope Type";
-pub(in crate::validate::rules) static REQUIREMENTS: Rules = fields! {
+pub(super) static REQUIREMENTS: Rules = fields! {
     // The strategy has to refuse some types more than others, so that a type can starve.
     "strategy" => forbidden!(
         "starvationAvoidance",
