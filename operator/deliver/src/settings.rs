@@ -125,8 +125,19 @@ impl Settings {
 
     /// Whether any delivery is on.
     #[must_use]
-    pub fn is_on(&self) -> bool {
-        { Adapter::ALL.into_iter() }.any(|adapter| self.delivers(adapter))
+    pub const fn is_on(&self) -> bool {
+        // All fields are named, so that the compiler reports a new delivery that is missing here.
+        let Self {
+            istio,
+            envoy_gateway,
+            config_map_module,
+            args: _,
+            watch_namespaces: _,
+            modules_url: _,
+            retry: _,
+            refused_retry: _,
+        } = self;
+        *istio || *envoy_gateway || config_map_module.is_some()
     }
 
     /// Returns the settings of these arguments, for an operator in `namespace`.
