@@ -35,7 +35,8 @@ impl Condition {
 }
 
 /// A type of condition. A new type needs a variant here and an entry in [`at`]. An Event about a
-/// false condition is a warning.
+/// false condition is a warning. `headgate status` shows a condition of a new type while it is
+/// present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Type {
@@ -277,6 +278,7 @@ mod tests {
     use headgate_core::config::FilterConfig;
 
     use super::*;
+    use crate::kubernetes::crd;
     use headgate_xds::OUTBOUND_SLOT;
     use headgate_xds::node::Identity;
     use headgate_xds::proxy::{Nack, Proxy, Push};
@@ -328,6 +330,17 @@ mod tests {
         let known: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
         let all = Type::ALL.map(|of| serde_json::to_value(of).unwrap());
         assert_eq!(all[..], known[..]);
+        let definition = serde_json::to_value(crd::definition().unwrap()).unwrap();
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let status = &schema["properties"]["status"]["properties"];
+        let of_target = &status["ancestors"]["items"]["properties"]["conditions"];
+        let of_condition = &of_target["items"]["properties"]["type"];
+        for described in [&status["conditions"], of_target, of_condition] {
+            let text = described["description"].as_str().unwrap();
+            let is_missing = |of: &Type| !text.contains(&format!("`{}`", of.as_str()));
+            let missing: Vec<Type> = Type::ALL.into_iter().filter(is_missing).collect();
+            assert!(missing.is_empty(), "{missing:?} in {text:?}");
+        }
     }
 
     fn of(policy: &str, proxies: &[Proxy]) -> Condition {

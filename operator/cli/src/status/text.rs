@@ -211,17 +211,19 @@ fn remarks(view: &View) -> Vec<String> {
             if !target.is(Type::Accepted) || !is_plain {
                 say(Type::Accepted);
             }
-            if target.is(Type::Overridden) {
-                say(Type::Overridden);
+            // Other types than these two are present only while they are of interest.
+            let others = { target.conditions.keys() }
+                .filter(|of| !matches!(of, Type::Accepted | Type::Programmed));
+            for of in others.filter(|of| target.status(**of) != "Unknown") {
+                say(*of);
             }
             // The message is shown, because it names the objects that carry the policy, and no
             // table lists them.
             let is_hidden = target.is(Type::Programmed)
                 && view.objects.is_empty()
                 && policy.proxies.is_some_and(|s| s.total == 0);
-            let is_said = [Type::Accepted, Type::Overridden]
-                .map(|of| target.reason(of))
-                .contains(&target.reason(Type::Programmed));
+            let mut said = { target.conditions.iter() }.filter(|(of, _)| **of != Type::Programmed);
+            let is_said = said.any(|(_, c)| c.reason == target.reason(Type::Programmed));
             let is_at_risk = target.message(Type::Programmed).contains(NO_FILTER);
             if !target.is(Type::Programmed) && !is_said || is_hidden || is_at_risk {
                 say(Type::Programmed);
