@@ -133,7 +133,8 @@ fn every_strategy_is_in_the_suite() {
     // unknown variant ``, expected one of `Bouncer`, …
     for kind in error.split('`').skip(3).step_by(2) {
         let is_here = |stage: &StageConfig| json!(stage.strategy)["type"] == kind;
-        assert!(all.iter().any(|(_, stage)| is_here(stage)), "{kind}");
+        let is_in = all.iter().any(|(_, stage)| is_here(stage));
+        assert!(is_in, "`all` in {} lacks {kind}", file!());
     }
 }
 

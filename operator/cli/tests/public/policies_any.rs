@@ -13,7 +13,7 @@ use headgate_controller::kubernetes::crd;
 use headgate_core::config::FilterConfig;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::any_policy::{Dice, STRATEGIES, policy, with_one_slip};
 
@@ -95,7 +95,7 @@ fn no_field_is_forgotten() {
     };
     let is_missing = |field: &&String| !shown.contains(&of_types(field));
     let missing: Vec<&String> = all.keys().filter(is_missing).collect();
-    assert!(missing.is_empty(), "{missing:?}");
+    assert!(missing.is_empty(), "no policy has {missing:?}");
     let is_number = |schema: &Value| matches!(schema["type"].as_str(), Some("integer" | "number"));
     let is_free = |(_, schema): &(&String, &&Value)| {
         is_number(schema) && schema["x-kubernetes-validations"].is_null()
@@ -104,6 +104,91 @@ fn no_field_is_forgotten() {
     // The bounds of this field depend on other fields, so the rule is at the field's parent.
     let relative = ["spec.strategy.responseTimeController.increaseBelow"];
     assert_eq!(free, relative, "numbers without bounds");
+}
+
+/// The settings of a strategy have no effect beside another one.
+#[test]
+fn settings_of_another_strategy_are_refused() {
+    let strategy = &crd::spec()["properties"]["strategy"]["properties"];
+    let is_block = |(_, schema): &(&String, &Value)| schema["properties"].is_object();
+    for (block, _) in strategy.as_object().unwrap().iter().filter(is_block) {
+        // This strategy has no settings.
+        let mut policy = policy("MaxQueueLength", &mut Dice::new(Vec::new()));
+        let settings = match block.as_str() {
+            "starvationAvoidance" => json!({"type": "AcceptanceAllowance"}),
+            _ => json!({}),
+        };
+        policy["spec"]["strategy"][block] = settings;
+        let report = check_file("any.json", policy.to_string().as_bytes());
+        let problems: Vec<String> = report.all_problems().map(ToString::to_string).collect();
+        let expected = format!("spec.strategy.{block}: given with type MaxQueueLength");
+        let is_refused = problems.iter().any(|line| line.contains(&expected));
+        assert!(is_refused, "{block} belongs to no strategy: {problems:?}");
+    }
+}
+
+/// Adds the JSON pointers of the numbers in `value`.
+fn numbers(value: &Value, at: &str, all: &mut Vec<String>) {
+    match value {
+        Value::Number(_) => all.push(at.to_owned()),
+        Value::Array(items) => {
+            for (i, item) in items.iter().enumerate() {
+                numbers(item, &format!("{at}/{i}"), all);
+            }
+        }
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let name = name.replace('~', "~0").replace('/', "~1");
+                numbers(value, &format!("{at}/{name}"), all);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Other programs than the operator may write configurations, so the filter checks numbers too.
+#[test]
+fn the_filter_checks_every_number() {
+    let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut free = BTreeSet::new();
+    for strategy in STRATEGIES.iter().flat_map(|s| [s; 40]) {
+        let throws: Vec<u32> = (0..120).map(|_| random.next_u32()).collect();
+        let text = policy(strategy, &mut Dice::new(throws)).to_string();
+        let report = check_file("any.json", text.as_bytes());
+        let config = configuration(report.policies().next().unwrap(), 3);
+        let config = serde_json::to_value(&config).unwrap();
+        let mut all = Vec::new();
+        numbers(&config, "", &mut all);
+        for at in all {
+            let mut odd = config.clone();
+            *odd.pointer_mut(&at).unwrap() = json!(1_000_000_000_000_000_000_u64);
+            if FilterConfig::from_json(&serde_json::to_vec(&odd).unwrap()).is_ok() {
+                let names = at.split('/').skip(1);
+                let names = names.filter(|name| name.parse::<usize>().is_err());
+                let path = names.collect::<Vec<_>>().join(".");
+                // All values of a mapping have the same bounds.
+                let (field, _) = path.split_once("_us.").unwrap_or((&path, ""));
+                free.insert(field.trim_end_matches("_us").to_owned());
+            }
+        }
+    }
+    // The filter takes any time here, and any number of processing units.
+    let boundless = [
+        "stages.generation",
+        "stages.queue.timeout",
+        "stages.strategy.capacity.units",
+        "stages.strategy.limit",
+        "stages.strategy.targets",
+        "stages.strategy.type_limits",
+        "stages.strategy.units",
+        "stages.types.slo.objective",
+        "stages.types.tpot.objective",
+    ];
+    let free = Vec::from_iter(free);
+    assert_eq!(
+        free, boundless,
+        "numbers without a largest value in `check`"
+    );
 }
 
 proptest! {
