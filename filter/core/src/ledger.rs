@@ -255,11 +255,7 @@ impl Ledger {
         self.workers[self.own_id as usize] = Some(self.own);
         // These tokens are left from the last owner of the worker number, or from bookings of this
         // worker under another number.
-        let left = -self.own.share.read(host)?.tokens;
-        let left = Share {
-            tokens: left,
-            ..Share::default()
-        };
+        let left = tokens_of(-self.own.share.read(host)?.tokens);
         self.own.share.book(host, left)?;
         self.total.book(host, left)
     }
@@ -383,13 +379,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`] if a host call fails. No tokens are taken then.
     pub fn take_more(&mut self, host: &impl Shared, tokens: u32) -> Result<(), HostError> {
-        self.book(
-            host,
-            Share {
-                tokens: tokens.into(),
-                ..Share::default()
-            },
-        )
+        self.book(host, tokens_of(tokens.into()))
     }
 
     /// Gives a slot back, with the `tokens` that were taken with it.
@@ -405,14 +395,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`] if a host call fails.
     pub fn enqueue(&mut self, host: &impl Shared, work: i64) -> Result<(), HostError> {
-        self.book(
-            host,
-            Share {
-                queued: 1,
-                work,
-                ..Share::default()
-            },
-        )
+        self.book(host, waiting(1, work))
     }
 
     /// Removes a request that [`Ledger::enqueue`] announced.
@@ -420,14 +403,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`] if a host call fails.
     pub fn dequeue(&mut self, host: &impl Shared, work: i64) -> Result<(), HostError> {
-        self.book(
-            host,
-            Share {
-                queued: -1,
-                work: -work,
-                ..Share::default()
-            },
-        )
+        self.book(host, -waiting(1, work))
     }
 
     /// Adds `more` to the announced work of a queued request.
@@ -435,13 +411,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`] if a host call fails. The audit then corrects the total.
     pub fn recount(&mut self, host: &impl Shared, more: i64) -> Result<(), HostError> {
-        self.book(
-            host,
-            Share {
-                work: more,
-                ..Share::default()
-            },
-        )
+        self.book(host, waiting(0, more))
     }
 
     /// Publishes the rank of this worker's first waiter, or `None` without a waiter.
@@ -566,7 +536,22 @@ impl Ledger {
 fn running(tokens: u32) -> Share {
     Share {
         slots: 1,
-        tokens: tokens.into(),
+        ..tokens_of(tokens.into())
+    }
+}
+
+fn tokens_of(tokens: i64) -> Share {
+    Share {
+        tokens,
+        ..Share::default()
+    }
+}
+
+/// Returns the share of this many waiting requests with this work.
+fn waiting(queued: i64, work: i64) -> Share {
+    Share {
+        queued,
+        work,
         ..Share::default()
     }
 }

@@ -22,12 +22,16 @@ thread_local! {
     static PENDING: RefCell<HashMap<u32, Envoy>> = RefCell::default();
 }
 
+/// Runs `f` on [`PENDING`], unless the thread ends.
+fn with_pending(f: impl FnOnce(&mut HashMap<u32, Envoy>)) {
+    let run =
+        |all: &RefCell<HashMap<_, _>>| all.try_borrow_mut().map(|mut all| f(&mut all)).is_ok();
+    PENDING.try_with(run).unwrap_or(false);
+}
+
 /// Reads, for the streams of this worker, the upstream hosts that the last tick asked for.
 pub(crate) fn look(filter: &mut Filter<Host>, now: Instant) {
-    let looked = PENDING.try_with(|pending| {
-        let Ok(pending) = pending.try_borrow() else {
-            return;
-        };
+    with_pending(|pending| {
         let mut at = 0;
         while let Some(&(ticket, id)) = filter.suspects().get(at) {
             let Some(&envoy) = pending.get(&id) else {
@@ -44,8 +48,6 @@ pub(crate) fn look(filter: &mut Filter<Host>, now: Instant) {
             filter.look(&stream, ticket);
         }
     });
-    // A thread that ends has no streams to read.
-    looked.unwrap_or(());
 }
 
 /// The stream of a hook, in the form that the filter uses. `envoy` is `None` after the end of the
@@ -212,12 +214,12 @@ impl Request {
         }
     }
 
-    fn attached(&self, envoy: Envoy) -> Attached<'_> {
+    fn attached(&self, envoy: impl Into<Option<Envoy>>) -> Attached<'_> {
         Attached {
             id: self.id,
             now: process::now(),
             listener: &self.listener,
-            envoy: Some(envoy),
+            envoy: envoy.into(),
         }
     }
 
@@ -272,13 +274,9 @@ impl Request {
             }),
         };
         if matches!(&*side, Side::Inbound(inbound) if inbound.is_pending()) {
-            let add = |pending: &RefCell<HashMap<_, _>>| {
-                pending
-                    .try_borrow_mut()
-                    .map(|mut all| all.insert(self.id, envoy))
-                    .is_ok()
-            };
-            PENDING.try_with(add).unwrap_or(false);
+            with_pending(|pending| {
+                pending.insert(self.id, envoy);
+            });
         }
         decided.unwrap_or(Head::Continue)
     }
@@ -350,19 +348,9 @@ impl Request {
 
     /// Handles the end of the request's body, or its trailers.
     pub(crate) fn request_end(&self, envoy: Envoy) {
-        let awaited = match self.side.try_borrow().as_deref() {
-            Ok(Side::Inbound(inbound)) => inbound.awaits_request_end(),
-            Ok(Side::Outbound(_)) | Err(_) => false,
-        };
-        if !awaited {
-            return;
+        if self.awaits(Inbound::awaits_request_end) {
+            self.on_inbound(envoy, Inbound::request_end);
         }
-        let stream = self.attached(envoy);
-        self.on(|side, process| {
-            if let Side::Inbound(inbound) = side {
-                inbound.request_end(&mut process.filter, &stream);
-            }
-        });
     }
 
     pub(crate) fn response_headers(&self, envoy: Envoy, end_of_stream: bool) {
@@ -383,37 +371,17 @@ impl Request {
 
     /// Handles a part of the response's body other than the last.
     pub(crate) fn response_part(&self, envoy: Envoy) {
-        let awaited = match self.side.try_borrow().as_deref() {
-            Ok(Side::Inbound(inbound)) => inbound.awaits_part(),
-            Ok(Side::Outbound(_)) | Err(_) => false,
-        };
-        if !awaited || envoy.is_body_empty() {
-            return;
+        if self.awaits(Inbound::awaits_part) && !envoy.is_body_empty() {
+            self.on_inbound(envoy, Inbound::response_part);
         }
-        let stream = self.attached(envoy);
-        self.on(|side, process| {
-            if let Side::Inbound(inbound) = side {
-                inbound.response_part(&mut process.filter, &stream);
-            }
-        });
     }
 
     pub(crate) fn response_end(&self, envoy: Envoy) {
-        let stream = self.attached(envoy);
-        self.on(|side, process| {
-            if let Side::Inbound(inbound) = side {
-                inbound.response_end(&mut process.filter, &stream);
-            }
-        });
+        self.on_inbound(envoy, Inbound::response_end);
     }
 
     pub(crate) fn response_trailers(&self, envoy: Envoy) {
-        let stream = self.attached(envoy);
-        self.on(|side, process| {
-            if let Side::Inbound(inbound) = side {
-                inbound.response_trailers(&mut process.filter, &stream);
-            }
-        });
+        self.on_inbound(envoy, Inbound::response_trailers);
     }
 
     pub(crate) fn done(&self, envoy: Envoy) {
@@ -423,26 +391,37 @@ impl Request {
     /// Handles the last hook. It ends the stream only if Envoy skipped the hook for the end of the
     /// stream.
     pub(crate) fn destroyed(&self) {
-        self.end(&Attached {
-            id: self.id,
-            now: process::now(),
-            listener: &self.listener,
-            envoy: None,
-        });
+        self.end(&self.attached(None::<Envoy>));
     }
 
     fn end(&self, stream: &Attached<'_>) {
-        let remove = |pending: &RefCell<HashMap<_, _>>| {
-            pending
-                .try_borrow_mut()
-                .map(|mut all| all.remove(&self.id))
-                .is_ok()
-        };
-        PENDING.try_with(remove).unwrap_or(false);
+        with_pending(|pending| {
+            pending.remove(&self.id);
+        });
         self.let_go();
         self.on(|side, process| match side {
             Side::Inbound(inbound) => inbound.done(&mut process.filter, stream),
             Side::Outbound(outbound) => outbound.done(&mut process.filter, stream),
+        });
+    }
+
+    /// Whether this is a request that awaits `what`.
+    fn awaits(&self, what: fn(&Inbound) -> bool) -> bool {
+        let side = self.side.try_borrow();
+        matches!(side.as_deref(), Ok(Side::Inbound(inbound)) if what(inbound))
+    }
+
+    /// Runs `f` if this is a request, rather than a call.
+    fn on_inbound<'a>(
+        &'a self,
+        envoy: Envoy,
+        f: impl FnOnce(&mut Inbound, &mut Filter<Host>, &Attached<'a>),
+    ) {
+        let stream = self.attached(envoy);
+        self.on(|side, process| {
+            if let Side::Inbound(inbound) = side {
+                f(inbound, &mut process.filter, &stream);
+            }
         });
     }
 

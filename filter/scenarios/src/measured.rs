@@ -95,6 +95,12 @@ impl Measured {
     }
 }
 
+/// Returns the standard deviation.
+pub(crate) fn deviation(values: &[f64]) -> Option<f64> {
+    let middle = mean(values)?;
+    mean(values.iter().map(|v| (v - middle).powi(2))).map(f64::sqrt)
+}
+
 /// The 0.95 quantiles of Student's t, by degrees of freedom from 1.
 const T_95: [f64; 15] = [
     6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771,

@@ -153,7 +153,7 @@ impl<'a> Results<'a> {
     }
 }
 
-fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+pub(crate) fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut all: Vec<&str> = Vec::new();
     for name in names {
         if !all.contains(&name) {
@@ -360,20 +360,11 @@ pub(crate) fn figure(
             .iter()
             .filter(|c| entry.time && c.metric == entry.metric);
         let drawn = drawn.map(|curve| curve.kind.as_str());
-        drawn.chain(
-            found
-                .measured
-                .kinds_of(&entry.metric)
-                .filter(|_| !entry.time),
-        )
+        let noted = found.measured.kinds_of(&entry.metric);
+        drawn.chain(noted.filter(|_| !entry.time))
     }));
-    let kinds: Vec<&str> = match &entry.kinds {
-        Some(names) => kinds
-            .into_iter()
-            .filter(|kind| names.iter().any(|n| n == kind))
-            .collect(),
-        None => kinds,
-    };
+    let kinds = kinds.into_iter().filter(|kind| chosen(&entry.kinds, kind));
+    let kinds: Vec<&str> = kinds.collect();
     let mut lines = Vec::new();
     let several_places = entry.time && results.places().len() > 1;
     for name in &series {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use headgate_strategies::reason::Reason;
 
 /// A request that arrives.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Request {
     /// The arrival time, ns since the start.
     pub at: u64,
@@ -45,14 +45,7 @@ impl Request {
             at,
             kind,
             processing,
-            prompt: 0,
-            output: 0,
-            most_output: 0,
-            client: 0,
-            class: 0,
-            cost: 0,
-            deadline: None,
-            is_retry: false,
+            ..Self::default()
         }
     }
 }

@@ -85,7 +85,7 @@ const VISITS: usize = 64;
 
 /// The processing times of one stage on one worker: the worker's own samples, and the estimates
 /// from the shared records.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ServiceTimes {
     window: Window,
     /// A row for each type, then the general row.
@@ -155,14 +155,7 @@ impl ServiceTimes {
             },
             log: Log::new(rows.len()),
             rows,
-            log_urgent: false,
-            exchanged: Instant::default(),
-            epoch: 0,
-            visits: VecDeque::new(),
-            seen: None,
-            announce: false,
-            slots: None,
-            costs: None,
+            ..Self::default()
         }
     }
 

@@ -57,7 +57,7 @@ struct Sum {
 }
 
 /// A sliding window of requests received and accepted, per query type.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Window {
     step_nanos: u64,
     steps: u64,
@@ -87,13 +87,8 @@ impl Window {
         Self {
             step_nanos: duration.div_ceil(steps),
             steps,
-            origin: None,
-            step: 0,
-            entries: VecDeque::new(),
-            front: 0,
             sums: vec![Sum::default(); types],
-            ratios: 0,
-            active: 0,
+            ..Self::default()
         }
     }
 

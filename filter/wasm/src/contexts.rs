@@ -81,18 +81,6 @@ pub(crate) fn configure(id: u32, size: usize) -> bool {
     vm::with(|vm| vm.configure(id, direction, &json)).unwrap_or(false)
 }
 
-pub(crate) fn tick(id: u32) {
-    vm::with(|vm| vm.tick(id));
-}
-
-pub(crate) fn woken(id: u32, queue: u32) {
-    vm::with(|vm| vm.woken(id, queue));
-}
-
-pub(crate) fn reported(id: u32, body_size: usize) {
-    vm::with(|vm| vm.reported(id, body_size));
-}
-
 /// Handles request headers. Returns whether the request or the call continues at once. `end` says
 /// whether the request has no body.
 pub(crate) fn request_headers(id: u32, end: bool) -> bool {
@@ -120,17 +108,13 @@ pub(crate) fn request_end(id: u32) {
 pub(crate) fn response_headers(id: u32, end: bool) {
     with(id, |context| match context {
         Context::Request(inbound) if inbound.is_pending() => {
-            vm::with(|vm| {
-                vm.on(id, |filter, stream| {
-                    inbound.response_headers(filter, stream, end);
-                });
+            vm::on(id, |filter, stream| {
+                inbound.response_headers(filter, stream, end);
             });
         }
         Context::Call(outbound) if outbound.is_pending() => {
-            vm::with(|vm| {
-                vm.on(id, |filter, stream| {
-                    outbound.response_headers(filter, stream);
-                });
+            vm::on(id, |filter, stream| {
+                outbound.response_headers(filter, stream);
             });
         }
         _ => {}
@@ -141,11 +125,7 @@ pub(crate) fn response_headers(id: u32, end: bool) {
 pub(crate) fn response_part(id: u32) {
     with(id, |context| match context {
         Context::Request(inbound) if inbound.awaits_part() => {
-            vm::with(|vm| {
-                vm.on(id, |filter, stream| {
-                    inbound.response_part(filter, stream);
-                });
-            });
+            vm::on(id, |filter, stream| inbound.response_part(filter, stream));
         }
         _ => {}
     });
@@ -155,7 +135,7 @@ pub(crate) fn response_part(id: u32) {
 pub(crate) fn response_end(id: u32) {
     with(id, |context| match context {
         Context::Request(inbound) if inbound.is_pending() => {
-            vm::with(|vm| vm.on(id, |filter, stream| inbound.response_end(filter, stream)));
+            vm::on(id, |filter, stream| inbound.response_end(filter, stream));
         }
         _ => {}
     });
@@ -164,10 +144,8 @@ pub(crate) fn response_end(id: u32) {
 pub(crate) fn response_trailers(id: u32) {
     with(id, |context| match context {
         Context::Request(inbound) if inbound.is_pending() => {
-            vm::with(|vm| {
-                vm.on(id, |filter, stream| {
-                    inbound.response_trailers(filter, stream);
-                });
+            vm::on(id, |filter, stream| {
+                inbound.response_trailers(filter, stream);
             });
         }
         _ => {}

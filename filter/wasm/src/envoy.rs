@@ -6,7 +6,7 @@ use headgate_core::http::{Level, Property, Proxy, Stream, metadata};
 use headgate_strategies::host::HostError;
 use headgate_strategies::time::{Instant, nanos};
 
-use crate::ffi;
+use crate::ffi::{self, Map};
 
 /// The effective context with its number. The context is a stream or a root context. All calls
 /// apply to the effective context, regardless of the number.
@@ -32,19 +32,19 @@ impl Stream for Effective {
     }
 
     fn request_headers(&self) -> Result<Vec<u8>, HostError> {
-        ffi::request_headers()
+        ffi::headers(Map::Request)
     }
 
     fn response_headers(&self) -> Result<Vec<u8>, HostError> {
-        ffi::response_headers()
+        ffi::headers(Map::Response)
     }
 
     fn response_header(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
-        ffi::response_header(name)
+        ffi::header(Map::Response, name)
     }
 
     fn response_trailer(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
-        ffi::response_trailer(name)
+        ffi::header(Map::ResponseTrailers, name)
     }
 
     fn response_body(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), HostError> {
@@ -55,19 +55,19 @@ impl Stream for Effective {
     }
 
     fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
-        ffi::set_request_header(name, value)
+        ffi::set_header(Map::Request, name, value)
     }
 
     fn set_response_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
-        ffi::set_response_header(name, value)
+        ffi::set_header(Map::Response, name, value)
     }
 
     fn remove_request_header(&self, name: &[u8]) -> Result<(), HostError> {
-        ffi::remove_request_header(name)
+        ffi::remove_header(Map::Request, name)
     }
 
     fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError> {
-        ffi::remove_response_header(name)
+        ffi::remove_header(Map::Response, name)
     }
 
     fn clear_route_cache(&self) -> Result<(), HostError> {

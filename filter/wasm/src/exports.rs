@@ -12,6 +12,7 @@ use headgate_core::http::Level;
 
 use crate::contexts;
 use crate::ffi;
+use crate::vm;
 
 #[cfg(target_os = "wasi")]
 unsafe extern "C" {
@@ -60,13 +61,13 @@ extern "C" fn proxy_on_configure(context: u32, size: usize) -> bool {
 
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_tick(context: u32) {
-    contexts::tick(context);
+    vm::with(|vm| vm.tick(context));
 }
 
 /// Handles a wake-up through a shared queue, by another worker or by this one.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_queue_ready(context: u32, queue: u32) {
-    contexts::woken(context, queue);
+    vm::with(|vm| vm.woken(context, queue));
 }
 
 /// Handles the response to a request that a tick sent. The response has no headers if the request
@@ -79,7 +80,7 @@ extern "C" fn proxy_on_http_call_response(
     body_size: usize,
     _trailers: u32,
 ) {
-    contexts::reported(context, body_size);
+    vm::with(|vm| vm.reported(context, body_size));
 }
 
 #[unsafe(no_mangle)]
@@ -138,7 +139,7 @@ extern "C" fn proxy_on_delete(context: u32) {
 #[cfg(feature = "trap")]
 #[allow(clippy::panic)] // the purpose of the feature
 fn trap() {
-    let headers = ffi::request_headers();
+    let headers = ffi::headers(ffi::Map::Request);
     let wanted = b"x-headgate-trap";
     if headers.is_ok_and(|bytes| bytes.windows(wanted.len()).any(|part| part == wanted)) {
         panic!("trapped on request");

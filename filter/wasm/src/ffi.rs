@@ -14,14 +14,14 @@ const OK: u32 = 0;
 const NOT_FOUND: u32 = 1;
 const EMPTY: u32 = 7;
 const CAS_MISMATCH: u32 = 8;
-/// The value `WasmHeaderMapType::RequestHeaders`.
-const REQUEST_HEADERS: u32 = 0;
-/// The value `WasmHeaderMapType::ResponseHeaders`.
-const RESPONSE_HEADERS: u32 = 2;
-/// The value `WasmHeaderMapType::ResponseTrailers`.
-const RESPONSE_TRAILERS: u32 = 3;
-/// The value `WasmHeaderMapType::HttpCallResponseHeaders`.
-const CALLOUT_HEADERS: u32 = 6;
+/// A map of headers, with the values of `WasmHeaderMapType`.
+#[derive(Clone, Copy)]
+pub(crate) enum Map {
+    Request = 0,
+    Response = 2,
+    ResponseTrailers = 3,
+    CalloutResponse = 6,
+}
 /// The value `WasmBufferType::HttpResponseBody`.
 const RESPONSE_BODY: u32 = 1;
 /// The value `WasmBufferType::HttpCallResponseBody`.
@@ -166,58 +166,51 @@ fn take(data: *mut u8, size: usize) -> Option<Vec<u8>> {
     Some(unsafe { Vec::from_raw_parts(data, size, size) })
 }
 
-/// Returns all request headers, in the format of [`headgate_core::http::Headers`]. That takes one
-/// host call and one allocation for all headers, instead of one per header.
-pub(crate) fn request_headers() -> Result<Vec<u8>, HostError> {
-    headers(REQUEST_HEADERS)
-}
-
-/// Returns all response headers, in the format of [`headgate_core::http::Headers`].
-pub(crate) fn response_headers() -> Result<Vec<u8>, HostError> {
-    headers(RESPONSE_HEADERS)
-}
-
-fn headers(map: u32) -> Result<Vec<u8>, HostError> {
+/// Returns the buffer that `read` makes the host return, or `None` if the host has none. `call` is
+/// the name of the call.
+fn returned(
+    call: &'static str,
+    read: impl FnOnce(*mut *mut u8, *mut usize) -> u32,
+) -> Result<Option<Vec<u8>>, HostError> {
     let (mut data, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: both pointers are to live locals.
-    let status = unsafe { proxy_get_header_map_pairs(map, &raw mut data, &raw mut size) };
-    check("proxy_get_header_map_pairs", status)?;
-    Ok(take(data, size).unwrap_or_default())
-}
-
-/// Returns the first value of a response header.
-pub(crate) fn response_header(name: &str) -> Result<Option<Vec<u8>>, HostError> {
-    header(RESPONSE_HEADERS, name)
-}
-
-/// Returns the first value of a response trailer.
-pub(crate) fn response_trailer(name: &str) -> Result<Option<Vec<u8>>, HostError> {
-    header(RESPONSE_TRAILERS, name)
-}
-
-fn header(map: u32, name: &str) -> Result<Option<Vec<u8>>, HostError> {
-    let (mut data, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: `name` is valid for its length, and the other pointers are to live locals.
-    let status = unsafe {
-        proxy_get_header_map_value(map, name.as_ptr(), name.len(), &raw mut data, &raw mut size)
-    };
-    match status {
+    match read(&raw mut data, &raw mut size) {
         NOT_FOUND => Ok(None),
-        status => check("proxy_get_header_map_value", status).map(|()| take(data, size)),
+        status => check(call, status).map(|()| take(data, size)),
     }
+}
+
+/// Returns all headers of a map, in the format of [`headgate_core::http::Headers`]. That takes one
+/// host call and one allocation for all headers, instead of one per header.
+pub(crate) fn headers(map: Map) -> Result<Vec<u8>, HostError> {
+    let call = "proxy_get_header_map_pairs";
+    // SAFETY: both pointers are to live locals of `returned`.
+    let all = returned(call, |data, size| unsafe {
+        proxy_get_header_map_pairs(map as u32, data, size)
+    });
+    all.map(Option::unwrap_or_default)
+}
+
+/// Returns the first value of a header.
+pub(crate) fn header(map: Map, name: &str) -> Result<Option<Vec<u8>>, HostError> {
+    // SAFETY: `name` is valid for its length, and the other pointers are to live locals of
+    // `returned`.
+    returned("proxy_get_header_map_value", |data, size| unsafe {
+        proxy_get_header_map_value(map as u32, name.as_ptr(), name.len(), data, size)
+    })
+}
+
+/// Returns at most `most` bytes of a buffer.
+fn buffer(buffer: u32, most: usize) -> Result<Option<Vec<u8>>, HostError> {
+    // SAFETY: both pointers are to live locals of `returned`.
+    returned("proxy_get_buffer_bytes", |data, size| unsafe {
+        proxy_get_buffer_bytes(buffer, 0, most, data, size)
+    })
 }
 
 /// Returns the part of the response's body that arrives, or `None` if the part is empty. The caller
 /// must call this function in the callback for that part.
 pub(crate) fn response_body() -> Result<Option<Vec<u8>>, HostError> {
-    let (mut data, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: both pointers are to live locals.
-    let status =
-        unsafe { proxy_get_buffer_bytes(RESPONSE_BODY, 0, ALL, &raw mut data, &raw mut size) };
-    match status {
-        NOT_FOUND => Ok(None),
-        status => check("proxy_get_buffer_bytes", status).map(|()| take(data, size)),
-    }
+    buffer(RESPONSE_BODY, ALL)
 }
 
 /// Sends a request from the effective root context, which receives the response. `headers` is
@@ -253,48 +246,27 @@ pub(crate) fn http_call(
 /// Returns the body, of `size` bytes, of the response to [`http_call`]. Returns `None` unless the
 /// status is 200. The caller must call this function in the response's callback.
 pub(crate) fn http_call_answer(size: usize) -> Result<Option<Vec<u8>>, HostError> {
-    let status = header(CALLOUT_HEADERS, ":status");
+    let status = header(Map::CalloutResponse, ":status");
     if status.ok().flatten().as_deref() != Some(b"200") {
         return Ok(None);
     }
-    let (mut data, mut read) = (std::ptr::null_mut(), 0);
-    // SAFETY: both pointers are to live locals.
-    let status =
-        unsafe { proxy_get_buffer_bytes(CALLOUT_BODY, 0, size, &raw mut data, &raw mut read) };
-    check("proxy_get_buffer_bytes", status).map(|()| take(data, read))
+    buffer(CALLOUT_BODY, size)
 }
 
-/// Sets a request header and removes all others of that name.
-pub(crate) fn set_request_header(name: &str, value: &[u8]) -> Result<(), HostError> {
-    set_header(REQUEST_HEADERS, name, value)
-}
-
-/// Sets a response header and removes all others of that name.
-pub(crate) fn set_response_header(name: &str, value: &[u8]) -> Result<(), HostError> {
-    set_header(RESPONSE_HEADERS, name, value)
-}
-
-fn set_header(map: u32, name: &str, value: &[u8]) -> Result<(), HostError> {
+/// Sets a header and removes all others of that name.
+pub(crate) fn set_header(map: Map, name: &str, value: &[u8]) -> Result<(), HostError> {
+    let (map, name_size, size) = (map as u32, name.len(), value.len());
     // SAFETY: both slices are valid for their lengths.
     let status = unsafe {
-        proxy_replace_header_map_value(map, name.as_ptr(), name.len(), value.as_ptr(), value.len())
+        proxy_replace_header_map_value(map, name.as_ptr(), name_size, value.as_ptr(), size)
     };
     check("proxy_replace_header_map_value", status)
 }
 
-/// Removes all headers of this name from the request.
-pub(crate) fn remove_request_header(name: &[u8]) -> Result<(), HostError> {
-    remove_header(REQUEST_HEADERS, name)
-}
-
-/// Removes all headers of this name from the response.
-pub(crate) fn remove_response_header(name: &[u8]) -> Result<(), HostError> {
-    remove_header(RESPONSE_HEADERS, name)
-}
-
-fn remove_header(map: u32, name: &[u8]) -> Result<(), HostError> {
+/// Removes all headers of this name.
+pub(crate) fn remove_header(map: Map, name: &[u8]) -> Result<(), HostError> {
     // SAFETY: `name` is valid for its length.
-    let status = unsafe { proxy_remove_header_map_value(map, name.as_ptr(), name.len()) };
+    let status = unsafe { proxy_remove_header_map_value(map as u32, name.as_ptr(), name.len()) };
     check("proxy_remove_header_map_value", status)
 }
 
@@ -303,31 +275,21 @@ fn remove_header(map: u32, name: &[u8]) -> Result<(), HostError> {
 pub(crate) fn clear_route_cache() -> Result<(), HostError> {
     let name = "clear_route_cache";
     let (mut data, mut size) = (std::ptr::null_mut(), 0);
+    let (text, length) = (name.as_ptr(), name.len());
     // SAFETY: `name` is valid for its length, and the last two pointers are to live locals.
-    let status = unsafe {
-        proxy_call_foreign_function(
-            name.as_ptr(),
-            name.len(),
-            name.as_ptr(),
-            0,
-            &raw mut data,
-            &raw mut size,
-        )
-    };
+    let status =
+        unsafe { proxy_call_foreign_function(text, length, text, 0, &raw mut data, &raw mut size) };
     check(name, status)
 }
 
 /// Returns a property by its path, whose elements are separated by zero bytes. Returns `None` if
 /// the property doesn't exist.
 pub(crate) fn property(path: &[u8]) -> Result<Option<Vec<u8>>, HostError> {
-    let (mut data, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: `path` is valid for its length, and the other pointers are to live locals.
-    let status =
-        unsafe { proxy_get_property(path.as_ptr(), path.len(), &raw mut data, &raw mut size) };
-    match status {
-        NOT_FOUND => Ok(None),
-        status => check("proxy_get_property", status).map(|()| take(data, size)),
-    }
+    // SAFETY: `path` is valid for its length, and the other pointers are to live locals of
+    // `returned`.
+    returned("proxy_get_property", |data, size| unsafe {
+        proxy_get_property(path.as_ptr(), path.len(), data, size)
+    })
 }
 
 /// Sets a property of the effective stream, which later filters can read.
@@ -403,17 +365,7 @@ pub(crate) fn set_tick_period(period: Duration) -> Result<(), HostError> {
 
 /// Returns the plugin's configuration of `size` bytes.
 pub(crate) fn plugin_configuration(size: usize) -> Result<Vec<u8>, HostError> {
-    let (mut data, mut read) = (std::ptr::null_mut(), 0);
-    // SAFETY: both pointers are to live locals.
-    let status = unsafe {
-        proxy_get_buffer_bytes(PLUGIN_CONFIGURATION, 0, size, &raw mut data, &raw mut read)
-    };
-    match status {
-        NOT_FOUND => Ok(Vec::new()),
-        status => {
-            check("proxy_get_buffer_bytes", status).map(|()| take(data, read).unwrap_or_default())
-        }
-    }
+    buffer(PLUGIN_CONFIGURATION, size).map(Option::unwrap_or_default)
 }
 
 /// Makes `context` the effective context of the following calls.
@@ -467,16 +419,10 @@ pub(crate) fn get_metric(id: u32) -> Result<u64, HostError> {
 /// Returns a blob and its compare-and-swap value, or `None` if the blob is absent.
 pub(crate) fn get_shared_data(key: &str) -> Result<Option<(Vec<u8>, u32)>, HostError> {
     let (mut data, mut size, mut cas) = (std::ptr::null_mut(), 0, 0);
+    let (text, length) = (key.as_ptr(), key.len());
     // SAFETY: `key` is valid for its length, and the other pointers are to live locals.
-    let status = unsafe {
-        proxy_get_shared_data(
-            key.as_ptr(),
-            key.len(),
-            &raw mut data,
-            &raw mut size,
-            &raw mut cas,
-        )
-    };
+    let status =
+        unsafe { proxy_get_shared_data(text, length, &raw mut data, &raw mut size, &raw mut cas) };
     match status {
         NOT_FOUND => Ok(None),
         status => check("proxy_get_shared_data", status)

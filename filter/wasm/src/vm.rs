@@ -85,6 +85,11 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Vm) -> T) -> Option<T> {
     })
 }
 
+/// Runs `f` with the filter, in a callback of `stream` after which the stream may continue.
+pub(crate) fn on(stream: u32, f: impl FnOnce(&mut Filter<Unfiltered<EnvoyHost>>, &Effective)) {
+    with(|vm| vm.run(stream, Callback::OfStream, f));
+}
+
 /// Returns a random number that no other VM of the process has. It comes from the host's random
 /// bytes, through the hash seeds of the standard library.
 fn nonce() -> u64 {
@@ -172,8 +177,7 @@ impl Vm {
         }
         self.tell_rejected();
         // Envoy registers both for the root context of the effective context.
-        let entered = ffi::set_effective_context(self.root);
-        self.check(entered);
+        self.check(ffi::set_effective_context(self.root));
         if let Some(period) = period {
             match ffi::set_tick_period(period) {
                 Ok(()) => self.ticks.set(period),
@@ -186,8 +190,7 @@ impl Vm {
                 Err(error) => self.check(Err(error)),
             }
         }
-        let back = ffi::set_effective_context(current);
-        self.check(back);
+        self.check(ffi::set_effective_context(current));
     }
 
     /// Handles the request headers of `stream`. `end` says whether the request has no body. If the
@@ -219,24 +222,14 @@ impl Vm {
         inbound.request_end(&mut self.filter, &Effective(stream));
     }
 
-    /// Runs `f` with the filter, in a callback of `stream` after which the stream may continue.
-    pub(crate) fn on<T>(
-        &mut self,
-        stream: u32,
-        f: impl FnOnce(&mut Filter<Unfiltered<EnvoyHost>>, &Effective) -> T,
-    ) -> T {
-        self.run(stream, Callback::OfStream, f)
-    }
-
-    fn run<T>(
+    fn run(
         &mut self,
         context: u32,
         callback: Callback,
-        f: impl FnOnce(&mut Filter<Unfiltered<EnvoyHost>>, &Effective) -> T,
-    ) -> T {
-        let done = f(&mut self.filter, &Effective(context));
+        f: impl FnOnce(&mut Filter<Unfiltered<EnvoyHost>>, &Effective),
+    ) {
+        f(&mut self.filter, &Effective(context));
         self.act(context, callback);
-        done
     }
 
     /// Handles the end of a request's stream.
@@ -260,10 +253,7 @@ impl Vm {
         }
         match ffi::property(HANDLED_BY) {
             Ok(Some(name)) if name == self.name => return true,
-            Ok(_) => {
-                let marked = ffi::set_property(HANDLED_BY, &self.name);
-                self.check(marked);
-            }
+            Ok(_) => self.check(ffi::set_property(HANDLED_BY, &self.name)),
             Err(error) => self.check(Err(error)),
         }
         false
@@ -288,15 +278,16 @@ impl Vm {
     /// Handles the end of an outbound call's stream.
     pub(crate) fn call_done(&mut self, stream: u32, outbound: &mut Outbound) {
         self.turn.forget(|action| action.stream() == stream);
-        self.on(stream, |filter, stream| outbound.done(filter, stream));
+        self.run(stream, Callback::OfStream, |filter, stream| {
+            outbound.done(filter, stream);
+        });
     }
 
     /// Handles a wake-up. Either another worker handed a slot to this worker, or this worker
     /// requested another turn.
     pub(crate) fn woken(&mut self, root: u32, queue: u32) {
         self.turn.begin();
-        let drained = self.filter.host().host().drain(queue);
-        self.check(drained);
+        self.check(self.filter.host().host().drain(queue));
         self.run(root, Callback::Other, Filter::woken);
     }
 
@@ -332,8 +323,7 @@ impl Vm {
                 self.filter.look(&Effective(stream), ticket);
             }
         }
-        let back = ffi::set_effective_context(root);
-        self.check(back);
+        self.check(ffi::set_effective_context(root));
     }
 
     /// Sends a report, if a report is due. Envoy calls back on `root`, which is the effective
@@ -396,32 +386,23 @@ impl Vm {
                     // A gateway's request that continues is also an outbound call, and this call
                     // may cause further actions.
                     self.turn.add(self.filter.actions());
-                    let resumed = ffi::resume_request();
-                    self.check(resumed);
                 }
-                Action::Refuse { refusal, .. } => {
-                    if !self.refuse(stream, &refusal) {
-                        let resumed = ffi::resume_request();
-                        self.check(resumed);
-                    }
-                }
+                Action::Refuse { refusal, .. } if self.refuse(stream, &refusal) => continue,
+                Action::Refuse { .. } => {}
                 Action::Send { .. } => {
                     headgate_mesh::send(&mut self.filter, &Effective(stream));
                     self.turn.add(self.filter.actions());
-                    let sent = ffi::resume_request();
-                    self.check(sent);
                 }
             }
+            self.check(ffi::resume_request());
         }
         if any {
-            let back = ffi::set_effective_context(own);
-            self.check(back);
+            self.check(ffi::set_effective_context(own));
         }
         if let Some((_, queue)) = self.listening
             && self.turn.needs_wake()
         {
-            let woken = ffi::enqueue(queue);
-            self.check(woken);
+            self.check(ffi::enqueue(queue));
         }
     }
 

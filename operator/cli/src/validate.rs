@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::input;
-use headgate_api::compile::{compile, configuration};
+use headgate_api::compile::{configuration, conflicts, precedence, winners};
 use headgate_api::plan::{Conflict, TargetRef};
 use headgate_api::validate::{FileReport, Problem, ValidPolicy};
 use headgate_command::output::{Output, json};
@@ -47,8 +47,8 @@ struct Policy<'a> {
     targets: &'a [TargetRef],
     /// The revision that proxies report for this configuration.
     revision: String,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    conflicts: &'a [Conflict],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    conflicts: Vec<Conflict>,
     /// Warnings about settings that are valid but seldom intended.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     warnings: &'a [String],
@@ -66,13 +66,8 @@ pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
         .collect();
     let problems: Vec<&Problem> = reports.iter().flat_map(FileReport::all_problems).collect();
     let policies: Vec<&ValidPolicy> = valid.iter().map(|(_, policy)| *policy).collect();
-    let compiled = compile(&policies, 1, 1);
-    let conflicts = |policy: &ValidPolicy| {
-        compiled
-            .conflicts
-            .get(&policy.full_name())
-            .map_or(&[][..], Vec::as_slice)
-    };
+    let winners = winners(&policies);
+    let conflicts = |policy: &ValidPolicy| conflicts(precedence(policy), &policy.targets, &winners);
     let ok = problems.is_empty();
 
     if args.output == ReportFormat::Json {

@@ -1,7 +1,7 @@
 //! `HOST:PORT`, the form of endpoints on the command line.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, UdpSocket};
+use std::net::{Ipv6Addr, UdpSocket};
 use std::str::FromStr;
 
 use serde::Serialize;
@@ -19,12 +19,6 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Whether the host is an address rather than a name.
-    #[must_use]
-    pub fn is_address(&self) -> bool {
-        self.host.parse::<IpAddr>().is_ok()
-    }
-
     /// Returns the endpoint in the form that Envoy accepts on this machine. An Envoy on a machine
     /// without IPv6 refuses a configuration with any IPv6 address.
     #[must_use]

@@ -393,14 +393,13 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
 
     /// Records that the proxy has the whole request `ticket`, which belongs to `stream`.
     pub(super) fn sent(&mut self, stream: &impl Stream, ticket: Ticket) {
-        match stream.now() {
-            Ok(now) => {
-                if let Some(stage) = self.engine.stage_mut(ticket.policy) {
-                    stage.sent(ticket, now);
-                }
+        let stage = self.engine.stage_mut(ticket.policy);
+        let sent = stream.now().map(|now| {
+            if let Some(stage) = stage {
+                stage.sent(ticket, now);
             }
-            Err(error) => self.complain(stream, &error),
-        }
+        });
+        self.check(stream, sent);
     }
 
     /// Returns the requests, with their streams, for which the caller must call [`Filter::look`]

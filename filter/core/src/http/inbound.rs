@@ -13,7 +13,7 @@ use super::tokens::Tokens;
 use super::{BesideHttp, Filter, Property, Stream, answer};
 
 /// One request to the process behind the proxy.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Inbound {
     /// The request's ticket, until it ends.
     ticket: Option<Ticket>,
@@ -28,20 +28,6 @@ pub struct Inbound {
     awaits_first_byte: bool,
     /// The tokens of the response, if they are counted.
     tokens: Option<Tokens>,
-}
-
-impl Default for Inbound {
-    fn default() -> Self {
-        Self {
-            ticket: None,
-            asked: Asked::default(),
-            uploads: false,
-            outcome: Outcome::Completed,
-            from_backend: false,
-            awaits_first_byte: false,
-            tokens: None,
-        }
-    }
 }
 
 /// Returns the response code details, which show which side answered or ended the request.

@@ -68,9 +68,10 @@ pub use sampling::SAMPLES_PER_SECOND;
 const ESTIMATES: u32 = 8;
 
 /// The outcome of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Outcome {
     /// The backend answered. The times of the request are measured.
+    #[default]
     Completed,
     /// The backend failed, with an error response, a timeout or a reset. An immediate failure says
     /// nothing about service times. The time until a late failure is a lower bound of the service

@@ -9,16 +9,16 @@ use headgate_core::config::{Discipline, StageConfig, WorkflowsConfig};
 use headgate_simulator::mesh::file::{MeshFile, Plan};
 use headgate_simulator::mesh::seen::{ProcessSample, quantile};
 use headgate_simulator::mesh::{
-    Arrivals, Calls, Ended, Ending, Graph, Load, Network, Policy, Route, Run, Seen, Service, Setup,
-    Step, Task, Workflow,
+    Arrivals, Calls, Ended, Ending, Graph, Network, Policy, Route, Run, Seen, Service, Setup, Step,
+    Task, Workflow,
 };
 use headgate_simulator::workload::file::Problem;
 use headgate_simulator::{ServiceTime, SimulationError};
 use serde::Deserialize;
 
-use super::Amount;
 use super::storage::{LoadEntry, Storage};
-use crate::measured::{ALL, Measured, Points, mean};
+use super::{Amount, Span};
+use crate::measured::{ALL, Measured, Points, deviation, mean};
 
 /// The parameters of a mesh experiment.
 #[derive(Debug, Clone, Deserialize)]
@@ -40,7 +40,7 @@ pub(crate) struct Mesh {
     #[serde(default = "yes")]
     scales: bool,
     /// The spans of time that the numbers cover, s.
-    spans: Vec<Span>,
+    spans: Vec<Span<f64>>,
     /// A prefix of workflow names. Workflows with this prefix are also measured together, as one
     /// more kind.
     group: Option<String>,
@@ -80,16 +80,6 @@ enum Services {
 struct Control {
     discipline: Discipline,
     workflows: Option<WorkflowsConfig>,
-}
-
-/// A span of time, s. The name of the span is the suffix of its metrics' names.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Span {
-    #[serde(default)]
-    name: String,
-    from: f64,
-    until: f64,
 }
 
 /// A chain of services, of which each calls the next. The last service has less capacity than the
@@ -177,7 +167,16 @@ impl Mesh {
         for (policy, own) in setup.policies.iter_mut().zip(own) {
             *policy = own.or(policy.take());
         }
-        let seen = self.simulate(&graph, &loads, &setup, requests, part, seed)?;
+        let run = Run {
+            graph: &graph,
+            loads: &loads,
+            setup: &setup,
+            until: Duration::from_secs_f64(self.length * part),
+            sample_every: Duration::from_secs_f64(self.sample),
+            requests,
+            seed,
+        };
+        let seen = run.make()?;
         Ok(self.measure(&graph, &seen, part))
     }
 
@@ -191,27 +190,6 @@ impl Mesh {
         };
         let policies = plan.graph.services.iter().enumerate().map(policy);
         Ok(policies.collect::<Result<_, _>>()?)
-    }
-
-    fn simulate(
-        &self,
-        graph: &Graph,
-        loads: &[Load],
-        setup: &Setup,
-        requests: u64,
-        part: f64,
-        seed: u64,
-    ) -> Result<Seen, SimulationError> {
-        let run = Run {
-            graph,
-            loads,
-            setup,
-            until: Duration::from_secs_f64(self.length * part),
-            sample_every: Duration::from_secs_f64(self.sample),
-            requests,
-            seed,
-        };
-        run.make()
     }
 
     fn measure(&self, graph: &Graph, seen: &Seen, part: f64) -> Measured {
@@ -403,12 +381,7 @@ fn rates(seen: &Seen, service: usize, workflow: usize, time: &Range<f64>) -> Vec
 
 /// Returns the coefficient of variation, which is the standard deviation divided by the mean.
 fn spread(values: &[f64]) -> Option<f64> {
-    let mean = mean(values)?;
-    let squares = values
-        .iter()
-        .map(|value| (value - mean).powi(2))
-        .sum::<f64>();
-    Some((squares / values.len() as f64).sqrt() / mean.max(1e-9))
+    Some(deviation(values)? / mean(values)?.max(1e-9))
 }
 
 /// The largest relative distance from the later mean at which rates count as converged.

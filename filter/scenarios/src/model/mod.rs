@@ -22,6 +22,16 @@ pub(crate) struct Amount {
     pub(crate) part: f64,
 }
 
+/// A span of time, s. The name of the span is the suffix of its metrics' names.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Span<T> {
+    #[serde(default)]
+    name: String,
+    from: T,
+    until: T,
+}
+
 /// A model with its parameters.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "type")]

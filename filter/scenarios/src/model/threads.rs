@@ -35,7 +35,7 @@ use headgate_strategies::strategy::TypeId;
 use serde::Deserialize;
 
 use super::Amount;
-use crate::measured::{ALL, Measured, mean};
+use crate::measured::{ALL, Measured, deviation, mean};
 
 const SECOND: u64 = 1_000_000_000;
 const MS: u64 = SECOND / 1_000;
@@ -196,12 +196,6 @@ pub(super) fn longest_above(samples: &[Sample], periods: Range<usize>, limit: f6
         longest = longest.max(current);
     }
     longest
-}
-
-fn deviation(values: &[f64]) -> Option<f64> {
-    let mean = mean(values)?;
-    let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
-    Some((squares / values.len() as f64).sqrt())
 }
 
 fn within(samples: &[Sample], periods: Range<usize>) -> &[Sample] {

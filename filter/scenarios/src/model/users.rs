@@ -18,7 +18,7 @@ use headgate_simulator::{LogNormal, Run, SimulationError, Until};
 use headgate_strategies::strategy::TypeId;
 use serde::Deserialize;
 
-use super::Amount;
+use super::{Amount, Span};
 use crate::measured::{ALL, Measured};
 
 const SECOND: u64 = 1_000_000_000;
@@ -44,7 +44,7 @@ pub(crate) struct Users {
     #[serde(default)]
     curves: bool,
     /// The spans of time that the numbers cover, s.
-    spans: Vec<Span>,
+    spans: Vec<Span<u64>>,
     #[serde(default)]
     events: Vec<(u64, String)>,
 }
@@ -86,16 +86,6 @@ struct Stay {
     /// The time within which all of these users arrive, s.
     within: u64,
     until: Option<u64>,
-}
-
-/// A span of time, s. The name of the span is the suffix of its metrics' names.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Span {
-    #[serde(default)]
-    name: String,
-    from: u64,
-    until: u64,
 }
 
 impl Users {

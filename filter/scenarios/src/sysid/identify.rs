@@ -9,6 +9,7 @@
 
 use super::plant::Plant;
 use super::qr::least_squares;
+use crate::measured::mean;
 
 /// The highest order of a model.
 pub const MAX_ORDER: usize = 4;
@@ -107,8 +108,8 @@ pub fn identify(
             .flat_map(|s| s.delays.iter().zip(&s.backlogs))
             .map(|(s, d)| (transform.of(*s), transform.of(*d)))
     };
-    let mean_delay = mean(pairs().map(|(s, _)| s));
-    let mean_backlog = mean(pairs().map(|(_, d)| d));
+    let mean_delay = mean(pairs().map(|(s, _)| s)).unwrap_or_default();
+    let mean_backlog = mean(pairs().map(|(_, d)| d)).unwrap_or_default();
     let mut rows: Vec<[f64; MAX_COLUMNS]> = Vec::new();
     let mut actual = Vec::new();
     for segment in segments {
@@ -159,12 +160,7 @@ pub fn choose_order(fits: &[Fit]) -> Option<&Fit> {
     fits.iter().find(|f| f.r_squared >= best - WORTH)
 }
 
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = values.fold((0.0, 0_usize), |(sum, count), v| (sum + v, count + 1));
-    sum / count.max(1) as f64
-}
-
 fn variance(values: &[f64]) -> f64 {
-    let middle = mean(values.iter().copied());
-    mean(values.iter().map(|v| (v - middle) * (v - middle)))
+    let middle = mean(values).unwrap_or_default();
+    mean(values.iter().map(|v| (v - middle) * (v - middle))).unwrap_or_default()
 }

@@ -11,6 +11,7 @@ use anyhow::{Context as _, anyhow, bail};
 use headgate_simulator::workload::recorded::is_access_log;
 
 use super::{Segment, log};
+use crate::show::unique;
 
 /// The names of the columns to read. For `None`, the usual names are tried.
 #[derive(Debug, Clone, Default)]
@@ -288,21 +289,19 @@ fn from_json(file: &str, text: &str) -> anyhow::Result<Rows> {
         .map(|row| row.as_object())
         .collect::<Option<_>>()
         .with_context(|| format!("{file}: a row that is no object"))?;
-    let mut names: Vec<String> = Vec::new();
-    for key in objects.iter().flat_map(|row| row.keys()) {
-        if !names.contains(key) {
-            names.push(key.clone());
-        }
-    }
-    let row = |(at, row): (usize, &&serde_json::Map<String, serde_json::Value>)| {
-        let cells = names
+    let names = unique(
+        objects
             .iter()
-            .map(|name| row.get(name).and_then(|v| v.as_f64()));
+            .flat_map(|row| row.keys())
+            .map(String::as_str),
+    );
+    let row = |(at, row): (usize, &&serde_json::Map<String, serde_json::Value>)| {
+        let cells = names.iter().map(|name| row.get(*name)?.as_f64());
         (format!("{file}: row {}", at + 1), cells.collect())
     };
     Ok(Rows {
         rows: objects.iter().enumerate().map(row).collect(),
-        names,
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
     })
 }
 

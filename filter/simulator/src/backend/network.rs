@@ -94,7 +94,7 @@ struct Station {
 }
 
 /// A backend of workers whose requests pass through steps.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Network {
     workers: u32,
     busy: u32,
@@ -126,15 +126,9 @@ impl Network {
         };
         Self {
             workers,
-            busy: 0,
-            waiting: VecDeque::new(),
             stations: steps.iter().map(station).collect(),
-            jobs: Vec::new(),
-            ends: BinaryHeap::new(),
-            now: 0.0,
             capacity,
-            refusal: 0.0,
-            overhead: 0.0,
+            ..Self::default()
         }
     }
 

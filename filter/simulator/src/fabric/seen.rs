@@ -3,6 +3,7 @@
 use hdrhistogram::Histogram;
 
 use super::MICROSECOND;
+use crate::results::mean;
 use crate::simulation::SimulationError;
 
 /// The longest latency that the histograms distinguish, ns: a minute.
@@ -130,12 +131,8 @@ impl Seen {
         let senders = self.samples.first().map_or(0, Vec::len);
         let all: Vec<Vec<Option<f64>>> =
             (0..senders).map(|sender| self.admission(sender)).collect();
-        let mean = |interval: usize| {
-            let parts = all.iter().filter_map(|sender| sender[interval]);
-            let (sum, count) = parts.fold((0.0, 0_u32), |(sum, n), part| (sum + part, n + 1));
-            (count > 0).then(|| sum / f64::from(count))
-        };
-        (0..self.samples.len()).map(mean).collect()
+        let of_all = |interval: usize| mean(all.iter().filter_map(|sender| sender[interval]));
+        (0..self.samples.len()).map(of_all).collect()
     }
 
     /// Returns the throughput of `sender` in the highest class, Gb/s, by interval.

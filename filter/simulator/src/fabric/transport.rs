@@ -26,7 +26,7 @@ const MOST_DECREASE: f64 = 0.5;
 pub(super) const TIMEOUT: u64 = 450 * MICROSECOND;
 
 /// The sender's side of a channel. Times are ps.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Channel {
     window: f64,
     in_flight: u32,
@@ -53,13 +53,7 @@ impl Channel {
     pub(super) fn new() -> Self {
         Self {
             window: FIRST,
-            in_flight: 0,
-            last_decrease: 0,
-            last_round_trip: 0,
-            calls: VecDeque::new(),
-            oldest: 0,
-            sending: 0,
-            lost: VecDeque::new(),
+            ..Self::default()
         }
     }
 

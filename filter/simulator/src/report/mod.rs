@@ -25,37 +25,48 @@ mod table;
 pub mod text;
 pub mod words;
 
+use serde::Serialize;
+
 pub use figure::{Axis, Figure, Level, Point, Scale, Series, Style};
 pub use row::ReportRow;
 pub use table::{Cell, Compared, Group, Limited, Table, TableRow};
 
-/// The results of a simulation.
-#[derive(Debug, Clone, PartialEq)]
+/// The results of a simulation. Its serialized form is for programs, see [`json`].
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The simulated experiment.
+    #[serde(flatten)]
     pub subject: Subject,
     /// The title in one line: the paper and the caption, or the policy.
+    #[serde(skip)]
     pub title: String,
     /// Names and values that are needed to repeat the run, in reading order.
+    #[serde(skip)]
     pub setup: Vec<(String, String)>,
     /// The tables.
+    #[serde(skip)]
     pub tables: Vec<Table>,
     /// The figures.
+    #[serde(skip)]
     pub figures: Vec<Figure>,
-    /// The claims.
-    pub claims: Vec<Claim>,
-    /// Caveats about the numbers, one sentence each.
-    pub notes: Vec<String>,
     /// The machine-readable rows.
     pub rows: Vec<ReportRow>,
+    /// The claims.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<Claim>,
+    /// Caveats about the numbers, one sentence each.
+    #[serde(skip)]
+    pub notes: Vec<String>,
 }
 
 /// The simulated experiment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Subject {
     /// An experiment of a paper, by name.
     Scenario(String),
     /// A policy under a workload.
+    #[serde(untagged)]
     Policy {
         /// The policy, `namespace/name`.
         policy: String,
@@ -65,13 +76,16 @@ pub enum Subject {
 }
 
 /// A statement of the paper and the measured result.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Claim {
     /// The statement.
+    #[serde(rename = "claim")]
     pub text: String,
     /// The paper's number, or another expectation, with its unit; may be empty.
+    #[serde(rename = "expected")]
     pub paper: String,
     /// The measured value, with its unit.
+    #[serde(rename = "found")]
     pub ours: String,
     /// Whether the claim holds here. `None` if the claim is shown but not judged, for example
     /// because the model was fitted to it.

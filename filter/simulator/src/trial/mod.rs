@@ -275,6 +275,10 @@ impl Trial {
 
     fn cases(&self) -> Vec<Case> {
         let slots = self.slots;
+        let at = |workload: &Workload, per_second: f64| Case {
+            per_second,
+            factor: per_second / workload.per_second(Rate::Factor(1.0), slots),
+        };
         match &self.plan.offered {
             Offered::Loads { workload, loads } => {
                 let full = workload.per_second(Rate::Factor(1.0), slots);
@@ -291,21 +295,12 @@ impl Trial {
             Offered::Phases { workload, phases } => {
                 let seconds: f64 = phases.iter().map(|p| p.duration.as_secs_f64()).sum();
                 let of = |p: &Phase| workload.per_second(p.rate, slots) * p.duration.as_secs_f64();
-                let per_second = phases.iter().map(of).sum::<f64>() / seconds;
-                let full = workload.per_second(Rate::Factor(1.0), slots);
-                vec![Case {
-                    per_second,
-                    factor: per_second / full,
-                }]
+                vec![at(workload, phases.iter().map(of).sum::<f64>() / seconds)]
             }
             Offered::Clients { workload, clients } => {
                 // This would be the rate if answers took no time. The actual rate is measured.
                 let per_second = f64::from(clients.count) / clients.think.as_secs_f64();
-                let full = workload.per_second(Rate::Factor(1.0), slots);
-                vec![Case {
-                    per_second,
-                    factor: per_second / full,
-                }]
+                vec![at(workload, per_second)]
             }
             Offered::Recorded { recording, speeds } => {
                 let per_second = recording.per_second();

@@ -44,7 +44,7 @@ use crate::shared;
 use crate::time::{Instant, nanos};
 
 /// The window and the conditions under which samples become readable.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Window {
     pub(super) step: Duration,
     /// The number of steps that are readable at once, at least 1.

@@ -252,7 +252,7 @@ struct Cell {
 }
 
 /// The value cut of a stage on one worker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ValueCut {
     kinds: Vec<Kind>,
     /// The number of cells per type. It is 1, or the number of classes if these differ in value.
@@ -384,24 +384,12 @@ impl ValueCut {
             classes: scales.len(),
             order: (0..cells.len() as u32).collect(),
             cells,
-            all: 0.0,
-            slots: 0.0,
             most: RHO.1,
-            is_open: false,
-            working: 0.0,
-            used: 0.0,
-            longest: 0.0,
             rho: RHO.1,
-            fresh: Totals::default(),
-            missed_at: Instant::default(),
-            is_short: false,
-            synced: Instant::default(),
-            stepped: 0.0,
             floors_fit: true,
             deliveries: vec![Delivery::default(); values.len()],
             presence: vec![Presence::default(); values.len()],
-            worker: 0,
-            fingerprint: 0,
+            ..Self::default()
         }
     }
 

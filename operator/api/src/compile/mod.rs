@@ -26,8 +26,6 @@ pub struct Compiled {
     /// The configurations of outbound slots, by `namespace/name` of the policy that configures the
     /// calls: one with workflows or class admission.
     pub outbound: BTreeMap<String, Arc<FilterConfig>>,
-    /// Lost targets, by `namespace/name` of the policy that lost the targets.
-    pub conflicts: BTreeMap<String, Vec<Conflict>>,
 }
 
 /// Compiles `policies`, whose names are unique, for `proxies` proxies in front of `endpoints`
@@ -42,10 +40,6 @@ pub fn compile(policies: &[&ValidPolicy], endpoints: u64, proxies: u32) -> Compi
         compiled.workloads.insert(target.clone(), config);
     }
     for policy in policies {
-        let lost = conflicts(precedence(policy), &policy.targets, &winners);
-        if !lost.is_empty() {
-            compiled.conflicts.insert(policy.full_name(), lost);
-        }
         if let Some(calls) = calls(policy, &promises) {
             let config = Arc::new(outbound(calls));
             compiled.outbound.insert(policy.full_name(), config);

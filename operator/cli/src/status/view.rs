@@ -19,7 +19,7 @@ use headgate_controller::report::{PolicyReport, ProxyReport, Report, Share, shar
 use headgate_deliver::object::{POLICIES_ANNOTATION, REVISION_ANNOTATION};
 
 /// The content of `headgate status`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct View {
     /// Policies by namespace and name, each with its targets.
@@ -251,12 +251,9 @@ impl View {
         };
         Self {
             policies: report.policies.iter().map(policy).collect(),
-            workloads: Vec::new(),
             proxies: report.proxies.iter().map(proxy).collect(),
-            objects: Vec::new(),
-            hidden: Vec::new(),
-            operators: Vec::new(),
             local: Some(report.problems.iter().map(problem).collect()),
+            ..Self::default()
         }
     }
 

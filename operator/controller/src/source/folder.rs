@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use super::read::Scan;
-use headgate_api::compile::{Compiled, Winners, compile, conflicts, precedence_of, winners};
+use headgate_api::compile::{
+    Compiled, Winners, compile, conflicts, precedence, precedence_of, winners,
+};
 use headgate_api::plan::{Conflict, Plan, PolicyState, SourceProblem};
 use headgate_api::validate::{
     Document, FileReport, Problem, ValidPolicy, check_file, leave_out_other_apis, refuse_duplicates,
@@ -156,11 +158,10 @@ fn describe(
         };
         let enforced = good.iter().find(|p| p.full_name() == *name);
         let accepted = problems.map_or(Ok(()), |problems| Err(lines(problems)));
-        let mut state = state(name, report, Some(document), enforced, accepted, compiled);
-        if enforced.is_none() {
-            state.conflicts = taken(name, document, winners);
-        }
-        plan.policies.push(state);
+        let document = Some(document);
+        plan.policies.push(state(
+            name, report, document, enforced, accepted, compiled, winners,
+        ));
         described.insert(name.clone());
     }
     plan.problems
@@ -171,9 +172,10 @@ fn describe(
         let name = policy.full_name();
         if described.insert(name.clone()) {
             let why: Vec<&Problem> = report.all_problems().collect();
-            let accepted = Err(lines(why));
-            plan.policies
-                .push(state(&name, report, None, Some(policy), accepted, compiled));
+            let (accepted, good) = (Err(lines(why)), Some(policy));
+            plan.policies.push(state(
+                &name, report, None, good, accepted, compiled, winners,
+            ));
         }
     }
 }
@@ -192,6 +194,7 @@ fn state(
     enforced: Option<&ValidPolicy>,
     accepted: Result<(), String>,
     compiled: &Compiled,
+    winners: &Winners<'_>,
 ) -> PolicyState {
     let workloads = enforced
         .into_iter()
@@ -199,9 +202,10 @@ fn state(
     let own = workloads.filter(|config| config.stages.iter().any(|s| s.policy == name));
     let generation = document.map(|d| d.generation);
     PolicyState {
-        conflicts: match enforced {
-            Some(_) => compiled.conflicts.get(name).cloned().unwrap_or_default(),
-            None => Vec::new(),
+        conflicts: match (enforced, document) {
+            (Some(policy), _) => conflicts(precedence(policy), &policy.targets, winners),
+            (None, Some(document)) => taken(name, document, winners),
+            (None, None) => Vec::new(),
         },
         revision: own
             .map(|config| config.revision.clone())

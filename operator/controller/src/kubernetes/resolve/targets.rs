@@ -27,6 +27,16 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// Returns a target whose proxies are in front of `endpoints`, whoever names the target.
+    fn in_front_of(endpoints: Endpoints, reach: Vec<Reach>, left_out: Vec<String>) -> Self {
+        Self {
+            reach,
+            endpoints: endpoints.clone(),
+            claimed_endpoints: Some(endpoints),
+            left_out,
+        }
+    }
+
     /// Returns `self`, which was found for `target`, if its route names fit into one stage together
     /// with those of the policy's earlier targets, and adds their number to `names`. `names` is the
     /// number of route names of the earlier targets. Names of whole routes replace those of their
@@ -222,17 +232,12 @@ impl<'a> Finder<'a> {
             (routes, left_out) = of_listener(listener, target, key, gateway, routes)?;
             reach = self.reach(target, key, &routes, &mut left_out);
         }
-        let endpoints = self.ready(
-            routes
-                .iter()
-                .flat_map(|(_, route)| route.rules.iter().flatten()),
-        );
-        Ok(Found {
-            reach: vec![reach],
-            endpoints: endpoints.clone(),
-            claimed_endpoints: Some(endpoints),
+        let backends = { routes.iter() }.flat_map(|(_, route)| route.rules.iter().flatten());
+        Ok(Found::in_front_of(
+            self.ready(backends),
+            vec![reach],
             left_out,
-        })
+        ))
     }
 
     fn route(&self, target: &TargetRef, is_claimed: bool) -> Result<Found, String> {
@@ -255,12 +260,7 @@ impl<'a> Finder<'a> {
             return Err(without_gateway(target, &parents));
         }
         let endpoints = self.ready(route.rules.iter().flatten());
-        Ok(Found {
-            reach,
-            endpoints: endpoints.clone(),
-            claimed_endpoints: Some(endpoints),
-            left_out,
-        })
+        Ok(Found::in_front_of(endpoints, reach, left_out))
     }
 
     /// Finds a pool through the rules of routes that refer to it. A pool's own Pods seldom have
@@ -301,13 +301,7 @@ impl<'a> Finder<'a> {
         let reach = { at.iter() }
             .map(|(gateway, routes)| self.reach(target, gateway, routes, &mut left_out))
             .collect();
-        let endpoints = self.ready(backends);
-        Ok(Found {
-            reach,
-            endpoints: endpoints.clone(),
-            claimed_endpoints: Some(endpoints),
-            left_out,
-        })
+        Ok(Found::in_front_of(self.ready(backends), reach, left_out))
     }
 
     /// Returns the proxies of `gateway` for the requests of these routes. If `target` is a pool,
