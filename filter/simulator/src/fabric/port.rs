@@ -26,6 +26,9 @@ pub(super) struct Port<P> {
 struct Class<P> {
     /// Packets with their F and their bytes.
     packets: VecDeque<(u64, u32, P)>,
+    /// F of the first packet; `u64::MAX` without packets.
+    first: u64,
+    /// F of the last packet, sent or not.
     last: u64,
     /// The virtual service time of a byte, ps.
     ps_per_byte: u64,
@@ -38,6 +41,7 @@ impl<P> Port<P> {
         let sum: u64 = weights.iter().copied().map(u64::from).sum();
         let class = |weight: &u32| Class {
             packets: VecDeque::new(),
+            first: u64::MAX,
             last: 0,
             ps_per_byte: ps_per_byte * sum / u64::from((*weight).max(1)),
         };
@@ -61,6 +65,7 @@ impl<P> Port<P> {
         }
         self.buffered += bytes;
         class.last = class.last.max(now) + u64::from(bytes) * class.ps_per_byte;
+        class.first = class.first.min(class.last);
         class.packets.push_back((class.last, bytes, packet));
         true
     }
@@ -71,13 +76,9 @@ impl<P> Port<P> {
         if self.on_the_wire.is_some() {
             return None;
         }
-        let tag = |class: &Class<P>| class.packets.front().map_or(u64::MAX, |(tag, ..)| *tag);
-        let (_, bytes, packet) = self
-            .classes
-            .iter_mut()
-            .min_by_key(|class| tag(class))?
-            .packets
-            .pop_front()?;
+        let class = self.classes.iter_mut().min_by_key(|class| class.first)?;
+        let (_, bytes, packet) = class.packets.pop_front()?;
+        class.first = class.packets.front().map_or(u64::MAX, |(tag, ..)| *tag);
         self.buffered -= bytes;
         self.on_the_wire = Some(packet);
         Some(u64::from(bytes) * self.ps_per_byte)

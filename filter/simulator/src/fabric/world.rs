@@ -138,7 +138,7 @@ impl World {
         loop {
             let call = self.traffic.peek().unwrap_or(u64::MAX);
             let sent = self.sending.peek().map_or(u64::MAX, |next| next.0.0);
-            let event = self.events.peek().unwrap_or(u64::MAX);
+            let event = self.events.peek();
             let next = call.min(sent).min(event);
             if next >= until {
                 return;

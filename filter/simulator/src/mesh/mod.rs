@@ -28,6 +28,7 @@
 //!
 //! The model leaves out bandwidth and multiple workers of a proxy. Each process has one worker.
 
+mod agenda;
 pub mod clocks;
 pub mod file;
 pub mod graph;

@@ -2,13 +2,12 @@
 
 mod calls;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use headgate_core::decision::{Action, Decision, Refusal, Ticket};
 use headgate_strategies::time::nanos;
 
+use super::agenda::Agenda;
 use super::graph::{Count, Graph, Step};
 use super::load::{Load, partition};
 use super::policy::Setup;
@@ -74,9 +73,7 @@ struct World<'a> {
     run: &'a Run<'a>,
     graph: &'a Graph,
     now: u64,
-    /// Events by time. Events at the same time are in the order of their creation.
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    made: u64,
+    events: Agenda<Event>,
     processes: Vec<Process>,
     /// The index of the first process of each service.
     first: Vec<usize>,
@@ -117,8 +114,7 @@ impl<'a> World<'a> {
             run,
             graph,
             now: 0,
-            events: BinaryHeap::new(),
-            made: 0,
+            events: Agenda::new(),
             first: services.iter().map(|range| range.start).collect(),
             processes,
             spans: Spans::default(),
@@ -136,31 +132,26 @@ impl<'a> World<'a> {
         for process in 0..world.processes.len() {
             // Proxies don't all tick at the same time.
             let offset = (world.network.unit() * TICK_NS as f64) as u64;
-            world.at(offset, Event::Tick(process as u32));
+            world.events.at(offset, Event::Tick(process as u32));
         }
-        world.at(0, Event::Sample);
+        world.events.at(0, Event::Sample);
         for (at, load) in run.loads.iter().enumerate() {
             for _ in 0..load.senders() {
                 let first = load.first(&mut world.dice[at]);
-                world.at(first, Event::Send(at as u32));
+                world.events.at(first, Event::Send(at as u32));
             }
         }
         Ok(world)
     }
 
-    fn at(&mut self, time: u64, event: Event) {
-        self.made += 1;
-        self.events.push(Reverse((time, self.made, event)));
-    }
-
     /// Schedules an event after the network's delay.
     fn after_delay(&mut self, event: Event) {
         let delay = nanos(self.graph.network.delay);
-        self.at(self.now + delay, event);
+        self.events.after(self.now, delay, event);
     }
 
     fn play(&mut self, until: u64) -> Result<(), SimulationError> {
-        while let Some(Reverse((time, _, event))) = self.events.pop() {
+        while let Some((time, event)) = self.events.next() {
             if time > until || self.seen.ended.len() as u64 >= self.run.requests {
                 return Ok(());
             }
@@ -184,12 +175,13 @@ impl<'a> World<'a> {
         let now = self.now;
         let processes = self.processes.iter_mut().map(|p| p.sample(now)).collect();
         self.seen.samples.push(Sample { at: now, processes });
-        self.at(now + nanos(self.run.sample_every).max(1), Event::Sample);
+        let pause = nanos(self.run.sample_every).max(1);
+        self.events.after(now, pause, Event::Sample);
     }
 
     fn tick(&mut self, process: u32) -> Result<(), SimulationError> {
         self.processes[process as usize].tick(self.now, &mut self.asked)?;
-        self.at(self.now + TICK_NS, Event::Tick(process));
+        self.events.after(self.now, TICK_NS, Event::Tick(process));
         self.carry_out()
     }
 
@@ -206,7 +198,7 @@ impl<'a> World<'a> {
         let partition = partition(self.graph, item.workflow, dice);
         if !load.is_closed() {
             let next = load.next(self.now, dice);
-            self.at(next, Event::Send(at));
+            self.events.at(next, Event::Send(at));
         }
         self.seen.sent[item.workflow] += 1;
         let workflow = &self.graph.workflows[item.workflow];
@@ -230,10 +222,8 @@ impl<'a> World<'a> {
         });
         self.after_delay(Event::Arrive(id.index));
         if let Some(timeout) = workflow.timeout {
-            self.at(
-                self.now + nanos(timeout),
-                Event::GiveUp(id.index, id.generation),
-            );
+            let event = Event::GiveUp(id.index, id.generation);
+            self.events.after(self.now, nanos(timeout), event);
         }
     }
 
@@ -305,7 +295,7 @@ impl<'a> World<'a> {
                     let process = &mut self.processes[span.process as usize];
                     let time = time.draw(&mut process.dice);
                     if process.compute(at, time) {
-                        self.at(self.now + time, Event::Computed(at));
+                        self.events.at(self.now + time, Event::Computed(at));
                     }
                     return Ok(());
                 }
@@ -333,7 +323,7 @@ impl<'a> World<'a> {
         span.step += 1;
         let process = span.process as usize;
         if let Some((next, time)) = self.processes[process].computed() {
-            self.at(self.now + time, Event::Computed(next));
+            self.events.at(self.now + time, Event::Computed(next));
         }
         self.step(at)
     }
@@ -367,7 +357,7 @@ impl<'a> World<'a> {
         let which = &self.run.loads[load as usize];
         if which.is_closed() {
             let next = which.next(self.now, &mut self.dice[load as usize]);
-            self.at(next, Event::Send(load));
+            self.events.at(next, Event::Send(load));
         }
     }
 }

@@ -41,10 +41,8 @@ impl World<'_> {
         });
         self.after_delay(Event::Arrive(id.index));
         if let Some(timeout) = self.graph.network.timeout {
-            self.at(
-                self.now + nanos(timeout),
-                Event::GiveUp(id.index, id.generation),
-            );
+            let event = Event::GiveUp(id.index, id.generation);
+            self.events.after(self.now, nanos(timeout), event);
         }
     }
 
