@@ -19,6 +19,11 @@ use crate::object::{Object, name};
 use crate::workload::{ProxyKind, Workload};
 use headgate_xds::resource::ecds_json;
 
+/// The priority of the `EnvoyFilter`. The default is 0, and Istio applies lower numbers first. So
+/// the slot is inserted after the filters that users insert before the router, such as those of
+/// authorization: a denied request must not take a slot or a place in the queue.
+const PRIORITY: i32 = 1000;
+
 /// Returns the `EnvoyFilter` for `workload`.
 #[must_use]
 pub fn object(workload: &Workload, cluster: &Cluster, module: &Path) -> Object {
@@ -66,6 +71,7 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &Path) -> Object {
         }),
     ];
     let spec = json!({
+        "priority": PRIORITY,
         "workloadSelector": {"labels": workload.proxies.labels},
         "configPatches": patches,
     });

@@ -1,6 +1,6 @@
 //! Istio, installed by its charts: sidecars that istiod's webhook injects, and the proxies of a
-//! Gateway, with plugins of both kinds. The Envoys are those of the other tests, not Istio's own
-//! build, which has additional filters.
+//! Gateway, with plugins of both kinds and with the native filter. The Envoys are those of the
+//! other tests, not Istio's own build, which has additional filters.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -28,6 +28,10 @@ const NEWER: &str = "1.31.0";
 
 const EXTENSIONS: (&str, &str) = ("TrafficExtension", "trafficextensions");
 const PLUGINS: (&str, &str) = ("WasmPlugin", "wasmplugins");
+const NATIVE: (&str, &str) = ("EnvoyFilter", "envoyfilters");
+/// The folder in which the proxies have the native module, and the module, as in `examples/istio`.
+const MODULES: &str = "/headgate/bin";
+const MODULE: &str = "/headgate/bin/libheadgate.so";
 
 /// The sidecars' listeners have the Service's port, because no iptables rule redirects requests to
 /// the sidecars.
@@ -53,6 +57,7 @@ kind: Gateway
 metadata: {name: edge, annotations: {networking.istio.io/service-type: ClusterIP}}
 spec:
   gatewayClassName: istio
+  infrastructure: {parametersRef: {group: '', kind: ConfigMap, name: edge}}
   listeners: [{name: http, protocol: HTTP, port: 80}]
 ---
 apiVersion: gateway.networking.k8s.io/v1
@@ -99,7 +104,7 @@ fn sidecars_with_wasm_plugins_share_a_policys_slots() -> Result<()> {
 
 #[test]
 fn a_gateway_with_traffic_extensions_shares_a_policys_slots() -> Result<()> {
-    let Some((cluster, service)) = gateway(cluster::DEV, NEWER)? else {
+    let Some((cluster, service)) = gateway(cluster::DEV, NEWER, "")? else {
         return Ok(());
     };
     cluster.life(&EDGE, service, EXTENSIONS)
@@ -107,7 +112,7 @@ fn a_gateway_with_traffic_extensions_shares_a_policys_slots() -> Result<()> {
 
 #[test]
 fn a_gateway_with_wasm_plugins_shares_a_policys_slots() -> Result<()> {
-    let Some((cluster, service)) = gateway(cluster::DEV, OLDER)? else {
+    let Some((cluster, service)) = gateway(cluster::DEV, OLDER, "")? else {
         return Ok(());
     };
     cluster.life(&EDGE, service, PLUGINS)
@@ -115,32 +120,94 @@ fn a_gateway_with_wasm_plugins_shares_a_policys_slots() -> Result<()> {
 
 #[test]
 fn a_gateway_with_traffic_extensions_outlasts_its_operators() -> Result<()> {
-    let Some((cluster, service)) = gateway(cluster::OLDER, NEWER)? else {
+    let Some((cluster, service)) = gateway(cluster::OLDER, NEWER, "")? else {
         return Ok(());
     };
     outages(&cluster, &EDGE, service, EXTENSIONS.1)
 }
 
+#[test]
+fn sidecars_share_a_policys_slots_natively() -> Result<()> {
+    let Some(cluster) = sidecars_of(cluster::DEV, NEWER, MODULE)? else {
+        return Ok(());
+    };
+    let service = cluster.service("shop", "app=search", 80)?;
+    cluster.life(&SIDECARS, service, NATIVE)
+}
+
+/// Istio applies the EnvoyFilters of its root namespace to the proxies of all namespaces. Both
+/// Gateways have the same name, so the proxies of both have the labels that the EnvoyFilters
+/// select.
+#[test]
+fn a_gateway_beside_one_in_the_root_namespace_shares_a_policys_slots_natively() -> Result<()> {
+    let Some((cluster, service)) = gateway(cluster::DEV, NEWER, MODULE)? else {
+        return Ok(());
+    };
+    let root = Side {
+        namespace: SYSTEM,
+        policy: "istio-system/edge",
+        backends: SYSTEM,
+        ..EDGE
+    };
+    edge(&cluster, SYSTEM, 12, MODULE)?;
+    cluster.programmed(root.policy, "True")?;
+    cluster.enforced(&root, 1, 12)?;
+    cluster.life(&EDGE, service, NATIVE)?;
+    cluster.enforced(&root, 1, 12)
+}
+
 /// Returns a node with a policy and a backend behind a Gateway of Istio of `version`, with version
-/// `headgate` of Headgate. Also returns the Gateway's address.
-fn gateway(headgate: &str, version: &str) -> Result<Option<(Cluster, SocketAddr)>> {
-    let Some(cluster) = istio(headgate, version)? else {
+/// `headgate` of Headgate. Also returns the Gateway's address. The proxies have the native module
+/// if `native` is not empty.
+fn gateway(headgate: &str, version: &str, native: &str) -> Result<Option<(Cluster, SocketAddr)>> {
+    let Some(cluster) = istio(headgate, version, native)? else {
         return Ok(None);
     };
     cluster.node.kubectl(&["create", "namespace", "shop"])?;
-    cluster.backend("shop")?;
-    cluster.apply_in("shop", GATEWAY)?;
+    edge(&cluster, "shop", 20, native)?;
+    let service = cluster.service("shop", EDGE.labels, 80)?;
+    Ok(Some((cluster, service)))
+}
+
+/// Creates a Gateway with a backend and a policy with `total` slots, and waits for its proxy.
+fn edge(cluster: &Cluster, namespace: &str, total: u32, native: &str) -> Result<()> {
+    cluster.backend(namespace)?;
+    let deployment = match native {
+        "" => json!({}),
+        _ => json!({"spec": {"template": {"spec": {
+            "volumes": [modules()?],
+            "containers": [{"name": "istio-proxy", "volumeMounts": [mount()]}],
+        }}}}),
+    };
+    let parameters = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "edge"},
+        "data": {"deployment": deployment.to_string()},
+    });
+    cluster.apply_in(namespace, &parameters.to_string())?;
+    cluster.apply_in(namespace, GATEWAY)?;
     let target = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
-    cluster.apply_in("shop", &policy("edge", target, 20))?;
+    cluster.apply_in(namespace, &policy("edge", target, total))?;
     until_within(PATIENCE, "the Gateway's proxy", || {
-        let proxies = cluster.proxies("shop", EDGE.labels);
+        let proxies = cluster.proxies(namespace, EDGE.labels);
         match proxies.map_err(|error| format!("{error:#}"))?.len() {
             1 => Ok(()),
             other => Err(format!("{other} proxies")),
         }
-    })?;
-    let service = cluster.service("shop", EDGE.labels, 80)?;
-    Ok(Some((cluster, service)))
+    })
+}
+
+/// Returns the volume with the native module. It is a folder of the node, because Debian's
+/// containerd has no image volumes.
+fn modules() -> Result<Value> {
+    let folder = programs::repository().join("dist").canonicalize()?;
+    Ok(json!({"name": "headgate", "hostPath": {"path": folder}}))
+}
+
+/// Returns the mount of [`modules`].
+fn mount() -> Value {
+    json!({"name": "headgate", "mountPath": MODULES, "readOnly": true})
 }
 
 #[test]
@@ -166,7 +233,7 @@ fn sidecars_with_wasm_plugins_outlast_their_operators() -> Result<()> {
 }
 
 fn sidecars_outlast(version: &str, resource: &str) -> Result<()> {
-    let Some(cluster) = sidecars_of(cluster::OLDER, version)? else {
+    let Some(cluster) = sidecars_of(cluster::OLDER, version, "")? else {
         return Ok(());
     };
     let service = cluster.service("shop", "app=search", 80)?;
@@ -243,11 +310,12 @@ spec:
 }
 
 /// Returns a node with version `headgate` of Headgate and with Istio, whose istiod claims to be of
-/// `version`. Returns `None` if this machine can't run one.
-fn istio(headgate: &str, version: &str) -> Result<Option<Cluster>> {
+/// `version`. Policies are delivered for the native module at the path `native`, unless it is
+/// empty. Returns `None` if this machine can't run one.
+fn istio(headgate: &str, version: &str, native: &str) -> Result<Option<Cluster>> {
     let cluster = istiod(version)?;
     if let Some(cluster) = &cluster {
-        cluster.install_headgate(headgate, "istio", "")?;
+        cluster.install_headgate(headgate, "istio", native)?;
     }
     Ok(cluster)
 }
@@ -294,24 +362,29 @@ const ISTIOD: [&str; 10] = [
 
 /// Returns a node as [`istio`] does, with a backend behind injected sidecars, and its policy.
 fn sidecars(version: &str) -> Result<Option<Cluster>> {
-    sidecars_of(cluster::DEV, version)
+    sidecars_of(cluster::DEV, version, "")
 }
 
-/// Returns a node as [`sidecars`] does, with version `headgate` of Headgate.
-fn sidecars_of(headgate: &str, version: &str) -> Result<Option<Cluster>> {
-    let Some(cluster) = istio(headgate, version)? else {
+/// Returns a node as [`sidecars`] does, with version `headgate` of Headgate, and for the native
+/// module at the path `native`, unless it is empty.
+fn sidecars_of(headgate: &str, version: &str, native: &str) -> Result<Option<Cluster>> {
+    let Some(cluster) = istio(headgate, version, native)? else {
         return Ok(None);
     };
     let kubectl = |arguments: &[&str]| cluster.node.kubectl(arguments);
     kubectl(&["create", "namespace", "shop"])?;
     kubectl(&["label", "namespace", "shop", "istio-injection=enabled"])?;
     cluster.apply_in("shop", LISTENERS)?;
+    let mut annotations = json!({"sidecar.istio.io/interceptionMode": "NONE"});
+    if !native.is_empty() {
+        annotations["sidecar.istio.io/userVolume"] = json!([modules()?]).to_string().into();
+        annotations["sidecar.istio.io/userVolumeMount"] = json!([mount()]).to_string().into();
+    }
     let behind = BACKEND
         .replace("targetPort: http", &format!("targetPort: {INBOUND}"))
         .replace(
             "labels: {app: search}}\n    spec:",
-            "labels: {app: search}, \
-             annotations: {sidecar.istio.io/interceptionMode: NONE}}\n    spec:",
+            &format!("labels: {{app: search}}, annotations: {annotations}}}\n    spec:"),
         );
     cluster.apply_in("shop", &behind)?;
     cluster.rolled_out("shop", "deployment/search")?;

@@ -227,6 +227,7 @@ fn the_native_filter_takes_the_place_of_the_other_where_that_is_asked_for() {
         let spec = &object.value["spec"];
         let labels = json!({"labels": {"app": "search"}});
         assert_eq!(spec["workloadSelector"], labels);
+        assert!(spec["priority"].as_i64() > Some(0), "after users' filters");
         let [slot, content] = [0, 1].map(|i| &spec["configPatches"][i]);
         for patch in [slot, content] {
             assert_eq!(patch["match"]["context"], context);
