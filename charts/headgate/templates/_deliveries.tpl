@@ -1,7 +1,7 @@
 {{/* Deliveries: the operator's arguments and rights for each, and the rights of its clean-up. */}}
 
 {{/*
-Whether objects of deliveries that are off are removed: "true" or nothing. A release that is installed has left none.
+"true" if the operator removes the objects of deliveries that are off, else nothing. A new release has no such objects.
 */}}
 {{- define "headgate.removesLeftovers" -}}
 {{- $is := .Values.delivery.removeLeftovers }}
@@ -46,9 +46,9 @@ Whether objects of deliveries that are off are removed: "true" or nothing. A rel
   verbs: [list, watch, create, patch, delete]
 {{- end }}
 {{- $written := "list, watch, create, patch, delete" }}
-{{- /* Those of before istio.nativeModule was set, or was emptied. */}}
+{{- /* For objects from before istio.nativeModule was set or emptied. */}}
 {{- $other := ternary "list, watch, delete" "" (not (empty $leftovers)) }}
-{{- /* Those of before a delivery was turned off. */}}
+{{- /* For objects from before a delivery was turned off. */}}
 {{- $off := ternary "list, delete" "" (not (empty $leftovers)) }}
 {{- $isNative := not (empty .istio.nativeModule) }}
 {{- with ternary (ternary $other $written $isNative) $off .istio.enabled }}

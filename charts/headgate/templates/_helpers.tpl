@@ -25,8 +25,8 @@ app.kubernetes.io/component: operator
 {{- end }}
 
 {{/*
-Without those that select: objects that aren't the operator's Pods must not look like them. As one map, because
-a key that stands twice is no YAML; the chart's own win over `commonLabels`.
+The selector's labels are missing here, because it must match the operator's Pods only. One map, because duplicate
+keys are invalid in YAML; the chart's own labels override `commonLabels`.
 */}}
 {{- define "headgate.labels" -}}
 {{- $own := dict
@@ -39,7 +39,7 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{ merge $own .Values.commonLabels | toYaml }}
 {{- end }}
 
-{{/* Labels of the operator's Pods; without the chart's version, which would restart them for nothing. */}}
+{{/* Labels of the operator's Pods. The chart's version is missing, because its change would restart the Pods. */}}
 {{- define "headgate.podLabels" -}}
 {{ merge (include "headgate.selectorLabels" . | fromYaml) .Values.podLabels .Values.commonLabels | toYaml }}
 {{- end }}
@@ -68,7 +68,7 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{ include "headgate.fullname" . }}-ca
 {{- end }}
 
-{{/* Every name by which a proxy can call the operator: a list. */}}
+{{/* The DNS names at which proxies can reach the operator: a list. */}}
 {{- define "headgate.dnsNames" -}}
 {{- $name := include "headgate.fullname" . -}}
 - {{ $name }}.{{ .Release.Namespace }}.svc
@@ -80,12 +80,12 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{- end }}
 {{- end }}
 
-{{/* "true" if Pods are injected. Values that `helm upgrade --reuse-values` kept from 0.1.0 have no such key. */}}
+{{/* "true" if the webhook injects Pods. Values that `helm upgrade --reuse-values` kept from 0.1.0 lack the key. */}}
 {{- define "headgate.injects" -}}
 {{- if dig "enabled" false (.Values.injection | default dict) }}true{{ end }}
 {{- end }}
 
-{{/* "true" if operators elect a leader. Values that `helm upgrade --reuse-values` kept from 0.1.0 have no such key. */}}
+{{/* "true" if operators elect a leader. Values that `helm upgrade --reuse-values` kept from 0.1.0 lack the key. */}}
 {{- define "headgate.elects" -}}
 {{- if dig "enabled" true (.Values.leaderElection | default dict) }}true{{ end }}
 {{- end }}
@@ -109,12 +109,12 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{- end }}
 {{- end }}
 
-{{/* "true" where objects of prometheus-operator can be made. */}}
+{{/* "true" if the cluster serves the API of prometheus-operator. */}}
 {{- define "headgate.hasPrometheusOperator" -}}
 {{- if .Capabilities.APIVersions.Has "monitoring.coreos.com/v1" }}true{{ end }}
 {{- end }}
 
-{{/* What a schema can't say: values that contradict each other. */}}
+{{/* Checks of several values together, which values.schema.json can't express. */}}
 {{- define "headgate.check" -}}
 {{- with .Values.tls }}
 {{- if and (eq .mode "Secret") (not .secretName) }}
