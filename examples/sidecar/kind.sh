@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Usage: examples/sidecar/kind.sh [CLUSTER]
 #
-# The example of this folder on a kind cluster of its own (default name: headgate): builds the
-# images, makes the cluster, installs the chart and the service, and shows the policy in force. Run
-# again, it brings all of it up to date. kind delete cluster --name headgate removes everything.
+# Runs the example of this folder on a kind cluster of its own (default name: headgate): builds the
+# images, creates the cluster, installs the chart and the service, and shows the policy in force.
+# Another run updates all of it. kind delete cluster --name headgate removes everything.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -33,7 +33,7 @@ if ! kind get clusters 2>/dev/null | grep -qx "$cluster"; then
   say "Making the cluster $cluster"
   kind create cluster --name "$cluster" --config examples/sidecar/kind.yaml --wait 120s
 fi
-# This cluster and no other, whatever the current context is.
+# Commands use this cluster, independent of the current context.
 kubectl() { command kubectl --context "kind-$cluster" "$@"; }
 helm() { command helm --kube-context "kind-$cluster" "$@"; }
 
@@ -44,7 +44,7 @@ kind load image-archive dist/headgate-backend-image.tar --name "$cluster"
 say "Installing Headgate"
 helm upgrade --install headgate charts/headgate --namespace headgate-system --create-namespace \
   --set image.tag=dev --wait --timeout 3m
-# Images under one name change without notice: Pods take the ones loaded just now.
+# The images keep their names, so only a restart makes Pods use the ones just loaded.
 kubectl --namespace headgate-system rollout restart deployment/headgate
 kubectl --namespace headgate-system rollout status deployment/headgate --timeout=3m
 
