@@ -133,7 +133,7 @@ keys are invalid in YAML; the chart's own labels override `commonLabels`.
 {{- fail "injection.enabled is true and tls.mode is Disabled; the API server calls webhooks over HTTPS only" }}
 {{- end }}
 {{- if and (include "headgate.injects" .) (semverCompare "<1.33.0-0" .Capabilities.KubeVersion.Version) }}
-{{- fail (printf "injection.enabled is true and Kubernetes is %s; before 1.33, Services don't find the named port of a sidecar (tell helm template the cluster's version: --kube-version)" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "injection.enabled is true and Kubernetes is %s; before 1.33, Services don't find the named port of a sidecar (set the cluster's version for helm template: --kube-version)" .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- if and (not (include "headgate.elects" .)) (or .Values.autoscaling.enabled (gt (int .Values.replicas) 1)) }}
 {{- fail "leaderElection.enabled is false, and several operators may run; set replicas to 1 and autoscaling.enabled to false" }}
