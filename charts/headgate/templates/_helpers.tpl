@@ -25,8 +25,8 @@ app.kubernetes.io/component: operator
 {{- end }}
 
 {{/*
-The selector's labels are missing here, because it must match the operator's Pods only. One map, because duplicate
-keys are invalid in YAML; the chart's own labels override `commonLabels`.
+The selector's labels are missing here, because the selector must match the operator's Pods only. One map, because
+duplicate keys are invalid in YAML; the chart's own labels override `commonLabels`.
 */}}
 {{- define "headgate.labels" -}}
 {{- $own := dict
