@@ -355,7 +355,7 @@ fn a_vm_traps_under_load() -> Result<()> {
     ))?;
     for round in 1..=3 {
         let answered = load.snapshot().total.ok;
-        wait_until("traffic", || load.snapshot().total.ok > answered + 100)?;
+        wait_until("traffic", || load.snapshot().total.ok > answered + 400)?;
         // Envoy fails the request that trapped, with a 503 or by closing the connection.
         let _ = http::get_with(rig.addr(), "/", &[("x-headgate-trap", "1")]);
         rig.wait_for_stat("workers_lost", round)?;
