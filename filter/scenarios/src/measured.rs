@@ -95,10 +95,15 @@ impl Measured {
     }
 }
 
+/// Returns the variance.
+pub(crate) fn variance(values: &[f64]) -> Option<f64> {
+    let middle = mean(values)?;
+    mean(values.iter().map(|v| (v - middle).powi(2)))
+}
+
 /// Returns the standard deviation.
 pub(crate) fn deviation(values: &[f64]) -> Option<f64> {
-    let middle = mean(values)?;
-    mean(values.iter().map(|v| (v - middle).powi(2))).map(f64::sqrt)
+    variance(values).map(f64::sqrt)
 }
 
 /// The 0.95 quantiles of Student's t, by degrees of freedom from 1.

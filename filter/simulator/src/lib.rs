@@ -16,6 +16,7 @@ pub mod backend;
 pub mod clients;
 pub mod fabric;
 pub mod host;
+mod lanes;
 pub mod mesh;
 mod observe;
 mod parallel;

@@ -387,8 +387,11 @@ impl Vm {
                     // may cause further actions.
                     self.turn.add(self.filter.actions());
                 }
-                Action::Refuse { refusal, .. } if self.refuse(stream, &refusal) => continue,
-                Action::Refuse { .. } => {}
+                Action::Refuse { refusal, .. } => {
+                    if self.refuse(stream, &refusal) {
+                        continue;
+                    }
+                }
                 Action::Send { .. } => {
                     headgate_mesh::send(&mut self.filter, &Effective(stream));
                     self.turn.add(self.filter.actions());

@@ -9,7 +9,7 @@
 
 use super::plant::Plant;
 use super::qr::least_squares;
-use crate::measured::mean;
+use crate::measured::{mean, variance};
 
 /// The highest order of a model.
 pub const MAX_ORDER: usize = 4;
@@ -134,7 +134,7 @@ pub fn identify(
             order,
         });
     }
-    let spread = variance(&actual);
+    let spread = variance(&actual).unwrap_or_default();
     let x = least_squares(&rows, 2 * order + 1, &actual).ok_or(IdentifyError::Flat)?;
     let (a, b) = x[..2 * order].split_at(order);
     let plant = Plant::new(a.to_vec(), b.to_vec()).ok_or(IdentifyError::Flat)?;
@@ -145,7 +145,7 @@ pub fn identify(
         .collect();
     Ok(Fit {
         plant,
-        r_squared: 1.0 - variance(&errors) / spread,
+        r_squared: 1.0 - variance(&errors).unwrap_or_default() / spread,
         samples: rows.len(),
         mean_delay,
         mean_backlog,
@@ -158,9 +158,4 @@ pub fn identify(
 pub fn choose_order(fits: &[Fit]) -> Option<&Fit> {
     let best = fits.iter().map(|f| f.r_squared).fold(f64::MIN, f64::max);
     fits.iter().find(|f| f.r_squared >= best - WORTH)
-}
-
-fn variance(values: &[f64]) -> f64 {
-    let middle = mean(values).unwrap_or_default();
-    mean(values.iter().map(|v| (v - middle) * (v - middle))).unwrap_or_default()
 }

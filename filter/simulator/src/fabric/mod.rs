@@ -11,7 +11,6 @@
 //! selective acknowledgements (a lost packet is sent again after a timeout). Messages of a central
 //! server take no time.
 
-mod lanes;
 mod port;
 mod seen;
 mod traffic;

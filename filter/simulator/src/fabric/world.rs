@@ -10,12 +10,12 @@ use headgate_strategies::request::ClassId;
 use headgate_strategies::rng::Rng;
 use headgate_strategies::time::{Instant, nanos};
 
-use super::lanes::Lanes;
 use super::port::Port;
 use super::seen::Seen;
 use super::traffic::{Arrival, Traffic};
 use super::transport::{Channel, TIMEOUT};
 use super::{MICROSECOND, Method, Setup};
+use crate::lanes::Lanes;
 use crate::simulation::SimulationError;
 
 /// The time per byte of a 100 Gb/s link, ps.
@@ -93,7 +93,7 @@ struct World {
     ports: Vec<Port<InFlight>>,
     /// The ends of the ports' transmissions, with the ports.
     sending: BinaryHeap<Reverse<(u64, u16)>>,
-    events: Lanes<Event>,
+    events: Lanes<u64, Event>,
     seen: Seen,
 }
 
@@ -123,7 +123,7 @@ impl World {
             channels: vec![Channel::new(); hosts * hosts * classes],
             ports: vec![Port::new(PS_PER_BYTE, &setup.weights, setup.buffer_bytes); hosts],
             sending: BinaryHeap::new(),
-            events: Lanes::new(),
+            events: Lanes::new(u64::MAX),
             seen: Seen::new(
                 hosts,
                 classes,
@@ -132,6 +132,10 @@ impl World {
                 picos(counts_from),
             )?,
         })
+    }
+
+    fn after(&mut self, now: u64, delay: u64, event: Event) {
+        self.events.push(delay, now + delay, event);
     }
 
     fn run(&mut self, until: u64) {
@@ -191,7 +195,7 @@ impl World {
                 sent: now,
                 bytes: if call.1 { self.last_bytes } else { PACKET },
             };
-            self.events.after(now, PROPAGATION, Event::Switch(packet));
+            self.after(now, PROPAGATION, Event::Switch(packet));
         }
     }
 
@@ -206,7 +210,7 @@ impl World {
                 let class = usize::from(packet.class);
                 if !self.ports[usize::from(to)].enqueue(now, class, packet.bytes, packet) {
                     self.seen.lost += 1;
-                    self.events.after(now, TIMEOUT, Event::TimedOut(packet));
+                    self.after(now, TIMEOUT, Event::TimedOut(packet));
                 }
                 self.start(now, to);
             }
@@ -233,7 +237,7 @@ impl World {
             let read = u64::from(packet.bytes) * PS_PER_BYTE;
             if packet.acknowledges {
                 let event = Event::Acknowledged(packet);
-                self.events.after(now, PROPAGATION + read, event);
+                self.after(now, PROPAGATION + read, event);
             } else {
                 let answer = InFlight {
                     acknowledges: true,
@@ -241,7 +245,7 @@ impl World {
                     ..packet
                 };
                 let event = Event::Switch(answer);
-                self.events.after(now, 2 * PROPAGATION + read, event);
+                self.after(now, 2 * PROPAGATION + read, event);
             }
         }
         self.start(now, port);

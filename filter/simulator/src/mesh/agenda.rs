@@ -1,73 +1,61 @@
 //! The events of a run, in the order of their times.
 //!
-//! Most events occur a fixed time after their cause: the network's delay, a timeout, a tick. Those
-//! with the same delay occur in the order of their causes, so a queue per delay keeps them sorted.
-//! Timeouts are the most, because nearly all calls end long before: a heap with all of them would
-//! be too large for the processor's caches.
+//! Most events occur a fixed time after their cause. Timeouts are the most, because nearly all
+//! calls end long before: a heap with all of them would be too large for the processor's caches.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
-/// An event with its time and its number in the order of creation.
-type Dated<E> = (u64, u64, E);
+use crate::lanes::Lanes;
+
+/// The time of an event and its number in the order of creation.
+type Order = (u64, u64);
+
+const NEVER: Order = (u64::MAX, u64::MAX);
 
 /// Events by time. Events at the same time are in the order of their creation.
 #[derive(Debug)]
 pub(super) struct Agenda<E> {
     created: u64,
-    others: BinaryHeap<Reverse<Dated<E>>>,
-    /// Events by delay.
-    lanes: Vec<(u64, VecDeque<Dated<E>>)>,
+    by_delay: Lanes<Order, E>,
+    others: BinaryHeap<Reverse<(Order, E)>>,
 }
 
 impl<E: Ord> Agenda<E> {
     pub(super) fn new() -> Self {
         Self {
             created: 0,
+            by_delay: Lanes::new(NEVER),
             others: BinaryHeap::new(),
-            lanes: Vec::new(),
         }
     }
 
-    fn dated(&mut self, time: u64, event: E) -> Dated<E> {
+    fn order(&mut self, time: u64) -> Order {
         self.created += 1;
-        (time, self.created, event)
+        (time, self.created)
     }
 
     /// Schedules `event` for `time`.
     pub(super) fn at(&mut self, time: u64, event: E) {
-        let event = self.dated(time, event);
-        self.others.push(Reverse(event));
+        let order = self.order(time);
+        self.others.push(Reverse((order, event)));
     }
 
     /// Schedules `event` for `delay` after `now`, which never decreases from one call to the next.
     /// There are only a few different delays.
     pub(super) fn after(&mut self, now: u64, delay: u64, event: E) {
-        let event = self.dated(now + delay, event);
-        if let Some((_, lane)) = self.lanes.iter_mut().find(|lane| lane.0 == delay) {
-            lane.push_back(event);
-            return;
-        }
-        self.lanes.push((delay, VecDeque::from([event])));
+        let order = self.order(now + delay);
+        self.by_delay.push(delay, order, event);
     }
 
     /// Returns the next event and its time.
     pub(super) fn next(&mut self) -> Option<(u64, E)> {
-        const NEVER: (u64, u64) = (u64::MAX, u64::MAX);
         let other = self.others.peek();
-        let other = other.map_or(NEVER, |Reverse((time, created, _))| (*time, *created));
-        let (mut least, mut first) = (other, None);
-        for (_, lane) in &mut self.lanes {
-            let Some(&(time, created, _)) = lane.front() else {
-                continue;
-            };
-            if (time, created) < least {
-                (least, first) = ((time, created), Some(lane));
-            }
-        }
-        let (time, _, event) = match first {
-            Some(lane) => lane.pop_front()?,
-            None => self.others.pop()?.0,
+        let other = other.map_or(NEVER, |Reverse((order, _))| *order);
+        let ((time, _), event) = if self.by_delay.peek() < other {
+            self.by_delay.next()?
+        } else {
+            self.others.pop()?.0
         };
         Some((time, event))
     }

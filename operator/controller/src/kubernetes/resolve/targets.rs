@@ -27,7 +27,8 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Returns a target whose proxies are in front of `endpoints`, whoever names the target.
+    /// Returns a target whose proxies are in front of `endpoints`, regardless of the
+    /// policy that names the target.
     fn in_front_of(endpoints: Endpoints, reach: Vec<Reach>, left_out: Vec<String>) -> Self {
         Self {
             reach,
