@@ -1,6 +1,7 @@
 //! Tests of a whole system on this machine: Envoy, the filter, `headgate`, a backend and a load
 //! generator.
 
+mod churn;
 mod classify;
 mod dashboards;
 mod disciplines;
