@@ -168,8 +168,8 @@ pub(crate) fn panicked() {
     let pause = recovery::failed(now());
     if !FAILED.swap(true, Ordering::SeqCst) {
         let message = format!(
-            "headgate: the filter panicked: {}; all requests pass, and in {} ms it starts again \
-             with what it had learned. This is a bug: please report it",
+            "headgate: the filter panicked: {}; all requests pass, and in {} ms it restarts with \
+             its measurements. This is a bug: please report it",
             recovery::last_panic(),
             pause.as_millis(),
         );

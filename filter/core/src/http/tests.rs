@@ -682,7 +682,10 @@ fn a_proxy_that_fails_lets_requests_pass_and_says_so_once() {
     let log = first.stream.log.borrow();
     assert_eq!(log.len(), 1, "{log:?}");
     assert_eq!(log[0].0, Level::Warn);
-    assert!(log[0].1.contains("requests pass unmanaged"), "{log:?}");
+    assert!(
+        log[0].1.contains("requests pass without a decision"),
+        "{log:?}"
+    );
     assert!(second.stream.log.borrow().is_empty());
 
     // Without a clock a request is let through unmanaged, but a slot is still released.
