@@ -348,8 +348,7 @@ fn ports_that_envoy_needs_are_not_another_containers() {
         object["spec"]["template"]["spec"]["initContainers"][0]["ports"] =
             json!([{"containerPort": port}]);
         let expected = format!(
-            "Deployment shop/search: container migrate has port {port}, where Envoy is to listen \
-             {problem}"
+            "Deployment shop/search: container migrate has port {port}, which Envoy needs {problem}"
         );
         assert_eq!(inject(&mut object, &settings()), Err(expected));
     }
@@ -406,7 +405,7 @@ fn network_policies_are_judged_by_the_pods_and_ports_they_name() {
         warned(json!({"podSelector": all, "ingress": [app]})).as_deref(),
         Some(
             "NetworkPolicy shop/n admits port 8080 and not port 10000, where Envoy listens: \
-             requests to Deployment shop/search are cut off until the policy admits port http"
+             requests to Deployment shop/search are blocked until the policy admits port http"
         )
     );
     let is_one_of = |values: Value| {

@@ -448,9 +448,7 @@ fn workloads_that_meet_on_a_pod_get_one_object_between_them() {
         panic!("{unwanted:?}");
     };
     assert!(
-        why.starts_with(
-            "some of its Pods are those of Service/a/search, whose policy has precedence"
-        ),
+        why.starts_with("some of its Pods belong to Service/a/search, whose policy has precedence"),
         "{why}"
     );
 }

@@ -107,7 +107,7 @@ fn what_cannot_be_injected_is_admitted_unchanged_with_the_reason() {
         ("os: {name: windows}", "Envoy's image is for Linux"),
         (
             "initContainers: [{name: i, ports: [{containerPort: 10000}]}]",
-            "container i has port 10000, where Envoy is to listen",
+            "container i has port 10000, which Envoy needs",
         ),
     ] {
         let warning = not_injected(&pod(spec));
@@ -123,7 +123,7 @@ fn what_cannot_be_injected_is_admitted_unchanged_with_the_reason() {
         (
             INJECT_ANNOTATION,
             "disabled",
-            "as its annotation headgate.dev/inject says",
+            "its annotation headgate.dev/inject disables it",
         ),
         (MIRROR_ANNOTATION, "hash", "the kubelet runs it from a file"),
         (INJECTED_ANNOTATION, "{}", "already injected"),

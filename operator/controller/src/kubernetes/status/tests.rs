@@ -234,7 +234,7 @@ fn what_was_written_reads_back_as_the_worst_of_all_targets() {
         is(
             false,
             "Pending",
-            "no replica has written what becomes of generation 2"
+            "no replica has written a status for generation 2"
         )
     );
     assert_eq!(of(&state(2), None), pending);
