@@ -173,7 +173,7 @@ fn what_keeps_from_asking_is_one_line() {
     assert_eq!((status.status.code(), text(&status.stdout)), (Some(1), ""));
     let error = text(&status.stderr);
     assert!(
-        error.contains("the cluster knows no AdmissionPolicy; install Headgate"),
+        error.contains("the CRD of AdmissionPolicy isn't installed; install Headgate"),
         "{error}"
     );
     assert_eq!(error.lines().count(), 1);

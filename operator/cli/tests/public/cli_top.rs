@@ -353,7 +353,7 @@ fn proxies_of_a_cluster_are_found_and_reached_through_the_api_server() {
     let said = text(&output.stderr);
     assert_eq!(
         said,
-        "warning: 1 connected proxies don't say which Pod they are in\n"
+        "warning: 1 connected proxies don't report their Pod\n"
     );
     assert!(output.status.success());
     let view = json_of(&output);

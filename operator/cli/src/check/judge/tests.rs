@@ -355,7 +355,7 @@ fn a_service_that_passes_envoy_by_is_named() {
         assert_eq!(judged.verdict, verdict, "{namespace} {app} {port}");
     }
     let judged = services(&[service("shop", "search", &number)], &pods, None);
-    let named = "1 send requests past Envoy: shop/search (targetPort 8080)";
+    let named = "1 bypass Envoy: shop/search (targetPort 8080)";
     assert_eq!(judged.message, named);
     let without_selector: Service = serde_json::from_value(json!({
         "metadata": {"name": "search", "namespace": "shop"}, "spec": {"ports": [number]},
