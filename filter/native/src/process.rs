@@ -826,7 +826,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_configuration_is_told_and_leaves_the_last_one() {
+    fn a_refused_configuration_is_reported_and_the_last_one_stays() {
         let _turn = fake::start();
         let listener = Listener::new(ONE_SLOT).unwrap();
         assert!(Listener::new(r#"{"stages":1}"#).is_none());

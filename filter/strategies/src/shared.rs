@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_count_is_seen_again_at_once_after_the_number_fell() {
+    fn counts_of_others_are_visible_at_once_after_the_number_fell() {
         let host = MemoryHost::new();
         let [mut a, mut b] = [(); 2].map(|()| Counter::new(&host, "c").unwrap());
         a.count(1_000);

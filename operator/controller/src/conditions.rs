@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn no_type_is_forgotten() {
+    fn all_condition_types_are_listed_and_documented() {
         let error = serde_json::from_str::<Type>("\"\"")
             .unwrap_err()
             .to_string();

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_delivery_left_that_is_off_is_deleted() {
+    async fn objects_of_a_disabled_delivery_are_deleted() {
         let (client, asked) = server();
         let settings = Settings {
             istio: false,

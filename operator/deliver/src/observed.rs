@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_takes_the_place_of_what_was_known() {
+    fn a_list_replaces_the_earlier_state() {
         let mut observed = Observed::new(&[PLUGINS]);
         assert!(!observed.complete());
         observed.see((PLUGINS, watch::Seen::All(vec![plugin("x", 1)])));

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_histogram_is_none() {
+    fn an_invalid_histogram_is_none() {
         for text in [
             "",
             "No recorded values",

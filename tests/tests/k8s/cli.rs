@@ -262,7 +262,7 @@ fn an_operator_that_is_out_of_reach_is_named() -> Result<()> {
 }
 
 #[test]
-fn who_may_not_ask_is_told_by_the_api_server() -> Result<()> {
+fn the_api_servers_refusal_is_shown() -> Result<()> {
     let server = ApiServer::shared();
     server.install_crds()?;
     let namespace = server.namespace("rights")?;
@@ -315,7 +315,7 @@ fn who_may_not_ask_is_told_by_the_api_server() -> Result<()> {
 }
 
 #[test]
-fn it_calls_itself_as_it_was_called() -> Result<()> {
+fn help_names_the_command_as_it_was_called() -> Result<()> {
     let server = ApiServer::shared();
     let help = plugin(server.kubeconfig(), &["status", "--help"])?;
     assert!(

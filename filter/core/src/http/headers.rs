@@ -249,7 +249,7 @@ mod tests {
     use crate::memory::MemoryStream;
 
     #[test]
-    fn a_strangers_words_are_hidden() {
+    fn headers_of_a_stranger_are_hidden() {
         let stream = MemoryStream::of(&[
             (":path", "/a"),
             ("x-headgate-process", "0"),

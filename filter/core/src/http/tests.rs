@@ -67,7 +67,7 @@ fn a_retry_is_known_by_the_header_of_its_policy() {
 }
 
 #[test]
-fn a_refusal_says_who_why_and_when() {
+fn a_refusal_has_policy_reason_and_retry_delay() {
     let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
     let _running = proxy.forwarded(&[]);
     let _waiting = proxy.held(&[]);
@@ -914,7 +914,7 @@ fn listeners_with_different_policies_are_in_force_side_by_side() {
 }
 
 #[test]
-fn a_configuration_that_was_refused_is_that_of_no_engine_to_come() {
+fn a_refused_configuration_is_not_used_by_later_engines() {
     let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
     let stream = proxy.stream(&[]);
     let refused = proxy
@@ -932,7 +932,7 @@ fn a_configuration_that_was_refused_is_that_of_no_engine_to_come() {
 }
 
 #[test]
-fn clients_are_told_the_rejection_rate() {
+fn clients_receive_the_rejection_rate() {
     let hint = r#""strategy":{"type":"BacklogControl","target_us":20000,"control":"Backlog",
         "cost":{"type":"Measured"},"period_us":100000,"hint":true}"#;
     let mut proxy = Proxy::new(&stage(hint));

@@ -651,7 +651,7 @@ fn response_time_controller_admits_by_response_times_alone() {
 }
 
 #[test]
-fn what_a_worker_told_the_others_it_does_not_tell_again() {
+fn a_worker_reports_each_measurement_to_the_others_once() {
     for (name, config) in all() {
         let mut strategy = Strategy::from_config(&config);
         serve(&mut strategy, &config, 2, 60);
@@ -728,7 +728,7 @@ fn a_rare_type_gets_its_allowance_on_average() {
 }
 
 #[test]
-fn help_settles_where_algorithm_3_says() {
+fn help_converges_to_the_value_of_algorithm_3() {
     let (_, config) = all().swap_remove(2);
     // `fast` has AR 1. With the AR of `slow`, AAR = (1 + AR) / 2 and x = AAR − AR = (1 − AR) / 2.
     // The AR of `slow` is its p = x / (1 + x), so AR² − 4 AR + 1 = 0.
@@ -739,7 +739,7 @@ fn help_settles_where_algorithm_3_says() {
 }
 
 #[test]
-fn what_was_withdrawn_counts_as_rejected() {
+fn a_withdrawn_request_counts_as_rejected() {
     let (_, config) = all().swap_remove(1);
     let times = warm(&config);
     let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(9));

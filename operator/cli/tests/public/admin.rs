@@ -213,7 +213,7 @@ async fn connect(from: &str, to: SocketAddr) -> TcpStream {
 /// The number of connections of clients that never complete their requests is limited, and such
 /// clients delay no other client.
 #[tokio::test]
-async fn clients_that_are_silent_keep_nobody_waiting() {
+async fn silent_clients_delay_no_other_client() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
     let mut crowd = Vec::new();
     for address in 3..6 {
@@ -260,7 +260,7 @@ async fn probes_have_an_address_of_their_own() {
 }
 
 #[tokio::test]
-async fn who_asks_for_probes_is_told_nothing_else() {
+async fn the_address_of_probes_serves_nothing_else() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
     let probes = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = probes.local_addr().unwrap();

@@ -157,7 +157,7 @@ async fn a_module_is_served_by_its_hash() {
 /// Istio's agent retries only after 5xx, so the response to a request for another replica's module
 /// is 503.
 #[tokio::test]
-async fn whoever_asks_for_the_module_of_another_replica_is_to_ask_again() {
+async fn a_request_for_the_module_of_another_replica_gets_503() {
     let world = World::start(LIMITS, 10).await;
     let old = world.current();
     let new = install(&world.dir, b'2', 10);

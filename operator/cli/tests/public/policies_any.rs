@@ -69,7 +69,7 @@ fn given(value: &Value, schema: &Value, at: &str, all: &mut BTreeSet<String>) {
 /// Each field is in a generated policy or in the policy with every field, and each number has
 /// bounds.
 #[test]
-fn no_field_is_forgotten() {
+fn generated_policies_have_every_field() {
     let definition = serde_json::to_value(crd::definition().unwrap()).unwrap();
     let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     let spec = &schema["properties"]["spec"];

@@ -254,7 +254,7 @@ fn a_port_that_nothing_names_has_to_be_said() {
 }
 
 #[test]
-fn what_is_no_workload_or_asks_to_be_left_alone_stays() {
+fn other_kinds_and_excluded_workloads_are_not_injected() {
     let mut config = json!({"kind": "ConfigMap", "metadata": {"name": "c"}});
     assert_eq!(inject(&mut config, &settings()), Ok(Outcome::NoWorkload));
     for change in [
@@ -297,7 +297,7 @@ fn containers_and_volumes_of_the_same_names_stay() {
 }
 
 #[test]
-fn what_the_user_has_changed_since_stays() {
+fn uninject_keeps_later_changes_by_the_user() {
     let mut object = deployment();
     injected(&mut object);
     let template = &mut object["spec"]["template"];

@@ -48,7 +48,7 @@ fn nothing_is_written_at_rest() {
 }
 
 #[test]
-fn what_no_policy_needs_goes() {
+fn an_object_that_no_policy_needs_is_deleted() {
     let observed = applied(&wish(&example()));
     let steps = steps(&Wanted::default(), &observed);
     assert_eq!((steps.apply.len(), steps.delete.len()), (0, 1));
@@ -251,7 +251,7 @@ fn an_object_with_a_mistaken_policy_still_follows_the_others() {
 }
 
 #[test]
-fn policies_are_told_what_became_of_their_objects() {
+fn policies_have_the_state_of_their_objects() {
     let example = Example::default().gateway("a/edge", "eg").at_gateway(
         "a/p",
         "Gateway/a/edge",

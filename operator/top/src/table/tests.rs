@@ -36,7 +36,7 @@ fn keys(choice: &Choice) -> Vec<String> {
 }
 
 #[test]
-fn what_hurts_most_comes_first_unless_somebody_wants_otherwise() {
+fn the_worst_rows_come_first_by_default() {
     let order = |sort| Choice {
         sort,
         ..Choice::default()

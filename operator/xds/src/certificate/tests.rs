@@ -37,7 +37,7 @@ fn issued_certificates_are_signed_and_say_what_they_are_for() {
 }
 
 #[test]
-fn nothing_outlives_its_ca() {
+fn no_certificate_outlives_its_ca() {
     let (ca, authority) = authority();
     let now = SystemTime::now();
     let short = issue(&authority, DAY, now).unwrap();

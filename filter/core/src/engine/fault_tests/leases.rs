@@ -144,7 +144,7 @@ fn the_dead_are_buried_once_even_when_two_judge_at_the_same_moment() {
 }
 
 #[test]
-fn woken_after_a_lost_lease() {
+fn a_worker_that_wakes_after_its_lease_was_lost() {
     let m = MemoryHost::new();
     let h = H::new(&m);
     let c = config(1, |s| s.queue.timeout_us = 60_000_000);

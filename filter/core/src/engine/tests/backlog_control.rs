@@ -120,7 +120,7 @@ fn the_gauge_has_the_mean_delay_of_the_last_period_with_an_answer() {
 }
 
 #[test]
-fn a_dry_run_and_a_policy_without_hint_tell_nothing() {
+fn a_dry_run_and_a_policy_without_hint_announce_no_rate() {
     for change in [
         (|stage: &mut StageConfig| stage.mode = crate::config::Mode::DryRun) as fn(&mut _),
         |stage| {

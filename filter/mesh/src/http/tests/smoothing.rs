@@ -135,7 +135,7 @@ fn the_share_of_calls_that_wait_is_the_rate_that_was_told() {
 }
 
 #[test]
-fn who_is_no_peer_delays_nobody_and_a_rate_is_forgotten() {
+fn a_rate_counts_only_from_a_peer_and_expires() {
     let mut proxy = Proxy::smoothing(DELAYS);
     for (peer, rate) in [("spiffe://else/where", "1"), (PEER, "much"), (PEER, "2")] {
         let mut call = proxy.calls("stock.svc", &[]);

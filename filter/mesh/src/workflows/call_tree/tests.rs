@@ -70,7 +70,7 @@ fn calls_side_by_side_count_by_their_parallelism() {
 }
 
 #[test]
-fn a_call_that_says_nothing_counts_as_what_it_took() {
+fn a_call_without_reported_times_counts_with_its_whole_time() {
     let (host, mut branches) = (MemoryHost::new(), branches());
     branches.began(&host, at(10), BRANCH, at(0)).unwrap();
     branches.ended(&host, at(30), BRANCH, ms(20), None).unwrap();

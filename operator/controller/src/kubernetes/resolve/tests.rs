@@ -236,7 +236,7 @@ fn slots(enforced: &Enforced) -> Vec<(String, u32)> {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn a_message_names_the_missing_object() {
     let targets = [
         "Service/shop/search",
         "Service/shop/ext",

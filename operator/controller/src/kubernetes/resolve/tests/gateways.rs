@@ -476,7 +476,7 @@ fn a_pool_s_policy_precedes_its_routes_which_keep_the_rest() {
 }
 
 #[test]
-fn what_a_pool_lacks_is_said() {
+fn a_message_says_what_a_pool_lacks() {
     let target = "InferencePool/a/llm";
     let state = |world: World| world.policy("a/p", "total: 8", &[target]).state("a/p");
     let why = |world: World| state(world).not_found.remove(0).1;
