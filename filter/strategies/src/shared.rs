@@ -344,7 +344,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(
+        fn any_bytes_cause_no_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..200),
             ours in any::<bool>(),
         ) {

@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_records_are_told() {
+    fn changes_of_records_are_detected() {
         let registry = Arc::new(Registry::new(
             10,
             Duration::from_secs(60),

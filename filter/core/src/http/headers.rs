@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_survived() {
+    fn any_bytes_cause_no_panic() {
         let stream = MemoryStream::of(&[]);
         let mut bytes = Vec::new();
         serialize(

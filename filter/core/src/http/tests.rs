@@ -359,7 +359,7 @@ fn answers_without_a_body_are_measured_to_their_end() {
 }
 
 #[test]
-fn a_stream_of_which_nobody_knows_the_first_byte_is_not_measured() {
+fn a_stream_without_a_known_first_byte_is_not_measured() {
     let mut proxy = streaming("");
     let mut request = proxy.forwarded(&[]);
     request.answered(&mut proxy.filter, "200", false);
@@ -944,7 +944,7 @@ fn clients_receive_the_rejection_rate() {
 }
 
 #[test]
-fn the_application_is_told_the_quality_and_not_by_its_clients() {
+fn the_application_gets_the_quality_from_headgate_and_not_from_clients() {
     let mut proxy = Proxy::new(&stage(DEGRADATION));
     let forwarded = proxy.forwarded(&[("x-headgate-quality", "7")]);
     let held = proxy.held(&[]);
@@ -955,7 +955,7 @@ fn the_application_is_told_the_quality_and_not_by_its_clients() {
 }
 
 #[test]
-fn no_client_tells_a_quality_where_headgate_tells_none() {
+fn a_clients_quality_header_never_reaches_the_application() {
     let elsewhere = r#""routes":["other"]"#;
     let excluded = r#""excluded":[{"path":{"type":"Exact","value":"/"}}]"#;
     for more in [r#""mode":"DryRun""#, elsewhere, excluded] {

@@ -69,7 +69,7 @@ fn a_number_that_was_given_back_is_given_out_again() {
 }
 
 #[test]
-fn the_dead_are_buried_once_and_their_number_is_free_afterwards() {
+fn dead_workers_are_cleaned_up_once_and_their_numbers_are_free_afterwards() {
     let host = MemoryHost::new();
     let mut one = Membership::join(at(0), 1, &host).unwrap();
     let mut two = Membership::join(at(0), 2, &host).unwrap();

@@ -361,7 +361,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let header = shared::header(<Record as shared::Record>::SCHEMA);
             let _ = shared::decode::<Record>(&[&header[..], &bytes].concat());
         }

@@ -338,7 +338,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn any_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             let mut out = Vec::new();
             let _ = (parse_rate(&bytes), parse_process(&bytes), parse_name(&bytes, &mut out));
             let _ = member(&bytes, b"headgate");

@@ -314,7 +314,7 @@ fn with_logic_all_only_a_request_that_misses_all_objectives_is_refused() {
 }
 
 #[test]
-fn a_type_condemned_by_its_own_histogram_gets_in_when_nobody_waits() {
+fn a_type_whose_histogram_misses_its_objective_is_admitted_when_no_request_waits() {
     for (name, mut config) in all() {
         config.types[1].slo[1].objective_us = 5_000;
         let times = warm(&config);
@@ -528,7 +528,7 @@ fn beside_a_value_cut_accept_fraction_refuses_hardly_any_itself() {
 /// The budget of an objective is for requests that are answered. Refusals by the second limit, by a
 /// full queue or by a deadline don't spend it.
 #[test]
-fn requests_that_are_refused_after_all_spend_no_error_budget() {
+fn requests_that_are_refused_later_spend_no_error_budget() {
     // Each waits 12 ms, so that the p50 of slow, 22 ms, exceeds the objective of 18 ms.
     let wait = ms(12);
     let mut bounded = VALUE_CUT;

@@ -235,7 +235,7 @@ spec:
 ";
 
 #[test]
-fn thresholds_are_read_in_the_unit_that_is_said() {
+fn thresholds_are_read_in_the_given_unit() {
     let text = read(THRESHOLD).unwrap();
     assert!(text.contains("- name: search-latency\n"), "{text}");
     assert!(text.contains("slo: {p95: 150ms, p99.9: 2s}\n"), "{text}");

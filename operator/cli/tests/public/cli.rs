@@ -24,7 +24,7 @@ fn fed(args: &[&str], input: &str) -> Output {
 }
 
 #[test]
-fn validate_tells_by_exit_code_and_one_line() {
+fn validate_reports_by_exit_code_and_one_line() {
     let good = headgate(&["validate", "examples/quickstart"]);
     assert_eq!(
         (text(&good.stdout), good.status.code()),
@@ -338,7 +338,7 @@ fn explain_says_what_each_discipline_does() {
 }
 
 #[test]
-fn explain_tells_the_class() {
+fn explain_shows_the_class() {
     let policy = "operator/cli/tests/policies/everything.yaml";
     let args = [
         "explain",
@@ -640,7 +640,7 @@ fn render_refuses_what_validate_refuses() {
 }
 
 #[test]
-fn explain_tells_how_a_workflow_was_found() {
+fn explain_says_how_a_workflow_was_found() {
     let policy = "operator/cli/tests/policies/everything.yaml";
     let explain = |request: &[&str]| {
         let args = [

@@ -206,7 +206,7 @@ fn an_error_of_a_request_to_the_cluster_is_one_line() {
 }
 
 #[test]
-fn version_asks_the_operators_when_told_to() {
+fn version_asks_the_operators_with_server() {
     let cluster = Cluster::new(BTreeMap::from([
         (SLICES, slices(&["a"])),
         (TOKEN, token()),

@@ -221,15 +221,15 @@ fn a_udp_port_with_the_number_of_the_applications_port_keeps_its_name() {
 }
 
 #[test]
-fn a_port_that_nothing_names_has_to_be_said() {
+fn an_error_asks_for_a_port_that_nothing_names() {
     let mut object = deployment();
     object["spec"]["template"]["spec"]["containers"][0]["ports"] =
         json!([{"containerPort": 8080}, {"containerPort": 9090}]);
     let problem = inject(&mut object, &settings()).unwrap_err();
     assert_eq!(
         problem,
-        "Deployment shop/search: its containers have ports 8080, 9090: say which one Envoy stands \
-         in front of, by the annotation headgate.dev/app-port of its Pods or by --app-port"
+        "Deployment shop/search: its containers have ports 8080, 9090: select the one behind Envoy \
+         with the annotation headgate.dev/app-port of its Pods or with --app-port"
     );
     object["spec"]["template"]["metadata"]["annotations"] = json!({APP_PORT_ANNOTATION: "9090"});
     let injected = injected(&mut object);

@@ -84,7 +84,7 @@ fn objects_of_a_kind_that_cannot_be_listed_wait() {
 }
 
 #[test]
-fn a_field_that_somebody_changed_is_noticed() {
+fn a_field_that_another_client_changed_is_detected() {
     let example = example();
     let wanted = wish(&example);
     let mut observed = applied(&wanted);

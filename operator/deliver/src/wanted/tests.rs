@@ -455,7 +455,7 @@ fn workloads_that_meet_on_a_pod_get_one_object_between_them() {
 
 /// If one selector includes the other, they overlap even without an observed Pod.
 #[test]
-fn a_part_of_the_pods_is_told_apart_only_by_precedence() {
+fn only_precedence_separates_overlapping_pods() {
     let narrow = ("a", "app=search,tier=hot");
     let wide = ("a", "app=search");
     let older_is_wide = Example::default()

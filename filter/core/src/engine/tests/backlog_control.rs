@@ -154,7 +154,7 @@ fn a_cost_that_cannot_be_read_is_1_and_counted() {
 }
 
 #[test]
-fn an_edit_keeps_the_bound_and_another_unit_starts_anew() {
+fn an_edit_keeps_the_bound_and_another_unit_resets_it() {
     let mut process = warm();
     let bound = process.gauge("backlog_bound");
     process.configure(&config(|stage| {

@@ -53,7 +53,7 @@ fn another_worker_runs_algorithm_1_when_the_first_dies() {
 }
 
 #[test]
-fn a_worker_that_stood_still_goes_on() {
+fn a_worker_continues_after_a_pause() {
     let mut proxy = Proxy::new(2, &config(|_| {}));
     proxy.load("a", 300, 3_000);
     let still = proxy.workers[0].take();
@@ -194,7 +194,7 @@ fn a_dry_run_releases_waiting_requests() {
 }
 
 #[test]
-fn types_are_renamed_for_those_who_wait() {
+fn types_are_renamed_for_waiting_requests() {
     let named = |names: &[&str]| {
         config(|stage| {
             let default = stage.types.remove(0);

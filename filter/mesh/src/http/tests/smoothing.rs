@@ -124,7 +124,7 @@ fn a_call_waits_as_long_as_drawn_and_wakes_without_traffic() {
 }
 
 #[test]
-fn the_share_of_calls_that_wait_is_the_rate_that_was_told() {
+fn the_share_of_delayed_calls_is_the_announced_rate() {
     let mut proxy = Proxy::smoothing(DELAYS);
     let mut call = proxy.calls("stock.svc", &[]);
     proxy.refuse(&mut call, PEER, "0.3");

@@ -103,7 +103,7 @@ fn a_branch_belongs_to_one_request() {
 
 proptest! {
     #[test]
-    fn a_token_is_short_and_says_what_it_was_told(
+    fn a_token_is_short_and_has_the_given_values(
         branch in prop::option::of((0_u32..256, 0..MAX_BRANCHES, any::<u32>())),
         ids in (any::<u16>(), any::<u8>()),
         started in 0_u64..1 << 53,
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn any_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         let _ = Parent::of_token(ProcessId(1), &bytes);
         let mut ours = shared::header(10).to_vec();
         ours.extend(&bytes);

@@ -159,7 +159,7 @@ fn a_request_that_leaves_frees_its_turn_for_those_behind() {
 }
 
 #[test]
-fn a_new_rate_holds_for_those_who_wait() {
+fn a_new_rate_applies_to_waiting_requests() {
     let host = MemoryHost::new();
     let mut limiter = limiter(1.0);
     for n in 0..10 {

@@ -442,7 +442,7 @@ fn tags_interleave_where_rounds_serve_flows_in_runs() {
 }
 
 #[test]
-fn nothing_measured_means_first_come_first_served() {
+fn without_measurements_requests_are_served_in_order_of_arrival() {
     let host = MemoryHost::new();
     let mut line = Line::new(&host, By::Rounds(10_000), [1.0; 3]);
     for n in 0..30 {

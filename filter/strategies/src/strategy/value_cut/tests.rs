@@ -615,7 +615,7 @@ fn bursts_count_as_their_mean() {
 }
 
 #[test]
-fn odd_records_and_clocks_are_survived() {
+fn odd_records_and_clocks_cause_no_panic() {
     let mut cut = filled(&MIX);
     let huge = Work {
         rate: 1e300,
