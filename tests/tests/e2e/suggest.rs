@@ -27,7 +27,7 @@ fn suggest_makes_a_policy_from_a_dry_run() -> Result<()> {
     let suggest = || run_full(&["suggest", &proxy, "--service=default/search"]);
     let refusal = suggest().unwrap_err();
     ensure!(
-        format!("{refusal:#}").contains("fewer than 50 answers measured so far"),
+        format!("{refusal:#}").contains("fewer than 50 responses measured so far"),
         "{refusal:#}"
     );
     for _ in 0..60 {

@@ -97,8 +97,8 @@ fn validate_warns_of_policies_that_apply_nowhere() {
     assert_eq!(
         text(&both.stderr),
         "warning: operator/cli/tests/policies/rival.yaml: default/zz-rival does not apply to \
-         Service/default/search, which default/search has (the oldest policy of a target applies, \
-         then the first by name)\n"
+         Service/default/search, because default/search does (the oldest policy of a target \
+         applies, then the first by name)\n"
     );
 }
 
@@ -751,9 +751,9 @@ fn validate_warns_of_what_is_seldom_meant() {
     assert_eq!(warned(policy), "");
     assert_eq!(
         warned(&policy.replace("high: 15ms", "high: 5ms")),
-        "default/stock: spec.classAdmission.targets.high: its windows, 500ms, are so short that it \
-         holds at p99 only for callers with 200 calls/s in the class or more; give a longer \
-         target, or more decrease or less increase in classAdmission.distributed\n"
+        "default/stock: spec.classAdmission.targets.high: its windows (500ms) are so short that \
+         the target holds at p99 only for callers with at least 200 calls/s in the class; give a \
+         longer target, or more decrease or less increase in classAdmission.distributed\n"
     );
     let inside = policy.split("    peers:").next().unwrap();
     let of_edge = warned(&format!(

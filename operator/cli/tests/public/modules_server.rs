@@ -147,7 +147,7 @@ async fn a_module_is_served_by_its_hash() {
         let missing = world.ask(&format!("GET {wrong} HTTP/1.1")).await;
         assert_eq!(missing.status, 404, "{wrong}");
         let says = String::from_utf8(missing.body).unwrap();
-        assert_eq!(says, format!("no such module here; there is {path}\n"));
+        assert_eq!(says, format!("no such module here; available: {path}\n"));
     }
     let refused = world.ask(&format!("POST {path} HTTP/1.1")).await;
     assert_eq!(refused.status, 405);
@@ -199,7 +199,7 @@ async fn native_modules_are_served_beside_the_others() {
     let says = String::from_utf8(missing.body).unwrap();
     assert_eq!(
         says,
-        format!("no such module here; there is {wasm} and {at}\n")
+        format!("no such module here; available: {wasm} and {at}\n")
     );
 }
 

@@ -260,7 +260,7 @@ fn proxies_with_problems_are_named() {
 fn an_operator_that_does_not_serve_its_module_is_named() {
     let here = || {
         Ok(Some(
-            "no such module here; there is /modules/0aff.wasm\n".to_owned(),
+            "no such module here; available: /modules/0aff.wasm\n".to_owned(),
         ))
     };
     let fine = module(&[("system/a", "0a", here()), ("system/b", "0aff", here())]);
@@ -274,7 +274,7 @@ fn an_operator_that_does_not_serve_its_module_is_named() {
     assert_eq!(
         found.message,
         "2 of 2 operators don't serve it: system/a: 503: no route, system/b: no such module here; \
-         there is /modules/0aff.wasm"
+         available: /modules/0aff.wasm"
     );
     let shut = module(&[("system/a", "0a", Ok(None)), ("system/b", "0aff", here())]);
     assert_eq!(
