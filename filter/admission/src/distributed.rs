@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_by_hand() {
+    fn probabilities_move_as_computed_by_hand() {
         let mut state = distributed();
         let p = |state: &Distributed<u32>, us| percent(state, at(us), HIGH);
         state.completed(at(0), 1, &call(HIGH, 15, 7));

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn averages_by_hand() {
+    fn averages_are_as_computed_by_hand() {
         let mut state = incast(0.5, Scope::Destination);
         // I is 2 µs, then (2 + 26)/2 = 14 µs. With a round trip of 4 µs, this average is a miss,
         // even for the sender whose call was fast.

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_is_gone() {
+    fn a_removed_entry_is_gone() {
         let mut map = Recent::new(LIMITS);
         let now = Instant::default();
         (0..6).for_each(|key| map.insert(now, key, key));

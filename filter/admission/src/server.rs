@@ -413,7 +413,7 @@ mod tests {
 
         /// No report makes the server panic, or decide a value that isn't a probability.
         #[test]
-        fn anything_may_be_reported(
+        fn no_report_causes_a_panic_or_an_invalid_probability(
             numbers in prop::collection::vec(any::<u64>(), 6),
             classes in 0_usize..40,
             period_us in any::<u64>(),

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_passes_and_comes_back() {
+    fn a_valid_configuration_survives_a_round_trip() {
         let config = checked(&stage()).unwrap();
         let json = serde_json::to_vec(&config).unwrap();
         assert_eq!(FilterConfig::from_json(&json).unwrap(), config);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn an_error_names_each_invalid_value() {
         let wrong = [
             ("/percentile", json!(100)),
             ("/targets_us", json!([[1_000, 2_000]])),

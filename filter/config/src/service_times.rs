@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_dual_buffers_unless_said_otherwise() {
+    fn windows_are_dual_buffers_by_default() {
         let config = read(r#"{"interval_us":1000000,"min_samples":50}"#).unwrap();
         assert_eq!(config, ServiceTimesConfig::default());
         let dual = r#"{"interval_us":1000000,"min_samples":50,"window":{"type":"DualBuffer"}}"#;

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_no_deadline() {
+    fn an_unreadable_value_is_no_deadline() {
         for value in [
             "",
             "m",

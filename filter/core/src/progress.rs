@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dictionary_of_milliseconds() {
+    fn progress_is_a_dictionary_of_milliseconds() {
         let us = Duration::from_micros;
         let known =
             parse("elapsed=12.5, total=40,\twork=0.25;x=1, total-work=55.125, age=7").unwrap();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_dictionary_says_nothing() {
+    fn an_invalid_dictionary_has_no_progress() {
         for odd in [
             "",
             "elapsed",

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_workers_do_at_once_is_put_right() {
+    fn concurrent_changes_by_workers_are_corrected() {
         let host = MemoryHost::new();
         let state = channels(&host);
         let p = |us| state.probability(&host, at(us), HIGH).unwrap();

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_come_as_often_as_told_and_are_uniform() {
+    fn delays_have_the_given_probability_and_are_uniform() {
         let mut rng = Rng::new(1);
         assert!((0..1_000).all(|_| PAPER.delay(0.0, &mut rng).is_none()));
         assert!((0..1_000).all(|_| PAPER.delay(1.0, &mut rng).is_some()));

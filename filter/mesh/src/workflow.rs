@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_wins() {
+    fn the_header_precedes_the_baggage() {
         let headers = [
             ("baggage", "workflow=a"),
             ("x-headgate-workflow", " checkout "),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_baggage_names_no_workflow() {
+    fn invalid_baggage_names_no_workflow() {
         let far = format!("{}workflow=a", "k=v,".repeat(64));
         let large = format!("workflow=a;{}", "p".repeat(8192));
         for baggage in [
@@ -180,7 +180,7 @@ mod tests {
         }
 
         #[test]
-        fn any_baggage_is_survived(header in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_baggage_causes_no_panic(header in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = member(&header, KEY).map(|value| Decoded(value).count());
         }
     }

@@ -418,9 +418,9 @@ impl Envoy {
         let [namespace, key] = path else {
             TELL.call_once(|| {
                 let message = format!(
-                    "headgate: metadata path {path:?} has more parts than a namespace and a \
-                     key, and Envoy shows a native module no more: it finds nothing. Use the \
-                     Wasm filter, or have the value put under one key"
+                    "headgate: metadata path {path:?} has more parts than a namespace and a key. A \
+                     native module can't read such a path, so it has no value. Use the Wasm \
+                     filter, or have the value set directly under one key"
                 );
                 log(Level::Warn, &message);
             });

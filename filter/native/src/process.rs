@@ -168,8 +168,8 @@ pub(crate) fn panicked() {
     let pause = recovery::failed(now());
     if !FAILED.swap(true, Ordering::SeqCst) {
         let message = format!(
-            "headgate: the filter panicked: {}; all requests pass, and in {} ms it starts again \
-             with what it had learned. This is a bug: please report it",
+            "headgate: the filter panicked: {}; all requests pass, and in {} ms it restarts with \
+             its measurements. This is a bug: please report it",
             recovery::last_panic(),
             pause.as_millis(),
         );
@@ -826,7 +826,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_configuration_is_told_and_leaves_the_last_one() {
+    fn a_refused_configuration_is_reported_and_the_last_one_stays() {
         let _turn = fake::start();
         let listener = Listener::new(ONE_SLOT).unwrap();
         assert!(Listener::new(r#"{"stages":1}"#).is_none());

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_lacks_is_left_out_of_the_mean() {
+    fn a_mean_ignores_runs_without_the_value() {
         let run = |value: Option<f64>| {
             let mut run = Measured::default();
             run.note("slow", "rt_p50_ms", value);

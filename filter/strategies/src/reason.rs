@@ -78,13 +78,13 @@ reasons! {
         lacks_slots: true,
         ..overload(
             "value",
-            "the slots are needed for requests that are worth more of their time",
+            "other requests have more value per processing time and need the slots",
         )
     },
     /// Requests of the same type hold slots and are not answered in time (`strategy::value_cut`).
     Unresponsive => overload(
         "unresponsive",
-        "requests of its type aren't answered in time and hold slots that others need",
+        "requests of its type aren't answered in time and hold slots that other types need",
     ),
     /// The queue has its maximum length.
     QueueFull => Reply {
@@ -96,7 +96,7 @@ reasons! {
         lacks_slots: true,
         ..overload(
             "queue_timeout",
-            "it would wait, or waited, longer than the queue's timeout",
+            "it waited, or would wait, longer than the queue's timeout",
         )
     },
     /// The request's own deadline passes before it could be served.
@@ -105,25 +105,25 @@ reasons! {
         grpc: DEADLINE_EXCEEDED,
         ..overload(
             "deadline",
-            "its own deadline would pass, or passed, before its answer",
+            "its own deadline passed, or would pass, before its response",
         )
     },
     /// The estimated queue wait exceeds the strategy's limit (Bouncer §5.2.2).
     QueueWait => Reply {
         about_objectives: true,
-        ..overload("queue_wait", "it would wait too long in the queue")
+        ..overload("queue_wait", "its estimated wait in the queue exceeds the limit")
     },
     /// The offered work exceeds the backend's allowed utilization (Bouncer §5.2.3).
     Utilization => overload(
         "utilization",
-        "the backend has more to do than it should have",
+        "the backend's utilization exceeds the limit",
     ),
     /// With the request the backlog would exceed its bound (Chronos Eq. 2).
     Backlog => Reply {
         about_objectives: true,
         ..overload(
             "backlog",
-            "with it, more would wait than the target of response times allows",
+            "the backlog would exceed its bound",
         )
     },
     /// The request exceeds the rate that measured response times allow (SEDA §3.2).
@@ -131,13 +131,13 @@ reasons! {
         about_objectives: true,
         ..overload(
             "response_time",
-            "response times allow for no more requests at the moment",
+            "it exceeds the request rate that response times allow",
         )
     },
     /// The request is a retry, and first attempts of its type are refused ([`crate::retries`]).
     Retry => overload(
         "retry",
-        "it is a retry, and first attempts of its type are refused at the moment",
+        "it is a retry, and first attempts of its type are being refused",
     ),
     /// The request's workflow exceeds its rate, at this process or at a downstream process (Wisp
     /// §4.1).
@@ -146,7 +146,7 @@ reasons! {
         grpc: RESOURCE_EXHAUSTED,
         ..overload(
             "rate_limit",
-            "its workflow sends more than it may at the moment",
+            "its workflow exceeds its current rate",
         )
     },
 }

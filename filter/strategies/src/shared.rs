@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_count_is_seen_again_at_once_after_the_number_fell() {
+    fn counts_of_others_are_visible_at_once_after_the_number_fell() {
         let host = MemoryHost::new();
         let [mut a, mut b] = [(); 2].map(|()| Counter::new(&host, "c").unwrap());
         a.count(1_000);
@@ -344,7 +344,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(
+        fn any_bytes_cause_no_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..200),
             ours in any::<bool>(),
         ) {

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_postponed_is_done_in_the_next_turn() {
+    fn a_postponed_stream_is_resumed_in_the_next_turn() {
         let mut turn = Turn::default();
         assert!(!turn.needs_wake());
         turn.add(&mut vec![1, 2]);

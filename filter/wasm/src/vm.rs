@@ -444,7 +444,7 @@ impl Vm {
             &format!(
                 "headgate: stats_config.stats_matcher rejects the gauge {name:?}, so this worker \
                  keeps its share of the limit in shared data, which costs some microseconds a \
-                 request; dashboards and `headgate top` lack what is rejected. Add the prefix \
+                 request; dashboards and `headgate top` don't show rejected gauges. Add the prefix \
                  \"wasmcustom.headgate.\" to the matcher's inclusion list (Envoy Gateway: \
                  EnvoyProxy spec.telemetry.metrics.matches)"
             ),

@@ -26,8 +26,8 @@ pub(super) fn head(namespace: &str, name: &str, target: &str) -> String {
 kind: AdmissionPolicy
 metadata: {{name: {name}, namespace: {namespace}}}
 spec:
-  mode: DryRun        # decides and counts, and refuses nothing; remove it when the counts are as \
-         you want them
+  mode: DryRun        # decides and counts, but refuses no request; remove it when the counts are \
+         as expected
   targetRefs:
   - {{{target}, name: {name}}}
 "

@@ -111,8 +111,7 @@ pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<Output> {
     let mut notes = match module.exists() {
         true => String::new(),
         false => format!(
-            "warning: {option} {}: no such file here; it must be there for the proxy, or every \
-             request fails\n",
+            "warning: {option} {}: no such file here; the proxy needs it, or every request fails\n",
             module.display()
         ),
     };

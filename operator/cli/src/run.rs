@@ -417,10 +417,10 @@ fn announce(
         plan.policies.len(),
     );
     info!(
-        "next, an Envoy: headgate bootstrap --listen 127.0.0.1:10000 --upstream 127.0.0.1:8080 \
-         --xds {xds} > envoy.yaml && envoy -c envoy.yaml"
+        "next, start an Envoy: headgate bootstrap --listen 127.0.0.1:10000 --upstream \
+         127.0.0.1:8080 --xds {xds} > envoy.yaml && envoy -c envoy.yaml"
     );
-    info!("and what became of it: headgate status --admin {admin}");
+    info!("and see its state: headgate status --admin {admin}");
     Ok(())
 }
 

@@ -99,7 +99,7 @@ pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
         for Conflict { target, winner } in conflicts(policy) {
             let _ = writeln!(
                 notes,
-                "warning: {file}: {} does not apply to {target}, which {winner} has (the oldest \
+                "warning: {file}: {} does not apply to {target}, because {winner} does (the oldest \
                  policy of a target applies, then the first by name)",
                 policy.full_name()
             );

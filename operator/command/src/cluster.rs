@@ -116,7 +116,7 @@ pub async fn client(access: &Access) -> anyhow::Result<(Client, String)> {
     let mut config = access.config(unknown).await?;
     config.connect_timeout = Some(TIMEOUT);
     let namespace = config.default_namespace.clone();
-    let client = Client::try_from(config).context("making a client failed")?;
+    let client = Client::try_from(config).context("creating a client failed")?;
     Ok((client, namespace))
 }
 
@@ -239,7 +239,7 @@ impl Cluster {
         let parameters = PostParams::default();
         let made = accounts.create_token_request(name, &parameters, &request);
         let token = answered(made).await?.status.and_then(|status| status.token);
-        token.context("the API server made no token")
+        token.context("the API server issued no token")
     }
 
     async fn report(&self, pod: &str, port: i32, token: &str) -> anyhow::Result<Report> {
@@ -339,8 +339,8 @@ pub async fn answered<T>(answer: impl Future<Output = kube::Result<T>>) -> anyho
 pub fn no_policies(error: &kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) if status.code == 404 => anyhow!(
-            "the cluster knows no AdmissionPolicy; install Headgate's chart, or only the CRD: \
-             headgate crd | kubectl apply --server-side -f -"
+            "the CRD of AdmissionPolicy isn't installed; install Headgate's chart, or only the \
+             CRD: headgate crd | kubectl apply --server-side -f -"
         ),
         _ => refused(error),
     }

@@ -174,9 +174,10 @@ pub fn at(
                     false,
                     "LimitReached",
                     format!(
-                        "{applying} policies apply to a proxy of this target, which takes at most \
-                         {MAX_STAGES}; this policy is left out there (those of routes are first, \
-                         the newest first): merge policies, or attach routes to another Gateway"
+                        "{applying} policies apply to a proxy of this target, which runs at most \
+                         {MAX_STAGES}; the proxy runs without this policy (policies of routes are \
+                         left out first, the newest before the others): merge policies, or attach \
+                         routes to another Gateway"
                     ),
                 ),
                 None => together(tally.total, programmed(&tally), delivered),
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn no_type_is_forgotten() {
+    fn all_condition_types_are_listed_and_documented() {
         let error = serde_json::from_str::<Type>("\"\"")
             .unwrap_err()
             .to_string();

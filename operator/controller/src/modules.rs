@@ -82,7 +82,7 @@ async fn module(
     let modules = Arc::clone(&modules.borrow());
     let Some(module) = modules.iter().find(|module| path(module) == uri.path()) else {
         let here: Vec<String> = modules.iter().map(path).collect();
-        let elsewhere = format!("no such module here; there is {}\n", here.join(" and "));
+        let elsewhere = format!("no such module here; available: {}\n", here.join(" and "));
         if !is_of_a_module(uri.path()) {
             return (StatusCode::NOT_FOUND, elsewhere).into_response();
         }

@@ -126,8 +126,8 @@ fn failed(error: &kube::Error) -> Outcome {
     match error {
         kube::Error::Api(status) if of_fields(status) => Outcome::Refused {
             why: format!(
-                "{why}; give up these fields (kubectl apply --server-side without them, or delete \
-                 the object) and Headgate sets them"
+                "{why}; release these fields (kubectl apply --server-side without them, or delete \
+                 the object), and Headgate sets them"
             ),
             uid: None,
         },

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_can_be_guessed_and_never_meet() {
+    fn config_map_names_are_readable_and_unique() {
         let named = |t: &str| {
             let name = config_map_name(&t.parse().unwrap());
             assert!(may_be_delivered(&name), "{name}");

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_add_is_theirs() {
+    fn fields_that_others_add_do_not_count_as_differences() {
         let wanted = json!({"spec": {"a": 1.0, "b": [{"c": "d"}], "n": null}});
         let seen = json!({
             "spec": {"a": 1, "b": [{"c": "d", "default": true}], "priority": 3},
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_may_be_more() {
+    fn further_owners_are_no_difference() {
         let wanted = json!({"ownerReferences": [{"uid": "1"}]});
         assert!(is_within(
             &wanted,

@@ -109,13 +109,13 @@ impl<'a> Fit<'a> {
             let why = match self.cuts.get(stage.policy.as_str())? {
                 Cut::Last(last) => format!(
                     "generation {} of this policy is not in force, and generation {} still is, \
-                     with slots and routes as they are now: it takes {bytes} bytes, and all \
-                     policies of these proxies share at most {MAX_BYTES}",
+                     with the current slots and routes: the new one has {bytes} bytes, and all \
+                     policies of these proxies may have at most {MAX_BYTES}",
                     stage.generation, last.stage.generation
                 ),
                 Cut::Out => format!(
                     "this policy is left out, so that the other policies of these proxies fit: it \
-                     takes {bytes} bytes of the {MAX_BYTES} that all of them share"
+                     has {bytes} bytes, and all of them may have at most {MAX_BYTES}"
                 ),
             };
             let what_to_do = "use fewer types and matches, or shorter ones";

@@ -28,8 +28,7 @@ pub(crate) async fn remove(client: Client, settings: Settings) {
             while let Err(why) = remove_from(&client, adapter, &api).await {
                 warn!(
                     kind = adapter.kind(),
-                    "removing what is left of a delivery that is off failed, and is tried again: \
-                     {why}"
+                    "deleting the objects of a disabled delivery failed and is retried: {why}"
                 );
                 tokio::time::sleep(settings.retry).await;
             }
@@ -47,8 +46,8 @@ async fn remove_from(
         Err(Stopped::Forbidden(why)) => {
             warn!(
                 kind = adapter.kind(),
-                "what is left of a delivery that is off can't be removed: {why}; grant list and \
-                 delete, or give --keep-leftovers"
+                "the objects of a disabled delivery can't be deleted: {why}; grant list and \
+                 delete, or set --keep-leftovers"
             );
             Ok(())
         }
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_delivery_left_that_is_off_is_deleted() {
+    async fn objects_of_a_disabled_delivery_are_deleted() {
         let (client, asked) = server();
         let settings = Settings {
             istio: false,

@@ -193,8 +193,8 @@ impl Object {
         let bytes = self.bytes();
         (bytes > MAX_BYTES).then(|| {
             format!(
-                "{bytes} bytes, of at most {MAX_BYTES}; an object that was applied before stays as \
-                 it is: use fewer types and matches, or shorter ones"
+                "{bytes} bytes, of at most {MAX_BYTES}; an object that was applied before doesn't \
+                 change: use fewer types and matches, or shorter ones"
             )
         })
     }

@@ -142,14 +142,14 @@ impl Observed {
         match seen {
             watch::Seen::All(_) => {
                 if known.served != Some(true) {
-                    info!(kind, "the API server has this kind: Headgate follows it");
+                    info!(kind, "the API server serves this kind: Headgate watches it");
                 }
                 known.served = Some(true);
                 known.denied = false;
             }
             watch::Seen::Failed { status: Some(404) } => {
                 if known.served == Some(true) {
-                    info!(kind, "the API server no longer has this kind");
+                    info!(kind, "the API server no longer serves this kind");
                 }
                 known.served = Some(false);
                 known.denied = false;
@@ -161,8 +161,8 @@ impl Observed {
                 known.denied = true;
                 if source == Source::GatewayClasses {
                     warn!(
-                        "the operator may not list GatewayClasses: objects for Gateways stay as \
-                         they are until it may"
+                        "the operator may not list GatewayClasses: objects for Gateways don't \
+                         change until it may"
                     );
                 }
             }
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_takes_the_place_of_what_was_known() {
+    fn a_list_replaces_the_earlier_state() {
         let mut observed = Observed::new(&[PLUGINS]);
         assert!(!observed.complete());
         observed.see((PLUGINS, watch::Seen::All(vec![plugin("x", 1)])));

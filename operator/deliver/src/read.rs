@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_another_namespace_counts_once_it_is_accepted_or_resolved() {
+    fn references_to_another_namespace_count_once_accepted_or_resolved() {
         let with = |status: Value| {
             let (_, seen) = route(&object(json!({
                 "metadata": {"namespace": "a", "name": "r"},

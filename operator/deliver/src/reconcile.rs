@@ -295,7 +295,7 @@ impl Reconciler {
                     warn!(
                         kind = adapter.kind(),
                         object = %name,
-                        "deleting failed, and is tried again: {why}"
+                        "deleting failed and is retried: {why}"
                     );
                     failures.insert(key.clone(), ObjectState::Pending(why));
                 }
@@ -362,7 +362,7 @@ impl Reconciler {
                     let before = self.refusals.remove(key);
                     let before = before.filter(|r| r.content == object.content());
                     if before.as_ref().is_none_or(|r| r.why != why) {
-                        warn!(kind, object = %name, "not applied, and is tried again: {why}");
+                        warn!(kind, object = %name, "not applied; this is retried: {why}");
                     }
                     failures.insert(key.clone(), ObjectState::Failed(why.clone()));
                     let first = || pauses(self.settings.refused_retry, LONGEST_PAUSE);
@@ -378,7 +378,7 @@ impl Reconciler {
                     self.refusals.insert(key.clone(), refusal);
                 }
                 Outcome::Failed(why) => {
-                    warn!(kind, object = %name, "applying failed, and is tried again: {why}");
+                    warn!(kind, object = %name, "applying failed and is retried: {why}");
                     failures.insert(key.clone(), ObjectState::Pending(why));
                 }
             }
@@ -475,9 +475,7 @@ fn report(
                 (Adapter::EnvoyGateway, Some(value)) => envoy_gateway::state(value),
                 (_, Some(_)) if !object.seen => ObjectState::Unread,
                 (_, Some(_)) => ObjectState::Delivered,
-                (_, None) => {
-                    ObjectState::Pending("it was deleted and will be made again".to_owned())
-                }
+                (_, None) => ObjectState::Pending("it was deleted and is created again".to_owned()),
             }
         });
         let delivery = Delivery {

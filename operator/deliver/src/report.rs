@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_news_goes_first() {
+    fn the_worst_state_of_an_object_is_reported() {
         let failed = || ObjectState::Failed("no".into());
         let pending = || ObjectState::Pending("soon".into());
         let said = |states: &[ObjectState]| delivered(states).programmed("a/p");

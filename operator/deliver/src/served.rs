@@ -54,7 +54,7 @@ pub(crate) async fn check(module: &ModuleRef, is_known: bool) -> Result<(), Stri
     match digest == module.sha256 {
         true => Ok(()),
         false => Err(format!(
-            "{}: serves something else, with SHA-256 {digest}",
+            "{}: serves another file, with SHA-256 {digest}",
             module.url
         )),
     }
@@ -119,7 +119,7 @@ mod tests {
         let other = checked(abc, "00").await.unwrap_err();
         assert_eq!(
             other,
-            format!("URL: serves something else, with SHA-256 {ABC}")
+            format!("URL: serves another file, with SHA-256 {ABC}")
         );
         let missing = checked("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", ABC).await;
         assert_eq!(missing, Err("URL: answers 404 Not Found".into()));

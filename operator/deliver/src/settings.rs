@@ -153,15 +153,15 @@ impl Settings {
         }
         if args.deliver_config_maps && !args.config_map_module.starts_with('/') {
             anyhow::bail!(
-                "--config-map-module {}: an absolute path, as the proxy's Pod has it",
+                "--config-map-module {}: must be an absolute path in the proxy's Pod",
                 args.config_map_module
             );
         }
         let is_native = |path: &PathBuf| path.is_absolute() && Kind::of(path) == Kind::Native;
         if let Some(path) = args.istio_native.as_ref().filter(|path| !is_native(path)) {
             anyhow::bail!(
-                "--istio-native {}: an absolute path of a shared object (.so), as the proxies' \
-                 containers have it",
+                "--istio-native {}: must be an absolute path of a shared object (.so) in the \
+                 proxies' containers",
                 path.display()
             );
         }

@@ -124,8 +124,8 @@ pub fn wanted(
         let others: Vec<String> = meeting.with.iter().map(ToString::to_string).collect();
         let object = of_istio(workload);
         let why = format!(
-            "some of its Pods are those of {}, whose policy has precedence, and a {} can't leave \
-             them out; give the others a label of their own and target it",
+            "some of its Pods belong to {}, whose policy has precedence, and a {} can't exclude \
+             them; give the other Pods a label of their own and target it",
             others.join(", "),
             object.adapter.kind()
         );
@@ -193,8 +193,8 @@ impl Wanted {
             if let Some(object) = object {
                 kept.policies.clone_from(&object.policies);
                 let why = format!(
-                    "it stays as it is, because policy {policy} in it has mistakes, and only this \
-                     object has its last good version; correct or delete that policy"
+                    "it isn't updated, because its policy {policy} has mistakes, and only this \
+                     object has the last good version; correct or delete that policy"
                 );
                 self.kept.insert(at.clone(), why);
             }

@@ -466,7 +466,11 @@ impl<V> Places<V> {
             Ok(Event::Delete(object)) => Some(Seen::Deleted(read(object))),
         };
         if std::mem::take(&mut place.failing) {
-            info!(resource = self.what, namespace = name, "the watch is back");
+            info!(
+                resource = self.what,
+                namespace = name,
+                "the watch works again"
+            );
         }
         place.is_refused = false;
         place.refusals = 0;
@@ -501,7 +505,7 @@ impl<V> Places<V> {
             warn!(
                 resource = self.what,
                 namespace = name,
-                "the watch failed; what was seen stays in force and it is tried again: {error}"
+                "the watch failed and is retried; the last state stays in force: {error}"
             );
         }
         place.is_refused = matches!(status, Some(403 | 404));
@@ -539,8 +543,8 @@ impl<V> Places<V> {
             warn!(
                 resource = self.what,
                 namespace = name,
-                "the API server still refuses this namespace; it counts as empty until it \
-                 answers: is it deleted, or its Role?"
+                "the API server still refuses requests for this namespace, which counts as empty \
+                 until then; check that the namespace and its Role exist"
             );
             match self.complete {
                 true => seen.push(Seen::Within(name.to_owned(), Vec::new())),

@@ -212,7 +212,7 @@ fn cut(values: &Value) -> Span<'static> {
     let value = &values["valueCut"];
     let slots = |of: &Value, name: &str| of[name].as_f64().unwrap_or(0.0);
     let Some(all) = value.get("ofAll") else {
-        return format!("{:.1} slots are given out", slots(value, "slotsGiven")).into();
+        return format!("{:.1} slots allotted", slots(value, "slotsGiven")).into();
     };
     let given = slots(all, "slotsGiven");
     let scale = BAR / slots(all, "slotsAsked").max(given).max(1e-9);

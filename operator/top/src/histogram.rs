@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_added_has_no_quantile() {
+    fn an_unchanged_histogram_has_no_quantile() {
         let idle = histogram("B50(3,100) B100(1,10)");
         assert_eq!(idle.since(&idle).quantile(0.5), None);
     }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_histogram_is_none() {
+    fn an_invalid_histogram_is_none() {
         for text in [
             "",
             "No recorded values",

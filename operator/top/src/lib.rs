@@ -123,7 +123,7 @@ async fn top(args: &TopArgs) -> anyhow::Result<Output> {
     let selection = selection(args).await?;
     let (places, remark) = match &selection {
         Some(pods) => { pods.find().await }
-            .context("for an Envoy of this machine, say --proxy 127.0.0.1:9901")?,
+            .context("for an Envoy on this machine, use --proxy 127.0.0.1:9901")?,
         None if args.proxy.is_empty() => (vec![AdminAddress::Tcp(LOCAL.parse()?)], None),
         None => (args.proxy.clone(), None),
     };

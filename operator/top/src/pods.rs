@@ -74,7 +74,7 @@ impl Selection {
             let why = operators.first().and_then(|o| o.report.as_ref().err());
             return Err(match why {
                 Some(why) => anyhow!("no operator reported its proxies: {why}"),
-                None => anyhow!("there is no operator to tell which proxies there are"),
+                None => anyhow!("no operator is running, so the proxies are unknown"),
             })
             .context("name proxies with --proxy HOST:PORT, or Pods with --selector LABELS");
         }
@@ -87,7 +87,7 @@ impl Selection {
             .filter(|(own, _)| self.namespace.as_ref().is_none_or(|wanted| wanted == own));
         let remark = (!nameless.is_empty()).then(|| {
             let count = nameless.len();
-            format!("{count} connected proxies don't say which Pod they are in")
+            format!("{count} connected proxies don't report their Pod")
         });
         Ok((pods.collect(), remark))
     }

@@ -92,7 +92,7 @@ impl Tab {
     /// Returns the text for a table without rows.
     pub(crate) fn empty(self, view: &Value) -> &'static str {
         match self {
-            Self::Types if silent(view).next().is_some() => "No proxy that answers has a policy.",
+            Self::Types if silent(view).next().is_some() => "No reachable proxy has a policy.",
             Self::Types => "No policy is in force.",
             Self::Workflows => "No policy has workflows.",
             Self::Proxies => "No proxies.",

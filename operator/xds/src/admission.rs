@@ -195,7 +195,7 @@ fn keep_accepted(
         false => Ok(()),
         true => Err(format!(
             "{first}: its policy does not exist, or its classAdmission.peers (by default its own \
-             namespace) does not have the namespace of {}",
+             namespace) does not include the namespace of {}",
             clip(&sender.id, 256)
         )),
     }

@@ -58,19 +58,22 @@ impl Authority {
     ///
     /// # Errors
     /// Returns one line that names the text that doesn't parse, or says that the certificate and
-    /// the key don't belong together.
+    /// the key don't match.
     pub fn from_pem(cert: &[u8], key: &[u8]) -> anyhow::Result<Self> {
         let der = CertificateDer::from_pem_slice(cert)
             .map_err(|e| anyhow!("the CA's certificate isn't PEM: {e}"))?;
         let (_, parsed) = X509Certificate::from_der(&der)
             .map_err(|e| anyhow!("the CA's certificate isn't X.509: {e}"))?;
         if !parsed.is_ca() {
-            bail!("the CA's certificate isn't a CA's (basicConstraints CA:TRUE is missing)");
+            bail!(
+                "the CA's certificate isn't a CA certificate (basicConstraints CA:TRUE is \
+                   missing)"
+            );
         }
         let unusable = |why: &dyn Display| {
             anyhow!(
                 "the CA's key can't be used: {why}; give it as PKCS #8 or SEC 1, or delete its \
-                 Secret, and the operator makes a new CA"
+                 Secret, and the operator creates a new CA"
             )
         };
         let key = match PrivateKeyDer::from_pem_slice(key).map_err(|e| unusable(&e))? {
@@ -79,7 +82,7 @@ impl Authority {
         };
         let key = KeyPair::try_from(&key).map_err(|e| unusable(&e))?;
         if parsed.public_key().subject_public_key.data.as_ref() != key.public_key_raw() {
-            bail!("the CA's certificate and key don't belong together");
+            bail!("the CA's certificate and key don't match");
         }
         Ok(Self {
             cert: first_pem(&String::from_utf8_lossy(cert)),
@@ -114,7 +117,7 @@ impl Authority {
             });
         }
         if self.expires <= now {
-            bail!("the CA has expired; delete its Secret, and the operator makes a new one");
+            bail!("the CA has expired; delete its Secret, and the operator creates a new one");
         }
         params.distinguished_name = rcgen::DistinguishedName::new();
         // X.520 limits the length of a common name. Clients verify the SANs.

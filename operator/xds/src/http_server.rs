@@ -68,7 +68,7 @@ pub async fn serve(
         let Ok(slot) = slot.or_else(|_| waiting.enter(client).map(Err)) else {
             turned_away();
             if pace.is_due() {
-                warn!(%peer, "connections to the {name} address are turned away at a limit");
+                warn!(%peer, "connections to the {name} address are refused at a limit");
             }
             continue;
         };
@@ -99,7 +99,7 @@ pub async fn serve(
             match tokio::time::timeout(limits.connection, serving).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => debug!(%peer, "{name} connection: {error}"),
-                Err(_) => debug!(%peer, "{name} connection: closed at its longest life"),
+                Err(_) => debug!(%peer, "{name} connection: closed at its maximum age"),
             }
         });
     }

@@ -136,7 +136,8 @@ impl Connections {
         let has_to_end = async {
             tokio::select! {
                 why = idle => why,
-                () = old => "it is old; the proxy comes back, perhaps to another replica",
+                () = old => "it has reached its maximum age; the proxy reconnects, perhaps to \
+                             another replica",
                 why = distrust => why,
             }
         };
@@ -168,12 +169,12 @@ impl Connections {
         match full {
             Full::All => warn!(
                 peer = %address,
-                "connections are turned away: {} are open; run more replicas",
+                "connections are refused: {} are open; run more replicas",
                 self.limits.connections
             ),
             Full::Each => warn!(
                 peer = %address,
-                "connections of this address are turned away: it has {} open or {} in their TLS \
+                "connections of this address are refused: it has {} open or {} in their TLS \
                  handshake",
                 self.limits.connections_per_address, self.limits.handshakes_per_address
             ),
@@ -216,7 +217,7 @@ async fn distrust(
     loop {
         let current = Arc::clone(&trust.borrow_and_update());
         if !current.admits(&chain, SystemTime::now()) {
-            return "its certificate has expired, or none of the CAs signed it any more";
+            return "its certificate has expired, or isn't signed by a current CA";
         }
         tokio::select! {
             changed = trust.changed() => if changed.is_err() {

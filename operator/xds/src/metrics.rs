@@ -47,15 +47,14 @@ impl XdsMetrics {
         let ack_duration = Histogram::new(ACKS);
         registry.register_with_unit(
             "xds_ack",
-            "Time from a new plan to a proxy's acceptance of what it changed there",
+            "Time from a new plan until a proxy accepts its changed configuration",
             Unit::Seconds,
             ack_duration.clone(),
         );
         let certificate_expiry = Family::default();
         registry.register_with_unit(
             "xds_certificate_expiry_timestamp",
-            "When the xDS server's certificate, or the last CA of its clients, expires, in Unix \
-             time",
+            "Expiry of the xDS server's certificate or of the last CA of its clients, in Unix time",
             Unit::Seconds,
             certificate_expiry.clone(),
         );
@@ -64,27 +63,24 @@ impl XdsMetrics {
             streams: counter("xds_streams", "Streams of proxies accepted"),
             streams_refused: counter(
                 "xds_streams_refused",
-                "Streams of proxies turned away at a limit, or because they are not who they say \
-                 they are, or because they ask for another protocol",
+                "Streams of proxies refused at a limit, for a wrong identity, or for another \
+                 protocol",
             ),
             pushes: counter("xds_pushes", "Responses sent to proxies"),
             acks: counter("xds_acks", "Responses that proxies accepted"),
             nacks: counter("xds_nacks", "Responses that proxies refused"),
             connections_refused: counter(
                 "xds_connections_refused",
-                "Connections turned away at a limit",
+                "Connections refused at a limit",
             ),
             handshakes_failed: counter(
                 "xds_handshakes_failed",
                 "TLS handshakes that failed or took too long",
             ),
-            tls_reloads: counter(
-                "xds_tls_reloads",
-                "Times that new TLS files were taken into use",
-            ),
+            tls_reloads: counter("xds_tls_reloads", "Times that new TLS files came into use"),
             tls_reload_failures: counter(
                 "xds_tls_reload_failures",
-                "Times that new TLS files were refused and the ones before kept",
+                "Times that new TLS files were refused and the previous ones stayed in use",
             ),
             ack_duration,
             certificate_expiry,

@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_module_is_refused() {
+    fn an_invalid_module_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (source, folder) = (dir.path().join("f.wasm"), dir.path().join("modules"));
         let refused = |content: &[u8]| {

@@ -140,9 +140,9 @@ impl Identity {
             None => "of an unknown version".to_owned(),
         };
         Some(format!(
-            "its own module is {version}, the operator of {VERSION}; it may not know a field of \
-             the policy that is new since then: give the proxy a new module, or leave the field \
-             out; until then it follows the rest of the policy where it can"
+            "its own module is {version}, and the operator is of {VERSION}; the module may not \
+             know a newer field of the policy: give the proxy a new module, or remove the field; \
+             until then the proxy runs the policy without this field if possible"
         ))
     }
 }
@@ -264,7 +264,7 @@ fn no_native(node: &Node) -> Option<String> {
         _ => None,
     };
     let Some(version) = version else {
-        return Some("it doesn't say which version of Envoy it is".to_owned());
+        return Some("its Envoy reports no version".to_owned());
     };
     let (major, minor) = (version.major_number, version.minor_number);
     if (major, minor) < FIRST_WITH_ABI {

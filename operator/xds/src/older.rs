@@ -142,13 +142,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_new_stays() {
+    fn a_configuration_without_new_fields_stays() {
         let before = FilterConfig::from_json(BEFORE.as_bytes()).unwrap();
         assert_eq!(without_new_fields(&before), None);
     }
 
     #[test]
-    fn what_the_version_before_does_not_know_is_left_out() {
+    fn fields_unknown_to_the_previous_version_are_left_out() {
         let config = read(&json!({"revision": "r", "stages": [{
             "policy": "shop/search", "parallelism": 7,
             "tokens": {"budget": 100.0, "output": {"otherwise": 10}, "per_request": 50},

@@ -67,7 +67,7 @@ impl Spiffe {
     /// namespace.
     pub fn of_certificate(der: &[u8]) -> Result<Self, String> {
         const DO: &str =
-            "issue one for spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT, or show a token";
+            "issue one for spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT, or present a token";
         let (_, certificate) = X509Certificate::from_der(der)
             .map_err(|e| format!("the client certificate can't be read: {e}; {DO}"))?;
         let names = certificate
@@ -89,7 +89,7 @@ impl Spiffe {
                 )
             }),
             (None, _) => Err(format!(
-                "the client certificate has no URI (SPIFFE id) that says its namespace; {DO}"
+                "the client certificate has no URI (SPIFFE id) with its namespace; {DO}"
             )),
             (Some(_), Some(_)) => Err(format!(
                 "the client certificate has several URIs; a SPIFFE id is the only one; {DO}"
@@ -120,7 +120,7 @@ impl Peer {
         let proven = chain.map(|chain| match chain.first() {
             Some(own) => Spiffe::of_certificate(own),
             None => Err(format!(
-                "the client shows neither a token for audience {AUDIENCE:?} nor a certificate"
+                "the client presents neither a token for audience {AUDIENCE:?} nor a certificate"
             )),
         });
         Self {

@@ -380,9 +380,9 @@ impl Connection {
                         revision,
                         version,
                         reason,
-                        "proxy refused the configuration and keeps the one before; its own log \
-                         says why (components wasm and dynamic_modules); the next change of a \
-                         policy or of the module is tried again"
+                        "proxy refused the configuration and keeps the previous one; the proxy's \
+                         log has the reason (components wasm and dynamic_modules); the proxy gets \
+                         the next change of a policy or of the module"
                     );
                 }
             }
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_records_are_told() {
+    fn changes_of_records_are_detected() {
         let registry = Arc::new(Registry::new(
             10,
             Duration::from_secs(60),

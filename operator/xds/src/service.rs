@@ -27,9 +27,9 @@ pub(crate) struct DiscoveryService {
 }
 
 /// The error for a bootstrap written by `headgate bootstrap --delta` or `--ads` of version 0.1.
-const OTHER_PROTOCOL: &str = "the bootstrap asks for delta or ADS, which Headgate does not serve: \
-                              write it anew by headgate bootstrap, without --delta and --ads, or \
-                              set api_type: GRPC in the slot's api_config_source";
+const OTHER_PROTOCOL: &str = "the bootstrap requests delta or ADS, which Headgate does not serve: \
+                              create it again with headgate bootstrap, without --delta and --ads, \
+                              or set api_type: GRPC in the slot's api_config_source";
 
 type Responses<T> = ReceiverStream<Result<T, Status>>;
 
@@ -57,7 +57,7 @@ impl DiscoveryService {
                 Refused::Token(Refusal::Invalid(_)) => Status::unauthenticated(why),
                 Refused::Token(Refusal::Unavailable(_)) => Status::unavailable(why),
             };
-            warn!(peer = %address, "proxy turned away: {}", status.message());
+            warn!(peer = %address, "stream refused: {}", status.message());
             status
         })
     }
@@ -65,7 +65,7 @@ impl DiscoveryService {
     /// Refuses a request of another protocol.
     pub(crate) fn other_protocol(&self, peer: &Peer) -> Status {
         self.context.registry.metrics.streams_refused.inc();
-        warn!(peer = %peer.address, "proxy turned away: {OTHER_PROTOCOL}");
+        warn!(peer = %peer.address, "stream refused: {OTHER_PROTOCOL}");
         Status::unimplemented(OTHER_PROTOCOL)
     }
 }

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_proxy_runs_from_before_a_reconnect_is_not_sent() {
+    fn a_configuration_from_before_a_reconnect_is_not_sent_again() {
         let (one, two) = (resource("1"), resource("2"));
         let mut s = Sotw::new(request(&[NAME], &one.version, "9")).unwrap();
         assert!(s.holds(&one));

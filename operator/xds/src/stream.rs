@@ -25,9 +25,9 @@ use crate::sotw::{Sotw, Verdict, WrongNames};
 use crate::{ECDS_TYPE_URL, is_headgate_slot};
 
 /// The problem that is reported for a proxy that keeps the configuration of a previous operator.
-const KEPT: &str = "it keeps the configuration that it had before this operator started, because a \
-                    policy is refused and has no good version here; correct that policy, or delete \
-                    it";
+const KEPT: &str = "it keeps its configuration from before this operator started, because a policy \
+                    has mistakes and this operator has no good version of it; correct or delete \
+                    that policy";
 
 /// The parts of the server that a stream uses.
 #[derive(Debug, Clone)]
@@ -152,7 +152,7 @@ async fn serve(
 fn allow(peer: &Peer, identity: &mut Identity, registry: &Registry) -> Result<(), Status> {
     peer.authorize(identity).map_err(|why| {
         registry.metrics.streams_refused.inc();
-        warn!(node = identity.id, peer = %peer.address, "proxy turned away: {why}");
+        warn!(node = identity.id, peer = %peer.address, "stream refused: {why}");
         Status::permission_denied(why)
     })
 }
@@ -272,7 +272,7 @@ impl Session {
                 let why = clip(message, MAX_REASON);
                 warn!(
                     node = self.identity.id,
-                    "the proxy gets the Wasm filter, as it refused the native one: {why}"
+                    "the proxy gets the Wasm filter, because it refused the native one: {why}"
                 );
                 self.identity.refused = Some((sent, why));
                 true

@@ -293,7 +293,7 @@ impl Tls {
                     let error = error.to_string();
                     if refused.as_ref() != Some(&error) {
                         metrics.tls_reload_failures.inc();
-                        warn!("{error}; the TLS files from before stay in use");
+                        warn!("{error}; the previous TLS files stay in use");
                         refused = Some(error);
                     }
                 }

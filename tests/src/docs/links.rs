@@ -106,7 +106,7 @@ fn anchors_are_those_of_github() {
 }
 
 #[test]
-fn a_link_into_nowhere_is_found() {
+fn a_broken_link_is_found() {
     let file = repository().join("README.md");
     let heading = |_: &Path| Some("# There\n".to_owned());
     let all = targets("[a](LICENSE) ![b](none.svg) `[c](d)` [e](#there) [f](#gone) [g](x://y)\n");

@@ -15,13 +15,13 @@ fn has_all(page: &str, names: &[String]) {
 }
 
 #[test]
-fn what_to_do_is_said_of_each_reason() {
+fn the_page_about_refusals_has_each_reason() {
     let reasons: Vec<String> = Reason::FIXED.iter().map(ToString::to_string).collect();
     has_all("tasks/refusal.md", &reasons);
 }
 
 #[test]
-fn when_to_choose_it_is_said_of_each_strategy() {
+fn the_pages_about_strategies_have_each_strategy() {
     let error = serde_json::from_str::<headgate_api::StrategyType>("\"\"").unwrap_err();
     let error = error.to_string();
     // The error has the form: unknown variant ``, expected one of `Bouncer`, …

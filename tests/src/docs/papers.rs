@@ -139,7 +139,7 @@ fn files_tests_and_scenarios_of_the_papers_table_exist() {
 }
 
 #[test]
-fn what_the_papers_table_names_wrongly_is_found() {
+fn wrong_names_in_the_papers_table_are_found() {
     let cell = "core `queue.rs`, `stage/{sight,gone}.rs`, `classify`, mesh `gone.rs`";
     let missing = ["filter/core/src/stage/gone.rs", "filter/mesh/src/gone.rs"];
     assert_eq!(missing_files(cell), missing);

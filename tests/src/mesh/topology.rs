@@ -346,7 +346,7 @@ workflows:
     }
 
     #[test]
-    fn what_isnt_there_is_named() {
+    fn an_error_names_a_missing_service_or_process() {
         let mistakes = [
             (
                 "call: {service: en",

@@ -168,7 +168,7 @@ fn paths_match_the_type_that_they_look_like() -> Result<()> {
 
 /// Envoy's default timeout of a route is 15 s, so the bootstrap has to set another one.
 #[test]
-fn what_takes_long_takes_as_long_behind_a_proxy() -> Result<()> {
+fn the_bootstrap_sets_no_route_timeout() -> Result<()> {
     let backend = BackendConfig::constant(10, Duration::from_secs(16));
     let rig = Rig::builder(backend, policy::policy(10, &types())).start()?;
     let answer = http::get(rig.addr(), "/download")?;

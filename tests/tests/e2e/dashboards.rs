@@ -343,7 +343,7 @@ fn no_query_of_a_dashboard_is_empty_and_every_alert_knows_its_metrics() -> Resul
         ("Other problems", ""),
         ("Streams of proxies by state", "rejected"),
         ("Pushes and answers", "NACK"),
-        ("Streams accepted and turned away", "turned away"),
+        ("Streams accepted and refused", "refused"),
     ] {
         let shown = shown.iter().find(|s| s.title == panel).context(panel)?;
         let mut named = shown.named().into_iter();

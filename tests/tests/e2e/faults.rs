@@ -137,7 +137,7 @@ fn the_backend_resets_connections() -> Result<()> {
 /// Errors of a backend that fails at once count neither as fast responses nor as responses within
 /// an objective.
 #[test]
-fn errors_are_counted_and_measured_by_nobody() -> Result<()> {
+fn errors_are_counted_and_not_measured() -> Result<()> {
     let rig = rig(4, 500).start()?;
     let mut errors = Fault::new(FaultKind::Status, "/", 20);
     rig.backend.inject(errors.clone());

@@ -157,7 +157,7 @@ impl Proxy {
 }
 
 #[test]
-fn native_and_wasm_filters_enforce_the_same_policy_and_are_told_apart() -> Result<()> {
+fn native_and_wasm_filters_enforce_the_same_policy_and_status_distinguishes_them() -> Result<()> {
     let fleet = Fleet::start(
         headgate::native_path(),
         &[("one", "native"), ("two", "wasm")],

@@ -63,7 +63,7 @@ fn run() -> Result<([f64; 2], Lateness)> {
 }
 
 #[test]
-fn a_tenant_whose_requests_are_dear_gets_half_of_the_slots_time() -> Result<()> {
+fn a_tenant_with_expensive_requests_gets_half_of_the_slots_time() -> Result<()> {
     let [cheap, dear] = load::undisturbed(CHEAP, |_| run())?;
     assert!((0.42..0.58).contains(&dear), "{dear} of the slots' time");
     // The slot is empty for a part of a millisecond between two requests of the tenant `cheap`.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 const SERVICE: Duration = Duration::from_millis(20);
 
 #[test]
-fn what_a_dry_run_measured_becomes_a_policy() -> Result<()> {
+fn suggest_makes_a_policy_from_a_dry_run() -> Result<()> {
     let backend = BackendConfig::constant(1_000, SERVICE);
     let mut observed = policy::policy(
         4,
@@ -27,7 +27,7 @@ fn what_a_dry_run_measured_becomes_a_policy() -> Result<()> {
     let suggest = || run_full(&["suggest", &proxy, "--service=default/search"]);
     let refusal = suggest().unwrap_err();
     ensure!(
-        format!("{refusal:#}").contains("fewer than 50 answers measured so far"),
+        format!("{refusal:#}").contains("fewer than 50 responses measured so far"),
         "{refusal:#}"
     );
     for _ in 0..60 {

@@ -196,7 +196,7 @@ fn families(server: &ApiServer, service: &str) -> Value {
 /// Argo CD and Flux render the chart and apply it server-side, again and again. An operator writes
 /// into two of the applied objects: its Lease, and the webhook, which gets the CA.
 #[test]
-fn what_is_applied_again_differs_in_nothing() {
+fn applying_the_chart_again_changes_nothing() {
     let server = ApiServer::start_with_services("10.96.0.0/16,fd00:96::/112").unwrap();
     server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
     let chart = chart::helm(&[
@@ -274,7 +274,7 @@ fn a_cluster_of_ipv6_alone_takes_the_chart() {
 }
 
 #[test]
-fn who_edits_or_views_a_namespace_does_the_same_with_its_policies() {
+fn roles_of_a_namespace_include_its_policies() {
     let release = Release::new();
     let server = release.server;
     release.upgrade(&[]);

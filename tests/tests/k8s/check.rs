@@ -255,7 +255,8 @@ fn an_installation_is_checked_and_what_is_broken_is_named() -> Result<()> {
         (Some(1), vec!["crd", "operator"])
     );
     assert!(
-        bare.message("crd").contains("knows no AdmissionPolicy"),
+        bare.message("crd")
+            .contains("the CRD of AdmissionPolicy isn't installed"),
         "{bare:?}"
     );
 

@@ -84,7 +84,7 @@ fn status_follows_a_policy() -> Result<()> {
         (text(&none.stdout), none.status.code()),
         ("No policies.\n".into(), Some(0))
     );
-    let elsewhere = format!("there are no policies in namespace {namespace}; --all-namespaces");
+    let elsewhere = format!("namespace {namespace} has no policies; --all-namespaces");
     assert!(text(&none.stderr).contains(&elsewhere), "{none:?}");
 
     let apply = ["apply", &space, "--filename=-"];
@@ -133,7 +133,7 @@ fn status_follows_a_policy() -> Result<()> {
     server.kubectl_as(server.kubeconfig(), &apply, Some(&edited))?;
     let stale = text(&status()?.stdout);
     assert!(
-        stale.contains("no operator has judged generation 2 yet"),
+        stale.contains("no operator has reconciled generation 2 yet"),
         "{stale}"
     );
 
@@ -219,7 +219,7 @@ fn wait_ends_when_the_policy_is_programmed() -> Result<()> {
     let other = plugin(server.kubeconfig(), &["status", "other", "-n", &namespace])?;
     assert_eq!(other.status.code(), Some(1));
     assert!(
-        text(&other.stderr).contains("there is no AdmissionPolicy"),
+        text(&other.stderr).contains("other doesn't exist"),
         "{other:?}"
     );
     Ok(())
@@ -262,7 +262,7 @@ fn an_operator_that_is_out_of_reach_is_named() -> Result<()> {
 }
 
 #[test]
-fn who_may_not_ask_is_told_by_the_api_server() -> Result<()> {
+fn the_api_servers_refusal_is_shown() -> Result<()> {
     let server = ApiServer::shared();
     server.install_crds()?;
     let namespace = server.namespace("rights")?;
@@ -315,7 +315,7 @@ fn who_may_not_ask_is_told_by_the_api_server() -> Result<()> {
 }
 
 #[test]
-fn it_calls_itself_as_it_was_called() -> Result<()> {
+fn help_names_the_command_as_it_was_called() -> Result<()> {
     let server = ApiServer::shared();
     let help = plugin(server.kubeconfig(), &["status", "--help"])?;
     assert!(

@@ -162,7 +162,7 @@ fn the_older_of_two_policies_applies_until_it_goes() -> Result<()> {
 
 /// An older policy of all Pods of a Service takes the place of the Service's policy.
 #[test]
-fn an_override_is_a_condition_of_its_own() -> Result<()> {
+fn an_overridden_policy_has_its_own_condition() -> Result<()> {
     let (cluster, operator) = world()?;
     let space = cluster.namespace("override")?;
     let of_pods = format!("{space}/z-of-pods");

@@ -284,7 +284,7 @@ fn replicas_count_each_others_proxies_and_take_over() -> Result<()> {
     // The leader is terminated in the same way as by Kubernetes. The other replica need not wait
     // until the Lease expires.
     let output = first.stop()?;
-    ensure!(output.contains("the Lease was given back"), "{output}");
+    ensure!(output.contains("released the Lease"), "{output}");
     cluster.apply(&replicas(&system, own, &[&second]))?;
     until_leader(&second, true)?;
     p1.move_to(second.xds());

@@ -188,7 +188,7 @@ fn every_pod_runs_without_privileges() {
 }
 
 #[test]
-fn nothing_that_a_user_sets_takes_the_operators_pods_out_of_its_services() {
+fn no_value_removes_the_operators_pods_from_its_services() {
     let objects = chart::render(&good("everything"), WITH_PROMETHEUS).unwrap();
     let deployment = &find(&objects, "Deployment/headgate")["spec"];
     let labels = &deployment["template"]["metadata"]["labels"];
@@ -209,7 +209,7 @@ fn nothing_that_a_user_sets_takes_the_operators_pods_out_of_its_services() {
 /// The operators fetch the module through their Service, and request the reports of each other's
 /// proxies.
 #[test]
-fn the_operators_reach_each_other_whoever_else_may() {
+fn the_operators_reach_each_other_under_any_network_policy_values() {
     let from = r#"[{"namespaceSelector":{"matchLabels":{"team":"shop"}}}]"#;
     let proxies = format!("--set-json=networkPolicy.proxiesFrom={from}");
     let metrics = format!("--set-json=networkPolicy.metricsFrom={from}");
@@ -619,7 +619,7 @@ fn with_a_selector_of_namespaces_the_operator_has_its_roles_everywhere() {
 }
 
 #[test]
-fn uninstalling_keeps_policies_unless_told_otherwise() {
+fn uninstalling_keeps_policies_by_default() {
     const CRD: &str = "CustomResourceDefinition/admissionpolicies.headgate.dev";
     const POLICY: &str = "helm.sh/resource-policy";
     let kept = chart::render(&good("defaults"), &[]).unwrap();

@@ -175,7 +175,7 @@ fn pods_of_labelled_namespaces_get_an_envoy() -> Result<()> {
     let mut opted_out = pod();
     opted_out["metadata"]["annotations"] = json!({"headgate.dev/inject": "disabled"});
     let warning = rig.warning(&shop, &opted_out)?;
-    ensure!(warning.contains("as its annotation"), "{warning}");
+    ensure!(warning.contains("its annotation"), "{warning}");
     // This Pod can't have an Envoy.
     let mut on_host = pod();
     on_host["spec"]["hostNetwork"] = json!(true);

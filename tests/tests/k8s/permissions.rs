@@ -722,7 +722,7 @@ fn delivery_in_one_namespace_needs_what_it_is_granted_and_no_more() {
 /// A release with a delivery turned off removes the leftovers of this delivery. It has the rights
 /// for this only as long as the delivery is off.
 #[test]
-fn what_a_delivery_left_that_was_turned_off_is_removed() {
+fn a_release_removes_the_objects_of_a_disabled_delivery() {
     let server = ApiServer::start().unwrap();
     for project in ["istio", "envoy-gateway"] {
         chart::install_crds(&server, project).unwrap();

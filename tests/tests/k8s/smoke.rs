@@ -118,7 +118,7 @@ fn rbac_refuses_what_was_not_granted_and_the_audit_log_says_who_asked() -> Resul
 }
 
 #[test]
-fn what_was_written_survives_a_restart_and_a_pause_of_etcd() -> Result<()> {
+fn written_objects_survive_a_restart_and_a_pause_of_etcd() -> Result<()> {
     let server = ApiServer::start()?;
     let get = || server.kubectl(&["get", "configmap", "kept", "--output=jsonpath={.data.a}"]);
     server.kubectl(&["create", "configmap", "kept", "--from-literal=a=1"])?;

@@ -337,7 +337,7 @@ fn rates_end_with_their_processes() -> Result<()> {
 /// that announces a false rate doesn't outvote the other processes. The mesh ignores headers that
 /// clients write.
 #[test]
-fn strange_neighbours() -> Result<()> {
+fn wrong_rates_and_headers_of_neighbours_have_no_effect() -> Result<()> {
     let mut topology = controlled(json!({}))?;
     topology.service_mut("auth")?.headgate = false;
     let ps = topology.service_mut("ps")?;

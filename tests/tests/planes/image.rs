@@ -10,7 +10,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn it_says_where_the_commands_are_that_it_lacks() -> Result<()> {
+fn the_images_program_says_where_its_missing_commands_are() -> Result<()> {
     let program = programs::repository().join("dist/image/headgate");
     for command in ["top", "simulate", "suggest", "sysid"] {
         for arguments in [

@@ -44,7 +44,7 @@ fn checked(config: &Value) -> Result<FilterConfig, ConfigError> {
 }
 
 #[test]
-fn what_is_right_passes_and_comes_back() {
+fn a_valid_configuration_survives_a_round_trip() {
     for sharing in [
         json!({"type": "StaticGuarantees"}),
         json!({"type": "BottleneckFairness", "probe": 10, "max_utilization": 1}),
@@ -59,7 +59,7 @@ fn what_is_right_passes_and_comes_back() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn an_error_names_each_invalid_value() {
     let many = |count: usize, what: Value| Value::Array(vec![what; count]);
     // This name is too long for the directory of names.
     let long = "a".repeat(MAX_WORKFLOW_NAME + 1);

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_at_the_end_stands_for_the_rest_of_the_name() {
+    fn a_star_at_the_end_matches_the_rest_of_the_name() {
         let patterns = ["httproute/shop/search/*", "shop.search.*", "exact"];
         for (name, expected) in [
             (

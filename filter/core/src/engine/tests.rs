@@ -413,7 +413,7 @@ fn let_in_after(outcome: Outcome, left: Duration, answered: Option<Duration>) ->
 }
 
 #[test]
-fn what_clients_gave_up_on_or_a_timeout_ended_took_that_long_at_least() {
+fn abandoned_and_timed_out_requests_count_as_lower_bounds_of_their_times() {
     let ms = Duration::from_millis;
     for outcome in [Outcome::Abandoned, Outcome::Failed] {
         // One request runs, and one waits, because a single request already takes longer than the
@@ -523,7 +523,7 @@ fn slots_that_get_free_at_once_do_not_wait_for_one_wake_up_after_the_other() {
 
 /// A failing backend answers at once. Such answers must not count as fast service.
 #[test]
-fn answers_that_are_errors_free_their_slot_and_are_learned_from_by_nobody() {
+fn errors_free_their_slot_and_are_not_learned_from() {
     let objective = Objective {
         percentile: 50.0,
         objective_us: 50_000,
@@ -710,7 +710,7 @@ fn an_edit_keeps_waiting_requests_and_learned_times() {
 }
 
 #[test]
-fn deletion_lets_everybody_through_and_leaves_nothing() {
+fn deletion_admits_all_requests_and_leaves_no_state() {
     let mut process = Process::new(2, &config(1, |_| {}));
     let all: Vec<u32> = (0..10).map(|n| process.arrive(n % 2, "/")).collect();
     process.configure(&FilterConfig::default());

@@ -6,7 +6,7 @@ use crate::host::MetricKind;
 use crate::memory::{Fault, MemoryHost};
 
 #[test]
-fn a_name_is_one_number_for_everybody() {
+fn a_name_has_one_id_for_all_workers() {
     let host = MemoryHost::new();
     let a = host.define(MetricKind::Gauge, "g").unwrap();
     assert_eq!(host.define(MetricKind::Gauge, "g"), Ok(a));

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn details_tell_the_backends_failures_from_everybody_elses() {
+    fn response_code_details_identify_failures_of_the_backend() {
         for (details, expected) in [
             ("via_upstream", Outcome::Completed),
             ("upstream_response_timeout", Outcome::Failed),

@@ -595,7 +595,7 @@ impl<H: Host, B: BesideHttp> Filter<H, B> {
             self.complained = Some(now);
             let effect = match error {
                 HostError::HotRestart => "the limit is wrong",
-                HostError::Conflict | HostError::Call { .. } => "requests pass unmanaged",
+                HostError::Conflict | HostError::Call { .. } => "requests pass without a decision",
             };
             let message = format!("headgate: {error}; {effect} while it lasts");
             proxy.log(Level::Warn, &message);

@@ -249,7 +249,7 @@ mod tests {
     use crate::memory::MemoryStream;
 
     #[test]
-    fn a_strangers_words_are_hidden() {
+    fn headers_of_a_stranger_are_hidden() {
         let stream = MemoryStream::of(&[
             (":path", "/a"),
             ("x-headgate-process", "0"),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_survived() {
+    fn any_bytes_cause_no_panic() {
         let stream = MemoryStream::of(&[]);
         let mut bytes = Vec::new();
         serialize(

@@ -67,7 +67,7 @@ fn a_retry_is_known_by_the_header_of_its_policy() {
 }
 
 #[test]
-fn a_refusal_says_who_why_and_when() {
+fn a_refusal_has_policy_reason_and_retry_delay() {
     let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
     let _running = proxy.forwarded(&[]);
     let _waiting = proxy.held(&[]);
@@ -359,7 +359,7 @@ fn answers_without_a_body_are_measured_to_their_end() {
 }
 
 #[test]
-fn a_stream_of_which_nobody_knows_the_first_byte_is_not_measured() {
+fn a_stream_without_a_known_first_byte_is_not_measured() {
     let mut proxy = streaming("");
     let mut request = proxy.forwarded(&[]);
     request.answered(&mut proxy.filter, "200", false);
@@ -682,7 +682,10 @@ fn a_proxy_that_fails_lets_requests_pass_and_says_so_once() {
     let log = first.stream.log.borrow();
     assert_eq!(log.len(), 1, "{log:?}");
     assert_eq!(log[0].0, Level::Warn);
-    assert!(log[0].1.contains("requests pass unmanaged"), "{log:?}");
+    assert!(
+        log[0].1.contains("requests pass without a decision"),
+        "{log:?}"
+    );
     assert!(second.stream.log.borrow().is_empty());
 
     // Without a clock a request is let through unmanaged, but a slot is still released.
@@ -911,7 +914,7 @@ fn listeners_with_different_policies_are_in_force_side_by_side() {
 }
 
 #[test]
-fn a_configuration_that_was_refused_is_that_of_no_engine_to_come() {
+fn a_refused_configuration_is_not_used_by_later_engines() {
     let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
     let stream = proxy.stream(&[]);
     let refused = proxy
@@ -929,7 +932,7 @@ fn a_configuration_that_was_refused_is_that_of_no_engine_to_come() {
 }
 
 #[test]
-fn clients_are_told_the_rejection_rate() {
+fn clients_receive_the_rejection_rate() {
     let hint = r#""strategy":{"type":"BacklogControl","target_us":20000,"control":"Backlog",
         "cost":{"type":"Measured"},"period_us":100000,"hint":true}"#;
     let mut proxy = Proxy::new(&stage(hint));
@@ -941,7 +944,7 @@ fn clients_are_told_the_rejection_rate() {
 }
 
 #[test]
-fn the_application_is_told_the_quality_and_not_by_its_clients() {
+fn the_application_gets_the_quality_from_headgate_and_not_from_clients() {
     let mut proxy = Proxy::new(&stage(DEGRADATION));
     let forwarded = proxy.forwarded(&[("x-headgate-quality", "7")]);
     let held = proxy.held(&[]);
@@ -952,7 +955,7 @@ fn the_application_is_told_the_quality_and_not_by_its_clients() {
 }
 
 #[test]
-fn no_client_tells_a_quality_where_headgate_tells_none() {
+fn a_clients_quality_header_never_reaches_the_application() {
     let elsewhere = r#""routes":["other"]"#;
     let excluded = r#""excluded":[{"path":{"type":"Exact","value":"/"}}]"#;
     for more in [r#""mode":"DryRun""#, elsewhere, excluded] {

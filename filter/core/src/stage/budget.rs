@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_never_suffice_for_the_first_waiter_serve_nobody() {
+    fn tokens_that_never_suffice_for_the_first_waiter_serve_no_request() {
         let (host, mut budget) = (MemoryHost::new(), budget());
         let mut ledger = Ledger::new(&host, "s", 0).unwrap();
         ledger.count_tokens(&host).unwrap();

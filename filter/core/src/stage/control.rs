@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_worker_measured_counts_once_for_all() {
+    fn measurements_of_each_worker_count_once() {
         let host = MemoryHost::new();
         let mut workers: Vec<(Control, Counting)> = (0..3)
             .map(|_| {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_starts_anew() {
+    fn an_unreadable_record_is_replaced_by_a_new_one() {
         let host = MemoryHost::new();
         let key = "headgate/control/default/a";
         host.store(

@@ -230,7 +230,7 @@ mod tests {
         }
 
         #[test]
-        fn any_lengths_are_survived(
+        fn any_lengths_cause_no_panic(
             outputs in prop::collection::vec((any::<u32>(), any::<bool>()), 0..2_000),
         ) {
             let lengths = learned(outputs);

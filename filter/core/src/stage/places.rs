@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn who_passes_the_queue_by_is_not_frightened_by_its_length() {
+    fn the_estimated_wait_at_the_front_ignores_the_queues_length() {
         let front = learned(|_| 2);
         for fifo_wait in [10, 100, 400] {
             let found = front.queue_wait(0, ms(fifo_wait));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_overtaken_waits_in_proportion() {
+    fn the_estimated_wait_of_overtaken_requests_grows_in_proportion() {
         let back = learned(|fifo_wait| 3 * fifo_wait);
         for fifo_wait in [10, 100, 400] {
             assert!(near(back.queue_wait(0, ms(fifo_wait)), ms(3 * fifo_wait)));

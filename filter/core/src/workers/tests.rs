@@ -69,7 +69,7 @@ fn a_number_that_was_given_back_is_given_out_again() {
 }
 
 #[test]
-fn the_dead_are_buried_once_and_their_number_is_free_afterwards() {
+fn dead_workers_are_cleaned_up_once_and_their_numbers_are_free_afterwards() {
     let host = MemoryHost::new();
     let mut one = Membership::join(at(0), 1, &host).unwrap();
     let mut two = Membership::join(at(0), 2, &host).unwrap();
@@ -88,7 +88,7 @@ fn the_dead_are_buried_once_and_their_number_is_free_afterwards() {
 }
 
 #[test]
-fn nobody_is_buried_because_the_whole_process_stood_still() {
+fn a_pause_of_the_whole_process_declares_no_worker_dead() {
     let host = MemoryHost::new();
     let mut one = Membership::join(at(0), 1, &host).unwrap();
     let mut two = Membership::join(at(0), 2, &host).unwrap();
@@ -119,7 +119,7 @@ fn a_vm_that_comes_back_after_its_burial_gets_a_new_number() {
 }
 
 #[test]
-fn a_burial_that_was_interrupted_is_done_by_the_next() {
+fn the_next_worker_completes_an_interrupted_clean_up() {
     let host = MemoryHost::new();
     let mut one = Membership::join(at(0), 1, &host).unwrap();
     let mut two = Membership::join(at(0), 2, &host).unwrap();
@@ -220,7 +220,7 @@ fn no_number_is_given_out_twice_in_a_process_with_two_lists() {
 }
 
 #[test]
-fn a_list_buries_its_dead_while_another_list_lives_and_nobody_else() {
+fn a_list_cleans_up_only_its_own_dead_workers() {
     let memory = MemoryHost::new();
     let [a, b] = ["a", "b"].map(|group| Group::new(&memory, group));
     let mut stays = Membership::join(at(0), 1, &a).unwrap();

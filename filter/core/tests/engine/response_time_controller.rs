@@ -376,7 +376,7 @@ fn steps_in_units_of_the_throughput_hold_the_target_with_any_number_of_workers()
 }
 
 #[test]
-fn less_quality_serves_everybody() {
+fn lower_quality_serves_all_requests() {
     let settings = ResponseTimeControllerConfig {
         degradation: degradation(false),
         ..settings()

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_directory_is_cleared_of_those_who_have_nothing_to_remember() {
+    fn a_full_directory_drops_entries_without_state() {
         let host = MemoryHost::new();
         let [mut flows, mut other] = workers(&host);
         let mut stage = stage(&host);

@@ -341,7 +341,7 @@ fn requests_that_end_without_an_answer_make_no_resource_cheaper() {
 }
 
 #[test]
-fn below_its_rate_nobody_waits_long() {
+fn below_its_rate_no_request_waits_long() {
     let mut proxy = Proxy::new(2, &config(|_| {}));
     proxy.load("b", 400, 1_000);
     let before = proxy.passed.len();
@@ -543,7 +543,7 @@ fn a_guarantee_limits_no_other_workflow_while_p_is_unlimited() {
 /// requests could wait for so long that no call reaches the processes that announce rates, and the
 /// rates would expire.
 #[test]
-fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
+fn without_a_deadline_no_request_waits_longer_than_a_rate_is_valid() {
     let mut proxy = Proxy::new(
         1,
         &config(|stage| {
@@ -624,7 +624,7 @@ fn an_edit_takes_effect_although_the_host_failed_meanwhile() {
 }
 
 #[test]
-fn a_dry_run_counts_and_holds_nobody() {
+fn a_dry_run_counts_and_holds_no_request() {
     let mut proxy = Proxy::new(2, &config(|stage| stage.mode = Mode::DryRun));
     proxy.load("a", 300, 3_000);
     assert!(proxy.held.is_empty() && proxy.refused.is_empty());
@@ -641,7 +641,7 @@ fn a_dry_run_counts_and_holds_nobody() {
 }
 
 #[test]
-fn who_says_too_much_at_the_edge_is_not_believed() {
+fn an_edge_ignores_headgates_headers_of_clients() {
     let edge = config(|stage| stage.workflows.as_mut().unwrap().edge = true);
     let mut proxy = Proxy::new(1, &edge);
     let request = Request::default()

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strangers_words_are_hidden_and_removed() {
+    fn headers_of_a_stranger_are_hidden_and_removed() {
         let stream = MemoryStream::of(&[
             (":path", "/a"),
             ("x-headgate-workflow", "w"),

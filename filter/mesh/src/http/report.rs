@@ -44,9 +44,8 @@ fn tell_heard(filter: &mut Filter<impl Host>, proxy: &impl Proxy, heard: bool) {
     match (heard, before) {
         (false, _) => {
             let message = format!(
-                "headgate: the server of class admission (cluster {cluster:?}) does not \
-                 answer; classes of calls are up to classAdmission.centralized.fallback while \
-                 it lasts"
+                "headgate: the server of class admission (cluster {cluster:?}) does not answer; \
+                 until it does, classAdmission.centralized.fallback decides about classes of calls"
             );
             proxy.log(Level::Warn, &message);
         }

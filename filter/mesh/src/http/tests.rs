@@ -69,7 +69,7 @@ fn the_application_sees_a_token_and_nothing_else_of_the_mesh() {
 }
 
 #[test]
-fn a_stranger_says_nothing_in_the_meshs_headers() {
+fn headers_of_the_mesh_from_a_stranger_are_ignored() {
     let mut proxy = Proxy::new(&stage(WORKFLOWS));
     let request = proxy.forwarded(&FROM_MESH);
     assert_eq!(request.stream.in_request(wire::WORKFLOW), None);
@@ -86,7 +86,7 @@ fn a_stranger_says_nothing_in_the_meshs_headers() {
 }
 
 #[test]
-fn where_nobody_knows_workflows_headers_stay_as_they_are() {
+fn without_workflows_headers_stay_unchanged() {
     let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
     let request = proxy.forwarded(&FROM_MESH);
     assert_eq!(*request.stream.request.borrow(), pairs(&FROM_MESH));

@@ -148,7 +148,7 @@ mod tests {
         /// For any baggage of an application, adding and then removing a token preserves the
         /// members.
         #[test]
-        fn what_is_added_comes_out_again(
+        fn removing_an_added_token_restores_the_baggage(
             values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..4),
             id in "[a-zA-Z0-9]{1,64}",
         ) {

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_one_resource_alone_goes_on_when_the_other_is_used_up() {
+    fn a_workflow_of_one_resource_continues_when_the_other_is_used_up() {
         let claims = [
             claim([1.0, 0.0], INF),
             claim([1.0, 1.0], INF),
@@ -279,7 +279,7 @@ mod tests {
         }
 
         #[test]
-        fn asking_for_more_than_there_is_gains_no_more_than_announced(
+        fn more_demand_than_capacity_gains_no_more_than_announced(
             claims in prop::collection::vec(any_claim(), 1..20),
             capacity in [1.0..100.0_f64, 1.0..100.0_f64],
         ) {

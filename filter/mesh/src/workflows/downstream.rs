@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_nobody_answered_are_the_known_ones() {
+    fn unanswered_calls_count_for_known_processes() {
         let mut down = Downstream::default();
         down.called(key(1, 1), 90, at(0));
         down.called((W, ServiceId(1), ProcessId::UNKNOWN), 10, at(0));
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn bounded_and_the_longest_silent_goes() {
+    fn processes_are_bounded_and_the_longest_silent_one_is_dropped() {
         let mut down = Downstream::default();
         for n in 0..10_000 {
             if n % 10 == 0 {

@@ -167,7 +167,7 @@ mod tests {
     const INTERVAL: Duration = Duration::from_millis(100);
 
     #[test]
-    fn right_at_once_and_soon_again_after_a_change() {
+    fn estimates_are_exact_at_once_and_soon_after_a_change() {
         let keep = Keep::new(INTERVAL, INTERVAL);
         let mut estimates = Estimates::default();
         assert_eq!(estimates.demand(), 0.0);

@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_names_have_an_id_whoever_came_before() {
+    fn reserved_names_have_an_id_after_any_other_names() {
         let host = MemoryHost::new();
         let mut workers = [directory(&host, 3), directory(&host, 3)];
         for name in [&b"a"[..], b"b", b"gold"] {
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_host_names_nobody_and_loses_nobody() {
+    fn a_failing_host_assigns_and_loses_no_name() {
         for fault in [Fault::LoadFails, Fault::StoreFails, Fault::StoreConflicts] {
             let host = MemoryHost::new();
             let mut worker = directory(&host, 3);
@@ -459,7 +459,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(
+        fn any_bytes_cause_no_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..200),
             ours in any::<bool>(),
         ) {

@@ -198,7 +198,7 @@ mod tests {
     use crate::workflows::measurements::{MAX_PAIRS, Measured};
 
     #[test]
-    fn numbers_go_on_from_the_rate_before_and_never_run_far_behind() {
+    fn ticket_numbers_continue_at_the_previous_rate_and_never_lag_far_behind() {
         let at = |s| Instant::default() + Duration::from_secs(s);
         let before = Level {
             at: at(1),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_workers_measured_adds_up_until_a_run_takes_it() {
+    fn measurements_of_workers_add_up_until_a_run_takes_them() {
         let host = MemoryHost::new();
         let mut record = Record::default();
         record.measured.add(&measurements(10));
@@ -316,7 +316,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_published_is_found(
+        fn published_rates_are_found(
             limits in prop::collection::vec(
                 (
                     prop::option::of((0.0..1e9_f64, 0.0..1e15_f64)),
@@ -361,7 +361,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let header = shared::header(<Record as shared::Record>::SCHEMA);
             let _ = shared::decode::<Record>(&[&header[..], &bytes].concat());
         }

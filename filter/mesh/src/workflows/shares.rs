@@ -272,7 +272,7 @@ mod tests {
         }
 
         #[test]
-        fn if_unbounded_is_what_filling_again_gives(
+        fn the_share_without_a_bound_equals_that_of_filling_again(
             claims in prop::collection::vec(any_claim(), 1..30), capacity in 0.0..1_000.0_f64,
         ) {
             let quick = unbounded(capacity, &claims);

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_announcement_says_nothing() {
+    fn an_invalid_announcement_has_no_effect() {
         for odd in [
             "",
             "rate=1",
@@ -280,7 +280,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn a_written_value_reads_back(
             process in any::<u64>(),
             rate in prop::option::of(0.0..1e12_f64),
         ) {
@@ -338,7 +338,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn any_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             let mut out = Vec::new();
             let _ = (parse_rate(&bytes), parse_process(&bytes), parse_name(&bytes, &mut out));
             let _ = member(&bytes, b"headgate");

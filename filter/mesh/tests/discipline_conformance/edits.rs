@@ -46,7 +46,7 @@ fn order(
 }
 
 #[test]
-fn an_edit_reorders_those_who_wait_as_if_it_had_always_been_so() {
+fn an_edit_reorders_waiting_requests_as_if_in_force_from_the_start() {
     let mut orders = Vec::new();
     for after in all() {
         for workers in 1..=3 {

@@ -157,7 +157,7 @@ fn wait_of_the_patient(discipline: &Discipline, workers: usize) -> Option<u128> 
 }
 
 #[test]
-fn nobody_starves_where_the_discipline_promises_it() {
+fn no_request_starves_if_the_discipline_prevents_it() {
     for discipline in all() {
         for workers in [1, 3] {
             let wait = wait_of_the_patient(&discipline, workers);

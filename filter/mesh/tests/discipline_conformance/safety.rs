@@ -86,7 +86,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn whatever_happens(steps in steps(), workers in 1_usize..=4) {
+    fn invariants_hold_for_any_events(steps in steps(), workers in 1_usize..=4) {
         for discipline in all() {
             let mut p = 2;
             let mut process = Process::new(workers, &config(p, &discipline));
@@ -159,7 +159,7 @@ proptest! {
 /// Deadlines of requests behind the head of the queue expire, too. These requests leave at the next
 /// tick and never get a slot.
 #[test]
-fn the_late_leave_wherever_they_stand() {
+fn expired_requests_leave_from_any_position_of_the_queue() {
     for discipline in all() {
         for workers in 1..=3 {
             let mut process = Process::new(workers, &config(1, &discipline));
@@ -189,7 +189,7 @@ fn the_late_leave_wherever_they_stand() {
 
 /// Without a tick after deadlines have expired, a freed slot goes to a request that still has time.
 #[test]
-fn a_slot_that_gets_free_goes_to_nobody_who_is_late() {
+fn a_free_slot_is_not_given_to_an_expired_request() {
     for discipline in all() {
         let mut process = Process::new(1, &config(1, &discipline));
         let running = process.arrive(0, A);

@@ -355,7 +355,7 @@ fn fair(by: Flow, weights: &[(&str, f64)]) -> [Discipline; 2] {
 }
 
 #[test]
-fn a_tenant_whose_requests_are_dear_gets_its_share_of_the_slots_time_and_no_more() {
+fn a_tenant_with_expensive_requests_gets_only_its_share_of_the_slots_time() {
     let by_class = fair(Flow::Class, &[("high", 3.0)]).map(|d| (d, 0.75));
     let by_workflow = fair(Flow::Workflow, &[("dear", 3.0)]).map(|d| (d, 0.75));
     let alike = fair(Flow::Workflow, &[]).map(|d| (d, 0.5));
@@ -379,7 +379,7 @@ fn a_tenant_whose_requests_are_dear_gets_its_share_of_the_slots_time_and_no_more
 
 /// A tenant whose requests become expensive doesn't profit from their earlier low cost for long.
 #[test]
-fn a_tenant_whose_requests_turn_dear_pays_for_them() {
+fn a_tenant_whose_requests_become_expensive_is_charged_for_them() {
     for discipline in fair(Flow::Workflow, &[]) {
         for workers in [1, 3] {
             let mut backend = Backend::new(workers, &discipline, 2);

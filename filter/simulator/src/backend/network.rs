@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_are_shared_by_those_who_have_a_worker() {
+    fn cores_are_shared_by_the_jobs_that_have_a_worker() {
         // The first job runs alone for 100 ns. Then both jobs run at half speed for 400 ns. Then
         // the second job runs alone.
         assert_eq!(
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_that_is_lost_is_not_taken_from_who_is_at_work() {
+    fn lost_capacity_is_not_taken_from_jobs_in_service() {
         let mut four = Network::new(4, &[(1.0, Resource::Sleep)], 4);
         for job in 0..8 {
             four.start(0.0, job, 100.0);

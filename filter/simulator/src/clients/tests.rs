@@ -134,7 +134,7 @@ fn users_are_conserved_whatever_becomes_of_their_requests() {
 }
 
 #[test]
-fn who_gets_no_connection_tries_again_and_again_and_gives_up() {
+fn a_client_without_a_connection_retries_and_then_gives_up() {
     let habits = Habits {
         connections: Some(0),
         ..habits(None)

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_used_idle_capacity_is_behind_afterwards() {
+    fn a_class_that_used_idle_capacity_is_behind_afterwards() {
         let mut port = Port::new(80, &[4, 1], 1_000_000);
         // The class alone sends 100 packets of 80 ns each, while its F advances five times as fast.
         let mut now = 0;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_lost() {
+    fn a_packet_that_does_not_fit_is_lost() {
         let mut port = Port::new(80, &[4, 1], 2_500);
         assert!(enqueue(&mut port, 0, (0, 1_000)));
         assert!(enqueue(&mut port, 0, (1, 1_000)));

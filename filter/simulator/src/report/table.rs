@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_found_is_not_within_a_bound_and_nothing_is_not_almost_nothing() {
+    fn a_missing_value_is_outside_of_every_bound_and_zero_is_not_almost_zero() {
         let missing = compared(None, 0.0, Some(1.0));
         let Cell::Compared(cell) = &missing else {
             unreachable!()

@@ -187,7 +187,7 @@ fn a_faster_replay_meets_the_load_of_its_speed() {
 }
 
 #[test]
-fn phases_are_told_apart() {
+fn phases_are_distinguished() {
     let (_, workload) = stage_and_workload();
     let phase = |rate| Phase {
         duration: Duration::from_secs(3),
@@ -237,7 +237,7 @@ fn telling() -> StageConfig {
 }
 
 #[test]
-fn clients_that_are_told_of_refusals_send_less_as_equation_3_predicts() {
+fn clients_with_a_rejection_rate_send_less_as_equation_3_predicts() {
     let smoothing = Smoothing {
         least: Duration::from_millis(100),
         most: Duration::from_millis(300),

@@ -269,7 +269,7 @@ fn from_calm_to_overload_in_seven_seconds() {
 /// slots. Reports in the backend's queue do the same to short requests. Neither effect reverses the
 /// order by value.
 #[test]
-fn what_misses_its_objective_by_itself_does_not_keep_the_slots() {
+fn a_type_that_misses_its_objective_by_itself_does_not_keep_the_slots() {
     for (kinds, workers, steps, slots, least) in [
         (NATURAL, u32::MAX, CORE, 6, 0.97),
         (TIGHT, u32::MAX, CORE, 6, 0.97),
@@ -350,7 +350,7 @@ fn lost_and_regained_capacity_is_followed_within_ten_seconds() {
 }
 
 #[test]
-fn what_changes_by_itself_is_not_taken_for_the_slots() {
+fn changes_of_the_backends_speed_are_not_attributed_to_the_slots() {
     let service = Service::new(PAPER, 16, SLEEP, 16.0);
     let every = |step: u64, speed: &dyn Fn(u64) -> f64| -> Vec<(u64, f64)> {
         let last = service.seconds * SECOND;

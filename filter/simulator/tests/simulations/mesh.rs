@@ -120,7 +120,7 @@ fn lost_responses_end_by_the_callers_timeout_and_leave_nothing_behind() {
 }
 
 #[test]
-fn what_clients_gave_up_is_still_worked_on() {
+fn a_service_continues_to_work_on_abandoned_requests() {
     let mut graph = two_tiers(1, 1, ServiceTime::Constant(100.0), Network::default());
     graph.workflows[0].timeout = Some(Duration::from_millis(500));
     // The capacity of `back` is 160 requests/s.
@@ -332,7 +332,7 @@ fn a_service_orders_its_queue_by_objectives_and_by_classes() {
 }
 
 #[test]
-fn what_a_policy_excludes_passes_it_by() {
+fn excluded_requests_bypass_a_policy() {
     let path = json!({"type": "PathPrefix", "value": "/api/write"});
     let seen = behind(stage(&json!({"excluded": [{"path": path}]})));
     let [_, writes] = failed(&seen);

@@ -200,7 +200,7 @@ fn percentiles_of_50_ms_to_1_s_are_held_by_steps_in_units_of_the_throughput() {
 }
 
 #[test]
-fn below_the_capacity_steps_in_units_of_the_throughput_refuse_nobody() {
+fn below_the_capacity_steps_in_units_of_the_throughput_refuse_no_request() {
     for target_ms in [50.0, 200.0, 1_000.0] {
         for load in [0.3, 0.9] {
             let outcome = under(load, 20, (target_ms, 0.1), &adaptive(target_ms), 1);

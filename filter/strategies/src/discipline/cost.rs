@@ -83,7 +83,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_times_are_survived(
+        fn any_times_cause_no_panic(
             all in prop::collection::vec((any::<u64>(), any::<u64>()), 0..300),
             expected in any::<u64>(),
         ) {

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_between_blocks_does_not_count() {
+    fn differences_between_blocks_do_not_count() {
         let mut rng = Rng::new(2);
         let mut moments = Moments::default();
         for block in 0..40 {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_about_levels_that_were_not_visited() {
+    fn levels_that_were_not_visited_have_no_estimate() {
         let mut sums = Sums::default();
         (0..100).for_each(|_| sums.add(0.0, 0.0, 1.0));
         let mut moments = Moments::default();

@@ -827,7 +827,7 @@ mod tests {
     }
 
     #[test]
-    fn it_opens_while_fewer_slots_are_asked_for() {
+    fn the_limit_opens_while_fewer_slots_are_demanded() {
         for (in_flight, refused, opens) in [(2, 0, true), (40, 0, false), (2, 2_000, false)] {
             let (mut auto, mut record) = closed();
             for ms in (1_310..2_400).step_by(10) {
@@ -958,7 +958,7 @@ mod tests {
     }
 
     #[test]
-    fn it_opens_after_fifty_answers_or_five_seconds() {
+    fn the_limit_opens_after_fifty_answers_or_five_seconds() {
         for (period, secs) in [(10, 1.0), (50, 2.5), (500, 5.0)] {
             let (mut auto, mut record) = closed();
             let calm = 10_000;

@@ -65,7 +65,7 @@ fn record_ramp(times: &mut ServiceTimes, kind: TypeId, n: u64) {
 }
 
 #[test]
-fn nothing_measured_is_no_estimate() {
+fn no_measurements_give_no_estimate() {
     let mut times = ServiceTimes::new(settings());
     assert!(!times.sync(at(0), &MemoryHost::new(), PREFIX).unwrap());
     let estimate = times.estimate(FAST);
@@ -298,7 +298,7 @@ fn foreign_and_corrupt_blobs_restart_learning() {
 }
 
 #[test]
-fn every_truncation_and_flipped_byte_of_a_record_is_survived() {
+fn a_truncated_or_corrupt_record_causes_no_panic() {
     let host = MemoryHost::new();
     let mut times = ServiceTimes::new(settings());
     record_ramp(&mut times, FAST, 60);

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_account_is_not_covered() {
+    fn a_type_without_an_account_is_not_covered() {
         let budget = ErrorBudget::new(1, 1);
         assert!(!budget.covers(KIND, 0, 50.0));
     }

@@ -326,7 +326,7 @@ fn derived_gains_need_no_tuning_for_other_loads_speeds_and_periods() {
 }
 
 #[test]
-fn a_backend_that_becomes_twice_as_slow_is_found_out() {
+fn a_backend_that_becomes_twice_as_slow_is_detected() {
     let mut plant = Plant::new(backlog_control(BacklogSignal::Backlog), 8);
     plant.run(3.0, 60);
     plant.unit *= 2;

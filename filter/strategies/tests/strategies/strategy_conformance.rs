@@ -314,7 +314,7 @@ fn with_logic_all_only_a_request_that_misses_all_objectives_is_refused() {
 }
 
 #[test]
-fn a_type_condemned_by_its_own_histogram_gets_in_when_nobody_waits() {
+fn a_type_whose_histogram_misses_its_objective_is_admitted_when_no_request_waits() {
     for (name, mut config) in all() {
         config.types[1].slo[1].objective_us = 5_000;
         let times = warm(&config);
@@ -528,7 +528,7 @@ fn beside_a_value_cut_accept_fraction_refuses_hardly_any_itself() {
 /// The budget of an objective is for requests that are answered. Refusals by the second limit, by a
 /// full queue or by a deadline don't spend it.
 #[test]
-fn requests_that_are_refused_after_all_spend_no_error_budget() {
+fn requests_that_are_refused_later_spend_no_error_budget() {
     // Each waits 12 ms, so that the p50 of slow, 22 ms, exceeds the objective of 18 ms.
     let wait = ms(12);
     let mut bounded = VALUE_CUT;
@@ -651,7 +651,7 @@ fn response_time_controller_admits_by_response_times_alone() {
 }
 
 #[test]
-fn what_a_worker_told_the_others_it_does_not_tell_again() {
+fn a_worker_reports_each_measurement_to_the_others_once() {
     for (name, config) in all() {
         let mut strategy = Strategy::from_config(&config);
         serve(&mut strategy, &config, 2, 60);
@@ -728,7 +728,7 @@ fn a_rare_type_gets_its_allowance_on_average() {
 }
 
 #[test]
-fn help_settles_where_algorithm_3_says() {
+fn help_converges_to_the_value_of_algorithm_3() {
     let (_, config) = all().swap_remove(2);
     // `fast` has AR 1. With the AR of `slow`, AAR = (1 + AR) / 2 and x = AAR − AR = (1 − AR) / 2.
     // The AR of `slow` is its p = x / (1 + x), so AR² − 4 AR + 1 = 0.
@@ -739,7 +739,7 @@ fn help_settles_where_algorithm_3_says() {
 }
 
 #[test]
-fn what_was_withdrawn_counts_as_rejected() {
+fn a_withdrawn_request_counts_as_rejected() {
     let (_, config) = all().swap_remove(1);
     let times = warm(&config);
     let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(9));

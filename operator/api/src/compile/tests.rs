@@ -133,7 +133,7 @@ fn the_header_of_retries_goes_to_the_filter() {
 }
 
 #[test]
-fn what_compiles_the_filter_reads_back() {
+fn the_filter_reads_back_a_compiled_policy() {
     let config = configuration(&policy("search", "", &["x"]), 1);
     let json = serde_json::to_vec(&config).unwrap();
     assert_eq!(FilterConfig::from_json(&json).unwrap(), config);

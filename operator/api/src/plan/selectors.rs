@@ -89,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finds_what_trying_all_finds(
+        fn the_index_finds_the_same_selectors_as_a_full_search(
             selectors in proptest::collection::vec(("[mn]", labels()), 0..20),
             namespace in "[mno]",
             pod in labels(),

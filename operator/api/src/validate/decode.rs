@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_at_all_ends_in_problems() {
+    fn any_wrong_document_has_problems() {
         for yaml in ["7", "[]", "a: {b: [c]}", "text", "{}", "? [a]\n: b"] {
             if let Ok(mut documents) = node::parse("a.yaml", yaml) {
                 assert_ne!(

@@ -239,7 +239,7 @@ fn example(at: &Path, field: &str) -> &'static str {
         }
         "kind" => "AdmissionPolicy",
         "metadata" => "such as {name: search, namespace: default}",
-        "name" if is_in(at, "named") => "the id of a workflow, as requests say it",
+        "name" if is_in(at, "named") => "the id of a workflow, as in requests",
         "name" if is_in(at, "services") => "the name of a service",
         "name" => "every object, type and header has a name",
         "spec" => "targetRefs and types",
@@ -247,14 +247,14 @@ fn example(at: &Path, field: &str) -> &'static str {
         "types" => {
             "at least one, named default, such as [{name: default, slo: {p50: 18ms, p90: 50ms}}]"
         }
-        "value" if is_in(at, "set") => "the value that the header gets",
+        "value" if is_in(at, "set") => "the value of the header",
         "set" => "such as [{name: x-gateway-model-name, value: small}]",
         "value" => "the text to compare with",
         "type" if is_in(at, "identifyBy") => "Baggage, Header, Metadata or Type",
         "path" => "such as [envoy.filters.http.jwt_authn, claims, tenant]",
         "quantile" => "0 (the slowest process) to 1 (the fastest)",
         "cluster" => "the name of an Envoy cluster, exact or with * at its end",
-        "capacity" => "what there is of it in a second",
+        "capacity" => "its capacity per second",
         "least" => "the shortest delay, such as 100ms",
         "most" => "the longest delay, such as 300ms",
         "budget" => "the tokens that the server's cache holds, such as 65536",

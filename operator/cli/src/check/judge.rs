@@ -61,7 +61,7 @@ fn counted(names: &[String], what: &str) -> String {
 /// Judges the API server's version.
 pub(crate) fn server(version: Option<&str>) -> Finding {
     match version {
-        None => Finding::ok("reachable; it doesn't tell this user its version"),
+        None => Finding::ok("reachable; this user may not read its version"),
         Some(version) if minor(version).is_some_and(|v| v < (1, OLDEST_MINOR)) => Finding::error(
             format!("Kubernetes {version} is older than 1.{OLDEST_MINOR}"),
             "upgrade the cluster",
@@ -110,7 +110,7 @@ pub(crate) fn definition(
     own: &CustomResourceDefinition,
 ) -> Finding {
     let Some(installed) = installed else {
-        let message = "the cluster knows no AdmissionPolicy".to_owned();
+        let message = "the CRD of AdmissionPolicy isn't installed".to_owned();
         return Finding::error(message, UPGRADE_CRD.replace("upgrade", "install"));
     };
     let conditions = installed
@@ -198,19 +198,19 @@ pub(crate) fn versions(versions: &BTreeSet<&str>) -> Finding {
     };
     match all.as_slice() {
         [] => Finding::skipped("no operator reports its version"),
-        [_, _, ..] => Finding::warning(message, "wait for the roll-out, or see why it hangs"),
+        [_, _, ..] => Finding::warning(message, "wait for the rollout, or see why it is stuck"),
         [one] if near(one) => Finding::ok(message),
         [_] => Finding::warning(
             message,
-            "use versions of which the minor version differs by at most one",
+            "use versions whose minor versions differ by at most one",
         ),
     }
 }
 
 /// Judges the leader's Lease.
 pub(crate) fn lease(name: &str, lease: Option<&LeaseSpec>, now: SystemTime) -> Finding {
-    const FIX: &str = "see the operator's log and headgate_leader; status and objects aren't \
-                       written meanwhile";
+    const FIX: &str = "see the operator's log and headgate_leader; until then no status and no \
+                       object is written";
     let holder = lease.and_then(|l| l.holder_identity.as_deref());
     let holder = holder.unwrap_or_default();
     let renewed = lease.and_then(|l| l.renew_time.as_ref());
@@ -235,14 +235,14 @@ pub(crate) fn rights(account: &str, asked: usize, lacking: &[Right]) -> Finding 
         [] => Finding::ok(format!("{account} may make its {asked} kinds of requests")),
         lacking => Finding::error(
             format!("{account} may not {}", some(lacking)),
-            "upgrade the chart with rbac.create, or grant what its roles say",
+            "upgrade the chart with rbac.create, or grant the rules of its roles",
         ),
     }
 }
 
 /// Judges a certificate in PEM.
 pub(crate) fn certificate(name: &str, pem: Option<&[u8]>, now: SystemTime) -> Finding {
-    let fix = "renew it; with tls.mode Generated, delete it, and the operator makes a new CA";
+    let fix = "renew it; with tls.mode Generated, delete it, and the operator creates a new CA";
     let Some(end) = pem.and_then(certificate::expires) else {
         return Finding::error(format!("{name} has no certificate"), fix);
     };
@@ -265,7 +265,7 @@ pub(crate) fn published(
     found: &BTreeMap<String, String>,
     authority: Option<&str>,
 ) -> Finding {
-    const FIX: &str = "see the operator's log, and whether it leads and may patch ConfigMaps";
+    const FIX: &str = "see the operator's log; check that it leads and may patch ConfigMaps";
     let missing = { namespaces.iter() }.filter(|n| !found.contains_key(*n));
     let missing: Vec<String> = missing.cloned().collect();
     let own = authority.map(certificate::first_pem);
@@ -371,8 +371,8 @@ pub(crate) fn module(served: &[(&str, &str, Modules)]) -> Finding {
         )),
         bad => Finding::error(
             counted(bad, &format!("of {all} operators don't serve it")),
-            "see the operator's log; proxies of Istio and Envoy Gateway that start meanwhile run \
-             without the filter",
+            "see the operator's log; until then new proxies of Istio and Envoy Gateway run without \
+             the filter",
         ),
     }
 }
@@ -448,15 +448,15 @@ pub(crate) fn services(
         }
     }
     match (unreachable.as_slice(), passing.as_slice()) {
-        ([], []) => Finding::ok("none sends requests past Envoy"),
+        ([], []) => Finding::ok("none bypasses Envoy"),
         ([], passing) => Finding::warning(
-            counted(passing, "send requests past Envoy"),
+            counted(passing, "bypass Envoy"),
             "name the port in the workload, and set targetPort to this name",
         ),
         (unreachable, _) => Finding::error(
             counted(
                 unreachable,
-                "find no port of a sidecar by its name, which needs Kubernetes 1.33",
+                "can't resolve a sidecar's port by name, which needs Kubernetes 1.33",
             ),
             "upgrade the cluster, or remove the sidecars: headgate uninject",
         ),

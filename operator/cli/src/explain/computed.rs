@@ -36,7 +36,7 @@ pub(super) fn strategy(stage: &StageConfig, kind: usize, class: usize) -> Option
             let row = control.targets_us.get(if is_of_type { kind } else { 0 })?;
             let target = *row.get(class)?;
             let careful = match queue.mode == QueueMode::Hold && queue.timeout_us <= target {
-                true => "; careful: queue.timeout ends waits before, so set it above the target",
+                true => "; warning: queue.timeout ends waits earlier, so set it above the target",
                 false => "",
             };
             let (percentile, target) = (control.percentile, Duration::of_micros(target));
@@ -57,8 +57,8 @@ pub(super) fn strategy(stage: &StageConfig, kind: usize, class: usize) -> Option
 pub(super) fn cost(stage: &StageConfig, kind: usize) -> Option<String> {
     let header = &stage.types.get(kind)?.cost.as_ref()?.size.header;
     Some(format!(
-        "cost: a + b · {header}, with a and b as measured; a request without this header is judged \
-         as an average one of its type"
+        "cost: a + b · {header}, with a and b as measured; a request without this header counts as \
+         an average one of its type"
     ))
 }
 
@@ -70,7 +70,7 @@ pub(super) fn on_refusal(stage: &StageConfig, kind: usize) -> Option<String> {
         .collect();
     (!set.is_empty()).then(|| {
         format!(
-            "on refusal: goes on without a slot, by the route that matches {}",
+            "on refusal: continues without a slot, on the route that matches {}",
             set.join(" and ")
         )
     })
@@ -108,7 +108,7 @@ fn derived_gains(control: &BacklogControlConfig, stage: &StageConfig) -> String 
     let proportional = match (control.control, &control.cost) {
         (BacklogSignal::Backlog, CostConfig::Measured) => format!("{:.0} ms", proportional * 1e3),
         (BacklogSignal::QueueLength, _) => format!("{proportional:.2} ÷ mean processing time in s"),
-        _ => format!("{proportional:.2} ÷ measured time in s that a cost of 1 takes"),
+        _ => format!("{proportional:.2} ÷ measured time in s of a cost of 1"),
     };
     let largest = match (control.max_backlog, control.control, stage.queue.max_length) {
         (Some(max), ..) => max.to_string(),
@@ -135,8 +135,8 @@ pub(super) fn recovery(promises: &ServiceAdmissionConfig, class: ClassId) -> Opt
         let least = promises.min_probability;
         let time = Duration::from(law.recovery(class));
         format!(
-            "a caller that runs {least} of them in the class needs {time} without a miss to run \
-             all there again"
+            "a caller with a share of {least} in the class needs {time} without a miss to run all \
+             of its calls there again"
         )
     };
     Some(match promises.central.as_ref().map(|c| c.method) {
@@ -157,7 +157,8 @@ pub(super) fn recovery(promises: &ServiceAdmissionConfig, class: ClassId) -> Opt
             let calls = f64::from(allowed.get()) / ((1.0 - percentile / 100.0) * seconds);
             format!(
                 "classAdmission: {allowed} misses, of all callers together, end the class until a \
-                 period of {} is over; p{percentile} allows as many of {} calls/s in the class",
+                 period of {} is over; p{percentile} allows as many misses of {} calls/s in the \
+                 class",
                 Duration::of_micros(period_us),
                 calls.round(),
             )

@@ -46,7 +46,7 @@ pub(super) async fn serve(
                     continue;
                 }
             };
-            info!("class admission is served at {address}, as this replica leads");
+            info!("class admission is served at {address}, because this replica leads");
             let lost = async { drop(leadership.wait_for(Option::is_none).await) };
             server.serve(listener, lost).await;
         }

@@ -235,7 +235,7 @@ spec:
 ";
 
 #[test]
-fn thresholds_are_read_in_the_unit_that_is_said() {
+fn thresholds_are_read_in_the_given_unit() {
     let text = read(THRESHOLD).unwrap();
     assert!(text.contains("- name: search-latency\n"), "{text}");
     assert!(text.contains("slo: {p95: 150ms, p99.9: 2s}\n"), "{text}");
@@ -248,7 +248,7 @@ fn thresholds_are_read_in_the_unit_that_is_said() {
 }
 
 #[test]
-fn what_a_policy_cannot_say_is_named_by_file_field_and_value() {
+fn an_error_names_file_field_and_value_that_a_policy_cannot_express() {
     for (from, to, error) in [
         (
             "op: lte",

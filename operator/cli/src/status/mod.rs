@@ -112,10 +112,10 @@ async fn of_cluster(args: &StatusArgs) -> anyhow::Result<Output> {
     }
     let policies = cluster.policies(namespace, args.policy.as_deref()).await;
     let policies =
-        policies.context("for a headgate run of this machine, say --admin 127.0.0.1:18001")?;
+        policies.context("for a headgate run on this machine, use --admin 127.0.0.1:18001")?;
     if let (Some(name), []) = (&args.policy, policies.as_slice()) {
         bail!(
-            "there is no AdmissionPolicy {}/{name}",
+            "AdmissionPolicy {}/{name} doesn't exist",
             namespace.unwrap_or_default()
         );
     }
@@ -144,7 +144,7 @@ async fn answer(
     }
     if let (Some(namespace), []) = (namespace, policies) {
         notes += &format!(
-            "warning: there are no policies in namespace {namespace}; --all-namespaces shows all\n"
+            "warning: namespace {namespace} has no policies; --all-namespaces shows all\n"
         );
     }
     let view = view::View::new(policies, &operators, objects, namespace);
@@ -198,8 +198,8 @@ async fn fetch(admin: &Endpoint, token: Option<&Path>) -> anyhow::Result<Bytes> 
         let why = String::from_utf8_lossy(response.body());
         let (namespace, name) = OPERATOR.split_once('/').unwrap_or_default();
         bail!(
-            "{admin}: {}; --token-file FILE gives it one that kubectl makes: kubectl create token \
-             {} --namespace {} --audience {AUDIENCE}",
+            "{admin}: {}; give one with --token-file FILE: kubectl create token {} --namespace {} \
+             --audience {AUDIENCE}",
             one_line(why.trim()),
             name,
             namespace,

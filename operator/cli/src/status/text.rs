@@ -244,7 +244,7 @@ fn remarks(view: &View) -> Vec<String> {
     modules.dedup();
     if modules.len() > 1 {
         lines.push(format!(
-            "operators give out different modules: {}; a roll-out is under way, or hangs",
+            "operators serve different modules: {}; a rollout is in progress or stuck",
             modules.join(", ")
         ));
     }

@@ -305,11 +305,12 @@ impl Condition {
     /// Returns the written condition, or `Unknown` if it is absent or about an earlier generation.
     fn of(written: Option<&meta::Condition>, generation: i64) -> Self {
         match written {
-            None => Self::unknown("Pending", "no operator has judged it yet".to_owned()),
+            None => Self::unknown("Pending", "no operator has reconciled it yet".to_owned()),
             Some(c) if c.observed_generation.is_some_and(|g| g < generation) => Self::unknown(
                 "Stale",
                 format!(
-                    "no operator has judged generation {generation} yet; generation {} was {}: {}",
+                    "no operator has reconciled generation {generation} yet; generation {} was {}: \
+                     {}",
                     c.observed_generation.unwrap_or_default(),
                     c.reason,
                     c.message

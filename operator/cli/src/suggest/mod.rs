@@ -94,7 +94,12 @@ fn of_log(path: &Path, types: usize) -> anyhow::Result<Found> {
         [] => String::new(),
         notes => format!("; {}", notes.join("; ")),
     };
-    let few = || anyhow!("{name}: fewer than {ENOUGH} answers of a backend{}", why());
+    let few = || {
+        anyhow!(
+            "{name}: fewer than {ENOUGH} responses of a backend{}",
+            why()
+        )
+    };
     routes.found(types, notes.clone()).ok_or_else(few)
 }
 
@@ -105,8 +110,8 @@ fn of_proxy(place: &AdminAddress) -> anyhow::Result<Found> {
     let (Some((name, policy)), None) = (policies.next(), policies.next()) else {
         let names: Vec<&str> = sample.policies.keys().map(String::as_str).collect();
         bail!(
-            "--proxy {place}: it runs {}; one policy in DryRun whose only type is {DEFAULT_TYPE} \
-             would be right",
+            "--proxy {place}: it runs {}; it needs one policy in DryRun with {DEFAULT_TYPE} as its \
+             only type",
             match names.is_empty() {
                 true => "no policy".to_owned(),
                 false => names.join(" and "),
@@ -120,13 +125,13 @@ fn of_policy(policy: &Parts<Stats>) -> anyhow::Result<Found> {
     let (names, types): (Vec<&str>, Vec<&Stats>) = of(policy, TYPE).unzip();
     let ([DEFAULT_TYPE], [stats]) = (&names[..], &types[..]) else {
         bail!(
-            "it has the types {}; one whose only type is {DEFAULT_TYPE} would be right. Envoy keeps \
-             the stats of types that a policy had until it restarts",
+            "it has the types {}; its only type must be {DEFAULT_TYPE}. Envoy keeps the stats of a \
+             policy's former types until it restarts",
             names.join(", ")
         );
     };
     let all = measured(stats).with_context(|| {
-        format!("fewer than {ENOUGH} answers measured so far; let it measure longer")
+        format!("fewer than {ENOUGH} responses measured so far; measure longer")
     })?;
     Ok(Found {
         all,

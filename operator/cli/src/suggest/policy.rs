@@ -71,7 +71,7 @@ pub(super) fn round_up(ms: f64) -> f64 {
 pub(super) fn text(found: &Found, of: &ObjectKey, target: &str) -> String {
     let all = &found.all;
     let mut text = format!(
-        "# Suggested by headgate suggest from {} answers. Look it over, then try it:
+        "# Suggested by headgate suggest from {} responses. Review it, then try it:
 #   headgate validate policy.yaml
 #   headgate simulate --policy policy.yaml --workload access.log
 ",
@@ -82,9 +82,9 @@ pub(super) fn text(found: &Found, of: &ObjectKey, target: &str) -> String {
     }
     text += &head(&of.namespace, &of.name, target);
     text += &format!(
-        "  # No parallelism: the filter finds how many requests the service works on at once.
-  # Objectives are twice what a type's requests took, and room for slow requests before them: one \
-         at the median,
+        "  # No parallelism: the filter finds how many requests the service can process at once.
+  # Objectives are twice the measured times of a type, plus the time of slow requests before it: \
+         one at the median,
   # two at the 90th percentile, of {} each (the 90th percentile of all). Rounded up to 1, 1.5, 2, \
          3, 5 or 7.
   types:
@@ -100,7 +100,7 @@ pub(super) fn text(found: &Found, of: &ObjectKey, target: &str) -> String {
     }
     let which = match found.routes.is_empty() {
         true => "All requests",
-        false => "All others, by what all requests took",
+        false => "All others, by the response times of all requests",
     };
     text += &format!("  # {which}: {}\n", took(all));
     text + &kind(DEFAULT_TYPE, "", None, &[("slo", slo(all, all))])
@@ -108,7 +108,7 @@ pub(super) fn text(found: &Found, of: &ObjectKey, target: &str) -> String {
 
 fn took(measured: &Measured) -> String {
     format!(
-        "{} answers took {} (p50) and {} (p90)",
+        "{} responses took {} (p50) and {} (p90)",
         measured.requests,
         shown(measured.p50_ms),
         shown(measured.p90_ms)

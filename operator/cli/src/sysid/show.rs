@@ -77,8 +77,8 @@ pub(super) fn text(answer: &Results<'_>) -> String {
         line(format_args!("{}", table.or("")));
         if chosen.r_squared < ACCEPTABLE {
             line(format_args!(
-                "R² is below {ACCEPTABLE}: the model is hardly fit for use. Record longer, or at \
-                 loads that vary more.\n"
+                "R² is below {ACCEPTABLE}: the model is too inaccurate. Record longer, or vary the \
+                 load more.\n"
             ));
         }
     } else {
@@ -91,7 +91,8 @@ pub(super) fn text(answer: &Results<'_>) -> String {
         plant.denominator()
     ));
     line(format_args!(
-        "Poles of the open loop: {}; 1000 more of backlog, for long, are {:.3} s more of delay\n",
+        "Poles of the open loop: {}; a lasting increase of the backlog by 1000 adds {:.3} s of \
+         delay\n",
         roots_text(&plant.poles()),
         1000.0 * plant.gain()
     ));

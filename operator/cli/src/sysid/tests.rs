@@ -111,7 +111,7 @@ fn the_papers_gains_are_looked_at_without_a_trace() {
 }
 
 #[test]
-fn what_can_not_be_is_said_in_one_line() {
+fn an_error_is_one_line() {
     let error = |words: &[&str]| format!("{:#}", ask(words).unwrap_err());
     assert!(error(&["/nowhere.csv"]).starts_with("/nowhere.csv: can't be read"));
     let flat = tempfile::NamedTempFile::new().unwrap();

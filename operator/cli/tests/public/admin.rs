@@ -44,7 +44,7 @@ async fn answer(mut stream: TcpStream) -> (String, String, String) {
 }
 
 #[tokio::test]
-async fn counts_are_told_when_they_change() {
+async fn counts_are_sent_when_they_change() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
     let (line, version, body) = answer(ask(world.admin, "").await).await;
     assert!(line.ends_with("200 OK"), "{line}");
@@ -83,7 +83,7 @@ async fn counts_are_told_when_they_change() {
 
 /// The response to an edit of one policy doesn't grow with the number of policies.
 #[tokio::test]
-async fn counts_are_told_by_what_changed() {
+async fn only_changed_counts_are_sent() {
     let world = World::start(plan(&[(SEARCH, "r1"), (ADS, "r1")])).await;
     let mut search = sotw(&world, hello(Some(SEARCH))).await;
     let mut ads = hello(Some(ADS));
@@ -169,7 +169,7 @@ async fn a_leader_follows_the_counts_of_another_replica() {
 }
 
 #[tokio::test]
-async fn a_replica_that_stops_answers_those_who_wait() {
+async fn a_replica_that_stops_answers_waiting_requests() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
     let (_, version, _) = answer(ask(world.admin, "").await).await;
     let same = format!("if-none-match: {version}\r\nprefer: wait=20\r\n");
@@ -213,7 +213,7 @@ async fn connect(from: &str, to: SocketAddr) -> TcpStream {
 /// The number of connections of clients that never complete their requests is limited, and such
 /// clients delay no other client.
 #[tokio::test]
-async fn clients_that_are_silent_keep_nobody_waiting() {
+async fn silent_clients_delay_no_other_client() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
     let mut crowd = Vec::new();
     for address in 3..6 {
@@ -260,7 +260,7 @@ async fn probes_have_an_address_of_their_own() {
 }
 
 #[tokio::test]
-async fn who_asks_for_probes_is_told_nothing_else() {
+async fn the_address_of_probes_serves_nothing_else() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
     let probes = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = probes.local_addr().unwrap();

@@ -105,7 +105,7 @@ fn admit(answer: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn what_is_no_report_is_refused_by_name() {
+async fn an_invalid_report_is_refused_with_the_invalid_field() {
     let (address, _end) = start(None).await;
     let mut channel = Channel::from_shared(format!("http://{address}"))
         .unwrap()

@@ -24,7 +24,7 @@ fn fed(args: &[&str], input: &str) -> Output {
 }
 
 #[test]
-fn validate_tells_by_exit_code_and_one_line() {
+fn validate_reports_by_exit_code_and_one_line() {
     let good = headgate(&["validate", "examples/quickstart"]);
     assert_eq!(
         (text(&good.stdout), good.status.code()),
@@ -97,8 +97,8 @@ fn validate_warns_of_policies_that_apply_nowhere() {
     assert_eq!(
         text(&both.stderr),
         "warning: operator/cli/tests/policies/rival.yaml: default/zz-rival does not apply to \
-         Service/default/search, which default/search has (the oldest policy of a target applies, \
-         then the first by name)\n"
+         Service/default/search, because default/search does (the oldest policy of a target \
+         applies, then the first by name)\n"
     );
 }
 
@@ -181,8 +181,8 @@ fn explain_prints_the_times_of_class_admission() {
     let answer = headgate(&["explain", policy, "--path", "/", "-H", "x-priority: high"]);
     let words: Vec<&str> = text(&answer.stdout).split_whitespace().collect();
     let times = "p99 holds for callers with 100 calls of the class or more in a window of 1s500ms, \
-                 p90 for those with a tenth of them; a caller that runs 0.1 of them in the class \
-                 needs 2m15s without a miss to run all there again";
+                 p90 for those with a tenth of them; a caller with a share of 0.1 in the class \
+                 needs 2m15s without a miss to run all of its calls there again";
     assert!(words.join(" ").contains(times), "{}", text(&answer.stdout));
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
@@ -195,12 +195,12 @@ fn explain_prints_the_times_of_class_admission() {
         (
             "Misses",
             "5 misses, of all callers together, end the class until a period of 1s is over; p99 \
-             allows as many of 500 calls/s in the class",
+             allows as many misses of 500 calls/s in the class",
         ),
         (
             "Incast",
-            "holds the mean of waits, in windows of 1s500ms; a caller that runs 0.1 of them in the \
-             class needs 2m15s without a miss to run all there again",
+            "holds the mean of waits, in windows of 1s500ms; a caller with a share of 0.1 in the \
+             class needs 2m15s without a miss to run all of its calls there again",
         ),
     ] {
         let policy = server.replace(
@@ -275,7 +275,7 @@ fn explain_shows_defaults_that_depend_on_other_settings() {
     let control = "strategy.responseTimeController";
     assert_eq!(of(&format!("{control}.lowerClassDecrease")), 10.0);
     assert_eq!(of(&format!("{control}.lowerClassPatience")), 20);
-    let target = "target: p90 of response times at 2s; careful: queue.timeout ends waits before, \
+    let target = "target: p90 of response times at 2s; warning: queue.timeout ends waits earlier, \
                   so set it above the target";
     assert_eq!(of("computed")[0], target);
 }
@@ -338,7 +338,7 @@ fn explain_says_what_each_discipline_does() {
 }
 
 #[test]
-fn explain_tells_the_class() {
+fn explain_shows_the_class() {
     let policy = "operator/cli/tests/policies/everything.yaml";
     let args = [
         "explain",
@@ -640,7 +640,7 @@ fn render_refuses_what_validate_refuses() {
 }
 
 #[test]
-fn explain_tells_how_a_workflow_was_found() {
+fn explain_says_how_a_workflow_was_found() {
     let policy = "operator/cli/tests/policies/everything.yaml";
     let explain = |request: &[&str]| {
         let args = [
@@ -738,22 +738,22 @@ fn validate_warns_of_what_is_seldom_meant() {
     assert_eq!(warned(&policy), "");
     assert_eq!(
         warned(&policy.replace("drr: {by: Workflow}", "drr: {by: Type}")),
-        "default/search: spec.queue.discipline: DRR by Type, which knows no workflows: one with a \
-         steady rate fills the queue, and the bursts of others wait behind it; \
-         with DRR by Workflow they take turns\n"
+        "default/search: spec.queue.discipline: DRR by Type, which ignores workflows: one with a \
+         steady rate fills the queue, and the bursts of others wait behind it; with DRR by \
+         Workflow they take turns\n"
     );
     assert_eq!(
         warned(&policy.replace("    peers:", "    edge: true\n    peers:")),
-        "default/search: spec.workflows.peers: given with edge, where no caller is trusted: they \
-         are those that this service calls\n"
+        "default/search: spec.workflows.peers: given with edge, where no caller is trusted; peers \
+         are then the services that this one calls\n"
     );
     let policy = include_str!("../../../../examples/policies/class-admission.yaml");
     assert_eq!(warned(policy), "");
     assert_eq!(
         warned(&policy.replace("high: 15ms", "high: 5ms")),
-        "default/stock: spec.classAdmission.targets.high: its windows, 500ms, are so short that it \
-         holds at p99 only for callers with 200 calls/s in the class or more; give a longer \
-         target, or more decrease or less increase in classAdmission.distributed\n"
+        "default/stock: spec.classAdmission.targets.high: its windows (500ms) are so short that \
+         the target holds at p99 only for callers with at least 200 calls/s in the class; give a \
+         longer target, or more decrease or less increase in classAdmission.distributed\n"
     );
     let inside = policy.split("    peers:").next().unwrap();
     let of_edge = warned(&format!(
@@ -762,8 +762,8 @@ fn validate_warns_of_what_is_seldom_meant() {
     assert!(
         of_edge.contains(
             "default/stock: spec.classAdmission.targets: given with workflows.edge, where no \
-             caller is trusted: answers don't report their times, so callers notice only refusals \
-             and timeouts, and the service ignores the class of a downgraded call\n"
+             caller is trusted: responses don't report their times, so callers notice only \
+             refusals and timeouts, and the service ignores the class of a downgraded call\n"
         ),
         "{of_edge}"
     );
@@ -784,23 +784,23 @@ fn validate_warns_of_what_is_seldom_meant() {
     );
     let fraction = include_str!("../../../../examples/policies/accept-fraction.yaml");
     assert_eq!(warned(fraction), "");
-    let units = "default/reports: spec.strategy.acceptFraction: no effect while Headgate looks for \
-                 the number of slots, which has no limit then; give processingUnits, or \
-                 parallelism as total or perEndpoint\n";
+    let units = "default/reports: spec.strategy.acceptFraction: no effect while parallelism is \
+                 found, because slots have no limit then; give processingUnits, or parallelism as \
+                 total or perEndpoint\n";
     assert_eq!(warned(&fraction.replace("total: 20", "auto: {}")), units);
     let waits = include_str!("../../../../examples/policies/max-queue-wait.yaml");
     assert_eq!(warned(waits), "");
     assert_eq!(
         warned(&waits.replace("limit: 12ms", "limit: 2s")),
         "default/prices: spec.strategy.maxQueueWait.limit: 2s, above queue.timeout (1s): requests \
-         that would wait longer are let in, and refused when they have waited for the timeout; give \
-         a limit below it, or a longer timeout\n"
+         that would wait longer are admitted, and refused after the timeout; give a limit below \
+         it, or a longer timeout\n"
     );
     assert_eq!(
         warned(&waits.replace("history: 5ms", "history: 2s")),
         "default/prices: spec.strategy.maxQueueWait.limits.history: 2s, above queue.timeout (1s): \
-         requests that would wait longer are let in, and refused when they have waited for the \
-         timeout; give a limit below it, or a longer timeout\n"
+         requests that would wait longer are admitted, and refused after the timeout; give a limit \
+         below it, or a longer timeout\n"
     );
     let bouncer = fraction.replace("type: AcceptFraction", "type: Bouncer");
     let bouncer = bouncer + "    slo: {p50: 100ms}\n";
@@ -936,7 +936,7 @@ fn inject_warns_of_network_policies_that_cut_envoy_off() {
     assert_eq!(
         warned("{ports: [{port: 80}]}"),
         "warning: NetworkPolicy net admits port 80 and not port 10000, where Envoy listens: \
-         requests to Pod p are cut off until the policy admits port http\n"
+         requests to Pod p are blocked until the policy admits port http\n"
     );
     assert_eq!(warned("{ports: [{port: http}]}"), "");
 }

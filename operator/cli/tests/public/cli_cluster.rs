@@ -151,7 +151,7 @@ fn without_operators_policies_are_shown_all_the_same() {
 }
 
 #[test]
-fn who_may_have_no_token_is_shown_policies_all_the_same() {
+fn status_shows_policies_to_a_user_without_a_token() {
     let cluster = Cluster::new(BTreeMap::from([
         (POLICIES, list(&both())),
         (SLICES, slices(&["a"])),
@@ -167,13 +167,13 @@ fn who_may_have_no_token_is_shown_policies_all_the_same() {
 }
 
 #[test]
-fn what_keeps_from_asking_is_one_line() {
+fn an_error_of_a_request_to_the_cluster_is_one_line() {
     let empty = Cluster::new(BTreeMap::new());
     let status = empty.ask(&["status", "-A"]);
     assert_eq!((status.status.code(), text(&status.stdout)), (Some(1), ""));
     let error = text(&status.stderr);
     assert!(
-        error.contains("the cluster knows no AdmissionPolicy; install Headgate"),
+        error.contains("the CRD of AdmissionPolicy isn't installed; install Headgate"),
         "{error}"
     );
     assert_eq!(error.lines().count(), 1);
@@ -206,7 +206,7 @@ fn what_keeps_from_asking_is_one_line() {
 }
 
 #[test]
-fn version_asks_the_operators_when_told_to() {
+fn version_asks_the_operators_with_server() {
     let cluster = Cluster::new(BTreeMap::from([
         (SLICES, slices(&["a"])),
         (TOKEN, token()),
@@ -244,7 +244,7 @@ fn an_operator_that_ends_is_not_asked() {
 }
 
 #[test]
-fn as_a_plugin_it_calls_itself_what_people_typed() {
+fn help_of_a_plugin_names_the_kubectl_command() {
     let home = tempfile::tempdir().unwrap();
     let plugin = home.path().join("kubectl-headgate");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_headgate"), &plugin).unwrap();

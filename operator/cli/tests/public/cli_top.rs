@@ -170,7 +170,7 @@ fn once_as_a_table_through_a_unix_socket() {
 }
 
 #[test]
-fn a_proxy_that_does_not_answer_is_told_and_the_others_are_shown() {
+fn a_proxy_that_does_not_answer_is_reported_and_the_others_are_shown() {
     let good = admin(&[BEFORE, AFTER]).to_string();
     let gone = gone().to_string();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -200,7 +200,7 @@ fn a_proxy_that_does_not_answer_is_told_and_the_others_are_shown() {
 }
 
 #[test]
-fn lines_of_json_until_nobody_reads() {
+fn json_lines_end_when_the_reader_closes() {
     let restarted = format!("server.uptime: 0\n{}", BEFORE.split_once('\n').unwrap().1);
     let address = admin(&[BEFORE, AFTER, &restarted]).to_string();
     let arguments = [
@@ -353,7 +353,7 @@ fn proxies_of_a_cluster_are_found_and_reached_through_the_api_server() {
     let said = text(&output.stderr);
     assert_eq!(
         said,
-        "warning: 1 connected proxies don't say which Pod they are in\n"
+        "warning: 1 connected proxies don't report their Pod\n"
     );
     assert!(output.status.success());
     let view = json_of(&output);

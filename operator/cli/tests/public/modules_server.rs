@@ -147,7 +147,7 @@ async fn a_module_is_served_by_its_hash() {
         let missing = world.ask(&format!("GET {wrong} HTTP/1.1")).await;
         assert_eq!(missing.status, 404, "{wrong}");
         let says = String::from_utf8(missing.body).unwrap();
-        assert_eq!(says, format!("no such module here; there is {path}\n"));
+        assert_eq!(says, format!("no such module here; available: {path}\n"));
     }
     let refused = world.ask(&format!("POST {path} HTTP/1.1")).await;
     assert_eq!(refused.status, 405);
@@ -157,7 +157,7 @@ async fn a_module_is_served_by_its_hash() {
 /// Istio's agent retries only after 5xx, so the response to a request for another replica's module
 /// is 503.
 #[tokio::test]
-async fn whoever_asks_for_the_module_of_another_replica_is_to_ask_again() {
+async fn a_request_for_the_module_of_another_replica_gets_503() {
     let world = World::start(LIMITS, 10).await;
     let old = world.current();
     let new = install(&world.dir, b'2', 10);
@@ -199,7 +199,7 @@ async fn native_modules_are_served_beside_the_others() {
     let says = String::from_utf8(missing.body).unwrap();
     assert_eq!(
         says,
-        format!("no such module here; there is {wasm} and {at}\n")
+        format!("no such module here; available: {wasm} and {at}\n")
     );
 }
 

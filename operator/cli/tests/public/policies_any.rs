@@ -69,7 +69,7 @@ fn given(value: &Value, schema: &Value, at: &str, all: &mut BTreeSet<String>) {
 /// Each field is in a generated policy or in the policy with every field, and each number has
 /// bounds.
 #[test]
-fn no_field_is_forgotten() {
+fn generated_policies_have_every_field() {
     let definition = serde_json::to_value(crd::definition().unwrap()).unwrap();
     let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     let spec = &schema["properties"]["spec"];
@@ -216,7 +216,7 @@ proptest! {
 /// Each value in turn is wrong, in several ways. `check_file` calls the filter's check last, so a
 /// policy that only the filter refuses reveals a missing rule.
 #[test]
-fn nothing_that_is_accepted_is_refused_by_the_filter() {
+fn the_filter_accepts_every_accepted_policy() {
     let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     for strategy in STRATEGIES.iter().flat_map(|s| [s; 3]) {
         let throws: Vec<u32> = (0..120).map(|_| random.next_u32()).collect();

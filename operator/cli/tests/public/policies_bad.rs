@@ -79,8 +79,8 @@ spec:
             "f.yaml:5:17: spec.targetRefs[0].kind: \"Srvice\"; did you mean \"Service\"?",
             "f.yaml:6:17: spec.parallelism.total: 0; 1 to 1000000",
             "f.yaml:7:3: spec.mod: unknown field; did you mean \"mode\"?",
-            "f.yaml:8:3: spec.types: no type is named default; one named default takes the \
-             requests that no other type matches",
+            "f.yaml:8:3: spec.types: no type is named default; one named default takes all other \
+             requests",
             "f.yaml:9:5: spec.types[0].matches: none; at least one, such as {path: {type: \
              PathPrefix, value: /search}}",
             "f.yaml:9:24: spec.types[0].slo.p50: 1; a duration such as 18ms, 1s or 1m30s",

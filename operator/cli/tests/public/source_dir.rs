@@ -160,7 +160,7 @@ async fn a_folder_that_goes_keeps_its_policies_and_one_that_comes_is_followed() 
 }
 
 #[tokio::test]
-async fn what_changes_no_policy_makes_no_plan() {
+async fn a_file_without_policies_makes_no_plan() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), policy("18ms")).unwrap();
     let mut watched = Watched::start(dir.path()).await;

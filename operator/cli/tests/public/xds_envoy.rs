@@ -276,7 +276,7 @@ fn here(endpoint: &str) -> Endpoint {
 }
 
 #[tokio::test]
-async fn others_reach_statistics_and_readiness_and_nothing_else_of_the_admin_interface() {
+async fn the_stats_listener_serves_statistics_and_readiness_only() {
     let store = Store::new();
     let mut bootstrap = bootstrap(file_source(&store), backend().await);
     let admin = TcpListener::bind("127.0.0.1:0").unwrap();

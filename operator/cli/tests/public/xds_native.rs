@@ -240,7 +240,7 @@ async fn a_refusal_by_a_module_of_another_version_says_so() {
             .await;
         let message = &report.policies[0].conditions[Programmed].message;
         let skew = format!(
-            "its own module is {}, the operator of {ours}",
+            "its own module is {}, and the operator is of {ours}",
             says.unwrap_or_default()
         );
         assert_eq!(message.contains(&skew), says.is_some(), "{message}");

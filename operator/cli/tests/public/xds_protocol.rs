@@ -198,7 +198,7 @@ async fn a_restarted_operator_sends_nothing_that_the_proxy_has() {
 }
 
 #[tokio::test]
-async fn a_broken_policy_keeps_no_other_namespace_from_what_is_right_for_it() {
+async fn a_broken_policy_does_not_affect_proxies_of_other_namespaces() {
     let mut broken = Plan::default();
     broken.policies.push(PolicyState {
         accepted: Err("spec.parallelism: 0".into()),
@@ -318,7 +318,7 @@ async fn deleting_the_policy_sends_the_empty_configuration() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_must_name_a_target_gets_nothing_and_is_told_why() {
+async fn a_proxy_that_must_name_a_target_gets_nothing_and_the_reason() {
     let world = World::start(plan(&[(SEARCH, "r1"), (ADS, "r2")])).await;
     let mut silent = sotw(&world, hello(None)).await;
     assert!(

@@ -254,7 +254,7 @@ async fn a_folder_is_served_and_followed_until_sigterm() {
 
 /// The kubelet would kill a container whose probes don't answer.
 #[tokio::test]
-async fn an_operator_that_waits_for_its_ca_answers_probes_and_ends_when_told() {
+async fn an_operator_that_waits_for_its_ca_answers_probes_and_ends_at_sigterm() {
     // Connections are accepted by the kernel, and requests get no answer.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = format!("http://{}", silent.local_addr().unwrap());
@@ -317,7 +317,7 @@ async fn logs_are_json_when_asked_for() {
 }
 
 #[tokio::test]
-async fn what_keeps_it_from_starting_is_said_in_one_line() {
+async fn an_error_at_start_up_is_one_line() {
     let place = Place::new();
     let error = place.fails(&["--config-dir", "nowhere"]).await;
     assert_eq!(

@@ -39,7 +39,7 @@ async fn a_slow_proxy_gets_the_newest_configuration_next() {
 }
 
 #[tokio::test]
-async fn what_a_proxy_can_take_is_bounded() {
+async fn the_resources_that_a_proxy_can_use_are_bounded() {
     let limits = Limits {
         streams: 2,
         request_bytes: 4_096,

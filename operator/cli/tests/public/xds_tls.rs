@@ -74,7 +74,7 @@ async fn a_proxy_gets_what_its_certificate_covers_and_nothing_else() {
 
 /// The metric is the earliest expiry among the certificates of connected proxies.
 #[tokio::test]
-async fn what_proxies_show_expires_in_the_metrics() {
+async fn metrics_have_the_earliest_expiry_of_proxies_certificates() {
     const NAME: &str = "headgate_xds_proxy_certificate_expiry_timestamp_seconds ";
     let rig = rig([SHOP]).await;
     let shop = rig.authority.proxy(&[&spiffe("shop")]);
@@ -124,7 +124,7 @@ async fn the_only_policy_is_not_for_a_certificate_of_another_namespace() {
 }
 
 #[tokio::test]
-async fn who_can_not_prove_a_namespace_gets_nothing() {
+async fn a_proxy_without_a_proven_namespace_gets_nothing() {
     let rig = rig([SHOP]).await;
     let uri = spiffe("shop");
     for (name, pair) in [

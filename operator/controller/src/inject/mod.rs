@@ -87,7 +87,7 @@ pub fn inject(object: &mut Value, settings: &Settings) -> Result<Outcome, String
     };
     if template["metadata"]["annotations"][INJECT_ANNOTATION] == "disabled" {
         return Ok(Outcome::Skipped(at(&format!(
-            "not injected, as its annotation {INJECT_ANNOTATION} says"
+            "not injected: its annotation {INJECT_ANNOTATION} disables it"
         ))));
     }
     if template["spec"]["hostNetwork"] == true {
@@ -168,7 +168,7 @@ fn add(template: &mut Value, settings: &Settings) -> Result<(u16, String, bool),
     let port_name = mark.port_name.as_deref().unwrap_or(PORT_NAME).to_owned();
     if port_name == sidecar::STATS_PORT_NAME {
         return Err(format!(
-            "port {app_port} is called {port_name}, as Envoy's port for its statistics is; give it \
+            "port {app_port} is called {port_name}, like Envoy's port for its statistics; give it \
              another name"
         ));
     }
@@ -254,16 +254,15 @@ fn app_port(template: &Value, settings: &Settings, earlier: Option<u16>) -> Resu
                     _ => format!("ports {}", listed.join(", ")),
                 };
                 return Err(format!(
-                    "its containers have {found}: say which one Envoy stands in front of, by the \
-                     annotation {APP_PORT_ANNOTATION} of its Pods or by --app-port"
+                    "its containers have {found}: select the one behind Envoy with the annotation \
+                     {APP_PORT_ANNOTATION} of its Pods or with --app-port"
                 ));
             }
         }
     };
     if port == settings.listen_port {
         return Err(format!(
-            "the application listens on {port}, where Envoy is to listen: choose another \
-             --listen-port"
+            "the application listens on {port}, which Envoy needs: choose another --listen-port"
         ));
     }
     Ok(port)
@@ -305,7 +304,7 @@ fn keep_ports_free(spec: &Value, settings: &Settings) -> Result<(), String> {
             if let Some((_, what)) = needed.iter().find(|(needed, _)| *needed == port) {
                 let name = container["name"].as_str().unwrap_or("?");
                 return Err(format!(
-                    "container {name} has port {port}, where Envoy is to listen {what}"
+                    "container {name} has port {port}, which Envoy needs {what}"
                 ));
             }
         }

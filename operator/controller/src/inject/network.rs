@@ -20,7 +20,7 @@ pub fn cut_off(policy: &Value, injected: &Injected) -> Option<String> {
         return None;
     }
     Some(format!(
-        "{} admits port {} and not port {}, where Envoy listens: requests to {} are cut off until \
+        "{} admits port {} and not port {}, where Envoy listens: requests to {} are blocked until \
          the policy admits port {}",
         super::name_of(policy),
         injected.app_port,

@@ -221,15 +221,15 @@ fn a_udp_port_with_the_number_of_the_applications_port_keeps_its_name() {
 }
 
 #[test]
-fn a_port_that_nothing_names_has_to_be_said() {
+fn an_error_asks_for_a_port_that_nothing_names() {
     let mut object = deployment();
     object["spec"]["template"]["spec"]["containers"][0]["ports"] =
         json!([{"containerPort": 8080}, {"containerPort": 9090}]);
     let problem = inject(&mut object, &settings()).unwrap_err();
     assert_eq!(
         problem,
-        "Deployment shop/search: its containers have ports 8080, 9090: say which one Envoy stands \
-         in front of, by the annotation headgate.dev/app-port of its Pods or by --app-port"
+        "Deployment shop/search: its containers have ports 8080, 9090: select the one behind Envoy \
+         with the annotation headgate.dev/app-port of its Pods or with --app-port"
     );
     object["spec"]["template"]["metadata"]["annotations"] = json!({APP_PORT_ANNOTATION: "9090"});
     let injected = injected(&mut object);
@@ -254,7 +254,7 @@ fn a_port_that_nothing_names_has_to_be_said() {
 }
 
 #[test]
-fn what_is_no_workload_or_asks_to_be_left_alone_stays() {
+fn other_kinds_and_excluded_workloads_are_not_injected() {
     let mut config = json!({"kind": "ConfigMap", "metadata": {"name": "c"}});
     assert_eq!(inject(&mut config, &settings()), Ok(Outcome::NoWorkload));
     for change in [
@@ -297,7 +297,7 @@ fn containers_and_volumes_of_the_same_names_stay() {
 }
 
 #[test]
-fn what_the_user_has_changed_since_stays() {
+fn uninject_keeps_later_changes_by_the_user() {
     let mut object = deployment();
     injected(&mut object);
     let template = &mut object["spec"]["template"];
@@ -348,8 +348,7 @@ fn ports_that_envoy_needs_are_not_another_containers() {
         object["spec"]["template"]["spec"]["initContainers"][0]["ports"] =
             json!([{"containerPort": port}]);
         let expected = format!(
-            "Deployment shop/search: container migrate has port {port}, where Envoy is to listen \
-             {problem}"
+            "Deployment shop/search: container migrate has port {port}, which Envoy needs {problem}"
         );
         assert_eq!(inject(&mut object, &settings()), Err(expected));
     }
@@ -406,7 +405,7 @@ fn network_policies_are_judged_by_the_pods_and_ports_they_name() {
         warned(json!({"podSelector": all, "ingress": [app]})).as_deref(),
         Some(
             "NetworkPolicy shop/n admits port 8080 and not port 10000, where Envoy listens: \
-             requests to Deployment shop/search are cut off until the policy admits port http"
+             requests to Deployment shop/search are blocked until the policy admits port http"
         )
     );
     let is_one_of = |values: Value| {

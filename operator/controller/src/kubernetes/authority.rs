@@ -116,7 +116,7 @@ impl OwnCertificate {
                 Ok(None) => {}
                 Err(error) => {
                     let name = &self.secret.name;
-                    warn!("--tls-authority {name}: {error:#}; the certificate from before stays");
+                    warn!("--tls-authority {name}: {error:#}; the previous certificate stays");
                 }
             }
         }
@@ -142,7 +142,10 @@ impl OwnCertificate {
         let new = signer(&data)?;
         let both = signer(authority)?.cert().to_owned() + new.cert();
         self.trust(&both)?;
-        info!("the CA is another; it signs in {} s", OVERLAP.as_secs());
+        info!(
+            "the CA has changed; the new one signs in {} s",
+            OVERLAP.as_secs()
+        );
         overlap().await;
         if self.authority().await? != data {
             // The Secret has changed again, so the next check restarts the overlap.
@@ -166,7 +169,7 @@ impl OwnCertificate {
                 Ok(secret) => {
                     info!(
                         secret = self.secret.name,
-                        "made a CA for the operator's certificate"
+                        "created a CA for the operator's certificate"
                     );
                     return Ok(secret.data.unwrap_or_default());
                 }

@@ -76,7 +76,7 @@ pub async fn connect(access: &Access, metrics: Metrics) -> anyhow::Result<(Clien
     config.default_retry = false;
     let namespace = config.default_namespace.clone();
     let client = ClientBuilder::try_from(config)
-        .context("--kubernetes: making a client failed")?
+        .context("--kubernetes: creating a client failed")?
         .with_layer(&count_requests(metrics))
         .build();
     Ok((client, namespace))

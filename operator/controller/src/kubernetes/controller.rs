@@ -163,7 +163,7 @@ impl Controller {
             (planner, plan)
         })
         .await
-        .context("making a plan failed")?;
+        .context("computing a plan failed")?;
         self.planner = planner;
         let before = Arc::clone(&self.plans.borrow());
         let changed = !self.is_ready || *before != plan;

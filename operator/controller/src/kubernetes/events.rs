@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_is_news_and_no_warning() {
+    fn an_event_about_an_override_is_no_warning() {
         let done = status(&[("s", "Accepted", "Programmed")]);
         let mut overridden = status(&[("s", "Accepted", "Overridden")]);
         let entry = &mut overridden.ancestors[0];

@@ -104,9 +104,9 @@ impl ElectionArgs {
         );
         ensure!(
             renew + WRITE_TIMEOUT < lease,
-            "--leader-elect-renew-deadline {}: a write of {} after it would end when others may \
-             lead, by --leader-elect-lease-duration {}; choose a shorter deadline or a longer \
-             duration",
+            "--leader-elect-renew-deadline {}: a write takes up to {} more and would end after \
+             --leader-elect-lease-duration {}, when another replica may lead; choose a shorter \
+             deadline or a longer duration",
             Text::from(renew),
             Text::from(WRITE_TIMEOUT),
             Text::from(lease)
@@ -295,7 +295,7 @@ impl Candidate {
 
     fn recovered(&mut self) {
         if std::mem::take(&mut self.failing) {
-            info!("the Lease can be reached again");
+            info!("requests for the Lease succeed again");
         }
     }
 
@@ -432,12 +432,12 @@ impl Candidate {
             spec.renew_time = Some(MicroTime(Timestamp::now()));
         }
         match timeout(self.election.request(), self.write(lease)).await {
-            Ok(Ok(true)) => info!(identity = self.identity, "the Lease was given back"),
+            Ok(Ok(true)) => info!(identity = self.identity, "released the Lease"),
             Ok(Ok(false)) => {}
-            Ok(Err(error)) => warn!(lease = self.name, "giving the Lease back failed: {error}"),
+            Ok(Err(error)) => warn!(lease = self.name, "releasing the Lease failed: {error}"),
             Err(_) => warn!(
                 lease = self.name,
-                "giving the Lease back failed: no answer in time"
+                "releasing the Lease failed: no answer in time"
             ),
         }
     }

@@ -225,7 +225,7 @@ async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(Soc
                     };
                     warn!(
                         %address,
-                        "a replica can't be reached; what it said last counts for {} s: {why}",
+                        "a replica can't be reached; its last report counts for {} s: {why}",
                         KEEP.as_secs()
                     );
                 }

@@ -203,7 +203,7 @@ mod tests {
     /// A forced apply doesn't remove a key that it doesn't own, so it would be repeated at each
     /// change of any namespace.
     #[tokio::test]
-    async fn a_key_of_somebody_else_is_no_reason_to_write() {
+    async fn a_key_of_another_owner_causes_no_write() {
         let map = |ca: &str| {
             let data = json!({CA_KEY: ca, "notes": "ours"});
             json!({"metadata": {"name": "ca", "namespace": "shop"}, "data": data})

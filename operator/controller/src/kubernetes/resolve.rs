@@ -344,9 +344,9 @@ fn warn_of_merged(
         if let (Some((one, other)), Some(candidate)) = (two, candidates.get_mut(candidate)) {
             candidate.state.warnings.push(format!(
                 "Gateways {one} and {other} have the same proxies (mergeGateways of class \
-                 {class}), where each has a queue of its own for the policy's slots, and one may \
-                 get no slot while the other is overloaded; let Envoy Gateway run the native \
-                 filter, or give each Gateway routes and a policy of its own"
+                 {class}); each has its own queue for the policy's slots, so one may get no slot \
+                 while the other is overloaded; let Envoy Gateway run the native filter, or give \
+                 each Gateway its own routes and policy"
             ));
         }
     }

@@ -179,7 +179,7 @@ pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> C
         return found;
     }
     let why = format!(
-        "no replica has written what becomes of generation {}",
+        "no replica has written a status for generation {}",
         state.generation
     );
     let pending = conditions::Condition::new(false, "Pending", why);

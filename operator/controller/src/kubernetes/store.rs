@@ -346,7 +346,7 @@ impl Store {
         let name = "AdmissionPolicies";
         if seen == (Seen::Failed { status: Some(404) }) && !self.listed.contains(name) {
             warn!(
-                "the API server knows no AdmissionPolicy yet; install it: headgate crd | \
+                "the CRD of AdmissionPolicy isn't installed yet; install it: headgate crd | \
                  kubectl apply --server-side -f -"
             );
         }

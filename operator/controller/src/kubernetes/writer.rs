@@ -439,7 +439,7 @@ impl Writer {
             }
             Err(Failure::Conflict) => WriteResult::Conflict,
             Err(Failure::Other(why)) => {
-                warn!(policy = %written.key, "writing its status failed, it is tried again: {why}");
+                warn!(policy = %written.key, "writing its status failed and is retried: {why}");
                 WriteResult::Error
             }
         };

@@ -46,18 +46,17 @@ impl KubernetesMetrics {
             requests: register(
                 registry,
                 "kubernetes_requests",
-                "Requests to the API server; code is the HTTP status, or error where there was no \
-                 answer",
+                "Requests to the API server; code is the HTTP status, or error without a response",
             ),
             writes: register(
                 registry,
                 "kubernetes_writes",
-                "Statuses and Events written to the API server, by what came of it",
+                "Statuses and Events written to the API server, by result",
             ),
             watch_restarts: register(
                 registry,
                 "kubernetes_watch_restarts",
-                "Watches that ended with an error and began anew",
+                "Watches that ended with an error and were restarted",
             ),
         }
     }

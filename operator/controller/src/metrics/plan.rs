@@ -28,7 +28,7 @@ impl PlanMetrics {
         let duration = Histogram::new(DURATIONS);
         registry.register_with_unit(
             "plan_duration",
-            "Time to make a plan of what is known, whether it changed or not",
+            "Time to compute a plan, whether it changed or not",
             Unit::Seconds,
             duration.clone(),
         );
@@ -36,7 +36,7 @@ impl PlanMetrics {
             changes: register(
                 registry,
                 "plan_changes",
-                "Plans that differed from the one before and were handed to the xDS server",
+                "Plans that differed from the previous one and were passed to the xDS server",
             ),
             duration,
             leader: register(

@@ -32,7 +32,7 @@ pub(super) fn register(registry: &mut Registry, report: &Report) {
     });
     registry.register(
         "xds_proxy_streams",
-        "Streams of proxies by what they do with their configuration",
+        "Streams of proxies by the state of their configuration",
         labelled("state", states),
     );
     let connected = { report.proxies.iter() }.filter(|p| p.disconnected.is_none());
@@ -40,8 +40,7 @@ pub(super) fn register(registry: &mut Registry, report: &Report) {
     if let Some(first) = expires.min() {
         registry.register_with_unit(
             "xds_proxy_certificate_expiry_timestamp",
-            "When the first of the certificates expires that connected proxies have shown, in Unix \
-             time",
+            "Earliest expiry of the client certificates of connected proxies, in Unix time",
             Unit::Seconds,
             ConstGauge::new(first.as_second()),
         );
@@ -76,12 +75,12 @@ pub(super) fn register(registry: &mut Registry, report: &Report) {
     let given = given.filter_map(|p| Some((policy_name(&p.name), p.endpoint_slots? as usize)));
     registry.register(
         "endpoint_slots",
-        "Slots of one endpoint, of policies that give them (parallelism.perEndpoint)",
+        "Slots of one endpoint, of policies with parallelism.perEndpoint",
         labelled("headgate_policy", given),
     );
     registry.register(
         "source_problems",
-        "Problems of the source that no policy owns",
+        "Problems of the source that don't belong to a policy",
         ConstGauge::new(report.problems.len()),
     );
 }

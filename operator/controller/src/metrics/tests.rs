@@ -49,7 +49,7 @@ fn policy(conditions: &[(Type, bool)]) -> PolicyReport {
 
 /// No alert counts an overridden policy, because its author may have intended it.
 #[test]
-fn an_override_is_neither_unaccepted_nor_unprogrammed() {
+fn metrics_count_an_overridden_policy_separately() {
     let overridden = [
         (Type::Accepted, true),
         (Type::Programmed, false),
@@ -142,7 +142,7 @@ fn every_family_has_help_and_type_before_its_samples() {
 }
 
 #[tokio::test]
-async fn requests_to_the_api_server_are_labelled_as_audit_logs_do() {
+async fn requests_to_the_api_server_have_the_labels_of_audit_logs() {
     let metrics = Metrics::new();
     let answers = tower::service_fn(|_: Request<Body>| async {
         Ok::<_, Infallible>(Response::new(Body::from(b"{}".to_vec())))
@@ -178,7 +178,7 @@ async fn requests_to_the_api_server_are_labelled_as_audit_logs_do() {
 }
 
 #[test]
-fn a_request_to_the_api_server_has_its_resource() {
+fn a_request_to_the_api_server_is_counted_with_its_resource() {
     let metrics = Metrics::new();
     let ok = Some(StatusCode::OK);
     for (uri, resource) in [
@@ -208,7 +208,7 @@ fn a_request_to_the_api_server_has_its_resource() {
 }
 
 #[test]
-fn a_certificate_that_is_not_there_has_no_expiry() {
+fn a_missing_certificate_has_no_expiry() {
     const NAME: &str = "headgate_xds_certificate_expiry_timestamp_seconds";
     let metrics = Metrics::new();
     let series = || {

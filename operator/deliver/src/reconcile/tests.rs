@@ -48,7 +48,7 @@ fn nothing_is_written_at_rest() {
 }
 
 #[test]
-fn what_no_policy_needs_goes() {
+fn an_object_that_no_policy_needs_is_deleted() {
     let observed = applied(&wish(&example()));
     let steps = steps(&Wanted::default(), &observed);
     assert_eq!((steps.apply.len(), steps.delete.len()), (0, 1));
@@ -84,7 +84,7 @@ fn objects_of_a_kind_that_cannot_be_listed_wait() {
 }
 
 #[test]
-fn a_field_that_somebody_changed_is_noticed() {
+fn a_field_that_another_client_changed_is_detected() {
     let example = example();
     let wanted = wish(&example);
     let mut observed = applied(&wanted);
@@ -251,7 +251,7 @@ fn an_object_with_a_mistaken_policy_still_follows_the_others() {
 }
 
 #[test]
-fn policies_are_told_what_became_of_their_objects() {
+fn policies_have_the_state_of_their_objects() {
     let example = Example::default().gateway("a/edge", "eg").at_gateway(
         "a/p",
         "Gateway/a/edge",

@@ -448,16 +448,14 @@ fn workloads_that_meet_on_a_pod_get_one_object_between_them() {
         panic!("{unwanted:?}");
     };
     assert!(
-        why.starts_with(
-            "some of its Pods are those of Service/a/search, whose policy has precedence"
-        ),
+        why.starts_with("some of its Pods belong to Service/a/search, whose policy has precedence"),
         "{why}"
     );
 }
 
 /// If one selector includes the other, they overlap even without an observed Pod.
 #[test]
-fn a_part_of_the_pods_is_told_apart_only_by_precedence() {
+fn only_precedence_separates_overlapping_pods() {
     let narrow = ("a", "app=search,tier=hot");
     let wide = ("a", "app=search");
     let older_is_wide = Example::default()
@@ -481,7 +479,7 @@ fn a_part_of_the_pods_is_told_apart_only_by_precedence() {
 }
 
 #[test]
-fn a_gateway_is_programmed_by_who_runs_it() {
+fn a_gateway_is_programmed_by_its_control_plane() {
     let gateway = |class: &str| {
         Example::default().gateway("infra/edge", class).at_gateway(
             "infra/p",
@@ -567,7 +565,7 @@ fn envoy_gateway_runs_the_filter_only_where_it_is_needed() {
 }
 
 #[test]
-fn nothing_for_what_is_not_installed_or_not_asked_for() {
+fn no_objects_are_wanted_for_a_plane_that_is_not_installed_or_not_enabled() {
     let example = Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
     let without = |settings: &Settings, installed: &Installed| {
         names(&wanted(
@@ -878,7 +876,7 @@ fn requests_of_a_policy_that_does_not_fit_meet_the_next_policy() {
 /// The namespace that came first doesn't keep all of a shared Gateway's object. The policies of the
 /// Gateway's own namespace stay.
 #[test]
-fn a_namespace_with_more_than_its_part_makes_room_for_others() {
+fn a_namespace_with_more_than_its_share_makes_room_for_others() {
     let with = |policies: &[(&str, usize)]| {
         let edge = Example::default().gateway("infra/edge", "eg");
         policies.iter().fold(edge, |example, (namespace, size)| {
@@ -932,7 +930,7 @@ fn the_largest_and_of_equal_ones_the_last_make_room() {
 }
 
 #[test]
-fn the_same_wish_has_the_same_bytes_and_another_has_another_hash() {
+fn equal_objects_have_equal_bytes_and_different_ones_different_hashes() {
     let example = |parallelism: u32| {
         let mut example =
             Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);

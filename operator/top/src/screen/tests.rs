@@ -162,7 +162,7 @@ fn no_size_is_too_small() {
 }
 
 #[test]
-fn what_is_bad_can_be_seen_without_colours() {
+fn bad_values_are_marked_without_colours() {
     let buffer = drawn(&mut screen(), (150, 12));
     let lines = lines(&buffer);
     let row = lines.iter().position(|l| l.starts_with("  slow")).unwrap();

@@ -36,7 +36,7 @@ fn keys(choice: &Choice) -> Vec<String> {
 }
 
 #[test]
-fn what_hurts_most_comes_first_unless_somebody_wants_otherwise() {
+fn the_worst_rows_come_first_by_default() {
     let order = |sort| Choice {
         sort,
         ..Choice::default()
@@ -114,7 +114,7 @@ fn a_table_without_rows_says_what_is_known() {
     let silent = json!({"proxies": [{"name": "a", "state": UNREACHABLE}]});
     assert_eq!(
         Tab::Types.empty(&silent),
-        "No proxy that answers has a policy."
+        "No reachable proxy has a policy."
     );
     let up = json!({"proxies": [{"name": "a", "state": "Up"}]});
     assert_eq!(Tab::Types.empty(&up), "No policy is in force.");

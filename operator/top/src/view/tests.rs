@@ -199,7 +199,7 @@ fn after_a_restart_nothing_counts_backwards() {
 }
 
 #[test]
-fn what_a_version_does_not_have_is_unknown_rather_than_zero() {
+fn a_stat_that_a_version_lacks_is_unknown_rather_than_zero() {
     let mut proxies = Proxies::new();
     let of = "wasmcustom.headgate.policy.a/p.type.t";
     let text = |n| format!("{of}.rq_total: {n}\n{of}.rq_of_tomorrow: {n}\n");

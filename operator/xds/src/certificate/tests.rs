@@ -37,7 +37,7 @@ fn issued_certificates_are_signed_and_say_what_they_are_for() {
 }
 
 #[test]
-fn nothing_outlives_its_ca() {
+fn no_certificate_outlives_its_ca() {
     let (ca, authority) = authority();
     let now = SystemTime::now();
     let short = issue(&authority, DAY, now).unwrap();
@@ -62,12 +62,8 @@ fn wrong_input_is_named() {
     let other = new_authority("other", DAY, now).unwrap();
     let leaf = issue(&authority, DAY, now).unwrap();
     for (cert, key, says) in [
-        (
-            ca.cert.as_str(),
-            other.key.as_str(),
-            "don't belong together",
-        ),
-        (&leaf.cert, &leaf.key, "isn't a CA's"),
+        (ca.cert.as_str(), other.key.as_str(), "don't match"),
+        (&leaf.cert, &leaf.key, "isn't a CA certificate"),
         ("", &ca.key, "certificate isn't PEM"),
         (&ca.cert, "", "key can't be used"),
     ] {

@@ -74,7 +74,7 @@ pub enum Refusal {
         path: String,
     },
     /// The API server didn't answer.
-    #[error("the API server can't be asked who may get this: {0}")]
+    #[error("the API server can't authorize this request: {0}")]
     Unavailable(String),
 }
 

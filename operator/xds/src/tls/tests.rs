@@ -124,7 +124,7 @@ async fn files_that_are_replaced_are_taken_and_bad_ones_are_not() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_file_is_said() {
+async fn an_error_says_what_is_wrong_with_a_file() {
     let ours = authority();
     let mount = Mount::new(&ours);
     let (cert, key) = ours.issue(0, 60);
@@ -157,7 +157,7 @@ async fn what_is_wrong_with_a_file_is_said() {
 }
 
 #[test]
-fn people_are_warned_before_the_end() {
+fn a_warning_precedes_the_expiry() {
     let ours = authority();
     let life = 6_000;
     let files = TlsFiles {

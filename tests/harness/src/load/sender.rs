@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_by_headgates_header_or_by_status() {
+    fn a_refusal_is_detected_by_headgates_header_or_by_status() {
         let mut headers = HeaderMap::new();
         assert_eq!(refusal(200, &headers), None);
         assert_eq!(refusal(504, &headers), None);

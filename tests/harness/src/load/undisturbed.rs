@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disturbed_run_is_repeated_and_the_next_one_is_told_of_it() {
+    fn a_disturbed_run_is_repeated_and_reported_to_the_next_one() {
         let runs = [
             late(5.1, 0.1),
             late(0.1, 90.0),

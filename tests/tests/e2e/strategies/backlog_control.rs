@@ -248,7 +248,7 @@ fn rate(answer: &Answer) -> Option<f64> {
 }
 
 #[test]
-fn backlog_control_tells_the_rejection_rate() -> Result<()> {
+fn backlog_control_announces_the_rejection_rate() -> Result<()> {
     let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 1});
     let (rig, held) = bounded(&backlog("1000s", &settings), 1)?;
     let mut waiting = Vec::new();
@@ -277,7 +277,7 @@ fn backlog_control_tells_the_rejection_rate() -> Result<()> {
 }
 
 #[test]
-fn backlog_control_tells_of_requests_that_expire_in_the_queue() -> Result<()> {
+fn backlog_control_announces_requests_that_expire_in_the_queue() -> Result<()> {
     let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 10});
     let (rig, held) = bounded(&backlog("1000s", &settings), 10)?;
     until("a rejection rate above 0", || {
@@ -293,7 +293,7 @@ fn backlog_control_tells_of_requests_that_expire_in_the_queue() -> Result<()> {
 }
 
 #[test]
-fn backlog_control_tells_no_rejection_rate_without_hint() -> Result<()> {
+fn backlog_control_announces_no_rejection_rate_without_hint() -> Result<()> {
     let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 1, "hint": false});
     let (rig, held) = bounded(&backlog("1000s", &settings), 1)?;
     let mut waiting = Vec::new();

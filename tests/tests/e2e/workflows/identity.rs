@@ -114,7 +114,7 @@ fn of_peers(peers: &[&str]) -> Result<FilterConfig> {
 }
 
 #[test]
-fn headers_count_from_peers_that_prove_who_they_are() -> Result<()> {
+fn headers_count_from_peers_with_a_proven_identity() -> Result<()> {
     let _lock = lock_machine()?;
     let authority = Authority::create()?;
     let (a, b) = (

@@ -273,7 +273,7 @@ fn check_announced_rates(pair: &Pair) -> Result<()> {
 }
 
 #[test]
-fn a_rate_that_nobody_renews_is_forgotten() -> Result<()> {
+fn a_rate_that_is_not_renewed_expires() -> Result<()> {
     let _lock = lock_machine()?;
     let pair = Pair::start(&workflows(), &workflows())?;
     pair.call(&["c"], &PROPAGATES);
@@ -319,7 +319,7 @@ fn a_rate_that_nobody_renews_is_forgotten() -> Result<()> {
 }
 
 #[test]
-fn an_edge_believes_nobody() -> Result<()> {
+fn an_edge_trusts_no_callers() -> Result<()> {
     let _lock = lock_machine()?;
     let mut edge = workflows();
     edge["edge"] = json!(true);

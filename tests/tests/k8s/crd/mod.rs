@@ -324,7 +324,7 @@ fn agrees(policy: &Value, answer: &Result<String, Refusal>) -> Result<(), String
 }
 
 #[tokio::test]
-async fn any_policy_fares_there_as_here() -> Result<()> {
+async fn the_api_server_and_validate_agree_on_generated_policies() -> Result<()> {
     let client = client().await?;
     let mut random = StdRng::seed_from_u64(20);
     let mut policies = Vec::new();

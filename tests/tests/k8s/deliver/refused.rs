@@ -31,7 +31,7 @@ fn allow_config_maps(stage: &Stage, count: u32) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_quota_refused_is_delivered_when_it_is_raised() -> Result<()> {
+async fn an_object_that_a_quota_refused_is_delivered_when_the_quota_is_raised() -> Result<()> {
     let mut stage = Stage::set().await?;
     allow_config_maps(&stage, 0)?;
     stage.search();
@@ -46,7 +46,8 @@ async fn what_a_quota_refused_is_delivered_when_it_is_raised() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_webhook_without_an_answer_refused_is_delivered_when_it_is_gone() -> Result<()> {
+async fn an_object_that_a_silent_webhook_refused_is_delivered_when_the_webhook_is_gone()
+-> Result<()> {
     let mut stage = Stage::set().await?;
     let namespace = stage.namespace.clone();
     stage.search();

@@ -57,7 +57,7 @@ fn dry_run_to_enforce_refuses_nothing_that_is_in_the_backend() {
 }
 
 #[test]
-fn an_edit_while_observing_changes_no_measurement_and_resumes_nobody() {
+fn an_edit_while_observing_changes_no_measurement_and_resumes_no_request() {
     let m = MemoryHost::new();
     let h = H::new(&m);
     let mut e = Engine::new(1);
@@ -247,7 +247,7 @@ fn an_edit_during_which_the_host_fails_is_finished_by_a_tick() {
 
 /// A request that an edit sends to the backend above P releases its slot only if it has one.
 #[test]
-fn who_is_let_go_by_a_failing_edit_gives_no_slot_back_that_it_has_not() {
+fn a_request_that_a_failing_edit_releases_frees_only_a_slot_that_it_has() {
     let observe = |s: &mut StageConfig| s.queue.mode = QueueMode::Observe;
     for (before, after) in [(false, true), (true, false)] {
         for fail_at in 1..40 {

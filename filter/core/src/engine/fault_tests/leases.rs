@@ -46,7 +46,7 @@ fn a_dead_workers_share_of_a_stage_that_the_survivor_lacks() {
 }
 
 #[test]
-fn a_worker_is_not_buried_while_it_joins() {
+fn a_worker_is_not_declared_dead_while_it_joins() {
     let m = MemoryHost::new();
     let host = H::new(&m);
     let mut a = Vec::new();
@@ -106,7 +106,7 @@ fn a_worker_is_not_buried_while_it_joins() {
 }
 
 #[test]
-fn the_dead_are_buried_once_even_when_two_judge_at_the_same_moment() {
+fn dead_workers_are_cleaned_up_once_even_by_two_workers_at_once() {
     let m = MemoryHost::new();
     let h = H::new(&m);
     let mut a = Vec::new();
@@ -144,7 +144,7 @@ fn the_dead_are_buried_once_even_when_two_judge_at_the_same_moment() {
 }
 
 #[test]
-fn woken_after_a_lost_lease() {
+fn a_worker_that_wakes_after_its_lease_was_lost() {
     let m = MemoryHost::new();
     let h = H::new(&m);
     let c = config(1, |s| s.queue.timeout_us = 60_000_000);
@@ -311,7 +311,7 @@ fn joined(h: &H<'_>, seed: u64, config: &FilterConfig) -> (Engine, Ticket) {
 }
 
 #[test]
-fn a_share_that_the_burier_had_no_stage_for_is_given_back_once() {
+fn a_share_for_which_the_survivor_had_no_stage_is_released_once() {
     let m = MemoryHost::new();
     let h = H::new(&m);
     let policy = |name: &'static str| config(5, move |s| s.policy = name.into());
@@ -350,7 +350,7 @@ fn a_share_that_the_burier_had_no_stage_for_is_given_back_once() {
 }
 
 #[test]
-fn a_worker_that_returns_while_it_is_being_buried_keeps_what_it_booked() {
+fn a_worker_that_returns_during_its_clean_up_keeps_its_bookings() {
     for before_the_mark in [true, false] {
         let m = MemoryHost::new();
         let h = H::new(&m);

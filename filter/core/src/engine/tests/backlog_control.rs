@@ -120,7 +120,7 @@ fn the_gauge_has_the_mean_delay_of_the_last_period_with_an_answer() {
 }
 
 #[test]
-fn a_dry_run_and_a_policy_without_hint_tell_nothing() {
+fn a_dry_run_and_a_policy_without_hint_announce_no_rate() {
     for change in [
         (|stage: &mut StageConfig| stage.mode = crate::config::Mode::DryRun) as fn(&mut _),
         |stage| {
@@ -154,7 +154,7 @@ fn a_cost_that_cannot_be_read_is_1_and_counted() {
 }
 
 #[test]
-fn an_edit_keeps_the_bound_and_another_unit_starts_anew() {
+fn an_edit_keeps_the_bound_and_another_unit_resets_it() {
     let mut process = warm();
     let bound = process.gauge("backlog_bound");
     process.configure(&config(|stage| {

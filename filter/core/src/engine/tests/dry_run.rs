@@ -47,7 +47,7 @@ fn rejected(mode: Mode, strategy: &str, warm_up: u64) -> u64 {
 }
 
 #[test]
-fn it_rejects_about_as_many_as_enforcing_would() {
+fn a_dry_run_rejects_about_as_many_as_enforcing() {
     let control = |signal: &str| {
         format!(
             r#"{{"type":"BacklogControl","target_us":150000,"control":"{signal}",
@@ -74,7 +74,7 @@ fn it_rejects_about_as_many_as_enforcing_would() {
 }
 
 #[test]
-fn a_queue_that_nobody_would_be_in_refuses_nobody() {
+fn a_queue_without_requests_refuses_no_request() {
     let mut process = Process::new(
         1,
         &config(1, |stage| {

@@ -144,7 +144,7 @@ fn by_class(stage: &mut StageConfig) {
 
 /// A request that arrived before the classes were added doesn't become `gold`.
 #[test]
-fn who_waits_while_classes_are_introduced_is_of_the_lowest() {
+fn a_request_that_waits_while_classes_are_added_gets_the_lowest_class() {
     let mut process = Process::new(1, &config(1, |_| {}));
     process.arrive(0, "/");
     process.arrive(0, "/");
@@ -294,7 +294,7 @@ proptest! {
     /// Edits of all kinds reach workers at different times, in any order. Once all workers have the
     /// same configuration, slots are as they would be without edits.
     #[test]
-    fn edits_that_reach_workers_one_by_one_lose_nobody(moves in moves(), last in 0_usize..4) {
+    fn edits_that_reach_workers_one_by_one_lose_no_request(moves in moves(), last in 0_usize..4) {
         let mut process = Process::new(3, &edited(0));
         for step in moves {
             match step {

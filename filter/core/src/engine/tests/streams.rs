@@ -93,7 +93,7 @@ fn streams_that_the_backend_breaks_off_say_nothing_of_slots() {
 }
 
 #[test]
-fn what_is_known_of_slots_survives_an_edit() {
+fn learned_slot_times_survive_an_edit() {
     let mut process = Process::new(1, &streaming(1, |_| {}));
     process.stream(30, Outcome::Completed);
     let edited = streaming(1, |stage| stage.service_times.min_samples = 5);

@@ -97,7 +97,7 @@ fn heavy_requests_run_fewer_at_once_than_light_ones() {
 }
 
 #[test]
-fn nothing_overtakes_the_first_waiter() {
+fn no_request_overtakes_the_first_waiter() {
     let mut process = Process::new(2, &budgeted(8, 100));
     let light: Vec<u32> = (0..4)
         .map(|n| process.arrive_with_tokens(n % 2, 20))
@@ -124,7 +124,7 @@ fn nothing_overtakes_the_first_waiter() {
 }
 
 #[test]
-fn a_waiter_that_leaves_makes_way() {
+fn a_waiter_that_leaves_lets_the_next_one_start() {
     let mut process = Process::new(1, &budgeted(8, 100));
     process.arrive_with_tokens(0, 50);
     let heavy = process.arrive_with_tokens(0, 100);

@@ -219,7 +219,7 @@ fn progress(a: &mut Proxy, stream: u32) -> Progress {
 }
 
 #[test]
-fn a_call_tells_what_was_done_before_it() {
+fn a_call_carries_the_progress_before_it() {
     let mut a = Proxy::new(2, &config(|_| {}));
     a.configure(&outbound());
     let worked = of("a")
@@ -252,7 +252,7 @@ fn the_age_of_a_request_goes_on_with_its_calls_and_waits_count() {
 }
 
 #[test]
-fn a_call_that_nobody_knows_counts_by_what_it_says_itself() {
+fn a_call_of_an_unknown_request_counts_by_its_own_headers() {
     let mut a = Proxy::new(1, &front());
     a.configure(&outbound());
     a.arrive(0, &of("a"), None);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_worker_dies_with_those_it_holds() {
+fn a_worker_dies_with_its_held_requests() {
     let mut proxy = Proxy::new(3, &config(|_| {}));
     proxy.load("a", 300, 3_000);
     let dead = 1;
@@ -53,7 +53,7 @@ fn another_worker_runs_algorithm_1_when_the_first_dies() {
 }
 
 #[test]
-fn a_worker_that_stood_still_goes_on() {
+fn a_worker_continues_after_a_pause() {
     let mut proxy = Proxy::new(2, &config(|_| {}));
     proxy.load("a", 300, 3_000);
     let still = proxy.workers[0].take();
@@ -68,7 +68,7 @@ fn a_worker_that_stood_still_goes_on() {
 }
 
 #[test]
-fn an_edit_keeps_rates_and_those_who_wait() {
+fn an_edit_keeps_rates_and_waiting_requests() {
     let mut proxy = Proxy::new(2, &config(|_| {}));
     proxy.load("a", 300, 3_000);
     let held = proxy.held.len();
@@ -159,7 +159,7 @@ fn a_workflow_that_moves_below_a_lower_cap_shows_its_rate() {
 }
 
 #[test]
-fn workflows_that_are_configured_no_more_hold_nobody() {
+fn workflows_that_are_no_longer_configured_hold_no_request() {
     let mut proxy = Proxy::new(2, &config(|_| {}));
     proxy.load("a", 300, 3_000);
     let held = proxy.held.len();
@@ -185,7 +185,7 @@ fn workflows_that_are_configured_no_more_hold_nobody() {
 }
 
 #[test]
-fn a_dry_run_lets_go_who_waits() {
+fn a_dry_run_releases_waiting_requests() {
     let mut proxy = Proxy::new(2, &config(|_| {}));
     proxy.load("a", 300, 3_000);
     proxy.configure(&config(|stage| stage.mode = Mode::DryRun));
@@ -194,7 +194,7 @@ fn a_dry_run_lets_go_who_waits() {
 }
 
 #[test]
-fn types_are_renamed_for_those_who_wait() {
+fn types_are_renamed_for_waiting_requests() {
     let named = |names: &[&str]| {
         config(|stage| {
             let default = stage.types.remove(0);
@@ -234,7 +234,7 @@ fn a_client_that_leaves_the_limiter_leaves_its_turn() {
 
 /// For any failing host call, requests pass or bypass the limiter, and no state is left.
 #[test]
-fn a_failing_host_blocks_nobody() {
+fn a_failing_host_blocks_no_request() {
     for fault in [
         Fault::StoreConflicts,
         Fault::StoreFails,

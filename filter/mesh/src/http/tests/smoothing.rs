@@ -124,7 +124,7 @@ fn a_call_waits_as_long_as_drawn_and_wakes_without_traffic() {
 }
 
 #[test]
-fn the_share_of_calls_that_wait_is_the_rate_that_was_told() {
+fn the_share_of_delayed_calls_is_the_announced_rate() {
     let mut proxy = Proxy::smoothing(DELAYS);
     let mut call = proxy.calls("stock.svc", &[]);
     proxy.refuse(&mut call, PEER, "0.3");
@@ -135,7 +135,7 @@ fn the_share_of_calls_that_wait_is_the_rate_that_was_told() {
 }
 
 #[test]
-fn who_is_no_peer_delays_nobody_and_a_rate_is_forgotten() {
+fn a_rate_counts_only_from_a_peer_and_expires() {
     let mut proxy = Proxy::smoothing(DELAYS);
     for (peer, rate) in [("spiffe://else/where", "1"), (PEER, "much"), (PEER, "2")] {
         let mut call = proxy.calls("stock.svc", &[]);

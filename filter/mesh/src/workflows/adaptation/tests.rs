@@ -180,7 +180,7 @@ fn adopts_what_is_announced_downstream_until_it_runs_out() {
 }
 
 #[test]
-fn settings_belong_to_names() {
+fn settings_follow_the_workflows_names() {
     let mut settings = config(1.0, bottleneck(1.0));
     let named = WorkflowConfig {
         guarantee: Some(123.0),
@@ -341,7 +341,7 @@ fn another_worker_goes_on_where_one_stopped() {
 }
 
 #[test]
-fn what_is_no_state_is_refused() {
+fn an_invalid_state_is_refused() {
     let mut adaptation = Process::new(&config(0.5, bottleneck(0.9)));
     adaptation.assign_service(ServiceId(1), "storage");
     for n in 0..5 {
@@ -474,7 +474,7 @@ fn policies() -> [SharingConfig; 3] {
 
 proptest! {
     #[test]
-    fn rates_are_rates_whatever_happens(
+    fn rates_are_valid_for_any_measurements(
         rounds in prop::collection::vec(round(), 1..20),
         q in 0.0..=1.0_f64,
     ) {

@@ -70,7 +70,7 @@ fn calls_side_by_side_count_by_their_parallelism() {
 }
 
 #[test]
-fn a_call_that_says_nothing_counts_as_what_it_took() {
+fn a_call_without_reported_times_counts_with_its_whole_time() {
     let (host, mut branches) = (MemoryHost::new(), branches());
     branches.began(&host, at(10), BRANCH, at(0)).unwrap();
     branches.ended(&host, at(30), BRANCH, ms(20), None).unwrap();
@@ -103,7 +103,7 @@ fn a_branch_belongs_to_one_request() {
 
 proptest! {
     #[test]
-    fn a_token_is_short_and_says_what_it_was_told(
+    fn a_token_is_short_and_has_the_given_values(
         branch in prop::option::of((0_u32..256, 0..MAX_BRANCHES, any::<u32>())),
         ids in (any::<u16>(), any::<u8>()),
         started in 0_u64..1 << 53,
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn any_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         let _ = Parent::of_token(ProcessId(1), &bytes);
         let mut ours = shared::header(10).to_vec();
         ours.extend(&bytes);

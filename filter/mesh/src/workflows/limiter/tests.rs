@@ -120,7 +120,7 @@ fn an_idle_workflow_finds_a_burst_and_no_more() {
 }
 
 #[test]
-fn who_cannot_wait_is_told_when_it_would_pass() {
+fn a_request_that_cannot_wait_learns_when_it_would_pass() {
     let host = MemoryHost::new();
     let mut limiter = limiter(10.0);
     assert_eq!(
@@ -142,7 +142,7 @@ fn who_cannot_wait_is_told_when_it_would_pass() {
 }
 
 #[test]
-fn a_leaver_leaves_its_turn_to_those_behind() {
+fn a_request_that_leaves_frees_its_turn_for_those_behind() {
     let host = MemoryHost::new();
     let mut limiter = limiter(100.0);
     for n in 0..4 {
@@ -159,7 +159,7 @@ fn a_leaver_leaves_its_turn_to_those_behind() {
 }
 
 #[test]
-fn a_new_rate_holds_for_those_who_wait() {
+fn a_new_rate_applies_to_waiting_requests() {
     let host = MemoryHost::new();
     let mut limiter = limiter(1.0);
     for n in 0..10 {
@@ -197,7 +197,7 @@ fn a_new_rate_holds_for_those_who_wait() {
 }
 
 #[test]
-fn a_dead_workers_waiters_take_their_turns_along_and_nothing_else() {
+fn a_dead_workers_waiters_lose_their_turns_and_nothing_else() {
     let host = MemoryHost::new();
     let mut workers = [limiter(100.0), limiter(100.0)];
     for n in 0..10 {

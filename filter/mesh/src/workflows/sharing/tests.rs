@@ -159,7 +159,7 @@ fn leaves_probe_by_what_is_spare_and_others_go_ahead() {
 }
 
 #[test]
-fn what_downstream_processes_refuse_is_left_to_the_others() {
+fn others_use_the_rate_that_downstream_processes_refuse() {
     let mut process = Process::new(bottleneck(1.0));
     let cut = Load {
         downstream: 75.0,
@@ -239,7 +239,7 @@ fn the_scarcer_resource_decides() {
 }
 
 #[test]
-fn nothing_known_is_no_limit() {
+fn a_workflow_without_measurements_has_no_limit() {
     let unknown = Load {
         cost: None,
         ..load(1, 100.0, 0.0)
@@ -290,7 +290,7 @@ fn any_load() -> impl Strategy<Value = Load> {
 
 proptest! {
     #[test]
-    fn always_a_rate_whatever_is_measured(
+    fn a_rate_exists_for_any_measurements(
         rounds in prop::collection::vec(
             (
                 prop::collection::vec(any_load(), 0..12),

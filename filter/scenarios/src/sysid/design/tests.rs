@@ -83,7 +83,7 @@ fn placed_poles_are_roots_of_the_closed_loop() {
 }
 
 #[test]
-fn a_goal_is_met_or_refused() {
+fn a_design_goal_is_met_or_refused() {
     let (plant, _) = of_the_paper();
     let goal = Goal {
         overshoot: 0.25,

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_draw_is_no_trouble() {
+    fn an_empty_figure_is_drawn() {
         let mut empty = Figure::default();
         assert!(!svg(&empty).contains("NaN"));
         empty.series = vec![Series::new("one", Style::Line, [(1.0, Some(f64::NAN))])];

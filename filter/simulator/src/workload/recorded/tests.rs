@@ -115,7 +115,7 @@ fn lines_that_are_no_requests_are_counted_by_reason_with_their_numbers() {
 }
 
 #[test]
-fn what_the_policy_excludes_is_passed_by() {
+fn excluded_requests_are_left_out_of_the_recording() {
     let mut stage = stage();
     stage.excluded = stage.types[0].matches.clone();
     let recording = Recording::read(ENVOY.as_bytes(), &stage).unwrap();
@@ -141,7 +141,7 @@ fn a_log_without_requests_says_why() {
 }
 
 #[test]
-fn a_log_is_told_from_yaml() {
+fn a_log_is_distinguished_from_yaml() {
     for log in [
         ENVOY,
         r#"{"start_time":"2026-01-05T10:00:00.000Z","path":"/"}"#,

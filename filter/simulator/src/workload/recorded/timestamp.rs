@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_none() {
+    fn an_invalid_timestamp_is_none() {
         for text in [
             "",
             "-",

@@ -18,7 +18,7 @@ fn quantile(drawn: &[f64], q: f64) -> f64 {
 }
 
 #[test]
-fn what_is_drawn_has_the_mean_that_is_promised() {
+fn drawn_service_times_have_the_given_mean() {
     for times in [
         ServiceTime::Constant(3.0),
         ServiceTime::Exponential(3.0),

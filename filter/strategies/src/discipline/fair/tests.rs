@@ -442,7 +442,7 @@ fn tags_interleave_where_rounds_serve_flows_in_runs() {
 }
 
 #[test]
-fn nothing_measured_means_first_come_first_served() {
+fn without_measurements_requests_are_served_in_order_of_arrival() {
     let host = MemoryHost::new();
     let mut line = Line::new(&host, By::Rounds(10_000), [1.0; 3]);
     for n in 0..30 {
@@ -542,7 +542,7 @@ fn workers_that_queue_at_the_same_moment_lose_no_cost() {
 
 /// A request that took more or less time than expected moves the waiting requests of its flow.
 #[test]
-fn what_a_request_took_counts_for_those_that_wait() {
+fn the_time_of_a_request_moves_the_waiting_requests_of_its_flow() {
     let host = MemoryHost::new();
     let mut line = Line::new(&host, By::Rounds(10_000), [1.0; 3]);
     let waiting: Vec<Waiter> = (0..4).map(|_| line.arrive(1, 10_000)).collect();

@@ -204,7 +204,7 @@ proptest! {
 }
 
 #[test]
-fn one_size_tells_nothing_about_others() {
+fn one_size_says_nothing_about_others() {
     let mut plane = learned((0..100_000).map(|_| (7, 0.05)));
     assert!(is_sound(&plane));
     assert!((plane.estimate(of(7)).unwrap() - 0.05).abs() < 1e-6);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_that_limits_nobody_is_not_raised_but_lowered() {
+    fn a_bound_that_limits_no_request_is_lowered() {
         let start = Control {
             bound: 100.0,
             step: 7.0,

@@ -204,7 +204,7 @@ fn a_free_slot_and_no_queue_admit_whatever_the_bound() {
 }
 
 #[test]
-fn a_period_in_which_nobody_was_served_changes_nothing() {
+fn a_period_without_served_requests_changes_nothing() {
     let (mut control, mut shared) = bounded(|_| {});
     shared.sync(&mut control, at(1_000));
     let before = control.known.control;

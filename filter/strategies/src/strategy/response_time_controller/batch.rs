@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_counts_as_often_as_it_stands_for() {
+    fn a_sample_counts_with_its_weight() {
         let mut batch = Batch::new(50.0, 1_000);
         batch.add(ms(1), 5);
         batch.add(ms(2), 4);

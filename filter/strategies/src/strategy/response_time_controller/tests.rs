@@ -259,7 +259,7 @@ fn a_few_slow_answers_are_no_overload() {
 }
 
 #[test]
-fn a_rate_that_is_out_of_the_way_comes_back_in_parts_of_itself() {
+fn a_rate_that_limits_no_request_recovers_in_proportion_to_itself() {
     let mut worker = controller(&adaptive());
     let mut record = Record::default();
     record.tick(&mut worker, at(0));
@@ -355,7 +355,7 @@ fn idle_time_brings_the_rate_back_and_waiting_for_answers_does_not() {
 }
 
 #[test]
-fn a_higher_class_that_does_not_come_back_holds_nobody_for_ever() {
+fn a_higher_class_without_traffic_holds_no_lower_class_for_ever() {
     let mut worker = controller(&classes());
     let mut record = Record::default();
     record.tick(&mut worker, at(0));
@@ -429,7 +429,7 @@ fn each_type_and_class_has_a_target_and_a_controller_of_its_own() {
 }
 
 #[test]
-fn the_middle_class_spares_the_higher_and_the_lowest_has_nobody_to_blame() {
+fn the_middle_class_spares_the_higher_and_the_lowest_causes_no_decrease() {
     let mut worker = controller(&classes());
     let mut record = Record::default();
     record.tick(&mut worker, at(0));
@@ -461,7 +461,7 @@ fn lower_classes_are_not_increased_while_a_higher_one_misses() {
 }
 
 #[test]
-fn quality_gives_way_before_anybody_is_refused() {
+fn quality_is_lowered_before_any_request_is_refused() {
     let mut worker = controller(&ResponseTimeControllerConfig {
         degradation: degradation(true),
         ..settings()
@@ -509,7 +509,7 @@ fn quality_gives_way_before_anybody_is_refused() {
 }
 
 #[test]
-fn degradation_alone_refuses_nobody() {
+fn degradation_alone_refuses_no_request() {
     let mut worker = controller(&ResponseTimeControllerConfig {
         degradation: degradation(false),
         ..settings()

@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_of_a_type_without_traffic_is_forgotten() {
+    fn a_type_without_traffic_is_forgotten() {
         let mut delivery = after(&[(false, true); 10]);
         delivery.step(30.0, 16.0);
         assert!(delivery.is_broken());

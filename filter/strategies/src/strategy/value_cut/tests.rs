@@ -194,7 +194,7 @@ fn the_ceiling_is_the_slack_of_what_is_worth_more() {
 }
 
 #[test]
-fn what_cannot_be_weighed_is_left_to_alg_1() {
+fn types_without_a_known_value_per_slot_time_are_left_to_alg_1() {
     let mut cut = known(&MIX, &[]);
     cut.kinds[0] = Kind {
         cold: true,
@@ -392,7 +392,7 @@ fn a_measured_type_without_outcomes_is_late_beyond_its_last_objective() {
 }
 
 #[test]
-fn a_type_that_nobody_asks_for_takes_nothing() {
+fn a_type_without_requests_takes_no_slots() {
     let types = [MIX[0], MIX[1], Known(1.0, 8.0, 40.0, 0.0), MIX[2]];
     let mut cut = known(&types, &[]);
     for cold in [false, true] {
@@ -459,7 +459,7 @@ fn the_budget_follows_refusals_above_the_cut() {
 }
 
 #[test]
-fn nobody_is_protected_until_somebody_needs_it() {
+fn no_type_is_protected_until_one_needs_it() {
     // All types fit easily.
     let types = [MIX[0], MIX[2]].map(|known| Known(known.0, known.1, known.2, 1.0));
     let mut cut = known(&types, &[]);
@@ -615,7 +615,7 @@ fn bursts_count_as_their_mean() {
 }
 
 #[test]
-fn odd_records_and_clocks_are_survived() {
+fn odd_records_and_clocks_cause_no_panic() {
     let mut cut = filled(&MIX);
     let huge = Work {
         rate: 1e300,

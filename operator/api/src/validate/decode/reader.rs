@@ -8,7 +8,7 @@ use crate::validate::node::{Member, Node, Value};
 
 /// A mistake.
 #[derive(Debug, thiserror::Error)]
-#[error("not as its type says")]
+#[error("not valid for its type")]
 pub(crate) enum Fault {
     UnknownField {
         field: String,

@@ -43,11 +43,11 @@ const AT_MOST_A_PERIOD: &str = "at most the period";
 const ENDS_WITH_IT: &str = "with which the server's decisions end";
 /// The rate of calls in one class, calls/s, that few sidecars exceed.
 const MANY_CALLS: f64 = 100.0;
-const NOTHING: &str = "neither targets, for those who call this service, nor outbound.services or \
-                       outbound.smoothing, for the calls of this one; give one of them";
+const NOTHING: &str = "neither targets, for this service's callers, nor outbound.services or \
+                       outbound.smoothing, for its own calls; give one of them";
 const NO_CLASSES: &str =
     "with fewer than 2 classes; calls are downgraded to the last of spec.classes";
-const LAST: &str = "the last class promises nothing; leave it out";
+const LAST: &str = "the last class has no target; leave it out";
 const MISSING: &str = "missing; each class but the last has a target";
 const PEERS: &str = "given with workflows; give workflows.peers";
 const OUTBOUND: &str = "given with workflows; give workflows.outbound";
@@ -189,7 +189,7 @@ pub(super) fn warnings(policy: &ValidPolicy, spec: &At<'_>) {
     let receives = stage.class_admission.as_ref().is_some_and(|a| a.receives);
     if receives && stage.workflows.as_ref().is_some_and(|w| w.edge) {
         spec.field("classAdmission.targets").add(
-            "given with workflows.edge, where no caller is trusted: answers don't report their \
+            "given with workflows.edge, where no caller is trusted: responses don't report their \
              times, so callers notice only refusals and timeouts, and the service ignores the \
              class of a downgraded call",
         );
@@ -206,8 +206,8 @@ pub(super) fn warnings(policy: &ValidPolicy, spec: &At<'_>) {
     );
     if receives && (!by_class || stage.queue.mode == QueueMode::Observe) {
         spec.field("queue.discipline").add(
-            "not WFQ or DRR by Class: the queue keeps no share for a class, and calls that senders \
-             downgrade wait no longer than others",
+            "not WFQ or DRR by Class: the queue keeps no shares for classes, so downgraded calls \
+             wait no longer than others",
         );
     }
 }
@@ -223,9 +223,9 @@ fn few_calls(promises: &ServiceAdmissionConfig, at: &At<'_>) {
         let calls_per_s = law.calls_per_window() / window.as_secs_f64();
         if law.promises(class) && calls_per_s > MANY_CALLS {
             at.key(&config.name).add(format!(
-                "its windows, {}, are so short that it holds at p{} only for callers with {} \
-                     calls/s in the class or more; give a longer target, or more decrease or less \
-                     increase in classAdmission.distributed",
+                "its windows ({}) are so short that the target holds at p{} only for callers with \
+                 at least {} calls/s in the class; give a longer target, or more decrease or less \
+                 increase in classAdmission.distributed",
                 Duration::from(window),
                 promises.percentile,
                 calls_per_s.round(),

@@ -14,7 +14,7 @@ pub(super) static FIELDS: Table = fields! {
     "[].value" => VALUE,
 };
 const MATCHES_OF_LAST: &str =
-    "the last class takes what no other matches; add one without matches or drop these";
+    "the last class takes all other requests; add one without matches or drop these";
 const NO_MATCHES: &str = "none; only the last class has none; one or more, such as {headers: \
                           [{name: x-class, value: gold}]}";
 

@@ -44,7 +44,7 @@ const METHOD_OF_GRPC: &str = "\"%s\"; gRPC requests are POST; leave it out";
 const QUERY_STRING: &str = "the query string is not compared; leave it out";
 const WHITE_SPACE: &str = "holds white space; paths are compared as sent, such as %20";
 const DOT_SEGMENTS: &str = "has an empty segment or one of dots, which Envoy resolves before paths \
-                            are compared; write what is left";
+                            are compared; write the result";
 const PERCENT_ENCODED: &str = "which Envoy decodes before paths are compared";
 const CONTROL_CHARACTER: &str = "holds a control character, which no header's value has; remove it";
 const PSEUDO_HEADER: &str = "pseudo-headers are matched by path, method and the header Host";
@@ -165,7 +165,7 @@ fn check_headers(headers: &[HeaderMatch], at: &At<'_>) {
             .iter()
             .position(|h| h.name.eq_ignore_ascii_case(name))
         {
-            let right = "a header has one value, so both can't be meant; keep one";
+            let right = "a header has one value; keep one";
             at.field("name")
                 .add(format!("{name:?} is also headers[{first}]; {right}"));
         }

@@ -45,13 +45,13 @@ pub(super) static FIELDS: Table = fields! {
 const PER_UNIT: Field = real(Assumed(1.0), 0.001, 1000.0, "");
 /// The default minimum of the slots that a proxy finds.
 const FEWEST: u32 = 2;
-const READ_ANYWAY: &str = "read without being named; another header, or leave retries out";
+const READ_ANYWAY: &str = "read by default; give another header, or leave retries out";
 const EXPRESSIONS: &str = "of regular expressions when compiled, with those of classes and \
                            exclude";
 const ONE_OF: &str = "more than one of auto, total and perEndpoint; give one of them";
 const NO_TOKENS: &str = "neither prompt nor output; give at least one of them";
-const OBSERVED: &str = "with queue.mode Observe nothing is held back, so parallelism can't be \
-                        found; give parallelism.total or parallelism.perEndpoint";
+const OBSERVED: &str = "with queue.mode Observe no request is held, so parallelism can't be found; \
+                        give parallelism.total or parallelism.perEndpoint";
 const RELEASED_UNMEASURED: &str = "with releaseSlot FirstByte and measure LastByte, slots would be \
                                    free before their requests are measured; give measure \
                                    FirstByte, or leave releaseSlot out";

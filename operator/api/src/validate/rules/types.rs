@@ -34,9 +34,9 @@ pub(super) static FIELDS: Table = fields! {
     "[].onRefusal.set[].name" => Field::Text(&HEADER),
     "[].onRefusal.set[].value" => Field::Free("a header's value", 256),
 };
-const NO_DEFAULT: &str = "one named default takes the requests that no other type matches";
+const NO_DEFAULT: &str = "one named default takes all other requests";
 const MATCHES_OF_DEFAULT: &str =
-    "%s given; default takes what no other type matches; rename the type or drop its matches";
+    "%s given; default takes all other requests; rename the type or drop its matches";
 const NO_MATCHES: &str = "none; at least one, such as {path: {type: PathPrefix, value: /search}}";
 const TWO_MEASURES: &str = "given beside slo; a type is measured to the first byte or to the last, so \
                             move the percentiles of slo to ttft, or split the type";

@@ -260,7 +260,7 @@ fn proxies_with_problems_are_named() {
 fn an_operator_that_does_not_serve_its_module_is_named() {
     let here = || {
         Ok(Some(
-            "no such module here; there is /modules/0aff.wasm\n".to_owned(),
+            "no such module here; available: /modules/0aff.wasm\n".to_owned(),
         ))
     };
     let fine = module(&[("system/a", "0a", here()), ("system/b", "0aff", here())]);
@@ -274,7 +274,7 @@ fn an_operator_that_does_not_serve_its_module_is_named() {
     assert_eq!(
         found.message,
         "2 of 2 operators don't serve it: system/a: 503: no route, system/b: no such module here; \
-         there is /modules/0aff.wasm"
+         available: /modules/0aff.wasm"
     );
     let shut = module(&[("system/a", "0a", Ok(None)), ("system/b", "0aff", here())]);
     assert_eq!(
@@ -355,7 +355,7 @@ fn a_service_that_passes_envoy_by_is_named() {
         assert_eq!(judged.verdict, verdict, "{namespace} {app} {port}");
     }
     let judged = services(&[service("shop", "search", &number)], &pods, None);
-    let named = "1 send requests past Envoy: shop/search (targetPort 8080)";
+    let named = "1 bypass Envoy: shop/search (targetPort 8080)";
     assert_eq!(judged.message, named);
     let without_selector: Service = serde_json::from_value(json!({
         "metadata": {"name": "search", "namespace": "shop"}, "spec": {"ports": [number]},

@@ -156,7 +156,7 @@ fn one_answer_out_of_policies_and_all_operators() {
 }
 
 #[test]
-fn what_no_operator_has_judged_is_unknown() {
+fn a_policy_that_no_operator_has_reconciled_is_unknown() {
     let theirs = json!([ancestor(
         "example.com/other",
         &[("Accepted", true, "Accepted", 1)]
@@ -311,7 +311,7 @@ fn programmed_is_more_than_no_mistake() {
 }
 
 #[test]
-fn an_override_is_no_mistake_and_nothing_to_wait_for() {
+fn status_treats_an_overridden_policy_as_done() {
     let conditions = [
         ("Accepted", true, "Accepted", 1),
         ("Programmed", false, "Overridden", 1),
@@ -348,7 +348,7 @@ fn an_override_is_no_mistake_and_nothing_to_wait_for() {
 }
 
 #[test]
-fn a_proxy_of_another_namespace_does_not_stand_for_a_disconnected_one() {
+fn a_proxy_of_another_namespace_does_not_replace_a_disconnected_one() {
     let operators = [operator(
         "s/a",
         &json!([

@@ -101,13 +101,13 @@ fn a_pod_whose_port_no_service_can_name_gets_a_warning_with_its_envoy() {
 }
 
 #[test]
-fn what_cannot_be_injected_is_admitted_unchanged_with_the_reason() {
+fn a_pod_that_cannot_be_injected_is_admitted_unchanged_with_the_reason() {
     for (spec, why) in [
         ("hostNetwork: true", "with hostNetwork"),
         ("os: {name: windows}", "Envoy's image is for Linux"),
         (
             "initContainers: [{name: i, ports: [{containerPort: 10000}]}]",
-            "container i has port 10000, where Envoy is to listen",
+            "container i has port 10000, which Envoy needs",
         ),
     ] {
         let warning = not_injected(&pod(spec));
@@ -123,7 +123,7 @@ fn what_cannot_be_injected_is_admitted_unchanged_with_the_reason() {
         (
             INJECT_ANNOTATION,
             "disabled",
-            "as its annotation headgate.dev/inject says",
+            "its annotation headgate.dev/inject disables it",
         ),
         (MIRROR_ANNOTATION, "hash", "the kubelet runs it from a file"),
         (INJECTED_ANNOTATION, "{}", "already injected"),
@@ -173,7 +173,7 @@ fn envoy_shares_the_resources_of_a_pod_that_has_some_for_all_of_its_containers()
 }
 
 #[test]
-fn what_is_no_review_has_no_answer() {
+fn an_invalid_review_gets_an_error() {
     for review in [json!(null), json!([]), json!({"request": {"uid": ""}})] {
         let problem = answer(review, &settings()).unwrap_err();
         assert_eq!(problem, "request.uid: missing; an AdmissionReview has it");

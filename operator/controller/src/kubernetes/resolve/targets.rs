@@ -58,16 +58,17 @@ impl Found {
         let all = all(&self.reach);
         if split > MAX_ROUTES && all < split {
             self.left_out.push(format!(
-                "{target} names whole routes in place of their rules, which would be {split} names \
-                 of Envoy's routes, and {MAX_ROUTES} are the most; so requests to an InferencePool \
-                 may meet this policy in place of the pool's, or another in place of this one: \
-                 give the pool a policy without other targets, or target fewer routes"
+                "{target} names whole routes instead of their rules, because the rules have \
+                 {split} names of Envoy's routes, and a policy has at most {MAX_ROUTES}; so this \
+                 policy may apply to requests to an InferencePool instead of the pool's policy, or \
+                 another policy instead of this one: give the pool a policy without other targets, \
+                 or target fewer routes"
             ));
         }
         if all > MAX_ROUTES {
             return Err(format!(
-                "with it the policy is for {all} names of Envoy's routes, two of each route or \
-                 rule, and {MAX_ROUTES} are the most; target the Gateway, or fewer routes"
+                "with it the policy has {all} names of Envoy's routes, two for each route or rule, \
+                 and at most {MAX_ROUTES} are possible; target the Gateway, or fewer routes"
             ));
         }
         *names = all;
@@ -90,8 +91,8 @@ impl Found {
         beyond.map(|rule| {
             format!(
                 "{target} leaves out rules with a name, such as {rule}, at Gateways of Istio: with \
-                 them the policy would be for more than {MAX_ROUTES} names of Envoy's routes; \
-                 remove the rules' names, or target the Gateway or fewer routes"
+                 them the policy would have more than {MAX_ROUTES} names of Envoy's routes; remove \
+                 the rules' names, or target the Gateway or fewer routes"
             )
         })
     }
@@ -180,7 +181,7 @@ impl<'a> Finder<'a> {
     ) -> Result<Found, String> {
         if target.namespace != namespace {
             return Err(format!(
-                "{target} is not of the policy's own namespace {namespace}"
+                "{target} is not in the policy's own namespace {namespace}"
             ));
         }
         let key = ObjectKey::new(&target.namespace, &target.name);
@@ -209,9 +210,8 @@ impl<'a> Finder<'a> {
             reach.push(everywhere(&target.namespace, service.selector.clone()));
         } else if !is_claimed {
             return Err(format!(
-                "Service {key} has no selector, so the Pods behind it are unknown; give it one, or \
-                 annotate the Pods whose proxies are in front of it with {TARGET_METADATA}: \
-                 {target}"
+                "Service {key} has no selector, so its Pods are unknown; give it a selector, or \
+                 annotate the Pods of its proxies with {TARGET_METADATA}: {target}"
             ));
         }
         Ok(Found {
@@ -294,8 +294,8 @@ impl<'a> Finder<'a> {
         let other = backends.iter().find(|b| **b != target);
         let shared = other.map(|other| {
             format!(
-                "{target} shares a route's rule with {other}, and it is for all requests of the \
-                 rule; give it a rule of its own"
+                "{target} shares a route's rule with {other}, so the policy applies to all \
+                 requests of the rule; give it a rule of its own"
             )
         });
         let mut left_out = Vec::from_iter(shared);
@@ -355,8 +355,8 @@ impl<'a> Finder<'a> {
             } else if let Some(route) = of.first() {
                 left_out.push(format!(
                     "{target} leaves out the rule {rule} of {route} if Gateway {gateway} is of \
-                     Istio, which tells rules apart by such a name alone: others there have it, or \
-                     may get it; remove or change the rule's name"
+                     Istio, which identifies a rule by its name only: other rules have this name, \
+                     or may get it; remove or change the rule's name"
                 ));
             }
         }
@@ -378,8 +378,8 @@ impl<'a> Finder<'a> {
             .take_while(|(at, rule)| *at == gateway && rule.starts_with(&prefix))
             .find(|(_, rule)| !route.names.values().any(|own| own == rule))?;
         Some(format!(
-            "{target} takes in the rule {rule} of another route if Gateway {gateway} is of Istio, \
-             which names the rules of {name} {prefix}0 and so on; change that rule's name"
+            "{target} also selects the rule {rule} of another route if Gateway {gateway} is of \
+             Istio, which names the rules of {name} {prefix}0 and so on; change that rule's name"
         ))
     }
 
@@ -480,19 +480,19 @@ fn of_listener<'a>(
     };
     let (alone, others): (Vec<_>, Vec<_>) = routes.into_iter().partition(is_alone);
     let advice = format!(
-        "give routes sectionName: {listener}, and no other, in their parentRefs of Gateway {key}, \
-         or target them"
+        "give routes sectionName: {listener}, and no other, in their parentRefs for Gateway {key}, \
+         or target the routes"
     );
     if alone.is_empty() {
         return Err(format!(
-            "no route is at listener {listener} alone; {advice}"
+            "no route attaches to listener {listener} only; {advice}"
         ));
     }
     let left_out = others.first().map(|(route, _)| {
         let number = others.len();
         format!(
-            "{target} shares {number} routes with other listeners, such as {route}, and it is not \
-             for these; {advice}"
+            "{target} shares {number} routes with other listeners, such as {route}, and the policy \
+             doesn't apply to them; {advice}"
         )
     });
     Ok((alone, Vec::from_iter(left_out)))
@@ -557,7 +557,8 @@ fn without_gateway(route: &TargetRef, parents: &BTreeSet<&ObjectKey>) -> String 
     if parents.is_empty() {
         return format!(
             "{kind} {namespace}/{name} has no parent Gateway in its namespace, and none of another \
-             namespace has accepted it; name one in its parentRefs that allows routes from here"
+             namespace has accepted it; name one in its parentRefs that allows routes from its \
+             namespace"
         );
     }
     let names: Vec<String> = parents.iter().map(ToString::to_string).collect();

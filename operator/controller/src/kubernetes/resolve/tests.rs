@@ -236,7 +236,7 @@ fn slots(enforced: &Enforced) -> Vec<(String, u32)> {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn a_message_names_the_missing_object() {
     let targets = [
         "Service/shop/search",
         "Service/shop/ext",
@@ -267,9 +267,8 @@ fn what_is_missing_is_said() {
         before[..3],
         [
             "Service shop/search doesn't exist".to_owned(),
-            "Service shop/ext has no selector, so the Pods behind it are unknown; give it one, or \
-             annotate the Pods whose proxies are in front of it with headgate.dev/target: \
-             Service/shop/ext"
+            "Service shop/ext has no selector, so its Pods are unknown; give it a selector, or \
+             annotate the Pods of its proxies with headgate.dev/target: Service/shop/ext"
                 .to_owned(),
             not_installed("Gateway"),
         ]
@@ -289,7 +288,8 @@ fn what_is_missing_is_said() {
             "Gateway shop/edge doesn't exist",
             "HTTPRoute shop/r doesn't exist",
             "HTTPRoute shop/orphan has no parent Gateway in its namespace, and none of another \
-             namespace has accepted it; name one in its parentRefs that allows routes from here",
+             namespace has accepted it; name one in its parentRefs that allows routes from its \
+             namespace",
             "HTTPRoute shop/foreign has parent Gateway infra/edge, which doesn't exist",
             "GRPCRoute shop/lost has parent Gateway infra/edge, shop/gone, which doesn't exist",
         ]

@@ -140,7 +140,7 @@ fn each_target_has_its_own_fate() {
 }
 
 #[test]
-fn a_mistake_is_told_with_what_stays_in_force() {
+fn a_status_names_the_mistake_and_the_version_in_force() {
     let mut s = state(2);
     s.accepted = Err("spec.x: 1; at least 2\nspec.y: 3; at most 2".into());
     let status = wanted(&s, &tallies(1, 2, 2), None, None, &at(1)).unwrap();
@@ -195,7 +195,7 @@ fn entries_of_others_stay_and_count_towards_the_limit() {
 }
 
 #[test]
-fn a_delivered_object_speaks_for_proxies_that_nobody_sees() {
+fn a_delivered_object_counts_for_proxies_without_a_connection() {
     let delivered = conditions::Condition::new(true, "Programmed", "delivered as WasmPlugin a/x");
     let status = wanted(
         &state(1),
@@ -211,7 +211,7 @@ fn a_delivered_object_speaks_for_proxies_that_nobody_sees() {
 }
 
 #[test]
-fn what_was_written_reads_back_as_the_worst_of_all_targets() {
+fn a_written_status_reads_back_as_the_worst_of_all_targets() {
     let of = |state: &PolicyState, status: Option<&AdmissionPolicyStatus>| {
         let all = written(state, status);
         let all = all
@@ -234,7 +234,7 @@ fn what_was_written_reads_back_as_the_worst_of_all_targets() {
         is(
             false,
             "Pending",
-            "no replica has written what becomes of generation 2"
+            "no replica has written a status for generation 2"
         )
     );
     assert_eq!(of(&state(2), None), pending);

@@ -53,7 +53,7 @@ fn listed() -> Store {
 }
 
 #[test]
-fn it_waits_for_every_list_or_until_a_kind_is_known_not_to_be_served() {
+fn the_store_waits_for_every_list_or_for_a_kind_not_to_be_served() {
     let mut store = Store::default();
     assert_eq!(store.waiting_for().len(), 8);
     store.apply(Change::Policies(Seen::Failed { status: Some(404) }));
@@ -72,7 +72,7 @@ fn it_waits_for_every_list_or_until_a_kind_is_known_not_to_be_served() {
 }
 
 #[test]
-fn a_change_that_is_none_has_no_effect() {
+fn an_event_without_a_change_has_no_effect() {
     let mut store = listed();
     let service = || (key("s"), Service::default());
     assert!(store.apply(Change::Services(Seen::Applied(service()))).plan);
@@ -87,7 +87,7 @@ fn a_change_that_is_none_has_no_effect() {
 }
 
 #[test]
-fn a_status_of_ones_own_makes_no_plan() {
+fn writing_the_own_status_makes_no_plan() {
     let mut store = listed();
     let first = store.apply(Change::Policies(Seen::Applied(policy(1, "1", "9ms"))));
     assert!(first.plan && first.status);
@@ -340,7 +340,7 @@ fn a_condition_with_an_unreadable_time_is_left_out() {
 
 /// The watch may report a deletion before the answer of an earlier write arrives.
 #[test]
-fn the_late_answer_of_a_write_brings_back_no_deleted_policy() {
+fn a_late_answer_of_a_write_does_not_restore_a_deleted_policy() {
     let mut store = listed();
     let observations = store.observations();
     let of = |uid: &str, version: &str| Observed {

@@ -87,7 +87,7 @@ fn the_rate_follows_the_arrivals_to_another_worker() {
 }
 
 #[test]
-fn without_overload_no_worker_is_short_whoever_gets_the_requests() {
+fn without_overload_no_worker_lacks_slots() {
     // The arrivals are a tenth of the rate, in bursts of 20. Each burst comes to another worker.
     let mut workers: Vec<_> = (0..8).map(|_| controller(&fixed(1_000.0))).collect();
     let mut record = Record::default();

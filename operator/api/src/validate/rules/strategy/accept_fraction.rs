@@ -28,8 +28,8 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     };
     if stage.auto_parallelism.is_some() && fraction.units.is_none() {
         spec.field("strategy.acceptFraction").add(
-            "no effect while Headgate looks for the number of slots, which has no limit then; \
-             give processingUnits, or parallelism as total or perEndpoint",
+            "no effect while parallelism is found, because slots have no limit then; give \
+             processingUnits, or parallelism as total or perEndpoint",
         );
     }
 }

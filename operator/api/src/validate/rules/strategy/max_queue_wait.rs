@@ -15,7 +15,7 @@ pub(super) static FIELDS: Table = fields! {
     "limits" => Field::Map(MAX_TYPES, "limits"),
     "limits{}" => time(Open, MILLISECOND, HOUR),
 };
-const NO_LIMIT: &str = "missing; the longest wait of a request that is let in, such as 10ms";
+const NO_LIMIT: &str = "missing; the longest wait of an admitted request, such as 10ms";
 pub(super) static REQUIREMENTS: Rules = fields! {
     "strategy" => required!("maxQueueWait.limit", Is("type", "MaxQueueWait"), NO_LIMIT),
     "" => known("strategy.maxQueueWait.limits", Always, TYPES),
@@ -54,8 +54,8 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     let all = [(settings.field("limit"), limit_us)].into_iter();
     for (at, &limit_us) in all.chain(of_types).filter(|(_, us)| **us > timeout_us) {
         at.add(format!(
-            "{}, above queue.timeout ({}): requests that would wait longer are let in, and refused \
-             when they have waited for the timeout; give a limit below it, or a longer timeout",
+            "{}, above queue.timeout ({}): requests that would wait longer are admitted, and \
+             refused after the timeout; give a limit below it, or a longer timeout",
             Duration::of_micros(limit_us),
             Duration::of_micros(timeout_us),
         ));

@@ -24,16 +24,16 @@ static KEY: Format = Format::new(
     "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$",
     "a key of W3C Baggage, 1 to 256 letters, digits and any of !#$%&'*+-.^_`|~",
 );
-const KEY_IS_OWN: &str = "\"headgate\"; the member of Headgate itself; take another key";
+const KEY_IS_OWN: &str = "\"headgate\"; Headgate's own member; use another key";
 static HEADER: Format = Format::new(
     MAX_BYTES,
     "^[A-Za-z0-9-]+$",
     "a header's name, 1 to 256 letters, digits and -",
 );
 const HEADER_IS_OWN: &str =
-    "one of Headgate's own, which say something else; x-headgate-workflow or a header of yours";
+    "one of Headgate's, with another meaning; x-headgate-workflow or a header of yours";
 const NO_PATH: &str =
-    "missing; the way to a value, such as [envoy.filters.http.jwt_authn, claims, tenant]";
+    "missing; the path to a value, such as [envoy.filters.http.jwt_authn, claims, tenant]";
 pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "" => Field::List(MAX_WORKFLOW_SOURCES, "sources", By::Nothing),
     "[].baggage.key" => Field::Text(&KEY),
@@ -130,11 +130,7 @@ fn metadata(given: Option<&MetadataIdentity>, at: &At<'_>) -> Vec<String> {
 }
 
 fn names() -> String {
-    format!(
-        "{} to {}, that of a filter, then keys",
-        PATH.start(),
-        PATH.end()
-    )
+    format!("{} to {}, a filter's, then keys", PATH.start(), PATH.end())
 }
 
 pub(super) fn schema(list: &mut SchemaField<'_>) {

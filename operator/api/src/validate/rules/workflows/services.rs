@@ -35,7 +35,7 @@ pub(super) fn quantiles(given: &[ServiceQuantile], at: &At<'_>) -> BTreeMap<Stri
 /// Returns the names of services by cluster.
 pub(super) fn clusters(given: &[OutboundService], at: &At<'_>) -> BTreeMap<String, String> {
     at.count(given.len());
-    at.unique("a cluster is of one service");
+    at.unique("a cluster has one service");
     for (i, service) in given.iter().enumerate() {
         let at = at.item(i);
         let cluster = &service.cluster;

@@ -21,12 +21,12 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "dominantResource.probe" => PROBE,
     "dominantResource.maxUtilization" => SHARE,
     "dominantResource.resource.capacity" =>
-        real(Open, 0.0, 1e12, "what there is of it in a second").above(),
+        real(Open, 0.0, 1e12, "its capacity per second").above(),
     "dominantResource.resource.orca.metric" => Field::Text(&METRIC),
     "dominantResource.resource.serverTiming.metric" => Field::Text(&METRIC),
 };
 const NO_RESOURCE: &str =
-    "missing; what is shared beside slots, such as {capacity: 1000, serverTiming: {metric: db}}";
+    "missing; the second resource, such as {capacity: 1000, serverTiming: {metric: db}}";
 const NO_REPORT: &str = "empty; orca or serverTiming, such as serverTiming: {metric: db}";
 const TWO_REPORTS: &str = "orca and serverTiming; give one of them";
 pub(in crate::validate::rules) static REQUIREMENTS: Rules = fields! {

@@ -11,13 +11,14 @@ pub(in crate::validate::rules) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     };
     if let Some(order) = blind_order(stage) {
         spec.field("queue.discipline").add(format!(
-            "{order}, which knows no workflows: one with a steady rate fills the queue, and \
-                 the bursts of others wait behind it; with DRR by Workflow they take turns"
+            "{order}, which ignores workflows: one with a steady rate fills the queue, and the \
+             bursts of others wait behind it; with DRR by Workflow they take turns"
         ));
     }
     if workflows.edge && !workflows.peers.is_empty() {
         spec.field("workflows.peers").add(
-            "given with edge, where no caller is trusted: they are those that this service calls",
+            "given with edge, where no caller is trusted; peers are then the services that this \
+             one calls",
         );
     }
 }

@@ -161,8 +161,8 @@ fn a_listener_s_policy_is_for_the_routes_that_are_there_alone() {
         state.warnings,
         [
             "Gateway/a/edge/https shares 1 routes with other listeners, such as HTTPRoute/b/both, \
-             and it is not for these; give routes sectionName: https, and no other, in their \
-             parentRefs of Gateway a/edge, or target them"
+             and the policy doesn't apply to them; give routes sectionName: https, and no other, \
+             in their parentRefs for Gateway a/edge, or target the routes"
         ]
     );
     let one = shared(
@@ -182,14 +182,14 @@ fn a_listener_s_policy_is_for_the_routes_that_are_there_alone() {
     let many = many.policy("a/p", "total: 20", &["Gateway/a/edge/http"]);
     assert_eq!(
         many.state("a/p").not_found[0].1,
-        "with it the policy is for 66 names of Envoy's routes, two of each route or rule, and 64 \
-         are the most; target the Gateway, or fewer routes"
+        "with it the policy has 66 names of Envoy's routes, two for each route or rule, and at \
+         most 64 are possible; target the Gateway, or fewer routes"
     );
     for (listener, expected) in [
         ("tcp", "Gateway a/edge has no listener tcp; it has http"),
         (
             "http",
-            "no route is at listener http alone; give routes sectionName: http",
+            "no route attaches to listener http only; give routes sectionName: http",
         ),
     ] {
         let target = format!("Gateway/a/edge/{listener}");
@@ -476,7 +476,7 @@ fn a_pool_s_policy_precedes_its_routes_which_keep_the_rest() {
 }
 
 #[test]
-fn what_a_pool_lacks_is_said() {
+fn a_message_says_what_a_pool_lacks() {
     let target = "InferencePool/a/llm";
     let state = |world: World| world.policy("a/p", "total: 8", &[target]).state("a/p");
     let why = |world: World| state(world).not_found.remove(0).1;
@@ -516,9 +516,9 @@ fn a_rule_with_a_name_is_matched_by_it_where_no_other_rule_has_it() {
     let routes = |world: &World| stages(&at_edge(world)).remove(0).2;
     let left_out = |of: &str, rule: &str, route: &str| {
         [format!(
-            "{of} leaves out the rule {rule} of {route} if Gateway a/edge is of Istio, which tells \
-             rules apart by such a name alone: others there have it, or may get it; remove or \
-             change the rule's name"
+            "{of} leaves out the rule {rule} of {route} if Gateway a/edge is of Istio, which \
+             identifies a rule by its name only: other rules have this name, or may get it; remove \
+             or change the rule's name"
         )]
     };
     let at = |target: &str| {
@@ -622,14 +622,14 @@ fn names_of_rules_take_the_room_that_all_targets_leave() {
         state.warnings,
         [
             "HTTPRoute/a/s leaves out rules with a name, such as s20, at Gateways of Istio: with \
-             them the policy would be for more than 64 names of Envoy's routes; remove the rules' \
+             them the policy would have more than 64 names of Envoy's routes; remove the rules' \
              names, or target the Gateway or fewer routes"
         ]
     );
 }
 
 #[test]
-fn a_policy_says_which_rule_of_another_route_it_takes_in() {
+fn a_warning_names_a_rule_of_another_route_that_the_policy_also_selects() {
     let at = |name: &str| {
         pooled()
             .policy("a/p", "total: 8", &["HTTPRoute/a/chat"])
@@ -638,8 +638,8 @@ fn a_policy_says_which_rule_of_another_route_it_takes_in() {
     assert_eq!(
         at("a.chat.x").state("a/p").warnings,
         [
-            "HTTPRoute/a/chat takes in the rule a.chat.x of another route if Gateway a/edge is of \
-             Istio, which names the rules of HTTPRoute/a/chat a.chat.0 and so on; change that \
+            "HTTPRoute/a/chat also selects the rule a.chat.x of another route if Gateway a/edge is \
+             of Istio, which names the rules of HTTPRoute/a/chat a.chat.0 and so on; change that \
              rule's name"
         ]
     );
@@ -651,7 +651,7 @@ fn a_policy_says_which_rule_of_another_route_it_takes_in() {
         !own.state("a/p")
             .warnings
             .iter()
-            .any(|w| w.contains("takes in"))
+            .any(|w| w.contains("also selects"))
     );
 }
 
@@ -693,8 +693,8 @@ fn a_gateway_with_too_many_policies_keeps_what_fits_and_says_so() {
     assert_eq!(reason, "LimitReached");
     assert!(
         message.starts_with(
-            "71 policies apply to a proxy of this target, which takes at most 64; this policy is \
-             left out"
+            "71 policies apply to a proxy of this target, which runs at most 64; the proxy runs \
+             without this policy"
         ),
         "{message}"
     );

@@ -17,7 +17,7 @@ fn two_workloads() -> World {
 }
 
 #[test]
-fn what_did_not_change_is_the_same_object() {
+fn an_unchanged_part_of_a_plan_is_the_same_object() {
     let mut world = two_workloads();
     let mut planner = Planner::default();
     let before = planner.plan(&world.cluster);

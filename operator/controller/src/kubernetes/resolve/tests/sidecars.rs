@@ -38,7 +38,7 @@ fn a_sidecar_has_its_endpoint_s_slots_to_itself() {
 }
 
 #[test]
-fn who_says_what_it_is_gets_that_and_counts_there_only() {
+fn a_proxy_that_names_its_target_counts_for_this_target_only() {
     let world = World::default()
         .policy("a/p", "total: 20", &["Service/a/x"])
         .service("a/x", "app=x", 4)
@@ -148,7 +148,7 @@ fn a_policy_can_be_overridden_before_there_are_pods() {
 }
 
 #[test]
-fn a_policy_is_not_in_its_own_way() {
+fn a_policy_with_two_targets_on_a_pod_does_not_conflict_with_itself() {
     let world = World::default()
         .policy("a/p", "total: 20", &["Service/a/x", "Pod/a/tier=web"])
         .service("a/x", "app=x", 2)
@@ -166,7 +166,7 @@ fn a_policy_is_not_in_its_own_way() {
 }
 
 #[test]
-fn without_a_policy_nothing_is_enforced_and_nobody_complains() {
+fn without_a_policy_nothing_is_enforced_and_no_warning_is_logged() {
     let world = World::default()
         .policy("a/p", "total: 20", &["Service/a/x"])
         .service("a/x", "app=x", 2);
