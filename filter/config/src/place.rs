@@ -10,6 +10,8 @@ use super::{ConfigError, MAX_WORKFLOW_NAME, MAX_WORKFLOW_PEERS};
 const MAX_TEXT: usize = 256;
 /// Longest SPIFFE id (the specification's bound), bytes.
 const MAX_PEER: usize = 2048;
+/// Longest time in most fields, µs.
+pub(super) const HOUR_US: u64 = 3_600_000_000;
 
 /// The result of a check.
 pub(super) type Checked = Result<(), ConfigError>;

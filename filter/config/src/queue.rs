@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::place::{Checked, Place};
+use super::place::{Checked, HOUR_US, Place};
 use super::{ClassConfig, MAX_QUEUE_LENGTH, MAX_WORKFLOW_NAME, Measure, TypeConfig};
 
 /// The queue in front of the slots.
@@ -152,8 +152,7 @@ impl QueueConfig {
         at.ensure("max_length", longest <= MAX_QUEUE_LENGTH, || {
             format!("{longest}; at most {MAX_QUEUE_LENGTH} requests")
         })?;
-        let least = || "0; at least 1".to_owned();
-        at.ensure("timeout_us", self.timeout_us > 0, least)
+        at.within("timeout_us", self.timeout_us, 1..=HOUR_US)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::place::{Checked, Place};
+use super::place::{Checked, HOUR_US, Place};
 
 /// The maximum number of controllers of one stage, because workers rewrite their shared state at
 /// every tick.
@@ -151,10 +151,8 @@ impl ResponseTimeControllerConfig {
         at.ensure("targets_us", is_right, || {
             format!("{targets:?}; {types} rows of {classes}: types, then classes")
         })?;
-        let is_right = targets.iter().flatten().all(|&target| target > 0);
-        at.ensure("targets_us", is_right, || {
-            format!("{targets:?}; each at least 1")
-        })
+        let mut targets = targets.iter().flatten();
+        targets.try_for_each(|&target| at.within("targets_us", target, 1..=HOUR_US))
     }
 
     fn check_law(&self, at: &Place) -> Checked {
@@ -167,7 +165,7 @@ impl ResponseTimeControllerConfig {
         let is_ratio = (0.0..1.0).contains(&past);
         number("smoothing", past, is_ratio, "0 or more, below 1")?;
         at.within("requests", self.requests, 1..=MAX_REQUESTS)?;
-        at.within("timeout_us", self.timeout_us, 10_000..=3_600_000_000)?;
+        at.within("timeout_us", self.timeout_us, 10_000..=HOUR_US)?;
         let (above, offset) = (self.decrease_above, self.increase_offset);
         at.within("decrease_above", above, -1.0..=10.0)?;
         at.within("increase_offset", offset, -1.0..=10.0)?;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::MAX_HISTOGRAM_STEPS;
-use super::place::{Checked, Place};
+use super::place::{Checked, HOUR_US, Place};
 
 /// The settings of the estimates of processing times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ pub enum HistogramWindow {
 impl ServiceTimesConfig {
     pub(super) fn check(&self, at: &Place) -> Checked {
         let interval_us = self.interval_us;
-        at.within("interval_us", interval_us, 10_000..=3_600_000_000)?;
+        at.within("interval_us", interval_us, 10_000..=HOUR_US)?;
         let HistogramWindow::Sliding { step_us } = self.window else {
             return Ok(());
         };

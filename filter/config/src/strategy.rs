@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::place::{Checked, Place};
+use super::place::{Checked, HOUR_US, Place};
 use super::types::is_default;
 use super::{ControlScope, MAX_COST, ResponseTimeControllerConfig, TypeConfig};
 
@@ -90,12 +90,16 @@ impl StrategyConfig {
             }
             Self::MaxQueueLength => Ok(()),
             Self::MaxQueueWait {
+                limit_us,
                 type_limits_us,
                 window_us,
                 step_us,
-                ..
             } => {
+                at.within("limit_us", *limit_us, 0..=HOUR_US)?;
                 known_types(at, "type_limits_us", type_limits_us, types)?;
+                for limit_us in type_limits_us.values() {
+                    at.within("type_limits_us", *limit_us, 0..=HOUR_US)?;
+                }
                 at.window(*window_us, *step_us)
             }
             Self::AcceptFraction(limit) => limit.check(at),
@@ -138,8 +142,7 @@ pub struct AcceptFractionConfig {
 impl AcceptFractionConfig {
     fn check(&self, at: &Place) -> Checked {
         if let Some(units) = self.units {
-            let is_right = units > 0.0 && units.is_finite();
-            at.ensure("units", is_right, || format!("{units}; above 0"))?;
+            at.positive("units", units, 1e15)?;
         }
         at.positive("max_utilization", self.max_utilization, 1.0)?;
         at.window(self.window_us, self.step_us)
@@ -188,7 +191,7 @@ pub struct BacklogControlConfig {
 impl BacklogControlConfig {
     fn check(&self, at: &Place, types: usize) -> Checked {
         for (field, micros) in [("target_us", self.target_us), ("period_us", self.period_us)] {
-            at.within(field, micros, 10_000..=3_600_000_000)?;
+            at.within(field, micros, 10_000..=HOUR_US)?;
         }
         for (field, number) in [
             ("proportional_gain", self.proportional_gain),

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::place::{Checked, Place};
+use super::place::{Checked, HOUR_US, Place};
 use super::{DEFAULT_TYPE, MAX_CLASSES, MAX_ERRORS, MAX_TOKENS, Match};
 
 /// The range of the values of types and classes, and of the tokens for each unit of a header's
@@ -368,8 +368,7 @@ fn check_objectives(objectives: &[Objective], at: &Place, field: &str) -> Checke
             format!("{p}; above {previous} and below 100, ascending")
         })?;
         previous = p;
-        let least = || "0; at least 1".to_owned();
-        at.ensure("objective_us", o.objective_us > 0, least)?;
+        at.within("objective_us", o.objective_us, 1..=HOUR_US)?;
     }
     at.at_most(field, objectives.len(), 16)
 }

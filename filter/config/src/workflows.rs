@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::place::{Checked, Place};
+use super::place::{Checked, HOUR_US, Place};
 use super::types::one;
 use super::{
     MAX_WORKFLOW_QUANTILES, MAX_WORKFLOW_QUEUE, MAX_WORKFLOW_SERVICES, MAX_WORKFLOW_SOURCES,
@@ -16,7 +16,6 @@ use super::{
 /// The maximum number of elements of a path to a value in metadata.
 const MAX_PATH: usize = 8;
 const INTERVALS_US: RangeInclusive<u64> = 10_000..=10_000_000;
-const HOUR_US: u64 = 3_600_000_000;
 
 /// Workflows of a stage (Wisp §4).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

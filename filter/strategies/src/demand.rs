@@ -11,7 +11,6 @@
 
 use std::time::Duration;
 
-use crate::request::Served;
 use crate::time::{Instant, nanos};
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -77,10 +76,10 @@ impl Demand {
         self.sum.add(more);
     }
 
-    /// Counts a served request with its weight.
-    pub fn completed(&mut self, now: Instant, served: &Served) {
-        let micros = u64::try_from(served.slot.as_micros()).unwrap_or(u64::MAX >> 40);
-        let weight = u64::from(served.weight);
+    /// Counts `weight` requests that were served and held their slots for `slot` each.
+    pub fn completed(&mut self, now: Instant, slot: Duration, weight: u32) {
+        let micros = u64::try_from(slot.as_micros()).unwrap_or(u64::MAX >> 40);
+        let weight = u64::from(weight);
         self.add(now, 0, weight, micros.saturating_mul(weight));
     }
 

@@ -32,7 +32,7 @@ const QUALITY: &str = "x-headgate-quality";
 const GRPC_STATUS: &str = "grpc-status";
 
 /// Returns the upstream host of a stream, if it has one.
-fn upstream(stream: &impl Stream) -> Option<Upstream> {
+pub(super) fn upstream(stream: &impl Stream) -> Option<Upstream> {
     let address = stream.property(Property::UpstreamAddress).ok()??;
     (!address.is_empty()).then(|| Upstream::at(&address))
 }

@@ -7,7 +7,7 @@ use crate::decision::{Decision, Ticket};
 use crate::host::Host;
 use crate::stage::{Outcome, Stage};
 
-use super::filter::Asked;
+use super::filter::{Asked, upstream};
 use super::headers::Headers;
 use super::tokens::Tokens;
 use super::{BesideHttp, Filter, Property, Stream, answer};
@@ -235,9 +235,17 @@ impl Inbound {
     pub fn done<B: BesideHttp>(&mut self, filter: &mut Filter<impl Host, B>, stream: &impl Stream) {
         B::ends(filter, stream);
         if self.ticket.is_some() {
-            // The response is incomplete, because the backend aborted it or the client left.
-            let outcome = match answer::of_details(details(stream).as_deref()) {
+            let details = details(stream);
+            let outcome = match answer::of_details(details.as_deref()) {
                 Outcome::Failed => Outcome::Failed,
+                // The backend answered with a redirect that Envoy follows itself, on a new stream.
+                // Without a host, another filter has replaced the stream.
+                _ if details.as_deref() == Some(b"internal_redirect")
+                    && upstream(stream).is_some() =>
+                {
+                    self.outcome
+                }
+                // The response is incomplete, because the backend aborted it or the client left.
                 _ => Outcome::Abandoned,
             };
             self.finish(filter, stream, outcome);

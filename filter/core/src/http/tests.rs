@@ -218,6 +218,26 @@ fn a_client_that_leaves_is_forgotten() {
     proxy.forwarded(&[]);
 }
 
+/// Envoy destroys the stream without a callback for the response's headers.
+#[test]
+fn a_redirect_that_envoy_follows_is_an_answer() {
+    for (details, host, completed) in [
+        ("internal_redirect", "10.0.0.1:80", 1),
+        ("internal_redirect", "", 0),
+        ("downstream_remote_disconnect", "10.0.0.1:80", 0),
+    ] {
+        let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+        let mut request = proxy.forwarded(&[]);
+        request.stream.set(Property::ResponseCodeDetails, details);
+        request.stream.set(Property::UpstreamAddress, host);
+        proxy.done(&mut request);
+        assert_eq!(proxy.in_use(), 0);
+        let counts = ["completed", "unmeasured"];
+        let counts = counts.map(|name| proxy.stat(&format!("type.default.rq_{name}")));
+        assert_eq!(counts, [completed, 1 - completed], "{details} {host}");
+    }
+}
+
 /// Runs a request up to one callback. Returns whether its slot is free after the callback.
 fn frees(more: &str, request: &[(&str, &str)], status: &str, details: &str) -> bool {
     let mut proxy = Proxy::new(&stage(more));

@@ -714,7 +714,7 @@ impl Stage {
                 if self.holds() {
                     self.stats.count(kind, Count::Abandoned);
                 } else {
-                    self.used(&request, outcome, Duration::ZERO);
+                    self.used(now, &request, outcome, Duration::ZERO);
                 }
                 self.stats.count(kind, Count::Unmeasured);
                 self.waited(now, &request);
@@ -726,7 +726,7 @@ impl Stage {
                 let released = self.release(host, &request);
                 if let Some(dequeued) = dequeued.filter(|_| request.freed.is_none()) {
                     self.slots.ended(kind, request.tokens, now.since(dequeued));
-                    self.used(&request, outcome, now.since(dequeued));
+                    self.used(now, &request, outcome, now.since(dequeued));
                 }
                 self.slots.wrote(&request, outcome);
                 let charged = dequeued.map_or(Ok(()), |dequeued| {

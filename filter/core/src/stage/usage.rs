@@ -10,13 +10,17 @@
 //! `part_k · mean_k` is the slot time of an arrival. While the type hangs, only requests that don't
 //! reach the backend end, so the average doesn't move.
 //!
-//! **Left out.** Two estimates don't use the part. One is the wait of Alg. 1, because a queue
-//! exists only while slots are full. The other is the demand of AcceptFraction, because its window
-//! of a minute would keep an outage too long.
+//! The demand of AcceptFraction covers all types, in a longer window. So it doesn't use the part. A
+//! request that ends without the backend counts there as served in the time for which it held its
+//! slot.
+//!
+//! **Left out.** The wait of Alg. 1 doesn't use the part, because a queue exists only while slots
+//! are full.
 
 use std::time::Duration;
 
 use headgate_strategies::request::TypeId;
+use headgate_strategies::time::Instant;
 
 use super::{Outcome, Stage};
 use crate::requests::Request;
@@ -42,11 +46,23 @@ impl Usage {
 
 impl Stage {
     /// Records the end of a request that held its slot for `held`.
-    pub(super) fn used(&mut self, request: &Request, outcome: Outcome, held: Duration) {
+    pub(super) fn used(
+        &mut self,
+        now: Instant,
+        request: &Request,
+        outcome: Outcome,
+        held: Duration,
+    ) {
         let kind = request.attributes.kind;
         let part = match outcome {
             Outcome::Unsampled => return,
             Outcome::Unmeasured => {
+                if let Some(capacity) = &mut self.strategy.capacity {
+                    capacity.served(now, held, request.weight);
+                    if let Some(demand) = &mut self.demand {
+                        demand.completed(held, request.weight);
+                    }
+                }
                 let Some(mean) = self.service_times.mean_of(&request.attributes) else {
                     return;
                 };

@@ -13,8 +13,8 @@ use super::file::Plan;
 use super::graph::{Graph, Service};
 use crate::workload::request::{Classification, SampleRequest, place};
 
-/// The longest queue wait of requests without a deadline, µs: longer than any run.
-const FOREVER_US: u64 = 36_000_000_000;
+/// The longest queue wait of requests without a deadline, µs: the filter's longest, beyond any run.
+const FOREVER_US: u64 = 3_600_000_000;
 
 /// The setup of the processes of a mesh.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -26,7 +26,6 @@ use super::View;
 use crate::config::AcceptFractionConfig;
 use crate::demand::Demand;
 use crate::reason::Reason;
-use crate::request::Served;
 use crate::rng::Rng;
 use crate::time::Instant;
 
@@ -92,9 +91,9 @@ impl AcceptFraction {
         self.units = units;
     }
 
-    /// Records a request that was served.
-    pub(super) fn completed(&mut self, served: &Served, now: Instant) {
-        self.demand.completed(now, served);
+    /// Records `weight` requests that were served and held their slots for `slot` each.
+    pub fn served(&mut self, now: Instant, slot: Duration, weight: u32) {
+        self.demand.completed(now, slot, weight);
     }
 
     /// Computes the demand, if that is due.

@@ -62,7 +62,7 @@ impl Admission for MaxQueueWait {
     }
 
     fn completed(&mut self, served: &Served, now: Instant) {
-        self.demand.completed(now, served);
+        self.demand.completed(now, served.slot, served.weight);
     }
 
     fn tick(&mut self, now: Instant) {

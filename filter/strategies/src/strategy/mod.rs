@@ -259,7 +259,7 @@ impl Strategy {
     pub fn completed(&mut self, served: &Served, now: Instant) {
         self.base.completed(served, now);
         if let Some(capacity) = &mut self.capacity {
-            capacity.completed(served, now);
+            capacity.served(now, served.slot, served.weight);
         }
     }
 

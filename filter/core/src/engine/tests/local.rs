@@ -48,6 +48,24 @@ fn requests_that_are_answered_at_once_ask_for_no_slots() {
     }
 }
 
+#[test]
+fn requests_that_are_answered_at_once_are_no_utilization() {
+    let config = config(2, |stage| {
+        stage.strategy = StrategyConfig::AcceptFraction(AcceptFractionConfig {
+            max_utilization: 0.8,
+            units: None,
+            window_us: 10_000_000,
+            step_us: 1_000_000,
+        });
+    });
+    let mut process = Process::new(1, &config);
+    for local in [0, 3, 0] {
+        serve(&mut process, 8, local);
+        assert_eq!(process.refused, [], "{local}");
+    }
+    process.assert_nothing_booked();
+}
+
 /// A rate limit behind the filter lets 20 of 600 requests/s of the more valuable type through. They
 /// need 0.2 of two slots, and 60 requests/s of the other type need 1.2.
 #[test]
