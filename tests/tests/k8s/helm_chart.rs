@@ -144,6 +144,30 @@ fn every_object_says_to_what_it_belongs() {
     }
 }
 
+/// `render` refuses a document with a key twice, as Flux and kustomize do. Labels and annotations
+/// of one kind of object override those of all objects.
+#[test]
+fn labels_and_annotations_that_several_values_have_are_there_once() {
+    let objects = chart::render(&good("same-labels"), WITH_PROMETHEUS).unwrap();
+    let label = |object: &str, key: &str| find(&objects, object)["metadata"]["labels"][key].clone();
+    assert_eq!(label("Service/headgate", "release"), "ours");
+    for object in [
+        "ServiceMonitor/headgate",
+        "PodMonitor/headgate-proxies",
+        "PrometheusRule/headgate",
+    ] {
+        assert_eq!(label(object, "release"), "prometheus", "{object}");
+    }
+    let dashboard = "ConfigMap/headgate-dashboard-headgate-policy";
+    assert_eq!(label(dashboard, "grafana_dashboard"), "1");
+    let component = "app.kubernetes.io/component";
+    assert_eq!(label("Service/headgate-metrics", component), "metrics");
+    let pods = &find(&objects, "Deployment/headgate")["spec"]["template"]["metadata"];
+    assert_eq!(pods["labels"]["release"], "pods");
+    let container = "kubectl.kubernetes.io/default-container";
+    assert_eq!(pods["annotations"][container], "other");
+}
+
 /// Every Pod fulfils the "restricted" Pod security standard and has a read-only root file system.
 #[test]
 fn every_pod_runs_without_privileges() {
