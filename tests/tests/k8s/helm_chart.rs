@@ -211,6 +211,35 @@ fn every_pod_runs_without_privileges() {
     }
 }
 
+/// Pods of hooks fulfil a ResourceQuota, and are left out of a mesh, as the operator's are.
+#[test]
+fn every_pod_has_the_resources_labels_and_annotations_of_the_values() {
+    let values = [
+        "--set=resources.limits.cpu=1",
+        "--set-string=podLabels.sidecar\\.istio\\.io/inject=false",
+        "--set=podAnnotations.linkerd\\.io/inject=disabled",
+    ];
+    let objects = chart::render(&good("defaults"), &values).unwrap();
+    let operator = &find(&objects, "Deployment/headgate")["spec"]["template"];
+    let resources = &operator["spec"]["containers"][0]["resources"];
+    assert_eq!(resources["limits"]["cpu"], 1);
+    let job = &find(&objects, "Job/headgate-clean-up")["spec"]["template"];
+    let components = [
+        ("operator", operator),
+        ("clean-up", job),
+        ("test", find(&objects, "Pod/headgate-test")),
+    ];
+    for (component, pod) in components {
+        assert_eq!(&pod["spec"]["containers"][0]["resources"], resources);
+        let metadata = &pod["metadata"];
+        let labels = &metadata["labels"];
+        assert_eq!(labels["app.kubernetes.io/component"], component);
+        assert_eq!(labels["sidecar.istio.io/inject"], "false", "{component}");
+        let annotations = &metadata["annotations"];
+        assert_eq!(annotations["linkerd.io/inject"], "disabled", "{component}");
+    }
+}
+
 #[test]
 fn nothing_that_a_user_sets_takes_the_operators_pods_out_of_its_services() {
     let objects = chart::render(&good("everything"), WITH_PROMETHEUS).unwrap();
