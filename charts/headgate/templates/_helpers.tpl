@@ -39,6 +39,11 @@ duplicate keys are invalid in YAML; the chart's own labels override `commonLabel
 {{ merge $own .Values.commonLabels | toYaml }}
 {{- end }}
 
+{{/* The labels above, and those of a map, which override them: (list . map). */}}
+{{- define "headgate.labelsWith" -}}
+{{ merge (dict) (last . | default dict) (include "headgate.labels" (first .) | fromYaml) | toYaml }}
+{{- end }}
+
 {{/* Labels of the operator's Pods. The chart's version is missing, because its change would restart the Pods. */}}
 {{- define "headgate.podLabels" -}}
 {{ merge (include "headgate.selectorLabels" . | fromYaml) .Values.podLabels .Values.commonLabels | toYaml }}

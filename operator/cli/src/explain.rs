@@ -13,6 +13,7 @@ use headgate_mesh::engine::named;
 use serde::Serialize;
 
 use crate::input::{self, Selection};
+use crate::path::normalized;
 use crate::validate::ReportFormat;
 use headgate_api::Duration;
 use headgate_api::plan::TargetRef;
@@ -170,7 +171,20 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
         ReportFormat::Json => json(&explanation)?,
         ReportFormat::Text => text::text(&explanation),
     };
-    Ok(Output::ok(text))
+    Ok(Output {
+        notes: unnormalized(&args.path),
+        ..Output::ok(text)
+    })
+}
+
+/// Returns a warning if a proxy that normalizes paths compares another path with the rules.
+fn unnormalized(path: &str) -> String {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let normal = format!("/{}", normalized(path).join("/"));
+    match path.starts_with('/') && path != normal {
+        true => format!("warning: --path {path}: Envoy normalizes it to {normal}; write that\n"),
+        false => String::new(),
+    }
 }
 
 fn explain(selection: &Selection, request: &ExplainArgs) -> anyhow::Result<Explanation> {

@@ -14,6 +14,7 @@ mod input;
 mod module;
 mod name;
 mod packaging;
+mod path;
 mod render;
 mod run;
 #[cfg(feature = "tools")]

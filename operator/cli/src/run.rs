@@ -47,18 +47,6 @@ const OTHER_FILES: u64 = 512;
 const GRACE: Duration = Duration::from_secs(5);
 /// The interval between log lines while waiting for the first plan.
 const REMINDER: Duration = Duration::from_secs(10);
-/// Former modules, which log filters may still name, and the crates that log their messages now.
-const MOVED: [(&str, &str); 6] = [
-    ("headgate::xds", "headgate_xds"),
-    ("headgate_controller", "headgate_xds"),
-    ("headgate_controller", "headgate_deliver"),
-    ("headgate_controller::xds", "headgate_xds"),
-    ("headgate_controller::kubernetes", "headgate_deliver"),
-    (
-        "headgate_controller::kubernetes::deliver",
-        "headgate_deliver",
-    ),
-];
 
 /// Serves policies to proxies over xDS, and follows their changes.
 #[derive(Debug, Clone, Args)]
@@ -160,8 +148,8 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 fn init_logging(format: LogFormat) {
-    let asked = std::env::var("RUST_LOG").ok();
-    let levels = asked.and_then(|filter| levels(&filter));
+    let levels = std::env::var("RUST_LOG").ok();
+    let levels = levels.and_then(|filter| filter.parse().ok());
     let levels = levels.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
@@ -172,22 +160,6 @@ fn init_logging(format: LogFormat) {
         LogFormat::Text => subscriber.with(lines.with_target(false)).try_init(),
         LogFormat::Json => subscriber.with(lines.json().flatten_event(true)).try_init(),
     };
-}
-
-/// Returns the levels of a filter such as `info,headgate_xds=debug`. It may name [`MOVED`] modules.
-fn levels(filter: &str) -> Option<Targets> {
-    let levels: Targets = filter.parse().ok()?;
-    let asked: Vec<_> = levels.iter().map(|(at, l)| (at.to_owned(), l)).collect();
-    let mut moved = Vec::new();
-    for (target, level) in &asked {
-        for (before, now) in MOVED {
-            let rest = target.strip_prefix(before);
-            if let Some(rest) = rest.filter(|rest| rest.is_empty() || rest.starts_with("::")) {
-                moved.push((format!("{now}{rest}"), *level));
-            }
-        }
-    }
-    Some(levels.with_targets(moved).with_targets(asked))
 }
 
 async fn serve(args: &RunArgs) -> anyhow::Result<()> {
@@ -443,38 +415,6 @@ impl StopSignals {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tracing::Level;
-
-    use super::*;
-
-    #[test]
-    fn a_log_filter_may_name_former_modules() {
-        for (filter, target, is_logged) in [
-            ("info,headgate_xds=debug", "headgate_xds::stream", true),
-            ("info,headgate_xds=debug", "headgate_deliver::run", false),
-            ("info,headgate::xds=debug", "headgate_xds::stream", true),
-            ("headgate_controller=debug", "headgate_deliver::run", true),
-            ("headgate_controller::xds=debug", "headgate_xds", true),
-            (
-                "headgate_controller::kubernetes::deliver::run=debug",
-                "headgate_deliver::run",
-                true,
-            ),
-            (
-                "headgate_controller=debug,headgate_xds=warn",
-                "headgate_xds::stream",
-                false,
-            ),
-        ] {
-            let levels = levels(filter).unwrap();
-            let would = levels.would_enable(target, &Level::DEBUG);
-            assert_eq!(would, is_logged, "{filter}, {target}");
         }
     }
 }

@@ -144,6 +144,30 @@ fn every_object_says_to_what_it_belongs() {
     }
 }
 
+/// `render` refuses a document with a key twice, as Flux and kustomize do. Labels and annotations
+/// of one kind of object override those of all objects.
+#[test]
+fn labels_and_annotations_that_several_values_have_are_there_once() {
+    let objects = chart::render(&good("same-labels"), WITH_PROMETHEUS).unwrap();
+    let label = |object: &str, key: &str| find(&objects, object)["metadata"]["labels"][key].clone();
+    assert_eq!(label("Service/headgate", "release"), "ours");
+    for object in [
+        "ServiceMonitor/headgate",
+        "PodMonitor/headgate-proxies",
+        "PrometheusRule/headgate",
+    ] {
+        assert_eq!(label(object, "release"), "prometheus", "{object}");
+    }
+    let dashboard = "ConfigMap/headgate-dashboard-headgate-policy";
+    assert_eq!(label(dashboard, "grafana_dashboard"), "1");
+    let component = "app.kubernetes.io/component";
+    assert_eq!(label("Service/headgate-metrics", component), "metrics");
+    let pods = &find(&objects, "Deployment/headgate")["spec"]["template"]["metadata"];
+    assert_eq!(pods["labels"]["release"], "pods");
+    let container = "kubectl.kubernetes.io/default-container";
+    assert_eq!(pods["annotations"][container], "other");
+}
+
 /// Every Pod fulfils the "restricted" Pod security standard and has a read-only root file system.
 #[test]
 fn every_pod_runs_without_privileges() {
@@ -184,6 +208,35 @@ fn every_pod_runs_without_privileges() {
                 );
             }
         }
+    }
+}
+
+/// Pods of hooks fulfil a ResourceQuota, and are left out of a mesh, as the operator's are.
+#[test]
+fn every_pod_has_the_resources_labels_and_annotations_of_the_values() {
+    let values = [
+        "--set=resources.limits.cpu=1",
+        "--set-string=podLabels.sidecar\\.istio\\.io/inject=false",
+        "--set=podAnnotations.linkerd\\.io/inject=disabled",
+    ];
+    let objects = chart::render(&good("defaults"), &values).unwrap();
+    let operator = &find(&objects, "Deployment/headgate")["spec"]["template"];
+    let resources = &operator["spec"]["containers"][0]["resources"];
+    assert_eq!(resources["limits"]["cpu"], 1);
+    let job = &find(&objects, "Job/headgate-clean-up")["spec"]["template"];
+    let components = [
+        ("operator", operator),
+        ("clean-up", job),
+        ("test", find(&objects, "Pod/headgate-test")),
+    ];
+    for (component, pod) in components {
+        assert_eq!(&pod["spec"]["containers"][0]["resources"], resources);
+        let metadata = &pod["metadata"];
+        let labels = &metadata["labels"];
+        assert_eq!(labels["app.kubernetes.io/component"], component);
+        assert_eq!(labels["sidecar.istio.io/inject"], "false", "{component}");
+        let annotations = &metadata["annotations"];
+        assert_eq!(annotations["linkerd.io/inject"], "disabled", "{component}");
     }
 }
 

@@ -270,8 +270,9 @@ pub(crate) fn published(
     let missing: Vec<String> = missing.cloned().collect();
     let own = authority.map(certificate::first_pem);
     let is_other = |pem: &str| own.as_ref().is_some_and(|own| !pem.contains(own.trim()));
-    let other = found.iter().filter(|(_, pem)| is_other(pem));
-    let other: Vec<String> = other.map(|(namespace, _)| namespace.clone()).collect();
+    // ConfigMaps in other namespaces, such as those no longer watched, aren't updated.
+    let is_other = |name: &&String| found.get(*name).is_some_and(|pem| is_other(pem));
+    let other: Vec<String> = namespaces.iter().filter(is_other).cloned().collect();
     if !missing.is_empty() {
         let message = format!(
             "no ConfigMap {name} in {}: proxies there have no CA",
@@ -283,7 +284,8 @@ pub(crate) fn published(
         let message = format!("ConfigMap {name} has another CA in {}", some(&other));
         return Finding::error(message, FIX);
     }
-    Finding::ok(format!("ConfigMap {name} is in {} namespaces", found.len()))
+    let all = namespaces.len();
+    Finding::ok(format!("ConfigMap {name} is in {all} namespaces"))
 }
 
 /// Judges policies by their conditions.

@@ -17,6 +17,7 @@ use headgate_simulator::workload::recorded::Logged;
 
 use super::ENOUGH;
 use super::policy::{FOLDED, Found, Measured, Route};
+use crate::path::normalized;
 
 /// The number of different elements at one position above which they count as names of things.
 const NAMES: usize = 20;
@@ -124,50 +125,14 @@ impl Measured {
 }
 
 /// Returns the elements of a path without its query, with ids folded (rule 1). The path is
-/// normalized as by Envoy in front of Headgate, because a policy matches only such paths. The log
-/// may be of an Envoy that doesn't normalize paths.
+/// normalized, because a policy matches only such paths. The log may be of an Envoy that doesn't
+/// normalize paths.
 fn elements(path: &str) -> Vec<String> {
-    let path = path.split(['?', '#']).next().unwrap_or_default();
-    let mut elements: Vec<String> = Vec::new();
-    let mut is_folder = true;
-    for element in path.trim_start_matches('/').split('/') {
-        let element = decoded(element);
-        is_folder = matches!(&*element, "" | "." | "..");
-        match &*element {
-            "" | "." => {}
-            ".." => drop(elements.pop()),
-            id if is_id(id) => elements.push(FOLDED.to_owned()),
-            _ => elements.push(element),
-        }
-    }
-    if is_folder {
-        elements.push(String::new());
-    }
-    elements
-}
-
-/// Decodes the percent-encoded characters that normalization decodes, which are the unreserved ones
-/// (RFC 3986, section 6.2.2.2).
-fn decoded(element: &str) -> String {
-    let mut decoded = String::new();
-    let mut rest = element;
-    while let Some((before, after)) = rest.split_once('%') {
-        decoded.push_str(before);
-        let code = after
-            .get(..2)
-            .and_then(|code| u8::from_str_radix(code, 16).ok());
-        match code.map(char::from) {
-            Some(c) if c.is_ascii_alphanumeric() || "-._~".contains(c) => {
-                decoded.push(c);
-                rest = &after[2..];
-            }
-            _ => {
-                decoded.push('%');
-                rest = after;
-            }
-        }
-    }
-    decoded + rest
+    let fold = |element: String| match is_id(&element) {
+        true => FOLDED.to_owned(),
+        false => element,
+    };
+    normalized(path).into_iter().map(fold).collect()
 }
 
 fn is_id(element: &str) -> bool {

@@ -121,6 +121,35 @@ fn explain_names_the_rule_and_why_not_those_before() {
     );
 }
 
+/// The proxies of `headgate bootstrap` and `headgate inject` normalize paths before rules are
+/// compared.
+#[test]
+fn explain_warns_of_a_path_that_envoy_normalizes() {
+    for (path, warning) in [
+        (
+            "//q",
+            "warning: --path //q: Envoy normalizes it to /q; write that\n",
+        ),
+        (
+            "/a/../q?x=1",
+            "warning: --path /a/../q: Envoy normalizes it to /q; write that\n",
+        ),
+        (
+            "/%71",
+            "warning: --path /%71: Envoy normalizes it to /q; write that\n",
+        ),
+        ("/q/", ""),
+        ("/q%2F?of=//", ""),
+        ("*", ""),
+    ] {
+        let answer = headgate(&["explain", "examples/quickstart", "--path", path]);
+        assert_eq!(
+            (text(&answer.stderr), answer.status.code()),
+            (warning, Some(0))
+        );
+    }
+}
+
 #[test]
 fn explain_says_what_each_strategy_does() {
     for example in [

@@ -154,6 +154,12 @@ fn each_namespace_has_the_same_ca() {
         other.message,
         "ConfigMap headgate-ca has another CA in a, b"
     );
+    // The operator doesn't write in namespaces that it doesn't watch or that are being deleted.
+    let left = both.iter().map(|(n, c)| (n.clone(), c.clone()));
+    let old = ("left".to_owned(), "OLD".to_owned());
+    let left = left.chain([old]).collect();
+    let message = judged(&left, Some("CA")).message;
+    assert_eq!(message, "ConfigMap headgate-ca is in 2 namespaces");
     let one = BTreeMap::from([("b".to_owned(), "CA".to_owned())]);
     let missing = judged(&one, None);
     assert_eq!(missing.verdict, Error);
