@@ -42,7 +42,7 @@ use law::{Fresh, Law, View};
 
 /// The number of latest requests that a type's own mean covers.
 const MEMORY: f64 = 300.0;
-/// The largest number of first requests that a type's reference covers.
+/// The largest number of requests that a type's reference covers while it is learned.
 const FIRST: f64 = 100.0;
 /// The number of slots in use up to which a service time counts in full for the reference, if there
 /// is a limit. Without a limit, a time counts in full only if no other slot is in use, because two
@@ -90,14 +90,12 @@ struct Reference {
 }
 
 impl Reference {
-    /// Adds the time of one of the first requests, s. `beside` is the number of slots in use at the
-    /// request's start or its end, whichever is larger. With a limit, a type without a reference
-    /// has to use times that were measured with the usual number of slots in use.
+    /// Adds a time to a moving mean, s. `beside` is the number of slots in use at the request's
+    /// start or its end, whichever is larger. With a limit, a type without a reference has to use
+    /// times that were measured with the usual number of slots in use. A mean of [`FIRST`] requests
+    /// suffices to wait for times without others, so that an overload hardly changes it.
     fn learn(&mut self, secs: f64, beside: u32, law: &Law) {
-        if self.requests >= FIRST {
-            return;
-        }
-        let few = if law.is_open() {
+        let few = if law.is_open() || self.requests >= FIRST {
             1.0
         } else if self.requests < FEWEST {
             law.working().max(COMPARABLE)
@@ -105,7 +103,7 @@ impl Reference {
             COMPARABLE
         };
         let alike = (few / f64::from(beside.max(1))).min(1.0).powi(2);
-        self.requests += alike;
+        self.requests = (self.requests + alike).min(FIRST);
         self.time += alike / self.requests * (secs - self.time);
     }
 
@@ -373,7 +371,9 @@ impl Auto {
         kind.ln_mean += gain * y;
         kind.mean += gain.max(0.01) * (pt - kind.mean);
         kind.square += gain.max(0.01) * (pt * pt - kind.square);
-        kind.reference.learn(pt, beside, &self.law);
+        if kind.reference.requests < FIRST {
+            kind.reference.learn(pt, beside, &self.law);
+        }
         let doubt = kind.doubt();
         let Kind {
             mean,
@@ -955,6 +955,30 @@ mod tests {
             look(&mut auto, &mut record, at(1_000 * second + 900), beside);
             assert_eq!(auto.is_open(), is_open, "{first:?}");
         }
+    }
+
+    /// The first answers come from a cold server.
+    #[test]
+    fn references_of_first_bytes_and_tokens_follow_times_alone() {
+        let (mut auto, _) = new();
+        let (cold, warm) = (Duration::from_secs(1), Duration::from_millis(20));
+        let objective = (0.9, Duration::from_millis(100));
+        for (time, requests) in [(cold, 100), (warm, 1_000)] {
+            for _ in 0..requests {
+                auto.began(TypeId(0), time, 1);
+                auto.streamed(TypeId(0), time, 1, objective, 1);
+            }
+        }
+        let follows = |reference: Reference| (0.02..0.03).contains(&reference.time);
+        assert!(follows(auto.kinds[0].first), "{:?}", auto.kinds[0].first);
+        assert!(follows(auto.kinds[0].token), "{:?}", auto.kinds[0].token);
+        // An overload hardly changes them.
+        for _ in 0..500 {
+            auto.began(TypeId(0), cold, 40);
+            auto.streamed(TypeId(0), cold, 40, objective, 1);
+        }
+        assert!(follows(auto.kinds[0].first), "{:?}", auto.kinds[0].first);
+        assert!(follows(auto.kinds[0].token), "{:?}", auto.kinds[0].token);
     }
 
     #[test]
