@@ -187,6 +187,7 @@ pub struct Auto {
     bounds: (u32, u32),
     seed: u64,
     first: u32,
+    /// The wall-clock offset at the last look.
     wall_clock_offset: Duration,
     kinds: Vec<Kind>,
     /// The mean service time over all requests, and the mean of their types' means, s.
@@ -433,8 +434,8 @@ impl Auto {
     }
 
     /// Updates the law's view of the stage. `enforced` says whether the limit is enforced.
-    /// `in_flight` is the number of slots in use. Broken types are left out. `wall_clock_offset` is
-    /// only used for a new record. The caller calls this function before [`Controlled::sync`].
+    /// `in_flight` is the number of slots in use. Broken types are left out. The caller calls this
+    /// function before [`Controlled::sync`].
     pub fn look(
         &mut self,
         now: Instant,
@@ -444,6 +445,8 @@ impl Auto {
         times: &ServiceTimes,
         is_broken: impl Fn(TypeId) -> bool,
     ) {
+        // A pause between the readings of the two clocks makes a single offset too small.
+        let offset = wall_clock_offset.max(self.wall_clock_offset);
         self.wall_clock_offset = wall_clock_offset;
         let elapsed = now.since(self.looked).as_secs_f64();
         self.looked = now;
@@ -495,6 +498,7 @@ impl Auto {
             queued: f64::from(queued),
             shortest: least,
             bounds: self.bounds,
+            wall_clock_offset: offset,
         };
     }
 
@@ -553,7 +557,7 @@ impl Controlled for Auto {
 
     fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
         let known = shared::decode(record).filter(Law::is_sound);
-        let new = || Law::new(now, self.first, self.wall_clock_offset);
+        let new = || Law::new(now, self.first, self.view.wall_clock_offset);
         let mut law = known.unwrap_or_else(new);
         law.add(&self.fresh);
         law.step(now, &self.view, self.seed);
@@ -979,6 +983,30 @@ mod tests {
         }
         assert!(follows(auto.kinds[0].first), "{:?}", auto.kinds[0].first);
         assert!(follows(auto.kinds[0].token), "{:?}", auto.kinds[0].token);
+    }
+
+    #[test]
+    fn the_schedule_follows_a_step_of_the_wall_clock() {
+        let (mut auto, mut record) = closed();
+        let mut offset_after = |ms: u64, offset: u64| {
+            let offset = Duration::from_millis(offset);
+            auto.look(at(ms), true, offset, (40, 0), &times(), |_| false);
+            if auto.sync(at(ms), &mut record) {
+                auto.stored();
+            }
+            (auto.schedule.offset.as_millis(), auto.law.epoch())
+        };
+        let (_, epoch) = offset_after(1_310, 0);
+        assert_eq!(offset_after(1_320, 5), (0, epoch), "less than half a slot");
+        assert_eq!(offset_after(1_330, 9_000), (9_000, epoch + 1));
+        assert_eq!(offset_after(1_340, 8_000), (9_000, epoch + 1), "a pause");
+        assert_eq!(offset_after(1_350, 9_000), (9_000, epoch + 1));
+        offset_after(1_360, 4_000);
+        assert_eq!(
+            offset_after(1_370, 4_000),
+            (4_000, epoch + 2),
+            "a step back"
+        );
     }
 
     #[test]
