@@ -372,7 +372,7 @@ impl Auto {
         kind.ln_mean += gain * y;
         kind.mean += gain.max(0.01) * (pt - kind.mean);
         kind.square += gain.max(0.01) * (pt * pt - kind.square);
-        if kind.reference.requests < FIRST {
+        if kind.reference.requests < FIRST || self.law.is_open() {
             kind.reference.learn(pt, beside, &self.law);
         }
         let doubt = kind.doubt();
@@ -1007,6 +1007,20 @@ mod tests {
             (4_000, epoch + 2),
             "a step back"
         );
+    }
+
+    #[test]
+    fn in_an_open_law_references_follow_slower_times_alone() {
+        let (mut auto, mut record) = new();
+        for second in 1..10 {
+            serve(&mut auto, second, if second < 3 { 5 } else { 10 }, 1);
+            look(&mut auto, &mut record, at(1_000 * second + 300), 1);
+        }
+        let time = auto.kinds[0].reference.time;
+        assert!((0.009..0.0101).contains(&time), "{time}");
+        serve(&mut auto, 10, 100, 40);
+        let time = auto.kinds[0].reference.time;
+        assert!((0.009..0.0101).contains(&time), "{time} after an overload");
     }
 
     #[test]
