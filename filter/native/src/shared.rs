@@ -170,7 +170,6 @@ fn table() -> &'static Table {
 pub(crate) struct Host {
     metrics: Counts,
     table: &'static Table,
-    wall_clock_offset: Duration,
     names: RefCell<HashMap<String, Number>>,
     numbers: RefCell<Vec<&'static AtomicU64>>,
     /// The numbers that are published, with their names and gauges.
@@ -188,14 +187,9 @@ fn is_shown(name: &str) -> bool {
 
 impl Host {
     pub(crate) fn new() -> Self {
-        let since_1970 = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        let since_boot = Duration::from_nanos(process::now().as_nanos());
         Self {
             metrics: Counts::default(),
             table: table(),
-            wall_clock_offset: since_1970.saturating_sub(since_boot),
             names: RefCell::default(),
             numbers: RefCell::default(),
             shown: RefCell::default(),
@@ -276,7 +270,11 @@ impl Metrics for Host {
 
 impl Shared for Host {
     fn wall_clock_offset(&self) -> Duration {
-        self.wall_clock_offset
+        let since_1970 = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let since_boot = Duration::from_nanos(process::now().as_nanos());
+        since_1970.saturating_sub(since_boot)
     }
 
     fn number(&self, name: &str) -> Result<Number, HostError> {

@@ -42,7 +42,7 @@ use law::{Fresh, Law, View};
 
 /// The number of latest requests that a type's own mean covers.
 const MEMORY: f64 = 300.0;
-/// The largest number of first requests that a type's reference covers.
+/// The largest number of requests that a type's reference covers while it is learned.
 const FIRST: f64 = 100.0;
 /// The number of slots in use up to which a service time counts in full for the reference, if there
 /// is a limit. Without a limit, a time counts in full only if no other slot is in use, because two
@@ -90,14 +90,12 @@ struct Reference {
 }
 
 impl Reference {
-    /// Adds the time of one of the first requests, s. `beside` is the number of slots in use at the
-    /// request's start or its end, whichever is larger. With a limit, a type without a reference
-    /// has to use times that were measured with the usual number of slots in use.
+    /// Adds a time to a moving mean, s. `beside` is the number of slots in use at the request's
+    /// start or its end, whichever is larger. With a limit, a type without a reference has to use
+    /// times that were measured with the usual number of slots in use. A mean of [`FIRST`] requests
+    /// suffices to wait for times without others, so that an overload hardly changes it.
     fn learn(&mut self, secs: f64, beside: u32, law: &Law) {
-        if self.requests >= FIRST {
-            return;
-        }
-        let few = if law.is_open() {
+        let few = if law.is_open() || self.requests >= FIRST {
             1.0
         } else if self.requests < FEWEST {
             law.working().max(COMPARABLE)
@@ -105,7 +103,7 @@ impl Reference {
             COMPARABLE
         };
         let alike = (few / f64::from(beside.max(1))).min(1.0).powi(2);
-        self.requests += alike;
+        self.requests = (self.requests + alike).min(FIRST);
         self.time += alike / self.requests * (secs - self.time);
     }
 
@@ -189,6 +187,7 @@ pub struct Auto {
     bounds: (u32, u32),
     seed: u64,
     first: u32,
+    /// The wall-clock offset at the last look.
     wall_clock_offset: Duration,
     kinds: Vec<Kind>,
     /// The mean service time over all requests, and the mean of their types' means, s.
@@ -373,7 +372,9 @@ impl Auto {
         kind.ln_mean += gain * y;
         kind.mean += gain.max(0.01) * (pt - kind.mean);
         kind.square += gain.max(0.01) * (pt * pt - kind.square);
-        kind.reference.learn(pt, beside, &self.law);
+        if kind.reference.requests < FIRST || self.law.is_open() {
+            kind.reference.learn(pt, beside, &self.law);
+        }
         let doubt = kind.doubt();
         let Kind {
             mean,
@@ -433,8 +434,8 @@ impl Auto {
     }
 
     /// Updates the law's view of the stage. `enforced` says whether the limit is enforced.
-    /// `in_flight` is the number of slots in use. Broken types are left out. `wall_clock_offset` is
-    /// only used for a new record. The caller calls this function before [`Controlled::sync`].
+    /// `in_flight` is the number of slots in use. Broken types are left out. The caller calls this
+    /// function before [`Controlled::sync`].
     pub fn look(
         &mut self,
         now: Instant,
@@ -444,6 +445,8 @@ impl Auto {
         times: &ServiceTimes,
         is_broken: impl Fn(TypeId) -> bool,
     ) {
+        // A pause between the readings of the two clocks makes a single offset too small.
+        let offset = wall_clock_offset.max(self.wall_clock_offset);
         self.wall_clock_offset = wall_clock_offset;
         let elapsed = now.since(self.looked).as_secs_f64();
         self.looked = now;
@@ -495,6 +498,7 @@ impl Auto {
             queued: f64::from(queued),
             shortest: least,
             bounds: self.bounds,
+            wall_clock_offset: offset,
         };
     }
 
@@ -553,7 +557,7 @@ impl Controlled for Auto {
 
     fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
         let known = shared::decode(record).filter(Law::is_sound);
-        let new = || Law::new(now, self.first, self.wall_clock_offset);
+        let new = || Law::new(now, self.first, self.view.wall_clock_offset);
         let mut law = known.unwrap_or_else(new);
         law.add(&self.fresh);
         law.step(now, &self.view, self.seed);
@@ -955,6 +959,68 @@ mod tests {
             look(&mut auto, &mut record, at(1_000 * second + 900), beside);
             assert_eq!(auto.is_open(), is_open, "{first:?}");
         }
+    }
+
+    /// The first answers come from a cold server.
+    #[test]
+    fn references_of_first_bytes_and_tokens_follow_times_alone() {
+        let (mut auto, _) = new();
+        let (cold, warm) = (Duration::from_secs(1), Duration::from_millis(20));
+        let objective = (0.9, Duration::from_millis(100));
+        for (time, requests) in [(cold, 100), (warm, 1_000)] {
+            for _ in 0..requests {
+                auto.began(TypeId(0), time, 1);
+                auto.streamed(TypeId(0), time, 1, objective, 1);
+            }
+        }
+        let follows = |reference: Reference| (0.02..0.03).contains(&reference.time);
+        assert!(follows(auto.kinds[0].first), "{:?}", auto.kinds[0].first);
+        assert!(follows(auto.kinds[0].token), "{:?}", auto.kinds[0].token);
+        // An overload hardly changes them.
+        for _ in 0..500 {
+            auto.began(TypeId(0), cold, 40);
+            auto.streamed(TypeId(0), cold, 40, objective, 1);
+        }
+        assert!(follows(auto.kinds[0].first), "{:?}", auto.kinds[0].first);
+        assert!(follows(auto.kinds[0].token), "{:?}", auto.kinds[0].token);
+    }
+
+    #[test]
+    fn the_schedule_follows_a_step_of_the_wall_clock() {
+        let (mut auto, mut record) = closed();
+        let mut offset_after = |ms: u64, offset: u64| {
+            let offset = Duration::from_millis(offset);
+            auto.look(at(ms), true, offset, (40, 0), &times(), |_| false);
+            if auto.sync(at(ms), &mut record) {
+                auto.stored();
+            }
+            (auto.schedule.offset.as_millis(), auto.law.epoch())
+        };
+        let (_, epoch) = offset_after(1_310, 0);
+        assert_eq!(offset_after(1_320, 5), (0, epoch), "less than half a slot");
+        assert_eq!(offset_after(1_330, 9_000), (9_000, epoch + 1));
+        assert_eq!(offset_after(1_340, 8_000), (9_000, epoch + 1), "a pause");
+        assert_eq!(offset_after(1_350, 9_000), (9_000, epoch + 1));
+        offset_after(1_360, 4_000);
+        assert_eq!(
+            offset_after(1_370, 4_000),
+            (4_000, epoch + 2),
+            "a step back"
+        );
+    }
+
+    #[test]
+    fn in_an_open_law_references_follow_slower_times_alone() {
+        let (mut auto, mut record) = new();
+        for second in 1..10 {
+            serve(&mut auto, second, if second < 3 { 5 } else { 10 }, 1);
+            look(&mut auto, &mut record, at(1_000 * second + 300), 1);
+        }
+        let time = auto.kinds[0].reference.time;
+        assert!((0.009..0.0101).contains(&time), "{time}");
+        serve(&mut auto, 10, 100, 40);
+        let time = auto.kinds[0].reference.time;
+        assert!((0.009..0.0101).contains(&time), "{time} after an overload");
     }
 
     #[test]

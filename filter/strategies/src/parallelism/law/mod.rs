@@ -96,6 +96,8 @@ pub struct View {
     pub shortest: f64,
     /// The least and the largest number of slots.
     pub bounds: (u32, u32),
+    /// The offset from the process's clock to a clock that all processes share.
+    pub wall_clock_offset: Duration,
 }
 
 /// The limit on the slots in use.
@@ -329,7 +331,9 @@ impl Law {
         self.count_rate(now);
         let (least, most) = view.bounds;
         let within = self.base.clamp(f64::from(least), f64::from(most));
-        if within != self.base {
+        // The wall clock may be set, and the process's clock stops while the machine is suspended.
+        let step = self.offset.abs_diff(view.wall_clock_offset);
+        if within != self.base || step > self.slot / 2 {
             self.go(within, now, view);
         }
         match self.limit {
@@ -381,6 +385,7 @@ impl Law {
         let (least, most) = view.bounds;
         self.base = slots.clamp(f64::from(least.max(1)), f64::from(most));
         self.epoch = self.epoch.wrapping_add(1);
+        self.offset = view.wall_clock_offset;
         if view.mean > 0.0 {
             let filled = if self.rate > 0.0 {
                 REQUESTS_PER_SLOT / self.rate

@@ -63,9 +63,10 @@
 //! With fewer than 2 w requests in flight, concurrency is not the cause of late answers. The cause
 //! may be an endpoint that hangs.
 //!
-//! If a P at rest was found before the law opened, the law closes with that P, but at most N. If
-//! fewer than 100 answers were measured, references are not reliable, and a [`start`](super::start)
-//! with few slots follows. In both cases the search for the knee continues from there.
+//! If a P at rest was found before the law opened, the law closes with that P. If the backend has
+//! grown since, w may be higher, and the law closes with w. P is at most N. If fewer than 100
+//! answers were measured, references are not reliable, and a [`start`](super::start) with few slots
+//! follows. In all cases the search for the knee continues from there.
 //!
 //! Histograms omit the service time of a request if more than 2 w slots were in use. Later
 //! decisions are made with a limit, so such a service time is not representative.
@@ -188,7 +189,7 @@ impl Law {
             return;
         }
         let (limit, target) = if let Some(found) = self.found {
-            (Limit::Closed, found.min(view.in_flight))
+            (Limit::Closed, found.max(self.peak).min(view.in_flight))
         } else if self.answers < FEW_ANSWERS && view.enforced {
             (Limit::Starting, FIRST)
         } else {
