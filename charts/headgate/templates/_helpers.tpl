@@ -63,6 +63,19 @@ duplicate keys are invalid in YAML; the chart's own labels override `commonLabel
 {{- end }}
 {{- end }}
 
+{{/*
+The securityContext of each Pod. Values that `helm upgrade --reuse-values` kept from 0.1.0 lack the key. Helm removes
+only the fields that are set to null.
+*/}}
+{{- define "headgate.podSecurityContext" -}}
+runAsNonRoot: true
+{{- $own := dict "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532 }}
+{{- with ternary .Values.podSecurityContext $own (hasKey .Values "podSecurityContext") }}
+{{ toYaml . }}
+{{- end }}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
 {{/* The Secret with the operator's own certificate, key and the CA of proxies. */}}
 {{- define "headgate.tlsSecretName" -}}
 {{- if eq .Values.tls.mode "Secret" }}{{ .Values.tls.secretName }}{{ else }}{{ include "headgate.fullname" . }}-xds-tls{{ end }}

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::conditions::{self, Conditions};
 use headgate_api::plan::{PolicyState, SourceProblem, TargetRef};
 use headgate_xds::VERSION;
+use headgate_xds::certificate::is_old;
 use headgate_xds::module::Module;
 use headgate_xds::proxy::{Proxy, Push, RunState};
 use headgate_xds::registry::Registry;
@@ -89,6 +90,9 @@ pub struct ProxyReport {
     /// The expiry of the proxy's certificate.
     #[serde(default)]
     pub expires: Option<String>,
+    /// Whether the certificate should have been renewed before the stream began.
+    #[serde(default)]
+    pub renewal_overdue: bool,
     /// The path of the proxy's own Wasm module file, if it names one.
     #[serde(default)]
     pub module: Option<String>,
@@ -251,7 +255,8 @@ fn proxy(p: &Proxy) -> ProxyReport {
         target: p.identity.target.as_ref().map(ToString::to_string),
         namespace: p.identity.namespace.clone(),
         certificate: p.identity.certificate.clone(),
-        expires: p.identity.expires.map(rfc3339),
+        expires: p.identity.validity.map(|(_, to)| rfc3339(to)),
+        renewal_overdue: { p.identity.validity }.is_some_and(|v| is_old(v, p.connected)),
         module: p
             .identity
             .module

@@ -15,7 +15,8 @@ use headgate_core::config::{FilterConfig, OutboundConfig, StageConfig};
 use crate::cluster::{Cluster, ObjectKey};
 use headgate_api::compile::revision;
 use headgate_api::plan::{
-    GATEWAY_NAME_LABEL, InForce, Plan, ProxyClaims, ProxySelector, Selectors, TargetKind, TargetRef,
+    Attachment, Configurations, Enforced, GATEWAY_NAME_LABEL, InForce, Plan, ProxyClaims,
+    ProxySelector, Selectors, TargetKind, TargetRef,
 };
 
 /// Labels that Istio's injector sets on Pods. The first is on sidecars only, the second is on
@@ -134,6 +135,20 @@ impl Workload {
             if let Some(Cut::Last(last)) = cuts.get(stage.policy.as_str()) {
                 stage.clone_from(&last.stage);
                 config.outbound = config.outbound.take().or_else(|| last.calls.clone());
+            }
+        }
+        // A stage lacks the routes that a later one has with precedence, and gets those of a stage
+        // that is out.
+        let of_rest = policies(config);
+        let matching = plan.attachments.iter().filter(|a| {
+            let ProxySelector { namespace, labels } = &self.proxies;
+            a.proxies.matches(namespace, labels) && of_rest.contains(&a.stage.policy)
+        });
+        let matching: Vec<&Attachment> = matching.collect();
+        let given = Enforced::by_labels(&matching, &Configurations::default());
+        for stage in &mut config.stages {
+            if let Some(given) = { given.config.stages.iter() }.find(|s| s.policy == stage.policy) {
+                stage.routes.clone_from(&given.routes);
             }
         }
         config.revision = String::new();

@@ -70,8 +70,8 @@ pub struct TopArgs {
     /// Proxies of all namespaces
     #[arg(long, short = 'A', conflicts_with = "namespace")]
     pub all_namespaces: bool,
-    /// Label selector of the proxies' Pods, such as app=search, for Istio and Envoy Gateway. By
-    /// default the proxies are those that the operators know
+    /// Label selector of the proxies' Pods, such as app=search, for Istio and Envoy Gateway. Pods
+    /// that terminate are left out. By default the proxies are those that the operators know
     #[arg(long, short = 'l', value_name = "LABELS")]
     pub selector: Option<String>,
     /// Port of Envoy's admin interface in Pods; 15000 with Istio, 19000 with Envoy Gateway

@@ -60,8 +60,11 @@ impl Selection {
             .labels(labels)
             .fields("status.phase=Running");
         let listed = answered(pods.list_metadata(&wanted)).await?;
-        let named = listed.into_iter().map(|pod| pod.metadata);
-        let named = named.filter_map(|pod| Some((pod.namespace?, pod.name?)));
+        let pods = listed.into_iter().map(|pod| pod.metadata);
+        // A terminating Pod is in phase Running until its last container ends. It gets no new
+        // connections, and has no share of the slots, and its Envoy may have ended.
+        let stay = pods.filter(|pod| pod.deletion_timestamp.is_none());
+        let named = stay.filter_map(|pod| Some((pod.namespace?, pod.name?)));
         Ok(named.collect())
     }
 

@@ -63,8 +63,9 @@ pub struct Sample {
     pub(crate) uptime: Option<Duration>,
     /// Whether the filter is native.
     pub(crate) is_native: bool,
-    /// The policies by `namespace/name`, each with the stats of its parts.
-    pub policies: BTreeMap<String, Parts<Stats>>,
+    /// The policies by `namespace/name`, each with the stats of its parts. For those in force, see
+    /// [`Self::in_force`].
+    pub(crate) policies: BTreeMap<String, Parts<Stats>>,
 }
 
 /// A proxy's version and name, as it reports them.
@@ -107,6 +108,14 @@ impl Stats {
 }
 
 impl Sample {
+    /// Returns the policies in force, by `namespace/name`. Envoy keeps the stats of a removed
+    /// policy, with 0 slots.
+    pub fn in_force(&self) -> impl Iterator<Item = (&str, &Parts<Stats>)> {
+        let slots = |policy: &Parts<Stats>| whole(policy)?.value("slots");
+        let all = { self.policies.iter() }.map(|(name, policy)| (name.as_str(), policy));
+        all.filter(move |(_, policy)| slots(policy) != Some(0))
+    }
+
     /// Parses a response to [`path`]. Skips unknown lines, because a proxy may run a newer version
     /// of the filter.
     pub(crate) fn parse(text: &str) -> Self {

@@ -136,11 +136,7 @@ fn mean(weighted: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
 fn policies(spans: &[Span<'_>]) -> Vec<Value> {
     let mut groups: BTreeMap<&str, Parts<Group<'_>>> = BTreeMap::new();
     for span in spans {
-        for (name, policy) in &span.after.policies {
-            // The stats of a removed policy remain, with 0 slots.
-            if whole(policy).is_some_and(|whole| whole.value("slots") == Some(0)) {
-                continue;
-            }
+        for (name, policy) in span.after.in_force() {
             let before = span.before.policies.get(name);
             let groups = groups.entry(name).or_default();
             for (kind, parts) in policy {

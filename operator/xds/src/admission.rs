@@ -244,7 +244,7 @@ mod tests {
         let sender = Spiffe {
             id: "spiffe://cluster.local/ns/shop/sa/proxy".to_owned(),
             namespace: "shop".to_owned(),
-            expires: None,
+            validity: None,
         };
         for (peer, is) in [
             ("spiffe://cluster.local/ns/shop/sa/engine", true),

@@ -15,6 +15,11 @@ use x509_parser::prelude::{FromDer as _, SubjectPublicKeyInfo, X509Certificate};
 
 /// The time before now at which a certificate's validity begins, because clocks differ.
 const SKEW: Duration = Duration::from_secs(3_600);
+/// The part of a certificate's life, its last, in which it is old: the life divided by this number.
+const OLD_PART: u32 = 6;
+/// The longest time before its expiry for which a certificate is old. The chart's alert on the
+/// operator's certificate has both numbers, too.
+const OLD: Duration = Duration::from_secs(14 * 86_400);
 
 /// A certificate with its key.
 #[derive(Clone, PartialEq, Eq)]
@@ -167,13 +172,21 @@ pub(crate) fn validity(certificate: &X509Certificate<'_>) -> (SystemTime, System
     )
 }
 
-/// Returns the end of the validity of the first certificate in a PEM text. `None` if the text has
-/// no certificate.
+/// Returns the first and the last moment at which the first certificate in a PEM text is valid.
+/// `None` if the text has no certificate.
 #[must_use]
-pub fn expires(pem: &[u8]) -> Option<SystemTime> {
+pub fn validity_in(pem: &[u8]) -> Option<(SystemTime, SystemTime)> {
     let der = CertificateDer::from_pem_slice(pem).ok()?;
     let (_, parsed) = X509Certificate::from_der(&der).ok()?;
-    Some(validity(&parsed).1)
+    Some(validity(&parsed))
+}
+
+/// Whether a certificate with this validity should have been renewed before `now`. Issuers renew a
+/// certificate long before the last part of its life, however short the life is.
+#[must_use]
+pub fn is_old((from, to): (SystemTime, SystemTime), now: SystemTime) -> bool {
+    let life = to.duration_since(from).unwrap_or_default();
+    to.duration_since(now).unwrap_or_default() < (life / OLD_PART).min(OLD)
 }
 
 /// Returns only the first certificate of a PEM text.

@@ -39,6 +39,7 @@ pub struct XdsMetrics {
     /// A family that has no series until a certificate is loaded, because 0 would mean an expiry in
     /// 1970.
     certificate_expiry: Family<Vec<(String, String)>, Gauge>,
+    certificate_lifetime: Family<Vec<(String, String)>, Gauge>,
 }
 
 impl XdsMetrics {
@@ -57,6 +58,13 @@ impl XdsMetrics {
             "Expiry of the xDS server's certificate or of the last CA of its clients, in Unix time",
             Unit::Seconds,
             certificate_expiry.clone(),
+        );
+        let certificate_lifetime = Family::default();
+        registry.register_with_unit(
+            "xds_certificate_lifetime",
+            "Time from the issue of the xDS server's certificate to the expiry",
+            Unit::Seconds,
+            certificate_lifetime.clone(),
         );
         let mut counter = |name, help| register(registry, name, help);
         Self {
@@ -84,6 +92,7 @@ impl XdsMetrics {
             ),
             ack_duration,
             certificate_expiry,
+            certificate_lifetime,
         }
     }
 
@@ -92,13 +101,17 @@ impl XdsMetrics {
         self.ack_duration.observe(span.as_secs_f64());
     }
 
-    /// Sets the expiry of the certificate in use or of the clients' last CA, whichever comes first.
-    pub fn set_certificate_expiry(&self, expiry: SystemTime) {
-        let since_epoch = expiry.duration_since(SystemTime::UNIX_EPOCH);
-        let seconds = since_epoch.unwrap_or_default().as_secs();
-        self.certificate_expiry
-            .get_or_create(&Vec::new())
-            .set(i64::try_from(seconds).unwrap_or(i64::MAX));
+    /// Sets the validity of the certificate in use: from its issue to the expiry of the certificate
+    /// or of the clients' last CA, whichever comes first.
+    pub fn set_certificate_validity(&self, (issue, expiry): (SystemTime, SystemTime)) {
+        for (family, since) in [
+            (&self.certificate_expiry, SystemTime::UNIX_EPOCH),
+            (&self.certificate_lifetime, issue),
+        ] {
+            let seconds = expiry.duration_since(since).unwrap_or_default().as_secs();
+            let gauge = family.get_or_create(&Vec::new());
+            gauge.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+        }
     }
 }
 

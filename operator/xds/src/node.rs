@@ -69,8 +69,8 @@ pub struct Identity {
     pub refused: Option<(PathBuf, String)>,
     /// The SPIFFE id that the proxy's certificate or token proves, which includes the namespace.
     pub certificate: Option<String>,
-    /// The expiry of the proxy's certificate.
-    pub expires: Option<SystemTime>,
+    /// The first and the last moment at which the proxy's certificate is valid.
+    pub validity: Option<(SystemTime, SystemTime)>,
     /// The error in the proxy's metadata, in one line. A proxy with an error gets no policy.
     pub invalid: Option<String>,
 }

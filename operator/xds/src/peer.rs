@@ -45,8 +45,9 @@ pub struct Spiffe {
     pub id: String,
     /// The namespace in the id.
     pub namespace: String,
-    /// The expiry of the certificate. `None` for a token, which the kubelet renews.
-    pub expires: Option<SystemTime>,
+    /// The first and the last moment at which the certificate is valid. `None` for a token, which
+    /// the kubelet renews.
+    pub validity: Option<(SystemTime, SystemTime)>,
 }
 
 /// An open stream of a peer. Dropping it ends the count.
@@ -80,9 +81,9 @@ impl Spiffe {
             GeneralName::URI(uri) => Some(*uri),
             _ => None,
         });
-        let (_, end) = certificate::validity(&certificate);
+        let validity = certificate::validity(&certificate);
         match (uris.next(), uris.next()) {
-            (Some(only), None) => Self::parse(only, end).ok_or_else(|| {
+            (Some(only), None) => Self::parse(only, validity).ok_or_else(|| {
                 format!(
                     "the client certificate's URI {:?} names no namespace; {DO}",
                     clip(only, 256)
@@ -97,7 +98,7 @@ impl Spiffe {
         }
     }
 
-    fn parse(uri: &str, expires: SystemTime) -> Option<Self> {
+    fn parse(uri: &str, validity: (SystemTime, SystemTime)) -> Option<Self> {
         if uri.len() > MAX_SPIFFE {
             return None;
         }
@@ -109,7 +110,7 @@ impl Spiffe {
         (right && full).then(|| Self {
             id: uri.to_owned(),
             namespace: namespace.to_owned(),
-            expires: Some(expires),
+            validity: Some(validity),
         })
     }
 }
@@ -154,7 +155,7 @@ impl Peer {
             self.proven = Some(Arc::new(Ok(Spiffe {
                 id: format!("spiffe://{TRUST_DOMAIN}/ns/{namespace}/sa/{name}"),
                 namespace,
-                expires: None,
+                validity: None,
             })));
         }
         Ok(self)
@@ -189,7 +190,7 @@ impl Peer {
         }
         identity.namespace = Some(proven.namespace.clone());
         identity.certificate = Some(proven.id.clone());
-        identity.expires = proven.expires;
+        identity.validity = proven.validity;
         Ok(())
     }
 }

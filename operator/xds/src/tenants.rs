@@ -229,7 +229,7 @@ mod tests {
             peer.proven = Some(Arc::new(Ok(Spiffe {
                 id: format!("spiffe://cluster.local/ns/{namespace}/sa/x"),
                 namespace: namespace.to_owned(),
-                expires: None,
+                validity: None,
             })));
             for open in 0..each {
                 let admitted = tenants.admit(peer.clone(), None, 1).await;

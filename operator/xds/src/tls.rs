@@ -33,9 +33,6 @@ use crate::timestamp::rfc3339;
 const POLL: Duration = Duration::from_secs(1);
 /// The largest file that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// A warning is logged in the last part of a certificate's life. The part is the life divided by
-/// this number.
-const WARN_PART: u32 = 6;
 
 /// The paths of the server's certificate and key and of the CA of its clients, all PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -222,12 +219,10 @@ impl Trust {
     /// Returns the age of the certificates at `now`. It states whether the last part of their life
     /// has begun, or they have expired.
     fn age(&self, now: SystemTime) -> Age {
-        let (from, to) = self.validity;
-        let life = to.duration_since(from).unwrap_or_default();
-        match to.duration_since(now) {
-            Err(_) => Age::Expired,
-            Ok(left) if left < life / WARN_PART => Age::Old,
-            Ok(_) => Age::Fresh,
+        match certificate::is_old(self.validity, now) {
+            _ if self.expires() < now => Age::Expired,
+            true => Age::Old,
+            false => Age::Fresh,
         }
     }
 }
@@ -304,7 +299,7 @@ impl Tls {
 
 /// Updates the metric. Logs one warning before the expiry, and one error at the expiry.
 fn report_age(trust: &Trust, logged: &mut Age, metrics: &XdsMetrics, files: &TlsFiles) {
-    metrics.set_certificate_expiry(trust.expires());
+    metrics.set_certificate_validity(trust.validity);
     let age = trust.age(SystemTime::now());
     if age == *logged {
         return;

@@ -35,9 +35,6 @@ const OLDEST_MINOR: u32 = 30;
 const SIDECAR_PORTS_SINCE: u32 = 33;
 /// The greatest accepted difference between clocks.
 const SKEW: Duration = Duration::from_secs(30);
-/// The time before expiry from which a certificate is reported. All issuers renew certificates
-/// earlier.
-const EXPIRES_SOON: Duration = Duration::from_secs(7 * 86_400);
 const UPGRADE_CRD: &str = "upgrade Headgate's chart, or only the CRD: headgate crd | kubectl apply \
                            --server-side -f -";
 
@@ -243,16 +240,15 @@ pub(crate) fn rights(account: &str, asked: usize, lacking: &[Right]) -> Finding 
 /// Judges a certificate in PEM.
 pub(crate) fn certificate(name: &str, pem: Option<&[u8]>, now: SystemTime) -> Finding {
     let fix = "renew it; with tls.mode Generated, delete it, and the operator creates a new CA";
-    let Some(end) = pem.and_then(certificate::expires) else {
+    let Some(validity) = pem.and_then(certificate::validity_in) else {
         return Finding::error(format!("{name} has no certificate"), fix);
     };
+    let (_, end) = validity;
     let until = rfc3339(end);
-    match end.duration_since(now) {
-        Err(_) => Finding::error(format!("{name} has expired at {until}"), fix),
-        Ok(left) if left < EXPIRES_SOON => {
-            Finding::warning(format!("{name} expires at {until}"), fix)
-        }
-        Ok(_) => Finding::ok(format!("{name} is valid until {until}")),
+    match certificate::is_old(validity, now) {
+        _ if end < now => Finding::error(format!("{name} has expired at {until}"), fix),
+        true => Finding::warning(format!("{name} expires at {until}"), fix),
+        false => Finding::ok(format!("{name} is valid until {until}")),
     }
 }
 

@@ -106,9 +106,8 @@ fn of_log(path: &Path, types: usize) -> anyhow::Result<Found> {
 fn of_proxy(place: &AdminAddress) -> anyhow::Result<Found> {
     let sample = block_on(client::sample(place, &mut None));
     let sample = sample.with_context(|| format!("--proxy {place}"))?;
-    let mut policies = sample.policies.iter();
-    let (Some((name, policy)), None) = (policies.next(), policies.next()) else {
-        let names: Vec<&str> = sample.policies.keys().map(String::as_str).collect();
+    let (names, policies): (Vec<&str>, Vec<_>) = sample.in_force().unzip();
+    let ([name], [policy]) = (&names[..], &policies[..]) else {
         bail!(
             "--proxy {place}: it runs {}; it needs one policy in DryRun with {DEFAULT_TYPE} as its \
              only type",

@@ -259,8 +259,7 @@ fn without_a_terminal_it_says_what_to_do() {
     }
 }
 
-/// Starts an API server with one operator, whose report is `report`. The server forwards ports of
-/// the Pod `shop/search-1`.
+/// Starts an API server with one operator, whose report is `report`.
 fn api_server(answers: Answers, report: Value) -> Cluster {
     let slices = list(&[json!({
         "metadata": {"name": "s"}, "addressType": "IPv4",
@@ -269,8 +268,16 @@ fn api_server(answers: Answers, report: Value) -> Cluster {
         }],
     })]);
     let status = "/api/v1/namespaces/headgate-system/pods/headgate-1:18001/proxy/status";
-    let prepared = BTreeMap::from([(SLICES, slices), (TOKEN, token()), (status, report)]);
-    Cluster::forwarding(prepared, move |path, stream| {
+    forwarding(
+        [(SLICES, slices), (TOKEN, token()), (status, report)],
+        answers,
+    )
+}
+
+/// Starts an API server with these responses by path. The server forwards ports of the Pod
+/// `shop/search-1`.
+fn forwarding<const N: usize>(prepared: [(&str, Value); N], answers: Answers) -> Cluster {
+    Cluster::forwarding(prepared.into(), move |path, stream| {
         assert!(
             path.starts_with("/api/v1/namespaces/shop/pods/search-1/portforward"),
             "{path}"
@@ -362,6 +369,48 @@ fn proxies_of_a_cluster_are_found_and_reached_through_the_api_server() {
     assert_eq!(proxies[0]["proxy"], "shop/search-1");
     assert_eq!(proxies[0]["state"], "Answers");
     assert!(view["policies"][0]["traffic"]["arrivalRate"].as_f64() > Some(0.0));
+}
+
+/// A terminating Pod is in phase Running until its last container ends.
+#[test]
+fn pods_that_terminate_are_left_out() {
+    let pod = |name: &str, deleted: Option<&str>| json!({"metadata": {"name": name, "namespace": "shop", "deletionTimestamp": deleted}});
+    let pods = list(&[
+        pod("search-0", Some("2026-03-01T12:00:00Z")),
+        pod("search-1", None),
+    ]);
+    let pods = [("/api/v1/namespaces/shop/pods", pods)];
+    let cluster = forwarding(pods, Answers::new(&[BEFORE, AFTER]));
+    let output = cluster.ask(&[
+        "top",
+        "--selector",
+        "app=search",
+        "--once",
+        "--window",
+        "500ms",
+        "-o",
+        "json",
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let view = json_of(&output);
+    let proxies = view["proxies"].as_array().unwrap();
+    assert_eq!(proxies.len(), 1, "{view:#}");
+    assert_eq!(proxies[0]["proxy"], "shop/search-1");
+}
+
+/// Envoy keeps the stats of a removed policy, with 0 slots.
+#[test]
+fn a_policy_is_suggested_beside_the_stats_of_a_removed_one() {
+    let observed = AFTER.lines().filter(|line| !line.contains(".type.slow."));
+    let removed = [
+        "wasmcustom.headgate.policy.default/old.slots: 0",
+        "wasmcustom.headgate.policy.default/old.type.default.rq_total: 7",
+    ];
+    let stats = observed.chain(removed).collect::<Vec<_>>().join("\n");
+    let address = admin(&[&stats]).to_string();
+    let output = headgate(&["suggest", "--proxy", &address]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("kind: AdmissionPolicy"));
 }
 
 #[test]

@@ -75,6 +75,9 @@ pub struct Settings {
     /// Envoy that can't load the native module gets the Wasm module
     #[arg(long, value_name = "KIND", default_value = "wasm")]
     pub filter: Kind,
+    /// Leave the user and group of the added containers to the cluster, as OpenShift requires
+    #[arg(long)]
+    pub no_run_as_user: bool,
     /// CPU request of Envoy's container
     #[arg(long, value_name = "QUANTITY", default_value = "100m")]
     pub proxy_cpu_request: String,

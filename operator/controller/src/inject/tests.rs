@@ -13,6 +13,7 @@ pub(super) fn settings() -> Settings {
         upstream_http2: false,
         concurrency: 3,
         filter: Kind::Wasm,
+        no_run_as_user: false,
         proxy_cpu_request: "100m".into(),
         proxy_cpu_limit: None,
         proxy_memory_request: "96Mi".into(),
@@ -448,6 +449,26 @@ fn the_default_image_is_that_of_a_release() {
     for none in [None, Some("")] {
         assert_eq!(settings::released(none), None);
     }
+}
+
+#[test]
+fn users_are_those_of_the_containers_or_of_the_cluster() {
+    let users = |no_run_as_user| {
+        let settings = Settings {
+            no_run_as_user,
+            ..settings()
+        };
+        let mut object = deployment();
+        inject(&mut object, &settings).unwrap();
+        let containers = &object["spec"]["template"]["spec"]["initContainers"];
+        [0, 1].map(|at| {
+            let context = &containers[at]["securityContext"];
+            assert_eq!(context["runAsNonRoot"], true);
+            ["runAsUser", "runAsGroup"].map(|field| context[field].as_u64())
+        })
+    };
+    assert_eq!(users(false), [[Some(65_532); 2]; 2]);
+    assert_eq!(users(true), [[None; 2]; 2]);
 }
 
 #[test]

@@ -45,6 +45,15 @@ pub(super) fn register(registry: &mut Registry, report: &Report) {
             ConstGauge::new(first.as_second()),
         );
     }
+    // A proxy may have renewed its certificate since it connected, so the time of that counts.
+    let overdue =
+        { report.proxies.iter() }.filter(|p| p.disconnected.is_none() && p.renewal_overdue);
+    registry.register(
+        "xds_proxy_certificates_overdue",
+        "Streams of proxies that connected with a certificate in the last sixth of its life, at most \
+         14 days",
+        ConstGauge::new(overdue.count()),
+    );
     let by_condition = |of: Type, counts: fn(&Conditions) -> bool| {
         let states = [true, false].map(|status| {
             let policies = report.policies.iter().map(|p| &p.conditions);

@@ -209,17 +209,22 @@ fn a_request_to_the_api_server_is_counted_with_its_resource() {
 
 #[test]
 fn a_missing_certificate_has_no_expiry() {
-    const NAME: &str = "headgate_xds_certificate_expiry_timestamp_seconds";
+    const NAME: &str = "headgate_xds_certificate_";
     let metrics = Metrics::new();
     let series = || {
         let text = metrics.render(&report());
-        let mut lines = text.lines().map(str::to_owned);
-        lines.find(|l| l.starts_with(NAME))
+        let lines = text.lines().filter_map(|line| line.strip_prefix(NAME));
+        lines.map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(series(), None);
-    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_900_000_000);
-    metrics.xds.set_certificate_expiry(at);
-    assert_eq!(series().unwrap(), format!("{NAME}{{}} 1900000000"));
+    assert_eq!(series(), [""; 0]);
+    let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    let validity = (at(1_899_996_400), at(1_900_000_000));
+    metrics.xds.set_certificate_validity(validity);
+    let expected = [
+        "expiry_timestamp_seconds{} 1900000000",
+        "lifetime_seconds{} 3600",
+    ];
+    assert_eq!(series(), expected);
 }
 
 #[test]

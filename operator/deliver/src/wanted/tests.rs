@@ -873,6 +873,28 @@ fn requests_of_a_policy_that_does_not_fit_meet_the_next_policy() {
     assert_eq!(stages[0]["routes"], json!([r, s]));
 }
 
+/// The stage of the pool and the Gateway is the last, so that of the route leaves the pool's rule
+/// to it.
+#[test]
+fn requests_to_a_pool_whose_policy_does_not_fit_meet_the_policy_of_their_route() {
+    let [of_pool, rest] = ["httproute/a/r/rule/0/*", "httproute/a/r/rule/1/*"];
+    let route = "HTTPRoute/a/r";
+    let example = Example::default()
+        .gateway("a/edge", "eg")
+        .route(route, &["a/edge"])
+        .at_gateway("a/p", "InferencePool/a/llm", "a/edge", &[of_pool])
+        .at_gateway("a/r", route, "a/edge", &[of_pool, rest])
+        .at_gateway("a/p", "Gateway/a/edge", "a/edge", &[]);
+    let routes = |wanted: &Wanted| {
+        let object = wanted.objects.values().next().unwrap();
+        object.value["spec"]["wasm"][0]["config"]["stages"][0]["routes"].clone()
+    };
+    assert_eq!(routes(&of(&example)), json!([rest]));
+    let wanted = of(&grown(example, 0, 1_000_000));
+    assert_eq!(left_out(&wanted), ["a/p"]);
+    assert_eq!(routes(&wanted), json!([of_pool, rest]));
+}
+
 /// The namespace that came first doesn't keep all of a shared Gateway's object. The policies of the
 /// Gateway's own namespace stay.
 #[test]

@@ -128,8 +128,8 @@ fn a_certificate_is_reported_before_it_expires() {
     let life = Duration::from_secs(10 * day);
     let pem = new_authority("x", life, at(0)).unwrap().cert;
     let judged = |now| certificate("Secret a/b", Some(pem.as_bytes()), at(now)).verdict;
-    assert_eq!(judged(2 * day), Fine);
-    assert_eq!(judged(4 * day), Warning);
+    assert_eq!(judged(8 * day), Fine);
+    assert_eq!(judged(9 * day), Warning);
     assert_eq!(judged(11 * day), Error);
     assert_eq!(certificate("x", Some(b"none"), at(0)).verdict, Error);
     assert_eq!(certificate("x", None, at(0)).verdict, Error);
