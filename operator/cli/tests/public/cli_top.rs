@@ -7,7 +7,6 @@
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
