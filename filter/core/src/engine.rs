@@ -554,10 +554,7 @@ impl<B: Beside> Engine<B> {
         };
         let changes = membership.tick(now, host)?;
         let built = match self.unbuilt {
-            true => {
-                let built = self.build(host, now, actions);
-                built.and(self.retire_removed(host, now, actions))
-            }
+            true => self.build(host, now, actions),
             false => Ok(()),
         };
         self.tick_stages(host, now, &changes, actions)?;

@@ -77,9 +77,9 @@ pub(crate) struct Outbound {
 /// The service of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cluster {
-    /// The service's id in the policy's workflows, or `None` until the workflows assign an id of
-    /// its own.
-    id: Option<ServiceId>,
+    /// The service's id in the policy's workflows, and [`Workflows::services_revision`] to which it
+    /// belongs. `None` until the workflows assign an id of its own.
+    id: Option<(ServiceId, u64)>,
     /// The service's index in [`Outbound::admission`], or `None` without class targets.
     admitted: Option<usize>,
     /// The delays of calls, or `None` if calls aren't delayed.
@@ -573,7 +573,7 @@ impl Mesh {
         host: &impl Host,
         now: Instant,
         (request, token, since): (&impl RequestView, Option<&[u8]>, Option<Instant>),
-        (cluster, id): (&str, Option<ServiceId>),
+        (cluster, id): (&str, Option<(ServiceId, u64)>),
         mut set: impl FnMut(&'static str, &str),
     ) -> Option<(PolicyId, Call)> {
         let outbound = self.outbound.as_mut()?;
@@ -581,7 +581,9 @@ impl Mesh {
         let of_policy = |p: &&mut Policy| p.in_force && &p.name == policy;
         let policy = self.policies.iter_mut().find(of_policy)?;
         let workflows = policy.workflows.as_mut()?;
-        let service = id.unwrap_or_else(|| {
+        let revision = workflows.services_revision();
+        let current = id.and_then(|(id, of)| (of == revision).then_some(id));
+        let service = current.unwrap_or_else(|| {
             let named = named_service(&outbound.config, cluster);
             let name = named.map_or(cluster, |(_, service)| service);
             let id = workflows.service(host, now, name.as_bytes());
@@ -590,7 +592,7 @@ impl Mesh {
             if id != ServiceId(0)
                 && let Some(known) = outbound.clusters.get_mut(cluster)
             {
-                known.id = Some(id);
+                known.id = Some((id, workflows.services_revision()));
             }
             id
         });

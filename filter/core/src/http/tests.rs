@@ -832,9 +832,11 @@ fn requests_of_a_removed_policy_wait_until_the_update_is_settled() {
     let mut waits = proxy.held(&[]);
     let stream = proxy.stream(&[]);
     let other = stage(MAX_QUEUE_LENGTH).replace("ns/p", "ns/other");
+    // A host call of the change fails, and the next tick continues the change.
     let configure = |proxy: &mut Proxy, id| {
         let prepared = Prepared::from_json(&proxy.filter.host, other.as_bytes());
         let now = Instant::default();
+        proxy.filter.host.inject(Fault::MetricFails, 1);
         let configured = proxy.filter.take_over(&stream, now, (id, ""), prepared);
         assert_eq!(configured, Ok(()));
         proxy.filter.tick(&stream);

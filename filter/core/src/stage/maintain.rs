@@ -199,7 +199,7 @@ impl Stage {
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let held = self.holds();
-        let revived = std::mem::take(&mut self.retired);
+        let revived = self.retired;
         if config == &self.config && !revived {
             return Ok(());
         }
@@ -246,6 +246,7 @@ impl Stage {
             self.service_times = service_times;
         }
 
+        self.retired = false;
         self.slots.reconfigure(&self.config, &config);
         // The next request already uses the shared record. On error, the next tick reads it.
         let cut = self.strategy.base.value_cut();

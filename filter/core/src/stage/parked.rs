@@ -19,8 +19,16 @@
 //! the only one with traffic never waits. Probes of a broken type don't wait, because the value cut
 //! limits their number.
 //!
-//! Each of n workers counts only the requests that it sent itself, and compares their number with
-//! the bound divided by n. So workers need not exchange these counts.
+//! Each of n workers counts only the requests that it sent itself, so workers need not exchange
+//! these counts. The type uses a/n slots of a worker on average. So the worker's bound is
+//!
+//! ```text
+//! max(a/n + 4√(a/n), (P − b − 2√b)/n, 2)
+//! ```
+//!
+//! The bound above divided by n would be too low. Chance has a larger part in a smaller mean, so
+//! one slow request would stop a type. In return, a type that hangs may hold two slots for each
+//! worker.
 //!
 //! **Without a limit** P is not known. That is so while P is searched for and the law is open. Then
 //! P − b − 2√b is left out, and a type that hangs takes the backend's workers until the law closes.
@@ -36,7 +44,7 @@ use super::Stage;
 use crate::decision::Action;
 use crate::host::Host;
 
-/// The least number of unanswered requests, on all workers, after which a type sends no more.
+/// The least number of unanswered requests after which a worker sends no more of a type.
 const FEWEST: f64 = 2.0;
 /// The least time for which the first unanswered request must have been waiting, mean slot times.
 const LONG: f64 = 4.0;
@@ -175,8 +183,8 @@ impl Stage {
         if self.slots.is_unlimited() && answered < time / 2.0 {
             return false;
         }
-        let part = cut.most_by_chance(kind).max(FEWEST) / (self.others.len() + 1) as f64;
-        f64::from(sent.count) >= part
+        let workers = (self.others.len() + 1) as f64;
+        f64::from(sent.count) >= cut.most_by_chance(kind, workers).max(FEWEST)
     }
 
     /// Returns how often this stage determined whether a type is unanswered.

@@ -47,6 +47,12 @@ impl Call {
     pub fn workflow(&self) -> WorkflowId {
         self.workflow
     }
+
+    /// Returns the called service.
+    #[cfg(test)]
+    pub(crate) fn service(&self) -> ServiceId {
+        self.service
+    }
 }
 
 impl Workflows {

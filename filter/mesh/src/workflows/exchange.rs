@@ -146,6 +146,9 @@ impl Workflows {
         if !found.idle.is_empty() {
             done = done.and(self.names.free(host, &found.idle));
         }
+        if !found.idle_services.is_empty() {
+            done = done.and(self.services.free(host, &found.idle_services));
+        }
         done
     }
 

@@ -19,8 +19,8 @@ use super::names::Directory;
 use super::published::{Published, WorkflowResults};
 use super::{ServiceId, WorkflowId};
 
-/// The time without a request after which an id is idle. An idle id may be assigned to another name
-/// that waits for an id.
+/// The time without a request, or without a call of a service, after which an id is idle. An idle
+/// id may be assigned to another name that waits for an id.
 pub(super) const IDLE: Duration = Duration::from_secs(600);
 /// The number of tickets that workers may have drawn and are about to give back, in addition to the
 /// tickets of waiting requests.
@@ -37,7 +37,7 @@ pub(crate) struct Record {
 }
 
 impl crate::shared::Record for Record {
-    const SCHEMA: u32 = 23;
+    const SCHEMA: u32 = 24;
 }
 
 /// The parameters of a run.
@@ -59,6 +59,8 @@ pub(super) struct Found {
     pub(super) expired: u64,
     /// The idle ids, if new names may be waiting for an id.
     pub(super) idle: Vec<u16>,
+    /// The idle ids of services, if new services may be waiting for an id.
+    pub(super) idle_services: Vec<u16>,
 }
 
 impl Record {
@@ -99,6 +101,13 @@ impl Record {
             workflows: self.publish(host, limiter, run),
             expired,
             idle: self.idle(run),
+            idle_services: match run.services.is_full() {
+                true => {
+                    let services = run.services.iter().map(|(id, _)| id);
+                    self.state.forget_idle_services(services, run.now, IDLE)
+                }
+                false => Vec::new(),
+            },
         }
     }
 

@@ -320,3 +320,27 @@ fn an_edit_of_parallelism_does_not_load_each_types_histogram() {
     );
     assert!(h.loads.get() < 10, "{} loads for 51 types", h.loads.get());
 }
+
+/// A host error at any call of the edit must not leave the gauges as the removal reset them.
+#[test]
+fn a_policy_that_comes_back_has_its_gauges_despite_a_host_error() {
+    let m = MemoryHost::new();
+    let h = H::new(&m);
+    let mut e = Engine::new(1);
+    let mut a = Vec::new();
+    let c = config(3, |_| {});
+    e.configure(&h, t(0), &c, &mut a).unwrap();
+    e.arrive(&h, t(1), 1, &MemoryRequest::get("/"), None, &mut a)
+        .unwrap();
+    for n in 1..20 {
+        e.configure(&h, t(n * 100), &FilterConfig::default(), &mut a)
+            .unwrap();
+        assert_eq!(gauge(&m, "slots"), 0);
+        h.calls.set(0);
+        h.fail_at.set(n);
+        let changed = e.configure(&h, t(n * 100 + 1), &c, &mut a);
+        h.fail_at.set(0);
+        e.tick(&h, t(n * 100 + 10), &mut a).unwrap();
+        assert_eq!(gauge(&m, "slots"), 3, "{n} {changed:?}");
+    }
+}

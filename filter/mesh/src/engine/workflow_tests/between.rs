@@ -251,6 +251,47 @@ fn the_age_of_a_request_goes_on_with_its_calls_and_waits_count() {
     assert_eq!(age, 40 + waited + 3);
 }
 
+/// Calls `cluster` on `worker`, and returns the id of the service.
+fn called(a: &mut Proxy, worker: usize, cluster: &str) -> ServiceId {
+    let calling = a.with(worker, |e, h, now, acts| {
+        engine::call(e, h, now, (&of("a"), None, None), cluster, acts, |_, _| {})
+    });
+    let calling = calling.unwrap().unwrap().unwrap();
+    let service = calling.call.as_ref().unwrap().1.service();
+    a.with(worker, |e, h, now, _| {
+        let reply = Reply::default();
+        let answered = e.beside_mut().answered(h, now, calling, Some(&reply));
+        answered.unwrap();
+    });
+    service
+}
+
+/// Routes come and go, each with a cluster of its own.
+#[test]
+fn a_new_service_gets_the_id_of_one_that_is_no_longer_called() {
+    let mut a = Proxy::new(2, &config(|_| {}));
+    a.configure(&outbound());
+    a.load("a", 100, 500);
+    let ids: Vec<ServiceId> = (0..crate::workflows::MAX_SERVICES)
+        .map(|n| called(&mut a, 0, &format!("route{n}")))
+        .collect();
+    assert!(ids.is_sorted() && !ids.contains(&ServiceId(0)));
+    a.idle(500);
+    for _ in 0..800 {
+        a.ms += 900;
+        a.idle(100);
+        assert_eq!(called(&mut a, 1, "route1"), ids[1]);
+    }
+    let new = called(&mut a, 1, "new");
+    assert_ne!(new, ServiceId(0));
+    // The first worker last called this service when the id was not free yet.
+    a.idle(100);
+    let again = called(&mut a, 0, "route0");
+    assert!(again != ServiceId(0) && again != new, "{again:?}");
+    assert_eq!(called(&mut a, 0, "new"), new);
+    assert_eq!(called(&mut a, 0, "route1"), ids[1]);
+}
+
 #[test]
 fn a_call_of_an_unknown_request_counts_by_its_own_headers() {
     let mut a = Proxy::new(1, &front());

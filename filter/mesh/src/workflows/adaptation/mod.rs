@@ -110,6 +110,14 @@ impl Name {
     }
 }
 
+/// A downstream service. Its quantile is that of its name ([`State::assign_service`]).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct Service {
+    name: Name,
+    /// The time at which [`State::forget_idle_services`] last found the service in use.
+    used: Option<Instant>,
+}
+
 /// One workflow's estimates. The workflow's settings are those of its name
 /// ([`State::assign`]).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -209,7 +217,7 @@ pub struct State {
     /// The workflows by id.
     workflows: Vec<Workflow>,
     /// The downstream services by id.
-    services: Vec<Name>,
+    services: Vec<Service>,
     downstream: Downstream,
     upstream: Upstream,
     /// The utilization of each resource, the quotient of used units and available units.
@@ -246,11 +254,39 @@ impl State {
         }
         let at = usize::from(service.0);
         if self.services.len() <= at {
-            self.services.resize_with(at + 1, Name::default);
+            self.services.resize_with(at + 1, Service::default);
         }
-        if self.services[at].assign(name) {
+        if self.services[at].name.assign(name) {
+            self.services[at].used = None;
             self.downstream.forget_service(service);
         }
+    }
+
+    /// Resets those of `services` that had no calls and no rates for `span`, and returns their ids.
+    /// The time of a service begins with the first call of this function.
+    pub(super) fn forget_idle_services(
+        &mut self,
+        services: impl Iterator<Item = u16>,
+        now: Instant,
+        span: Duration,
+    ) -> Vec<u16> {
+        for entry in self.downstream.entries.iter() {
+            let ServiceId(id) = entry.key.1;
+            if let Some(service) = self.services.get_mut(usize::from(id)) {
+                service.used = Some(now);
+            }
+        }
+        let is_idle = |id: &u16| {
+            let Some(service) = self.services.get_mut(usize::from(*id)) else {
+                return false;
+            };
+            let idle = now.since(*service.used.get_or_insert(now)) >= span;
+            if idle {
+                *service = Service::default();
+            }
+            idle
+        };
+        services.filter(is_idle).collect()
     }
 
     /// Resets the measurements of a workflow, whose id may get another name from now on.
@@ -442,8 +478,8 @@ impl Adaptation {
             let services = &state.services;
             let of_services = &config.service_quantiles;
             let q = |service: ServiceId| {
-                let name = services.get(usize::from(service.0));
-                let known = name.and_then(|name| {
+                let service = services.get(usize::from(service.0));
+                let known = service.and_then(|Service { name, .. }| {
                     let pair = named.and_then(|w| w.service_quantiles.get(&name.text));
                     pair.or_else(|| of_services.get(&name.text))
                 });
