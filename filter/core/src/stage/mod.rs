@@ -908,7 +908,7 @@ impl Stage {
         let processing = now.since(dequeued);
         let beside = self.beside(request);
         if request.first_byte.is_some() {
-            self.slots.began(kind, processing, beside);
+            self.slots.began(kind, dequeued, now, beside);
         }
         if !request.counted_late {
             let response = self.slots.response(request.arrived, dequeued, now);

@@ -97,7 +97,7 @@ impl Stage {
         };
         let last = (last.percentile / 100.0, limit(last.objective_us));
         let (beside, weight) = (self.beside(request), request.weight);
-        self.slots.streamed(kind, took, beside, last, weight);
+        (self.slots).streamed(kind, dequeued, took, beside, last, weight);
         let most = self.service_times.objectives(kind).last();
         let in_time = most.is_none_or(|most| measured.since(dequeued) <= most.response_time);
         if took > last.1

@@ -211,10 +211,17 @@ impl Slots {
         u32::try_from(here + elsewhere).unwrap_or(0)
     }
 
-    /// Records the first byte of a stream ([`Auto::began`]).
-    pub(super) fn began(&mut self, kind: TypeId, processing: Duration, beside: u32) {
-        if let Some(found) = &mut self.found {
-            found.auto.began(kind, processing, beside);
+    /// Returns the search for P, unless a request that was sent at `started` was in the backend
+    /// during a suspension, as known at `now` ([`Auto::resumed`]).
+    fn undisturbed(&mut self, started: Instant, now: Instant) -> Option<&mut Found> {
+        let found = self.found.as_mut();
+        found.filter(|found| found.auto.resumed(now) <= started)
+    }
+
+    /// Records the first byte of a stream ([`Auto::began`]) that was sent at `started`.
+    pub(super) fn began(&mut self, kind: TypeId, started: Instant, now: Instant, beside: u32) {
+        if let Some(found) = self.undisturbed(started, now) {
+            found.auto.began(kind, now.since(started), beside);
         }
     }
 
@@ -225,10 +232,12 @@ impl Slots {
 
     /// Returns the response time by which the search for P judges a request that is in the backend
     /// from `dequeued` to `now`. It leaves out the queue wait if the request may have waited for
-    /// tokens.
+    /// tokens, and the time before the end of a suspension ([`Auto::resumed`]).
     pub(super) fn response(&self, arrived: Instant, dequeued: Instant, now: Instant) -> Duration {
         let is_short = self.is_short_of_tokens(arrived);
-        now.since(if is_short { dequeued } else { arrived })
+        let from = if is_short { dequeued } else { arrived };
+        let resumed = self.found.as_ref().map(|found| found.auto.resumed(now));
+        now.since(from.max(resumed.unwrap_or_default()))
     }
 
     /// Records a request that was answered or is late ([`Auto::answered`]).
@@ -245,16 +254,19 @@ impl Slots {
             .map_or(self.configured, |found| found.auto.level(now))
     }
 
-    /// Records the time per output token of a response ([`Auto::streamed`]).
+    /// Records the time per output token of a response ([`Auto::streamed`]) to a request that was
+    /// sent at `started` and has ended.
     pub(super) fn streamed(
         &mut self,
         kind: TypeId,
+        started: Instant,
         token_time: Duration,
         beside: u32,
         objective: (f64, Duration),
         weight: u32,
     ) {
-        if let Some(found) = &mut self.found {
+        // The end of a request comes after a tick, which has found a suspension.
+        if let Some(found) = self.undisturbed(started, started) {
             (found.auto).streamed(kind, token_time, beside, objective, weight);
         }
     }

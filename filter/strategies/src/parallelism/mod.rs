@@ -79,6 +79,8 @@ const ROOM: f64 = 0.6;
 const ROOMY: f64 = 0.7;
 /// A type with at most this part of the requests is ignored.
 const RARE: f64 = 0.03;
+/// The time without a look after which a worker counts as suspended. Ticks are far more frequent.
+const SUSPENDED: Duration = Duration::from_secs(2);
 
 /// The mean of a type's times with few slots in use.
 #[derive(Debug, Clone, Copy, Default)]
@@ -201,6 +203,8 @@ pub struct Auto {
     fresh: Fresh,
     view: View,
     looked: Instant,
+    /// The end of the last suspension that a look has found ([`Auto::resumed`]).
+    resumed: Instant,
     block: u64,
 }
 
@@ -232,6 +236,7 @@ impl Auto {
                 ..View::default()
             },
             looked: now,
+            resumed: now,
             block: 0,
         }
     }
@@ -283,6 +288,18 @@ impl Auto {
     #[must_use]
     pub fn level(&self, now: Instant) -> u32 {
         self.schedule.level(now)
+    }
+
+    /// Returns the time at which this worker resumed after its last suspension, as known at `now`.
+    ///
+    /// The process may have been stopped, or its virtual machine suspended. The times of requests
+    /// that were in the backend then say nothing about the number of slots.
+    #[must_use]
+    pub fn resumed(&self, now: Instant) -> Instant {
+        match now.since(self.looked) > SUSPENDED {
+            true => now,
+            false => self.resumed,
+        }
     }
 
     /// Records the first byte of a stream, after this processing time. `beside` is as in
@@ -359,6 +376,9 @@ impl Auto {
         let pt = ended.since(started).as_secs_f64();
         let weight = f64::from(weight);
         self.fresh.requests += weight;
+        if started < self.resumed(ended) {
+            return;
+        }
         let Some(kind) = self.kinds.get_mut(kind.0 as usize).filter(|_| pt > 0.0) else {
             return;
         };
@@ -449,7 +469,7 @@ impl Auto {
         let offset = wall_clock_offset.max(self.wall_clock_offset);
         self.wall_clock_offset = wall_clock_offset;
         let elapsed = now.since(self.looked).as_secs_f64();
-        self.looked = now;
+        (self.resumed, self.looked) = (self.resumed(now), now);
         let fade = (-elapsed / RECENT).exp();
         let mut total = 0.0;
         for (id, kind) in (0..).map(TypeId).zip(&mut self.kinds) {
@@ -559,6 +579,7 @@ impl Controlled for Auto {
         let known = shared::decode(record).filter(Law::is_sound);
         let new = || Law::new(now, self.first, self.view.wall_clock_offset);
         let mut law = known.unwrap_or_else(new);
+        law.leave_out(self.resumed);
         law.add(&self.fresh);
         law.step(now, &self.view, self.seed);
         self.candidate = law;

@@ -65,3 +65,42 @@ fn a_waiter_starts_within_a_tick_after_the_limit_rises() {
         assert!(rises >= 5, "{rises}");
     }
 }
+
+/// For `ms`, keeps 40 requests in the backend, each for 100 ms. Returns the requests at the end.
+fn serve(process: &mut Process, mut running: Vec<u32>, ms: u64) -> Vec<u32> {
+    for n in 0..ms / 10 {
+        let ended: Vec<u32> = running.drain(..running.len().min(4)).collect();
+        for stream in ended {
+            process.finish(stream, Outcome::Completed);
+        }
+        running.extend((0..40 - running.len()).map(|_| process.arrive(0, "/")));
+        process.run_for(10 * MS);
+        assert_eq!(process.queued().len(), 0, "after {n} ticks");
+    }
+    running
+}
+
+/// The process is stopped for a time in which the backend answers all of its requests. The loop of
+/// events then handles either the answers first or the timer.
+#[test]
+fn a_suspended_process_limits_nothing_when_it_resumes() {
+    for answers_first in [true, false] {
+        let config = config(4, |stage| {
+            stage.auto_parallelism = Some(AutoParallelism { min: 2, max: 1_000 });
+            stage.types[1].slo = vec![Objective {
+                percentile: 90.0,
+                objective_us: 150_000,
+            }];
+        });
+        let mut process = Process::new(1, &config);
+        let running = serve(&mut process, Vec::new(), 3_000);
+        process.pass_time(Duration::from_secs(10));
+        if !answers_first {
+            process.run_for(10 * MS);
+        }
+        for stream in running {
+            process.finish(stream, Outcome::Completed);
+        }
+        serve(&mut process, Vec::new(), 3_000);
+    }
+}

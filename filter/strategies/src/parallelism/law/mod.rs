@@ -326,6 +326,18 @@ impl Law {
         }
     }
 
+    /// Leaves out the time before `until`, in which a worker was suspended.
+    pub(super) fn leave_out(&mut self, until: Instant) {
+        if self.counted_since < until {
+            (self.counted, self.counted_since) = (0.0, until);
+        }
+        if self.watched_since < until {
+            (self.times, self.watched_since) = ([0.0; 5], until);
+        }
+        self.looked = self.looked.max(until);
+        self.block_began = self.block_began.max(until);
+    }
+
     /// Runs the steps that are due.
     pub fn step(&mut self, now: Instant, view: &View, seed: u64) {
         self.count_rate(now);
