@@ -116,7 +116,8 @@ fn share(value: &Value) -> String {
 }
 
 fn elapsed(seconds: f64) -> String {
-    age(Duration::from_secs_f64(seconds))
+    // Envoy's uptime wraps below zero if the system's clock is set back, and the cast saturates.
+    age(Duration::from_secs(seconds as u64))
 }
 
 /// Returns the style of a share whose best value is 0.
@@ -328,6 +329,8 @@ mod tests {
         ] {
             assert_eq!(time(&json!(ms)).content, text);
         }
+        assert_eq!(elapsed(119.9), "119s");
+        assert_eq!(elapsed(u64::MAX as f64), "213503982334601d");
         let percent = |part, whole| {
             refused_percent(&json!({"refusedRate": part, "arrivalRate": whole})).content
         };

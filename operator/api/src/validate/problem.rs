@@ -56,10 +56,23 @@ impl Problem {
             file: file.to_owned(),
             line: at.map(|p| p.line),
             column: at.map(|p| p.column),
-            field,
-            message,
+            field: one_line(&field),
+            message: one_line(&message),
         }
     }
+}
+
+/// Returns `text` with escapes in place of control characters. Names of fields, classes and types
+/// may contain line feeds.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => line.extend(c.escape_default()),
+            false => line.push(c),
+        }
+    }
+    line
 }
 
 impl Problem {
@@ -86,5 +99,25 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.place(), self.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::validate::check_file;
+
+    #[test]
+    fn names_with_control_characters_take_one_line() {
+        let policy = r#"{"kind": "AdmissionPolicy", "spec": {"a\nb": 1, "c\u001b": 2}}"#;
+        let report = check_file("p.yaml", policy.as_bytes());
+        let lines: Vec<String> = report.all_problems().map(ToString::to_string).collect();
+        assert!(
+            lines.iter().any(|line| line.contains(r"spec.a\nb")),
+            "{lines:?}"
+        );
+        assert!(
+            !lines.iter().any(|line| line.contains(char::is_control)),
+            "{lines:?}"
+        );
     }
 }

@@ -317,7 +317,7 @@ fn port_of(spec: &mut Value, number: u16) -> Option<&mut Value> {
     let containers = spec["containers"].as_array_mut()?;
     let ports = containers
         .iter_mut()
-        .filter_map(|container| container["ports"].as_array_mut());
+        .filter_map(|container| container.get_mut("ports")?.as_array_mut());
     let mut tcp = ports.flatten().filter(|port| is_tcp(port));
     tcp.find(|port| port["containerPort"] == number)
 }

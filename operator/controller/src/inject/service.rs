@@ -67,7 +67,7 @@ pub(super) fn restore(service: &mut Value) -> Result<bool, String> {
 }
 
 fn tcp_ports(service: &mut Value) -> impl Iterator<Item = &mut Value> {
-    let ports = service["spec"]["ports"].as_array_mut();
-    let ports = ports.into_iter().flatten();
-    ports.filter(|port| is_tcp(port))
+    let ports = service.pointer_mut("/spec/ports");
+    let ports = ports.and_then(Value::as_array_mut).into_iter().flatten();
+    ports.filter(|port| port.is_object() && is_tcp(port))
 }

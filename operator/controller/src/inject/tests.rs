@@ -323,6 +323,21 @@ fn uninject_keeps_later_changes_by_the_user() {
     }
 }
 
+/// Any client can send an object to the webhook.
+#[test]
+fn objects_of_a_wrong_shape_never_panic() {
+    let mut object = deployment();
+    let containers = &mut object["spec"]["template"]["spec"]["containers"];
+    containers.as_array_mut().unwrap().insert(0, json!(false));
+    assert_eq!(injected(&mut object).app_port, 8080);
+    let annotations = json!({INJECTED_ANNOTATION: r#"{"null":8080}"#});
+    for spec in [json!(true), json!({"ports": [true]})] {
+        let metadata = json!({"annotations": annotations});
+        let mut service = json!({"kind": "Service", "metadata": metadata, "spec": spec});
+        assert_eq!(uninject(&mut service), Ok(true));
+    }
+}
+
 #[test]
 fn an_earlier_injections_port_is_kept() {
     let mut object = deployment();

@@ -150,8 +150,8 @@ impl Recording {
     /// Returns the mean service time, ms.
     #[must_use]
     pub fn mean_ms(&self) -> f64 {
-        let sum: u64 = self.requests.iter().map(|r| r.processing).sum();
-        sum as f64 / 1e6 / self.requests.len().max(1) as f64
+        let sum: f64 = self.requests.iter().map(|r| r.processing as f64).sum();
+        sum / 1e6 / self.requests.len().max(1) as f64
     }
 
     /// Returns the largest number of requests that were served at once.
@@ -192,11 +192,11 @@ impl Recording {
     }
 
     /// Returns the time after which a replay starts over, ns, including a gap after the last
-    /// request.
+    /// request. It is a second if all requests have one time, such as in a log of whole seconds.
     fn period_ns(&self) -> f64 {
-        match self.requests.len() {
-            0 | 1 => 1e9,
-            n => (self.length_ns() as f64 * n as f64 / (n - 1) as f64).max(1.0),
+        match self.length_ns() {
+            0 => 1e9,
+            length => length as f64 * self.count() as f64 / (self.count() - 1) as f64,
         }
     }
 

@@ -204,6 +204,23 @@ fn a_single_request_is_a_recording_too() {
     assert_eq!(times(&recording, 1.0, 1_500), [(500, 0), (1_500, 0)]);
 }
 
+/// A log of whole seconds may have one time for all requests.
+#[test]
+fn requests_of_one_time_arrive_once_a_second() {
+    let line = ENVOY.lines().take(1).collect::<String>();
+    let recording = read(&format!("{line}\n{line}\n"));
+    assert_eq!(recording.per_second(), 2.0);
+    let rounds = [(500, 0), (500, 0), (1_500, 0), (1_500, 0)];
+    assert_eq!(times(&recording, 1.0, 1_500), rounds);
+}
+
+#[test]
+fn the_mean_of_many_long_streams_is_theirs() {
+    let line = r#"{"start_time":"2026-01-05T10:00:00Z","path":"/q/slow","duration":999999999}"#;
+    let recording = read(&format!("{line}\n").repeat(20_000));
+    assert!((recording.mean_ms() - 999_999_999.5).abs() < 0.1);
+}
+
 #[test]
 fn logs_of_different_years_are_no_recording() {
     let old = ENVOY.lines().next().unwrap().replace("2026", "2025");
