@@ -19,16 +19,11 @@
 //! the only one with traffic never waits. Probes of a broken type don't wait, because the value cut
 //! limits their number.
 //!
-//! Each of n workers counts only the requests that it sent itself, so workers need not exchange
-//! these counts. The type uses a/n slots of a worker on average. So the worker's bound is
-//!
-//! ```text
-//! max(a/n + 4√(a/n), (P − b − 2√b)/n, 2)
-//! ```
-//!
-//! The bound above divided by n would be too low. Chance has a larger part in a smaller mean, so
-//! one slow request would stop a type. In return, a type that hangs may hold two slots for each
-//! worker.
+//! Each of n workers counts only the requests that it sent itself, and compares their number with
+//! the bound divided by n, or with 2 if that is more. So workers need not exchange these counts,
+//! and a single slow request never stops its type. In return, a type that hangs may hold two slots
+//! for each worker. A bound of a/n + 4√(a/n), by the chance of one worker, would be too high: with
+//! two workers and 8 slots, a type that hangs would take all slots.
 //!
 //! **Without a limit** P is not known. That is so while P is searched for and the law is open. Then
 //! P − b − 2√b is left out, and a type that hangs takes the backend's workers until the law closes.
@@ -183,8 +178,8 @@ impl Stage {
         if self.slots.is_unlimited() && answered < time / 2.0 {
             return false;
         }
-        let workers = (self.others.len() + 1) as f64;
-        f64::from(sent.count) >= cut.most_by_chance(kind, workers).max(FEWEST)
+        let part = cut.most_by_chance(kind) / (self.others.len() + 1) as f64;
+        f64::from(sent.count) >= part.max(FEWEST)
     }
 
     /// Returns how often this stage determined whether a type is unanswered.

@@ -686,11 +686,11 @@ impl ValueCut {
         (!known.cold).then_some(known.mean)
     }
 
-    /// Returns the largest number of slots that requests of `kind` hold by chance on one of
-    /// `workers` equal workers. With a limit, returns the worker's part of the slots that no other
-    /// type needs, if that is more. Returns infinity without traffic of other types.
+    /// Returns the largest number of slots that requests of `kind` hold by chance. With a limit,
+    /// returns the number of slots that no other type needs, if that is more. Returns infinity
+    /// without traffic of other types.
     #[must_use]
-    pub fn most_by_chance(&self, kind: TypeId, workers: f64) -> f64 {
+    pub fn most_by_chance(&self, kind: TypeId) -> f64 {
         let own = used(self.classes_of(kind));
         let others = (self.used - own).max(0.0);
         if others <= 0.0 {
@@ -700,8 +700,7 @@ impl ValueCut {
             true => 0.0,
             false => self.slots - others - NEEDED * others.sqrt(),
         };
-        let part = own / workers;
-        (part + BY_CHANCE * part.sqrt()).max(spare / workers)
+        (own + BY_CHANCE * own.sqrt()).max(spare)
     }
 
     /// Whether `kind` is broken with silent requests since its last answer, or has few outcomes

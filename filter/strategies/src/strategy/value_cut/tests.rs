@@ -560,7 +560,7 @@ fn a_type_that_has_stopped_needs_no_slots() {
             cut.sync(at(100 * step), &mut record);
             cut.stored();
         }
-        let is_alone = cut.most_by_chance(TypeId(1), 1.0) == f64::INFINITY;
+        let is_alone = cut.most_by_chance(TypeId(1)) == f64::INFINITY;
         (cut.is_broken(TypeId(1)), cut.longest.is_finite(), is_alone)
     };
     assert_eq!(serve(0), (true, false, false));
