@@ -75,16 +75,16 @@ pub struct Settings {
     /// Envoy that can't load the native module gets the Wasm module
     #[arg(long, value_name = "KIND", default_value = "wasm")]
     pub filter: Kind,
-    /// CPU request of Envoy's container
+    /// CPU request of each added container
     #[arg(long, value_name = "QUANTITY", default_value = "100m")]
     pub proxy_cpu_request: String,
-    /// CPU limit of Envoy's container; none by default
+    /// CPU limit of each added container; none by default
     #[arg(long, value_name = "QUANTITY")]
     pub proxy_cpu_limit: Option<String>,
-    /// Memory request of Envoy's container
+    /// Memory request of each added container
     #[arg(long, value_name = "QUANTITY", default_value = "96Mi")]
     pub proxy_memory_request: String,
-    /// Memory limit of Envoy's container
+    /// Memory limit of each added container
     #[arg(long, value_name = "QUANTITY", default_value = "256Mi")]
     pub proxy_memory_limit: String,
 }
