@@ -28,7 +28,8 @@ use headgate_deliver::Adapter;
 use headgate_deliver::cluster::ObjectKey;
 use headgate_deliver::http_client::whole;
 use headgate_deliver::object::{ADAPTER_LABEL, MANAGED_BY};
-use headgate_deliver::watch::api;
+use headgate_deliver::readable::{Readable, list};
+use headgate_deliver::watch::{api, api_of};
 use headgate_xds::review::authorize::{AUDIENCE, TOKEN_HEADER};
 
 /// The timeout of one response of the API server, or of a `headgate run`.
@@ -129,7 +130,7 @@ impl Cluster {
 
     /// Returns the API of the policies of one namespace, or of all.
     #[must_use]
-    pub fn policies_api(&self, namespace: Option<&str>) -> Api<PolicyResource> {
+    pub fn policies_api(&self, namespace: Option<&str>) -> Api<Readable<PolicyResource>> {
         api(&self.client, namespace.unwrap_or_default())
     }
 
@@ -148,7 +149,7 @@ impl Cluster {
             Some(name) => ListParams::default().fields(&format!("metadata.name={name}")),
             None => ListParams::default(),
         };
-        let listed = timely(api.list(&parameters)).await?;
+        let listed = timely(list(&api, &parameters)).await?;
         let mut policies = listed.map_err(|error| no_policies(&error))?.items;
         policies.sort_by_key(|p| (p.metadata.namespace.clone(), p.metadata.name.clone()));
         Ok(policies)
@@ -163,13 +164,12 @@ impl Cluster {
         let ours = &ListParams::default().labels(&ours);
         let listed = Adapter::ALL.map(|adapter| async move {
             let resource = adapter.resource();
-            let all = Api::all_with(self.client.clone(), &resource);
-            let mut listed = timely(all.list(ours)).await?;
+            let of = |name: &str| api_of::<Readable<DynamicObject>>(&resource, &self.client, name);
+            let mut listed = timely(list(&of(""), ours)).await?;
             if let (Err(kube::Error::Api(status)), Some(namespace)) = (&listed, namespace)
                 && status.code == 403
             {
-                let own = Api::namespaced_with(self.client.clone(), namespace, &resource);
-                listed = timely(own.list(ours)).await?;
+                listed = timely(list(&of(namespace), ours)).await?;
             }
             match listed {
                 Ok(list) => Ok(list.items),
@@ -188,10 +188,10 @@ impl Cluster {
     /// Returns the reason why the operators can't be listed, in one line.
     pub async fn operators(&self) -> anyhow::Result<Vec<Operator>> {
         let ObjectKey { namespace, name } = &self.operator;
-        let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), namespace);
+        let slices = api::<Readable<EndpointSlice>>(&self.client, namespace);
         let of_service =
             ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
-        let slices = answered(slices.list(&of_service)).await?;
+        let slices = answered(list(&slices, &of_service)).await?;
         let mut pods: BTreeMap<String, i32> = BTreeMap::new();
         for slice in slices.items {
             let ports = slice.ports.into_iter().flatten();

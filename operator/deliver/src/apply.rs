@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
-use kube::core::Status;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
+use kube::core::{PartialObjectMeta, Status};
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Client, ResourceExt as _};
 use serde_json::Value;
@@ -12,6 +12,8 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::adapter::Adapter;
 use crate::cluster::ObjectKey;
 use crate::object::{FIELD_MANAGER, MANAGED_BY, Object};
+use crate::readable::{Readable, list};
+use crate::watch::api_of;
 
 /// The outcome of a write.
 #[derive(Debug)]
@@ -37,7 +39,7 @@ pub enum Outcome {
 /// The apply is never forced, so a field that another field manager has set stays with that
 /// manager.
 pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> Outcome {
-    let api = api(client, object.adapter, &object.key.namespace);
+    let (resource, namespace) = (object.adapter.resource(), &object.key.namespace);
     let mut value = object.value.clone();
     if let Some(version) = version {
         value["metadata"]["resourceVersion"] = Value::String(version.to_owned());
@@ -45,7 +47,9 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
         // Server-side apply would take over a foreign object of the same name, and a later delete
         // would remove its owner's object.
         let same_name = ListParams::default().fields(&format!("metadata.name={}", object.key.name));
-        let found = match api.list_metadata(&same_name).await {
+        let api =
+            api_of::<Readable<PartialObjectMeta<DynamicObject>>>(&resource, client, namespace);
+        let found = match list(&api, &same_name).await {
             Ok(list) => list.items.into_iter().next(),
             Err(error) => return failed(&error),
         };
@@ -65,8 +69,9 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
     }
     let parameters = PatchParams::apply(FIELD_MANAGER);
     let patch = Patch::Apply(&value);
+    let api = api_of::<Readable<DynamicObject>>(&resource, client, namespace);
     match api.patch(&object.key.name, &parameters, &patch).await {
-        Ok(written) => Outcome::Done(serde_json::to_value(written).unwrap_or_default()),
+        Ok(Readable(written)) => Outcome::Done(serde_json::to_value(written).unwrap_or_default()),
         Err(error) => failed(&error),
     }
 }
@@ -79,7 +84,8 @@ pub fn gone(
     uid: String,
     retry: Duration,
 ) -> AbortOnDropHandle<()> {
-    let api = api(client, object.adapter, &object.key.namespace);
+    let (resource, namespace) = (object.adapter.resource(), &object.key.namespace);
+    let api = api_of::<Readable<DynamicObject>>(&resource, client, namespace);
     let name = object.key.name.clone();
     AbortOnDropHandle::new(tokio::spawn(async move {
         let deleted = await_condition(api, &name, conditions::is_deleted(&uid)).await;
@@ -107,18 +113,12 @@ pub async fn delete(
         }),
         ..DeleteParams::default()
     };
-    match api(client, adapter, &key.namespace)
-        .delete(&key.name, &parameters)
-        .await
-    {
+    let api = api_of::<Readable<DynamicObject>>(&adapter.resource(), client, &key.namespace);
+    match api.delete(&key.name, &parameters).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(error) => Err(line(&error)),
     }
-}
-
-fn api(client: &Client, adapter: Adapter, namespace: &str) -> Api<DynamicObject> {
-    Api::namespaced_with(client.clone(), namespace, &adapter.resource())
 }
 
 fn failed(error: &kube::Error) -> Outcome {

@@ -24,7 +24,7 @@ use crate::leftovers::{Stopped, delete_all};
 use crate::object::{ADAPTER_LABEL, MANAGED_BY};
 use crate::observed::ours;
 use crate::read;
-use crate::readable::Readable;
+use crate::readable::{Readable, list};
 use crate::watch::{api, api_of, places};
 
 /// The number of Pods in a page of a list.
@@ -45,18 +45,18 @@ pub struct CleanedUp {
 /// # Errors
 /// Returns the API server's answer in one line.
 pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String> {
-    let api = Api::<Deployment>::namespaced(client.clone(), &deployment.namespace);
+    let deployments = Api::<Deployment>::namespaced(client.clone(), &deployment.namespace);
     let name = &deployment.name;
     let line = |error: kube::Error| format!("Deployment {deployment}: {error}");
-    let Some(found) = api.get_opt(name).await.map_err(line)? else {
+    let Some(found) = deployments.get_opt(name).await.map_err(line)? else {
         return Ok(());
     };
     let none = Patch::Merge(json!({"spec": {"replicas": 0}}));
-    let scaled = api.patch_scale(name, &PatchParams::default(), &none).await;
-    scaled.map_err(line)?;
+    let scaled = deployments.patch_scale(name, &PatchParams::default(), &none);
+    scaled.await.map_err(line)?;
     let selector = found.spec.map(|spec| spec.selector).unwrap_or_default();
     let selector = Selector::try_from(selector).map_err(|e| e.to_string())?;
-    let pods = Api::<PartialObjectMeta<Pod>>::namespaced(client.clone(), &deployment.namespace);
+    let pods = api::<Readable<PartialObjectMeta<Pod>>>(client, &deployment.namespace);
     // The ReplicaSet leaves Pods that have ended, such as evicted ones, in place for weeks.
     let config = watcher::Config::default()
         .labels_from(&selector)
@@ -145,8 +145,9 @@ async fn mounted(client: &Client, namespaces: &[String]) -> Result<BTreeSet<Obje
     for api in places(namespaces).map(|name| api::<Readable<Pod>>(client, name)) {
         let mut page = ListParams::default().limit(PAGE);
         loop {
-            let list = api.list(&page).await.map_err(|e| format!("Pod: {e}"))?;
-            for Readable(pod) in list.items {
+            let list = list(&api, &page).await;
+            let list = list.map_err(|e| format!("Pod: {e}"))?;
+            for pod in list.items {
                 let namespace = pod.namespace().unwrap_or_default();
                 let key = |name| ObjectKey::new(namespace.clone(), name);
                 mounted.extend(read::mounted(pod.spec).map(key));

@@ -13,11 +13,15 @@ use crate::apply;
 use crate::cluster::ObjectKey;
 use crate::observed::{Source, ours};
 use crate::read::key;
+use crate::readable::{Readable, list};
 use crate::settings::Settings;
 use crate::watch::{api_of, places};
 
 /// The number of objects in a page of a list.
 const PAGE: u32 = 100;
+
+/// The API of the metadata of objects of one kind.
+type MetadataApi = Api<Readable<PartialObjectMeta<DynamicObject>>>;
 
 /// Removes Headgate's objects of all deliveries that are off. Retries after a failure, with the
 /// pause from the settings.
@@ -36,11 +40,7 @@ pub(crate) async fn remove(client: Client, settings: Settings) {
     }
 }
 
-async fn remove_from(
-    client: &Client,
-    adapter: Adapter,
-    api: &Api<DynamicObject>,
-) -> Result<(), String> {
+async fn remove_from(client: &Client, adapter: Adapter, api: &MetadataApi) -> Result<(), String> {
     match delete_all(client, adapter, api, &ours(), |_, _| true).await {
         Ok(_) => Ok(()),
         Err(Stopped::Forbidden(why)) => {
@@ -69,14 +69,14 @@ pub(crate) enum Stopped {
 pub(crate) async fn delete_all(
     client: &Client,
     adapter: Adapter,
-    api: &Api<DynamicObject>,
+    api: &MetadataApi,
     labels: &str,
     mut goes: impl FnMut(&PartialObjectMeta<DynamicObject>, &ObjectKey) -> bool,
 ) -> Result<Vec<ObjectKey>, Stopped> {
     let mut page = ListParams::default().labels(labels).limit(PAGE);
     let mut deleted = Vec::new();
     loop {
-        let list = match api.list_metadata(&page).await {
+        let list = match list(api, &page).await {
             Ok(list) => list,
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(deleted),
             Err(kube::Error::Api(status)) if status.code == 403 => {
@@ -139,8 +139,10 @@ mod tests {
                 (code, body)
             };
             let page = |name: &str, next: &str| {
+                // Any user who may write the object may set this time.
                 let metadata = json!({
                     "name": name, "namespace": "a", "uid": "u", "resourceVersion": "1",
+                    "managedFields": [{"time": "9999-12-31T00:00:00Z"}],
                 });
                 let items = json!([{"metadata": metadata}]);
                 (200, json!({"metadata": {"continue": next}, "items": items}))
@@ -168,7 +170,9 @@ mod tests {
             retry: Duration::from_millis(1),
             ..settings()
         };
-        remove(client, settings).await;
+        let removed = remove(client, settings);
+        let in_time = tokio::time::timeout(Duration::from_secs(10), removed).await;
+        in_time.expect("a failure is not repeated");
         let plugins = "/apis/extensions.istio.io/v1alpha1";
         assert_eq!(
             *asked.lock().unwrap(),

@@ -12,8 +12,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use kube::Resource;
-use kube::core::ObjectMeta;
+use kube::api::ListParams;
+use kube::core::{ObjectList, ObjectMeta};
+use kube::{Api, Resource};
 use serde::Deserialize;
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess,
@@ -72,6 +73,24 @@ impl<K: Resource> Resource for Readable<K> {
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         self.0.meta_mut()
     }
+}
+
+/// Returns the objects that the API server lists. Every list is read by this function.
+///
+/// # Errors
+/// Returns the API server's refusal, or the reason why there is no answer.
+pub async fn list<K>(api: &Api<Readable<K>>, of: &ListParams) -> kube::Result<ObjectList<K>>
+where
+    K: Clone + fmt::Debug + DeserializeOwned,
+{
+    #[expect(clippy::disallowed_methods, reason = "the only list")]
+    let list = api.list(of).await?;
+    let items = list.items.into_iter().map(|Readable(object)| object);
+    Ok(ObjectList {
+        types: list.types,
+        metadata: list.metadata,
+        items: items.collect(),
+    })
 }
 
 /// Deserializes a value up to this number of levels.

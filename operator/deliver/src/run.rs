@@ -141,6 +141,7 @@ mod tests {
                 return Some((first, status));
             }
             object["metadata"]["uid"] = json!("u");
+            object["metadata"]["managedFields"] = json!([{"time": "9999-12-31T00:00:00Z"}]);
             object["metadata"]["resourceVersion"] = json!("2");
             Some((200, object))
         })

@@ -6,9 +6,11 @@
 
 use anyhow::{Context as _, anyhow};
 use headgate_command::cluster::{Cluster, answered};
+use headgate_deliver::readable::{Readable, list};
 use headgate_deliver::watch::api;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
+use kube::core::PartialObjectMeta;
 
 use crate::client::AdminAddress;
 
@@ -55,11 +57,11 @@ impl Selection {
 
     async fn labelled(&self, labels: &str) -> anyhow::Result<Vec<(String, String)>> {
         let namespace = self.namespace.as_deref().unwrap_or_default();
-        let pods = api::<Pod>(&self.cluster.client(), namespace);
+        let pods = api::<Readable<PartialObjectMeta<Pod>>>(&self.cluster.client(), namespace);
         let wanted = ListParams::default()
             .labels(labels)
             .fields("status.phase=Running");
-        let listed = answered(pods.list_metadata(&wanted)).await?;
+        let listed = answered(list(&pods, &wanted)).await?;
         let pods = listed.into_iter().map(|pod| pod.metadata);
         // A terminating Pod is in phase Running until its last container ends. It gets no new
         // connections, and has no share of the slots, and its Envoy may have ended.

@@ -95,8 +95,8 @@ impl Addresses {
     }
 }
 
-/// Limits how often a log line about rejected connections is written, so that a flood doesn't fill
-/// the log.
+/// Limits how often a log line about rejected connections or streams is written, so that a flood
+/// doesn't fill the log.
 #[derive(Debug, Default)]
 pub(crate) struct Pace(Option<Instant>);
 

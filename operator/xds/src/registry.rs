@@ -7,11 +7,13 @@
 //! proxy has disconnected.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use headgate_core::config::Direction;
 use tokio::sync::watch;
+use tonic::{Code, Status};
 use tracing::{info, warn};
 
 use crate::direction;
@@ -19,6 +21,7 @@ use crate::metrics::XdsMetrics;
 use crate::module::Kind;
 use crate::node::{Identity, clip};
 use crate::proxy::{Nack, Proxy, Push};
+use crate::quota::Pace;
 use crate::resource::Resource;
 use crate::snapshot::Assignment;
 use crate::sotw::Verdict;
@@ -37,6 +40,8 @@ pub struct Registry {
     changed: watch::Sender<()>,
     /// The metrics that the registry updates.
     pub metrics: XdsMetrics,
+    /// The pace of log lines about refused streams, by status code.
+    refusals: Mutex<HashMap<Code, Pace>>,
     max_records: usize,
     keep: Duration,
 }
@@ -171,6 +176,7 @@ impl Registry {
             counted: Mutex::default(),
             changed: watch::Sender::new(()),
             metrics,
+            refusals: Mutex::default(),
             max_records,
             keep,
         }
@@ -219,6 +225,19 @@ impl Registry {
             registry: Arc::clone(self),
             id,
         })
+    }
+
+    /// Counts a refused stream, and logs the reason if no stream was refused with the same status
+    /// code shortly before. Returns `status`.
+    pub(crate) fn turn_away(&self, node: Option<&str>, peer: SocketAddr, status: Status) -> Status {
+        self.metrics.streams_refused.inc();
+        let mut paces = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = paces.entry(status.code()).or_default().is_due();
+        drop(paces);
+        if is_due {
+            warn!(node, %peer, "stream refused: {}", status.message());
+        }
+        status
     }
 
     /// Returns a receiver that is notified of each change of a record. Such a change is a

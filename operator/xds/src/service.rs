@@ -11,7 +11,6 @@ use http::header::AUTHORIZATION;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
-use tracing::warn;
 
 use crate::peer::Peer;
 use crate::quota::Slot;
@@ -49,24 +48,21 @@ impl DiscoveryService {
         let address = peer.address;
         let admitted = self.tenants.admit(peer, authorization, 1).await;
         admitted.map_err(|refused| {
-            self.context.registry.metrics.streams_refused.inc();
             let why = refused.to_string();
             let status = match refused {
-                Refused::Full { .. } => return Status::resource_exhausted(why),
+                Refused::Full { .. } => Status::resource_exhausted(why),
                 Refused::Unproven(_) => Status::permission_denied(why),
                 Refused::Token(Refusal::Invalid(_)) => Status::unauthenticated(why),
                 Refused::Token(Refusal::Unavailable(_)) => Status::unavailable(why),
             };
-            warn!(peer = %address, "stream refused: {}", status.message());
-            status
+            self.context.registry.turn_away(None, address, status)
         })
     }
 
     /// Refuses a request of another protocol.
     pub(crate) fn other_protocol(&self, peer: &Peer) -> Status {
-        self.context.registry.metrics.streams_refused.inc();
-        warn!(peer = %peer.address, "stream refused: {OTHER_PROTOCOL}");
-        Status::unimplemented(OTHER_PROTOCOL)
+        let status = Status::unimplemented(OTHER_PROTOCOL);
+        self.context.registry.turn_away(None, peer.address, status)
     }
 }
 
@@ -116,5 +112,68 @@ impl ExtensionConfigDiscoveryService for DiscoveryService {
         request: Request<DiscoveryRequest>,
     ) -> Result<Response<DiscoveryResponse>, Status> {
         Err(self.other_protocol(&peer(&request)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+    use crate::limits::Limits;
+    use crate::metrics::XdsMetrics;
+    use crate::registry::Registry;
+
+    /// A subscriber that counts log lines.
+    struct Lines(Arc<AtomicUsize>);
+
+    impl Subscriber for Lines {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// Envoy retries forever, some 3,000 times a day.
+    #[tokio::test]
+    async fn a_proxy_that_is_turned_away_again_and_again_does_not_fill_the_log() {
+        let registry = Registry::new(1, Duration::ZERO, XdsMetrics::default());
+        let registry = Arc::new(registry);
+        let context = Context {
+            snapshots: tokio::sync::watch::channel(Arc::default()).1,
+            registry: Arc::clone(&registry),
+            shutdown: tokio::sync::watch::channel(false).1,
+            limits: Limits::default(),
+        };
+        let service = DiscoveryService::new(context, None);
+        // The peer proves no identity.
+        let peer = Peer::new(([127, 0, 0, 1], 1).into(), Some(&[]));
+        let lines = Arc::default();
+        let _lines = tracing::subscriber::set_default(Lines(Arc::clone(&lines)));
+        for _ in 0..3 {
+            assert!(service.admit(peer.clone(), None).await.is_err());
+            service.other_protocol(&peer);
+        }
+        assert_eq!(registry.metrics.streams_refused.get(), 6);
+        assert_eq!(lines.load(Ordering::Relaxed), 2, "one for each reason");
     }
 }

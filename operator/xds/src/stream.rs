@@ -103,8 +103,11 @@ async fn serve(
         .registry
         .connect(&identity, &peer.address.to_string(), SystemTime::now())
         .ok_or_else(|| {
-            context.registry.metrics.streams_refused.inc();
-            Status::resource_exhausted(format!("{} proxies are connected", context.limits.proxies))
+            let why = format!("{} proxies are connected", context.limits.proxies);
+            let status = Status::resource_exhausted(why);
+            context
+                .registry
+                .turn_away(Some(&identity.id), peer.address, status)
         })?;
     check_type(&first)?;
     let sotw = Sotw::new(first).map_err(invalid)?;
@@ -151,9 +154,11 @@ async fn serve(
 /// to `identity`.
 fn allow(peer: &Peer, identity: &mut Identity, registry: &Registry) -> Result<(), Status> {
     peer.authorize(identity).map_err(|why| {
-        registry.metrics.streams_refused.inc();
-        warn!(node = identity.id, peer = %peer.address, "stream refused: {why}");
-        Status::permission_denied(why)
+        registry.turn_away(
+            Some(&identity.id),
+            peer.address,
+            Status::permission_denied(why),
+        )
     })
 }
 

@@ -24,6 +24,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use k8s_openapi::jiff::{Timestamp, fmt::rfc2822};
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, PostParams};
+use kube::core::PartialObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -35,6 +36,7 @@ use headgate_controller::inject::INJECTED_ANNOTATION;
 use headgate_controller::kubernetes::crd;
 use headgate_controller::kubernetes::publish::CA_KEY;
 use headgate_deliver::istio::VERSION_LABEL;
+use headgate_deliver::readable::{Readable, list};
 use headgate_deliver::settings::{ENVOY_GATEWAY_NAMESPACE, ISTIO_NAMESPACE};
 use headgate_deliver::watch::api;
 use installation::Installation;
@@ -44,6 +46,9 @@ use judge::{Served, Versions};
 const SERVICE_SUFFIX: &str = "-metrics";
 /// The largest number of concurrent reviews of rights.
 const REVIEWS: usize = 32;
+
+/// The API of the metadata of objects of kind `K`.
+type MetadataApi<K> = Api<Readable<PartialObjectMeta<K>>>;
 
 /// Checks an installation in the kubeconfig's cluster.
 #[derive(Debug, Clone, Args)]
@@ -158,7 +163,7 @@ impl Checks<'_> {
         None
     }
 
-    fn all<K>(&self) -> Api<K>
+    fn all<K>(&self) -> Api<Readable<K>>
     where
         K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
     {
@@ -208,8 +213,8 @@ impl Checks<'_> {
         self.certificates(operator).await;
         let istio = ("istio", "istio-native");
         let namespace = operator.argument("istio-namespace");
-        let istiods =
-            Api::<Pod>::namespaced(self.cluster.client(), namespace.unwrap_or(ISTIO_NAMESPACE));
+        let namespace = namespace.unwrap_or(ISTIO_NAMESPACE);
+        let istiods: MetadataApi<Pod> = api(&self.cluster.client(), namespace);
         // Pods that have ended are left out.
         let is_running = "status.phase!=Failed,status.phase!=Succeeded";
         let running = ListParams::default()
@@ -222,7 +227,7 @@ impl Checks<'_> {
         let namespace = operator.argument("envoy-gateway-namespace");
         let namespace = namespace.unwrap_or(ENVOY_GATEWAY_NAMESPACE);
         // Envoy Gateway's chart sets the version label on the Deployment, not on its Pods.
-        let gateways = Api::<Deployment>::namespaced(self.cluster.client(), namespace);
+        let gateways: MetadataApi<Deployment> = api(&self.cluster.client(), namespace);
         let running = ListParams::default().labels("control-plane=envoy-gateway");
         let running = (gateways, running);
         let names = [judge::EXTENSION_POLICY];
@@ -305,17 +310,17 @@ impl Checks<'_> {
     async fn published(&mut self, name: &str, operator: &Installation, authority: Option<&str>) {
         let api = self.all::<ConfigMap>();
         let only = ListParams::default().fields(&format!("metadata.name={name}"));
-        let Some(found) = self.read("published-ca", api.list(&only)).await else {
+        let Some(found) = self.read("published-ca", list(&api, &only)).await else {
             return;
         };
         let watched = operator.watched();
         let mut namespaces: Vec<String> = if watched.is_empty() {
-            let api: Api<Namespace> = Api::all(self.cluster.client());
+            let api: MetadataApi<Namespace> = Api::all(self.cluster.client());
             let mut active = ListParams::default().fields("status.phase=Active");
             if let Some(selector) = operator.argument("namespace-selector") {
                 active = active.labels(selector);
             }
-            match self.read("published-ca", api.list_metadata(&active)).await {
+            match self.read("published-ca", list(&api, &active)).await {
                 Some(all) => all.iter().map(ResourceExt::name_any).collect(),
                 None => return,
             }
@@ -345,7 +350,7 @@ impl Checks<'_> {
         &mut self,
         operator: &Installation,
         (plane, native): (&'static str, &'static str),
-        (running, labelled): (Api<K>, ListParams),
+        (running, labelled): (MetadataApi<K>, ListParams),
         names: &[&'static str],
         judge: impl Fn(&Served, bool, &Versions) -> Finding,
     ) where
@@ -368,7 +373,7 @@ impl Checks<'_> {
         };
         let found = names.iter().zip(all);
         let served = found.filter_map(|(name, found)| Some((*name, served(found?))));
-        let running = self.read(plane, running.list_metadata(&labelled)).await;
+        let running = self.read(plane, list(&running, &labelled)).await;
         let running = running.into_iter().flat_map(|list| list.items);
         let labels = running.map(|object| object.metadata.labels.unwrap_or_default());
         let versions = labels.map(|mut labels| labels.remove(VERSION_LABEL));
@@ -446,9 +451,9 @@ impl Checks<'_> {
             self.add("pods", Finding::skipped("no operator's report can be read"));
             return;
         }
-        let api = self.all::<Pod>();
+        let api = self.all::<PartialObjectMeta<Pod>>();
         let running = ListParams::default().fields("status.phase=Running");
-        let Some(pods) = self.read("pods", api.list_metadata(&running)).await else {
+        let Some(pods) = self.read("pods", list(&api, &running)).await else {
             return;
         };
         let is_injected = |metadata: &kube::core::ObjectMeta| {
@@ -470,7 +475,7 @@ impl Checks<'_> {
         }
         let api = self.all::<Service>();
         if let Some(services) = self
-            .read("services", api.list(&ListParams::default()))
+            .read("services", list(&api, &ListParams::default()))
             .await
         {
             let version = self.version.as_deref();
@@ -483,7 +488,7 @@ impl Checks<'_> {
     async fn policies(&mut self, operators: &[Operator]) {
         let api = self.cluster.policies_api(self.namespace);
         let listed = async {
-            match api.list(&ListParams::default()).await {
+            match list(&api, &ListParams::default()).await {
                 // The check of the definition reports a missing CRD.
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
                 listed => listed.map(Some),

@@ -66,8 +66,8 @@ impl TlsArgs {
         let (client, default_namespace) = connect(access, metrics.clone()).await?;
         let secret = ObjectKey::new(namespace.unwrap_or(default_namespace), secret.clone());
         let own = OwnCertificate::new(client, secret, self.tls_names.clone(), files);
-        let authority = own.issue().await?;
-        Ok(Some(own.follow(authority)))
+        let signed = own.issue().await?;
+        Ok(Some(own.follow(signed)))
     }
 
     /// Reads the files, if the arguments name them. With `tokens`, proxies may connect without a

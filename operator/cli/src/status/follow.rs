@@ -14,6 +14,7 @@ use super::{StatusArgs, answer};
 use headgate_command::cluster::{Cluster, no_policies};
 use headgate_command::output::{Output, OutputFormat, print};
 use headgate_controller::kubernetes::resource::PolicyResource;
+use headgate_deliver::readable::Readable;
 
 /// Follows the policies of `namespace`, or of all namespaces. With `--wait`, ends when all are
 /// programmed or `--timeout` has passed. With `--watch`, prints the status after each change, and
@@ -29,7 +30,7 @@ pub(super) async fn follow(
         Some(name) => watcher::Config::default().fields(&format!("metadata.name={name}")),
         None => watcher::Config::default(),
     };
-    let (store, writer) = reflector::store::<PolicyResource>();
+    let (store, writer) = reflector::store::<Readable<PolicyResource>>();
     let events = watcher(cluster.policies_api(namespace), config).default_backoff();
     let mut events = pin!(events.reflect(writer));
     let end = args.wait.then(|| Instant::now() + args.timeout);
@@ -53,7 +54,7 @@ pub(super) async fn follow(
         // All queued events are taken, so that one output covers them.
         while let Some(Some(_)) = events.next().now_or_never() {}
         let state = store.state();
-        let mut policies: Vec<PolicyResource> = state.iter().map(|p| (**p).clone()).collect();
+        let mut policies: Vec<PolicyResource> = state.iter().map(|p| p.0.clone()).collect();
         policies.sort_by_key(|p| (p.metadata.namespace.clone(), p.metadata.name.clone()));
         let view = View::new(&policies, &[], Vec::new(), namespace);
         let done = args.wait && view.programmed();

@@ -78,16 +78,16 @@ pub struct Settings {
     /// Leave the user and group of the added containers to the cluster, as OpenShift requires
     #[arg(long)]
     pub no_run_as_user: bool,
-    /// CPU request of Envoy's container
+    /// CPU request of each added container
     #[arg(long, value_name = "QUANTITY", default_value = "100m")]
     pub proxy_cpu_request: String,
-    /// CPU limit of Envoy's container; none by default
+    /// CPU limit of each added container; none by default
     #[arg(long, value_name = "QUANTITY")]
     pub proxy_cpu_limit: Option<String>,
-    /// Memory request of Envoy's container
+    /// Memory request of each added container
     #[arg(long, value_name = "QUANTITY", default_value = "96Mi")]
     pub proxy_memory_request: String,
-    /// Memory limit of Envoy's container
+    /// Memory limit of each added container
     #[arg(long, value_name = "QUANTITY", default_value = "256Mi")]
     pub proxy_memory_limit: String,
 }

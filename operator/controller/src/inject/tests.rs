@@ -371,11 +371,15 @@ fn ports_that_envoy_needs_are_not_another_containers() {
 }
 
 #[test]
-fn envoy_has_the_resources_asked_for() {
+fn both_containers_have_the_resources_asked_for() {
+    // A quota applies to each container, so one without a CPU limit is refused under `limits.cpu`.
     let resources = |settings: &Settings| {
         let mut object = deployment();
         inject(&mut object, settings).unwrap();
-        object["spec"]["template"]["spec"]["initContainers"][1]["resources"].clone()
+        let containers = &object["spec"]["template"]["spec"]["initContainers"];
+        let [headgate, envoy] = [0, 1].map(|at| containers[at]["resources"].clone());
+        assert_eq!(headgate, envoy);
+        envoy
     };
     assert_eq!(
         resources(&settings()),

@@ -20,7 +20,6 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Error};
-use tokio::time::Instant;
 use tracing::{info, warn};
 
 use headgate_deliver::cluster::ObjectKey;
@@ -55,6 +54,16 @@ const KEEP: (&str, &str) = ("helm.sh/resource-policy", "keep");
 /// The data of a Secret.
 type Data = BTreeMap<String, ByteString>;
 
+/// The operator's certificate in the files.
+#[derive(Debug)]
+pub struct Signed {
+    /// The data of the Secret of the CA that signed it.
+    authority: Data,
+    /// The time of the signature on the wall clock, by which the certificate expires. An instant
+    /// would ignore steps of that clock, and the time for which the machine is suspended.
+    at: SystemTime,
+}
+
 /// Signs the operator's certificate with the CA of a Secret.
 #[derive(Debug, Clone)]
 pub struct OwnCertificate {
@@ -76,11 +85,11 @@ impl OwnCertificate {
         }
     }
 
-    /// Signs the first certificate as soon as the API server answers. Returns the CA's Secret data.
+    /// Signs the first certificate as soon as the API server answers.
     ///
     /// # Errors
     /// Returns one line that says why the Secret can't be read or used.
-    pub async fn issue(&self) -> anyhow::Result<Data> {
+    pub async fn issue(&self) -> anyhow::Result<Signed> {
         let named = || format!("--tls-authority {}", self.secret.name);
         loop {
             let data = match self.authority().await {
@@ -99,43 +108,50 @@ impl OwnCertificate {
             };
             let authority = signer(&data).with_context(named)?;
             self.trust(authority.cert()).with_context(named)?;
-            self.sign(&data).with_context(named)?;
-            return Ok(data);
+            return self.sign(data).with_context(named);
         }
     }
 
-    /// Renews the certificate signed by `authority`, and follows changes of the CA, until
-    /// cancelled.
-    pub async fn follow(self, mut authority: Data) {
-        let mut signed = Instant::now();
+    /// Renews the certificate, and follows changes of the CA, until cancelled.
+    pub async fn follow(self, mut signed: Signed) {
         loop {
             tokio::time::sleep(CHECK).await;
+            // The CA signs even while its Secret can't be read.
+            let renewed = self.renew(&signed, SystemTime::now());
             let overlap = || tokio::time::sleep(OVERLAP);
-            match self.renew(&authority, signed.elapsed(), overlap).await {
-                Ok(Some(data)) => (authority, signed) = (data, Instant::now()),
-                Ok(None) => {}
-                Err(error) => {
-                    let name = &self.secret.name;
-                    warn!("--tls-authority {name}: {error:#}; the previous certificate stays");
+            let changed = self.adopt(&signed.authority, overlap).await;
+            for outcome in [renewed, changed] {
+                match outcome {
+                    Ok(Some(new)) => signed = new,
+                    Ok(None) => {}
+                    Err(error) => {
+                        let name = &self.secret.name;
+                        warn!("--tls-authority {name}: {error:#}; the previous certificate stays");
+                    }
                 }
             }
         }
     }
 
-    /// Signs another certificate if the CA has changed or the certificate has reached the age for
-    /// renewal. `overlap` waits for [`OVERLAP`]. Returns the CA's Secret data.
-    async fn renew<W: Future<Output = ()>>(
+    /// Signs another certificate with the same CA if `signed` has reached the age for renewal, or
+    /// was signed at a time that is still to come, because the clock has been set back.
+    fn renew(&self, signed: &Signed, now: SystemTime) -> anyhow::Result<Option<Signed>> {
+        match now.duration_since(signed.at) {
+            Ok(age) if age < RENEW => Ok(None),
+            _ => self.sign(signed.authority.clone()).map(Some),
+        }
+    }
+
+    /// Signs another certificate if the Secret no longer has the CA `authority`. `overlap` waits
+    /// for [`OVERLAP`].
+    async fn adopt<W: Future<Output = ()>>(
         &self,
         authority: &Data,
-        age: Duration,
         overlap: impl Fn() -> W,
-    ) -> anyhow::Result<Option<Data>> {
+    ) -> anyhow::Result<Option<Signed>> {
         let data = self.authority().await?;
         if data == *authority {
-            return match age < RENEW {
-                true => Ok(None),
-                false => self.sign(&data).map(|()| Some(data)),
-            };
+            return Ok(None);
         }
         // All replicas, proxies and the API server must trust both CAs before the first replica
         // presents a certificate of the new CA, and until all replicas do.
@@ -152,10 +168,10 @@ impl OwnCertificate {
             self.trust(signer(authority)?.cert())?;
             return Ok(None);
         }
-        self.sign(&data)?;
+        let signed = self.sign(data)?;
         overlap().await;
         self.trust(new.cert())?;
-        Ok(Some(data))
+        Ok(Some(signed))
     }
 
     /// Returns the Secret's data. Creates the Secret if it doesn't exist.
@@ -204,14 +220,15 @@ impl OwnCertificate {
         replace(path, pem.as_bytes(), PRIVATE).with_context(|| path.display().to_string())
     }
 
-    fn sign(&self, data: &Data) -> anyhow::Result<()> {
-        let pair = signer(data)?.server(&self.names, LIFE, SystemTime::now())?;
+    fn sign(&self, authority: Data) -> anyhow::Result<Signed> {
+        let at = SystemTime::now();
+        let pair = signer(&authority)?.server(&self.names, LIFE, at)?;
         let files = &self.files;
         for (path, content) in [(&files.key, &pair.key), (&files.cert, &pair.cert)] {
             replace(path, content.as_bytes(), PRIVATE)
                 .with_context(|| path.display().to_string())?;
         }
-        Ok(())
+        Ok(Signed { authority, at })
     }
 }
 
@@ -289,25 +306,47 @@ mod tests {
         assert_eq!(*annotations, json!({"helm.sh/resource-policy": "keep"}));
     }
 
+    /// A process counts no time while its machine is suspended, and none when the clock is set.
+    #[tokio::test]
+    async fn a_certificate_is_renewed_by_the_clock_that_ends_its_validity() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = own_certificate(server(Arc::default()), folder.path());
+        let first = own.issue().await.unwrap();
+        let cert = || fs::read_to_string(&own.files.cert).unwrap();
+        let day = Duration::from_secs(86_400);
+        for (now, is_due) in [
+            (first.at, false),
+            (first.at + 9 * day, false),
+            (first.at + 10 * day, true),
+            (first.at + 40 * day, true),
+            (first.at - day, true),
+        ] {
+            let before = cert();
+            let renewed = own.renew(&first, now).unwrap();
+            assert_eq!((renewed.is_some(), cert() != before), (is_due, is_due));
+        }
+    }
+
     #[tokio::test]
     async fn another_ca_is_trusted_before_it_signs_and_the_old_one_until_all_have_changed() {
         let folder = tempfile::tempdir().unwrap();
         let secret = Arc::new(Mutex::new(None));
         let own = own_certificate(server(Arc::clone(&secret)), folder.path());
         let files = own.files.clone();
-        let first = own.issue().await.unwrap();
+        let first = own.issue().await.unwrap().authority;
         let state = || [&files.cert, &files.client_ca].map(|f| fs::read_to_string(f).unwrap());
         let states = Mutex::new(vec![state()]);
         let overlap = || {
             states.lock().unwrap().push(state());
             std::future::ready(())
         };
-        let same = own.renew(&first, Duration::ZERO, &overlap).await.unwrap();
-        assert_eq!((same, states.lock().unwrap().len()), (None, 1));
+        let same = own.adopt(&first, &overlap).await.unwrap();
+        assert!(same.is_none());
+        assert_eq!(states.lock().unwrap().len(), 1);
 
         secret.lock().unwrap().take();
-        let second = own.renew(&first, Duration::ZERO, &overlap).await.unwrap();
-        let renewed = second.unwrap();
+        let second = own.adopt(&first, &overlap).await.unwrap();
+        let renewed = second.unwrap().authority;
         let [old, new] =
             [&first, &renewed].map(|data| String::from_utf8(data["tls.crt"].0.clone()).unwrap());
         assert_ne!(old, new);
@@ -329,7 +368,8 @@ mod tests {
             secret.lock().unwrap().clone_from(&kept);
             std::future::ready(())
         };
-        let renewed = own.renew(&renewed, Duration::ZERO, restored).await.unwrap();
-        assert_eq!((renewed, state()), (None, before));
+        let adopted = own.adopt(&renewed, restored).await.unwrap();
+        assert!(adopted.is_none());
+        assert_eq!(state(), before);
     }
 }

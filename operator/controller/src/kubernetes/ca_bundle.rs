@@ -16,6 +16,7 @@ use tracing::info;
 use super::keep_ca::{events, keep_ca};
 use super::leader::Leadership;
 use headgate_deliver::object::FIELD_MANAGER;
+use headgate_deliver::readable::{Readable, list};
 use headgate_xds::tls::Trust;
 
 /// The pause after a failed write.
@@ -32,7 +33,7 @@ pub struct CaBundle {
 impl CaBundle {
     /// Keeps the CA up to date while this replica leads, until cancelled.
     pub(super) async fn run(self, client: Client, leadership: Leadership) {
-        let api = Api::<MutatingWebhookConfiguration>::all(client);
+        let api = Api::<Readable<MutatingWebhookConfiguration>>::all(client);
         let what = format!("webhook {}", self.name);
         let only = format!("metadata.name={}", self.name);
         let config = watcher::Config::default().fields(&only);
@@ -45,12 +46,12 @@ impl CaBundle {
     /// Writes the CA into all webhooks of the configuration if any of them has a different one.
     async fn write(
         &self,
-        api: &Api<MutatingWebhookConfiguration>,
+        api: &Api<Readable<MutatingWebhookConfiguration>>,
         only: ListParams,
         ca: Vec<u8>,
     ) -> Result<(), Error> {
         let ca = ByteString(ca);
-        let found = api.list(&only).await?.items.into_iter().next();
+        let found = list(api, &only).await?.items.into_iter().next();
         let webhooks = found.and_then(|found| found.webhooks).unwrap_or_default();
         if (webhooks.iter()).all(|webhook| webhook.client_config.ca_bundle.as_ref() == Some(&ca)) {
             return Ok(());

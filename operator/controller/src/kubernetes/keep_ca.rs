@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tracing::warn;
 
 use super::leader::{Leadership, while_leading};
+use headgate_deliver::readable::Readable;
 use headgate_xds::tls::Trust;
 
 /// The time within which several changes are handled as one.
@@ -59,7 +60,7 @@ pub(super) async fn keep_ca<F: Future<Output = Result<(), Error>>>(
 }
 
 /// Returns a stream with an item for each event of these objects.
-pub(super) fn events<K>(api: Api<K>, objects: watcher::Config) -> BoxStream<'static, ()>
+pub(super) fn events<K>(api: Api<Readable<K>>, objects: watcher::Config) -> BoxStream<'static, ()>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {

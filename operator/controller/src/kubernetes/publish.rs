@@ -21,7 +21,7 @@ use super::keep_ca::{events, keep_ca};
 use super::leader::Leadership;
 use headgate_deliver::cluster::ObjectKey;
 use headgate_deliver::object::{FIELD_MANAGER, MANAGED_BY};
-use headgate_deliver::readable::Readable;
+use headgate_deliver::readable::{Readable, list};
 use headgate_deliver::watch::{api, places};
 use headgate_xds::tls::Trust;
 
@@ -59,14 +59,17 @@ impl Publisher {
         let config_maps = self.config_maps();
         let mut all: Vec<_> = config_maps.map(|api| events(api, only.clone())).collect();
         if self.namespaces.is_empty() {
-            let api = Api::<PartialObjectMeta<Namespace>>::all(self.client.clone());
-            all.push(events(api, watcher::Config::default()));
+            all.push(events(self.all_namespaces(), watcher::Config::default()));
         }
         select_all(all).boxed()
     }
 
     fn config_maps(&self) -> impl Iterator<Item = Api<Readable<ConfigMap>>> {
         places(&self.namespaces).map(|name| api(&self.client, name))
+    }
+
+    fn all_namespaces(&self) -> Api<Readable<PartialObjectMeta<Namespace>>> {
+        Api::all(self.client.clone())
     }
 
     /// Writes the ConfigMaps that lack the CA.
@@ -77,8 +80,8 @@ impl Publisher {
         let mut found = BTreeMap::new();
         let mut failed = Ok(());
         for api in self.config_maps() {
-            match api.list(&only).await {
-                Ok(maps) => found.extend(maps.into_iter().map(|Readable(map)| {
+            match list(&api, &only).await {
+                Ok(maps) => found.extend(maps.into_iter().map(|map| {
                     let namespace = map.namespace().unwrap_or_default();
                     (namespace, map.data.and_then(|mut data| data.remove(CA_KEY)))
                 })),
@@ -96,7 +99,7 @@ impl Publisher {
                 continue;
             }
             match self.write(&namespace, ca, &owner).await {
-                Ok(_) => {}
+                Ok(()) => {}
                 // The namespace is deleted or terminating.
                 Err(Error::Api(status)) if status.code == 404 || is_terminating(&status) => {}
                 Err(error) => failed = Err(error),
@@ -109,12 +112,11 @@ impl Publisher {
         if !self.namespaces.is_empty() {
             return Ok(self.namespaces.clone());
         }
-        let api = Api::<Namespace>::all(self.client.clone());
         let of = ListParams {
             label_selector: self.selector.clone(),
             ..ListParams::default()
         };
-        let all = api.list_metadata(&of).await?.into_iter();
+        let all = list(&self.all_namespaces(), &of).await?.into_iter();
         let stays = all.filter(|namespace| namespace.metadata.deletion_timestamp.is_none());
         Ok(stays.map(|namespace| namespace.name_any()).collect())
     }
@@ -122,19 +124,14 @@ impl Publisher {
     /// Returns an owner reference to the operator's namespace, so that the ConfigMaps are deleted
     /// with it.
     async fn owner(&self) -> Result<OwnerReference, Error> {
-        let namespaces = Api::<Namespace>::all(self.client.clone());
-        let own = namespaces.get_metadata(&self.config_maps.namespace).await?;
+        let own = self.all_namespaces().get(&self.config_maps.namespace);
+        let own = own.await?;
         Ok(own.owner_ref(&()).unwrap_or_default())
     }
 
-    async fn write(
-        &self,
-        namespace: &str,
-        ca: &str,
-        owner: &OwnerReference,
-    ) -> Result<ConfigMap, Error> {
+    async fn write(&self, namespace: &str, ca: &str, owner: &OwnerReference) -> Result<(), Error> {
         let name = &self.config_maps.name;
-        let api = Api::<ConfigMap>::namespaced(self.client.clone(), namespace);
+        let api = api::<Readable<ConfigMap>>(&self.client, namespace);
         let map = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -146,7 +143,7 @@ impl Publisher {
             "data": {CA_KEY: ca},
         });
         let params = PatchParams::apply(FIELD_MANAGER).force();
-        api.patch(name, &params, &Patch::Apply(map)).await
+        api.patch(name, &params, &Patch::Apply(map)).await.map(drop)
     }
 }
 
@@ -224,6 +221,37 @@ mod tests {
             publisher.publish(b"pem".to_vec()).await.unwrap();
             assert_eq!(*written.lock().unwrap(), writes, "{known}");
         }
+    }
+
+    /// Users who may update their namespace may write such a time, which `jiff` can't represent.
+    #[tokio::test]
+    async fn a_namespace_with_odd_managed_fields_keeps_no_other_from_the_ca() {
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&written);
+        let odd = json!([{"time": "9999-12-31T00:00:00Z"}]);
+        let client = api_server(move |method, uri, _| {
+            let path = uri.path().to_owned();
+            Some(match path.rsplit('/').next() {
+                Some("ca") => {
+                    log.lock().unwrap().push(format!("{method} {path}"));
+                    (
+                        200,
+                        json!({"metadata": {"name": "ca", "managedFields": odd}}),
+                    )
+                }
+                Some("namespaces") => {
+                    let items = ["odd", "shop"]
+                        .map(|name| json!({"metadata": {"name": name, "managedFields": odd}}));
+                    (200, json!({"metadata": {}, "items": items}))
+                }
+                Some("configmaps") => (200, json!({"metadata": {}, "items": []})),
+                _ => (200, json!({"metadata": {"name": "system", "uid": "u"}})),
+            })
+        });
+        let publisher = publisher(client, &[]).await;
+        publisher.publish(b"pem".to_vec()).await.unwrap();
+        let of = |name: &str| format!("PATCH /api/v1/namespaces/{name}/configmaps/ca");
+        assert_eq!(*written.lock().unwrap(), [of("odd"), of("shop")]);
     }
 
     /// The Role of a namespace is deleted with the namespace.

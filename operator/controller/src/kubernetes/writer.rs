@@ -39,6 +39,7 @@ use headgate_api::{API_VERSION, KIND};
 use headgate_deliver::Delivered;
 use headgate_deliver::cluster::ObjectKey;
 use headgate_deliver::object::FIELD_MANAGER;
+use headgate_deliver::readable::Readable;
 use headgate_xds::registry::Registry;
 use headgate_xds::tally::Tallies;
 
@@ -458,7 +459,7 @@ async fn write(
     before: Arc<Observed>,
     status: AdmissionPolicyStatus,
 ) -> Written {
-    let api: Api<PolicyResource> = Api::namespaced(client, &key.namespace);
+    let api: Api<Readable<PolicyResource>> = Api::namespaced(client, &key.namespace);
     let body = json!({
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -475,7 +476,7 @@ async fn write(
     let patch = Patch::Apply(&body);
     let patched = timeout(WRITE_TIMEOUT, api.patch_status(&key.name, &params, &patch)).await;
     let result = match patched {
-        Ok(Ok(policy)) => Ok(Observed::new(&policy)),
+        Ok(Ok(Readable(policy))) => Ok(Observed::new(&policy)),
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
             Err(Failure::Conflict)
         }

@@ -62,7 +62,7 @@ impl KubernetesMetrics {
     }
 
     /// Counts a request to the API server. `status` is that of the response, or `None` without a
-    /// response. `operation` is the client's name for the request, such as `list_metadata`.
+    /// response. `operation` is the client's name for the request, such as `patch_status`.
     pub fn requested(&self, operation: &'static str, uri: &Uri, status: Option<StatusCode>) {
         // RBAC and audit logs use the same verb for all variants of an operation.
         let verb = operation.split('_').next().unwrap_or(operation);
