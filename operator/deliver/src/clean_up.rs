@@ -52,7 +52,8 @@ pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String>
         return Ok(());
     };
     let none = Patch::Merge(json!({"spec": {"replicas": 0}}));
-    let scaled = deployments.patch_scale(name, &PatchParams::default(), &none);
+    let parameters = PatchParams::default();
+    let scaled = deployments.patch_scale(name, &parameters, &none);
     scaled.await.map_err(line)?;
     let selector = found.spec.map(|spec| spec.selector).unwrap_or_default();
     let selector = Selector::try_from(selector).map_err(|e| e.to_string())?;

@@ -127,6 +127,7 @@ mod tests {
     use crate::limits::Limits;
     use crate::metrics::XdsMetrics;
     use crate::registry::Registry;
+    use crate::snapshot::Snapshot;
 
     /// A subscriber that counts log lines.
     struct Lines(Arc<AtomicUsize>);
@@ -158,8 +159,9 @@ mod tests {
     async fn a_proxy_that_is_turned_away_again_and_again_does_not_fill_the_log() {
         let registry = Registry::new(1, Duration::ZERO, XdsMetrics::default());
         let registry = Arc::new(registry);
+        let snapshot = Arc::new(Snapshot::new(Arc::default(), Arc::default()));
         let context = Context {
-            snapshots: tokio::sync::watch::channel(Arc::default()).1,
+            snapshots: tokio::sync::watch::channel(snapshot).1,
             registry: Arc::clone(&registry),
             shutdown: tokio::sync::watch::channel(false).1,
             limits: Limits::default(),

@@ -52,7 +52,7 @@ impl<T> Decoded<T> {
     /// Returns all mistakes, in the order of the file.
     pub(crate) fn into_problems(self, file: &str) -> Vec<Problem> {
         let problem = |(path, at, message): (Path, Position, String)| {
-            Problem::at(file, Some(at), path.to_string(), message)
+            Problem::at(file, Some(at), &path.to_string(), &message)
         };
         let mut problems: Vec<Problem> = self.problems.into_iter().map(problem).collect();
         problems.sort_by_key(|p| (p.line, p.column));

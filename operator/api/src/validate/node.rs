@@ -166,7 +166,7 @@ fn syntax_error(file: &str, error: &YamlError) -> Problem {
         YamlError::Eof { .. } => "not valid YAML: it ends too early; is the file whole?".to_owned(),
         other => format!("not usable YAML: {}", one_line(&other.to_string())),
     };
-    Problem::at(file, at, field, message)
+    Problem::at(file, at, &field, &message)
 }
 
 /// Returns advice for a message of the parser.

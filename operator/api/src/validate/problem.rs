@@ -51,31 +51,16 @@ impl Problem {
     }
 
     /// Returns a mistake of `field`, which is at `at`.
-    pub(crate) fn at(file: &str, at: Option<Position>, field: String, message: String) -> Self {
+    pub(crate) fn at(file: &str, at: Option<Position>, field: &str, message: &str) -> Self {
         Self {
             file: file.to_owned(),
             line: at.map(|p| p.line),
             column: at.map(|p| p.column),
-            field: one_line(&field),
-            message: one_line(&message),
+            field: escaped(field),
+            message: escaped(message),
         }
     }
-}
 
-/// Returns `text` with escapes in place of control characters. Names of fields, classes and types
-/// may contain line feeds.
-fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c.is_control() {
-            true => line.extend(c.escape_default()),
-            false => line.push(c),
-        }
-    }
-    line
-}
-
-impl Problem {
     /// Returns `FILE:LINE:COLUMN`, as far as known.
     #[must_use]
     pub fn place(&self) -> String {
@@ -102,12 +87,25 @@ impl fmt::Display for Problem {
     }
 }
 
+/// Returns `text` with escapes in place of control characters. Names of fields, classes and types
+/// may contain line feeds.
+fn escaped(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => line.extend(c.escape_default()),
+            false => line.push(c),
+        }
+    }
+    line
+}
+
 #[cfg(test)]
 mod tests {
     use crate::validate::check_file;
 
     #[test]
-    fn names_with_control_characters_take_one_line() {
+    fn names_with_control_characters_take_escaped() {
         let policy = r#"{"kind": "AdmissionPolicy", "spec": {"a\nb": 1, "c\u001b": 2}}"#;
         let report = check_file("p.yaml", policy.as_bytes());
         let lines: Vec<String> = report.all_problems().map(ToString::to_string).collect();

@@ -87,7 +87,7 @@ impl Document<WorkloadFile> {
     pub fn bad_access_log(&self, found: &str) -> Problem {
         let path = Path::default().field("recorded.accessLog");
         let at = self.node.position(&path);
-        Problem::at(&self.file, Some(at), path.to_string(), found.to_owned())
+        Problem::at(&self.file, Some(at), &path.to_string(), found)
     }
 
     /// Returns the plan of the workload under `stage`; `recording` is the content of its access

@@ -124,8 +124,8 @@ impl Publisher {
     /// Returns an owner reference to the operator's namespace, so that the ConfigMaps are deleted
     /// with it.
     async fn owner(&self) -> Result<OwnerReference, Error> {
-        let own = self.all_namespaces().get(&self.config_maps.namespace);
-        let own = own.await?;
+        let namespaces = self.all_namespaces();
+        let own = namespaces.get(&self.config_maps.namespace).await?;
         Ok(own.owner_ref(&()).unwrap_or_default())
     }
 
