@@ -157,7 +157,7 @@ async fn a_proxy_without_a_proven_namespace_gets_nothing() {
             .await
             .unwrap_err();
         assert_eq!(code, Code::PermissionDenied, "{uris:?}: {why}");
-        assert!(why.contains("or show a token"), "{why}");
+        assert!(why.contains("or present a token"), "{why}");
     }
     // Without TLS, the TCP connection is established. The server closes the connection at the first
     // bytes, which are no TLS handshake.

@@ -180,7 +180,7 @@ fn a_policy_that_no_operator_has_reconciled_is_unknown() {
         ("Unknown", "Stale")
     );
     assert!(
-        accepted.message.contains("judged generation 2 yet"),
+        accepted.message.contains("reconciled generation 2 yet"),
         "{accepted:?}"
     );
     assert!(!stale.ok());

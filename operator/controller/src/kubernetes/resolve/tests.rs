@@ -276,7 +276,7 @@ fn a_message_names_the_missing_object() {
     assert_eq!(before[6], not_installed("GRPCRoute"));
     assert_eq!(
         before[7],
-        "Service/other/x is not of the policy's own namespace shop"
+        "Service/other/x is not in the policy's own namespace shop"
     );
     let installed = world
         .route("HTTPRoute/shop/orphan", &[], &[])

@@ -504,8 +504,8 @@ fn a_message_says_what_a_pool_lacks() {
     assert_eq!(
         state(shared).warnings,
         [
-            "InferencePool/a/llm shares a route's rule with Service/a/x, and it is for all requests \
-          of the rule; give it a rule of its own"
+            "InferencePool/a/llm shares a route's rule with Service/a/x, so the policy applies to \
+             all requests of the rule; give it a rule of its own"
         ]
     );
 }
