@@ -20,10 +20,7 @@
 //! limits their number.
 //!
 //! Each of n workers counts only the requests that it sent itself, and compares their number with
-//! the bound divided by n, or with 2 if that is more. So workers need not exchange these counts,
-//! and a single slow request never stops its type. In return, a type that hangs may hold two slots
-//! for each worker. A bound of a/n + 4√(a/n), by the chance of one worker, would be too high: with
-//! two workers and 8 slots, a type that hangs would take all slots.
+//! the bound divided by n. So workers need not exchange these counts.
 //!
 //! **Without a limit** P is not known. That is so while P is searched for and the law is open. Then
 //! P − b − 2√b is left out, and a type that hangs takes the backend's workers until the law closes.
@@ -39,7 +36,7 @@ use super::Stage;
 use crate::decision::Action;
 use crate::host::Host;
 
-/// The least number of unanswered requests after which a worker sends no more of a type.
+/// The least number of unanswered requests, on all workers, after which a type sends no more.
 const FEWEST: f64 = 2.0;
 /// The least time for which the first unanswered request must have been waiting, mean slot times.
 const LONG: f64 = 4.0;
@@ -178,8 +175,8 @@ impl Stage {
         if self.slots.is_unlimited() && answered < time / 2.0 {
             return false;
         }
-        let part = cut.most_by_chance(kind) / (self.others.len() + 1) as f64;
-        f64::from(sent.count) >= part.max(FEWEST)
+        let part = cut.most_by_chance(kind).max(FEWEST) / (self.others.len() + 1) as f64;
+        f64::from(sent.count) >= part
     }
 
     /// Returns how often this stage determined whether a type is unanswered.
