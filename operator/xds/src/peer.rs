@@ -236,7 +236,7 @@ mod tests {
         ] {
             let why = Spiffe::of_certificate(&certificate(uris)).unwrap_err();
             assert!(
-                why.contains(says) && why.contains("or show a token"),
+                why.contains(says) && why.contains("or present a token"),
                 "{uris:?}: {why}"
             );
         }
