@@ -65,7 +65,7 @@ pub struct Sample {
     pub(crate) is_native: bool,
     /// The policies by `namespace/name`, each with the stats of its parts. For those in force, see
     /// [`Self::in_force`].
-    pub(crate) policies: BTreeMap<String, Parts<Stats>>,
+    pub policies: BTreeMap<String, Parts<Stats>>,
 }
 
 /// A proxy's version and name, as it reports them.

@@ -106,8 +106,17 @@ fn of_log(path: &Path, types: usize) -> anyhow::Result<Found> {
 fn of_proxy(place: &AdminAddress) -> anyhow::Result<Found> {
     let sample = block_on(client::sample(place, &mut None));
     let sample = sample.with_context(|| format!("--proxy {place}"))?;
-    let (names, policies): (Vec<&str>, Vec<_>) = sample.in_force().unzip();
-    let ([name], [policy]) = (&names[..], &policies[..]) else {
+    let mut policies: Vec<_> = sample.in_force().collect();
+    if policies.is_empty() {
+        // The Wasm filter publishes the slots of a policy with the first request.
+        policies = sample
+            .policies
+            .iter()
+            .map(|(n, p)| (n.as_str(), p))
+            .collect();
+    }
+    let [(name, policy)] = policies[..] else {
+        let names: Vec<&str> = policies.iter().map(|(name, _)| *name).collect();
         bail!(
             "--proxy {place}: it runs {}; it needs one policy in DryRun with {DEFAULT_TYPE} as its \
              only type",
