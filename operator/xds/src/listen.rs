@@ -84,7 +84,7 @@ impl Connections {
                         drop(slot);
                     });
                 }
-                Err(full) => self.turn_away(address, full, &mut pace),
+                Err(full) => self.refuse(address, full, &mut pace),
             }
         }
         drop(listener);
@@ -161,7 +161,7 @@ impl Connections {
     }
 
     /// Counts and logs a rejected connection, which the caller drops.
-    fn turn_away(&self, address: SocketAddr, full: Full, pace: &mut Pace) {
+    fn refuse(&self, address: SocketAddr, full: Full, pace: &mut Pace) {
         self.registry.metrics.connections_refused.inc();
         if !pace.is_due() {
             return;

@@ -229,7 +229,7 @@ impl Registry {
 
     /// Counts a refused stream, and logs the reason if no stream was refused with the same status
     /// code shortly before. Returns `status`.
-    pub(crate) fn turn_away(&self, node: Option<&str>, peer: SocketAddr, status: Status) -> Status {
+    pub(crate) fn refuse(&self, node: Option<&str>, peer: SocketAddr, status: Status) -> Status {
         self.metrics.streams_refused.inc();
         let mut paces = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = paces.entry(status.code()).or_default().is_due();

@@ -55,14 +55,14 @@ impl DiscoveryService {
                 Refused::Token(Refusal::Invalid(_)) => Status::unauthenticated(why),
                 Refused::Token(Refusal::Unavailable(_)) => Status::unavailable(why),
             };
-            self.context.registry.turn_away(None, address, status)
+            self.context.registry.refuse(None, address, status)
         })
     }
 
     /// Refuses a request of another protocol.
     pub(crate) fn other_protocol(&self, peer: &Peer) -> Status {
         let status = Status::unimplemented(OTHER_PROTOCOL);
-        self.context.registry.turn_away(None, peer.address, status)
+        self.context.registry.refuse(None, peer.address, status)
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
 
     /// Envoy retries forever, some 3,000 times a day.
     #[tokio::test]
-    async fn a_proxy_that_is_turned_away_again_and_again_does_not_fill_the_log() {
+    async fn a_stream_that_is_refused_again_and_again_does_not_fill_the_log() {
         let registry = Registry::new(1, Duration::ZERO, XdsMetrics::default());
         let registry = Arc::new(registry);
         let snapshot = Arc::new(Snapshot::new(Arc::default(), Arc::default()));

@@ -107,7 +107,7 @@ async fn serve(
             let status = Status::resource_exhausted(why);
             context
                 .registry
-                .turn_away(Some(&identity.id), peer.address, status)
+                .refuse(Some(&identity.id), peer.address, status)
         })?;
     check_type(&first)?;
     let sotw = Sotw::new(first).map_err(invalid)?;
@@ -154,7 +154,7 @@ async fn serve(
 /// to `identity`.
 fn allow(peer: &Peer, identity: &mut Identity, registry: &Registry) -> Result<(), Status> {
     peer.authorize(identity).map_err(|why| {
-        registry.turn_away(
+        registry.refuse(
             Some(&identity.id),
             peer.address,
             Status::permission_denied(why),
