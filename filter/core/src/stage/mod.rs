@@ -569,7 +569,7 @@ impl Stage {
         request.late = patience.reason;
         request.work = sight.work.cast_signed();
         request.counts = counts;
-        let parks = self.parks(now, attributes.kind);
+        let parks = self.parks(host, now, attributes.kind)?;
         let (limit, tokens) = (self.slots.limit(now), self.slots.tokens(&attributes));
         if queued == 0 && !parks && self.ledger.try_acquire(host, limit, tokens)? {
             let dequeued = Some(now);
@@ -668,6 +668,7 @@ impl Stage {
         request.first_byte = Some(now);
         let request = *request;
         self.parked.ended(now, request.attributes.kind, true);
+        self.answered(host, now, request.attributes.kind);
         match request.phase {
             Phase::Running {
                 dequeued: Some(dequeued),
@@ -724,6 +725,9 @@ impl Stage {
                 let answered = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
                 self.parked.ended(now, kind, answered);
                 let released = self.release(host, &request);
+                if answered {
+                    self.answered(host, now, kind);
+                }
                 if let Some(dequeued) = dequeued.filter(|_| request.freed.is_none()) {
                     self.slots.ended(kind, request.tokens, now.since(dequeued));
                     self.used(now, &request, outcome, now.since(dequeued));

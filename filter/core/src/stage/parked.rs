@@ -20,7 +20,10 @@
 //! limits their number.
 //!
 //! Each of n workers counts only the requests that it sent itself, and compares their number with
-//! the bound divided by n. So workers need not exchange these counts.
+//! the bound divided by n. So workers need not exchange these counts. A bound for one worker may be
+//! less than one request, so the answers must be those of all workers: otherwise one slow request
+//! would stop its type on its worker. A worker publishes the time of a type's last answer once per
+//! mean slot time, and reads it only before it stops a type.
 //!
 //! **Without a limit** P is not known. That is so while P is searched for and the law is open. Then
 //! P − b − 2√b is left out, and a type that hangs takes the backend's workers until the law closes.
@@ -28,26 +31,31 @@
 //! sent. So a backend that pauses as a whole parks nothing.
 
 use headgate_strategies::discipline::Place;
-use headgate_strategies::host::HostError;
+use headgate_strategies::host::{HostError, Number, Shared};
 use headgate_strategies::request::TypeId;
 use headgate_strategies::time::Instant;
 
 use super::Stage;
 use crate::decision::Action;
 use crate::host::Host;
+use crate::stats::{self, MAX_TYPES_IN_STATS};
 
 /// The least number of unanswered requests, on all workers, after which a type sends no more.
 const FEWEST: f64 = 2.0;
 /// The least time for which the first unanswered request must have been waiting, mean slot times.
 const LONG: f64 = 4.0;
 
-/// The requests of a type that this worker sent since the type's last answer and that haven't
-/// ended.
+/// The requests of a type that this worker sent since its last answer to the type.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sent {
+    /// The number of these requests that haven't ended.
     count: u32,
     /// The time at which the first of these requests was sent.
     since: Instant,
+    /// The time of the last answer that this worker published.
+    published: Instant,
+    /// The time of the last answer that any worker published, ns. Defined at the first use.
+    answered: Option<Number>,
 }
 
 /// The parked requests of a stage on one worker.
@@ -97,13 +105,6 @@ impl Parked {
         self.count == 0
     }
 
-    /// Returns the types that have parked requests.
-    fn types(&self) -> impl Iterator<Item = TypeId> + '_ {
-        let counts = (!self.is_empty()).then_some(&self.counts);
-        let types = (0..).zip(counts.into_iter().flatten());
-        types.filter_map(|(kind, count)| (*count > 0).then_some(TypeId(kind)))
-    }
-
     /// Counts a parked request of `kind`.
     fn entered(&mut self, kind: TypeId) {
         self.count += 1;
@@ -149,34 +150,95 @@ impl Parked {
 impl Stage {
     /// Whether an admitted request of `kind` has to wait for an answer of its type. Probes of a
     /// broken type don't wait, because the requests that hang may never be answered.
-    pub(super) fn parks(&self, now: Instant, kind: TypeId) -> bool {
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub(super) fn parks(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        kind: TypeId,
+    ) -> Result<bool, HostError> {
+        let is_unanswered = self.is_unanswered(host, now, kind)?;
         let cut = self.strategy.base.value_cut();
-        self.is_unanswered(now, kind) && cut.is_none_or(|cut| !cut.is_broken(kind))
+        Ok(is_unanswered && cut.is_none_or(|cut| !cut.is_broken(kind)))
     }
 
     /// Whether so many requests of `kind` are unanswered for so long that no further ones are sent.
-    fn is_unanswered(&self, now: Instant, kind: TypeId) -> bool {
+    fn is_unanswered(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        kind: TypeId,
+    ) -> Result<bool, HostError> {
         #[cfg(test)]
         self.parked.judged.set(self.parked.judged.get() + 1);
         let sent = self.parked.sent.get(usize::from(kind.0));
-        let (Some(cut), Some(sent)) = (self.strategy.base.value_cut(), sent) else {
-            return false;
+        let (Some(cut), Some(&sent)) = (self.strategy.base.value_cut(), sent) else {
+            return Ok(false);
         };
         if sent.count == 0 || !self.holds() {
-            return false;
+            return Ok(false);
         }
         let Some(time) = cut.slot_time(kind).map(|time| LONG * time) else {
-            return false;
+            return Ok(false);
         };
         if now.since(sent.since).as_secs_f64() <= time {
-            return false;
+            return Ok(false);
         }
         let answered = self.parked.answered.since(sent.since).as_secs_f64();
         if self.slots.is_unlimited() && answered < time / 2.0 {
-            return false;
+            return Ok(false);
         }
         let part = cut.most_by_chance(kind).max(FEWEST) / (self.others.len() + 1) as f64;
-        f64::from(sent.count) >= part
+        if f64::from(sent.count) < part {
+            return Ok(false);
+        }
+        let anywhere = match self.answered_at(host, kind)? {
+            Some(number) => Instant::from_nanos(host.get(number)?),
+            None => Instant::default(),
+        };
+        Ok(now.since(anywhere).as_secs_f64() > time)
+    }
+
+    /// Returns the number with the time of the last answer to `kind`, or `None` if no other worker
+    /// answers requests, or the process has no number for so many types.
+    fn answered_at(
+        &mut self,
+        host: &impl Shared,
+        kind: TypeId,
+    ) -> Result<Option<Number>, HostError> {
+        let at = usize::from(kind.0);
+        let sent = (self.parked.sent.get_mut(at)).filter(|_| !self.others.is_empty());
+        let (Some(sent), Some(of)) = (sent, self.config.types.get(at)) else {
+            return Ok(None);
+        };
+        if sent.answered.is_none() && at < MAX_TYPES_IN_STATS {
+            let prefix = stats::prefix(&self.config.policy);
+            let name = format!("{prefix}.type.{}.answered_at_ns", of.name);
+            sent.answered = Some(host.number(&name)?);
+        }
+        Ok(sent.answered)
+    }
+
+    /// Publishes that a request of `kind` was answered, once per mean slot time. If a host call
+    /// fails, the next answer is published.
+    pub(super) fn answered(&mut self, host: &impl Host, now: Instant, kind: TypeId) {
+        let cut = self.strategy.base.value_cut();
+        let time = cut.and_then(|cut| cut.slot_time(kind));
+        let sent = self.parked.sent.get(usize::from(kind.0));
+        let (Some(time), Some(sent)) = (time.filter(|_| self.holds()), sent) else {
+            return;
+        };
+        if now.since(sent.published).as_secs_f64() < time {
+            return;
+        }
+        if let Ok(Some(number)) = self.answered_at(host, kind)
+            && host.set(number, now.as_nanos()).is_ok()
+            && let Some(sent) = self.parked.sent.get_mut(usize::from(kind.0))
+        {
+            sent.published = now;
+        }
     }
 
     /// Returns how often this stage determined whether a type is unanswered.
@@ -217,20 +279,30 @@ impl Stage {
     ) -> Result<(), HostError> {
         // Either all parked requests of a type may go or none. Usually none of any type may go, so
         // check the types before the requests.
-        if (self.parked.types()).all(|kind| self.is_unanswered(now, kind)) {
+        if self.parked.is_empty() {
             return Ok(());
         }
-        let may_go = |slot: &u32| {
+        let mut may_go = Vec::new();
+        for kind in (0..).map(TypeId).take(self.parked.counts.len()) {
+            let count = self.parked.counts[usize::from(kind.0)];
+            if count > 0 && !self.is_unanswered(host, now, kind)? {
+                may_go.push(kind);
+            }
+        }
+        if may_go.is_empty() {
+            return Ok(());
+        }
+        let goes = |slot: &u32| {
             let request = self.requests.get(*slot);
-            request.is_some_and(|of| !self.is_unanswered(now, of.attributes.kind))
+            request.is_some_and(|of| may_go.contains(&of.attributes.kind))
         };
-        let mut slots: Vec<u32> = self.parked_slots().filter(may_go).collect();
+        let mut slots: Vec<u32> = self.parked_slots().filter(goes).collect();
         slots.sort_unstable_by_key(|slot| self.requests.get(*slot).map(|of| of.arrived));
         for slot in slots {
             let Some(mut request) = self.requests.get(slot).copied() else {
                 continue;
             };
-            if self.is_unanswered(now, request.attributes.kind) {
+            if self.is_unanswered(host, now, request.attributes.kind)? {
                 continue;
             }
             let queued = self.ledger.queue(host)?.length;

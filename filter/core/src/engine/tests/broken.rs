@@ -88,6 +88,31 @@ fn a_type_that_hangs_holds_few_slots_of_all_workers_together() {
     }
 }
 
+/// Half of the slots are in use. One in nineteen requests of `/slow` takes 500 ms, and a worker
+/// sends the next ones before that, all of which are answered after 10 ms.
+#[test]
+fn a_slow_request_parks_no_other_however_many_workers_there_are() {
+    for workers in [1, 4, 16, 64] {
+        let mut process = Process::new(workers, &by_value(16));
+        let mut running: Vec<(u64, u32)> = Vec::new();
+        for at in 0..1_000_u64 {
+            let time = if at % 19 == 0 { 500 } else { 10 };
+            let worker = at as usize % workers;
+            running.push((10 * at + time, process.arrive(worker, "/slow")));
+            for other in 0..3 {
+                let stream = process.arrive((worker + other) % workers, "/");
+                running.push((10 * at + 10, stream));
+            }
+            assert!(process.queued().is_empty(), "{workers} workers");
+            process.run_for(10 * MS);
+            for (_, stream) in running.extract_if(.., |(end, _)| *end <= 10 * (at + 1)) {
+                process.finish(stream, Outcome::Completed);
+            }
+        }
+        assert_eq!(process.refused, [], "{workers} workers");
+    }
+}
+
 /// The backend can't answer a request before its body has arrived.
 #[test]
 fn requests_whose_bodies_still_arrive_break_no_type() {
