@@ -37,6 +37,10 @@ use headgate_command::output::{Output, print};
 use headgate_controller::kubernetes::crd;
 use input::Mistakes;
 
+// Exported for the tests of workloads with mistakes.
+#[cfg(feature = "tools")]
+pub use simulate::WorkloadDocument;
+
 /// Keeps services inside their latency objectives: admission control for Envoy.
 #[derive(Debug, Parser)]
 #[command(name = "headgate", version, propagate_version = false)]

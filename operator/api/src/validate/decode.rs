@@ -39,7 +39,7 @@ impl<T> Decoded<T> {
         &mut self,
         document: &Node,
         found: impl IntoIterator<Item = (Path, String)>,
-        follows: fn(&Path, &Path) -> bool,
+        follows: impl Fn(&Path, &Path) -> bool,
     ) {
         for (path, message) in found {
             if !self.repaired.iter().any(|field| follows(&path, field)) {
@@ -60,12 +60,12 @@ impl<T> Decoded<T> {
     }
 }
 
-/// A function that returns a hint about a missing field, such as an example of its value, by the
-/// path and the name of the field.
-pub(crate) type Example = fn(&Path, &str) -> &'static str;
-
-/// Reads `document`, and repairs it if necessary.
-pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example) -> Decoded<T> {
+/// Reads `document`, and repairs it if necessary. `example` returns a hint about a missing field,
+/// such as an example of its value, by the path and the name of the field.
+pub(crate) fn decode<T: DeserializeOwned>(
+    document: &mut Node,
+    example: impl Fn(&Path, &str) -> &'static str,
+) -> Decoded<T> {
     let mut decoded = Decoded {
         value: None,
         problems: Vec::new(),

@@ -8,12 +8,11 @@
 
 mod decode;
 mod node;
+mod parsed;
 mod path;
 mod policy;
 mod problem;
 mod rules;
-#[cfg(feature = "simulated")]
-mod simulated;
 mod suggest;
 
 use std::collections::HashMap;
@@ -28,11 +27,10 @@ use rules::{At, Problems};
 use suggest::closest;
 
 pub use crate::slots::Slots;
+pub use parsed::Parsed;
 pub use policy::ValidPolicy;
 pub use problem::Problem;
 pub use rules::{MAX_PATH, METHODS, NAME, constrain, is_label, is_name};
-#[cfg(feature = "simulated")]
-pub use simulated::{WorkloadDocument, mesh};
 pub use suggest::instead_of;
 
 /// The largest file, in bytes. The API server has the same limit.

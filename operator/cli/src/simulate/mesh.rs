@@ -6,10 +6,11 @@ use anyhow::{Context as _, bail};
 use headgate_simulator::mesh::file::Plan;
 use headgate_simulator::mesh::study::{Applied, MeshStudy};
 
+use super::document::mesh_plan;
 use crate::input::{self, Mistakes};
 use headgate_api::compile::configuration;
 use headgate_api::plan::TargetKind;
-use headgate_api::validate::{ValidPolicy, mesh};
+use headgate_api::validate::ValidPolicy;
 use headgate_controller::source::read::read_file;
 
 /// Returns the study of the mesh in `file` under `policies`.
@@ -18,7 +19,7 @@ pub(super) fn study(policies: &Path, file: &Path) -> anyhow::Result<MeshStudy> {
     let found = input::policies(&reports)?;
     let named = file.display().to_string();
     let content = read_file(file).with_context(|| format!("{named}: can't be read"))?;
-    let plan = mesh(&named, &content).map_err(Mistakes::from)?;
+    let plan = mesh_plan(&named, &content).map_err(Mistakes::from)?;
     let applied = applied(&found, &plan, policies)?;
     Ok(MeshStudy::new(&applied, plan, &named)?)
 }

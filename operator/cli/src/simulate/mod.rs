@@ -1,6 +1,7 @@
 //! `headgate simulate`: runs a policy under a workload or in a mesh, or an experiment of the
 //! papers.
 
+mod document;
 mod mesh;
 mod progress;
 mod workload;
@@ -22,6 +23,8 @@ use headgate_api::compile::configuration;
 use headgate_api::validate::{ValidPolicy, instead_of};
 use headgate_command::output::Output;
 use progress::Bar;
+
+pub use document::WorkloadDocument;
 
 /// The value of `--scenario` that lists all scenarios.
 const LIST: &str = "list";

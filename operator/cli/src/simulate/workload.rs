@@ -9,8 +9,8 @@ use headgate_core::config::StageConfig;
 use headgate_simulator::trial::Plan;
 use headgate_simulator::workload::recorded::{Recording, is_access_log};
 
+use super::document::WorkloadDocument;
 use crate::input::{Mistakes, beginning};
-use headgate_api::validate::WorkloadDocument;
 
 /// Returns the plan of the file at `path` under `stage`.
 pub(super) fn plan(path: &Path, stage: &StageConfig) -> anyhow::Result<Plan> {

@@ -7,8 +7,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use headgate::WorkloadDocument;
 use headgate_api::compile::configuration;
-use headgate_api::validate::{WorkloadDocument, check_file};
+use headgate_api::validate::check_file;
 use headgate_core::config::StageConfig;
 
 fn folder(name: &str) -> PathBuf {
