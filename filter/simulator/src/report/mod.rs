@@ -27,7 +27,7 @@ pub mod words;
 
 use serde::Serialize;
 
-pub use figure::{Axis, Figure, Level, Point, Scale, Series, Style};
+pub use figure::{Axis, Figure, Level, Scale, Series, Style};
 pub use row::ReportRow;
 pub use table::{Cell, Compared, Group, Limited, Table, TableRow};
 
