@@ -13,7 +13,7 @@ use headgate_strategies::strategy::TypeId;
 use headgate_strategies::time::nanos;
 
 use crate::Size;
-use crate::backend::Network;
+use crate::backend::Servers;
 use crate::clients::callers::Callers;
 use crate::observe::{Observed, Timeline};
 use crate::progress::Progress;
@@ -366,7 +366,7 @@ impl Trial {
             // The strategy and the traffic must not share random numbers.
             seed: !seed,
         };
-        let backend = Network::of_servers(self.slots);
+        let backend = Servers::new(self.slots);
         let phases = match &self.plan.offered {
             Offered::Phases { phases, .. } => Some(edges(begin, phases)),
             _ => None,
