@@ -6,7 +6,7 @@ use super::*;
 use crate::progress::Silent;
 use crate::report::ReportRow;
 use crate::samples;
-use crate::source::{Request, Source as _};
+use crate::source::Request;
 use crate::workload::{Bursts, Process, ServiceTime, TypeLoad};
 use serde_json::Value;
 
