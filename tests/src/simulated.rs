@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use headgate_core::config::{FilterConfig, StageConfig};
-use headgate_simulator::backend::Network;
+use headgate_simulator::backend::Servers;
 use headgate_simulator::{Outcome, Request, Run, Source, Until};
 use headgate_strategies::strategy::TypeId;
 use serde_json::Value;
@@ -82,10 +82,7 @@ pub fn replay_with(policy: &Value, load: &LoadSpec, turnaround: Duration) -> Res
         until: Until::Time(load.duration()),
         seed: load.seed,
     };
-    Ok(run.with(
-        &mut Replay(requests),
-        Network::of_servers(stage.parallelism),
-    )?)
+    Ok(run.with(&mut Replay(requests), Servers::new(stage.parallelism))?)
 }
 
 fn request(due: Due, turnaround: Duration) -> Result<Request> {

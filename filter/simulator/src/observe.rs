@@ -1,7 +1,5 @@
 //! A source that reports the progress of a run, and records outcomes of requests over time.
 
-use headgate_strategies::reason::Reason;
-
 use crate::progress::Progress;
 use crate::results::nearest_rank;
 use crate::source::{Answer, Ending, Request, Source};
@@ -10,18 +8,18 @@ use crate::source::{Answer, Ending, Request, Source};
 /// enough that reports take no noticeable time.
 const REPORT_EVERY: u64 = 1 << 16;
 
-/// A source with progress reports and timelines.
-pub(crate) struct Observed<'a, S> {
-    source: S,
+/// A source with progress reports and timelines. It passes on only answers.
+pub(crate) struct Observed<'a> {
+    source: Box<dyn Source + 'a>,
     progress: &'a dyn Progress,
     untold: u64,
     timelines: [Option<Timeline>; 2],
 }
 
-impl<'a, S> Observed<'a, S> {
+impl<'a> Observed<'a> {
     /// Returns a source that records the outcomes of requests in these timelines.
     pub(crate) fn new(
-        source: S,
+        source: Box<dyn Source + 'a>,
         progress: &'a dyn Progress,
         timelines: [Option<Timeline>; 2],
     ) -> Self {
@@ -39,7 +37,7 @@ impl<'a, S> Observed<'a, S> {
     }
 }
 
-impl<S: Source> Source for Observed<'_, S> {
+impl Source for Observed<'_> {
     fn peek(&self) -> Option<u64> {
         self.source.peek()
     }
@@ -53,18 +51,6 @@ impl<S: Source> Source for Observed<'_, S> {
         self.source.take()
     }
 
-    fn forwarded(&mut self, request: &Request, at: u64) {
-        self.source.forwarded(request, at);
-    }
-
-    fn begun(&mut self, request: &Request, at: u64) {
-        self.source.begun(request, at);
-    }
-
-    fn refused(&mut self, request: &Request, reason: Reason) {
-        self.source.refused(request, reason);
-    }
-
     fn answered(&mut self, request: &Request, at: u64, answer: Answer) {
         for timeline in self.timelines.iter_mut().flatten() {
             timeline.note(request, at, answer.ending);
@@ -73,7 +59,7 @@ impl<S: Source> Source for Observed<'_, S> {
     }
 }
 
-impl<S> Drop for Observed<'_, S> {
+impl Drop for Observed<'_> {
     fn drop(&mut self) {
         self.progress.done(self.untold);
     }

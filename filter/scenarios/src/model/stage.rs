@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headgate_core::config::StageConfig;
-use headgate_simulator::backend::Network;
+use headgate_simulator::backend::Servers;
 use headgate_simulator::results::ALL;
 use headgate_simulator::trial::Offered;
 use headgate_simulator::workload::file::{Problem, WorkloadFile};
@@ -48,7 +48,7 @@ impl Stage {
             seed: !seed,
         };
         let mut traffic = workload.steady(workload.per_second(load, slots), seed);
-        let outcome = run.with(&mut traffic, Network::of_servers(slots))?;
+        let outcome = run.with(&mut traffic, Servers::new(slots))?;
         let names = workload.types().iter().map(|kind| kind.name.as_str());
         let (mut measured, mut least) = (Measured::default(), f64::INFINITY);
         let all = outcome.all();

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use headgate_core::config::StageConfig;
 use headgate_mesh::smoothing::Smoothing;
-use headgate_simulator::backend::Network;
+use headgate_simulator::backend::Cores;
 use headgate_simulator::clients::ClosedLoop;
 use headgate_simulator::clients::threads::{
     Habits, Phase, Sample, TRANSACTIONS, Threads as Clients,
@@ -44,7 +44,7 @@ const PORTFOLIO: u32 = 119;
 const CORES: u32 = 2;
 /// The work of a data access, ns.
 const ACCESS: f64 = 83_500.0;
-/// σ, the contention, of [`Network::of_cores`].
+/// σ, the contention, of [`Cores::new`].
 const CONTENTION: f64 = 0.04;
 /// The sampling period, ns.
 const PERIOD: u64 = SECOND;
@@ -159,7 +159,7 @@ impl Threads {
             // The strategy and the clients must not share random numbers.
             seed: !seed,
         };
-        let database = Network::of_cores(CORES, CONTENTION).refusing_at(ACCESS);
+        let database = Cores::new(CORES, CONTENTION).refusing_at(ACCESS);
         run.with(&mut clients, database)?;
         let samples = clients.behaviour().samples();
         Ok(samples[..samples.len().min(length as usize)].to_vec())

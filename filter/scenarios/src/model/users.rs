@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use headgate_core::config::StageConfig;
-use headgate_simulator::backend::{Network, Staged};
+use headgate_simulator::backend::{Cores, Staged};
 use headgate_simulator::clients::series::Series;
 use headgate_simulator::clients::{ClosedLoop, users};
 use headgate_simulator::{LogNormal, Run, SimulationError, Until};
@@ -57,7 +57,7 @@ struct Service {
     mean_to_median: f64,
     /// The number of threads in each page's pool.
     threads: u32,
-    /// σ, the contention, of [`Network::of_cores`].
+    /// σ, the contention, of [`Cores::new`].
     contention: f64,
     /// Whether an answer of lower quality needs less work.
     #[serde(default)]
@@ -118,7 +118,7 @@ impl Users {
             // The strategy and the users must not share random numbers.
             seed: !seed,
         };
-        let processor = Network::of_cores(1, self.service.contention);
+        let processor = Cores::new(1, self.service.contention);
         let mut service = Staged::new(processor, habits.pages.iter().map(|_| self.service.threads));
         if self.service.degrades {
             service = service.degrading();

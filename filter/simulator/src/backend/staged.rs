@@ -7,13 +7,13 @@
 
 use std::collections::VecDeque;
 
-use super::{Backend, Network};
+use super::{Backend, Cores};
 use crate::source::Request;
 
 /// A service of stages: one thread pool for each request type, over one processor.
 #[derive(Debug)]
 pub struct Staged {
-    processor: Network,
+    processor: Cores,
     pools: Vec<Pool>,
     /// The index of the pool of each job.
     pool_of: Vec<u16>,
@@ -31,7 +31,7 @@ struct Pool {
 impl Staged {
     /// Returns a service with this number of threads for each request type, by [`Request::kind`].
     #[must_use]
-    pub fn new(processor: Network, threads: impl IntoIterator<Item = u32>) -> Self {
+    pub fn new(processor: Cores, threads: impl IntoIterator<Item = u32>) -> Self {
         let pool = |threads: u32| Pool {
             idle: threads.max(1),
             queue: VecDeque::new(),
@@ -83,7 +83,7 @@ impl Backend for Staged {
         let job = self.processor.end(now)?;
         let pool = &mut self.pools[usize::from(self.pool_of[job as usize])];
         match pool.queue.pop_front() {
-            Some((next, work)) => self.processor.start(now as f64, next, work as f64),
+            Some((next, work)) => self.processor.start(now, next, work),
             None => pool.idle += 1,
         }
         Some(job)
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_full_pool_keeps_its_own_type_waiting_and_no_other() {
-        let mut service = Staged::new(Network::of_cores(1, 0.0), [1, 1]);
+        let mut service = Staged::new(Cores::new(1, 0.0), [1, 1]);
         let request = |kind, work| Request::new(0, kind, work);
         service.take(0, 0, &request(0, 100));
         service.take(0, 1, &request(0, 100));

@@ -7,7 +7,7 @@ use headgate_strategies::strategy::TypeId;
 use super::threads::{self, Phase, Threads};
 use super::users::{Habits, Page, Stay, Users};
 use super::*;
-use crate::backend::{Network, Staged};
+use crate::backend::{Cores, Staged};
 use crate::simulation::{Run, Until};
 use crate::source::Ending;
 use crate::workload::LogNormal;
@@ -110,7 +110,7 @@ fn users_are_conserved_whatever_becomes_of_their_requests() {
             until: Until::Time(Duration::from_secs(60)),
             seed: 1,
         };
-        let backend = Staged::new(Network::of_cores(1, 0.01), [4, 4]);
+        let backend = Staged::new(Cores::new(1, 0.01), [4, 4]);
         let outcome = run.with(&mut source, backend).unwrap();
 
         // All requests were answered in the end, and the users whose stay is over have left.

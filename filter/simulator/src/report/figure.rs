@@ -53,9 +53,9 @@ pub struct Series {
     /// The index of the series' colour. Series with the same index share a colour, such as our
     /// curve and the paper's curve of one strategy. `None` gives the series its own colour.
     pub colour: Option<usize>,
-    /// The points, in ascending order of `x` for all styles but [`Style::Points`] and
-    /// [`Style::Paper`].
-    pub points: Vec<Point>,
+    /// The points, as x and y, in ascending order of x for all styles but [`Style::Paper`]. A y of
+    /// `None` breaks a line.
+    pub points: Vec<(f64, Option<f64>)>,
 }
 
 /// The drawing style of a series.
@@ -66,21 +66,8 @@ pub enum Style {
     Line,
     /// A dashed line.
     Dashed,
-    /// Dots.
-    Points,
     /// Hollow dots: the values of a paper.
     Paper,
-}
-
-/// A point of a series.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Point {
-    /// The horizontal value.
-    pub x: f64,
-    /// The vertical value; `None` breaks a line.
-    pub y: Option<f64>,
-    /// A name beside the point; may be empty.
-    pub label: String,
 }
 
 /// A reference line.
@@ -125,16 +112,11 @@ impl Series {
         style: Style,
         points: impl IntoIterator<Item = (f64, Option<f64>)>,
     ) -> Self {
-        let point = |(x, y)| Point {
-            x,
-            y,
-            label: String::new(),
-        };
         Self {
             name: name.into(),
             style,
             colour: None,
-            points: points.into_iter().map(point).collect(),
+            points: points.into_iter().collect(),
         }
     }
 

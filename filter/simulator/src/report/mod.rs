@@ -8,18 +8,17 @@
 //!
 //! - [`Table`]s with the measured number, the expected number, and the largest accepted difference
 //!   ([`Compared`]);
-//! - [`Figure`]s: curves, steps or points over named axes, with reference levels and the paper's
-//!   values;
+//! - [`Figure`]s: curves over named axes, with reference levels and the paper's values;
 //! - [`Claim`]s: the paper's statement, its value, the measured value, and whether the claim holds;
 //! - [`ReportRow`]s: machine-readable rows, with the experiment's own fields.
 //!
-//! [`text`], [`json`] and [`html`] are the outputs. A report contains nothing about the machine or
-//! the time, so that one seed gives one report, byte for byte.
+//! [`text`] and [`html`] are the outputs for readers, and a report's serialized form is the output
+//! for programs. A report contains nothing about the machine or the time, so that one seed gives one
+//! report, byte for byte.
 
 pub mod chart;
 mod figure;
 pub mod html;
-pub mod json;
 mod row;
 mod table;
 pub mod text;
@@ -27,11 +26,12 @@ pub mod words;
 
 use serde::Serialize;
 
-pub use figure::{Axis, Figure, Level, Point, Scale, Series, Style};
+pub use figure::{Axis, Figure, Level, Scale, Series, Style};
 pub use row::ReportRow;
 pub use table::{Cell, Compared, Group, Limited, Table, TableRow};
 
-/// The results of a simulation. Its serialized form is for programs, see [`json`].
+/// The results of a simulation. Its serialized form has the subject, `rows` with one object for each
+/// result, and the `claims`, if there are any. `holds` is null for a claim that is not judged.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The simulated experiment.
@@ -191,5 +191,43 @@ impl Claim {
             "" => format!("{}: {}", self.text, self.ours),
             expected => format!("{}: {} (expected: {expected})", self.text, self.ours),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_after_what_was_simulated_and_claims_only_where_there_are_some() {
+        let mut report = Report::new(Subject::Scenario("bouncer-table3".into()), "Title");
+        report.rows.push(
+            ReportRow::new()
+                .with("strategy", "Bouncer")
+                .with("factor", 1.5),
+        );
+        let compact = |report: &Report| {
+            let text = serde_json::to_string_pretty(report).unwrap();
+            text.split_whitespace().collect::<String>()
+        };
+        assert_eq!(
+            compact(&report),
+            r#"{"scenario":"bouncer-table3","rows":[{"strategy":"Bouncer","factor":1.5}]}"#
+        );
+        report.subject = Subject::Policy {
+            policy: "default/search".into(),
+            workload: "w.yaml".into(),
+        };
+        report.rows.clear();
+        report.claims.push(Claim {
+            text: "a".into(),
+            paper: String::new(),
+            ours: "b".into(),
+            holds: Some(true),
+        });
+        assert_eq!(
+            compact(&report),
+            r#"{"policy":"default/search","workload":"w.yaml","rows":[],"claims":[{"claim":"a","expected":"","found":"b","holds":true}]}"#
+        );
     }
 }

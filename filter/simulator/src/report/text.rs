@@ -1,8 +1,9 @@
 //! A report for a terminal: tables with aligned columns, and descriptions of unexpected results.
 
 use std::fmt::Write as _;
+use std::iter::once;
 
-use super::{Cell, Report, Table};
+use super::{Cell, Group, Report, Table, TableRow};
 
 /// The mark of a cell outside its bound or limit.
 const OUTSIDE: &str = " !";
@@ -50,59 +51,33 @@ pub fn text(report: &Report) -> String {
 }
 
 fn write_table(out: &mut String, table: &Table) {
-    let mut lines: Vec<Line<'_>> = vec![Line::Cells(table.columns.clone())];
-    for group in &table.groups {
+    let cells = |row: &TableRow| -> Vec<String> {
+        once(row.label.clone())
+            .chain(row.cells.iter().map(cell))
+            .collect()
+    };
+    let group = |group: &Group| -> Vec<Vec<String>> { group.rows.iter().map(cells).collect() };
+    let groups: Vec<Vec<Vec<String>>> = table.groups.iter().map(group).collect();
+    let lines = || once(&table.columns).chain(groups.iter().flatten());
+    let columns = lines().map(Vec::len).max().unwrap_or(0);
+    let width = |at: usize| widest(lines().filter_map(|cells| cells.get(at).map(String::as_str)));
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |cells: &Vec<String>| {
+        let padded = cells.iter().zip(&widths).enumerate();
+        let padded: Vec<String> = padded
+            .map(|(column, (cell, width))| match column {
+                0 => format!("{cell:width$}"),
+                _ => format!("{cell:>width$}"),
+            })
+            .collect();
+        format!("  {}\n", padded.join("   ").trim_end())
+    };
+    let _ = write!(out, "{}\n{}", table.title, line(&table.columns));
+    for (group, rows) in table.groups.iter().zip(&groups) {
         if !group.title.is_empty() {
-            lines.push(Line::Title(&group.title));
+            let _ = writeln!(out, "  {}", group.title);
         }
-        for row in &group.rows {
-            let mut cells = vec![row.label.clone()];
-            cells.extend(row.cells.iter().map(cell));
-            lines.push(Line::Cells(cells));
-        }
-    }
-    let columns = lines.iter().map(Line::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns)
-        .map(|column| widest(lines.iter().filter_map(|line| line.at(column))))
-        .collect();
-    let _ = writeln!(out, "{}", table.title);
-    for line in &lines {
-        match line {
-            Line::Title(title) => {
-                let _ = writeln!(out, "  {title}");
-            }
-            Line::Cells(cells) => {
-                let padded = cells.iter().zip(&widths).enumerate();
-                let padded: Vec<String> = padded
-                    .map(|(column, (cell, width))| match column {
-                        0 => format!("{cell:width$}"),
-                        _ => format!("{cell:>width$}"),
-                    })
-                    .collect();
-                let _ = writeln!(out, "  {}", padded.join("   ").trim_end());
-            }
-        }
-    }
-}
-
-enum Line<'a> {
-    Title(&'a str),
-    Cells(Vec<String>),
-}
-
-impl Line<'_> {
-    fn len(&self) -> usize {
-        match self {
-            Self::Title(_) => 0,
-            Self::Cells(cells) => cells.len(),
-        }
-    }
-
-    fn at(&self, column: usize) -> Option<&str> {
-        match self {
-            Self::Title(_) => None,
-            Self::Cells(cells) => cells.get(column).map(String::as_str),
-        }
+        out.extend(rows.iter().map(line));
     }
 }
 
@@ -129,7 +104,7 @@ fn widest<'a>(texts: impl Iterator<Item = &'a str>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Claim, Compared, Group, Limited, Subject, TableRow};
+    use crate::report::{Claim, Compared, Limited, Subject};
 
     #[test]
     fn columns_line_up_and_what_is_outside_is_marked_and_named() {

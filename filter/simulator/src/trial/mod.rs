@@ -13,13 +13,14 @@ use headgate_strategies::strategy::TypeId;
 use headgate_strategies::time::nanos;
 
 use crate::Size;
-use crate::backend::Network;
+use crate::backend::Servers;
 use crate::clients::callers::Callers;
 use crate::observe::{Observed, Timeline};
 use crate::progress::Progress;
 use crate::report::{Report, Subject};
 use crate::results::Outcome;
 use crate::simulation::{Run, SimulationError, Until};
+use crate::source::Source;
 use crate::workload::recorded::Recording;
 use crate::workload::{Pace, Rate, Traffic, Workload};
 use rows::CaseRows;
@@ -313,20 +314,23 @@ impl Trial {
         }
     }
 
+    /// Returns the length of what is offered, ns; `None` if a number of requests is offered.
+    fn length_ns(&self, case: &Case) -> Option<u64> {
+        match &self.plan.offered {
+            Offered::Loads { .. } | Offered::Clients { .. } => None,
+            Offered::Phases { phases, .. } => {
+                Some(phases.iter().map(|phase| nanos(phase.duration)).sum())
+            }
+            Offered::Recorded { recording, .. } => Some(recording.replay_ns(case.factor)),
+        }
+    }
+
     /// Returns the approximate number of requests of a run.
     fn expected(&self, case: &Case, amount: &Amount) -> u64 {
-        let warm_up = (case.per_second * amount.warm_up.as_secs_f64()) as u64;
-        match &self.plan.offered {
-            Offered::Loads { .. } | Offered::Clients { .. } => amount.requests + warm_up,
-            Offered::Phases { phases, .. } => {
-                let seconds: f64 = phases.iter().map(|p| p.duration.as_secs_f64()).sum();
-                (case.per_second * seconds) as u64 + warm_up
-            }
-            Offered::Recorded { recording, .. } => {
-                let seconds = recording.replay_ns(case.factor) as f64 / 1e9;
-                (case.per_second * seconds) as u64 + warm_up
-            }
-        }
+        let in_time = |seconds: f64| (case.per_second * seconds) as u64;
+        let length = self.length_ns(case);
+        let offered = length.map_or(amount.requests, |ns| in_time(ns as f64 / 1e9));
+        offered + in_time(amount.warm_up.as_secs_f64())
     }
 
     /// Returns the names of the traffic's types, and the stage's types for them.
@@ -348,51 +352,41 @@ impl Trial {
         progress: &dyn Progress,
     ) -> Result<CaseOutcome, SimulationError> {
         let kinds: Vec<TypeId> = self.kinds().into_iter().map(|(_, kind)| kind).collect();
+        let (begin, length) = (nanos(amount.warm_up), self.length_ns(case));
         let run = Run {
             stage: &self.stage,
             kinds: &kinds,
             warm_up: amount.warm_up,
-            until: match &self.plan.offered {
-                Offered::Loads { .. } | Offered::Clients { .. } => Until::Requests(amount.requests),
+            until: match length {
+                None => Until::Requests(amount.requests),
                 // The run ends at a time, not when the source is exhausted, because requests served
                 // after the last phase belong to no phase.
-                Offered::Phases { phases, .. } => Until::Time(
-                    phases.iter().map(|p| p.duration).sum::<Duration>() + amount.warm_up,
-                ),
-                Offered::Recorded { recording, .. } => {
-                    let length = Duration::from_nanos(recording.replay_ns(case.factor));
-                    Until::Time(length + amount.warm_up)
-                }
+                Some(ns) => Until::Time(Duration::from_nanos(ns) + amount.warm_up),
             },
             // The strategy and the traffic must not share random numbers.
             seed: !seed,
         };
-        let backend = Network::of_servers(self.slots);
-        let (phases, curve) = self.edges(case, amount);
+        let backend = Servers::new(self.slots);
+        let phases = match &self.plan.offered {
+            Offered::Phases { phases, .. } => Some(edges(begin, phases)),
+            _ => None,
+        };
+        let curve = length.map(|ns| bins(begin, begin + ns));
         let timeline = |edges: Option<Vec<u64>>| edges.map(|e| Timeline::new(e, kinds.len()));
-        let timelines = [phases, curve].map(timeline);
-        let (outcome, [phases, curve]) = match &self.plan.offered {
-            Offered::Loads { workload, .. } => {
-                let traffic = workload.steady(case.per_second, seed);
-                let mut source = Observed::new(traffic, progress, timelines);
-                (run.with(&mut source, backend)?, source.timelines())
-            }
+        let source: Box<dyn Source + '_> = match &self.plan.offered {
+            Offered::Loads { workload, .. } => Box::new(workload.steady(case.per_second, seed)),
             Offered::Phases { workload, phases } => {
-                let traffic = Traffic::new(workload, self.pace(workload, phases, amount), seed);
-                let mut source = Observed::new(traffic, progress, timelines);
-                (run.with(&mut source, backend)?, source.timelines())
+                let pace = self.pace(workload, phases, amount);
+                Box::new(Traffic::new(workload, pace, seed))
             }
             Offered::Clients { workload, clients } => {
-                let clients = Callers::start(workload, clients, seed);
-                let mut source = Observed::new(clients, progress, timelines);
-                (run.with(&mut source, backend)?, source.timelines())
+                Box::new(Callers::start(workload, clients, seed))
             }
-            Offered::Recorded { recording, .. } => {
-                let replay = recording.replay(case.factor, nanos(amount.warm_up));
-                let mut source = Observed::new(replay, progress, timelines);
-                (run.with(&mut source, backend)?, source.timelines())
-            }
+            Offered::Recorded { recording, .. } => Box::new(recording.replay(case.factor, begin)),
         };
+        let mut source = Observed::new(source, progress, [phases, curve].map(timeline));
+        let outcome = run.with(&mut source, backend)?;
+        let [phases, curve] = source.timelines();
         Ok(CaseOutcome {
             outcome,
             phases,
@@ -412,27 +406,6 @@ impl Trial {
         warm_up.into_iter().chain(phases).collect()
     }
 
-    /// Returns the edges of phases and of bins, ns; `None` if nothing changes over time.
-    fn edges(&self, case: &Case, amount: &Amount) -> (Option<Vec<u64>>, Option<Vec<u64>>) {
-        let begin = nanos(amount.warm_up);
-        match &self.plan.offered {
-            Offered::Loads { .. } | Offered::Clients { .. } => (None, None),
-            Offered::Phases { phases, .. } => {
-                let mut edges = vec![begin];
-                let mut at = begin;
-                for phase in phases {
-                    at += nanos(phase.duration);
-                    edges.push(at);
-                }
-                (Some(edges), Some(bins(begin, at)))
-            }
-            Offered::Recorded { recording, .. } => {
-                let end = begin + recording.replay_ns(case.factor);
-                (None, Some(bins(begin, end)))
-            }
-        }
-    }
-
     fn title(&self) -> String {
         let Subject::Policy { policy, workload } = &self.subject else {
             return String::new();
@@ -448,6 +421,17 @@ struct Amount {
     seeds: u32,
     seed: u64,
     warm_up: Duration,
+}
+
+/// Returns the edges of phases, ns.
+fn edges(begin: u64, phases: &[Phase]) -> Vec<u64> {
+    let mut edges = vec![begin];
+    let mut at = begin;
+    for phase in phases {
+        at += nanos(phase.duration);
+        edges.push(at);
+    }
+    edges
 }
 
 /// Returns the edges of bins whose length is a round number.

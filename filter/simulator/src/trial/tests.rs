@@ -5,9 +5,8 @@ use super::value_tests::{number, row};
 use super::*;
 use crate::progress::Silent;
 use crate::report::ReportRow;
-use crate::report::json::json;
 use crate::samples;
-use crate::source::{Request, Source as _};
+use crate::source::Request;
 use crate::workload::{Bursts, Process, ServiceTime, TypeLoad};
 use serde_json::Value;
 
@@ -74,7 +73,7 @@ fn a_seed_gives_one_report_byte_for_byte_whatever_the_threads() {
             let report = run(plan(offered.clone()), &size);
             let html = crate::report::html::html(&report);
             (
-                json(&report).unwrap(),
+                serde_json::to_string(&report).unwrap(),
                 crate::report::text::text(&report),
                 html,
             )

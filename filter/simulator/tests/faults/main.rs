@@ -18,10 +18,9 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
-use headgate_simulator::backend::Resource;
-
 use endpoints::Endpoints;
 use faulty::{Effect, Fault, Faulty};
+use service::network::Resource;
 use service::{Found, Kind, Peak, SECOND, Service, UNFILTERED};
 
 const SLEEP: &[(f64, Resource)] = &[(1.0, Resource::Sleep)];

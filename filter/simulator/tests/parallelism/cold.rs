@@ -1,9 +1,8 @@
 //! Cold starts: a proxy that has just started, without a configured P, compared with the unfiltered
 //! service.
 
-use headgate_simulator::backend::Resource;
-
 use crate::proxies::{self, Change};
+use crate::service::network::Resource;
 use crate::service::paced::Paced;
 use crate::service::{Kind, NATURAL, PAPER, PAPER_NATURAL, SECOND, Service, UNFILTERED};
 use crate::{CORE, CORES, SLEEP};

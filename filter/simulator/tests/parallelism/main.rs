@@ -17,8 +17,7 @@ mod step;
 mod storm;
 mod table;
 
-use headgate_simulator::backend::Resource;
-
+use service::network::Resource;
 use service::paced::Paced;
 use service::{Found, NATURAL, PAPER, PAPER_NATURAL, SECOND, Service, TIGHT, UNFILTERED};
 

@@ -8,8 +8,10 @@
 //! slow disk is v = ½ for some seconds. With a leak, v decreases over minutes. With a cold cache, v
 //! increases.
 
-use headgate_simulator::backend::{Backend, Network};
+use headgate_simulator::backend::Backend;
 use headgate_simulator::source::Request;
+
+use super::network::Network;
 
 /// A speed, which applies from a certain time until the next piece.
 #[derive(Debug, Clone, Copy)]
@@ -116,8 +118,7 @@ impl Backend for Paced {
 
 #[cfg(test)]
 mod tests {
-    use headgate_simulator::backend::Resource;
-
+    use super::super::network::Resource;
     use super::*;
 
     fn ends(mut backend: Paced, jobs: u32, work: u64) -> Vec<u64> {

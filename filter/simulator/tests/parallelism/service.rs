@@ -1,5 +1,7 @@
 //! Services for which P is found, their load, and runs with P fixed or found.
 
+#[path = "network.rs"]
+pub(crate) mod network;
 #[path = "paced.rs"]
 pub(crate) mod paced;
 
@@ -10,12 +12,13 @@ use headgate_core::config::{
     AutoParallelism, Discipline, HistogramWindow, Logic, Mode, Objective, QueueConfig,
     ServiceTimesConfig, StageConfig, StrategyConfig, TypeConfig,
 };
-use headgate_simulator::backend::{Backend, Network, Resource};
+use headgate_simulator::backend::Backend;
 use headgate_simulator::{
     Answer, Ending, LogNormal, Request, Run, Source, TypeLoad, Until, Workload,
 };
 use headgate_strategies::strategy::TypeId;
 
+use network::{Network, Resource};
 use paced::Paced;
 
 pub(crate) const SECOND: u64 = 1_000_000_000;

@@ -2,8 +2,7 @@
 
 use std::cell::Cell;
 
-use headgate_simulator::backend::Resource;
-
+use crate::service::network::Resource;
 use crate::service::paced::Paced;
 use crate::service::{Found, Kind, NATURAL, PAPER, PAPER_NATURAL, Peak, Service, UNFILTERED};
 use crate::{CORES, SLEEP};

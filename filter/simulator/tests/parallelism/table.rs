@@ -1,7 +1,6 @@
 //! A table of P found against the best fixed P, over backends, mixes, strategies and seeds.
 
-use headgate_simulator::backend::Resource;
-
+use crate::service::network::Resource;
 use crate::service::{Kind, NATURAL, PAPER, Service, UNFILTERED};
 use crate::{CONTENTION, CORE, CORES, LOCK, POOL, SLEEP};
 

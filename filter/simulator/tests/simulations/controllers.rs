@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use headgate_core::config::StrategyConfig;
-use headgate_simulator::backend::Network;
+use headgate_simulator::backend::Servers;
 use headgate_simulator::{Answer, Backend, Ending, Outcome, Request, Run, Source, Until};
 use headgate_strategies::rng::Rng;
 use headgate_strategies::strategy::TypeId;
@@ -206,7 +206,7 @@ fn answers_that_come_together() {
                 let rate = load * f64::from(slots) / every.as_secs_f64();
                 let times = (target_ms * part, true);
                 let mut source = Steps::new(&[(until, rate)], times, seed);
-                let backend = Network::of_servers(slots);
+                let backend = Servers::new(slots);
                 let outcome = run(slots, strategy, &mut source, backend, until);
                 (outcome, source)
             };
@@ -266,7 +266,7 @@ fn a_step_from_5_to_1_000_per_second() {
                     let found = |seed| {
                         let rates = [(STEP, 5.0), (100.0, 1_000.0)];
                         let mut source = Steps::new(&rates, (processing_ms, false), seed);
-                        let backend = Network::of_servers(slots);
+                        let backend = Servers::new(slots);
                         run(slots, &strategy, &mut source, backend, 100.0);
                         source.within(span, q)
                     };

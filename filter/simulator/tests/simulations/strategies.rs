@@ -9,7 +9,7 @@ use headgate_core::config::{
     BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, QueueMode,
     ResponseTimeControllerConfig, StageConfig, StrategyConfig,
 };
-use headgate_simulator::backend::Network;
+use headgate_simulator::backend::Servers;
 use headgate_simulator::{LogNormal, Outcome, Rate, Run, ServiceTime, TypeLoad, Until, Workload};
 use headgate_strategies::strategy::TypeId;
 use serde_json::json;
@@ -50,7 +50,7 @@ fn outcome(
         seed: !seed,
     };
     let mut traffic = workload.steady(per_second, seed);
-    let servers = Network::of_servers(stage.parallelism);
+    let servers = Servers::new(stage.parallelism);
     run.with(&mut traffic, servers).unwrap()
 }
 

@@ -15,13 +15,13 @@ use anyhow::{Context as _, bail};
 use clap::{ArgGroup, Args};
 use headgate_scenarios::Scenario;
 use headgate_simulator::Size;
-use headgate_simulator::report::{Report, html, json, text};
+use headgate_simulator::report::{Report, html, text};
 use headgate_simulator::trial::Trial;
 
 use crate::input;
 use headgate_api::compile::configuration;
 use headgate_api::validate::{ValidPolicy, instead_of};
-use headgate_command::output::Output;
+use headgate_command::output::{Output, json};
 use progress::Bar;
 
 pub use document::WorkloadDocument;
@@ -162,7 +162,7 @@ fn present(args: &SimulateArgs, report: &Report) -> anyhow::Result<Output> {
             for note in &report.notes {
                 let _ = writeln!(notes, "note: {note}");
             }
-            json::json(report)?
+            json(report)?
         }
     };
     if args.check && !verdict.holds() {

@@ -159,8 +159,18 @@ pub(crate) fn run(args: &SysidArgs) -> anyhow::Result<Output> {
     let (goal, outcome) = match args.gains {
         Some(gains) => (None, Ok(Design::of(&plant, law, gains))),
         None => {
-            let (goal, outcome) = designed(&plant, law, overshoot, period, args.settling_time);
-            (Some(goal), outcome)
+            let goal = |seconds: f64| Goal {
+                overshoot,
+                settling: seconds / period,
+            };
+            let reached = |goal: &Goal| design(&plant, law, *goal).is_ok();
+            let goal = match args.settling_time {
+                Some(time) => goal(time.as_secs_f64()),
+                None => (SETTLING_S.map(goal).into_iter())
+                    .find(reached)
+                    .unwrap_or(goal(LONGEST_S)),
+            };
+            (Some(goal), design(&plant, law, goal))
         }
     };
     let answer = Results {
@@ -189,34 +199,9 @@ pub(crate) fn run(args: &SysidArgs) -> anyhow::Result<Output> {
 }
 
 /// The settling times that are tried by default, s. The first one is from Table 1 of Chronos.
-const SETTLING_S: [f64; 9] = [10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 300.0];
-
-fn designed(
-    plant: &Plant,
-    law: ControlLaw,
-    overshoot: f64,
-    period: f64,
-    settling: Option<std::time::Duration>,
-) -> (Goal, Result<Design, String>) {
-    let goal = |seconds: f64| Goal {
-        overshoot,
-        settling: seconds / period,
-    };
-    let attempt = |goal: Goal| design(plant, law, goal).map_err(|e| e.to_string());
-    if let Some(settling) = settling {
-        let goal = goal(settling.as_secs_f64());
-        return (goal, attempt(goal));
-    }
-    let goals = SETTLING_S.map(goal);
-    let mut last = (goals[0], Err(String::new()));
-    for goal in goals {
-        last = (goal, attempt(goal));
-        if last.1.is_ok() {
-            break;
-        }
-    }
-    last
-}
+const SETTLING_S: [f64; 8] = [10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0];
+/// The last settling time that is tried by default, s.
+const LONGEST_S: f64 = 300.0;
 
 fn identified(args: &SysidArgs, path: &std::path::Path) -> anyhow::Result<Found> {
     let (name, text) = text_of(path)?;

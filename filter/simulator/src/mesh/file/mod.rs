@@ -61,12 +61,10 @@ pub struct ServiceEntry {
     /// The service's name.
     pub name: String,
     /// The number of processes; 1 by default.
-    #[serde(default)]
     pub processes: Option<i64>,
     /// Slots of each process.
     pub parallelism: i64,
     /// The number of requests that compute at once in each process, if fewer than its slots.
-    #[serde(default)]
     pub threads: Option<i64>,
     /// The service's operations.
     pub operations: Vec<OperationEntry>,
@@ -81,7 +79,6 @@ pub struct OperationEntry {
     pub name: String,
     /// A sample request, from which the rules of the service's policy derive type and class; by
     /// default `GET` of `/` and the operation's name.
-    #[serde(default)]
     pub request: Option<RequestEntry>,
     /// The steps, one after the other.
     pub steps: Vec<StepEntry>,
@@ -107,7 +104,6 @@ pub struct CallEntry {
     #[serde(default)]
     pub operation: String,
     /// The number of calls, 1 by default: the amplification factor.
-    #[serde(default)]
     pub count: Option<i64>,
     /// Whether all calls are made at once rather than one after the other.
     #[serde(default)]
@@ -116,7 +112,6 @@ pub struct CallEntry {
     #[serde(default)]
     pub route: RouteName,
     /// The called process, counted from 1, in place of a route.
-    #[serde(default)]
     pub process: Option<i64>,
 }
 
@@ -143,10 +138,8 @@ pub struct WorkflowEntry {
     #[serde(default)]
     pub operation: String,
     /// The time after which clients give up; never by default.
-    #[serde(default)]
     pub timeout: Option<Time>,
     /// The deadline that clients send; none by default.
-    #[serde(default)]
     pub deadline: Option<Time>,
     /// The clients that send the workflow's requests.
     pub clients: Vec<ClientsEntry>,

@@ -53,10 +53,6 @@ fn sample(out: &mut String, style: Style, colour: usize, x: f64, y: f64) {
             out,
             r#"<path class="line c{colour} dashed" d="M{x:.1} {y:.1}h20"/>"#
         ),
-        Style::Points => write!(
-            out,
-            r#"<circle class="dot c{colour}" cx="{middle:.1}" cy="{y:.1}" r="4.2"/>"#
-        ),
         Style::Paper => write!(
             out,
             r#"<circle class="hollow c{colour}" cx="{middle:.1}" cy="{y:.1}" r="4"/>"#

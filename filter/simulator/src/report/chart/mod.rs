@@ -10,7 +10,7 @@ pub mod theme;
 
 use std::fmt::Write as _;
 
-use super::{Figure, Level, Point, Series, Style};
+use super::{Figure, Level, Series, Style};
 use scale::Ruler;
 
 const WIDTH: f64 = 640.0;
@@ -64,18 +64,6 @@ pub fn svg(figure: &Figure) -> String {
     )
 }
 
-/// Returns the figure as a standalone SVG file.
-#[must_use]
-pub fn file(figure: &Figure) -> String {
-    let inner = svg(figure);
-    // The first `>` ends the first tag, because the attributes of this tag are escaped.
-    let (tag, rest) = inner.split_once('>').unwrap_or(("<svg", ""));
-    format!(
-        r#"{tag} xmlns="http://www.w3.org/2000/svg"><style>{}</style><rect width="100%" height="100%" fill="var(--bg)"/>{rest}"#,
-        theme::CSS
-    )
-}
-
 /// Returns a textual summary of the figure, for screen readers.
 fn summary(figure: &Figure) -> String {
     let names: Vec<&str> = figure.series.iter().map(|s| s.name.as_str()).collect();
@@ -112,10 +100,9 @@ struct Plot<'a> {
 impl<'a> Plot<'a> {
     fn new(figure: &'a Figure, top: f64) -> Self {
         let points = || figure.series.iter().flat_map(|series| &series.points);
-        let drawn = points().filter(|point| point.y.is_some());
-        let xs = drawn.map(|point| point.x);
+        let xs = points().filter_map(|(x, y)| y.map(|_| *x));
         let xs = xs.chain(figure.events.iter().map(|event| event.at));
-        let ys = points().filter_map(|point| point.y);
+        let ys = points().filter_map(|(_, y)| *y);
         let ys = ys.chain(figure.levels.iter().map(|level| level.at));
         Self {
             figure,
@@ -172,9 +159,6 @@ impl<'a> Plot<'a> {
             self.series(out, series, colour(at, series));
         }
         out.push_str("</svg>");
-        for series in &self.figure.series {
-            self.names(out, series);
-        }
     }
 
     fn level(&self, out: &mut String, level: &Level) {
@@ -236,7 +220,6 @@ impl<'a> Plot<'a> {
                     self.dots(out, series, "dot", colour, 2.8);
                 }
             }
-            Style::Points => self.dots(out, series, "dot", colour, 4.2),
             Style::Paper => self.dots(out, series, "hollow", colour, 4.0),
         }
     }
@@ -245,7 +228,7 @@ impl<'a> Plot<'a> {
     fn runs(&self, series: &Series) -> Vec<Vec<(f64, f64)>> {
         let mut runs = vec![Vec::new()];
         for point in &series.points {
-            match (self.place(point), runs.last_mut()) {
+            match (self.place(*point), runs.last_mut()) {
                 (Some(place), Some(run)) => run.push(place),
                 _ => runs.push(Vec::new()),
             }
@@ -254,53 +237,22 @@ impl<'a> Plot<'a> {
         runs
     }
 
-    fn place(&self, point: &Point) -> Option<(f64, f64)> {
-        let y = point.y.filter(|y| self.y.holds(*y))?;
-        self.x
-            .holds(point.x)
-            .then(|| (self.x.at(point.x), self.y.at(y)))
+    fn place(&self, (x, y): (f64, Option<f64>)) -> Option<(f64, f64)> {
+        let y = y.filter(|y| self.y.holds(*y))?;
+        self.x.holds(x).then(|| (self.x.at(x), self.y.at(y)))
     }
 
     fn dots(&self, out: &mut String, series: &Series, class: &str, colour: usize, radius: f64) {
-        for point in &series.points {
-            let (Some((x, y)), Some(value)) = (self.place(point), point.y) else {
+        for &(at, value) in &series.points {
+            let (Some((x, y)), Some(value)) = (self.place((at, value)), value) else {
                 continue;
-            };
-            let name = match point.label.as_str() {
-                "" => series.name.clone(),
-                label => format!("{}, {label}", series.name),
             };
             let _ = write!(
                 out,
                 r#"<circle class="{class} c{colour}" cx="{x:.1}" cy="{y:.1}" r="{radius}"><title>{}: {} at {}</title></circle>"#,
-                escape(&name),
+                escape(&series.name),
                 scale::short(value),
-                scale::short(point.x)
-            );
-        }
-    }
-
-    /// Draws the names of points next to the points.
-    fn names(&self, out: &mut String, series: &Series) {
-        for point in series.points.iter().filter(|point| !point.label.is_empty()) {
-            let Some((x, y)) = self.place(point) else {
-                continue;
-            };
-            if point.y.is_some_and(|y| self.y.is_beyond(y)) || self.x.is_beyond(point.x) {
-                continue;
-            }
-            let near_edge = x + point.label.chars().count() as f64 * CHARACTER > WIDTH - RIGHT;
-            let (dx, anchor) = if near_edge {
-                (-7.0, "end")
-            } else {
-                (7.0, "start")
-            };
-            let _ = write!(
-                out,
-                r#"<text class="tick halo" x="{:.1}" y="{:.1}" text-anchor="{anchor}">{}</text>"#,
-                x + dx,
-                y + 4.0,
-                escape(&point.label)
+                scale::short(at)
             );
         }
     }
@@ -386,13 +338,5 @@ mod tests {
             [(0.0, Some(0.0)), (1.0, Some(-1.0))],
         )];
         assert!(!svg(&empty).contains("NaN"));
-    }
-
-    #[test]
-    fn a_file_of_its_own_brings_its_colours() {
-        let file = file(&figure());
-        assert!(file.starts_with("<svg viewBox") && file.ends_with("</svg>"));
-        assert_eq!(file.matches("<svg").count(), file.matches("</svg>").count());
-        assert!(file.contains("xmlns=") && file.contains("--c0"));
     }
 }

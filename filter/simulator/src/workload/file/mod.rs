@@ -93,10 +93,8 @@ pub struct PhaseEntry {
     /// The length of the phase.
     pub duration: Time,
     /// The load, in multiples of full load.
-    #[serde(default)]
     pub load: Option<f64>,
     /// The rate, requests per second, in place of the load.
-    #[serde(default)]
     pub rate: Option<f64>,
 }
 
@@ -107,10 +105,8 @@ pub struct ClientsEntry {
     /// The number of clients.
     pub count: i64,
     /// Think time between an answer, or a refusal, and the next request; 1ms by default.
-    #[serde(default)]
     pub think: Option<Time>,
     /// The additional delay of clients that receive a rejection rate; none by default.
-    #[serde(default)]
     pub smoothing: Option<SmoothingEntry>,
 }
 
@@ -132,18 +128,14 @@ pub struct TypeEntry {
     /// The type's name in results. Without `request`, this is the name of a type of the policy.
     pub name: String,
     /// The type's weight among the requests, relative to the other types; 1 by default.
-    #[serde(default)]
     pub share: Option<f64>,
     /// A sample request. The policy's own rules derive the type of this request.
-    #[serde(default)]
     pub request: Option<RequestEntry>,
     /// The backend's service time for one request.
     pub service_time: ServiceTimeEntry,
     /// The deadline of the type's requests, in place of the deadlines in their headers.
-    #[serde(default)]
     pub timeout: Option<Time>,
     /// The cost in the header of the type's requests.
-    #[serde(default)]
     pub cost: Option<i64>,
 }
 
@@ -168,25 +160,18 @@ pub struct ServiceTimeEntry {
     /// The family of the distribution.
     pub distribution: DistributionName,
     /// Mean.
-    #[serde(default)]
     pub mean: Option<Time>,
     /// Median.
-    #[serde(default)]
     pub median: Option<Time>,
     /// 90th percentile.
-    #[serde(default)]
     pub p90: Option<Time>,
     /// The shape of `Pareto`. A larger shape has a lighter tail.
-    #[serde(default)]
     pub shape: Option<f64>,
     /// The branches of `Hyperexponential`.
-    #[serde(default)]
     pub branches: Option<Vec<BranchEntry>>,
     /// Measured times, for `Empirical`.
-    #[serde(default)]
     pub values: Option<Vec<Time>>,
     /// A histogram of measured times, for `Empirical`.
-    #[serde(default)]
     pub histogram: Option<Vec<BucketEntry>>,
 }
 

@@ -5,10 +5,9 @@ use headgate_core::config::{QueueMode, StageConfig, StrategyConfig};
 use super::super::requirement::When::{Always, Is};
 use super::super::requirement::{Rules, TYPES, known, required};
 use super::super::types::MAX_TYPES;
-use super::super::window::{self, window};
+use super::super::window::window;
 use super::super::{At, Field, HOUR, MILLISECOND, Open, Table, time};
 use crate::Duration;
-use crate::validate::rules::schema::SchemaField;
 
 pub(super) static FIELDS: Table = fields! {
     "limit" => time(Open, MILLISECOND, HOUR),
@@ -60,8 +59,4 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
             Duration::of_micros(timeout_us),
         ));
     }
-}
-
-pub(super) fn schema(spec: &mut SchemaField<'_>) {
-    window::schema(&mut spec.at("strategy.maxQueueWait"));
 }

@@ -96,8 +96,13 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
 
 pub(super) fn schema(spec: &mut SchemaField<'_>) {
     bouncer::schema(&mut spec.at("strategy.bouncer"));
-    max_queue_wait::schema(spec);
-    window::schema(&mut spec.at("strategy.acceptFraction"));
     response_time_controller::schema(spec);
-    starvation_avoidance::schema(spec);
+    for settings in [
+        "strategy.maxQueueWait",
+        "strategy.acceptFraction",
+        "strategy.starvationAvoidance.acceptanceAllowance",
+        "strategy.starvationAvoidance.helpingTheUnderserved",
+    ] {
+        window::schema(&mut spec.at(settings));
+    }
 }

@@ -6,10 +6,9 @@ use headgate_core::config::StarvationAvoidance;
 use super::super::requirement::When::{All, Always, Any, Given, Is, Not};
 use super::super::requirement::{Rules, TYPES, When, forbidden, known, only};
 use super::super::types::MAX_TYPES;
-use super::super::window::{self, window};
+use super::super::window::window;
 use super::super::{At, Field, Open, Stored, Table, real};
 use crate::StarvationAvoidanceType;
-use crate::validate::rules::schema::SchemaField;
 
 pub(super) static FIELDS: Table = fields! {
     "acceptanceAllowance.allowance" => real(Stored(0.1), 0.0, 1.0, "a share of a type's requests"),
@@ -65,11 +64,4 @@ pub(super) fn starvation_avoidance(
             }
         }
     })
-}
-
-pub(super) fn schema(spec: &mut SchemaField<'_>) {
-    let mut avoidance = spec.at("strategy.starvationAvoidance");
-    for field in ["acceptanceAllowance", "helpingTheUnderserved"] {
-        window::schema(&mut avoidance.at(field));
-    }
 }

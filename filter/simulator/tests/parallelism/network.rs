@@ -11,25 +11,25 @@
 //!   at `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down
 //!   by serial work and by crosstalk between requests (Gunther's universal scalability law).
 //!
-//! With workers that sleep, this is a model of N servers ([`Network::of_servers`]). With unlimited
-//! workers over cores, it is a model of a web server or a database ([`Network::of_cores`]). With
-//! three workers over one core, it is a model of SQLite behind an async server. Capacity can change
-//! at any time ([`Network::scale`]).
+//! With workers that sleep, this is a model of N servers, as [`Servers`]. With unlimited workers over
+//! cores, it is a model of a web server or a database, as [`Cores`]. With three workers over one
+//! core, it is a model of SQLite behind an async server. Capacity can change at any time
+//! ([`Network::scale`]).
 //!
 //! All requests at the cores advance at the same speed. So one number is enough, which is the work
 //! done for each request since the beginning. A request ends when that number has grown by the
 //! request's work. An event costs O(log n). A list of each request's remaining work would cost
 //! O(n).
+//!
+//! [`Servers`]: headgate_simulator::backend::Servers
+//! [`Cores`]: headgate_simulator::backend::Cores
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::Backend;
-use crate::source::Request;
-
 /// The resource that a part of a request's work needs.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Resource {
+pub(crate) enum Resource {
     /// No resource. The part only takes time.
     Sleep,
     /// One of this number of servers.
@@ -47,8 +47,7 @@ pub enum Resource {
 
 impl Resource {
     /// Returns a resource of this number of cores, without serial work or crosstalk.
-    #[must_use]
-    pub const fn cores(cores: f64) -> Self {
+    pub(crate) const fn cores(cores: f64) -> Self {
         Self::Cores {
             cores,
             serial: 0.0,
@@ -95,7 +94,7 @@ struct Station {
 
 /// A backend of workers whose requests pass through steps.
 #[derive(Debug, Default)]
-pub struct Network {
+pub(crate) struct Network {
     workers: u32,
     busy: u32,
     waiting: VecDeque<u32>,
@@ -104,18 +103,13 @@ pub struct Network {
     ends: BinaryHeap<Reverse<(At, u32)>>,
     now: f64,
     capacity: u32,
-    /// The work of a refusal, ns.
-    refusal: f64,
-    /// Pending work with priority over the requests', ns.
-    overhead: f64,
 }
 
 impl Network {
     /// Returns a network with this number of workers and these steps, each with its ratio of the
     /// work. `u32::MAX` workers means one worker for every request. `capacity` is the work that the
     /// network can do per unit of time. Utilization is computed from `capacity`.
-    #[must_use]
-    pub fn new(workers: u32, steps: &[(f64, Resource)], capacity: u32) -> Self {
+    pub(crate) fn new(workers: u32, steps: &[(f64, Resource)], capacity: u32) -> Self {
         let station = |&(part, resource): &(f64, Resource)| Station {
             part,
             resource,
@@ -132,38 +126,9 @@ impl Network {
         }
     }
 
-    /// Returns this number of servers with a FIFO queue. The queue stays empty if the stage holds
-    /// requests (`queue.mode: Hold`). Otherwise, this queue is the only queue.
-    #[must_use]
-    pub fn of_servers(servers: u32) -> Self {
-        Self::new(servers, &[(1.0, Resource::Sleep)], servers)
-    }
-
-    /// Returns a processor that all requests share, with this number of cores. Serial work σ, such
-    /// as locks, aborts and cache misses, slows requests down.
-    #[must_use]
-    pub fn of_cores(cores: u32, serial: f64) -> Self {
-        let resource = Resource::Cores {
-            cores: f64::from(cores),
-            serial,
-            crosstalk: 0.0,
-        };
-        Self::new(u32::MAX, &[(1.0, resource)], cores)
-    }
-
-    /// Returns this service with refusals of its own. Each refusal costs this work, ns, which is
-    /// done before all other work.
-    #[must_use]
-    pub fn refusing_at(self, work: f64) -> Self {
-        Self {
-            refusal: work,
-            ..self
-        }
-    }
-
     /// Multiplies the numbers of workers, servers and cores by `factor`. The numbers of workers and
     /// servers are rounded and at least 1. Jobs in service continue.
-    pub fn scale(&mut self, now: f64, factor: f64) {
+    pub(crate) fn scale(&mut self, now: f64, factor: f64) {
         self.pass_to(now);
         let scaled = |number: u32| ((f64::from(number) * factor).round() as u32).max(1);
         if self.workers < u32::MAX {
@@ -180,7 +145,7 @@ impl Network {
     }
 
     /// Adds a job with this work, ns.
-    pub fn start(&mut self, now: f64, job: u32, work: f64) {
+    pub(crate) fn start(&mut self, now: f64, job: u32, work: f64) {
         self.pass_to(now);
         let at = job as usize;
         if self.jobs.len() <= at {
@@ -192,26 +157,21 @@ impl Network {
     }
 
     /// Returns the time of the next event, ns; infinite without events.
-    #[must_use]
-    pub fn next(&self) -> f64 {
+    pub(crate) fn next(&self) -> f64 {
         let slept = self.ends.peek().map(|Reverse((at, _))| at.0);
         let shared = self.stations.iter().filter_map(Station::left);
-        let shared = shared.map(|left| self.now + (left + self.overhead));
+        let shared = shared.map(|left| self.now + left);
         shared.chain(slept).fold(f64::INFINITY, f64::min)
     }
 
     /// Runs the next event. Returns the job that the event ends, if any.
-    pub fn advance(&mut self) -> Option<u32> {
-        match self.next() {
-            now if now.is_finite() => self.advance_at(now),
-            _ => None,
+    pub(crate) fn advance(&mut self) -> Option<u32> {
+        let now = self.next();
+        if now.is_infinite() {
+            return None;
         }
-    }
-
-    /// Runs the next event at `now`, which may be later than the event by rounding.
-    fn advance_at(&mut self, now: f64) -> Option<u32> {
         let slept = self.ends.peek().is_some_and(|Reverse((at, _))| at.0 <= now);
-        let is_over = |left: f64| self.now + (left + self.overhead) <= now;
+        let is_over = |left: f64| self.now + left <= now;
         let ending = (self.stations.iter()).position(|station| station.left().is_some_and(is_over));
         self.pass_to(now);
         let job = if slept {
@@ -236,12 +196,20 @@ impl Network {
         left.then_some(job)
     }
 
+    /// Returns the current work, as a number of busy servers.
+    pub(crate) fn busy(&self) -> u32 {
+        self.busy.min(self.capacity)
+    }
+
+    /// Returns the number of servers, for utilization.
+    pub(crate) fn servers(&self) -> u32 {
+        self.capacity
+    }
+
     fn pass_to(&mut self, now: f64) {
         let passed = (now - self.now).max(0.0);
-        let overhead = self.overhead.min(passed);
-        self.overhead -= overhead;
         for station in &mut self.stations {
-            station.attained += (passed - overhead) * station.speed();
+            station.attained += passed * station.speed();
             if station.shared.is_empty() {
                 // A reset when the cores are idle preserves precision.
                 station.attained = 0.0;
@@ -310,100 +278,36 @@ impl Station {
     }
 }
 
-impl Backend for Network {
-    fn take(&mut self, now: u64, job: u32, request: &Request) {
-        self.start(now as f64, job, request.processing as f64);
-    }
-
-    fn next_end(&self) -> u64 {
-        let slept = self.ends.peek().map(|Reverse((at, _))| at.0.ceil() as u64);
-        let shared = self.stations.iter().filter_map(Station::left);
-        // The sum is of whole numbers, because a sum of floats would lose the last digits.
-        let end =
-            |left: f64| (self.now as u64).saturating_add((left + self.overhead).ceil() as u64);
-        shared.map(end).chain(slept).min().unwrap_or(u64::MAX)
-    }
-
-    fn end(&mut self, now: u64) -> Option<u32> {
-        self.advance_at(now as f64)
-    }
-
-    fn busy(&self) -> u32 {
-        self.busy.min(self.capacity)
-    }
-
-    fn servers(&self) -> u32 {
-        self.capacity
-    }
-
-    fn refused(&mut self, now: u64) {
-        self.pass_to(now as f64);
-        self.overhead += self.refusal / f64::from(self.capacity);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Returns the time at which each of these jobs (start and work, ns) ends.
-    fn ends(mut network: Network, jobs: &[(u64, u64)]) -> Vec<u64> {
-        let mut ends = vec![0; jobs.len()];
-        let mut next = 0;
-        loop {
-            let arrival = jobs.get(next).map_or(u64::MAX, |job| job.0);
-            let end = network.next_end();
-            if arrival == u64::MAX && end == u64::MAX {
-                return ends;
-            }
-            if end <= arrival {
-                if let Some(job) = network.end(end) {
-                    ends[job as usize] = end;
-                }
-            } else {
-                network.take(
-                    arrival,
-                    next as u32,
-                    &Request::new(arrival, 0, jobs[next].1),
-                );
-                next += 1;
+    /// Returns the time at which each of these jobs, with their work, ns, ends. All start at 0.
+    fn ends(mut network: Network, jobs: &[f64]) -> Vec<f64> {
+        for (job, work) in (0..).zip(jobs) {
+            network.start(0.0, job, *work);
+        }
+        let mut ends = vec![0.0; jobs.len()];
+        while network.next().is_finite() {
+            let at = network.next();
+            if let Some(job) = network.advance() {
+                ends[job as usize] = at;
             }
         }
-    }
-
-    #[test]
-    fn workers_that_sleep_are_servers() {
-        let two = Network::of_servers(2);
-        assert_eq!(
-            ends(two, &[(0, 100), (10, 100), (20, 100), (30, 10)]),
-            [100, 110, 200, 120]
-        );
+        ends
     }
 
     #[test]
     fn cores_are_shared_by_the_jobs_that_have_a_worker() {
-        // The first job runs alone for 100 ns. Then both jobs run at half speed for 400 ns. Then
-        // the second job runs alone.
-        assert_eq!(
-            ends(Network::of_cores(1, 0.0), &[(0, 300), (100, 500)]),
-            [500, 800]
-        );
-        assert_eq!(
-            ends(Network::of_cores(2, 0.0), &[(0, 300), (100, 500)]),
-            [300, 600]
-        );
         // The third job waits for a worker.
         let sqlite = Network::new(2, &[(1.0, Resource::cores(1.0))], 1);
-        assert_eq!(
-            ends(sqlite, &[(0, 100), (0, 100), (0, 100)]),
-            [200, 200, 300]
-        );
+        assert_eq!(ends(sqlite, &[100.0; 3]), [200.0, 200.0, 300.0]);
     }
 
     #[test]
     fn a_lock_lets_one_pass_at_a_time() {
         let lock = Network::new(8, &[(0.5, Resource::Sleep), (0.5, Resource::Servers(1))], 2);
-        assert_eq!(ends(lock, &[(0, 100), (0, 100), (0, 100)]), [100, 150, 200]);
+        assert_eq!(ends(lock, &[100.0; 3]), [100.0, 150.0, 200.0]);
     }
 
     #[test]
@@ -414,37 +318,8 @@ mod tests {
             crosstalk: 0.25,
         };
         // Each request runs at 1 / (1 + 0.5 + 0.25 · 2) = ½ of full speed.
-        let found = ends(
-            Network::new(u32::MAX, &[(1.0, resource)], 2),
-            &[(0, 300), (0, 300)],
-        );
-        assert_eq!(found, [600, 600]);
-        let found = ends(Network::of_cores(2, 0.5), &[(0, 300), (0, 300)]);
-        assert_eq!(found, [450, 450]);
-    }
-
-    #[test]
-    fn refusals_take_time_from_the_requests() {
-        let mut processor = Network::of_cores(2, 0.0).refusing_at(100.0);
-        processor.start(0.0, 0, 300.0);
-        processor.refused(10);
-        processor.refused(20);
-        assert_eq!(processor.next_end(), 400);
-        assert_eq!(processor.end(400), Some(0));
-    }
-
-    #[test]
-    fn work_is_conserved_over_a_million_events() {
-        let jobs: Vec<(u64, u64)> = (0..200_000).map(|i| (i * 1_000, 900 + i % 199)).collect();
-        let total: u64 = jobs.iter().map(|j| j.1).sum();
-        let found = ends(Network::of_cores(1, 0.0), &jobs);
-        let last = found.iter().max().unwrap();
-        // The processor is busy without a pause from some time on, so the last end includes all
-        // accumulated rounding.
-        assert!(
-            *last >= total && *last < total + 2_000_000,
-            "{last} {total}"
-        );
+        let hindered = Network::new(u32::MAX, &[(1.0, resource)], 2);
+        assert_eq!(ends(hindered, &[300.0; 2]), [600.0, 600.0]);
     }
 
     #[test]
