@@ -17,7 +17,7 @@ pub(crate) mod smoothing;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use headgate_core::classify::RequestView;
+use headgate_core::classify::{RequestView, fits};
 use headgate_core::config::{
     ConfigError, MAX_WORKFLOW_NAME, OutboundConfig, ResourceReport, SharingConfig, StageConfig,
     WorkflowSource, WorkflowsConfig,
@@ -150,15 +150,6 @@ fn named_service<'a>(
     patterns
         .filter(|(pattern, _)| fits(pattern, cluster.as_bytes()))
         .max_by_key(|(pattern, _)| (!pattern.ends_with('*'), pattern.len()))
-}
-
-/// Whether `text` equals `pattern`. If `pattern` ends in `*`, returns whether `text` starts with
-/// the part before the `*`.
-fn fits(pattern: &str, text: &[u8]) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(prefix) => text.starts_with(prefix.as_bytes()),
-        None => text == pattern.as_bytes(),
-    }
 }
 
 /// Whether `peer` matches one of `peers`, which are exact names or prefixes with a trailing `*`. An
