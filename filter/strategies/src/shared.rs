@@ -94,6 +94,11 @@ impl Counter {
         self.fresh = self.fresh.saturating_add(n);
     }
 
+    /// Takes `n` back from the part of this worker's count that is not published yet.
+    pub fn take_back(&mut self, n: u64) {
+        self.fresh = self.fresh.saturating_sub(n);
+    }
+
     /// Returns the part of this worker's count that is not published yet.
     #[must_use]
     pub fn fresh(&self) -> u64 {
@@ -131,6 +136,15 @@ impl Counter {
         let others = total.saturating_sub(self.seen);
         self.seen = total;
         Ok(others)
+    }
+
+    /// Publishes this worker's count, and returns the increase of the others'.
+    ///
+    /// # Errors
+    /// [`HostError`] if a host call fails.
+    pub fn exchange(&mut self, host: &impl Shared) -> Result<u64, HostError> {
+        self.publish(host)?;
+        self.others(host)
     }
 }
 

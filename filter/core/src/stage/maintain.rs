@@ -13,9 +13,7 @@ use headgate_strategies::time::Instant;
 use headgate_strategies::work::Work;
 
 use super::Stage;
-use super::acceptance::Exchange;
 use super::control::Control;
-use super::demand::DemandExchange;
 use super::hosts::Hosts;
 use super::places::Places;
 use super::sampling::Sampling;
@@ -128,7 +126,6 @@ impl Stage {
             self.knows_times = true;
             self.recount_work(host)?;
         }
-        self.exchange_demand(host, now)?;
         self.find_overdue(now);
         let (slots, is_open) = (self.slots.for_value(), self.slots.is_unlimited());
         let tokens = |kind| self.slots.token_time(kind);
@@ -136,11 +133,8 @@ impl Stage {
         self.control.run(host, now, &mut self.strategy)?;
         self.sampling.refill(now);
         self.places.tick(now);
+        self.strategy.exchange(host, now)?;
         self.strategy.tick(now);
-        let avoidance = &mut self.strategy.avoidance;
-        if let (Some(acceptance), Some(avoidance)) = (&mut self.acceptance, avoidance) {
-            acceptance.run(host, now, &mut avoidance.window)?;
-        }
         self.audit(host, now, membership)?;
         let queue = self.ledger.queue(host)?;
         self.stats
@@ -150,13 +144,6 @@ impl Stage {
             self.stats.control(host, self.strategy.base.as_ref())?;
         }
         self.stats.flush(host)
-    }
-
-    fn exchange_demand(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
-        match (&mut self.demand, self.strategy.demand_mut()) {
-            (Some(exchange), Some(demand)) => exchange.run(host, now, demand),
-            _ => Ok(()),
-        }
     }
 
     /// Corrects a lasting difference between totals and shares. Of each list, only the worker with
@@ -227,11 +214,10 @@ impl Stage {
         }
         let new_stats = stats.clone();
         new_stats.configured(host, config.parallelism)?;
-        let exchanges = if same_strategy {
+        let new_strategy = if same_strategy {
             None
         } else {
-            let acceptance = Exchange::new(host, &prefix, &config)?;
-            Some((acceptance, DemandExchange::new(host, &prefix, &config)?))
+            Some(Strategy::new(host, &prefix, &config)?)
         };
         self.stats.flush(host)?;
         fn costs(config: &StageConfig) -> impl Iterator<Item = (&Option<RequestCost>, Measure)> {
@@ -267,16 +253,15 @@ impl Stage {
         if !same_mode {
             self.control = Control::of_strategy(&config.policy, config.mode);
         }
-        if let Some((acceptance, demand)) = exchanges {
-            self.strategy = Strategy::from_config(&config);
+        if let Some(strategy) = new_strategy {
+            self.strategy = strategy;
             self.identify();
             let (slots, is_open) = (self.slots.for_value(), self.slots.is_unlimited());
             let tokens = |kind| self.slots.token_time(kind);
             (self.strategy).learn(now, slots, is_open, &self.service_times, tokens);
             // The next request already uses the shared record. On error, the next tick reads it.
             self.control.run(host, now, &mut self.strategy).or(Ok(()))?;
-            (self.acceptance, self.demand) = (acceptance, demand);
-            self.exchange_demand(host, now).or(Ok(()))?;
+            self.strategy.exchange(host, now).or(Ok(()))?;
         }
         self.strategy.set_units(&config.strategy);
         if let Some(order) = &new_order {
