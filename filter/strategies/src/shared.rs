@@ -19,7 +19,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::host::{Expected, HostError, Number, Shared};
+use crate::host::{HostError, Number, Shared};
 
 /// The number of attempts of a change that conflicts with other workers' changes. After these
 /// attempts, the change fails, and the caller tries again later. The number is small, because a
@@ -210,7 +210,7 @@ pub fn change_bytes<R>(
         if !changed {
             return Ok(result);
         }
-        match host.store(key, bytes, Expected::from(version)) {
+        match host.store(key, bytes, version) {
             Ok(()) => return Ok(result),
             Err(HostError::Conflict) => {}
             Err(error) => return Err(error),
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn other_bytes_are_no_record() {
         let host = MemoryHost::new();
-        host.store(&key("r", u64::SCHEMA), b"something else", Expected::Absent)
+        host.store(&key("r", u64::SCHEMA), b"something else", None)
             .unwrap();
         assert_eq!(load::<u64>(&host, "r"), Ok(0));
         let begun = change(&host, "r", |n: &mut u64| (true, std::mem::replace(n, 7)));

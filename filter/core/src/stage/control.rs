@@ -72,8 +72,6 @@ impl Control {
 
 #[cfg(test)]
 mod tests {
-    use headgate_strategies::host::Expected;
-
     use super::*;
     use crate::memory::MemoryHost;
 
@@ -133,7 +131,7 @@ mod tests {
         host.store(
             &shared::key(key, <u64 as shared::Record>::SCHEMA),
             &[0; 16],
-            Expected::Absent,
+            None,
         )
         .unwrap();
         let mut counting = Counting::default();

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::log::CAPACITY;
 use super::*;
-use crate::host::{Expected, Shared};
+use crate::host::Shared;
 use crate::memory::{Fault, MemoryHost};
 
 const PREFIX: &str = "headgate/times/default/search";
@@ -282,7 +282,7 @@ fn foreign_and_corrupt_blobs_restart_learning() {
             "general",
             "change",
         ] {
-            host.store(&blob(&format!("{PREFIX}/{key}")), bytes, Expected::Absent)
+            host.store(&blob(&format!("{PREFIX}/{key}")), bytes, None)
                 .unwrap();
         }
         let mut times = ServiceTimes::new(settings());
