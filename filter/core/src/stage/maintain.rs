@@ -518,7 +518,7 @@ impl Stage {
             return Ok(());
         };
         request.phase = Phase::Running { dequeued };
-        request.tokens = self.slots.tokens(&request.attributes).taken;
+        request.tokens = self.slots.budget.tokens(&request.attributes).taken;
         let waiting = *request;
         request.parked = false;
         // `leave_queue` takes back the charge of the request's turn, so the end of the request must

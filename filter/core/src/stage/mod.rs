@@ -350,7 +350,7 @@ impl Stage {
             return Ok(Decision::PassBy);
         };
         if self.service_times.has_cost(attributes.kind) {
-            attributes.output = self.slots.output(attributes);
+            attributes.output = self.slots.budget.output(attributes);
         }
         let attributes = *attributes;
         let decision = self.judge(host, now, ticket, &attributes, actions);
@@ -543,7 +543,7 @@ impl Stage {
         request.work = sight.work.cast_signed();
         request.counts = counts;
         let parks = self.parks(now, attributes.kind);
-        let (limit, tokens) = (self.slots.limit(now), self.slots.tokens(&attributes));
+        let (limit, tokens) = (self.slots.limit(now), self.slots.budget.tokens(&attributes));
         if queued == 0 && !parks && self.ledger.try_acquire(host, limit, tokens)? {
             let dequeued = Some(now);
             request.phase = Phase::Running { dequeued };
@@ -698,7 +698,7 @@ impl Stage {
                 self.parked.ended(now, kind, answered);
                 let released = self.release(host, &request);
                 if let Some(dequeued) = dequeued.filter(|_| request.freed.is_none()) {
-                    self.slots.ended(kind, request.tokens, now.since(dequeued));
+                    (self.slots.budget).ended(kind, request.tokens, now.since(dequeued));
                     self.used(now, &request, outcome, now.since(dequeued));
                 }
                 self.slots.wrote(&request, outcome);
