@@ -13,7 +13,7 @@ use headgate_strategies::time::Instant;
 use headgate_strategies::work::Work;
 
 use super::Stage;
-use super::control::Control;
+use super::control;
 use super::hosts::Hosts;
 use super::places::Places;
 use super::sampling::Sampling;
@@ -130,7 +130,7 @@ impl Stage {
         let (slots, is_open) = (self.slots.for_value(), self.slots.is_unlimited());
         let tokens = |kind| self.slots.token_time(kind);
         (self.strategy).learn(now, slots, is_open, &self.service_times, tokens);
-        self.control.run(host, now, &mut self.strategy)?;
+        control::run(host, now, &self.control_key, &mut self.strategy)?;
         self.sampling.refill(now);
         self.places.tick(now);
         self.strategy.exchange(host, now)?;
@@ -251,7 +251,7 @@ impl Stage {
         self.stats.withdrawn(host, &new_stats).or(Ok(()))?;
         self.stats = new_stats;
         if !same_mode {
-            self.control = Control::of_strategy(&config.policy, config.mode);
+            self.control_key = control::key(&config.policy, config.mode);
         }
         if let Some(strategy) = new_strategy {
             self.strategy = strategy;
@@ -260,7 +260,7 @@ impl Stage {
             let tokens = |kind| self.slots.token_time(kind);
             (self.strategy).learn(now, slots, is_open, &self.service_times, tokens);
             // The next request already uses the shared record. On error, the next tick reads it.
-            self.control.run(host, now, &mut self.strategy).or(Ok(()))?;
+            control::run(host, now, &self.control_key, &mut self.strategy).or(Ok(()))?;
             self.strategy.exchange(host, now).or(Ok(()))?;
         }
         self.strategy.set_units(&config.strategy);

@@ -48,7 +48,6 @@ use crate::stats::{self, Count, StageCount, StageStats};
 use crate::workers::{Membership, WorkerId};
 
 use backlog::Backlog;
-use control::Control;
 use hosts::Hosts;
 use parked::Parked;
 use places::Places;
@@ -103,7 +102,7 @@ pub struct Stage {
     firsts: FirstAttempts,
     /// Whether any service time is known, so that the work of queued requests can be estimated.
     knows_times: bool,
-    control: Control,
+    control_key: String,
     backlog: Backlog,
     hosts: Hosts,
     parked: Parked,
@@ -159,7 +158,7 @@ impl Stage {
             sampling: Sampling::new(config.types.len()),
             firsts: FirstAttempts::new(config.types.len()),
             knows_times: false,
-            control: Control::of_strategy(&config.policy, config.mode),
+            control_key: control::key(&config.policy, config.mode),
             backlog: Backlog::new(host, &prefix)?,
             hosts: Hosts::new(config.types.len()),
             parked: Parked::new(config.types.len()),

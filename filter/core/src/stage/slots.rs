@@ -15,7 +15,7 @@ use headgate_strategies::time::Instant;
 
 use super::Outcome;
 use super::budget::Budget;
-use super::control::Control;
+use super::control;
 use crate::config::StageConfig;
 use crate::host::Host;
 use crate::ledger::Ledger;
@@ -37,7 +37,8 @@ pub(super) struct Slots {
 #[derive(Debug)]
 struct Found {
     auto: Auto,
-    control: Control,
+    /// The key of the shared record.
+    key: String,
     looked: Instant,
     /// The number of slots in use on other workers.
     elsewhere: i64,
@@ -52,7 +53,7 @@ impl Slots {
                 config.parallelism,
                 config.types.len(),
             ),
-            control: Control::new(format!("headgate/parallelism/{}", config.policy)),
+            key: format!("headgate/parallelism/{}", config.policy),
             looked: Instant::default(),
             elsewhere: 0,
         };
@@ -289,7 +290,7 @@ impl Slots {
             in_flight = in_flight.saturating_add(queued);
         }
         (found.auto).look(now, enforced, offset, (in_flight, queued), times, is_broken);
-        found.control.advance(host, now, &mut found.auto)?;
+        control::advance(host, now, &found.key, &mut found.auto)?;
         Ok(found.auto.slots() != before)
     }
 }
